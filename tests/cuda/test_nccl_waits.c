@@ -104,6 +104,23 @@ Test(nccl_waits, the_environment_comes_before_what_is_wanted_of_cuda) {
     cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "LAZY");
 }
 
+/* NCCL may hang where a communicator is split while it has calls under way. */
+static void behind_a_call(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world), *pair = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_tensor_fill(x, 1);
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_group_split(group, 0, r->rank, &pair));
+    sums(r, pair);
+    tsh_tensor_release(x);
+    tsh_group_destroy(pair);
+}
+
+Test(nccl_waits, a_group_is_made_behind_the_calls_of_its_parent) {
+    run_ranks(3, false, behind_a_call, NULL);
+}
+
 /* The program makes another GPU current between its calls. */
 static void elsewhere(tshi_rank *r, void *arg) {
     (void)arg;

@@ -43,12 +43,12 @@ static cudaError_t queue_copy(copy c, enum cudaMemcpyKind kind, cudaStream_t str
     standin_enter();
     if (kind != cudaMemcpyDeviceToHost) standin_check_memory(c.to, there);
     if (c.from && kind != cudaMemcpyHostToDevice) standin_check_memory(c.from, here);
-    bool waits = waits_for(&c, kind, here);
-    if (waits && standin_asked_capture(standin_stream(stream))) {
+    bool waits = waits_for(&c, kind, here), pageable = kind == cudaMemcpyHostToDevice && !standin_memory_at(c.from);
+    if ((waits || pageable) && standin_asked_capture(standin_stream(stream))) {
         standin_leave();
         return cudaErrorStreamCaptureUnsupported;
     }
-    if (kind == cudaMemcpyHostToDevice && !standin_memory_at(c.from)) {
+    if (pageable) {
         c.own = malloc(here);
         memcpy(c.own, c.from, here);
     }

@@ -65,12 +65,15 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
     cublasStatus_t status;
     *out = NULL;
     if (fails("cublasLtCreate", &status)) return status;
-    *out = malloc(1);
+    int *gpu = malloc(sizeof *gpu);
+    *gpu = standin_current();
+    *out = (cublasLtHandle_t)gpu;
     standin_count("cuBLASLt handle", 1);
     return status;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    if (*(const int *)handle != standin_current()) die("a handle is destroyed while another GPU is current");
     free(handle);
     standin_count("cuBLASLt handle", -1);
     return CUBLAS_STATUS_SUCCESS;
@@ -412,7 +415,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaq
                    .how = *chosen};
     if (!handle || c != to || c_layout != to_layout) die("a product of another kind");
     if (chosen->sum != sum_of(d, &p->a, &p->b, &p->c)) die("an algorithm that was chosen for another product");
+    int gpu = *(const int *)handle;
+    if (gpu != standin_current() || !standin_stream_is_of(stream, gpu)) die("a handle of another GPU");
     if (workspace_bytes < chosen->workspace) die("too small a workspace");
+    if ((uintptr_t)workspace % 256 != 0) die("a workspace that is not aligned");
     if (chosen->number == 3) die("an algorithm that cannot run");
     check_alignment(p);
     if (!standin_queue(stream, NULL, run, p, free)) die("a stream that is none");

@@ -40,7 +40,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     if (standin_stream(stream)->capture) return standin_note(cudaErrorIllegalState);
     stream->capture = calloc(1, sizeof *stream->capture);
     standin_enter();
-    *stream->capture = (capture){.uses = 1, .mode = mode, .number = ++captures};
+    *stream->capture = (capture){.uses = 1, .mode = mode, .thread = pthread_self(), .number = ++captures};
     stream->front.count = 0;
     stream->origin = true;
     standin_leave();
@@ -64,6 +64,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     standin_enter();
     capture *c = standin_stream(stream)->capture;
     if (!c || !stream->origin) standin_die("the end of a capture that has not begun");
+    if (c->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(c->thread, pthread_self())) {
+        c->invalid = true;
+        standin_leave();
+        return standin_note(cudaErrorStreamCaptureWrongThread);
+    }
     if (c->invalid && !fails) error = cudaErrorStreamCaptureInvalidated;
     for (int i = 0; i < STANDIN_STREAMS; i++) {
         if (!standin_streams[i] || standin_streams[i]->capture != c) continue;

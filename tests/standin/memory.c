@@ -120,6 +120,7 @@ cudaError_t standin_take(const char *name, standin_kind kind, size_t size, void 
     cudaError_t error;
     *out = NULL;
     if (standin_fails(name, cudaErrorMemoryAllocation, &error)) return error;
+    if (standin_unsafe(&error)) return error;
     standin_enter();
     size_t total = standin_total_memory();
     if (kind != STANDIN_PINNED && (total_used > total || size > total - total_used)) {
@@ -162,7 +163,7 @@ static void check_users(const standin_piece *m) {
 cudaError_t standin_give(const char *name, standin_kind kind, void *pointer) {
     cudaError_t error = cudaSuccess;
     standin_fails(name, cudaErrorLaunchFailure, &error);
-    if (!pointer) return error;
+    if (!pointer || standin_unsafe(&error)) return error;
     if (kind != STANDIN_NCCL && !standin_wait_idle(standin_gpu_of(pointer)))
         standin_die("memory is freed while calls that nothing ends keep the GPU");
     standin_enter();
@@ -219,6 +220,7 @@ cudaError_t cudaMemGetInfo(size_t *there, size_t *total) {
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *pointer) {
     cudaError_t error;
     if (standin_fails("cudaIpcGetMemHandle", cudaErrorMemoryAllocation, &error)) return error;
+    if (standin_unsafe(&error)) return error;
     standin_enter();
     const standin_piece *m = standin_memory_at(pointer);
     bool can = m && m->kind == STANDIN_DEVICE && m->base == pointer;
@@ -266,6 +268,7 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t opaque, unsigned
     standin_handle handle;
     *out = NULL;
     if (standin_fails("cudaIpcOpenMemHandle", cudaErrorMapBufferObjectFailed, &error)) return error;
+    if (standin_unsafe(&error)) return error;
     if (flags != cudaIpcMemLazyEnablePeerAccess) return standin_note(cudaErrorInvalidValue);
     memcpy(&handle, &opaque, sizeof handle);
     if (handle.process == getpid()) return standin_note(cudaErrorInvalidResourceHandle);

@@ -174,6 +174,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
     if (comm->busy || comm->splitting || comm->registering) standin_nccl_die("a call before the last is done");
+    if (comm->uses > comm->captured + 1) standin_nccl_die("a communicator is split while it has calls under way");
     comm->splits++;
     comm->splitting = true;
     split *s = splits;

@@ -1,5 +1,6 @@
 /* NCCL on the host: calls, which match when each rank's is at the head of its stream. */
 #include "standin/nccl_state.h"
+#include "standin/runtime.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -181,6 +182,19 @@ ncclResult_t ncclGroupEnd(void) {
     return any ? ncclInProgress : ncclSuccess;
 }
 
+/* What a call reads and writes is memory of the communicator's GPU, to the last byte. */
+static void check_buffers(const part *p) {
+    size_t bytes = p->count * standin_nccl_size(p->type), all = bytes * (size_t)p->comm->size;
+    bool reads = p->kind != RECV && (p->kind != BROADCAST || p->root == p->comm->rank);
+    bool writes = p->kind != SEND && (p->kind != REDUCE || p->root == p->comm->rank);
+    if (bytes == 0) return;
+    if (reads) standin_check_memory(p->in, p->kind == REDUCE_SCATTER ? all : bytes);
+    if (writes) standin_check_memory(p->out, p->kind == ALL_GATHER ? all : bytes);
+    int gpu = p->comm->gpu;
+    if ((reads && standin_gpu_of(p->in) != gpu) || (writes && standin_gpu_of(p->out) != gpu))
+        standin_nccl_die("memory of another GPU");
+}
+
 static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream, part what) {
     ncclResult_t result;
     if (standin_nccl_fails(name, ncclInvalidArgument, &result)) return result;
@@ -207,6 +221,9 @@ static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream,
     b->last = p;
     pthread_mutex_unlock(&standin_nccl_lock);
     if (!standin_stream_is_of(stream, comm->gpu)) standin_nccl_die("a stream of another GPU");
+    standin_enter();
+    check_buffers(p);
+    standin_leave();
     if (depth > 0) return ncclSuccess;
     flush();
     return ncclInProgress;

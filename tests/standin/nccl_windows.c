@@ -46,6 +46,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t size, nc
     const standin_piece *piece = standin_memory_at(base);
     bool fits = piece && piece->kind == STANDIN_NCCL && piece->base == base && size <= piece->size;
     standin_leave();
+    fits = fits && size % NCCL_WIN_REQUIRED_ALIGNMENT == 0;
     if (!fits || flags != NCCL_WIN_COLL_SYMMETRIC) standin_nccl_die("a window on what is no memory for one");
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);

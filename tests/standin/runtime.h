@@ -4,6 +4,7 @@
 
 #include "standin/standin.h"
 
+#include <pthread.h>
 #include <stddef.h>
 
 /* --- state.c: the lock, and failures ------------------------------------------------------------------------------ */
@@ -96,6 +97,7 @@ typedef struct capture {
     int count, room, uses;
     uint64_t number, launches;
     enum cudaStreamCaptureMode mode;
+    pthread_t thread; /* that began it */
     bool invalid;
 } capture;
 
@@ -120,5 +122,12 @@ struct CUstream_st *standin_stream(cudaStream_t stream);
 void standin_drain(struct CUstream_st *stream);
 /* A stream that is captured: the host must not ask it for anything. The capture is over then. */
 bool standin_asked_capture(struct CUstream_st *stream);
+
+/* --- modes.c ------------------------------------------------------------------------------------------------------ */
+
+/* A call that no graph can hold: true, with the error, where a capture forbids it. The capture is over then. */
+bool standin_unsafe(cudaError_t *error);
+/* A call that waits for the whole GPU, which every capture forbids. */
+bool standin_waits_for_device(cudaError_t *error);
 
 #endif

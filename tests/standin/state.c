@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MOST_NAMES 128
 
@@ -21,6 +22,7 @@ static int names_count;
 static uint64_t all_calls, fail_at;
 static const char *fail_name, *failed_name;
 static int fail_code;
+static pid_t process; /* that CUDA has begun in */
 static _Thread_local cudaError_t last_error;
 
 static void make_lock(void) {
@@ -86,8 +88,21 @@ const char *standin_failed(void) {
     return failed_name;
 }
 
+/* CUDA cannot be used in a process that was forked from one where it had begun. */
+static bool is_forked(const char *name, int *code) {
+    if (strncmp(name, "cuda", 4) != 0) return false;
+    if (process == 0) process = getpid();
+    if (process == getpid()) return false;
+    if (code) *code = cudaErrorInitializationError;
+    return true;
+}
+
 bool standin_call(const char *name, int *code) {
     standin_enter();
+    if (is_forked(name, code)) {
+        standin_leave();
+        return true;
+    }
     name_count *c = count_of(name);
     c->calls++;
     all_calls++;

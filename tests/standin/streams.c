@@ -9,6 +9,7 @@ struct CUevent_st {
     uint64_t capture; /* the number of that where it was recorded last; 0: not in one */
     front front;      /* there */
     int gpu;
+    unsigned flags;
     struct CUstream_st *stream;
 };
 
@@ -242,6 +243,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     cudaError_t error = cudaSuccess;
     standin_fails("cudaStreamDestroy", cudaErrorLaunchFailure, &error);
+    if (standin_stream(stream)->capture) standin_die("a stream is destroyed while it is captured");
     standin_drain(standin_stream(stream));
     standin_enter();
     for (int i = 0; i < STANDIN_STREAMS; i++)
@@ -262,12 +264,14 @@ bool standin_asked_capture(struct CUstream_st *stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaError_t error;
     if (standin_asked_capture(standin_stream(stream))) return cudaErrorStreamCaptureUnsupported;
+    if (standin_unsafe(&error)) return error;
     standin_drain(stream);
     return standin_fails("cudaStreamSynchronize", cudaErrorLaunchFailure, &error) ? error : cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
     cudaError_t error;
+    if (standin_waits_for_device(&error)) return error;
     for (int i = 0; i < STANDIN_STREAMS; i++)
         if (standin_streams[i]) standin_drain(standin_streams[i]);
     return standin_fails("cudaDeviceSynchronize", cudaErrorLaunchFailure, &error) ? error : cudaSuccess;
@@ -276,7 +280,8 @@ cudaError_t cudaDeviceSynchronize(void) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cudaError_t error;
     if (standin_fails("cudaStreamQuery", cudaErrorLaunchFailure, &error)) return error;
-    if (standin_asked_capture(standin_stream(stream))) return cudaErrorStreamCaptureUnsupported;
+    if (standin_asked_capture(standin_stream(stream)) || standin_unsafe(&error))
+        return cudaErrorStreamCaptureUnsupported;
     return stream->first ? cudaErrorNotReady : cudaSuccess;
 }
 
@@ -284,11 +289,11 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     cudaError_t error;
-    (void)flags;
     *out = NULL;
     if (standin_fails("cudaEventCreate", cudaErrorMemoryAllocation, &error)) return error;
     *out = calloc(1, sizeof **out);
     (*out)->gpu = standin_current();
+    (*out)->flags = flags;
     standin_count("event", 1);
     return cudaSuccess;
 }
@@ -373,10 +378,22 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return error;
 }
 
+/* The graph is not run, so nothing can be said of the event. The capture is over then. */
+static bool asked_captured(const struct CUevent_st *event) {
+    if (!event->capture) return false;
+    standin_enter();
+    capture *c = capture_of(event->capture);
+    if (c) c->invalid = true;
+    standin_note(cudaErrorCapturedEvent);
+    standin_leave();
+    return true;
+}
+
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     cudaError_t error;
     if (standin_fails("cudaEventQuery", cudaErrorLaunchFailure, &error)) return error;
-    if (event->capture) return standin_note(cudaErrorCapturedEvent);
+    if (asked_captured(event)) return cudaErrorCapturedEvent;
+    if (standin_unsafe(&error)) return error;
     standin_enter();
     bool done = !event->last || event->last->reached;
     if (!done) { /* so that asking again and again comes to an end */
@@ -391,7 +408,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     cudaError_t error;
-    if (event->capture) return standin_note(cudaErrorCapturedEvent);
+    if (asked_captured(event)) return cudaErrorCapturedEvent;
+    if (standin_unsafe(&error)) return error;
     while (event->last && !event->last->reached) {
         standin_progress();
         if (!event->last->reached) nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -401,6 +419,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 /* At least a millisecond: launches take time too. */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+    bool timed = !((start->flags | end->flags) & cudaEventDisableTiming);
+    if (!timed || start->gpu != end->gpu || (!start->capture && !start->last) || (!end->capture && !end->last))
+        return standin_note(cudaErrorInvalidResourceHandle);
+    if (asked_captured(start) || asked_captured(end)) return cudaErrorCapturedEvent;
     standin_enter();
     bool done = start->last && start->last->reached && end->last && end->last->reached;
     *ms = done ? 1 + (float)(end->last->at - start->last->at) : 0;

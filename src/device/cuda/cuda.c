@@ -27,6 +27,7 @@ static void cuda_describe(const tsh_device *device, char *text, size_t size) {
 static void cuda_destroy(tsh_device *device) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     tsh_allocator allocator = device->allocator;
+    if (cuda->compute) tshi_cuda_use(cuda); /* cuBLASLt's handle is of this GPU */
     /* There is no caller left that hears of a failure from here on. */
     if (cuda->compute) cudaStreamSynchronize(cuda->compute);
     tshi_cuda_communication_wait(cuda);

@@ -423,6 +423,7 @@ static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras 
     *done = false;
     product key = product_of(g, e);
     plan *p = NULL;
+    tshi_cuda_use(cuda); /* cuBLASLt's handle is of this GPU, and so are events */
     tsh_status status = plan_of(cuda, &key, e, &p);
     if (status != TSH_OK || !p->works) return status;
     status = blas_fail(lt, set_extras(lt, p, e), "cublasLtMatmulDescSetAttribute");

@@ -63,7 +63,8 @@ tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
     return status == TSH_OK ? tshi_nccl_window_open(group) : status;
 }
 
-/* A communicator out of parent's. group is NULL on ranks outside. Collective over parent. */
+/* A communicator out of parent's, which NCCL splits while it has no calls under way. group is NULL on ranks outside.
+ * Collective over parent. */
 static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
     tsh_world *world = parent->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
@@ -71,10 +72,14 @@ static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
     ncclComm_t comm = NULL;
     config.blocking = 0;
     tshi_cuda_use(tshi_nccl_device(world));
-    /* The members' order is the group's. */
-    ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
-                                                    group ? group->rank : 0, &comm, &config);
-    tsh_status status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
+    tshi_nccl_flush_all(world);
+    tsh_status status = tshi_nccl_trouble(parent);
+    if (status == TSH_OK) {
+        /* The members' order is the group's. */
+        ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
+                                                        group ? group->rank : 0, &comm, &config);
+        status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
+    }
     if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
     status = attach(parent, group, comm, status);
     return status == TSH_OK && group ? tshi_nccl_window_open(group) : status;
