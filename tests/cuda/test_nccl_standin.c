@@ -127,6 +127,37 @@ static void past_the_end(void) {
     ncclAllGather(p.x[0], p.x[0], 1024, ncclFloat32, p.comm[0], p.stream[0]);
 }
 
+/* Rank 1's part belongs 64 bytes into what all ranks have. */
+static void gather(size_t offset) {
+    pair p = open_pair();
+    ncclAllGather(p.x[1] + offset, p.x[1], 16, ncclFloat32, p.comm[1], p.stream[1]);
+}
+
+static void gather_in_place(void) {
+    gather(16);
+}
+
+static void gather_askew(void) {
+    gather(0);
+}
+
+static void exchange(float *from, float *to, const pair *p) {
+    ncclGroupStart();
+    ncclSend(from, 16, ncclFloat32, 1, p->comm[0], p->stream[0]);
+    ncclRecv(to, 16, ncclFloat32, 1, p->comm[0], p->stream[0]);
+    ncclGroupEnd();
+}
+
+static void exchange_in_place(void) {
+    pair p = open_pair();
+    exchange(p.x[0], p.x[0] + 8, &p);
+}
+
+static void exchange_apart(void) {
+    pair p = open_pair();
+    exchange(p.x[0], p.x[0] + 16, &p);
+}
+
 static void odd_window(void) {
     pair p = open_pair();
     void *memory = NULL;
@@ -146,5 +177,9 @@ Test(nccl_standin, misuse_is_refused) {
     expect_end("memory of another GPU", memory_of_another, "memory of another GPU");
     expect_end("memory of the host", memory_of_the_host, "not the device's");
     expect_end("memory that is too small", past_the_end, "past the end");
+    expect_end("in place", gather_in_place, NULL);
+    expect_end("in place at another place", gather_askew, "not in place");
+    expect_end("a message over another", exchange_in_place, "the same memory");
+    expect_end("messages apart", exchange_apart, NULL);
     expect_end("a window of an odd size", odd_window, "no memory for one");
 }

@@ -182,17 +182,48 @@ ncclResult_t ncclGroupEnd(void) {
     return any ? ncclInProgress : ncclSuccess;
 }
 
-/* What a call reads and writes is memory of the communicator's GPU, to the last byte. */
-static void check_buffers(const part *p) {
-    size_t bytes = p->count * standin_nccl_size(p->type), all = bytes * (size_t)p->comm->size;
-    bool reads = p->kind != RECV && (p->kind != BROADCAST || p->root == p->comm->rank);
-    bool writes = p->kind != SEND && (p->kind != REDUCE || p->root == p->comm->rank);
-    if (bytes == 0) return;
-    if (reads) standin_check_memory(p->in, p->kind == REDUCE_SCATTER ? all : bytes);
-    if (writes) standin_check_memory(p->out, p->kind == ALL_GATHER ? all : bytes);
-    int gpu = p->comm->gpu;
-    if ((reads && standin_gpu_of(p->in) != gpu) || (writes && standin_gpu_of(p->out) != gpu))
-        standin_nccl_die("memory of another GPU");
+typedef struct span {
+    const char *at;
+    size_t bytes;
+} span;
+
+static span reads(const part *p) {
+    size_t bytes = p->count * standin_nccl_size(p->type);
+    if (p->kind == RECV || (p->kind == BROADCAST && p->root != p->comm->rank)) return (span){NULL, 0};
+    return (span){p->in, p->kind == REDUCE_SCATTER ? bytes * (size_t)p->comm->size : bytes};
+}
+
+static span writes(const part *p) {
+    size_t bytes = p->count * standin_nccl_size(p->type);
+    if (p->kind == SEND || (p->kind == REDUCE && p->root != p->comm->rank)) return (span){NULL, 0};
+    return (span){p->out, p->kind == ALL_GATHER ? bytes * (size_t)p->comm->size : bytes};
+}
+
+static bool overlap(span a, span b) {
+    return a.bytes > 0 && b.bytes > 0 && a.at < b.at + b.bytes && b.at < a.at + a.bytes;
+}
+
+/* The overlap that NCCL takes: its rank's part of what all ranks have together lies where it belongs. */
+static bool in_place(const part *p) {
+    size_t own = p->count * standin_nccl_size(p->type) * (size_t)p->comm->rank;
+    if (p->kind == ALL_GATHER) return p->in == (const char *)p->out + own;
+    if (p->kind == REDUCE_SCATTER) return p->out == (const char *)p->in + own;
+    return p->in == p->out;
+}
+
+/* What a call reads and writes is memory of the communicator's GPU, to the last byte. Calls of a group run at once. */
+static void check_buffers(const part *p, const batch *b) {
+    const span spans[] = {reads(p), writes(p)};
+    for (int i = 0; i < 2; i++) {
+        if (spans[i].bytes == 0) continue;
+        standin_check_memory(spans[i].at, spans[i].bytes);
+        if (standin_gpu_of(spans[i].at) != p->comm->gpu) standin_nccl_die("memory of another GPU");
+    }
+    if (overlap(spans[0], spans[1]) && !in_place(p)) standin_nccl_die("buffers that overlap, and not in place");
+    for (const part *q = b->first; q && q != p; q = q->next) {
+        if (overlap(spans[1], reads(q)) || overlap(spans[1], writes(q)) || overlap(spans[0], writes(q)))
+            standin_nccl_die("calls of one group use the same memory");
+    }
 }
 
 static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream, part what) {
@@ -205,7 +236,7 @@ static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream,
     part *p = malloc(sizeof *p);
     *p = what;
     p->comm = comm;
-    if (p->kind < SEND ? false : p->root < 0 || p->root >= comm->size) standin_nccl_die("a peer that is none");
+    if (p->root < 0 || p->root >= comm->size) standin_nccl_die("a peer or a root that is none");
     batch *b = batches;
     while (b && (b->comm != comm || b->stream != stream)) b = b->next;
     if (!b) {
@@ -222,7 +253,7 @@ static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream,
     pthread_mutex_unlock(&standin_nccl_lock);
     if (!standin_stream_is_of(stream, comm->gpu)) standin_nccl_die("a stream of another GPU");
     standin_enter();
-    check_buffers(p);
+    check_buffers(p, b);
     standin_leave();
     if (depth > 0) return ncclSuccess;
     flush();
