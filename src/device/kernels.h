@@ -183,8 +183,9 @@ typedef void tshi_softmax_dot_fn(tsh_device *device, bool log, int64_t outer, in
 typedef void tshi_softmax_backward_fn(tsh_device *device, bool log, int64_t outer, int64_t n, int64_t inner,
                                       const void *y, const void *dy, const void *dot, void *dx);
 
-/* The passes at once, forward and backward, for rows of which no other rank has a part; each is read once. They return
- * false, and do nothing, for rows that they do not take: too long, or not aligned. */
+/* The passes at once, forward and backward, for rows of which no other rank has a part; each is read once, or twice if
+ * it is long. They return false, and do nothing, for rows that the passes are better for: few long ones, and such that
+ * are neither long nor aligned. */
 typedef bool tshi_softmax_whole_fn(tsh_device *device, bool log, int64_t rows, int64_t n, const void *x, void *y);
 typedef bool tshi_softmax_whole_backward_fn(tsh_device *device, bool log, int64_t rows, int64_t n, const void *y,
                                             const void *dy, void *dx);

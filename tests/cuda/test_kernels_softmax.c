@@ -77,7 +77,8 @@ Test(cuda_softmax, few_long_rows) {
 }
 
 /* Whole rows at once, with the CPU's passes as the truth: a warp's, several warps' and the longest that a block holds;
- * longer ones, and those that do not begin at a pack, are refused and left alone. */
+ * longer ones where there are many; few of these, and short ones that do not begin at a pack, are refused and left
+ * alone. */
 static void check_whole(tsh_dtype dtype, bool log_form, int64_t rows, int64_t n, int skew, bool takes) {
     tsh_device *cpu = kernel_device();
     pair x = pair_random(dtype, rows * n, skew, -9, 9), y = pair_make(dtype, rows * n, skew);
@@ -124,6 +125,34 @@ Test(cuda_softmax, whole_rows_are_read_once) {
             check_whole(gpu_dtypes[t], log_form, 0, 8 * width, 0, true);
         }
     }
+}
+
+/* At least as many as the GPU has processors, aligned and not. */
+Test(cuda_softmax, long_rows_are_read_twice) {
+    for (int t = 0; t < 4; t++) {
+        int64_t width = 16 / (int64_t)tsh_dtype_size(gpu_dtypes[t]), most = 4 * 512 * width;
+        for (int log_form = 0; log_form < 2; log_form++) {
+            check_whole(gpu_dtypes[t], log_form, 5, most + width, 0, true);
+            check_whole(gpu_dtypes[t], log_form, 4, 2049, 1, true);
+            check_whole(gpu_dtypes[t], log_form, 6, 5027, 0, true);
+            check_whole(gpu_dtypes[t], log_form, 2, 5027, 0, false);
+        }
+    }
+}
+
+/* Masked elements come first, and all of a thread's may be masked. */
+Test(cuda_softmax, long_rows_with_masked_and_huge_logits) {
+    enum { ROWS = 4, N = 2051 };
+    static float x[ROWS * N], y[ROWS * N];
+    for (int i = 0; i < ROWS * N; i++)
+        x[i] = i % N < 2000 ? -INFINITY : i % N == 2001 || i % N == 2050 ? 1e30f : -1e30f;
+    x[2 * N + 7] = NAN;
+    for (int i = 0; i < N; i++) x[3 * N + i] = i % 2 ? -2.0f : (float)i;
+    cr_assert(tshi_cuda_softmax[TSH_FLOAT32].whole(gpu(), false, ROWS, N, x, y));
+    for (int i = 0; i < 2 * N; i++)
+        cr_assert_eq(y[i], i % N == 2001 || i % N == 2050 ? 0.5f : 0.0f, "%d: %g", i, (double)y[i]);
+    cr_assert(isnan(y[2 * N]) && isnan(y[2 * N + 2001]), "a NaN is not lost");
+    cr_assert_float_eq(y[3 * N + 2050], 1 / (1 + expf(-2) + expf(-4) + expf(-6) + expf(-8)), 1e-3);
 }
 
 Test(cuda_softmax, whole_rows_with_masked_and_huge_logits) {

@@ -163,6 +163,7 @@ void softmax_backward(tsh_device *device, bool log, int64_t outer, int64_t n, in
 constexpr int HELD = 4;           // packs of a row that a thread keeps
 constexpr int SHORT_ROWS = 128;   // threads of a block whose warps have rows of their own
 constexpr int MOST_THREADS = 512; // of a block
+constexpr int LONG_ROW = 2048;    // elements that a block of so many threads takes, if it does not hold them
 
 struct larger {
     template <typename S> __device__ S operator()(S a, S b) const {
@@ -265,6 +266,66 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
     }
 }
 
+// --- longer rows ----------------------------------------------------------------------------------------------------
+
+// A block reads its row twice, the second time from a cache where the rows of all blocks fit into one: first for the
+// maximum and, beside it, the sum of the exponentials, which is scaled when a larger element comes.
+template <typename T, bool LOG>
+__global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
+    long_rows(int64_t rows, int64_t n, const T *x, T *y) {
+    using S = sum_t<T>;
+    __shared__ S maxima[WARP], sums[WARP];
+    const int me = (int)threadIdx.x, step = (int)blockDim.x;
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+        S largest = S(-INFINITY), sum = 0;
+        walk<READ_X>(n, x + r * n, (const T *)nullptr, (T *)nullptr, me, step, [&](int64_t, S a, S, S) {
+            if (a > largest) {
+                sum *= exp_of<T>(largest - a);
+                largest = a;
+            }
+            return sum += a == S(-INFINITY) ? S(0) : exp_of<T>(a - largest);
+        });
+        const S max = group_reduce(step, largest, maxima, larger());
+        // A thread without a finite element has nothing to scale, and a NaN stays.
+        if (largest != max && sum != S(0)) sum *= exp_of<T>(largest - max);
+        sum = group_reduce(step, sum, sums, plus());
+        const typename forward_op<T, LOG>::row f = {max, LOG ? log(sum) : reciprocal(sum)};
+        walk<READ_X | WRITE_Z>(n, x + r * n, (const T *)nullptr, y + r * n, me, step,
+                               [=](int64_t, S a, S, S) { return f(a, 0, 0); });
+    }
+}
+
+template <typename T, bool LOG>
+__global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
+    long_rows_backward(int64_t rows, int64_t n, const T *y, const T *dy, T *dx) {
+    using S = sum_t<T>;
+    __shared__ S dots[2][WARP];
+    const int me = (int)threadIdx.x, step = (int)blockDim.x;
+    int turn = 0;
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+        const dot_op<S, LOG> op = {};
+        S dot = 0;
+        walk<dot_op<S, LOG>::USE>(n, y + r * n, dy + r * n, (T *)nullptr, me, step,
+                                  [&](int64_t, S a, S b, S) { return dot = op.take(dot, a, b, 0); });
+        dot = group_reduce(step, dot, dots[turn], plus());
+        turn ^= 1;
+        const typename backward_op<T, LOG>::row f = {dot};
+        walk<READ_X | READ_Y | READ_Z | WRITE_Z>(n, y + r * n, dy + r * n, dx + r * n, me, step,
+                                                 [=](int64_t, S a, S b, S c) { return f(a, b, c); });
+    }
+}
+
+// --- which rows are taken -------------------------------------------------------------------------------------------
+
+// A block takes long rows as they come where there is one for each processor; fewer are better read in parts.
+bool takes_long(tsh_device *device, int64_t rows, int64_t n) {
+    return n >= LONG_ROW && rows >= tshi_cuda(device)->processors;
+}
+
+unsigned long_blocks(int64_t rows) {
+    return (unsigned)(rows < INT32_MAX ? rows : INT32_MAX);
+}
+
 // f(group, blocks, threads) for rows of so many packs; false where a block does not hold one.
 template <typename F> bool with_groups(int64_t rows, int64_t chunks, F f) {
     int group = WARP;
@@ -278,25 +339,37 @@ template <typename F> bool with_groups(int64_t rows, int64_t chunks, F f) {
 
 template <typename T>
 bool softmax_whole(tsh_device *device, bool log, int64_t rows, int64_t n, const void *x, void *y) {
-    if (!packs<T>(n, x, y)) return false;
-    return with_groups(rows, n / pack<T>::size, [=](int group, unsigned blocks, unsigned threads) {
-        with_bool(log, [=](auto l) {
-            launch(device, "softmax", whole_rows<T, l.value>, blocks, threads, group, rows, n / pack<T>::size,
-                   (const T *)x, (T *)y);
+    const bool held =
+        packs<T>(n, x, y) && with_groups(rows, n / pack<T>::size, [=](int group, unsigned blocks, unsigned threads) {
+            with_bool(log, [=](auto l) {
+                launch(device, "softmax", whole_rows<T, l.value>, blocks, threads, group, rows, n / pack<T>::size,
+                       (const T *)x, (T *)y);
+            });
         });
+    if (held || !takes_long(device, rows, n)) return held;
+    with_bool(log, [=](auto l) {
+        launch(device, "softmax", long_rows<T, l.value>, long_blocks(rows), (unsigned)MOST_THREADS, rows, n,
+               (const T *)x, (T *)y);
     });
+    return true;
 }
 
 template <typename T>
 bool softmax_whole_backward(tsh_device *device, bool log, int64_t rows, int64_t n, const void *y, const void *dy,
                             void *dx) {
-    if (!packs<T>(n, y, dy, dx)) return false;
-    return with_groups(rows, n / pack<T>::size, [=](int group, unsigned blocks, unsigned threads) {
-        with_bool(log, [=](auto l) {
-            launch(device, "softmax_backward", whole_rows_backward<T, l.value>, blocks, threads, group, rows,
-                   n / pack<T>::size, (const T *)y, (const T *)dy, (T *)dx);
-        });
+    const bool held = packs<T>(n, y, dy, dx) &&
+                      with_groups(rows, n / pack<T>::size, [=](int group, unsigned blocks, unsigned threads) {
+                          with_bool(log, [=](auto l) {
+                              launch(device, "softmax_backward", whole_rows_backward<T, l.value>, blocks, threads,
+                                     group, rows, n / pack<T>::size, (const T *)y, (const T *)dy, (T *)dx);
+                          });
+                      });
+    if (held || !takes_long(device, rows, n)) return held;
+    with_bool(log, [=](auto l) {
+        launch(device, "softmax_backward", long_rows_backward<T, l.value>, long_blocks(rows), (unsigned)MOST_THREADS,
+               rows, n, (const T *)y, (const T *)dy, (T *)dx);
     });
+    return true;
 }
 
 template <typename T>
