@@ -1,6 +1,7 @@
 /* Messages between GPUs over NCCL's stand-in: what test_messages.c asks of the host's, and that the data stays on the
  * GPUs while no host waits for them. */
 #include "cuda/nccl_ranks.h"
+#include "support/lines.h"
 #include "support/pipeline.h"
 #include "support/values.h"
 #include "tshard/graph.h"
@@ -496,4 +497,41 @@ static void pipelines(tshi_rank *r, void *arg) {
 Test(nccl_messages, between_the_stages_of_a_pipeline) {
     run_ranks(2, true, pipelines, NULL);
     run_ranks(4, true, pipelines, NULL);
+}
+
+/* --- queues of the GPU -------------------------------------------------------------------------------------------- */
+
+/* The lines that the log gets when each rank sends to every other rank, twice. */
+static void to_all(tshi_rank *r, void *arg) {
+    const char *const wanted = arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_INT64, 50), *y = tshi_test_vector(r, TSH_INT64, 50);
+    tshi_lines lines = {""};
+    r->world->log = (tsh_log_sink){tshi_keep_line, &lines};
+    put(x, r->rank);
+    for (int i = 0; i < 2 * (r->size - 1); i++) {
+        int step = i % (r->size - 1) + 1;
+        tsh_work *work = NULL;
+        tshi_check_ok(r, tsh_send_async(group, x, (r->rank + step) % r->size, &work));
+        tshi_check_ok(r, tsh_recv(group, y, (r->rank + r->size - step) % r->size, NULL));
+        holds(r, y, (r->rank + r->size - step) % r->size);
+        tshi_check_ok(r, tsh_work_wait(work));
+        tsh_work_release(work);
+    }
+    const char *line = strstr(lines.text, " queues ");
+    tshi_check(r, wanted ? line && strstr(lines.text, wanted) && !strstr(line + 1, " queues ") : !line, "%s",
+               lines.text);
+    r->world->log = (tsh_log_sink){NULL, NULL};
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+}
+
+/* By default there are 32 queues. */
+Test(nccl_messages, of_few_ranks_fit_the_queues) {
+    run_ranks(4, false, to_all, NULL);
+}
+
+Test(nccl_messages, the_log_says_that_streams_share_queues) {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
+    run_ranks(3, false, to_all, "its GPU has 10 streams, but 8 queues");
 }

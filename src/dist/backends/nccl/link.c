@@ -1,10 +1,45 @@
 /* The links of messages: a communicator of two and a stream for each direction between two ranks of a group. */
+#include "base/number.h"
 #include "dist/backends/nccl/nccl.h"
 
 #include <assert.h>
 #include <string.h>
 
 static_assert(sizeof(ncclUniqueId) <= TSHI_TICKET, "an id travels as a ticket");
+
+/* Why links share nothing. A set of messages in which each send has its receive completes whatever the order of the
+ * calls (tshard/dist.h). A GPU runs what is on one stream, and NCCL what is in one communicator, in the order in which
+ * a rank has queued it; a rank queues a message when both sides have matched it, and its peers may see another order.
+ * Ranks in a ring that send to the next one and receive from the one before could each queue the send first: rank 0's
+ * send waits for rank 1's receive, which is behind rank 1's send, and so on around the ring. The two directions between
+ * two ranks are such a ring; so may two groups be. Calls in one group of NCCL's are one kernel, whose messages the host
+ * has to know before it queues the first.
+ *
+ * Fewer streams than links are safe for messages that run at once: both GPUs have come to the message, and both ranks
+ * have a free stream for it, one for sends and another one for receives. Both hosts would have to find this out for
+ * each message before they queue it, so that no host could be ahead of its GPU. */
+
+#define QUEUES 8 /* of a GPU, if CUDA_DEVICE_MAX_CONNECTIONS does not say how many */
+
+/* Streams that share a queue of the GPU wait for each other as if they were one. */
+static void count_streams(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    const char *set = tshi_variable("CUDA_DEVICE_MAX_CONNECTIONS");
+    uint64_t queues = QUEUES;
+    int links = 0, comms = 0;
+    if (set) tshi_parse_uint64(set, 1, 32, &queues);
+    for (const tshi_nccl_link *link = nccl->links; link; link = link->next) links++;
+    for (const tsh_group *g = world->groups; g; g = g->next) comms += g->ops == world->data && g->state;
+    /* The compute stream, those of groups and of links, and two that each communicator makes for itself. */
+    int streams = 1 + nccl->streams + links + 2 * (comms + links);
+    if (nccl->crowded || streams <= (int)queues) return;
+    nccl->crowded = true;
+    tshi_log(&world->log, TSH_LOG_WARNING,
+             "rank %d sends to and receives from so many ranks that its GPU has %d streams, but %d queues "
+             "(CUDA_DEVICE_MAX_CONNECTIONS, at most 32): calls of streams that share a queue wait for each other, and "
+             "may do so until the deadline",
+             world->rank, streams, (int)queues);
+}
 
 static tsh_status link_make(tshi_nccl_link *link) {
     tshi_cuda_use(tshi_nccl_device(link->group->world));
@@ -46,6 +81,7 @@ tsh_status tshi_nccl_link_get(tsh_group *group, int peer, bool sends, tshi_nccl_
     link->next = nccl->links;
     nccl->links = link;
     *out = link;
+    count_streams(world);
     return TSH_OK;
 }
 

@@ -64,7 +64,7 @@ typedef struct tshi_nccl_tail {
 /* The link of a group's messages from one rank to another, on either: a communicator of the two, made when their first
  * message is matched with its receive, and a stream of its own. A message is queued there when both sides have matched
  * it, behind the kernels that were queued when the call was made: so any order of calls ends that would end with
- * messages that the host moves. */
+ * messages that the host moves (link.c says why links share neither). */
 typedef struct tshi_nccl_link {
     tsh_group *group;
     int peer;
@@ -115,6 +115,7 @@ typedef struct tshi_nccl {
     uint64_t queued, done;
     tshi_nccl_tail calls[TSHI_NCCL_AHEAD + 1];
     tshi_nccl_link *links;       /* of all groups */
+    bool crowded;                /* the log has said that they are too many for the GPU's queues */
     tshi_nccl_message *messages; /* that are free */
     void *arena;                 /* symmetric memory, or NULL */
     size_t arena_bytes;

@@ -124,8 +124,8 @@ static tsh_status state_new(tsh_world *world) {
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
     if (status != TSH_OK) return status;
-    /* Kernels of two communicators that run at the same time could wait for each other's room on the GPU, each on another
-     * rank: NCCL wants one order for all, that of one stream, or keeps the order of the calls where this is set. */
+    /* Kernels of two communicators that run at the same time could wait for each other's room on the GPU, each on
+     * another rank: NCCL wants one order for all, that of one stream, or keeps that of the calls where this is set. */
     bool ordered = nccl->library->version >= ORDERS && is_set("NCCL_LAUNCH_ORDER_IMPLICIT");
     nccl->streams = ordered ? TSHI_CUDA_COMMUNICATIONS : 1;
     nccl->word = world->device->ops->memory.alloc(world->device, sizeof(float));
