@@ -4,12 +4,16 @@
 #include "tshard/functional.h"
 #include "tshard/layers.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 typedef struct bed {
     int64_t batch, queries, keys, heads, kv_heads, dim;
     int dtype;
-    bool full; /* every query sees every key */
+    bool full;    /* every query sees every key */
+    bool compare; /* with the way that a call with lengths goes */
     tsh_tape *tape;
-    tsh_tensor *q, *k, *v, *dy;
+    tsh_tensor *q, *k, *v, *dy, *lengths;
 } bed;
 
 static tsh_tensor *attend(const bed *b) {
@@ -39,6 +43,79 @@ static int both(void *context, int calls) {
     }
     return (int)status;
 }
+
+/* --- comparing ---------------------------------------------------------------------------------------------------- */
+
+enum { RESULTS = 4 }; /* y, dq, dk, dv */
+
+/* The largest difference, as a part of the values' root mean square. */
+static double differ(const double *x, const double *y, int64_t n) {
+    double worst = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double difference = fabs(x[i] - y[i]);
+        worst = difference > worst || isnan(difference) ? difference : worst;
+        squares += y[i] * y[i];
+    }
+    return squares > 0 ? worst / sqrt(squares / (double)n) : worst;
+}
+
+static int64_t elements(const bed *b, int result) {
+    bool of_keys = result >= 2;
+    return b->batch * b->dim * (of_keys ? b->keys * b->kv_heads : b->queries * b->heads);
+}
+
+static tsh_status read_as_double(const bed *b, int result, tsh_tensor *t, double *to) {
+    tsh_tensor *wide = tsh_cast(b->tape, t, TSH_FLOAT64);
+    return wide ? tsh_tensor_read(wide, to, elements(b, result)) : tsh_tape_status(b->tape);
+}
+
+/* The results of one step, in memory of the host. */
+static tsh_status results_of(const bed *b, tsh_tensor *lengths, double *const *to) {
+    tsh_tensor *const leaves[] = {b->q, b->k, b->v};
+    const tsh_attention_config config = {.causal = !b->full, .lengths = lengths};
+    tsh_tensor *y = tsh_attention(b->tape, b->q, b->k, b->v, &config);
+    tsh_status status = y ? read_as_double(b, 0, y, to[0]) : tsh_tape_status(b->tape);
+    if (status == TSH_OK) status = tsh_backward_with(b->tape, y, &(tsh_backward_config){.gradient = b->dy});
+    for (int i = 0; i < 3 && status == TSH_OK; i++)
+        status = read_as_double(b, i + 1, tsh_tensor_grad(leaves[i]), to[i + 1]);
+    for (int i = 0; i < 3; i++) tsh_tensor_zero_grad(leaves[i]);
+    return status == TSH_OK ? tsh_tape_reset(b->tape) : status;
+}
+
+/* A library's attention takes no lengths: a call that names all keys goes another way to the same results. */
+static tsh_status compare(const bed *b, double differences[RESULTS]) {
+    double *both[2][RESULTS] = {{NULL}};
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < 2 * RESULTS; i++) {
+        double **to = &both[i / RESULTS][i % RESULTS];
+        *to = calloc((size_t)elements(b, i % RESULTS), sizeof **to);
+        if (!*to) status = TSH_ERR_MEMORY;
+    }
+    if (status == TSH_OK) status = results_of(b, NULL, both[0]);
+    if (status == TSH_OK) status = results_of(b, b->lengths, both[1]);
+    for (int i = 0; i < RESULTS && status == TSH_OK; i++)
+        differences[i] = differ(both[0][i], both[1][i], elements(b, i));
+    for (int i = 0; i < 2 * RESULTS; i++) free(both[i / RESULTS][i % RESULTS]);
+    return status;
+}
+
+static tsh_status report_differences(const bed *b, const bench_common *common, tsh_world *world) {
+    double d[RESULTS] = {0};
+    tsh_status status = compare(b, d);
+    if (status != TSH_OK) return status;
+    const bench_field fields[] = {BENCH_TEXT_FIELD("bench", "attention_difference"), BENCH_REAL_FIELD("y", d[0]),
+                                  BENCH_REAL_FIELD("dq", d[1]), BENCH_REAL_FIELD("dk", d[2]),
+                                  BENCH_REAL_FIELD("dv", d[3])};
+    bench_report report = {.json = common->json, .silent = tsh_world_rank(world) != 0};
+    bench_report_row(&report, fields, (int)(sizeof fields / sizeof *fields));
+    bool good = true;
+    for (int i = 0; i < RESULTS; i++) good = good && d[i] < (tsh_dtype_size((tsh_dtype)b->dtype) == 2 ? 0.1 : 1e-4);
+    if (good) return TSH_OK;
+    fprintf(stderr, "attention with lengths and without differ\n");
+    return TSH_ERR_SYSTEM;
+}
+
+/* --- measuring ---------------------------------------------------------------------------------------------------- */
 
 /* Of the two products of the forward, where half of the scores are seen of a causal one; the backward has five. */
 static double forward_flops(const bed *b) {
@@ -84,16 +161,29 @@ static tsh_status make(const bed *b, tsh_world *world, int64_t tokens, int64_t h
     return status == TSH_OK && leaf ? tsh_tensor_require_grad(*out) : status;
 }
 
+/* All keys of every sequence. */
+static tsh_status make_lengths(bed *b, tsh_world *world) {
+    const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {b->batch}};
+    int64_t *lengths = calloc((size_t)b->batch, sizeof *lengths);
+    tsh_status status = lengths ? tsh_tensor_create(tsh_world_mesh(world), &config, &b->lengths) : TSH_ERR_MEMORY;
+    for (int64_t i = 0; lengths && i < b->batch; i++) lengths[i] = b->keys;
+    if (status == TSH_OK) status = tsh_tensor_write(b->lengths, lengths, b->batch);
+    free(lengths);
+    return status;
+}
+
 static tsh_status run(bed *b, tsh_world *world, const bench_common *common) {
     tsh_status status = tsh_tape_create(world, &b->tape);
     if (status == TSH_OK) status = make(b, world, b->queries, b->heads, true, &b->q);
     if (status == TSH_OK) status = make(b, world, b->keys, b->kv_heads, true, &b->k);
     if (status == TSH_OK) status = make(b, world, b->keys, b->kv_heads, true, &b->v);
     if (status == TSH_OK) status = make(b, world, b->queries, b->heads, false, &b->dy);
+    if (status == TSH_OK && b->compare) status = make_lengths(b, world);
+    if (status == TSH_OK && b->compare) status = report_differences(b, common, world);
     if (status == TSH_OK) status = measure(b, world, common);
-    tsh_tensor *const tensors[] = {b->q, b->k, b->v, b->dy};
+    tsh_tensor *const tensors[] = {b->q, b->k, b->v, b->dy, b->lengths};
     tsh_tape_destroy(b->tape);
-    for (int i = 0; i < 4; i++) tsh_tensor_release(tensors[i]);
+    for (int i = 0; i < 5; i++) tsh_tensor_release(tensors[i]);
     return status;
 }
 
@@ -109,6 +199,8 @@ int bench_attention(int argc, char **argv) {
         {"keys", BENCH_COUNT, NULL, "tokens that are seen; as many as queries unless given", &b.keys, NULL},
         {"dim", BENCH_COUNT, "64", "of a head", &b.dim, NULL},
         {"full", BENCH_FLAG, NULL, "every query sees every key, not only those up to its own place", &b.full, NULL},
+        {"compare", BENCH_FLAG, NULL, "first compares with a call that names all keys as lengths: cuDNN takes none",
+         &b.compare, NULL},
         {"dtype", BENCH_CHOICE, "float32", "of everything", &b.dtype, dtype_names},
     };
     int code = bench_options_parse(

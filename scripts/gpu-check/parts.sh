@@ -11,6 +11,8 @@ part_a() {
     step build     60  300 "build"                                    build
     step vectors   20  100 "golden vectors, a choice, 1 and 2 ranks"  vectors_chosen
     step kernels    8   60 "kernels beside a copy, bfloat16"          kernels bfloat16
+    step layers     8   60 "attention, and against our own, bfloat16" attention
+    step layers     5   60 "attention without cuDNN, bfloat16"        own_attention
     step layers     5   60 "linear 8192, bfloat16"                    linear 8192 bfloat16
     step layers     5   60 "mlp 4096/16384, bfloat16"                 mlp 4096 4096 16384
     step layers     5   60 "mlp 64/1024/4096, bfloat16"               mlp 64 1024 4096

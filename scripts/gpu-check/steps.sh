@@ -89,6 +89,16 @@ kernels() {
         "--rows 33 --cols 70 --tokens 29 --classes 1001 --vocabulary 50") --dtype "$1"
 }
 
+# Of GPT-2 124M, causal; and grouped queries. cuDNN's is compared with the library's own kernels.
+attention() {
+    bench attention --batch "$(pick 16 2)" --heads "$(pick 12 2)" --queries "$(pick 1024 6)" --dim "$(pick 64 8)" --dtype bfloat16 --compare &&
+        bench attention --batch 2 --heads "$(pick 16 4)" --kv-heads "$(pick 4 2)" --queries "$(pick 1000 6)" --dim "$(pick 128 8)" --dtype bfloat16 --compare
+}
+
+own_attention() {
+    TSHARD_CUDNN=0 bench attention --batch "$(pick 16 2)" --heads "$(pick 12 2)" --queries "$(pick 1024 6)" --dim "$(pick 64 8)" --dtype bfloat16
+}
+
 linear() {
     local n
     n=$(pick "$1" 32)

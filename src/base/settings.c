@@ -88,6 +88,12 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
         {"TSHARD_CUDA_TUNE", TSHI_SWITCH, .computed = "1 in a world of one rank that is not deterministic",
          .text = "1: the second time that a GPU makes a matrix product it times the library's first few algorithms and "
                  "keeps the fastest; runs, and ranks, may choose differently, so that their bits differ"},
+    [TSHI_SETTING_CUDNN] =
+        {"TSHARD_CUDNN", TSHI_SWITCH, .initial = "1",
+         .text =
+             "1: a GPU's attention in 16 bits goes to cuDNN where that is found and takes the call; its gradients may "
+             "differ in their last bits from run to run, except where ranks compute the same and in a deterministic "
+             "world. 0: to tshard's own kernels"},
     [TSHI_SETTING_CUDA_IPC] = {"TSHARD_CUDA_IPC", TSHI_SWITCH, .initial = "1",
                                .text = "0: `local` copies a GPU's tensors through the host's memory"},
     [TSHI_SETTING_CUDA_MANAGED] =

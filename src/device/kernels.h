@@ -358,6 +358,7 @@ typedef struct tshi_attention {
     int64_t batch, queries, keys, room, heads, kv_heads, dim;
     int64_t sharers, shift;
     bool causal;
+    bool repeats; /* the gradients have the same bits in every run */
     double scale;
     const int64_t *lengths; /* [batch], or NULL: all keys */
     double dropout;
@@ -368,7 +369,7 @@ typedef struct tshi_attention {
 /* Number of statistics' elements that forward, or backward, uses as `scratch`. */
 typedef int64_t tshi_attention_scratch_fn(const tshi_attention *a, bool backward);
 /* y = softmax(scale q k^T) v; a query that sees nothing gives zeros. log_sums [batch, heads, queries], the
- * logarithms to base 2 of the rows' sums of exponentials, are for the backward; NULL: not kept. */
+ * logarithms of the rows' sums of exponentials, to a base of the device's own, are for the backward; NULL: not kept. */
 typedef void tshi_attention_fn(tsh_device *device, const tshi_attention *a, const void *q, const void *k, const void *v,
                                void *y, void *log_sums, void *scratch);
 /* Gradients of q, k and v: each is its beta times what it was plus this call's; NULL is left out. */

@@ -77,6 +77,14 @@ static tsh_status attention_shape(const tsh_call *call, tsh_dtype *dtype, tsh_sh
     return good ? TSH_OK : tshi_check_fails(q, lengths, "q [B, Tq, H, D], lengths [B] wanted");
 }
 
+/* Other ranks compute the same, or the world is deterministic. */
+static bool repeats(const tsh_tensor *q) {
+    const tsh_mesh *mesh = q->mesh;
+    for (int a = 0; a < mesh->axes; a++)
+        if (mesh->axis[a].size > 1 && q->layout[a].kind == TSH_KIND_REPLICATED) return true;
+    return mesh->world->deterministic;
+}
+
 static tshi_attention attention_of(const tsh_call *call) {
     const attention_params *p = call->params;
     const tsh_tensor *q = call->in[0], *k = call->in[1];
@@ -93,6 +101,7 @@ static tshi_attention attention_of(const tsh_call *call) {
                             .sharers = sharers,
                             .shift = head - kv_head * sharers,
                             .causal = p->causal,
+                            .repeats = repeats(q),
                             .scale = p->scale,
                             .lengths = call->inputs > 3 ? tshi_data(call->in[3]) : NULL,
                             .dropout = p->dropout,

@@ -11,7 +11,7 @@
 static void cuda_describe(const tsh_device *device, char *text, size_t size) {
     const tshi_cuda_device *cuda = (const tshi_cuda_device *)device;
     struct cudaDeviceProp about;
-    char blas[64];
+    char blas[64], dnn[64];
     int version = 0;
     if (cudaGetDeviceProperties(&about, cuda->ordinal) != cudaSuccess ||
         cudaRuntimeGetVersion(&version) != cudaSuccess) {
@@ -19,9 +19,10 @@ static void cuda_describe(const tsh_device *device, char *text, size_t size) {
         return;
     }
     tshi_cuda_blas_describe(cuda, blas, sizeof blas);
-    snprintf(text, size, "%s, %d multiprocessors, %.0f GiB, CUDA %d.%d, %s%s%s", about.name, about.multiProcessorCount,
-             (double)about.totalGlobalMem / (1 << 30), version / 1000, version % 1000 / 10, blas,
-             cuda->tf32 ? ", TF32" : "", cuda->managed ? ", managed memory" : "");
+    tshi_cuda_dnn_describe(cuda, dnn, sizeof dnn);
+    snprintf(text, size, "%s, %d multiprocessors, %.0f GiB, CUDA %d.%d, %s%s%s%s", about.name,
+             about.multiProcessorCount, (double)about.totalGlobalMem / (1 << 30), version / 1000, version % 1000 / 10,
+             blas, dnn, cuda->tf32 ? ", TF32" : "", cuda->managed ? ", managed memory" : "");
 }
 
 static void cuda_destroy(tsh_device *device) {
@@ -31,6 +32,7 @@ static void cuda_destroy(tsh_device *device) {
     /* There is no caller left that hears of a failure from here on. */
     if (cuda->compute) cudaStreamSynchronize(cuda->compute);
     tshi_cuda_communication_wait(cuda);
+    tshi_cuda_dnn_destroy(cuda);
     tshi_cuda_blas_destroy(cuda);
     tshi_cuda_sharing_destroy(cuda);
     tshi_cuda_memory_destroy(cuda);
@@ -95,6 +97,7 @@ static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
     if (status == TSH_OK) status = tshi_cuda_memory_create(cuda);
     if (status == TSH_OK) status = tshi_cuda_staging_create(cuda);
     if (status == TSH_OK) status = tshi_cuda_blas_create(cuda);
+    if (status == TSH_OK) status = tshi_cuda_dnn_create(cuda);
     return status;
 }
 

@@ -96,6 +96,20 @@ tshi_affine_fn tshi_cuda_affine;
 tshi_affine_backward_fn tshi_cuda_affine_backward;
 tshi_gemm_unary_backward_fn tshi_cuda_gemm_unary_backward;
 
+/* --- cudnn/attention.c -------------------------------------------------------------------------------------------- */
+
+/* Where TSHARD_CUDNN is off the device has none of this, and takes no call. */
+tsh_status tshi_cuda_dnn_create(tshi_cuda_device *device);
+void tshi_cuda_dnn_destroy(tshi_cuda_device *device);
+/* ", cuDNN 9.19.0"; nothing where it has not been used. */
+void tshi_cuda_dnn_describe(const tshi_cuda_device *device, char *text, size_t size);
+/* tshi_attention_fn and tshi_attention_backward_fn, where cuDNN takes the call. False: nothing has been done. */
+bool tshi_cuda_dnn_forward(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, const void *q, const void *k,
+                           const void *v, void *y, void *log_sums);
+bool tshi_cuda_dnn_backward(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, const void *q, const void *k,
+                            const void *v, const void *y, const void *log_sums, const void *dy,
+                            const tshi_attention_grads *g, void *delta);
+
 #ifdef __cplusplus
 }
 #endif

@@ -44,6 +44,7 @@ typedef struct tshi_cuda_device {
     struct tshi_cuda_staging *staging;
     struct tshi_cuda_sharing *sharing; /* from the first use on */
     struct tshi_cuda_blas *blas;
+    struct tshi_cuda_dnn *dnn; /* or NULL */
     struct tshi_cuda_graph *graphs;
     const int64_t *replays; /* while capturing: in device memory, how often the graph has run before; else NULL */
 } tshi_cuda_device;

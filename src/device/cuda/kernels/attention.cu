@@ -11,7 +11,7 @@ using namespace tshi;
 constexpr int OWN = 4, WARPS = 4, ROWS = OWN * WARPS, THREADS = WARPS * WARP;
 constexpr int CHUNK = 64;        // of dim
 constexpr int SUMS = 128 / WARP; // columns of a row that a lane sums up at once; a wider dim takes several blocks
-constexpr double LOG2_E = 1.44269504088896340736;
+constexpr double LOG2_E = 1.44269504088896340736, LN_2 = 0.69314718055994530942;
 
 template <typename S> struct stage { S own[ROWS][CHUNK], other[WARP][CHUNK + 1], factor[ROWS][WARP]; };
 
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(THREADS)
             const int64_t query = t.first + mine + r;
             factor[r] = total[r] == 0 ? S(0) : S(1) / total[r];
             if (log_sums && lane == 0 && t.column == 0 && query < a.queries)
-                log_sums[row_of(a, t.batch, t.head, query)] = total[r] == 0 ? S(INFINITY) : most[r] + log2(total[r]);
+                log_sums[row_of(a, t.batch, t.head, query)] = total[r] == 0 ? S(INFINITY) : (most[r] + log2(total[r])) * S(LN_2);
         }
         put(y + query_at(a, t.batch, t.head, t.first), a.heads * a.dim, a.queries - t.first, t.column, a.dim, false,
             sum, factor);
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(THREADS)
             for (int r = 0; r < OWN; r++) {
                 const int64_t query = t.first + mine + r, row = row_of(a, t.batch, t.head, query);
                 const bool sees = key + lane < seen(a, t.batch, query);
-                S power = sees ? exp2(score[r] * S(a.scale * LOG2_E) - log_sums[row]) : S(0);
+                S power = sees ? exp2((score[r] * S(a.scale) - log_sums[row]) * S(LOG2_E)) : S(0);
                 S keep = S(sees ? kept(p, source, t.batch, t.head, query, key + lane) : 0);
                 slope[r] = sees ? power * (keep * slope[r] - delta[row]) : S(0);
             }
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(THREADS)
                 const int64_t sees = seen(a, t.batch, query);
                 for (int r = 0; r < OWN; r++) {
                     const int64_t key = t.first + mine + r;
-                    S power = key < sees ? exp2(score[r] * S(a.scale * LOG2_E) - log_sums[row]) : S(0);
+                    S power = key < sees ? exp2((score[r] * S(a.scale) - log_sums[row]) * S(LOG2_E)) : S(0);
                     S keep = S(key < sees ? kept(p, source, t.batch, head, query, key) : 0);
                     slope[r] = key < sees ? power * (keep * slope[r] - delta[row]) : S(0);
                     score[r] = power * keep;
@@ -305,6 +305,9 @@ __global__ void __launch_bounds__(THREADS)
 
 // --- launches --------------------------------------------------------------------------------------------------------
 
+template <typename T> constexpr tsh_dtype dtype_of_16 = TSH_BFLOAT16;
+template <> constexpr tsh_dtype dtype_of_16<__half> = TSH_FLOAT16;
+
 int64_t scratch_size(const tshi_attention *a, bool backward) {
     return backward ? a->batch * a->heads * a->queries : 0;
 }
@@ -312,6 +315,7 @@ int64_t scratch_size(const tshi_attention *a, bool backward) {
 template <typename T>
 void forward(tsh_device *device, const tshi_attention *a, const void *q, const void *k, const void *v, void *y,
              void *log_sums, void *) {
+    if (sizeof(T) == 2 && tshi_cuda_dnn_forward(device, dtype_of_16<T>, a, q, k, v, y, log_sums)) return;
     const problem p = {*a, source_of(device, a->seed, a->stream)};
     const int64_t parts = parts_of(*a, a->heads, a->queries);
     if (parts == 0) return;
@@ -323,6 +327,7 @@ template <typename T>
 void backward(tsh_device *device, const tshi_attention *a, const void *q, const void *k, const void *v, const void *y,
               const void *log_sums, const void *dy, const tshi_attention_grads *g, void *delta) {
     using S = sum_t<T>;
+    if (sizeof(T) == 2 && tshi_cuda_dnn_backward(device, dtype_of_16<T>, a, q, k, v, y, log_sums, dy, g, delta)) return;
     const problem p = {*a, source_of(device, a->seed, a->stream)};
     const int64_t of_queries = parts_of(*a, a->heads, a->queries), of_keys = parts_of(*a, a->kv_heads, a->keys);
     const int64_t rows = a->batch * a->heads * a->queries;
