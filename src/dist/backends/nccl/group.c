@@ -38,6 +38,8 @@ static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
     return status;
 }
 
+/* Communicators do not block, although each call then costs a thread of NCCL's and a wait for it: a blocking call may
+ * wait for a lost peer for ever, and ncclCommAbort frees what a call on another thread still uses. */
 tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
     tsh_world *world = group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
