@@ -77,9 +77,11 @@ static json_t *read_json(tokenizer *t, const char *folder, char words[MODEL_WORD
         snprintf(t->path, sizeof t->path, "%s/vocab.json", folder);
         json = json_load_file(t->path, 0, &error);
     }
-    if (!json)
-        snprintf(words, MODEL_WORDS, "%s: %s; a text wants a tokenizer.json, --prompt-ids does not", t->path,
-                 error.text);
+    if (!json && error.line < 0) {
+        snprintf(words, MODEL_WORDS, "%s has neither tokenizer.json nor vocab.json; --prompt-ids wants none", folder);
+    } else if (!json) {
+        snprintf(words, MODEL_WORDS, "%s: %s", t->path, error.text);
+    }
     return json;
 }
 

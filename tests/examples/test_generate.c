@@ -272,7 +272,7 @@ Test(generate, says_what_is_wrong_and_what_would_do, .timeout = 300) {
             "generate --model " MODELS "llama --prompt-tokens 40");
     refuses(1, "a prompt of 4 tokens and 29 to generate, and the model has 32 positions: --tokens 28 would fill",
             "generate --model " MODELS "llama --prompt-tokens 4 --tokens 29");
-    refuses(1, "vocab.json: unable to open", "generate --model " MODELS "llama --prompt hello");
+    refuses(1, "has neither tokenizer.json nor vocab.json", "generate --model " MODELS "llama --prompt hello");
 }
 
 /* One rank of three is killed when all of them generate: the others name it, and the job ends with its signal. */
