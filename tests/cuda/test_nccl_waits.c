@@ -121,6 +121,29 @@ Test(nccl_waits, a_group_is_made_behind_the_calls_of_its_parent) {
     run_ranks(3, false, behind_a_call, NULL);
 }
 
+/* A kernel has broken the GPU: no event is ever over, and nothing may wait for one. */
+static void broken(tshi_rank *r, void *arg) {
+    (void)arg;
+    float got[3] = {0};
+    tsh_group *group = tsh_world_group(r->world), *pair = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_tensor_fill(x, 1);
+    tshi_check_ok(r, tsh_group_split(group, 0, r->rank, &pair));
+    sums(r, pair);
+    tshi_check_ok(r, tsh_all_reduce(pair, x, TSH_SUM));
+    tshi_check_ok(r, tshi_group_agree(group, "queued", TSH_OK));
+    standin_break(cudaErrorIllegalAddress);
+    tsh_group_destroy(pair);
+    tshi_check(r, tsh_tensor_read(x, got, 3) != TSH_OK, "a tensor is read from a broken GPU");
+    tsh_tensor_release(x);
+}
+
+Test(nccl_waits, a_broken_gpu_ends_every_wait) {
+    begin(2, false);
+    const char *words = tshi_test_run_threads(2, broken, NULL);
+    cr_assert_str_empty(words, "%s", words);
+}
+
 /* The program makes another GPU current between its calls. */
 static void elsewhere(tshi_rank *r, void *arg) {
     (void)arg;

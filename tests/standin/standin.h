@@ -23,6 +23,8 @@ uint64_t standin_calls(const char *name);
 /* From now on the nth call of `name` (NULL: of any that can fail), 1 for the next, fails once, with `code` or, for 0,
  * with what fits it. */
 void standin_fail(const char *name, uint64_t nth, int code);
+/* From now on every call of CUDA's fails with this code, as after a kernel's access to what is no memory; 0: none. */
+void standin_break(int code);
 /* The name of the call that was made to fail last; NULL: none has. */
 const char *standin_failed(void);
 /* Allocations, streams, events, graphs and handles not given back; names them in text. */

@@ -23,6 +23,7 @@ static uint64_t all_calls, fail_at;
 static const char *fail_name, *failed_name;
 static int fail_code;
 static pid_t process; /* that CUDA has begun in */
+static int broken;    /* 0, or what every call returns */
 static _Thread_local cudaError_t last_error;
 
 static void make_lock(void) {
@@ -59,6 +60,7 @@ void standin_reset(void) {
     for (int i = 0; i < names_count; i++) names[i].calls = 0;
     all_calls = fail_at = 0;
     fail_name = failed_name = NULL;
+    broken = 0;
     standin_leave();
     standin_lazy(false);
     standin_protect(false);
@@ -88,18 +90,22 @@ const char *standin_failed(void) {
     return failed_name;
 }
 
-/* CUDA cannot be used in a process that was forked from one where it had begun. */
-static bool is_forked(const char *name, int *code) {
+void standin_break(int code) {
+    broken = code;
+}
+
+/* CUDA cannot be used in a process that was forked from one where it had begun, nor after an error that stays. */
+static bool is_lost(const char *name, int *code) {
     if (strncmp(name, "cuda", 4) != 0) return false;
     if (process == 0) process = getpid();
-    if (process == getpid()) return false;
-    if (code) *code = cudaErrorInitializationError;
-    return true;
+    bool forked = process != getpid();
+    if (code && (forked || broken)) *code = forked ? cudaErrorInitializationError : broken;
+    return forked || broken;
 }
 
 bool standin_call(const char *name, int *code) {
     standin_enter();
-    if (is_forked(name, code)) {
+    if (is_lost(name, code)) {
         standin_leave();
         return true;
     }

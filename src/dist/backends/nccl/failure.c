@@ -176,6 +176,9 @@ static tsh_status look(tsh_world *world, double now) {
     tshi_nccl_tail *tail = tshi_nccl_oldest(nccl);
     double since = waited(tail, now);
     bool waits = tail && tail->ready_since != 0;
+    /* After an error of a kernel no event is ever over. */
+    cudaError_t error = tail ? cudaEventQuery(tail->after) : cudaSuccess;
+    if (error != cudaSuccess && error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
     tshi_signal_look(world);
     tsh_status status = look_at_comms(world);
     if (status != TSH_OK) return status;
