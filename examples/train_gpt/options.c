@@ -16,7 +16,7 @@ static const options defaults = {.layers = 4,
                                  .eval_every = 500,
                                  .eval_batches = 200,
                                  .lr = 1e-3,
-                                 .min_lr = 1e-4,
+                                 .min_lr = -1, /* a tenth of lr */
                                  .weight_decay = 0.1,
                                  .clip = 1.0,
                                  .seed = 1337,
@@ -43,7 +43,7 @@ static const char help[] =
     "  --steps N            training steps (2000)\n"
     "  --lr RATE            highest learning rate (0.001), reached after\n"
     "  --warmup N           steps (100); it falls to\n"
-    "  --min-lr RATE        at the last step (0.0001), as a cosine does\n"
+    "  --min-lr RATE        at the last step (a tenth of --lr), as a cosine does\n"
     "  --weight-decay X     of matrices (0.1)\n"
     "  --clip NORM          largest norm of the gradients (1)\n"
     "  --seed N             of parameters, batches and the written text (1337)\n"
@@ -116,6 +116,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"json", OPTION_FLAG, &out->json, 0, 0},
                                {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("train_gpt", help, rows, argc, argv, speaks);
+    if (out->min_lr < 0) out->min_lr = out->lr / 10;
     const char *wrong = code < 0 ? contradiction(out) : NULL;
     if (!wrong) return code;
     if (speaks) fprintf(stderr, "train_gpt: %s\n", wrong);
