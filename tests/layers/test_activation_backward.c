@@ -7,7 +7,7 @@
 
 TestSuite(activation_backward, .timeout = 120);
 
-enum { ROWS = 5, IN = 3, HIDDEN = 8, OUT = 4, MOST = IN * HIDDEN };
+enum { ROWS = 5, IN = 3, HIDDEN = 8, OUT = 4, MOST = HIDDEN * OUT };
 
 /* What the program does with h = f(up(x)) beside y = down(h). */
 typedef enum use { ALONE, RETAINED, TWICE, KEPT_GRAPH, RECOMPUTED, RECOMPUTED_APART, USES } use;
