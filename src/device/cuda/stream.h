@@ -18,7 +18,7 @@ typedef struct tshi_cuda_device {
     int ordinal, processors; /* of the GPU; its multiprocessors */
     bool managed;            /* TSHARD_CUDA_MANAGED=1: memory that the host may read, and every launch waited for */
     cudaStream_t compute;
-    /* Beside it; the first exists always, the others when they are asked for. */
+    /* Streams of communication run beside `compute`; the first exists always, each other one once a group takes it. */
     cudaStream_t communication[TSHI_CUDA_COMMUNICATIONS];
     struct tshi_cuda_graph *capturing; /* work that is queued goes into this graph instead of running; the host cannot
                                         * wait meanwhile */
