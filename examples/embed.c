@@ -1,7 +1,8 @@
-/* embed: vectors of sentences with a BERT model of a Hugging Face folder: the mean of the hidden features of a sentence's
- * tokens, of length 1, as sentence-transformers computes them. */
+/* embed: vectors of sentences with a BERT model of a Hugging Face folder: the mean of the hidden features of a
+ * sentence's tokens, of length 1, as sentence-transformers computes them. */
 #include "command_line.h"
 #include "model.h"
+#include "numbers.h"
 #include "program.h"
 #include "tokenizer.h"
 
@@ -50,7 +51,7 @@ static bool fails(const job *j, const char *words) {
 
 static bool read_sentences(job *j) {
     char words[MODEL_WORDS];
-    if (!id_lines_read(j->o->ids, j->config.vocabulary, &j->sentences, words)) return fails(j, words);
+    if (!id_lines_read(j->world, j->o->ids, j->config.vocabulary, &j->sentences, words)) return fails(j, words);
     for (int64_t i = 0; i < j->sentences.count; i++) {
         int64_t count = j->sentences.items[i].count;
         if (count <= j->config.positions) continue;
@@ -68,8 +69,13 @@ static void print_vectors(job *j, const float *vectors, int64_t count) {
     int64_t width = j->config.width;
     for (int64_t i = 0; j->speaks && i < count; i++) {
         if (j->o->json) printf(j->printed++ ? ", [" : "[");
-        for (int64_t k = 0; k < width; k++)
-            printf("%s%.9g", k == 0 ? "" : j->o->json ? ", " : " ", (double)vectors[i * width + k]);
+        for (int64_t k = 0; k < width; k++) {
+            double x = vectors[i * width + k];
+            if (j->o->json)
+                printf("%s%s", k ? ", " : "", json_number(x).text);
+            else
+                printf("%s%.9g", k ? " " : "", x);
+        }
         printf(j->o->json ? "]" : "\n");
     }
 }

@@ -1,6 +1,8 @@
 #include "numbers.h"
 
 #include <errno.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,4 +32,10 @@ bool parse_number(const char *from, double low, double high, double *out) {
     if (!end || *end || !(value >= low && value <= high)) return false;
     *out = value;
     return true;
+}
+
+number_text json_number(double value) {
+    number_text t = {"null"};
+    if (isfinite(value)) snprintf(t.text, sizeof t.text, "%.9g", value);
+    return t;
 }

@@ -1,4 +1,5 @@
-/* Numbers of a command line, all of whose characters count. False where the text is none in the range. */
+/* Numbers of a command line, all of whose characters count: false where the text is none in the range. Numbers of
+ * JSON. */
 #ifndef EXAMPLES_NUMBERS_H
 #define EXAMPLES_NUMBERS_H
 
@@ -8,5 +9,11 @@
 bool parse_seed(const char *from, uint64_t *out);
 bool parse_count(const char *from, int64_t low, int64_t high, int64_t *out);
 bool parse_number(const char *from, double low, double high, double *out);
+
+typedef struct number_text {
+    char text[32];
+} number_text;
+/* A number as JSON has it: null where it is not finite. */
+number_text json_number(double value);
 
 #endif

@@ -1,9 +1,20 @@
+#define _POSIX_C_SOURCE 200809L
 #include "program.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+
+/* A descriptor that was closed at the start would become that of the next file or socket, which would then get what is
+ * printed: here it becomes one that cannot be read or written. */
+static void take_missing_descriptors(void) {
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+    }
+}
 
 tsh_world *program_begin(const char *program) {
     tsh_world *world = NULL;
+    take_missing_descriptors();
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (tsh_world_init(NULL, &world) != TSH_OK) fprintf(stderr, "%s: %s\n", program, tsh_error_message());
     return world;

@@ -1,5 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "progress.h"
+#include "numbers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -57,8 +58,8 @@ void progress_step(progress *p, int64_t done, double loss) {
     if (done % every != 0 && done != p->steps) return;
     progress_clear(p);
     if (p->json) {
-        printf("{\"step\": %lld, \"loss\": %.9g, \"%s_per_s\": %.1f, \"ranks\": %d}\n", (long long)done,
-               p->loss_sum / since, p->unit, per_s, p->ranks);
+        printf("{\"step\": %lld, \"loss\": %s, \"%s_per_s\": %.1f, \"ranks\": %d}\n", (long long)done,
+               json_number(p->loss_sum / since).text, p->unit, per_s, p->ranks);
     } else {
         print_line(stdout, p, done, p->loss_sum / since, per_s);
         putchar('\n');

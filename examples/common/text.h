@@ -2,22 +2,19 @@
 #ifndef EXAMPLES_TEXT_H
 #define EXAMPLES_TEXT_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tshard/tshard.h"
 
 /* A text as numbers: each distinct byte is a symbol, in the order of their codes. */
 typedef struct text {
     unsigned char *symbols;
     int64_t length;
-    size_t room; /* bytes that symbols has */
     int64_t vocabulary;
     unsigned char letter[256]; /* the byte that a symbol stands for */
 } text;
 
 /* The file, or with NULL the project's C sources one after another; longer than `context`. False after saying why on
- * stderr, in the program's name. */
-bool text_read(const char *program, const char *path, int64_t context, int rank, text *out);
+ * stderr, in the program's name. Collective over the world. */
+bool text_read(const char *program, tsh_world *world, const char *path, int64_t context, text *out);
 void text_free(text *t);
 
 /* The seed's random number number `index`, the same wherever it is asked for. */

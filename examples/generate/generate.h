@@ -19,11 +19,10 @@ typedef struct options {
 /* -1 to go on, or the exit code. */
 int options_parse(int argc, char **argv, bool speaks, options *out);
 
-/* The prompts' ids, which id_lines_free frees, after a failure too. False, with words, on failure. */
-bool prompts_read(const options *o, const model_config *config, const tokenizer *t, id_lines *out,
+/* The prompts' ids, which id_lines_free frees, after a failure too. False, with words, on failure, as where the model
+ * has no positions for the longest prompt and what is generated behind it. Collective with --prompts. */
+bool prompts_read(tsh_world *world, const options *o, const model_config *config, const tokenizer *t, id_lines *out,
                   char words[MODEL_WORDS]);
-/* The model has positions for the longest prompt and what is generated behind it. */
-bool prompts_check(const options *o, const model_config *config, const id_lines *prompts, char words[MODEL_WORDS]);
 
 /* What was generated, and how fast. */
 typedef struct outcome {
@@ -35,8 +34,8 @@ typedef struct outcome {
     uint64_t allocations;                 /* of tensor memory on this rank, in the last repetition */
 } outcome;
 
-/* Generates options.tokens ids behind each prompt, or up to one that ends a text, the same on every rank. The caller frees
- * the outcome's arrays. A rank that `speaks` shows its progress on a terminal. False, with words, on failure. */
+/* Generates options.tokens ids behind each prompt, or up to one that ends a text, the same on every rank. The caller
+ * frees the outcome's arrays. A rank that `speaks` shows its progress on a terminal. False, with words, on failure. */
 bool generate(model *m, const options *o, const id_lines *prompts, bool speaks, outcome *out, char words[MODEL_WORDS]);
 
 /* The sum of a number over all ranks. */

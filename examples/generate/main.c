@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What main holds on one rank. */
 typedef struct job {
@@ -57,27 +58,50 @@ static void print_ids(const job *j, int64_t b, const char *between) {
     for (int64_t i = 0; i < j->result.count[b]; i++) printf("%s%lld", i ? between : "", (long long)ids_of(j, b)[i]);
 }
 
-static void print_text(const job *j, int64_t b, void (*put)(const char *bytes, size_t length)) {
-    for (int64_t i = 0; i < j->result.count[b]; i++) {
-        size_t length;
-        const char *bytes = tokenizer_decode(j->words, ids_of(j, b)[i], &length);
-        put(bytes, length);
+/* Bytes of the character in UTF-8 that begins here, 0 where none does. */
+static size_t character_bytes(const unsigned char *s, size_t length) {
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* by the number of bytes: fewer do for less */
+    size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
+    unsigned code = s[0] & (n == 1 ? 0x7f : 0xff >> (n + 1));
+    if (n == 0 || n > length) return 0;
+    for (size_t i = 1; i < n; code = code << 6 | (s[i++] & 0x3f)) {
+        if (s[i] >> 6 != 2) return 0;
+    }
+    return code < least[n] || code > 0x10ffff || code >> 11 == 27 ? 0 : n;
+}
+
+/* A byte that belongs to no character becomes U+FFFD: tokens of bytes may come in any order. */
+static void print_json_text(const unsigned char *s, size_t length) {
+    for (size_t i = 0, n; i < length; i += n ? n : 1) {
+        n = character_bytes(s + i, length - i);
+        if (n == 0 || s[i] < 32 || s[i] == '"' || s[i] == '\\')
+            printf("\\u%04x", n ? s[i] : 0xfffd);
+        else
+            fwrite(s + i, 1, n, stdout);
     }
 }
 
-static void put_plain(const char *bytes, size_t length) {
-    fwrite(bytes, 1, length, stdout);
+/* The bytes of a sequence's text; the caller frees them. */
+static char *text_of(const job *j, int64_t b, size_t *length) {
+    char *text = malloc((size_t)j->result.count[b] * TOKEN_BYTES + 1);
+    *length = 0;
+    for (int64_t i = 0; text && i < j->result.count[b]; i++) {
+        size_t n;
+        const char *bytes = tokenizer_decode(j->words, ids_of(j, b)[i], &n);
+        memcpy(text + *length, bytes, n);
+        *length += n;
+    }
+    return text;
 }
 
-static void put_json(const char *bytes, size_t length) {
-    for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)bytes[i];
-        if (c < 32 || c == '"' || c == '\\') {
-            printf("\\u%04x", c);
-        } else {
-            putchar(c);
-        }
-    }
+static void print_text(const job *j, int64_t b) {
+    size_t length;
+    char *text = text_of(j, b, &length);
+    if (j->o->json)
+        print_json_text((const unsigned char *)text, length);
+    else
+        fwrite(text, 1, length, stdout);
+    free(text);
 }
 
 /* An array of arrays and of texts for a file of prompts. */
@@ -94,7 +118,7 @@ static void print_json_ids(const job *j) {
     printf("\"text\": %s", many ? "[" : "");
     for (int64_t b = 0; b < j->prompts.count; b++) {
         printf("%s\"", b ? ", " : "");
-        print_text(j, b, put_json);
+        print_text(j, b);
         printf("\"");
     }
     printf(many ? "], " : ", ");
@@ -120,7 +144,7 @@ static void report(const job *j) {
         return;
     }
     for (int64_t b = 0; b < j->prompts.count; b++) {
-        if (j->words) print_text(j, b, put_plain);
+        if (j->words) print_text(j, b);
         if (!j->words) print_ids(j, b, ",");
         printf("\n");
     }
@@ -137,9 +161,7 @@ static void report(const job *j) {
 static bool run(job *j) {
     char words[MODEL_WORDS];
     if (!read_config(j)) return false;
-    if (!prompts_read(j->o, &j->config, j->words, &j->prompts, words) ||
-        !prompts_check(j->o, &j->config, &j->prompts, words))
-        return fails(j, words);
+    if (!prompts_read(j->world, j->o, &j->config, j->words, &j->prompts, words)) return fails(j, words);
     if (!open_model(j)) return false;
     if (!generate(j->m, j->o, &j->prompts, j->speaks, &j->result, words)) {
         fprintf(stderr, "generate: %s\n", words); /* each rank has its own */

@@ -39,16 +39,9 @@ static bool take_one(const options *o, int64_t vocabulary, const tokenizer *t, i
     return good;
 }
 
-bool prompts_read(const options *o, const model_config *config, const tokenizer *t, id_lines *out,
-                  char words[MODEL_WORDS]) {
-    *out = (id_lines){0};
-    if (o->prompts) return id_lines_read(o->prompts, config->vocabulary, out, words);
-    if (o->prompt_tokens) return draw(o, config->vocabulary, out, words);
-    return take_one(o, config->vocabulary, t, out, words);
-}
-
-bool prompts_check(const options *o, const model_config *config, const id_lines *prompts, char words[MODEL_WORDS]) {
-    long long prompt = prompts->longest, tokens = o->tokens, positions = config->positions;
+/* The model has positions for a prompt and what is generated behind it. */
+static bool has_room(const options *o, const model_config *config, int64_t longest, char words[MODEL_WORDS]) {
+    long long prompt = longest, tokens = o->tokens, positions = config->positions;
     if (prompt + tokens <= positions) return true;
     if (prompt >= positions) {
         snprintf(
@@ -63,4 +56,15 @@ bool prompts_check(const options *o, const model_config *config, const id_lines 
             prompt, tokens, positions, positions - prompt);
     }
     return false;
+}
+
+bool prompts_read(tsh_world *world, const options *o, const model_config *config, const tokenizer *t, id_lines *out,
+                  char words[MODEL_WORDS]) {
+    bool good;
+    *out = (id_lines){0};
+    if (o->prompt_tokens)
+        return has_room(o, config, o->prompt_tokens, words) && draw(o, config->vocabulary, out, words);
+    good = o->prompts ? id_lines_read(world, o->prompts, config->vocabulary, out, words)
+                      : take_one(o, config->vocabulary, t, out, words);
+    return good && has_room(o, config, out->longest, words);
 }

@@ -1,5 +1,6 @@
 /* train_gpt: trains a GPT of a text's characters. Batches, what is printed, evaluation, and the text that it writes. */
 #define _POSIX_C_SOURCE 200809L
+#include "numbers.h"
 #include "program.h"
 #include "progress.h"
 #include "resume.h"
@@ -38,8 +39,8 @@ static int64_t common_divisor(int64_t a, int64_t b) {
 }
 
 /* Where window number `number` starts. The windows of an epoch do not overlap, come in an order that looks random, and
- * cover the part; the next epoch cuts it elsewhere. They depend on the part's seed and their number alone, so any number
- * of ranks sees the same batches. */
+ * cover the part; the next epoch cuts it elsewhere. They depend on the part's seed and their number alone, so any
+ * number of ranks sees the same batches. */
 static int64_t window_start(const part *p, int64_t block, int64_t number) {
     int64_t places = p->length - block, windows = places > block ? places / block : 1, index = number % windows;
     uint64_t epoch = (uint64_t)(number / windows), stride = random_bits(p->seed, 2 * epoch) % (uint64_t)windows;
@@ -78,18 +79,23 @@ static bool split_text(run *r) {
 static void report_evaluation(const run *r, int64_t step) {
     if (!r->progress.speaks) return;
     progress_clear(&r->progress);
-    printf(r->o->json ? "{\"step\": %lld, \"val_loss\": %.9g}\n" : "step %lld   validation loss %.4f\n",
-           (long long)step, r->val_loss);
+    if (r->o->json)
+        printf("{\"step\": %lld, \"val_loss\": %s}\n", (long long)step, json_number(r->val_loss).text);
+    else
+        printf("step %lld   validation loss %.4f\n", (long long)step, r->val_loss);
 }
 
 static void report_end(run *r) {
     double seconds = median_seconds(r->times, r->timed, WARM_UP), tokens = (double)(r->o->batch * r->o->block);
+    double per_s = seconds > 0 ? tokens / seconds : 0;
+    long long parameters = (long long)model_parameters(r->m);
     if (!r->progress.speaks) return;
-    printf(r->o->json ? "{\"val_loss\": %.9g, \"step_ms\": %.4f, \"tokens_per_s\": %.1f, \"parameters\": %lld, "
-                        "\"ranks\": %d}\n"
-                      : "validation loss %.4f, %.2f ms a step, %.0f tokens/s, %lld parameters, ranks: %d\n",
-           r->val_loss, 1e3 * seconds, seconds > 0 ? tokens / seconds : 0, (long long)model_parameters(r->m),
-           r->progress.ranks);
+    if (r->o->json)
+        printf("{\"val_loss\": %s, \"step_ms\": %.4f, \"tokens_per_s\": %.1f, \"parameters\": %lld, \"ranks\": %d}\n",
+               json_number(r->val_loss).text, 1e3 * seconds, per_s, parameters, r->progress.ranks);
+    else
+        printf("validation loss %.4f, %.2f ms a step, %.0f tokens/s, %lld parameters, ranks: %d\n", r->val_loss,
+               1e3 * seconds, per_s, parameters, r->progress.ranks);
 }
 
 /* --- training ----------------------------------------------------------------------------------------------------- */
@@ -194,7 +200,7 @@ static bool run_all(tsh_world *world, const options *o) {
                             .ranks = tsh_world_size(world),
                             .json = o->json,
                             .speaks = speaks};
-    if (!text_read("train_gpt", o->text, o->block, tsh_world_rank(world), &r.t)) return false;
+    if (!text_read("train_gpt", world, o->text, o->block, &r.t)) return false;
     if (speaks && !o->json) {
         printf("%lld bytes, %lld distinct; a loss of %.4f would be guessing\n", (long long)r.t.length,
                (long long)r.t.vocabulary, log((double)r.t.vocabulary));

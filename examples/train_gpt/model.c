@@ -283,13 +283,15 @@ float *model_predict(model *m, const int64_t *window, int64_t length) {
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-/* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. */
+/* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. The number of
+ * heads shows in no parameter's shape. */
 static saved_run describe_run(model *m, const text *t, run_number numbers[RUN_NUMBERS]) {
     numbers[0] = (run_number){"seed", (int64_t)m->o->seed};
     numbers[1] = (run_number){"batch", m->o->batch};
     numbers[2] = (run_number){"block", m->o->block};
     numbers[3] = (run_number){"text_bytes", t->length};
-    return (saved_run){"train_gpt", m->parameters, m->optimizer, m->o->scales_loss ? &m->scale : NULL, numbers, 4};
+    numbers[4] = (run_number){"heads", m->o->heads};
+    return (saved_run){"train_gpt", m->parameters, m->optimizer, m->o->scales_loss ? &m->scale : NULL, numbers, 5};
 }
 
 bool model_save(model *m, const text *t, int64_t steps) {

@@ -89,7 +89,7 @@ static bool run(tsh_world *world, const options *o) {
                   .ranks = tsh_world_size(world),
                   .json = o->json,
                   .speaks = speaks};
-    if (!text_read("train_text", o->text, o->context, tsh_world_rank(world), &t)) return false;
+    if (!text_read("train_text", world, o->text, o->context, &t)) return false;
     if (speaks && !o->json) {
         printf("%lld bytes, %lld distinct; a loss of %.4f would be guessing\n", (long long)t.length,
                (long long)t.vocabulary, log((double)t.vocabulary));

@@ -27,8 +27,9 @@ typedef struct model_config {
 /* "gpt2", "llama", "qwen2" or "bert": config.json's model_type. */
 const char *model_family_name(model_family family);
 
-/* Reads FOLDER/config.json, and where it is there FOLDER/generation_config.json, whose end of a text counts. On failure false, and words says which key is wrong, what was found there, and what would
- * do. What the models here cannot compute, such as sliding windows, is refused; dropout is left out. */
+/* Reads FOLDER/config.json, and where it is there FOLDER/generation_config.json, whose end of a text counts. On failure
+ * false, and words says which key is wrong, what was found there, and what would do. What the models here cannot
+ * compute, such as sliding windows, is refused; dropout is left out. */
 bool model_config_read(const char *folder, model_config *out, char words[MODEL_WORDS]);
 
 #endif

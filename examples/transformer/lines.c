@@ -1,7 +1,6 @@
-#define _POSIX_C_SOURCE 200809L
+#include "shared_file.h"
 #include "tokenizer.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,22 +16,26 @@ static bool add_line(const char *path, const char *text, int64_t vocabulary, id_
     return good;
 }
 
-bool id_lines_read(const char *path, int64_t vocabulary, id_lines *out, char words[MODEL_WORDS]) {
-    char *text = NULL;
-    size_t room = 0;
-    bool good = true;
+bool id_lines_read(tsh_world *world, const char *path, int64_t vocabulary, id_lines *out, char words[MODEL_WORDS]) {
+    shared_file file = {0};
+    char why[256];
+    bool good = shared_file_read(world, path, INT32_MAX, &file, why, sizeof why);
     *out = (id_lines){0};
-    FILE *file = fopen(path, "r");
-    while (file && good && getline(&text, &room, file) >= 0) good = add_line(path, text, vocabulary, out, words);
-    if (!file || ferror(file)) {
-        snprintf(words, MODEL_WORDS, "%.1000s: %s", path, strerror(errno));
-        good = false;
-    } else if (good && out->count == 0) {
+    if (!good) snprintf(words, MODEL_WORDS, "%.1000s: %s", path, why);
+    if (good && file.length == 0) {
         snprintf(words, MODEL_WORDS, "%.1000s is empty; lines of token ids are wanted", path);
         good = false;
     }
-    free(text);
-    if (file) fclose(file);
+    if (good && memchr(file.bytes, '\0', (size_t)file.length)) {
+        snprintf(words, MODEL_WORDS, "%.1000s has a byte 0, and is no text; lines of token ids are wanted", path);
+        good = false;
+    }
+    for (char *line = file.bytes, *end; good && line < file.bytes + file.length; line = end + 1) {
+        end = line + strcspn(line, "\n");
+        *end = '\0';
+        good = add_line(path, line, vocabulary, out, words);
+    }
+    free(file.bytes);
     return good;
 }
 

@@ -8,7 +8,7 @@
 
 /* The bytes of a token, none for a special one. */
 typedef struct token {
-    char bytes[5];
+    char bytes[TOKEN_BYTES];
     unsigned char length;
 } token;
 
@@ -37,7 +37,7 @@ static bool set_token(token *t, const char *text) {
     if (length == 6 && sscanf(text, "<0x%2X%c", &byte, &end) == 2 && end == '>') {
         t->bytes[0] = (char)byte;
         t->length = 1;
-    } else if (length == character_length(text) && length <= 4) {
+    } else if (length == character_length(text) && length <= TOKEN_BYTES) {
         memcpy(t->bytes, text, length);
         t->length = (unsigned char)length;
     } else {

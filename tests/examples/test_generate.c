@@ -150,6 +150,37 @@ Test(generate, continues_the_prompts_of_a_file_as_it_does_each_alone, .timeout =
               "%d: %s", code, output);
 }
 
+/* A pipe gives its bytes once, to the rank that reads it. */
+Test(generate, takes_the_prompts_of_a_pipe_at_any_number_of_ranks, .timeout = 120) {
+    char wanted[512] = "";
+    int code;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        run(&code,
+            "printf '1 2 3\\n4 5' | " RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS
+            "llama --prompts /dev/stdin --tokens 3 --dtype float64",
+            ranks);
+        cr_assert_eq(code, 0, "%s", output);
+        if (ranks == 1) strcpy(wanted, output);
+        cr_assert_str_eq(output, wanted);
+    }
+    run(&code, RUN "3 " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompts /dev/zero");
+    cr_assert(code == 1 && strstr(output, "/dev/zero: File too large"), "%s", output);
+    run(&code, ": | " RUN "3 " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompts /dev/stdin");
+    cr_assert(code == 1 && strstr(output, "/dev/stdin is empty"), "%s", output);
+    run(&code, "printf '1 \\0 2' | " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompts /dev/stdin");
+    cr_assert(code == 1 && strstr(output, "/dev/stdin has a byte 0"), "%s", output);
+}
+
+/* What is printed must not get into a file that takes the descriptor's number. */
+Test(generate, fails_where_its_output_has_nowhere_to_go, .timeout = 60) {
+    int code;
+    run(&code, TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompt-ids 1 --tokens 2 >&-");
+    cr_assert(code == 1 && strstr(output, "not all of the output could be written"), "%d: %s", code, output);
+    run(&code, RUN "2 " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompt-ids 1 --tokens 2 >&-");
+    cr_assert(code == 1 && strstr(output, "tshard-run: cannot write the ranks' output to stdout"), "%d: %s", code,
+              output);
+}
+
 Test(generate, draws_the_same_tokens_at_any_number_of_ranks, .timeout = 300) {
     static const char *const options[] = {"--temperature 0.8 --seed 3", "--temperature 1.5 --top-k 5 --seed 3",
                                           "--temperature 1 --top-p 0.7 --seed 4", "--temperature 1 --top-k 1"};
@@ -213,7 +244,7 @@ Test(generate, takes_a_text_where_tokens_are_characters_or_bytes, .timeout = 120
         if (i < 60) {
             sprintf(tokens + strlen(tokens), ", \"%c\": %d", 'A' + i - 2 == '\\' ? '~' : 'A' + i - 2, i);
         } else {
-            sprintf(tokens + strlen(tokens), ", \"<0x%02X>\": %d", i - 40, i);
+            sprintf(tokens + strlen(tokens), ", \"<0x%02X>\": %d", i < 80 ? i - 40 : i + 100, i);
         }
     }
     strcat(tokens, "}}}");
@@ -225,6 +256,13 @@ Test(generate, takes_a_text_where_tokens_are_characters_or_bytes, .timeout = 120
     run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt-ids 2,1,3,72,4 --tokens 12 --json", folder);
     cr_assert(strstr(output, ids), "%s wanted: %s", ids, output);
     cr_assert(strstr(output, "\"text\": \""), "%s", output);
+    /* Characters, and bytes between 0x80 and 0xff of which none makes one. */
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt-ids 2 --temperature 9 --seed 1 --tokens 31 --json",
+        folder);
+    cr_assert(code == 0 && strstr(output, "\"text\": \""), "%s", output);
+    tshi_test_write_text("out", output);
+    run(&code, "iconv -f utf-8 -t utf-8 %s > /dev/null", tshi_test_path("out"));
+    cr_assert_eq(code, 0, "no UTF-8");
     run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt 'A%%' --tokens 12", folder);
     cr_assert(code == 0, "%s", output);
     run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt 'A\x7f' --tokens 12", folder);
@@ -270,6 +308,8 @@ Test(generate, says_what_is_wrong_and_what_would_do, .timeout = 300) {
     refuses(1, "/nowhere: No such file", "generate --model " MODELS "llama --prompts /nowhere");
     refuses(1, "a prompt of 40 tokens, and the model has 32 positions: at most 31",
             "generate --model " MODELS "llama --prompt-tokens 40");
+    refuses(1, "a prompt of 1000000000 tokens, and the model has 32 positions: at most 31",
+            "generate --model " MODELS "llama --prompt-tokens 1000000000 --batch 1000000");
     refuses(1, "a prompt of 4 tokens and 29 to generate, and the model has 32 positions: --tokens 28 would fill",
             "generate --model " MODELS "llama --prompt-tokens 4 --tokens 29");
     refuses(1, "has neither tokenizer.json nor vocab.json", "generate --model " MODELS "llama --prompt hello");
@@ -316,6 +356,12 @@ Test(embed, gives_the_vectors_of_transformers, .timeout = 120) {
             p = end;
         }
     }
+    char wanted_text[8192];
+    run(&code, RUN "3 " TSHARD_BIN_DIR "/embed --model " MODELS "bert --ids %s", tshi_test_path("ids"));
+    cr_assert_lt((size_t)snprintf(wanted_text, sizeof wanted_text, "%s", output), sizeof wanted_text);
+    run(&code, "cat %s | " RUN "3 " TSHARD_BIN_DIR "/embed --model " MODELS "bert --ids /dev/stdin",
+        tshi_test_path("ids"));
+    cr_assert(code == 0 && strcmp(output, wanted_text) == 0, "%d: %s", code, output);
     run(&code, TSHARD_BIN_DIR "/embed --model " MODELS "bert --ids %s --json", tshi_test_path("ids"));
     cr_assert(code == 0 && strncmp(output, "{\"vectors\": [[", 14) == 0 && strstr(output, "]]}\n"), "%s", output);
 }

@@ -216,6 +216,7 @@ Test(train_gpt, writes_in_16_bits, .timeout = 200) {
 
 Test(train_gpt, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others, .timeout = 300) {
     double all[STEPS + 1], saving[STEPS + 1], resumed[STEPS + 1];
+    int code;
     char folder[] = "/tmp/tshard-gpt-XXXXXX", words[128];
     cr_assert(mkdtemp(folder));
     losses(2, "", 1, all);
@@ -231,6 +232,9 @@ Test(train_gpt, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others, 
                           resumed[i], ranks, all[i]);
         }
     }
+    /* No shape of a parameter shows the number of heads. */
+    const char *text = tshi_test_shell(&code, PROGRAM SMALL " --heads 4 --resume %s", folder);
+    cr_assert(code == 1 && strstr(text, "the checkpoint is of a run with another: heads"), "%d: %s", code, text);
     snprintf(words, sizeof words, "rm -r %s", folder);
     cr_assert_eq(system(words), 0);
 }
@@ -251,6 +255,25 @@ Test(train_gpt, resumes_at_another_level_on_another_number_of_ranks, .timeout = 
 }
 
 /* --- mistakes and failures ---------------------------------------------------------------------------------------- */
+
+#define RUN(ranks) QUIET TSHARD_BIN_DIR "/tshard-run -n " #ranks " --no-prefix " PROGRAM
+
+/* A pipe gives its bytes once, to the rank that reads it. */
+Test(train_gpt, learns_the_text_of_a_pipe, .timeout = 120) {
+    int code;
+    const char *text =
+        tshi_test_shell(&code, "seq 200 | " RUN(3) " --text /dev/stdin --json --steps 2 --eval-batches 1" SMALL);
+    cr_assert(code == 0 && strstr(text, "\"val_loss\""), "%s", text);
+}
+
+/* A learning rate that is far too high: JSON has no number for what comes of it. */
+Test(train_gpt, writes_null_for_a_loss_that_is_no_number, .timeout = 120) {
+    int code;
+    const char *text = tshi_test_shell(&code, RUN(2) " --json --steps 3 --eval-batches 1" SMALL " --lr 1e300");
+    cr_assert(code == 0 && strstr(text, "{\"step\": 3, \"loss\": null, ") && strstr(text, "{\"val_loss\": null, "),
+              "%s", text);
+    cr_assert_not(strstr(text, "nan"), "%s", text);
+}
 
 static void refuses(int wanted_code, const char *words, const char *arguments) {
     int code;

@@ -1,4 +1,5 @@
 /* tshard-run: starts the ranks of a program that belong on this machine. */
+#include "common/output.h"
 #include "plan.h"
 #include "plan_search.h"
 #include "run.h"
@@ -31,6 +32,7 @@ static int plan(const run_options *options) {
 int main(int argc, char **argv) {
     static run_options options; /* too large for the stack of a small system */
     run_signals signals;
+    output_begin();
     run_signals_open(&signals);
     int code = run_options_parse(argc, argv, &options);
     if (code >= 0) return code;
