@@ -1,5 +1,5 @@
-/* A function of a program's own: rows scaled to length 1, y = x / sqrt(sum of x^2 + eps), where ranks may hold parts of a
- * row. Its gradients are checked under each way to split x: tshard-run -n 4 own_function */
+/* A function of a program's own: rows scaled to length 1, y = x / sqrt(sum of x^2 + eps), where ranks may hold parts of
+ * a row. Its gradients are checked under each way to split x: tshard-run -n 4 own_function */
 #include "tshard/tshard.h"
 
 #include <math.h>

@@ -43,7 +43,8 @@ uint64_t solver_hash(const solver *s);
 
 enum { RADIUS = 3, PATCH = (2 * RADIUS + 1) * (2 * RADIUS + 1), HIDDEN = 64 };
 
-/* A small network on two ranks of the world: the patch around a point -> how far the point is some solver steps later. */
+/* A small network on two ranks of the world: the patch around a point -> how far the point is some solver steps
+ * later. */
 typedef struct surrogate {
     tsh_world *world;
     tsh_mesh *mesh;

@@ -1,5 +1,5 @@
-/* A simulation with a surrogate beside it: the heat equation on the ranks of MPI, each with its block of a square, and a
- * small network that learns on two of these ranks how the field changes.
+/* A simulation with a surrogate beside it: the heat equation on the ranks of MPI, each with its block of a square, and
+ * a small network that learns on two of these ranks how the field changes.
  *
  *   mpirun -n 4 heat            prints the error of the surrogate on a field that it has not seen
  *   mpirun -n 4 heat --alone    the solver without tshard: the same field, bit for bit

@@ -53,8 +53,8 @@ void surrogate_destroy(surrogate *s) {
 
 /* --- fields in and out -------------------------------------------------------------------------------------------- */
 
-/* From the blocks of all ranks to strips of rows on two of them, and from there to strips with a halo: boxes of the whole
- * each time. *box is that of this rank's strip. */
+/* From the blocks of all ranks to strips of rows on two of them, and from there to strips with a halo: boxes of the
+ * whole each time. *box is that of this rank's strip. */
 static tsh_status read_strip(surrogate *s, const tsh_box *block_box, const double *block, tsh_box *box) {
     tsh_group *all = tsh_world_group(s->world);
     tsh_status status = tsh_tensor_write_parts(s->field, all, block_box, block);

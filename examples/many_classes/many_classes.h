@@ -1,5 +1,5 @@
-/* many_classes: a classifier with so many classes that its weights are split over all ranks, behind a small network that
- * every rank has and runs on its part of the batch.
+/* many_classes: a classifier with so many classes that its weights are split over all ranks, behind a small network
+ * that every rank has and runs on its part of the batch.
  *
  *   options.c  the command line
  *   samples.c  samples whose class is known, and how often the best of classifiers can name it
@@ -45,15 +45,15 @@ typedef struct model model;
 model *model_create(tsh_world *world, const options *o);
 void model_destroy(model *m);
 
-/* What a rank has: bytes of its parameters, with their gradients and the optimizer's states; the most bytes that tensors
- * have had at once in a step. */
+/* What a rank has: bytes of its parameters, with their gradients and the optimizer's states; the most bytes that
+ * tensors have had at once in a step. */
 typedef struct memory {
     size_t parameters, with_states, peak;
 } memory;
 memory model_memory(const model *m);
 
-/* One step on a whole batch, of which this rank takes its part. *loss is that before the step. False after saying why on
- * stderr. */
+/* One step on a whole batch, of which this rank takes its part. *loss is that before the step. False after saying why
+ * on stderr. */
 bool model_step(model *m, const float *x, const int64_t *labels, double lr, double *loss);
 /* The classifier's three matrix products on this rank's weights, and nothing else. */
 bool model_products(model *m);

@@ -151,7 +151,8 @@ static bool write_batch(model *m, const float *x, const int64_t *labels) {
     return status == TSH_OK || fails("the batch", tsh_error_message());
 }
 
-/* The mean loss of the batch. The features are gathered by the column layer, the labels by the loss or by the sampling. */
+/* The mean loss of the batch. The features are gathered by the column layer, the labels by the loss or by the
+ * sampling. */
 static tsh_tensor *batch_loss(model *m) {
     const options *o = m->o;
     int64_t count = (int64_t)ceil(o->sample * (double)o->classes);

@@ -43,8 +43,8 @@ bool samples_draw(const options *o, int64_t first, float *x, int64_t *labels) {
     return true;
 }
 
-/* The part of the sphere in n dims that is within the angle of a direction: the integral of sin^(n - 2), over that up to
- * half a turn, by Simpson's rule. */
+/* The part of the sphere in n dims that is within the angle of a direction: the integral of sin^(n - 2), over that up
+ * to half a turn, by Simpson's rule. */
 static double cap(int64_t n, double angle) {
     enum { PIECES = 4000 };
     double part = 0, all = 0;

@@ -1,5 +1,6 @@
-/* BERT (Devlin et al., "BERT: pre-training of deep bidirectional transformers", 2018): the sum of three embeddings, layer
- * norms after each half of a block, every token sees all of its sequence. What pools or classifies is left out. */
+/* BERT (Devlin et al., "BERT: pre-training of deep bidirectional transformers", 2018): the sum of three embeddings,
+ * layer norms after each half of a block, every token sees all of its sequence. What pools or classifies is left
+ * out. */
 #include "model.h"
 
 #include <math.h>

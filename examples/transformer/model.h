@@ -54,8 +54,8 @@ tsh_status model_load(model *m, const char *folder);
 /* Input of a fixed size, for many calls. lengths: whether sequences may be shorter than `tokens`. */
 tsh_status model_input_create(const model *m, int64_t batch, int64_t tokens, bool lengths, model_input *out);
 void model_input_release(model_input *in);
-/* ids [batch tokens], lengths [batch], or NULL where the input has none. first [batch]: the positions of sequences of one
- * token each; NULL, and with more tokens: positions from 0 on. */
+/* ids [batch tokens], lengths [batch], or NULL where the input has none. first [batch]: the positions of sequences of
+ * one token each; NULL, and with more tokens: positions from 0 on. */
 tsh_status model_input_write(model_input *in, const int64_t *ids, const int64_t *first, const int64_t *lengths);
 
 /* Keys and values of all blocks, so that generation computes each token once. The caller destroys it. */
@@ -65,8 +65,8 @@ void model_cache_destroy(model_cache *c);
 /* Forgets all tokens of all sequences (-1) or of one, but the first `length`. */
 tsh_status model_cache_truncate(model_cache *c, int64_t sequence, int64_t length);
 
-/* The logits [batch tokens, vocabulary], by vocabulary; [batch, vocabulary] where the input says `last`. Of BERT the hidden
- * features [batch tokens, width]. */
+/* The logits [batch tokens, vocabulary], by vocabulary; [batch, vocabulary] where the input says `last`. Of BERT the
+ * hidden features [batch tokens, width]. */
 tsh_tensor *model_forward(model *m, tsh_tape *tape, const model_input *in);
 
 /* A vector of length 1 for each sequence, [batch, width]: the direction of the mean of its tokens' hidden features. */

@@ -32,8 +32,8 @@ typedef enum tsh_dump_format {
 } tsh_dump_format;
 
 /* Write the calls that the step has recorded to the file `path`: changes of layout come with their collective and the
- * bytes that the rank sends. Before tsh_backward, which frees what it has passed. Not collective: each rank names a file
- * of its own. TSH_ERR_SYSTEM, TSH_ERR_ARGUMENT. */
+ * bytes that the rank sends. Before tsh_backward, which frees what it has passed. Not collective: each rank names a
+ * file of its own. TSH_ERR_SYSTEM, TSH_ERR_ARGUMENT. */
 TSH_API tsh_status tsh_tape_dump(const tsh_tape *tape, const char *path, tsh_dump_format format);
 
 /* Free what the step made (retained tensors live on, as leaves) and start a new step; buffers are reused. This one call
@@ -54,9 +54,9 @@ typedef struct tsh_mark {
     int made;  /* tensors that the step had made by then */
     int calls; /* calls that it had recorded by then */
 } tsh_mark;
-/* Evaluation that holds a tensor no longer than it is needed: while recording is off, free_since frees what the step has
- * made since the mark, but for `keep`, and returns `keep`. A model calls it after each of its parts, with a mark from
- * before the first one, and needs as much memory as the part that needs most:
+/* Evaluation that holds a tensor no longer than it is needed: while recording is off, free_since frees what the step
+ * has made since the mark, but for `keep`, and returns `keep`. A model calls it after each of its parts, with a mark
+ * from before the first one, and needs as much memory as the part that needs most:
  *     tsh_mark start = tsh_tape_mark(tape);
  *     for (int i = 0; i < blocks; i++) x = tsh_tape_free_since(tape, start, block_forward(tape, block[i], x));
  * A tensor that the program has retained lives on, as a leaf. While recording is on, and for tensors that lead to a
@@ -65,10 +65,10 @@ TSH_API tsh_mark tsh_tape_mark(const tsh_tape *tape);
 TSH_API tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep);
 
 /* Training that holds a part's tensors no longer than it is needed: a segment. recompute_since frees what the step has
- * made since the mark, but for `keep`, and returns `keep`; backward runs these calls again when it comes to them, with the
- * same random numbers, as far as it reads what they make, and frees it as it goes. Transitions that run again communicate
- * again. A model calls it after each of its parts, with a mark from before that part, and needs as much memory as all
- * results of parts and the inside of one:
+ * made since the mark, but for `keep`, and returns `keep`; backward runs these calls again when it comes to them, with
+ * the same random numbers, as far as it reads what they make, and frees it as it goes. Transitions that run again
+ * communicate again. A model calls it after each of its parts, with a mark from before that part, and needs as much
+ * memory as all results of parts and the inside of one:
  *     for (int i = 0; i < blocks; i++) {
  *         tsh_mark start = tsh_tape_mark(tape);
  *         x = tsh_tape_recompute_since(tape, start, block_forward(tape, block[i], x));
@@ -76,8 +76,8 @@ TSH_API tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tenso
  * A segment may have segments inside, which have ended before it; backward runs those again when it comes to them, once
  * more. Gradients are those without segments, bit for bit. A tensor that the program has retained when the segment ends
  * keeps its memory; other tensors from the inside have none from then on. Every rank makes the same segments. What the
- * calls read must not change before backward. While recording is off, as tsh_tape_free_since. TSH_ERR_STATE for a mark of
- * another step, or inside of a segment that has ended. */
+ * calls read must not change before backward. While recording is off, as tsh_tape_free_since. TSH_ERR_STATE for a mark
+ * of another step, or inside of a segment that has ended. */
 TSH_API tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep);
 
 /* Add the gradients of `loss` (one element) to those of every leaf that requires one. When the call returns, every
@@ -105,10 +105,10 @@ TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
  * NULL before any backward has reached the tensor. When a tsh_data_parallel sums it, the call waits for the sum; NULL,
  * with a message, when the sum has failed or has not been started. */
 TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
-/* The gradient of a leaf [rows, cols] becomes sparse: where lookups alone (tsh_lookup, tsh_take_rows, layers of these) use
- * the leaf as it is, it is kept as the rows that they have used, each once, and an optimizer's step updates these rows and
- * their states alone. After any other use, or a sum over ranks, it is one of all rows. TSH_ERR_ARGUMENT for a tensor that
- * is no such leaf, _OVERFLOW, _MEMORY. */
+/* The gradient of a leaf [rows, cols] becomes sparse: where lookups alone (tsh_lookup, tsh_take_rows, layers of these)
+ * use the leaf as it is, it is kept as the rows that they have used, each once, and an optimizer's step updates these
+ * rows and their states alone. After any other use, or a sum over ranks, it is one of all rows. TSH_ERR_ARGUMENT for a
+ * tensor that is no such leaf, _OVERFLOW, _MEMORY. */
 TSH_API tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf);
 /* A sparse gradient: count x cols elements, in order of *rows [count], the indices of the rows in this rank's part, in
  * the host's memory until the gradient changes. NULL where the gradient is none or one of all rows; tsh_tensor_grad is
@@ -138,13 +138,13 @@ TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
  * one tensor within a step is made once, so that three layers on one input share one backward all-reduce. Collective
  * where the table names a collective, forward or backward. */
 
-/* x with `layout` along the axis of `group`, and its other layouts; x itself when it has that layout. The input does not
- * change. */
+/* x with `layout` along the axis of `group`, and its other layouts; x itself when it has that layout. The input does
+ * not change. */
 TSH_API tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout);
-/* x on `mesh` (NULL: its own) in these layouts, one for each axis of the mesh (NULL: REPLICATED along all); x itself where
- * it is that already. Layouts of all axes change at once, in transitions or in one exchange of boxes: each value is sent
- * to the ranks that want it by one of those that have it, terms of a PARTIAL x are added. Between two meshes, which may
- * share ranks or not, neither side may have LOCAL layouts; the result is empty on ranks outside `mesh`.
+/* x on `mesh` (NULL: its own) in these layouts, one for each axis of the mesh (NULL: REPLICATED along all); x itself
+ * where it is that already. Layouts of all axes change at once, in transitions or in one exchange of boxes: each value
+ * is sent to the ranks that want it by one of those that have it, terms of a PARTIAL x are added. Between two meshes,
+ * which may share ranks or not, neither side may have LOCAL layouts; the result is empty on ranks outside `mesh`.
  * Backward: the reverse redistribution of the gradient, PARTIAL counting as REPLICATED on both sides. Collective over
  * the ranks of both meshes; between meshes of which neither has all ranks of the other, a rank does not wait for those
  * that it sends to. */

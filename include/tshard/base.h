@@ -66,8 +66,8 @@ TSH_API const char *tsh_version(void);
 /* How grave a line of the log is. */
 typedef enum tsh_log_level { TSH_LOG_DEBUG, TSH_LOG_INFO, TSH_LOG_WARNING, TSH_LOG_ERROR } tsh_log_level;
 
-/* Receives each line of the log, without a newline. `user` is tsh_log_sink::user. Called by the world's thread, and by a
- * thread of the library while the world's thread is inside a long call of MPI. */
+/* Receives each line of the log, without a newline. `user` is tsh_log_sink::user. Called by the world's thread, and by
+ * a thread of the library while the world's thread is inside a long call of MPI. */
 typedef void tsh_log_fn(void *user, tsh_log_level level, const char *line);
 
 /* The log sink of a world. A NULL fn prints TSH_LOG_WARNING and above to stderr. */

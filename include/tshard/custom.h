@@ -1,9 +1,9 @@
 /* custom: differentiable functions of a program's own, in the form that the library's have. docs/own-functions.md.
  *
- * An operation is a const struct: a name, rows of layouts, a shape rule, forward and backward. A call of it is made like
- * any other: inputs are brought to the layouts of a row, forward fills this rank's part of the output, backward adds to
- * the gradients of this rank's parts. The collectives that the layouts require are the tape's; a sum over a dim that
- * ranks share is tsh_call_reduce.
+ * An operation is a const struct: a name, rows of layouts, a shape rule, forward and backward. A call of it is made
+ * like any other: inputs are brought to the layouts of a row, forward fills this rank's part of the output, backward
+ * adds to the gradients of this rank's parts. The collectives that the layouts require are the tape's; a sum over a dim
+ * that ranks share is tsh_call_reduce.
  *
  * Thread safety: everything here is for the world's thread. */
 #ifndef TSHARD_CUSTOM_H
@@ -18,9 +18,10 @@ extern "C" {
 /* --- layout rules: rows of patterns ------------------------------------------------------------------------------- */
 
 /* The layout that a row of layout rules wants of one input along one axis, or names for the output. BATCH, STACK,
- * ANY and OTHER stand for SHARD(d) with one d for the whole row: the dim along which an input with that pattern is split.
- * All SHARD patterns of a row split in the same units, those of an input that is split so. In a row with S2_WHOLE these
- * are the items of that input's dim, and blocks those of the S2 input's, where no input says otherwise. */
+ * ANY and OTHER stand for SHARD(d) with one d for the whole row: the dim along which an input with that pattern is
+ * split. All SHARD patterns of a row split in the same units, those of an input that is split so. In a row with
+ * S2_WHOLE these are the items of that input's dim, and blocks those of the S2 input's, where no input says
+ * otherwise. */
 typedef enum tsh_pattern {
     TSH_ROW_END = 0, /* closes a row's inputs, and a table */
     TSH_AS_R,        /* REPLICATED */
@@ -59,16 +60,17 @@ typedef struct tsh_rule {
 /* One call of an operation: valid inside of the functions that get it. */
 typedef struct tsh_call tsh_call;
 
-/* An operation. Its functions but forward and backward follow from metadata alone, which is the same on every rank: they
- * read no values. A function that fails says why with tsh_call_fail; every rank of the step gets that message. */
+/* An operation. Its functions but forward and backward follow from metadata alone, which is the same on every rank:
+ * they read no values. A function that fails says why with tsh_call_fail; every rank of the step gets that message. */
 typedef struct tsh_op {
     const char *name; /* lives as long as the world, as `rules` does */
     /* Rows of layouts, ended by {{TSH_ROW_END}, TSH_ROW_END}. The first one is most often all TSH_AS_R. */
     const tsh_rule *rules;
-    /* Writes the output's dtype and global shape; the inputs have their global shapes. NULL: those of the first input. */
+    /* Writes the output's dtype and global shape; the inputs have their global shapes. NULL: those of the first
+     * input. */
     tsh_status (*shape)(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
-    /* Fills the output, whose memory is not zeroed; the inputs have the layouts of the chosen rows. It runs once more where
-     * a segment is made again (tsh_tape_recompute_since), and does the same then. */
+    /* Fills the output, whose memory is not zeroed; the inputs have the layouts of the chosen rows. It runs once more
+     * where a segment is made again (tsh_tape_recompute_since), and does the same then. */
     tsh_status (*forward)(tsh_call *call);
     /* Adds to the gradient of every input that wants one, or of the first input alone where backward_rest is set. NULL:
      * no input may want a gradient. */
@@ -106,17 +108,17 @@ typedef struct tsh_op {
 } tsh_op;
 
 /* A call of op: in[0], ..., in[inputs - 1], all on one mesh, and params, which point to op->params_size bytes (NULL
- * without). The struct *op is copied. The tape owns the result, which is NULL on failure (tsh_tape_message says why), and
- * where an input is NULL. Collective over the groups of the transitions that inputs need, and of what forward calls.
- * TSH_ERR_ARGUMENT for an op without a name, rows or forward, or with another number of inputs; TSH_ERR_DTYPE,
+ * without). The struct *op is copied. The tape owns the result, which is NULL on failure (tsh_tape_message says why),
+ * and where an input is NULL. Collective over the groups of the transitions that inputs need, and of what forward
+ * calls. TSH_ERR_ARGUMENT for an op without a name, rows or forward, or with another number of inputs; TSH_ERR_DTYPE,
  * _UNSUPPORTED for dtypes and devices that it does not take; TSH_ERR_SHAPE for a shape that is none; _LAYOUT;
  * TSH_ERR_STATE without a backward where an input wants a gradient, and inside of another call's functions. */
 TSH_API tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in, const void *params);
 
 /* --- inside of a call --------------------------------------------------------------------------------------------- */
 
-/* The inputs as they are now: in `shape` those of the program, in forward and backward in the layouts of a row, with this
- * rank's part in tsh_tensor_data, tsh_tensor_local_shape and tsh_tensor_box. NULL past the last one. */
+/* The inputs as they are now: in `shape` those of the program, in forward and backward in the layouts of a row, with
+ * this rank's part in tsh_tensor_data, tsh_tensor_local_shape and tsh_tensor_box. NULL past the last one. */
 TSH_API int tsh_call_inputs(const tsh_call *call);
 TSH_API tsh_tensor *tsh_call_input(const tsh_call *call, int i);
 /* The output: this rank's part of it. NULL in `shape`. */
@@ -126,8 +128,8 @@ TSH_API const void *tsh_call_params(const tsh_call *call);
 /* Forward: a backward may follow, for which tensors are worth saving. False in evaluation. */
 TSH_API bool tsh_call_records(const tsh_call *call);
 
-/* Memory for count elements, not zeroed, until the function returns; a LOCAL tensor on the output's mesh. NULL, with the
- * message, where there is none: return TSH_ERR_MEMORY then. */
+/* Memory for count elements, not zeroed, until the function returns; a LOCAL tensor on the output's mesh. NULL, with
+ * the message, where there is none: return TSH_ERR_MEMORY then. */
 TSH_API tsh_tensor *tsh_call_scratch(tsh_call *call, tsh_dtype dtype, int64_t count);
 
 /* Tensors that forward keeps for backward have slots. */
@@ -137,9 +139,9 @@ TSH_API tsh_tensor *tsh_call_save(tsh_call *call, int slot, tsh_dtype dtype, int
 /* What forward has saved there; NULL, with the message, where that is nothing: return TSH_ERR_STATE then. */
 TSH_API tsh_tensor *tsh_call_saved(const tsh_call *call, int slot);
 
-/* statistics = op over the ranks that share dim of x, which is an input, the output or its gradient: over each axis that
- * shards the dim, in place; dim -1: any dim. Without communication where no axis does. Collective over these axes: every
- * rank of them calls, those with empty parts, too. */
+/* statistics = op over the ranks that share dim of x, which is an input, the output or its gradient: over each axis
+ * that shards the dim, in place; dim -1: any dim. Without communication where no axis does. Collective over these axes:
+ * every rank of them calls, those with empty parts, too. */
 TSH_API tsh_status tsh_call_reduce(const tsh_call *call, const tsh_tensor *x, int dim, tsh_tensor *statistics,
                                    tsh_reduce_op op);
 
@@ -148,17 +150,19 @@ TSH_API tsh_status tsh_call_reduce(const tsh_call *call, const tsh_tensor *x, in
 TSH_API tsh_status tsh_call_fail(const tsh_call *call, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
 
 /* Asked before the function computes: true. In a planned run (docs/planning.md) false: no memory is touched, and the
- * plan counts what the loop would have done, the bytes that it reads and writes, and its additions and multiplications. */
+ * plan counts what the loop would have done, the bytes that it reads and writes, and its additions and
+ * multiplications. */
 TSH_API bool tsh_call_computes(const tsh_call *call, double flops, double bytes);
 
 /* --- inside of backward ------------------------------------------------------------------------------------------- */
 
 /* Input i exists and wants a gradient. */
 TSH_API bool tsh_call_wants_grad(const tsh_call *call, int i);
-/* The output's gradient, laid out as the output (REPLICATED for PARTIAL); it is read alone. NULL outside of backward. */
+/* The output's gradient, laid out as the output (REPLICATED for PARTIAL); it is read alone. NULL outside of
+ * backward. */
 TSH_API tsh_tensor *tsh_call_grad_out(const tsh_call *call);
-/* Input i's gradient, to add to: of the input's dtype and local shape, zeroed when it is asked for first. NULL, with the
- * message, without memory and for an input that wants none: return TSH_ERR_MEMORY then. */
+/* Input i's gradient, to add to: of the input's dtype and local shape, zeroed when it is asked for first. NULL, with
+ * the message, without memory and for an input that wants none: return TSH_ERR_MEMORY then. */
 TSH_API tsh_tensor *tsh_call_grad(const tsh_call *call, int i);
 /* Adds `gradient`, of input i's local size and of any float dtype, to input i's, or shares its memory where input i has
  * none yet. */

@@ -74,12 +74,12 @@ TSH_API tsh_tensor *tsh_sqrt(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent);
 TSH_API tsh_tensor *tsh_clamp(tsh_tape *tape, tsh_tensor *x, double low, double high);
-/* y = value where the mask is not 0, else x; the gradient of x is 0 where it is filled. mask uint8, of x's shape or repeated
- * to it as in tsh_add; value may be infinite.
+/* y = value where the mask is not 0, else x; the gradient of x is 0 where it is filled. mask uint8, of x's shape or
+ * repeated to it as in tsh_add; value may be infinite.
  *   R,R -> R    S(d),S(d) -> S(d)    S(d),L -> S(d) where the mask is repeated along d    L,L -> L */
 TSH_API tsh_tensor *tsh_masked_fill(tsh_tape *tape, tsh_tensor *x, tsh_tensor *mask, double value);
-/* x in another real dtype, rounded once; to an integer truncated and saturated. x itself where it has the dtype already.
- * Backward between dtypes that functions take: the gradient is cast back; other results have no gradient.
+/* x in another real dtype, rounded once; to an integer truncated and saturated. x itself where it has the dtype
+ * already. Backward between dtypes that functions take: the gradient is cast back; other results have no gradient.
  *   R -> R    S(d) -> S(d)    L -> L */
 TSH_API tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype);
 /* y = 0 with probability p (in [0, 1)), else x / (1 - p); the draw depends on the global index of the element. While
@@ -118,8 +118,8 @@ TSH_API tsh_tensor *tsh_sum(tsh_tape *tape, tsh_tensor *x, int dim);
 TSH_API tsh_tensor *tsh_mean(tsh_tape *tape, tsh_tensor *x, int dim);
 
 /* topk: y = the k largest elements of x along dim, 1 <= k <= its size, in descending order. *indices (or NULL): their
- * indices along dim, int64, owned by the tape. argmax: the index of the largest element, int64, without dim and without a
- * gradient. NaN counts as the largest; of equal elements the one with the lower index comes first.
+ * indices along dim, int64, owned by the tape. argmax: the index of the largest element, int64, without dim and without
+ * a gradient. NaN counts as the largest; of equal elements the one with the lower index comes first.
  *   R -> R    S(d) -> S(d), d not dim (argmax: S(d - 1) past dim)    S(dim) -> R    L -> L
  * S(dim) costs one all-gather of k candidates from each rank. Backward: dy goes to the elements that were taken. */
 TSH_API tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices);
@@ -145,17 +145,16 @@ TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *id
  * world. */
 TSH_API tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows);
 
-/* Sampled classes (An et al., "Partial FC", 2021): a training step that computes with some of very many classes. Of each
- * rank's part of `weight` [classes, ...], REPLICATED or SHARD(0) along one axis, it draws the classes that occur in
- * target, and fills up with others at random to the rank's balanced share of `count`; where a rank's own classes of the
- * target are more than that, all ranks get as many more as their shares then have.
- * target int64 [...], gathered; negative ones count as none, and stay. Returns the drawn classes, int64 [n], as numbers
- * of rows within the rank's part, laid out as the weight's rows: for tsh_take_rows. *places (or NULL) becomes the target as
- * numbers of drawn classes, int64 [...], REPLICATED: for tsh_cross_entropy of their logits, which is then that over the
- * drawn classes. Both are owned by the tape, without gradients.
- * Each class has a random number that follows from the world's seed, the step and the class; those with the least are
- * drawn. Waits for a GPU. TSH_ERR_RANGE for a target outside the classes, TSH_ERR_ARGUMENT for a count below 1,
- * TSH_ERR_LAYOUT for a weight in other layouts. */
+/* Sampled classes (An et al., "Partial FC", 2021): a training step that computes with some of very many classes. Of
+ * each rank's part of `weight` [classes, ...], REPLICATED or SHARD(0) along one axis, it draws the classes that occur
+ * in target, and fills up with others at random to the rank's balanced share of `count`; where a rank's own classes of
+ * the target are more than that, all ranks get as many more as their shares then have. target int64 [...], gathered;
+ * negative ones count as none, and stay. Returns the drawn classes, int64 [n], as numbers of rows within the rank's
+ * part, laid out as the weight's rows: for tsh_take_rows. *places (or NULL) becomes the target as numbers of drawn
+ * classes, int64 [...], REPLICATED: for tsh_cross_entropy of their logits, which is then that over the drawn classes.
+ * Both are owned by the tape, without gradients. Each class has a random number that follows from the world's seed, the
+ * step and the class; those with the least are drawn. Waits for a GPU. TSH_ERR_RANGE for a target outside the classes,
+ * TSH_ERR_ARGUMENT for a count below 1, TSH_ERR_LAYOUT for a weight in other layouts. */
 TSH_API tsh_tensor *tsh_sample_classes(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *target, int64_t count,
                                        tsh_tensor **places);
 
@@ -182,10 +181,10 @@ typedef struct tsh_attention_config {
  * q [B, Tq, H, D], k and v [B, Tk, Hkv, D], H a multiple of Hkv: query head h reads KV head h / (H / Hkv)
  * -> [B, Tq, H, D].
  *   q, k, v, lengths:  R,R,R,R -> R    S(0),S(0),S(0),S(0) -> S(0)    S(2),S(2),S(2),R -> S(2)    L,L,L,L -> L
- * S(2) splits by heads, in units of KV heads: q is S(2) of Hkv units of H blocks, and k and v are S(2) of Hkv units; more
- * ranks than those share them (layout.h). Nothing of the size of the probabilities is made: the backward computes them
- * again from a number for each row. No communication. TSH_ERR_RANGE for a length outside [0, Tk]. config may be NULL.
- * Sources: Vaswani et al., "Attention is all you need", 2017; Dao et al., "FlashAttention", 2022. */
+ * S(2) splits by heads, in units of KV heads: q is S(2) of Hkv units of H blocks, and k and v are S(2) of Hkv units;
+ * more ranks than those share them (layout.h). Nothing of the size of the probabilities is made: the backward computes
+ * them again from a number for each row. No communication. TSH_ERR_RANGE for a length outside [0, Tk]. config may be
+ * NULL. Sources: Vaswani et al., "Attention is all you need", 2017; Dao et al., "FlashAttention", 2022. */
 TSH_API tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                                   const tsh_attention_config *config);
 
@@ -261,15 +260,15 @@ typedef struct tsh_bce_loss_config {
     tsh_reduction reduction;
 } tsh_bce_loss_config;
 
-/* Binary cross entropy of logits x: -(w t log s + (1 - t) log(1 - s)), s = 1 / (1 + e^-x), t the target in [0, 1], of the
- * logits' shape and dtype. Result, layouts and communication as tsh_mse_loss; pos_weight is REPLICATED, or laid out as
- * the last dim. config may be NULL. */
+/* Binary cross entropy of logits x: -(w t log s + (1 - t) log(1 - s)), s = 1 / (1 + e^-x), t the target in [0, 1], of
+ * the logits' shape and dtype. Result, layouts and communication as tsh_mse_loss; pos_weight is REPLICATED, or laid out
+ * as the last dim. config may be NULL. */
 TSH_API tsh_tensor *tsh_bce_loss(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                                  const tsh_bce_loss_config *config);
 
-/* True when this device computes the function, by its name here without tsh_ ("attention"), on tensors of the dtype, and
- * its gradient where the dtype is a float one. The dtype is that of the first tensor and of those that go with it; ids
- * are int64 in any case. False for a NULL and for an unknown name. Pure. */
+/* True when this device computes the function, by its name here without tsh_ ("attention"), on tensors of the dtype,
+ * and its gradient where the dtype is a float one. The dtype is that of the first tensor and of those that go with it;
+ * ids are int64 in any case. False for a NULL and for an unknown name. Pure. */
 TSH_API bool tsh_function_supports(const tsh_device *device, const char *function, tsh_dtype dtype);
 
 #ifdef __cplusplus

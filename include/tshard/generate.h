@@ -13,8 +13,8 @@ extern "C" {
 /* --- the cache of keys and values --------------------------------------------------------------------------------- */
 
 /* Keys and values of one attention layer for the positions so far of a batch of sequences, in memory for `positions` of
- * them from the start. They are laid out as k and v are, [batch, positions, kv_heads, head_dim]: each rank holds those of
- * its own heads and sequences. */
+ * them from the start. They are laid out as k and v are, [batch, positions, kv_heads, head_dim]: each rank holds those
+ * of its own heads and sequences. */
 typedef struct tsh_kv_cache tsh_kv_cache;
 
 /* The shape, dtype and layouts of a cache. */
@@ -30,9 +30,9 @@ TSH_API tsh_status tsh_kv_cache_create(const tsh_mesh *mesh, const tsh_kv_cache_
 TSH_API void tsh_kv_cache_destroy(tsh_kv_cache *cache);
 
 /* Append k and v [batch, tokens, kv_heads, head_dim] in place, without an allocation; they are redistributed to the
- * cache's layouts where they have others. Sequences of different lengths grow by one token at a time (TSH_ERR_STATE). For
- * evaluation: TSH_ERR_STATE where k or v leads to a gradient. TSH_ERR_RANGE, with what the cache has and what is asked,
- * where it is full. A failure is one of the tape, and does not change the cache. Returns the tape's status. */
+ * cache's layouts where they have others. Sequences of different lengths grow by one token at a time (TSH_ERR_STATE).
+ * For evaluation: TSH_ERR_STATE where k or v leads to a gradient. TSH_ERR_RANGE, with what the cache has and what is
+ * asked, where it is full. A failure is one of the tape, and does not change the cache. Returns the tape's status. */
 TSH_API tsh_status tsh_kv_cache_append(tsh_tape *tape, tsh_kv_cache *cache, tsh_tensor *k, tsh_tensor *v);
 /* All of the cache, [batch, positions, kv_heads, head_dim], of which attention reads the first tsh_kv_cache_length
  * positions (tsh_attention_config.keys). Owned by the cache, in its memory. */
@@ -43,12 +43,12 @@ TSH_API tsh_tensor *tsh_kv_cache_values(const tsh_kv_cache *cache);
 TSH_API int64_t tsh_kv_cache_length(const tsh_kv_cache *cache);
 TSH_API int64_t tsh_kv_cache_length_of(const tsh_kv_cache *cache, int64_t b);
 TSH_API tsh_tensor *tsh_kv_cache_lengths(const tsh_kv_cache *cache);
-/* Forget the positions of this sequence (-1: of all) from `length` on; 0 empties it. After prompts of different lengths,
- * each filled up behind its end to the longest, this leaves each sequence as it is. */
+/* Forget the positions of this sequence (-1: of all) from `length` on; 0 empties it. After prompts of different
+ * lengths, each filled up behind its end to the longest, this leaves each sequence as it is. */
 TSH_API tsh_status tsh_kv_cache_truncate(tsh_kv_cache *cache, int64_t sequence, int64_t length);
 
-/* Appends k and v, then tsh_attention of q over all positions so far, which it reads where they lie. The keys and lengths
- * of the configuration are the cache's. cache NULL: tsh_attention. */
+/* Appends k and v, then tsh_attention of q over all positions so far, which it reads where they lie. The keys and
+ * lengths of the configuration are the cache's. cache NULL: tsh_attention. */
 TSH_API tsh_tensor *tsh_attention_cached(tsh_tape *tape, tsh_kv_cache *cache, tsh_tensor *q, tsh_tensor *k,
                                          tsh_tensor *v, const tsh_attention_config *config);
 
@@ -64,14 +64,14 @@ typedef struct tsh_sample_config {
 } tsh_sample_config;
 
 /* A class for each row of logits [sequences, classes]: ids int64 [sequences], owned by the tape. One is drawn with the
- * probabilities softmax(logits / temperature), of which top_k, then top_p leave the largest; a class stays as long as those
- * before it have less than top_p. Of equal logits those with the lower index come first. Weights are kept to 2^-40 of the
- * largest, or finer, and summed exactly: equal logits give equal ids at any number of ranks, in any batch.
+ * probabilities softmax(logits / temperature), of which top_k, then top_p leave the largest; a class stays as long as
+ * those before it have less than top_p. Of equal logits those with the lower index come first. Weights are kept to
+ * 2^-40 of the largest, or finer, and summed exactly: equal logits give equal ids at any number of ranks, in any batch.
  *   R -> R    S(0) -> S(0)    S(1), by vocabulary -> R    P -> R by an all-reduce
  * By vocabulary: one all-gather of a candidate from each rank, or of top_k; without top_k two more collectives of a
  * few numbers for each sequence, with top_p seven of 256. Waits. TSH_ERR_RANGE where the largest logit of a
- * row is not finite, as with a NaN. config NULL: greedy. Sources: Fan et al., "Hierarchical neural story generation", 2018
- * (top-k); Holtzman et al., "The curious case of neural text degeneration", 2020 (top-p). */
+ * row is not finite, as with a NaN. config NULL: greedy. Sources: Fan et al., "Hierarchical neural story generation",
+ * 2018 (top-k); Holtzman et al., "The curious case of neural text degeneration", 2020 (top-p). */
 TSH_API tsh_tensor *tsh_sample(tsh_tape *tape, tsh_tensor *logits, const tsh_sample_config *config);
 
 #ifdef __cplusplus

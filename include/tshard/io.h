@@ -36,13 +36,14 @@ typedef struct tsh_load_options {
 } tsh_load_options;
 
 /* Fills the parameters of the list, of any layouts but PARTIAL and LOCAL, from a file, or from a folder: its
- * model.safetensors, or else the files that its model.safetensors.index.json names. Each rank reads its own boxes alone.
- * Elements become the parameter's dtype: float64, float32, bfloat16 and float16 convert into each other, rounding once;
- * integers into wider ones. options may be NULL. Collective over the world; waits. Every rank returns an error when one
- * does. Parameters that are missing, tensors that are unexpected, shapes that differ and dtypes that cannot be converted
- * are all named in one message (the log of rank 0 has those for which it has no room), and nothing changes then; only a
- * file that cannot be read to its end after its header was leaves parameters partly filled. TSH_ERR_IO for files and what
- * they hold, _ARGUMENT for rules, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have other parameters or files. */
+ * model.safetensors, or else the files that its model.safetensors.index.json names. Each rank reads its own boxes
+ * alone. Elements become the parameter's dtype: float64, float32, bfloat16 and float16 convert into each other,
+ * rounding once; integers into wider ones. options may be NULL. Collective over the world; waits. Every rank returns an
+ * error when one does. Parameters that are missing, tensors that are unexpected, shapes that differ and dtypes that
+ * cannot be converted are all named in one message (the log of rank 0 has those for which it has no room), and nothing
+ * changes then; only a file that cannot be read to its end after its header was leaves parameters partly filled.
+ * TSH_ERR_IO for files and what they hold, _ARGUMENT for rules, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have
+ * other parameters or files. */
 TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options);
 
 /* What tsh_save takes beside the list. */
@@ -55,12 +56,13 @@ typedef struct tsh_save_options {
 
 /* Writes the parameters of the list, of any layouts but PARTIAL and LOCAL, to a file or, where `path` is a folder, to
  * model.safetensors in it; with max_shard_bytes path is a folder, which gets model-00001-of-0000N.safetensors, ... and
- * model.safetensors.index.json, or model.safetensors where one file is enough. Each rank writes its own boxes, in place:
- * ranks on several machines need a file system that they share. What several ranks hold is written once, by each of them
- * a part. Files are written under the name PATH.partial, and renamed when all ranks' bytes are on the disk; of an old set
- * of several files the index is removed first. options may be NULL. Collective over the world; waits. Every rank returns
- * an error when one does, and what was there before is still there; the list does not change. TSH_ERR_IO for files,
- * _ARGUMENT for rules that make no whole tensors, _DTYPE for complex128, _LAYOUT, _STATE, _MEMORY, _OVERFLOW, _MISMATCH. */
+ * model.safetensors.index.json, or model.safetensors where one file is enough. Each rank writes its own boxes, in
+ * place: ranks on several machines need a file system that they share. What several ranks hold is written once, by each
+ * of them a part. Files are written under the name PATH.partial, and renamed when all ranks' bytes are on the disk; of
+ * an old set of several files the index is removed first. options may be NULL. Collective over the world; waits. Every
+ * rank returns an error when one does, and what was there before is still there; the list does not change. TSH_ERR_IO
+ * for files, _ARGUMENT for rules that make no whole tensors, _DTYPE for complex128, _LAYOUT, _STATE, _MEMORY,
+ * _OVERFLOW, _MISMATCH. */
 TSH_API tsh_status tsh_save(tsh_parameters *list, const char *path, const tsh_save_options *options);
 
 #ifdef __cplusplus

@@ -47,8 +47,8 @@ TSH_API tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init);
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
-/* A layer's parameters take memory at their first use, by a function or by a call that reads or writes them: a model that
- * is loaded or shared out (tsh_data_parallel_config.level) first has never been whole. */
+/* A layer's parameters take memory at their first use, by a function or by a call that reads or writes them: a model
+ * that is loaded or shared out (tsh_data_parallel_config.level) first has never been whole. */
 
 /* An ordered list of named parameters, for optimizers. Holds a reference to each tensor. The caller destroys it. */
 typedef struct tsh_parameters tsh_parameters;
@@ -117,8 +117,8 @@ TSH_API void tsh_linear_destroy(tsh_linear *layer);
  * Along other axes x may be REPLICATED, SHARD(0) or LOCAL; gradients of parameters are summed over them. Collective as
  * listed. NULL on a shape or layout mismatch. */
 TSH_API tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x);
-/* tsh_linear_forward with some rows of the weight alone, as tsh_take_rows takes them: x [..., in_features], rows int64 [n],
- * laid out as the weight's rows -> [..., n]. For a layer without bias (TSH_ERR_ARGUMENT). */
+/* tsh_linear_forward with some rows of the weight alone, as tsh_take_rows takes them: x [..., in_features], rows int64
+ * [n], laid out as the weight's rows -> [..., n]. For a layer without bias (TSH_ERR_ARGUMENT). */
 TSH_API tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *rows);
 /* weight [out_features, in_features]: SHARD(0) for COLUMN, SHARD(1) for ROW, else REPLICATED. bias [out_features]:
  * SHARD(0) for COLUMN, else REPLICATED; NULL for a layer without bias. In the layer's units. Owned by the layer. */
@@ -174,9 +174,9 @@ TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
 TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);
 /* Copy this rank's slice from a whole table [num_embeddings, embedding_dim] in host memory, of the layer's dtype. */
 TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
-/* Logits of tied embeddings, Y = X table^T: the layer's table is the output head's weight, too, and gets the sum of both
- * gradients. x [..., embedding_dim] -> [..., num_embeddings], owned by the tape. Layouts and communication are those of
- * a linear layer with this weight, so that the layouts of table and logits are:
+/* Logits of tied embeddings, Y = X table^T: the layer's table is the output head's weight, too, and gets the sum of
+ * both gradients. x [..., embedding_dim] -> [..., num_embeddings], owned by the tape. Layouts and communication are
+ * those of a linear layer with this weight, so that the layouts of table and logits are:
  *   ROW     as a COLUMN linear; -> SHARD(last), by vocabulary, as tsh_cross_entropy takes it
  *   COLUMN  x SHARD(last), or REPLICATED (sliced); -> REPLICATED by one all-reduce
  * The padding row counts as any other row here. */
@@ -205,9 +205,9 @@ typedef struct tsh_norm_config {
  * _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_norm_create(tsh_group *group, const tsh_norm_config *config, tsh_norm **out);
 TSH_API void tsh_norm_destroy(tsh_norm *layer);
-/* x [..., features], in any layout but SHARD(last) and PARTIAL, keeps its layout. The result is owned by the tape. Where
- * x is SHARD, as with sequence parallelism, gradients of the parameters are summed over the axis: an all-reduce each, or
- * one for all with a tsh_data_parallel (tsh_data_parallel_config.sequence_parallel). */
+/* x [..., features], in any layout but SHARD(last) and PARTIAL, keeps its layout. The result is owned by the tape.
+ * Where x is SHARD, as with sequence parallelism, gradients of the parameters are summed over the axis: an all-reduce
+ * each, or one for all with a tsh_data_parallel (tsh_data_parallel_config.sequence_parallel). */
 TSH_API tsh_tensor *tsh_norm_forward(tsh_tape *tape, tsh_norm *layer, tsh_tensor *x);
 /* gamma and beta [features], or NULL. Owned by the layer. */
 TSH_API tsh_tensor *tsh_norm_weight(const tsh_norm *layer);
@@ -321,9 +321,9 @@ typedef struct tsh_self_attention_config {
 } tsh_self_attention_config;
 
 /* Self-attention, sharded by heads over the group: a KV head with its query heads is a unit that no rank cuts while
- * there are as many units as ranks; ranks beyond that share a KV head and split its query heads. Ranks may have no head.
- * The caller destroys the layer. Not collective, but every rank of the mesh makes the same call. TSH_ERR_ARGUMENT,
- * _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+ * there are as many units as ranks; ranks beyond that share a KV head and split its query heads. Ranks may have no
+ * head. The caller destroys the layer. Not collective, but every rank of the mesh makes the same call.
+ * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_config *config,
                                              tsh_self_attention **out);
 TSH_API void tsh_self_attention_destroy(tsh_self_attention *layer);
@@ -377,11 +377,11 @@ typedef struct tsh_block_config {
  * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, tsh_block **out);
 TSH_API void tsh_block_destroy(tsh_block *block);
-/* x [tokens, embed] -> [tokens, embed], owned by the tape. Communication is that of both halves: two all-reduces forward
- * and two backward, or two all-gathers and two reduce-scatters each way with sequence parallelism, where an all-reduce of
- * the gradient of each of the norms' parameters comes on top; with `recompute` that of the forward pass comes again, but for
- * the last half's sum where no norm follows it. While the tape does not record, what the block has made is freed after
- * each half (tsh_tape_free_since). */
+/* x [tokens, embed] -> [tokens, embed], owned by the tape. Communication is that of both halves: two all-reduces
+ * forward and two backward, or two all-gathers and two reduce-scatters each way with sequence parallelism, where an
+ * all-reduce of the gradient of each of the norms' parameters comes on top; with `recompute` that of the forward pass
+ * comes again, but for the last half's sum where no norm follows it. While the tape does not record, what the block has
+ * made is freed after each half (tsh_tape_free_since). */
 TSH_API tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, const tsh_sequences *sequences);
 /* The parts, owned by the block; `norm` gives NULL for a part that is no norm. */
 TSH_API tsh_self_attention *tsh_block_attention(const tsh_block *block);

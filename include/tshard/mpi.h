@@ -15,16 +15,16 @@
 extern "C" {
 #endif
 
-/* A world of the ranks of `comm`, in their order: MPI_COMM_WORLD, a part of it, or any other intracommunicator. Variables
- * of launchers and TSHARD_INIT are not looked at. Ranks that share a machine use the backend "local"; TSHARD_BACKEND=mpi,
- * or ranks on several machines, MPI.
+/* A world of the ranks of `comm`, in their order: MPI_COMM_WORLD, a part of it, or any other intracommunicator.
+ * Variables of launchers and TSHARD_INIT are not looked at. Ranks that share a machine use the backend "local";
+ * TSHARD_BACKEND=mpi, or ranks on several machines, MPI.
  *   The communicator is duplicated: messages of the program and of the world never mix, the program may free `comm`
  * once the call has returned, and its error handler stays as it is. A process may have several worlds at a time, over
  * disjoint or overlapping communicators; a communicator may have several worlds.
  *   The program has called MPI_Init or MPI_Init_thread, with any thread level, and calls MPI_Finalize: after the worlds
  * are destroyed, for a world over the backend "mpi" ends with MPI. The world calls MPI from the thread that uses the
- * world alone. Below MPI_THREAD_SERIALIZED that is the thread that started MPI; at MPI_THREAD_SERIALIZED no other thread
- * is inside MPI meanwhile.
+ * world alone. Below MPI_THREAD_SERIALIZED that is the thread that started MPI; at MPI_THREAD_SERIALIZED no other
+ * thread is inside MPI meanwhile.
  *   config may be NULL; init_method and threads stay unset, rank and world_size too or those of comm. Collective over
  * comm, waits at most 120 s for its ranks. Errors as tsh_world_init has them, and on every rank where one rank has one:
  * TSH_ERR_PEER with the words of that rank. TSH_ERR_STATE before MPI_Init, after MPI_Finalize and in the wrong thread,

@@ -28,12 +28,12 @@ typedef struct tsh_tensor_config {
 /* A zeroed tensor with this rank's part of the global shape, in the memory of the mesh's device. The caller has one
  * reference. The mesh must outlive it. Not collective. TSH_ERR_ARGUMENT, _SHAPE, _OVERFLOW, _MEMORY. */
 TSH_API tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out);
-/* As tsh_tensor_create, with values that depend on an element's index in the whole alone: the same at any layout. Along a
- * PARTIAL axis the first rank holds the values, the other ranks hold zeros; along a LOCAL axis each rank's part counts
- * as a whole.
+/* As tsh_tensor_create, with values that depend on an element's index in the whole alone: the same at any layout. Along
+ * a PARTIAL axis the first rank holds the values, the other ranks hold zeros; along a LOCAL axis each rank's part
+ * counts as a whole.
  *   full    value, cast to the dtype
- *   arange  start + i step for element i in row-major order: in float64, rounded once; of an integer dtype in int64, with
- *           whole numbers alone (TSH_ERR_ARGUMENT), all of which fit the dtype (TSH_ERR_OVERFLOW)
+ *   arange  start + i step for element i in row-major order: in float64, rounded once; of an integer dtype in int64,
+ *           with whole numbers alone (TSH_ERR_ARGUMENT), all of which fit the dtype (TSH_ERR_OVERFLOW)
  * tsh_tensor_create_uniform and tsh_tensor_create_normal (dist.h) are their kind. */
 TSH_API tsh_status tsh_tensor_create_full(const tsh_mesh *mesh, const tsh_tensor_config *config, double value,
                                           tsh_tensor **out);
@@ -80,8 +80,8 @@ TSH_API tsh_status tsh_tensor_claim(tsh_tensor *tensor, const tsh_group *group, 
  * device, and returns a failure that its kernels have found by then. */
 TSH_API tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count);
 TSH_API tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count);
-/* Copy this rank's part out of the whole tensor (global shape, row-major, in host memory). Along a PARTIAL axis the first
- * rank takes the values, the other ranks zeros. TSH_ERR_LAYOUT for a tensor that is LOCAL along an axis. */
+/* Copy this rank's part out of the whole tensor (global shape, row-major, in host memory). Along a PARTIAL axis the
+ * first rank takes the values, the other ranks zeros. TSH_ERR_LAYOUT for a tensor that is LOCAL along an axis. */
 TSH_API tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole);
 /* Writes the elements `box` of a whole tensor, row-major and of the tensor's dtype, into `values`; a status other than
  * TSH_OK ends the call that asked for them. */

@@ -23,8 +23,8 @@ typedef enum tsh_arithmetic {
 } tsh_arithmetic;
 
 /* The dtypes of a model's parameters, of its functions and of its gradients. Whatever the arithmetic is, sums within a
- * function, statistics of norms and losses of 16-bit logits are float32. A norm with float32 parameters takes 16-bit rows,
- * computes in float32 and keeps their dtype. */
+ * function, statistics of norms and losses of 16-bit logits are float32. A norm with float32 parameters takes 16-bit
+ * rows, computes in float32 and keeps their dtype. */
 typedef struct tsh_precision {
     tsh_dtype storage;                 /* of parameters */
     tsh_dtype reduction;               /* of gradients and their sums over ranks: storage, or float32 */
@@ -35,11 +35,11 @@ typedef struct tsh_precision {
 
 /* The dtype for the configuration of the layer of this name; float32 without a precision or a name. */
 TSH_API tsh_dtype tsh_precision_dtype(const tsh_precision *precision, const char *layer);
-/* Give the list's parameters, which are named "LAYER.weight" and so on, the arithmetic, and their gradients the dtype, of a
- * policy; present gradients of another dtype are dropped. Not collective. TSH_ERR_DTYPE where a parameter is not of the
- * policy's dtype or the policy's gradients cannot be (of storage, and of the arithmetic: that dtype or that of its sums),
- * TSH_ERR_STATE where parameters with another arithmetic, or gradients of another dtype, have a tsh_data_parallel already,
- * TSH_ERR_MEMORY; then nothing has changed. */
+/* Give the list's parameters, which are named "LAYER.weight" and so on, the arithmetic, and their gradients the dtype,
+ * of a policy; present gradients of another dtype are dropped. Not collective. TSH_ERR_DTYPE where a parameter is not
+ * of the policy's dtype or the policy's gradients cannot be (of storage, and of the arithmetic: that dtype or that of
+ * its sums), TSH_ERR_STATE where parameters with another arithmetic, or gradients of another dtype, have a
+ * tsh_data_parallel already, TSH_ERR_MEMORY; then nothing has changed. */
 TSH_API tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_precision *precision);
 
 /* --- optimizers --------------------------------------------------------------------------------------------------- */
@@ -57,8 +57,8 @@ typedef enum tsh_low_bits {
     /* The optimizer keeps float32 values beside the parameter, steps these and rounds the parameter from them. They
      * begin as the parameter's values at its first step, and checkpoints have them as "optimizer.NAME.main". */
     TSH_MAIN_WEIGHTS,
-    /* bfloat16 alone: rounded up or down by chance, so that the mean is kept. The numbers depend on the world's seed, the
-     * parameter's name, its step and the global element index, not on the number of ranks. */
+    /* bfloat16 alone: rounded up or down by chance, so that the mean is kept. The numbers depend on the world's seed,
+     * the parameter's name, its step and the global element index, not on the number of ranks. */
     TSH_STOCHASTIC_ROUNDING
 } tsh_low_bits;
 
@@ -94,17 +94,18 @@ TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *co
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
-/* One step with the present gradients. Not collective, but for a tsh_data_parallel with a level, over its group; waits for
- * the sums of a tsh_data_parallel that has any of the parameters. When these fail or have not been started, the step
- * fails and changes nothing. A step without any gradient is warned of in the log, once, and so is the second step in
- * sequence with a learning rate of 0. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule with a level. */
+/* One step with the present gradients. Not collective, but for a tsh_data_parallel with a level, over its group; waits
+ * for the sums of a tsh_data_parallel that has any of the parameters. When these fail or have not been started, the
+ * step fails and changes nothing. A step without any gradient is warned of in the log, once, and so is the second step
+ * in sequence with a learning rate of 0. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule
+ * with a level. */
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* From now on a backward steps this parameter [rows, cols] itself where it is the weight of one linear layer or
  * tsh_affine: each piece of the gradient is used up as soon as it is made, and no gradient is kept, which spares its
- * memory and the time to write and to read it. The learning rate is set before; clipping, a loss scale and sums over several
- * backwards leave the parameter out; a backward that fails may have stepped it. Where the parameter has other uses in the
- * step, is summed over ranks or has float32 gradients beside 16 bits, tsh_optimizer_step steps it as any other.
- * TSH_ERR_ARGUMENT for what is no such parameter of the optimizer, TSH_ERR_STATE for one that is sharded by a
+ * memory and the time to write and to read it. The learning rate is set before; clipping, a loss scale and sums over
+ * several backwards leave the parameter out; a backward that fails may have stepped it. Where the parameter has other
+ * uses in the step, is summed over ranks or has float32 gradients beside 16 bits, tsh_optimizer_step steps it as any
+ * other. TSH_ERR_ARGUMENT for what is no such parameter of the optimizer, TSH_ERR_STATE for one that is sharded by a
  * tsh_data_parallel or rounded by chance, _MEMORY. */
 TSH_API tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *parameter);
 /* Clear the gradients of all parameters, as tsh_tensor_zero_grad does. */
@@ -122,9 +123,9 @@ TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, dou
 
 /* --- loss scale --------------------------------------------------------------------------------------------------- */
 
-/* A dynamic loss scale, as torch.amp.GradScaler: float16's gradients are small, and a loss that is multiplied keeps them in
- * its range. bfloat16 wants none. Zeros take the defaults. Nothing else is kept: a checkpoint has it as two values of the
- * caller's, `scale` and `good_steps`.
+/* A dynamic loss scale, as torch.amp.GradScaler: float16's gradients are small, and a loss that is multiplied keeps
+ * them in its range. bfloat16 wants none. Zeros take the defaults. Nothing else is kept: a checkpoint has it as two
+ * values of the caller's, `scale` and `good_steps`.
  *     tsh_backward(tape, tsh_loss_scale_apply(tape, &scale, loss));
  *     tsh_loss_scale_unscale(&scale, list, max_norm, &norm, &finite);
  *     if (finite) tsh_optimizer_step(optimizer);
@@ -139,11 +140,11 @@ typedef struct tsh_loss_scale {
 
 /* loss times the scale, owned by the tape. */
 TSH_API tsh_tensor *tsh_loss_scale_apply(tsh_tape *tape, const tsh_loss_scale *scale, tsh_tensor *loss);
-/* *finite: no rank of the world has a gradient with an infinity or a NaN. Then all gradients are divided by the scale and
- * clipped as by tsh_clip_grad_norm, in one pass; max_norm 0: not clipped. *norm (may be NULL) is the norm before
- * clipping, of the divided gradients. Otherwise no gradient changes, *norm is NAN, and the step is to be left out: nothing has
- * changed. TSH_ERR_ARGUMENT. Collective over the world: an all-reduce of one double; one more over each axis, as
- * tsh_clip_grad_norm, with max_norm or norm. Waits. */
+/* *finite: no rank of the world has a gradient with an infinity or a NaN. Then all gradients are divided by the scale
+ * and clipped as by tsh_clip_grad_norm, in one pass; max_norm 0: not clipped. *norm (may be NULL) is the norm before
+ * clipping, of the divided gradients. Otherwise no gradient changes, *norm is NAN, and the step is to be left out:
+ * nothing has changed. TSH_ERR_ARGUMENT. Collective over the world: an all-reduce of one double; one more over each
+ * axis, as tsh_clip_grad_norm, with max_norm or norm. Waits. */
 TSH_API tsh_status tsh_loss_scale_unscale(const tsh_loss_scale *scale, tsh_parameters *list, double max_norm,
                                           double *norm, bool *finite);
 /* The scale of the next step. Every rank makes the same call. TSH_ERR_ARGUMENT for fields out of their ranges. */
@@ -165,15 +166,15 @@ typedef struct tsh_data_parallel tsh_data_parallel;
 /* What the ranks of the axis share out among them, instead of each having all of it: the balanced slices of each
  * parameter's first dim, inside any split by other axes. Parameters without dims are not shared out.
  *  NOTHING     each rank has and steps everything
- *  OPTIMIZER   the optimizer's states and its step (ZeRO-1): gradients are reduce-scattered, and after the step, which is
- *              collective then, values are all-gathered
+ *  OPTIMIZER   the optimizer's states and its step (ZeRO-1): gradients are reduce-scattered, and after the step, which
+ *              is collective then, values are all-gathered
  *  GRADIENTS   the gradients, too (ZeRO-2): a bucket has whole gradients from its first one to its sum alone
- *  PARAMETERS  the parameters, too (ZeRO-3): a parameter becomes SHARD(0) along the axis. Functions take it as if it were
- *              whole: the values of its layer, which is a bucket then, are gathered just before they are used, in forward
- *              and again in backward, those of the next layer beside it, and freed when another layer is used. A layer is
- *              what the names of parameters have in common up to the first number in them ("layers.3"), else up to the
- *              last dot. Every rank uses the same parameters in the same order. Ranks outside the mesh create the
- *              schedule, too, for they plan exchanges with the mesh by the layouts of its parameters.
+ *  PARAMETERS  the parameters, too (ZeRO-3): a parameter becomes SHARD(0) along the axis. Functions take it as if it
+ *              were whole: the values of its layer, which is a bucket then, are gathered just before they are used, in
+ *              forward and again in backward, those of the next layer beside it, and freed when another layer is used.
+ *              A layer is what the names of parameters have in common up to the first number in them ("layers.3"),
+ *              else up to the last dot. Every rank uses the same parameters in the same order. Ranks outside the mesh
+ *              create the schedule, too, for they plan exchanges with the mesh by the layouts of its parameters.
  * tsh_tensor_grad returns this rank's slice then. Optimizers over the parameters are created after the schedule. */
 typedef enum tsh_sharding_level {
     TSH_SHARD_NOTHING = 0,
@@ -198,16 +199,17 @@ typedef struct tsh_data_parallel_config {
                                 * those of norms, are summed over it in buckets, too */
 } tsh_data_parallel_config;
 
-/* A schedule for the parameters of the list that are on the mesh of `group` and REPLICATED along that axis, in backwards
- * of `tape`; those on other meshes, as of other stages of a pipeline, are left out. On a rank outside the mesh the
- * schedule does nothing, and leaves the tape alone. Buckets are filled in reverse order of the list; the gradients' memory
- * moves into them. Unless keep_values is set, the parameters take the values of the group's rank 0. The caller destroys
- * the schedule; tape and list may be destroyed first. config may be NULL. Collective over the group, over its mesh with
- * `model`; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE when the tape or a parameter has a schedule already, TSH_ERR_MEMORY. */
+/* A schedule for the parameters of the list that are on the mesh of `group` and REPLICATED along that axis, in
+ * backwards of `tape`; those on other meshes, as of other stages of a pipeline, are left out. On a rank outside the
+ * mesh the schedule does nothing, and leaves the tape alone. Buckets are filled in reverse order of the list; the
+ * gradients' memory moves into them. Unless keep_values is set, the parameters take the values of the group's rank 0.
+ * The caller destroys the schedule; tape and list may be destroyed first. config may be NULL. Collective over the
+ * group, over its mesh with `model`; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE when the tape or a parameter has a schedule
+ * already, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                             const tsh_data_parallel_config *config, tsh_data_parallel **out);
-/* Waits for the sums that have been started. Gradients stay with the parameters; at a level, where they are slices, they
- * go. NULL is accepted. */
+/* Waits for the sums that have been started. Gradients stay with the parameters; at a level, where they are slices,
+ * they go. NULL is accepted. */
 TSH_API void tsh_data_parallel_destroy(tsh_data_parallel *dp);
 /* Wait for the sums that have been started; returns their first failure. TSH_ERR_STATE when gradients have not been
  * summed since a backward without sync or a failed one. */
@@ -222,11 +224,11 @@ TSH_API tsh_group *tsh_data_parallel_group(const tsh_data_parallel *dp);
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Write this rank's live bytes of tensors to the file `path`, a line each: every parameter of the list and its gradient by
- * name, then what the optimizer keeps for each parameter, then what the tape's step holds, results and saved tensors by
- * function (before tsh_backward, which frees what it has passed); at the end all tensors of the device by purpose, as
- * tsh_device_memory has them, with the peak. A gradient in a bucket of data parallelism counts as its own. optimizer and
- * tape may be NULL. Not collective: each rank names a file of its own. TSH_ERR_ARGUMENT, TSH_ERR_SYSTEM. */
+/* Write this rank's live bytes of tensors to the file `path`, a line each: every parameter of the list and its gradient
+ * by name, then what the optimizer keeps for each parameter, then what the tape's step holds, results and saved tensors
+ * by function (before tsh_backward, which frees what it has passed); at the end all tensors of the device by purpose,
+ * as tsh_device_memory has them, with the peak. A gradient in a bucket of data parallelism counts as its own. optimizer
+ * and tape may be NULL. Not collective: each rank names a file of its own. TSH_ERR_ARGUMENT, TSH_ERR_SYSTEM. */
 TSH_API tsh_status tsh_memory_report(const char *path, const tsh_parameters *list, const tsh_optimizer *optimizer,
                                      const tsh_tape *tape);
 
