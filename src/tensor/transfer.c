@@ -80,7 +80,11 @@ static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user)
     if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
     tshi_tensor_changes(tensor);
     if (device->record && device->record->planned) return TSH_OK; /* a planned run keeps no values */
-    if (device->ops->kind != TSH_CPU && !(staging = tshi_calloc(&device->allocator, 1, PIECE))) return TSH_ERR_MEMORY;
+    if (device->ops->kind != TSH_CPU) {
+        size_t bytes = tsh_tensor_local_nbytes(tensor);
+        staging = tshi_calloc(&device->allocator, 1, bytes < PIECE ? bytes : PIECE);
+        if (!staging) return TSH_ERR_MEMORY;
+    }
     for (int64_t at = 0, n; at < tensor->numel && status == TSH_OK; at += n, to += (size_t)n * size) {
         tsh_box box = tshi_box_cut(ndim, &held, at, (int64_t)(PIECE / size));
         n = tshi_box_numel(ndim, &box);

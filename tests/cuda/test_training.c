@@ -264,3 +264,41 @@ static bool try_training(void) {
 Test(cuda_training, each_call_may_fail) {
     cr_assert_gt(fail_each_call("training", try_training), 200);
 }
+
+/* --- values from the host ----------------------------------------------------------------------------------------- */
+
+static size_t largest;
+
+static void *note_largest(void *user, size_t bytes) {
+    (void)user;
+    if (bytes > largest) largest = bytes;
+    return malloc(bytes);
+}
+
+static void give_back(void *user, void *pointer) {
+    (void)user;
+    free(pointer);
+}
+
+/* A step's tokens are few: what holds them on their way to the GPU is no larger. */
+Test(cuda_training, values_on_their_way_take_as_much_memory_as_they_have) {
+    tsh_world *world = NULL;
+    tsh_tensor *t = NULL;
+    const tsh_world_config config = {.world_size = 1,
+                                     .device = TSH_CUDA,
+                                     .heap_bytes = (size_t)1 << 26,
+                                     .allocator = {.alloc = note_largest, .release = give_back}};
+    const tsh_tensor_config shape = {.dtype = TSH_INT64, .ndim = 1, .shape = {1000}};
+    int64_t whole[1000], back[1000];
+    for (int i = 0; i < 1000; i++) whole[i] = i;
+    standin_reset();
+    cr_assert_eq(tsh_world_init(&config, &world), TSH_OK, "%s", tsh_error_message());
+    cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &shape, &t), TSH_OK);
+    largest = 0;
+    cr_assert_eq(tsh_tensor_write_whole(t, whole), TSH_OK);
+    cr_assert_leq(largest, sizeof whole, "%zu bytes", largest);
+    cr_assert_eq(tsh_tensor_read(t, back, 1000), TSH_OK);
+    cr_assert_arr_eq(back, whole, sizeof whole);
+    tsh_tensor_release(t);
+    tsh_world_destroy(world);
+}

@@ -140,14 +140,14 @@ static void check_differences(tshi_rank *r, const function_case *c, const tsh_la
 /* --- one rank: the reference, itself checked by central differences ----------------------------------------------- */
 
 static void reference(tshi_rank *r, void *arg) {
-    (void)arg;
+    const bool *differences = arg;
     answer *answers = r->result;
     for (int i = 0; i < function_case_count; i++) {
         const function_case *c = &function_cases[i];
         const tsh_layout replicated[3] = {{0}};
         bool local;
         if (!tshi_check_ok(r, run_case(r, c, replicated, TSH_FLOAT64, &answers[i], &local))) return;
-        check_differences(r, c, replicated);
+        if (*differences) check_differences(r, c, replicated);
     }
     tshi_check(r, tsh_device_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
 }
@@ -231,14 +231,23 @@ static void all_combinations(tshi_rank *r, void *arg) {
     tshi_check(r, tsh_device_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
 }
 
+static void make_reference(answer answers[CASES], bool differences) {
+    cr_assert_leq(function_case_count, CASES);
+    tshi_test_options one = {.ranks = 1, .timeout = 60, .result_bytes = CASES * sizeof *answers};
+    cr_assert_str_empty(tshi_test_run_with(&one, reference, &differences, NULL, answers));
+}
+
 static void against_one_rank(int ranks, tsh_dtype dtype) {
     static answer answers[CASES];
-    cr_assert_leq(function_case_count, CASES);
-    tshi_test_options one = {.ranks = 1, .timeout = 60, .result_bytes = sizeof answers};
-    cr_assert_str_empty(tshi_test_run_with(&one, reference, NULL, NULL, answers));
+    make_reference(answers, false);
     tshi_test_options several = {.ranks = ranks, .timeout = 300};
     expectation expected = {dtype, answers};
     cr_assert_str_empty(tshi_test_run_with(&several, all_combinations, &expected, NULL, NULL));
+}
+
+Test(functions, one_rank_as_central_differences, .timeout = 120) {
+    static answer answers[CASES];
+    make_reference(answers, true);
 }
 
 Test(functions, two_ranks_as_one, .timeout = 360) {
