@@ -34,8 +34,8 @@ static tsh_status resolve_dim(tsh_call *call) {
 
 /* The layouts of an output with these, as the call wants it. */
 static tsh_status wanted_output(const tsh_call *call, const tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
-    tsh_shape wanted = *shape;
     if (!call->want || call->want->axis < 0) return TSH_OK;
+    tsh_shape wanted = *shape;
     layout[call->want->axis] = call->want->out;
     return tshi_shape_settle(call->in[0]->mesh, call->want->axis, &wanted, layout);
 }
@@ -43,7 +43,7 @@ static tsh_status wanted_output(const tsh_call *call, const tsh_shape *shape, ts
 /* The call with inputs in the layouts of the rows, then its output, which nothing uses yet, in the layouts `out`. */
 static tsh_tensor *run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, const tshi_rule_rows *rows,
                        const tsh_layout out[TSH_MAX_AXES]) {
-    for (int i = 0; i < call->inputs; i++) {
+    for (int i = 0; !rows->stay && i < call->inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
         tsh_status status = tshi_rules_need(call, rows, i, need);
         if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);

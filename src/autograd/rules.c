@@ -134,6 +134,7 @@ typedef struct candidate {
     tsh_layout bound; /* as for pattern_layout */
     int split;        /* one of the above */
     double bytes;     /* of the axis' own transitions, and of the sum that the row leaves open */
+    bool stays;       /* every input is REPLICATED, and stays so */
     tsh_layout out;
 } candidate;
 
@@ -288,6 +289,14 @@ static unsigned dims_to_bind(const tsh_call *call, const tsh_rule *row, int axis
     return dims;
 }
 
+/* Every input is REPLICATED, as the row wants it: nothing moves, and nothing has to be compared. */
+static bool takes_replicated(const tsh_call *call, const tsh_rule *row, int axis) {
+    for (int i = 0; i < call->inputs; i++) {
+        if (call->in[i]->layout[axis].kind != TSH_KIND_REPLICATED || input_pattern(row, i) != TSH_AS_R) return false;
+    }
+    return true;
+}
+
 /* Rows that find_best leaves out. */
 typedef enum avoided { AVOID_NONE, AVOID_SHARED_UNITS, AVOID_SPLITS } avoided;
 
@@ -297,6 +306,10 @@ static void find_best(const tsh_call *call, int axis, const tshi_output *out, av
     for (const tsh_rule *row = call->op->rules; row->out != TSH_ROW_END; row++) {
         const tsh_layout none = TSH_SHARD(-1);
         if (row->in[0] == TSH_AS_R && row->out == TSH_AS_R && !row_splits(row)) {
+            if (takes_replicated(call, row, axis)) {
+                *best = (candidate){.row = row, .bound = none, .stays = true, .out = TSH_REPLICATED};
+                return;
+            }
             consider(call, row, &none, axis, out, best);
             if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
             continue;
@@ -405,12 +418,16 @@ static void settle_units(const tsh_call *call, const tshi_output *out, tshi_rule
 
 tsh_status tshi_rules_choose(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
+    rows->ordered = false;
+    rows->stay = true;
     for (int a = 0; a < axes; a++) {
         candidate best = {0};
         find_best(call, a, out, AVOID_NONE, &best);
         if (!best.row) return no_row(call, a);
         take(&best, a, rows);
+        rows->stay = rows->stay && best.stays;
     }
+    if (rows->stay) return TSH_OK;
     const tsh_tensor *ordered = split_order_of(call);
     rows->ordered = ordered != NULL;
     if (ordered) tshi_split_sequence(axes, ordered->layout, rows->sequence);

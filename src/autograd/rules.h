@@ -9,6 +9,7 @@ typedef struct tshi_rule_rows {
     const tsh_rule *row[TSH_MAX_AXES];
     tsh_layout bound[TSH_MAX_AXES];
     tsh_layout out[TSH_MAX_AXES]; /* the output's layouts */
+    bool stay;                    /* every input is REPLICATED along every axis, as the rows want it */
     bool ordered;                 /* the axes split dims in the order `sequence`, not in their own */
     int sequence[TSH_MAX_AXES];
 } tshi_rule_rows;

@@ -22,8 +22,7 @@ tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out) {
             return tshi_fail(TSH_ERR_ARGUMENT, "dim %d is negative: %lld", i, (long long)dims[i]);
         }
         empty = empty || dims[i] == 0;
-        overflow = overflow || (dims[i] > 0 && product > INT64_MAX / dims[i]);
-        if (!overflow && dims[i] > 0) product *= dims[i];
+        overflow = __builtin_mul_overflow(product, dims[i], &product) || overflow;
     }
     /* An empty tensor has no elements, whatever its other dims. */
     if (overflow && !empty) return tshi_fail(TSH_ERR_OVERFLOW, "the product of %d dims passes 2^63 - 1", n);

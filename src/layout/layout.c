@@ -266,7 +266,19 @@ static int64_t local_slice(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX
     return tshi_mesh_has_me(mesh) ? length : 0;
 }
 
+static bool is_replicated(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES]) {
+    for (int a = 0; a < mesh->axes; a++) {
+        if (layout[a].kind != TSH_KIND_REPLICATED) return false;
+    }
+    return true;
+}
+
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+    if (is_replicated(mesh, layout)) {
+        tshi_layouts_normalize(mesh->axes, layout);
+        for (int d = 0; d < shape->ndim; d++) shape->local[d] = tshi_mesh_has_me(mesh) ? shape->global[d] : 0;
+        return TSH_OK;
+    }
     tsh_status status = resolve_dims(mesh, shape->ndim, layout);
     if (status != TSH_OK) return status;
     int sequence[TSH_MAX_AXES];

@@ -21,11 +21,9 @@ static tsh_tensor *handle_new(tsh_device *device) {
     return tensor;
 }
 
-static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
+static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape, int64_t numel,
                                 const tsh_layout layout[TSH_MAX_AXES]) {
     tsh_device *device = mesh->device;
-    int64_t numel;
-    if (count_elements(mesh, shape, &numel) != TSH_OK) return NULL;
     tsh_tensor *tensor = handle_new(device);
     if (!tensor) return NULL;
     tensor->references = tensor->held = 1;
@@ -74,7 +72,7 @@ static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_sh
     tsh_status status = count_elements(mesh, shape, &numel);
     if (status == TSH_OK) status = tshi_size_mul((size_t)numel, tsh_dtype_size(dtype), &bytes);
     if (status != TSH_OK) return status;
-    tsh_tensor *tensor = tensor_shell(mesh, dtype, shape, layout);
+    tsh_tensor *tensor = tensor_shell(mesh, dtype, shape, numel, layout);
     if (!tensor) return TSH_ERR_MEMORY;
     tensor->storage = loaded ? storage_create(mesh->device, bytes, symmetric) : storage_new(mesh->device);
     if (!tensor->storage) {
@@ -125,7 +123,11 @@ tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t
 
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out) {
-    *out = tensor_shell(x->mesh, x->dtype, shape, layout);
+    int64_t numel;
+    *out = NULL;
+    tsh_status status = count_elements(x->mesh, shape, &numel);
+    if (status != TSH_OK) return status;
+    *out = tensor_shell(x->mesh, x->dtype, shape, numel, layout);
     if (!*out) return TSH_ERR_MEMORY;
     (*out)->storage = x->storage;
     (*out)->offset = x->offset + offset;
