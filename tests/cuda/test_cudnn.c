@@ -2,6 +2,7 @@
  * theirs. */
 #include "cuda/standin_device.h"
 #include "standin/cudnn.h"
+#include "support/lines.h"
 
 TestSuite(cuda_cudnn, .timeout = 120);
 
@@ -347,6 +348,70 @@ Test(cuda_cudnn, reports_a_run_that_fails) {
                        tsh_error_message());
     drop(&t);
     close_device(device);
+}
+
+/* --- the log ------------------------------------------------------------------------------------------------------ */
+
+static int count_of(const char *text, const char *words) {
+    int count = 0;
+    for (; (text = strstr(text, words)); text += strlen(words)) count++;
+    return count;
+}
+
+/* Calls of two shapes, forward and backward, are the kernels', and the lines in the log are `count` that say why. Before
+ * each a call of that name, if any, is made to fail. */
+static void expect_lines(tsh_device *device, const char *failing, int count, const char *words) {
+    tshi_lines lines = {""};
+    const tsh_log_sink log = {tshi_keep_line, &lines};
+    char beginning[32];
+    device->log = &log;
+    for (int64_t queries = 5; queries < 7; queries++) {
+        tshi_attention a = with(queries, 7, 16);
+        tensors t = make(device, TSH_BFLOAT16, &a);
+        tshi_attention_grads g = gradients(&t, 0);
+        if (failing) standin_fail(failing, 1, 3000);
+        forward(device, &a, &t, true);
+        if (failing) standin_fail(failing, 1, 3000);
+        backward(device, &a, &t, &g);
+        drop(&t);
+    }
+    standin_fail(NULL, 0, 0);
+    device->log = NULL;
+    cr_assert_eq(all_runs(), 0, "cuDNN runs");
+    snprintf(beginning, sizeof beginning, "%d attention", (int)TSH_LOG_INFO);
+    cr_assert_eq(count_of(lines.text, "\n"), count, "%s", lines.text);
+    cr_assert_eq(count_of(lines.text, beginning), count, "%s", lines.text);
+    cr_assert_eq(count_of(lines.text, words), count, "%s", lines.text);
+    close_device(device);
+}
+
+Test(cuda_cudnn, says_once_that_it_is_too_old) {
+    tsh_device *device = start();
+    standin_cudnn_version(91500);
+    expect_lines(device, NULL, 1, "attention does not go to cuDNN: cuDNN 91500 is older than 91501");
+}
+
+Test(cuda_cudnn, says_once_that_it_lacks_a_function) {
+    tsh_device *device = start();
+    standin_lack("cudnnBackendExecute");
+    expect_lines(device, NULL, 1, "attention does not go to cuDNN: ");
+}
+
+/* Of the forward and the backward, as cuDNN puts it. */
+Test(cuda_cudnn, says_once_a_direction_why_there_is_no_plan) {
+    expect_lines(start(), "cudnnBackendFinalize", 2,
+                 "ward of 2 x 5 queries, 7 keys, 4 heads (4 of keys) of 16, bfloat16, and of other shapes that are "
+                 "refused alike, does not go to cuDNN: CUDNN_STATUS_NOT_SUPPORTED (3000): the stand-in says no");
+}
+
+Test(cuda_cudnn, says_once_that_a_workspace_is_too_large) {
+    tsh_device *device = start();
+    standin_cudnn_workspace(((int64_t)1 << 30) + 1);
+    expect_lines(device, NULL, 1, "does not go to cuDNN: its plan wants a workspace of 1073741825 bytes");
+}
+
+Test(cuda_cudnn, says_once_that_a_run_is_refused) {
+    expect_lines(start(), "cudnnBackendExecute", 1, "does not go to cuDNN: CUDNN_STATUS_NOT_SUPPORTED");
 }
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */

@@ -35,14 +35,45 @@ typedef struct plan {
     uint32_t passed; /* bit i: tensor i of the graph's first */
 } plan;
 
+/* Why calls that cuDNN may take are left to the kernels; each is logged once. */
+typedef enum refusal { NO_LIBRARY, NO_GPU, NO_FORWARD, NO_BACKWARD, NO_ROOM, NO_PLACE, NO_RUN } refusal;
+
 typedef struct tshi_cuda_dnn {
     tshi_cudnn lib;
     void *handle;
-    bool tried; /* to open the library */
-    int major;  /* of the GPU's compute capability */
+    bool tried;    /* to open the library */
+    uint32_t told; /* bit i: the refusal i has been logged */
+    int major;     /* of the GPU's compute capability */
     plan plans[MOST_PLANS];
     int count;
 } tshi_cuda_dnn;
+
+/* --- refusals ----------------------------------------------------------------------------------------------------- */
+
+static bool told(tshi_cuda_dnn *dnn, refusal why) {
+    uint32_t bit = UINT32_C(1) << why;
+    bool before = dnn->told & bit;
+    dnn->told |= bit;
+    return before;
+}
+
+/* No call goes to cuDNN. */
+static void refuse_all(tshi_cuda_device *device, refusal why, const char *words) {
+    if (!told(device->dnn, why))
+        tshi_log(device->base.log, TSH_LOG_INFO, "attention does not go to cuDNN: %.300s", words);
+}
+
+/* Calls of this shape do not go to cuDNN. */
+static void refuse(tshi_cuda_device *device, refusal why, const tshi_cudnn_attention *a, const char *words) {
+    if (told(device->dnn, why)) return;
+    tshi_log(
+        device->base.log, TSH_LOG_INFO,
+        "attention's %s of %lld x %lld queries, %lld keys, %lld heads (%lld of keys) of %lld, %s%s%s, and of other "
+        "shapes that are refused alike, does not go to cuDNN: %.300s",
+        a->backward ? "backward" : "forward", (long long)a->batch, (long long)a->queries, (long long)a->keys,
+        (long long)a->heads, (long long)a->kv_heads, (long long)a->dim, tsh_dtype_name((tsh_dtype)a->dtype),
+        a->causal ? ", causal" : "", a->repeats ? ", the same bits always" : "", words);
+}
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
@@ -93,7 +124,9 @@ static bool opened(tshi_cuda_device *device) {
     tshi_cuda_dnn *dnn = device->dnn;
     if (dnn->tried) return dnn->handle != NULL;
     dnn->tried = true;
-    return open_handle(device) == TSH_OK;
+    if (open_handle(device) == TSH_OK) return true;
+    refuse_all(device, NO_LIBRARY, tsh_error_message());
+    return false;
 }
 
 tsh_status tshi_cuda_dnn_create(tshi_cuda_device *device) {
@@ -135,9 +168,11 @@ static bool takes(tsh_dtype dtype, const tshi_attention *a) {
 }
 
 /* Later GPUs than those of capability 9 repeat gradients by engines that heuristics do not name. */
-static bool gpu_takes(const tshi_cuda_dnn *dnn, const tshi_attention *a, bool backward) {
-    if (dnn->major < 8 || (dnn->major > 9 && backward && a->repeats)) return false;
-    return a->dim <= (dnn->major == 9 ? MOST_WIDE : MOST_NARROW);
+static bool gpu_takes(tshi_cuda_device *device, const tshi_attention *a, bool backward) {
+    int major = device->dnn->major;
+    if (major < 8) refuse_all(device, NO_GPU, "the GPU's compute capability is below 8");
+    if (major < 8 || (major > 9 && backward && a->repeats)) return false;
+    return a->dim <= (major == 9 ? MOST_WIDE : MOST_NARROW);
 }
 
 static tshi_cudnn_attention key_of(tsh_dtype dtype, const tshi_attention *a, bool backward) {
@@ -156,30 +191,38 @@ static tshi_cudnn_attention key_of(tsh_dtype dtype, const tshi_attention *a, boo
     return key;
 }
 
-static void ask(tshi_cuda_dnn *dnn, plan *p) {
+static void ask(tshi_cuda_device *device, plan *p) {
+    tshi_cuda_dnn *dnn = device->dnn;
     tshi_cudnn_graph graph;
     char why[256];
     p->asked = true;
     tshi_cudnn_attention_graph(&p->key, &graph);
     for (int i = 0; i < TSHI_CUDNN_PASSED; i++) p->passed |= (uint32_t)graph.used[i] << i;
     p->plan = tshi_cudnn_plan_new(&dnn->lib, dnn->handle, &graph, &p->workspace, why, sizeof why);
+    if (!p->plan) refuse(device, p->key.backward ? NO_BACKWARD : NO_FORWARD, &p->key, why);
     if (!p->plan || p->workspace <= MOST_WORKSPACE) return;
+    snprintf(why, sizeof why, "its plan wants a workspace of %lld bytes", (long long)p->workspace);
+    refuse(device, NO_ROOM, &p->key, why);
     dnn->lib.drop(p->plan);
     p->plan = NULL;
 }
 
 /* The plan of a call, or NULL. The shape of an evaluation, which keeps no statistics, is planned when it returns: a
  * prompt's does not. */
-static plan *plan_of(tshi_cuda_dnn *dnn, const tshi_cudnn_attention *key, bool evaluates) {
+static plan *plan_of(tshi_cuda_device *device, const tshi_cudnn_attention *key, bool evaluates) {
+    tshi_cuda_dnn *dnn = device->dnn;
     plan *p = dnn->plans, *end = p + dnn->count;
     while (p < end && memcmp(&p->key, key, sizeof *key) != 0) p++;
     bool returns = p < end;
-    if (!returns && dnn->count == MOST_PLANS) return NULL;
+    if (!returns && dnn->count == MOST_PLANS) {
+        refuse(device, NO_PLACE, key, "as many plans are kept as there is room for");
+        return NULL;
+    }
     if (!returns) {
         *p = (plan){.key = *key};
         dnn->count++;
     }
-    if (!p->asked && (returns || !evaluates)) ask(dnn, p);
+    if (!p->asked && (returns || !evaluates)) ask(device, p);
     return p->plan ? p : NULL;
 }
 
@@ -231,6 +274,7 @@ static bool run(tshi_cuda_device *device, plan *p, const values *v, void *worksp
     if (status == TSHI_CUDNN_SUCCESS) status = lib->execute(device->dnn->handle, p->plan, pack);
     if (pack) lib->drop(pack);
     if (status != TSHI_CUDNN_SUCCESS && status < TSHI_CUDNN_EXECUTION_FAILED) {
+        refuse(device, NO_RUN, &p->key, lib->status_string(status));
         lib->drop(p->plan);
         p->plan = NULL;
         return false;
@@ -253,10 +297,10 @@ static plan *find(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, 
     tshi_cuda_device *cuda = tshi_cuda(device);
     if (!cuda->dnn || !takes(dtype, a) || !aligned(v, tensors, (int)(sizeof tensors / sizeof *tensors))) return NULL;
     tshi_cuda_use(cuda); /* a handle is the current GPU's */
-    if (!opened(cuda) || !gpu_takes(cuda->dnn, a, backward)) return NULL;
+    if (!opened(cuda) || !gpu_takes(cuda, a, backward)) return NULL;
     set_numbers(a, v);
     tshi_cudnn_attention key = key_of(dtype, a, backward);
-    return plan_of(cuda->dnn, &key, !v->tensors[TSHI_CUDNN_STATS]);
+    return plan_of(cuda, &key, !v->tensors[TSHI_CUDNN_STATS]);
 }
 
 static size_t rounded(int64_t bytes) {
