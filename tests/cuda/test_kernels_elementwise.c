@@ -107,14 +107,16 @@ Test(cuda_elementwise, arithmetic) {
             for (int k = 0; k < 3; k++) check_arithmetic(gpu_dtypes[t], odd_sizes[s], skews[k]);
 }
 
-/* Of 3 runs, along which x and y are repeated by turns. */
-static void check_repeated(tshi_binary f, tsh_dtype dtype, const int64_t n[3]) {
+/* Of 3 runs, along which x and y are repeated by turns; `skew`: y's first element is so many behind a multiple of 16
+ * bytes. */
+static void check_repeated(tshi_binary f, tsh_dtype dtype, const int64_t n[3], int skew) {
     const tshi_overlay overlays[] = {{3, {n[0], n[1], n[2]}, {1, 0, n[0]}, {0, 1, 0}},
                                      {3, {n[0], n[1], n[2]}, {0, 1, 0}, {1, 0, n[0]}},
                                      {2, {n[0], n[1] * n[2]}, {1, n[0]}, {1, 0}}};
     for (int i = 0; i < 3; i++) {
         int64_t numel = n[0] * n[1] * n[2];
-        pair x = pair_integers(dtype, numel, 0), y = pair_random(dtype, numel, 1, 1, 2), z = pair_make(dtype, numel, 0);
+        pair x = pair_integers(dtype, numel, 0), y = pair_random(dtype, numel, skew, 1, 2);
+        pair z = pair_make(dtype, numel, 0);
         tshi_cuda_elementwise[dtype].binary(gpu(), f, &overlays[i], x.gpu, y.gpu, z.gpu);
         kernels()->elementwise[x.cpu.dtype].binary(kernel_device(), f, &overlays[i], x.cpu.data, y.cpu.data,
                                                    z.cpu.data);
@@ -126,8 +128,10 @@ static void check_repeated(tshi_binary f, tsh_dtype dtype, const int64_t n[3]) {
 }
 
 Test(cuda_elementwise, arithmetic_of_what_is_repeated) {
-    static const int64_t sizes[][3] = {{7, 5, 3}, {1, 2, 3}, {33, 1, 2}, {0, 3, 2}, {3, 0, 2}, {100, 50, 3}};
+    static const int64_t sizes[][3] = {{7, 5, 3}, {1, 2, 3},  {33, 1, 2},   {0, 3, 2},
+                                       {3, 0, 2}, {16, 3, 5}, {100, 50, 3}, {264, 20, 3}};
     for (int f = 0; f < TSHI_BINARY_COUNT; f++)
         for (int t = 0; t < 4; t++)
-            for (int s = 0; s < 6; s++) check_repeated((tshi_binary)f, gpu_dtypes[t], sizes[s]);
+            for (int s = 0; s < 8; s++)
+                for (int skew = 0; skew < 2; skew++) check_repeated((tshi_binary)f, gpu_dtypes[t], sizes[s], skew);
 }

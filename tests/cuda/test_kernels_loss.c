@@ -3,9 +3,10 @@
 
 TestSuite(cuda_loss, .timeout = 120);
 
-static void check_loss(tshi_loss f, tsh_dtype dtype, int64_t n, int64_t weights, bool none, double beta) {
+/* shift: of the targets, by which they are not aligned as the rest is. */
+static void check_loss(tshi_loss f, tsh_dtype dtype, int64_t n, int shift, int64_t weights, bool none, double beta) {
     tsh_dtype sums = tshi_dtype_sum(dtype);
-    pair x = pair_random(dtype, n, 0, -6, 6), t = pair_random(dtype, n, 1, 0, 1),
+    pair x = pair_random(dtype, n, 0, -6, 6), t = pair_random(dtype, n, shift, 0, 1),
          w = pair_random(dtype, weights, 0, 1, 3);
     pair loss = pair_make(sums, n, 0), dloss = pair_random(sums, none ? n : 1, 0, -1, 1);
     tshi_loss_inputs gpu_in = {f, n, weights ? weights : 1, x.gpu, t.gpu, gpu_or_null(&w, weights)};
@@ -29,8 +30,9 @@ Test(cuda_loss, values_and_gradients) {
     for (int f = 0; f < 2; f++)
         for (int d = 0; d < 4; d++)
             for (int s = 0; s < ODD_SIZES; s++) {
-                check_loss((tshi_loss)f, gpu_dtypes[d], odd_sizes[s], 0, s % 2, s % 3 == 0);
-                check_loss((tshi_loss)f, gpu_dtypes[d], odd_sizes[s], 5, s % 3 == 0, s % 2);
+                check_loss((tshi_loss)f, gpu_dtypes[d], odd_sizes[s], 1, 0, s % 2, s % 3 == 0);
+                check_loss((tshi_loss)f, gpu_dtypes[d], odd_sizes[s], 0, 5, s % 2, s % 3 == 0);
+                check_loss((tshi_loss)f, gpu_dtypes[d], odd_sizes[s], 0, 0, s % 3 == 0, s % 2);
             }
 }
 

@@ -147,7 +147,7 @@ __device__ inline double kept(const problem &p, const word_source &source, int64
     uint64_t element = (uint64_t)(row * a.keys + key);
     uint32_t word[4];
     make_words(source, element / 4, word);
-    return (int32_t)(word[element % 4] >> 8) >= (int32_t)ceil(a.dropout * 0x1p24) ? 1 / (1 - a.dropout) : 0;
+    return (int32_t)(pick_word(word, element % 4) >> 8) >= (int32_t)ceil(a.dropout * 0x1p24) ? 1 / (1 - a.dropout) : 0;
 }
 
 template <typename T>
@@ -348,7 +348,7 @@ void backward(tsh_device *device, const tshi_attention *a, const void *q, const 
 
 // A thread turns one pair of a token in all heads, or moves an element that is not turned.
 template <typename T>
-__global__ void __launch_bounds__(256) turn(tshi_rotary r, double sign, const T *x, bool add, T *y) {
+__global__ void __launch_bounds__(256, 4) turn(tshi_rotary r, double sign, const T *x, bool add, T *y) {
     using S = sum_t<T>;
     const int64_t half = r.dims / 2, work = half + r.dim - r.dims, apart = r.pairs ? 1 : half;
     const int64_t step = (int64_t)gridDim.x * blockDim.x;

@@ -65,6 +65,28 @@ template <typename T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) pack
     T item[N];
 };
 
+// A pack as it was read: its elements of 16 bits would take a register each. get() of one in memory may read it byte by
+// byte; a copy of it is read at once.
+template <typename P> struct unread {
+    std::conditional_t<sizeof(P) == 16, uint4, P> bits;
+
+    __device__ P get() const {
+        P p;
+        memcpy(&p, &bits, sizeof p);
+        return p;
+    }
+};
+
+template <typename P> __device__ inline unread<P> get_unread(const P *from) {
+    return *(const unread<P> *)from;
+}
+
+// Reads a pack of 16 bytes at once, where a reference to it would be read element by element.
+template <typename P> __device__ inline P get_pack(const P *from) {
+    const unread<P> bits = get_unread(from);
+    return bits.get();
+}
+
 // Writes a pack of 16 bytes at once: a compiler that sees its elements may write them one by one.
 template <typename P> __device__ inline void put_pack(P *to, const P &from) {
     if constexpr (sizeof(P) == 16) {
@@ -130,25 +152,29 @@ template <int USE, typename T, typename F>
 __device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const T *x, const T *y, T *z, F &f) {
     using S = sum_t<T>;
     constexpr int AHEAD = walk_ahead<USE>;
-    pack<T> a[AHEAD], b[AHEAD], c[AHEAD];
+    unread<pack<T>> of_x[AHEAD], of_y[AHEAD], of_z[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
         const int64_t at = i + k * stride;
         if (at >= end) break;
-        if constexpr (USE & READ_X) a[k] = *(const pack<T> *)(x + at);
-        if constexpr (USE & READ_Y) b[k] = *(const pack<T> *)(y + at);
-        if constexpr (USE & READ_Z) c[k] = *(const pack<T> *)(z + at);
+        if constexpr (USE & READ_X) of_x[k] = get_unread((const pack<T> *)(x + at));
+        if constexpr (USE & READ_Y) of_y[k] = get_unread((const pack<T> *)(y + at));
+        if constexpr (USE & READ_Z) of_z[k] = get_unread((const pack<T> *)(z + at));
     }
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
         const int64_t at = i + k * stride;
         if (at >= end) break;
+        pack<T> a, b, c;
+        if constexpr (USE & READ_X) a = of_x[k].get();
+        if constexpr (USE & READ_Y) b = of_y[k].get();
+        if constexpr (USE & READ_Z) c = of_z[k].get();
         for (int j = 0; j < pack<T>::size; j++) {
-            S value = f(at + j, USE & READ_X ? load(a[k].item[j]) : S(0), USE & READ_Y ? load(b[k].item[j]) : S(0),
-                        USE & READ_Z ? load(c[k].item[j]) : S(0));
-            if constexpr (USE & WRITE_Z) c[k].item[j] = store<T>(value);
+            S value = f(at + j, USE & READ_X ? load(a.item[j]) : S(0), USE & READ_Y ? load(b.item[j]) : S(0),
+                        USE & READ_Z ? load(c.item[j]) : S(0));
+            if constexpr (USE & WRITE_Z) c.item[j] = store<T>(value);
         }
-        if constexpr (USE & WRITE_Z) put_pack((pack<T> *)(z + at), c[k]);
+        if constexpr (USE & WRITE_Z) put_pack((pack<T> *)(z + at), c);
     }
 }
 
@@ -245,7 +271,12 @@ inline unsigned blocks_for(tsh_device *device, int64_t items, int threads) {
     return (unsigned)(wanted < most ? (wanted > 0 ? wanted : 1) : most);
 }
 
-// k of element begin + i of a row-major [n, inner], for i below 2^31, as in a piece. Divisions of 64 bits are slow.
+// a / b, of numbers that are not negative. Divisions of 64 bits are slow.
+__device__ inline int64_t quotient(int64_t a, int64_t b) {
+    return (a | b) <= (int64_t)UINT32_MAX ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
+}
+
+// k of element begin + i of a row-major [n, inner], for i below 2^31, as in a piece.
 struct cycle {
     int64_t from, inner;
 
@@ -256,13 +287,13 @@ struct cycle {
     }
 };
 
-// The elements of x and y that lie over element i. Divisions of 64 bits are slow.
+// The elements of x and y that lie over element i.
 struct overlaid {
     int64_t x = 0, y = 0;
 
     __device__ overlaid(const tshi_overlay &o, int64_t i) {
         for (int k = 0; k < o.runs; k++) {
-            int64_t rest = (i | o.n[k]) <= UINT32_MAX ? (int64_t)((uint32_t)i / (uint32_t)o.n[k]) : i / o.n[k];
+            const int64_t rest = quotient(i, o.n[k]);
             x += (i - rest * o.n[k]) * o.x[k];
             y += (i - rest * o.n[k]) * o.y[k];
             i = rest;

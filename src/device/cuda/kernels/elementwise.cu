@@ -127,13 +127,48 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
+// W elements from `from` on, or one of them as often.
+template <typename T> __device__ inline pack<T> spread_pack(const T *from, int64_t stride) {
+    pack<T> p;
+    if (stride == 1) return get_pack((const pack<T> *)from);
+    for (int j = 0; j < pack<T>::size; j++) p.item[j] = *from;
+    return p;
+}
+
+// By packs, none of which reaches past the end of run 0.
+template <typename T, typename F>
+__global__ void __launch_bounds__(THREADS, 2)
+    map_overlaid_packs(tshi_overlay o, int64_t n, const T *x, const T *y, T *z, F f) {
+    constexpr int W = pack<T>::size;
+    int64_t step = (int64_t)gridDim.x * blockDim.x * W;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W; i < n; i += step) {
+        overlaid at(o, i);
+        const pack<T> a = spread_pack(x + at.x, o.x[0]), b = spread_pack(y + at.y, o.y[0]);
+        pack<T> c;
+        for (int j = 0; j < W; j++) c.item[j] = store<T>(f(load(a.item[j]), load(b.item[j]), sum_t<T>(0)));
+        put_pack((pack<T> *)(z + i), c);
+    }
+}
+
+// All packs of an array begin at multiples of 16 bytes, or their elements are one that is repeated.
+template <typename T> bool in_packs(const tshi_overlay &o, const int64_t *strides, const void *array) {
+    if (strides[0] == 0) return true;
+    bool even = (uintptr_t)array % 16 == 0;
+    for (int k = 1; k < o.runs; k++) even = even && strides[k] % pack<T>::size == 0;
+    return even;
+}
+
 template <typename T, typename F>
 void map_overlay(tsh_device *device, const tshi_overlay &o, const void *x, const void *y, void *z, F f) {
     int64_t n = 1;
     for (int k = 0; k < o.runs; k++) n *= o.n[k];
+    if (n <= 0) return;
     if (o.runs == 1 && o.x[0] == 1 && o.y[0] == 1)
         map_all<READ_X | READ_Y | WRITE_Z, T>(device, "binary", n, x, y, z, f);
-    else if (n > 0)
+    else if (packs<T>(o.n[0], z) && in_packs<T>(o, o.x, x) && in_packs<T>(o, o.y, y))
+        launch(device, "binary", map_overlaid_packs<T, F>, blocks_for(device, up(n, pack<T>::size), THREADS), THREADS,
+               o, n, (const T *)x, (const T *)y, (T *)z, f);
+    else
         launch(device, "binary", map_overlaid<T, F>, blocks_for(device, n, THREADS), THREADS, o, n, (const T *)x,
                (const T *)y, (T *)z, f);
 }

@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(MOST_COLUMNS)
         if (!goes_on[AHEAD - 1]) break;
     }
     pack<T, W> *to = dtable + row * packs + at.column;
-    *to = sum.over(*to);
+    put_pack(to, sum.over(get_pack(to)));
 }
 
 struct table_gradient {

@@ -21,55 +21,108 @@ template <typename T> struct elements {
         : n(in.n), weights(in.weights), x((const T *)in.x), target((const T *)in.target), weight((const T *)in.weight) {
     }
     __device__ S weight_at(int64_t i) const {
-        return weight ? S(load(weight[i % weights])) : S(1);
+        return weight ? S(load(weight[i - quotient(i, weights) * weights])) : S(1);
     }
 };
 
-template <typename T, bool SQUARED> __global__ void __launch_bounds__(THREADS) losses(elements<T> e, sum_t<T> *loss) {
+// W elements from i on: as many as 16 bytes of sums hold, or one.
+template <typename T, bool SQUARED, int W>
+__device__ inline void losses_at(const elements<T> &e, int64_t i, sum_t<T> *loss) {
     using S = sum_t<T>;
-    int64_t step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < e.n; i += step) {
-        S x = load(e.x[i]), t = load(e.target[i]);
+    const pack<T, W> xs = *(const pack<T, W> *)(e.x + i), targets = *(const pack<T, W> *)(e.target + i);
+    pack<S, W> out;
+    for (int j = 0; j < W; j++) {
+        const S x = load(xs.item[j]), t = load(targets.item[j]);
         if (SQUARED)
-            loss[i] = (x - t) * (x - t);
+            out.item[j] = (x - t) * (x - t);
         else
-            loss[i] = (S(1) - t) * x + (S(1) + (e.weight_at(i) - S(1)) * t) * softplus(-x);
+            out.item[j] = (S(1) - t) * x + (S(1) + (e.weight_at(i + j) - S(1)) * t) * softplus(-x);
     }
+    put_pack((pack<S, W> *)(loss + i), out);
+}
+
+template <typename T, bool SQUARED>
+__global__ void __launch_bounds__(THREADS) losses(elements<T> e, int64_t packed, sum_t<T> *loss) {
+    constexpr int W = pack<sum_t<T>>::size;
+    const int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = me * W; i < packed; i += step * W) losses_at<T, SQUARED, W>(e, i, loss);
+    for (int64_t i = packed + me; i < e.n; i += step) losses_at<T, SQUARED, 1>(e, i, loss);
+}
+
+// What the gradients are multiplied with: one number, or one for each element.
+template <typename S> struct upstream {
+    const S *dloss;
+    int64_t stride;
+    S scale;
+    template <int W> __device__ pack<S, W> at(int64_t i) const {
+        pack<S, W> by;
+        if (stride == 1) by = *(const pack<S, W> *)(dloss + i);
+        for (int j = 0; j < W; j++) by.item[j] = scale * (stride == 1 ? by.item[j] : dloss[(i + j) * stride]);
+        return by;
+    }
+};
+
+template <typename T, bool SQUARED, int W>
+__device__ inline void gradients_at(const elements<T> &e, int64_t i, bool of_target, const upstream<sum_t<T>> &up,
+                                    bool add, T *to) {
+    using S = sum_t<T>;
+    const pack<T, W> xs = *(const pack<T, W> *)(e.x + i), targets = *(const pack<T, W> *)(e.target + i);
+    const pack<S, W> by = up.template at<W>(i);
+    pack<T, W> out = {};
+    if (add) out = *(const pack<T, W> *)(to + i);
+    for (int j = 0; j < W; j++) {
+        const S x = load(xs.item[j]), t = load(targets.item[j]);
+        S slope;
+        if (SQUARED) {
+            slope = S(2) * (of_target ? t - x : x - t);
+        } else {
+            const S w = e.weight_at(i + j), s = S(1) / (S(1) + exp(-x));
+            slope = of_target ? (w - S(1)) * softplus(-x) - x : (w * t + S(1) - t) * s - w * t;
+        }
+        slope *= by.item[j];
+        out.item[j] = store<T>(add ? load(out.item[j]) + slope : slope);
+    }
+    *(pack<T, W> *)(to + i) = out;
 }
 
 template <typename T, bool SQUARED>
 __global__ void __launch_bounds__(THREADS)
-    gradients(elements<T> e, bool of_target, const sum_t<T> *dloss, int64_t stride, sum_t<T> scale, bool add, T *to) {
-    using S = sum_t<T>;
-    int64_t step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < e.n; i += step) {
-        S x = load(e.x[i]), t = load(e.target[i]), slope;
-        if (SQUARED) {
-            slope = S(2) * (of_target ? t - x : x - t);
-        } else {
-            S w = e.weight_at(i), s = S(1) / (S(1) + exp(-x));
-            slope = of_target ? (w - S(1)) * softplus(-x) - x : (w * t + S(1) - t) * s - w * t;
-        }
-        slope *= scale * dloss[i * stride];
-        to[i] = store<T>(add ? load(to[i]) + slope : slope);
-    }
+    gradients(elements<T> e, int64_t packed, bool of_target, upstream<sum_t<T>> up, bool add, T *to) {
+    constexpr int W = pack<sum_t<T>>::size;
+    const int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = me * W; i < packed; i += step * W) gradients_at<T, SQUARED, W>(e, i, of_target, up, add, to);
+    for (int64_t i = packed + me; i < e.n; i += step) gradients_at<T, SQUARED, 1>(e, i, of_target, up, add, to);
+}
+
+// How many elements lie in whole packs.
+template <typename T> int64_t packed_of(const tshi_loss_inputs &in, const void *sums, const void *other) {
+    constexpr int W = pack<sum_t<T>>::size;
+    const uintptr_t at = (uintptr_t)in.x | (uintptr_t)in.target | (uintptr_t)sums | (uintptr_t)other;
+    return at % 16 == 0 ? in.n / W * W : 0;
+}
+
+template <typename T> unsigned blocks_of(tsh_device *device, int64_t n) {
+    return blocks_for(device, up(n, pack<sum_t<T>>::size), THREADS);
 }
 
 template <typename T> void forward(tsh_device *device, const tshi_loss_inputs *in, void *loss) {
     if (in->n <= 0) return;
     with_bool(in->f == TSHI_SQUARED_ERROR, [=](auto squared) {
-        launch(device, "loss", losses<T, squared.value>, blocks_for(device, in->n, THREADS), THREADS, elements<T>(*in),
-               (sum_t<T> *)loss);
+        launch(device, "loss", losses<T, squared.value>, blocks_of<T>(device, in->n), THREADS, elements<T>(*in),
+               packed_of<T>(*in, loss, nullptr), (sum_t<T> *)loss);
     });
 }
 
 template <typename T>
 void backward(tsh_device *device, const tshi_loss_inputs *in, bool of_target, const void *dloss, int64_t stride,
               double scale, double beta, void *to) {
+    using S = sum_t<T>;
     if (in->n <= 0) return;
+    const upstream<S> up = {(const S *)dloss, stride, (S)scale};
     with_bool(in->f == TSHI_SQUARED_ERROR, [=](auto squared) {
-        launch(device, "loss_backward", gradients<T, squared.value>, blocks_for(device, in->n, THREADS), THREADS,
-               elements<T>(*in), of_target, (const sum_t<T> *)dloss, stride, (sum_t<T>)scale, beta != 0.0, (T *)to);
+        launch(device, "loss_backward", gradients<T, squared.value>, blocks_of<T>(device, in->n), THREADS,
+               elements<T>(*in), packed_of<T>(*in, stride == 1 ? dloss : nullptr, to), of_target, up, beta != 0.0,
+               (T *)to);
     });
 }
 

@@ -105,18 +105,6 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     }
 }
 
-// Keeps a chunk as it was read, because its elements would take a register each.
-template <typename C> struct unread {
-    static constexpr bool whole = sizeof(C) == 16;
-    std::conditional_t<whole, uint4, C> bits;
-
-    __device__ C get() const {
-        C c;
-        memcpy(&c, &bits, sizeof c);
-        return c;
-    }
-};
-
 // The terms of an element in its row's gradient: its normalised value, and the gradient behind gamma.
 template <typename T, int W> struct row_gradient {
     using S = sum_t<T>;
@@ -129,7 +117,7 @@ template <typename T, int W> struct row_gradient {
     }
 
     __device__ C gamma_at(int64_t at) const {
-        return gamma ? ((const unread<C> *)gamma)[at].get() : C();
+        return gamma ? get_pack(gamma + at) : C();
     }
 
     __device__ void add_sums(int64_t at, const C &x, const C &dy, S &sum, S &dot) const {
@@ -185,6 +173,18 @@ template <typename T, int W> struct held_row {
     }
 };
 
+// A chunk's sums, added to what is there or not.
+template <typename S, int W> __device__ inline void put_sums(bool add, const S (&sums)[W], S *to) {
+    constexpr int SIZE = W < pack<S>::size ? W : pack<S>::size;
+    using P = pack<S, SIZE>;
+#pragma unroll
+    for (int j = 0; j < W; j += SIZE) {
+        P out = add ? get_pack((const P *)(to + j)) : P();
+        for (int i = 0; i < SIZE; i++) out.item[i] += sums[j + i];
+        put_pack((P *)(to + j), out);
+    }
+}
+
 // A thread's sums for dgamma and dbeta, of the columns that it holds.
 template <typename T, int W> struct held_sums {
     static constexpr int K = held_backward<W>;
@@ -211,11 +211,8 @@ template <typename T, int W> struct held_sums {
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 if (!my.has(k)) continue;
-                for (int j = 0; j < W; j++) {
-                    const int64_t c = my.at(k) * W + j;
-                    to[c] = g == 0 ? gammas[k][j] : to[c] + gammas[k][j];
-                    to[cols + c] = g == 0 ? betas[k][j] : to[cols + c] + betas[k][j];
-                }
+                put_sums(g > 0, gammas[k], to + my.at(k) * W);
+                put_sums(g > 0, betas[k], to + cols + my.at(k) * W);
             }
         }
     }
@@ -258,7 +255,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
         for (int k = 0; k < K; k++)
             if (my.has(k)) gradient.add_sums(my.at(k), held.x[k].get(), held.dy[k].get(), sum, dot);
         for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
-            gradient.add_sums(at, row[at], up[at], sum, dot);
+            gradient.add_sums(at, get_pack(row + at), get_pack(up + at), sum, dot);
         group_sums(group, sum, dot, shared_sum[turn], shared_dot[turn]);
         turn ^= 1;
         const S mean_sum = mean ? sum / (S)cols : S(0), mean_dot = dot / (S)cols;
@@ -268,7 +265,8 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
                 put_pack(to + my.at(k), gradient.result(my.at(k), held.x[k].get(), held.dy[k].get(), before[k].get(),
                                                         mean_sum, mean_dot));
         for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
-            put_pack(to + at, gradient.result(at, row[at], up[at], add ? to[at] : C(), mean_sum, mean_dot));
+            put_pack(to + at, gradient.result(at, get_pack(row + at), get_pack(up + at), add ? get_pack(to + at) : C(),
+                                              mean_sum, mean_dot));
     }
     if (SUMMED) sums.put(my, cols, partial + (int64_t)blockIdx.x * 2 * cols);
 }
@@ -293,10 +291,8 @@ __global__ void __launch_bounds__(256)
             betas[j] += load(up.item[j]);
         }
     }
-    for (int j = 0; j < W; j++) {
-        partial[part * 2 * cols + at * W + j] = gammas[j];
-        partial[(part * 2 + 1) * cols + at * W + j] = betas[j];
-    }
+    put_sums(false, gammas, partial + part * 2 * cols + at * W);
+    put_sums(false, betas, partial + (part * 2 + 1) * cols + at * W);
 }
 
 // to[c] += the parts' sums. A block has 32 columns, each of its warps every eighth part.

@@ -43,8 +43,8 @@ __device__ inline int find_update(const update_list &list, int32_t piece) {
 struct nearest {
     static constexpr int together = MOST_UPDATES; // updates of a launch
     __device__ void begin() {}
-    template <typename T> __device__ T round(sum_t<T> value, int64_t) const {
-        return store<T>(value);
+    template <typename T, int W> __device__ void round(const sum_t<T> (&values)[W], int64_t, T (&to)[W]) const {
+        for (int j = 0; j < W; j++) to[j] = store<T>(values[j]);
     }
 };
 
@@ -56,15 +56,31 @@ struct by_chance {
     __device__ void begin() {
         if (source.replays) source.stream[0] += (uint32_t)*source.replays;
     }
-    template <typename T> __device__ T round(float value, int64_t i) const {
-        const uint64_t element = (uint64_t)(first + i / run * stride + i % run);
-        uint32_t word[4], bits;
+    // The number of element i of the parameter in the whole.
+    __device__ uint64_t number(int64_t i) const {
+        if (i < run) return (uint64_t)(first + i);
+        const int64_t o = quotient(i, run);
+        return (uint64_t)(first + o * stride + i - o * run);
+    }
+    template <typename T> __device__ static T round_by(float value, uint32_t word) {
+        uint32_t bits;
         memcpy(&bits, &value, sizeof bits);
         if ((bits & 0x7f800000u) == 0x7f800000u) return store<T>(value);
-        make_words(source, element / 4, word);
-        bits = (bits + (word[element % 4] >> 16)) & 0xffff0000u;
+        bits = (bits + (word >> 16)) & 0xffff0000u;
         memcpy(&value, &bits, sizeof value);
         return store<T>(value); // exact
+    }
+    // The words of neighbours are drawn once, where they are those of one draw.
+    template <typename T, int W> __device__ void round(const float (&values)[W], int64_t i, T (&to)[W]) const {
+        uint64_t drawn = ~UINT64_C(0);
+        uint32_t word[4];
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const uint64_t element = number(i + j);
+            if (element / 4 != drawn) make_words(source, element / 4, word);
+            drawn = element / 4;
+            to[j] = round_by<T>(values[j], pick_word(word, element % 4));
+        }
     }
 };
 
@@ -95,8 +111,8 @@ __device__ inline void update_part(const update &u, int64_t at, F f, R r) {
     for (int j = 0; j < W; j++) {
         if (!u.main) value.item[j] = load(p.item[j]);
         f(grad.item[j], value.item[j], state[0].item[j], state[1].item[j]);
-        p.item[j] = r.template round<T>(value.item[j], at + j);
     }
+    r.round(value.item, at, p.item);
     if (u.main) *(sums *)((S *)u.main + at) = value;
     *(few *)((T *)u.p + at) = p;
     for (int s = 0; s < F::states; s++) *(sums *)((S *)u.state[s] + at) = state[s];
@@ -109,7 +125,7 @@ template <typename F> __device__ inline bool aligned(const update &u) {
 }
 
 template <typename T, typename F, typename R>
-__global__ void __launch_bounds__(THREADS) update_all(const update_list list, F f, R r) {
+__global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : 0) update_all(const update_list list, F f, R r) {
     constexpr int W = 16 / sizeof(sum_t<T>); // the widest, a state, in whole packs side by side
     f.begin();
     r.begin();

@@ -18,8 +18,9 @@ template <> struct word_of<16> { using type = uint4; };
 __device__ inline int64_t place(const tshi_permutation &p, int64_t i) {
     int64_t at = 0;
     for (int d = p.ndim - 1; d >= 0; d--) {
-        at += i % p.size[d] * p.stride[d];
-        i /= p.size[d];
+        const int64_t rest = quotient(i, p.size[d]);
+        at += (i - rest * p.size[d]) * p.stride[d];
+        i = rest;
     }
     return at;
 }
@@ -28,8 +29,10 @@ template <typename W>
 __global__ void __launch_bounds__(THREADS)
     permute_pieces(tshi_permutation p, int64_t words, int64_t total, const W *from, W *to) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step)
-        to[i] = from[place(p, i / words) * words + i % words];
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step) {
+        const int64_t piece = quotient(i, words);
+        to[i] = from[place(p, piece) * words + i - piece * words];
+    }
 }
 
 // A permutation as many transpositions of matrices: their rows are the dim `row`, whose elements are close in `from`,
@@ -42,14 +45,18 @@ struct tiles {
 
 template <typename W> __global__ void __launch_bounds__(THREADS) permute_tiles(tiles t, const W *from, W *to) {
     __shared__ W tile[TILE][TILE + 1];
-    const int lane = threadIdx.x % TILE, first = threadIdx.x / TILE, step = blockDim.x / TILE;
+    constexpr int step = THREADS / TILE; // a constant: a thread's reads of a tile are under way together
+    const int lane = threadIdx.x % TILE, first = threadIdx.x / TILE;
     for (int64_t i = blockIdx.x; i < t.total; i += gridDim.x) {
-        const int64_t c0 = i % t.across * TILE, r0 = i / t.across % t.down * TILE, matrix = i / t.across / t.down;
+        const int64_t row = quotient(i, t.across), matrix = quotient(row, t.down);
+        const int64_t c0 = (i - row * t.across) * TILE, r0 = (row - matrix * t.down) * TILE;
         const W *source = from + place(t.outer_from, matrix) + r0 * t.from_row + c0 * t.from_col;
         W *target = to + place(t.outer_to, matrix) + r0 * t.to_row + c0;
+#pragma unroll
         for (int c = first; c < TILE; c += step)
             if (c0 + c < t.cols && r0 + lane < t.rows) tile[c][lane] = source[lane * t.from_row + c * t.from_col];
         barrier();
+#pragma unroll
         for (int r = first; r < TILE; r += step)
             if (c0 + lane < t.cols && r0 + r < t.rows) target[r * t.to_row + lane] = tile[lane][r];
         barrier();

@@ -29,11 +29,6 @@ runs runs_of(const tshi_block &b, int size) {
     return r;
 }
 
-// Division by 64-bit numbers is slow where 32 bits would do.
-__device__ inline int64_t quotient(int64_t a, int64_t b) {
-    return ((uint64_t)a | (uint64_t)b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
-}
-
 // This thread's next unit: global elements [element, element + SIZE), the first of which is `at` in the local block and
 // `begin` in its run; both may lie outside.
 template <int SIZE> struct unit {

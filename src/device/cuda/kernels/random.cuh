@@ -39,4 +39,10 @@ __device__ inline void make_words(const word_source &source, uint64_t block, uin
     word[3] = c3;
 }
 
+// word[i] of a block's four. An array whose index is known at run time alone would lie in memory.
+__device__ inline uint32_t pick_word(const uint32_t *word, unsigned i) {
+    const uint32_t low = i & 1 ? word[1] : word[0], high = i & 1 ? word[3] : word[2];
+    return i & 2 ? high : low;
+}
+
 } // namespace tshi

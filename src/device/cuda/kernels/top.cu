@@ -45,8 +45,9 @@ __global__ void __launch_bounds__(THREADS)
 
 // A thread has a column, and takes the first of all lists again and again. The lists' positions are found again each
 // time: those candidates of a list that do not come behind the last taken are gone.
-__global__ void __launch_bounds__(THREADS) merge_top(int64_t count, int64_t columns, int64_t most, int64_t inner,
-                                                     int64_t list, const tshi_candidate *lists, tshi_candidate *top) {
+__global__ void __launch_bounds__(THREADS, 4)
+    merge_top(int64_t count, int64_t columns, int64_t most, int64_t inner, int64_t list, const tshi_candidate *lists,
+              tshi_candidate *top) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; column < columns; column += step) {
         const int64_t at = column / inner * most * inner + column % inner;
