@@ -62,7 +62,7 @@ bool text_read(const char *program, tsh_world *world, const char *path, int64_t 
         number_symbols(out);
         return true;
     }
-    /* By every rank where each has read files of its own. */
+    /* Every rank has read the sources by itself; rank 0 alone has read a file. */
     if (!path || tsh_world_rank(world) == 0) fprintf(stderr, "%s: %s %s\n", program, path ? path : TSHARD_SOURCES, why);
     text_free(out);
     return false;

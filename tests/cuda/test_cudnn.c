@@ -397,7 +397,7 @@ Test(cuda_cudnn, says_once_that_it_lacks_a_function) {
     expect_lines(device, NULL, 1, "attention does not go to cuDNN: ");
 }
 
-/* Of the forward and the backward, as cuDNN puts it. */
+/* Forward and backward have plans of their own, and a line each. */
 Test(cuda_cudnn, says_once_a_direction_why_there_is_no_plan) {
     expect_lines(start(), "cudnnBackendFinalize", 2,
                  "ward of 2 x 5 queries, 7 keys, 4 heads (4 of keys) of 16, bfloat16, and of other shapes that are "
@@ -427,6 +427,26 @@ Test(cuda_cudnn, plans_a_shape_once) {
     cr_assert_eq(device->ops->synchronize(device), TSH_OK);
     cr_assert_eq(standin_cudnn_runs(STANDIN_FORWARD), 4);
     cr_assert_eq(standin_calls("cudnnBackendCreateDescriptor") - made, 1, "a run makes its list of pointers");
+    drop(&t);
+    close_device(device);
+}
+
+/* Graphs that were captured before may still launch its kernels. */
+Test(cuda_cudnn, keeps_a_plan_that_has_run_where_a_later_run_is_refused) {
+    tsh_device *device = start();
+    tshi_attention a = small();
+    tensors t = make(device, TSH_BFLOAT16, &a);
+    forward(device, &a, &t, true);
+    cr_assert_eq(device->ops->synchronize(device), TSH_OK);
+    uint64_t ended = standin_calls("cudnnBackendDestroyDescriptor");
+    standin_fail("cudnnBackendExecute", 1, 3000);
+    forward(device, &a, &t, true);
+    cr_assert_not_null(standin_failed());
+    standin_fail(NULL, 0, 0);
+    cr_assert_eq(standin_calls("cudnnBackendDestroyDescriptor") - ended, 1, "a run's list of pointers ends alone");
+    forward(device, &a, &t, true);
+    cr_assert_eq(device->ops->synchronize(device), TSH_OK);
+    cr_assert_eq(standin_cudnn_runs(STANDIN_FORWARD), 1, "the kernels compute what has been refused");
     drop(&t);
     close_device(device);
 }

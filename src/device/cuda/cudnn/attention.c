@@ -31,6 +31,7 @@ typedef struct plan {
     tshi_cudnn_attention key;
     void *plan; /* NULL: cuDNN has none, or has not been asked */
     bool asked;
+    bool refused; /* at a run: calls are the kernels' from then on; a captured graph may still launch the plan's */
     int64_t workspace;
     uint32_t passed; /* bit i: tensor i of the graph's first */
 } plan;
@@ -41,31 +42,32 @@ typedef enum refusal { NO_LIBRARY, NO_GPU, NO_FORWARD, NO_BACKWARD, NO_ROOM, NO_
 typedef struct tshi_cuda_dnn {
     tshi_cudnn lib;
     void *handle;
-    bool tried;    /* to open the library */
-    uint32_t told; /* bit i: the refusal i has been logged */
-    int major;     /* of the GPU's compute capability */
+    bool tried;      /* to open the library */
+    uint32_t logged; /* the refusals that the log has, a bit each */
+    int major;       /* of the GPU's compute capability */
     plan plans[MOST_PLANS];
     int count;
 } tshi_cuda_dnn;
 
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
-static bool told(tshi_cuda_dnn *dnn, refusal why) {
+/* The log gets the refusal's first line alone. */
+static bool is_first(tshi_cuda_dnn *dnn, refusal why) {
     uint32_t bit = UINT32_C(1) << why;
-    bool before = dnn->told & bit;
-    dnn->told |= bit;
-    return before;
+    bool first = !(dnn->logged & bit);
+    dnn->logged |= bit;
+    return first;
 }
 
 /* No call goes to cuDNN. */
 static void refuse_all(tshi_cuda_device *device, refusal why, const char *words) {
-    if (!told(device->dnn, why))
+    if (is_first(device->dnn, why))
         tshi_log(device->base.log, TSH_LOG_INFO, "attention does not go to cuDNN: %.300s", words);
 }
 
 /* Calls of this shape do not go to cuDNN. */
 static void refuse(tshi_cuda_device *device, refusal why, const tshi_cudnn_attention *a, const char *words) {
-    if (told(device->dnn, why)) return;
+    if (!is_first(device->dnn, why)) return;
     tshi_log(
         device->base.log, TSH_LOG_INFO,
         "attention's %s of %lld x %lld queries, %lld keys, %lld heads (%lld of keys) of %lld, %s%s%s, and of other "
@@ -223,7 +225,7 @@ static plan *plan_of(tshi_cuda_device *device, const tshi_cudnn_attention *key, 
         dnn->count++;
     }
     if (!p->asked && (returns || !evaluates)) ask(device, p);
-    return p->plan ? p : NULL;
+    return p->plan && !p->refused ? p : NULL;
 }
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
@@ -275,8 +277,7 @@ static bool run(tshi_cuda_device *device, plan *p, const values *v, void *worksp
     if (pack) lib->drop(pack);
     if (status != TSHI_CUDNN_SUCCESS && status < TSHI_CUDNN_EXECUTION_FAILED) {
         refuse(device, NO_RUN, &p->key, lib->status_string(status));
-        lib->drop(p->plan);
-        p->plan = NULL;
+        p->refused = true;
         return false;
     }
     if (status != TSHI_CUDNN_SUCCESS) tshi_cuda_keep(device, dnn_fail(lib, status, "cudnnBackendExecute"));
