@@ -62,7 +62,7 @@ static void print_ids(const job *j, int64_t b, const char *between) {
 static size_t character_bytes(const unsigned char *s, size_t length) {
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* by the number of bytes: fewer do for less */
     size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
-    unsigned code = s[0] & (n == 1 ? 0x7f : 0xff >> (n + 1));
+    unsigned code = s[0] & (n == 1 ? 0x7fU : 0xffU >> (n + 1));
     if (n == 0 || n > length) return 0;
     for (size_t i = 1; i < n; code = code << 6 | (s[i++] & 0x3f)) {
         if (s[i] >> 6 != 2) return 0;
