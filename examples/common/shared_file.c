@@ -29,9 +29,9 @@ static tsh_status share(const tsh_world *world, tsh_tensor *t, chunk *c, bool pl
 }
 
 /* Room for the chunk and a NUL. It doubles: a large file is not copied with each chunk of it. */
-static const char *append(shared_file *f, const chunk *c, int64_t most, size_t *room) {
+static const char *append(shared_file *f, const chunk *c, size_t *room) {
     if (c->count < 0) return strerror((int)-c->count);
-    if (f->length + c->count > most) return strerror(EFBIG);
+    if (f->length + c->count > SHARED_FILE_BYTES) return strerror(EFBIG);
     size_t wanted = (size_t)(f->length + c->count) + 1;
     while (*room < wanted) *room = *room ? 2 * *room : CHUNK_BYTES;
     char *grown = realloc(f->bytes, *room);
@@ -45,8 +45,7 @@ static const char *append(shared_file *f, const chunk *c, int64_t most, size_t *
 
 /* NULL, or what fails. Chunks are shared by `t`; NULL: this rank reads alone. In a planned run no rank sends anything:
  * the one that is there reads the file, and makes the calls that count. */
-static const char *read_chunks(tsh_world *world, const char *path, tsh_tensor *t, int64_t most, chunk *c,
-                               shared_file *out) {
+static const char *read_chunks(tsh_world *world, const char *path, tsh_tensor *t, chunk *c, shared_file *out) {
     bool planned = t && strcmp(tsh_group_backend(tsh_world_group(world)), "plan") == 0;
     bool reads = !t || planned || tsh_world_rank(world) == 0;
     FILE *file = NULL;
@@ -55,19 +54,19 @@ static const char *read_chunks(tsh_world *world, const char *path, tsh_tensor *t
     do {
         if (reads) read_chunk(path, &file, c);
         if (t && share(world, t, c, planned) != TSH_OK) wrong = tsh_error_message();
-        if (!wrong) wrong = append(out, c, most, &room);
+        if (!wrong) wrong = append(out, c, &room);
     } while (!wrong && c->count > 0);
     if (file) fclose(file);
     return wrong;
 }
 
-bool shared_file_read(tsh_world *world, const char *path, int64_t most, shared_file *out, char *why, size_t size) {
+bool shared_file_read(tsh_world *world, const char *path, shared_file *out, char *why, size_t size) {
     const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {CHUNK_NUMBERS}};
     tsh_tensor *t = NULL;
     chunk *c = calloc(1, sizeof *c);
     const char *wrong = c ? NULL : strerror(ENOMEM);
     if (c && world && tsh_tensor_create(tsh_world_mesh(world), &config, &t) != TSH_OK) wrong = tsh_error_message();
-    if (!wrong) wrong = read_chunks(world, path, t, most, c, out);
+    if (!wrong) wrong = read_chunks(world, path, t, c, out);
     if (wrong) snprintf(why, size, "%s", wrong);
     tsh_tensor_release(t);
     free(c);

@@ -5,13 +5,18 @@
 
 #include "tshard/tshard.h"
 
+/* The most that is read: more than any text or ids that models of this size can learn from or answer. An endless file
+ * must not fill the memory. */
+enum { SHARED_FILE_BYTES = 256 << 20 };
+
 typedef struct shared_file {
     char *bytes; /* with a NUL behind them; the caller frees them, after a failure too */
     int64_t length;
 } shared_file;
 
 /* Appends the file's bytes, which rank 0 reads for all ranks. Collective over the world; NULL: this rank alone reads.
- * False, with the reason in `why`, where the file cannot be read or the length would be more than `most`. */
-bool shared_file_read(tsh_world *world, const char *path, int64_t most, shared_file *out, char *why, size_t size);
+ * False, with the reason in `why`, where the file cannot be read or the length would be more than
+ * SHARED_FILE_BYTES. */
+bool shared_file_read(tsh_world *world, const char *path, shared_file *out, char *why, size_t size);
 
 #endif

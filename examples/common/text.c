@@ -11,9 +11,6 @@
 static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]", "/src/*/*/*.[ch]",
                                               "/src/*/*/*/*.[ch]"};
 
-/* More than any text that a model of this size can learn from: an endless file must not fill the memory. */
-enum { LONGEST_TEXT = 256 << 20 };
-
 /* glob sorts, so every build of one checkout learns the same text. */
 static bool append_sources(shared_file *f, char *why, size_t size) {
     for (size_t p = 0; p < sizeof source_patterns / sizeof *source_patterns; p++) {
@@ -25,7 +22,7 @@ static bool append_sources(shared_file *f, char *why, size_t size) {
         if (code != 0) return false;
         bool good = true;
         for (size_t i = 0; good && i < found.gl_pathc; i++)
-            good = shared_file_read(NULL, found.gl_pathv[i], LONGEST_TEXT, f, why, size);
+            good = shared_file_read(NULL, found.gl_pathv[i], f, why, size);
         globfree(&found);
         if (!good) return false;
     }
@@ -47,7 +44,7 @@ static void number_symbols(text *t) {
 bool text_read(const char *program, tsh_world *world, const char *path, int64_t context, text *out) {
     shared_file file = {0};
     char why[256] = "", reason[200];
-    if (path && !shared_file_read(world, path, LONGEST_TEXT, &file, reason, sizeof reason)) {
+    if (path && !shared_file_read(world, path, &file, reason, sizeof reason)) {
         snprintf(why, sizeof why, "cannot be read: %s", reason);
     } else if (!path && !append_sources(&file, reason, sizeof reason)) {
         snprintf(why, sizeof why, "has no sources of tshard to learn from (any more); --text FILE names a text");

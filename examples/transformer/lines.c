@@ -19,7 +19,7 @@ static bool add_line(const char *path, const char *text, int64_t vocabulary, id_
 bool id_lines_read(tsh_world *world, const char *path, int64_t vocabulary, id_lines *out, char words[MODEL_WORDS]) {
     shared_file file = {0};
     char why[256];
-    bool good = shared_file_read(world, path, INT32_MAX, &file, why, sizeof why);
+    bool good = shared_file_read(world, path, &file, why, sizeof why);
     *out = (id_lines){0};
     if (!good) snprintf(words, MODEL_WORDS, "%.1000s: %s", path, why);
     if (good && file.length == 0) {
