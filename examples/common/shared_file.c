@@ -32,11 +32,12 @@ static tsh_status share(const tsh_world *world, tsh_tensor *t, chunk *c, bool pl
 static const char *append(shared_file *f, const chunk *c, size_t *room) {
     if (c->count < 0) return strerror((int)-c->count);
     if (f->length + c->count > SHARED_FILE_BYTES) return strerror(EFBIG);
-    size_t wanted = (size_t)(f->length + c->count) + 1;
-    while (*room < wanted) *room = *room ? 2 * *room : CHUNK_BYTES;
-    char *grown = realloc(f->bytes, *room);
-    if (!grown) return strerror(ENOMEM);
-    f->bytes = grown;
+    size_t wanted = (size_t)(f->length + c->count) + 1, grown = *room;
+    while (grown < wanted) grown = grown ? 2 * grown : CHUNK_BYTES;
+    char *bytes = grown > *room ? realloc(f->bytes, grown) : f->bytes;
+    if (!bytes) return strerror(ENOMEM);
+    f->bytes = bytes;
+    *room = grown;
     memcpy(f->bytes + f->length, c->bytes, (size_t)c->count);
     f->length += c->count;
     f->bytes[f->length] = '\0';
