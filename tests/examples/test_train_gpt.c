@@ -2,7 +2,6 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "support/files.h"
 #include "support/shell.h"
 
 #include <criterion/criterion.h>
@@ -319,15 +318,17 @@ Test(train_gpt, says_that_the_text_is_too_short_or_the_ranks_do_not_divide, .tim
 
 /* The second rank of a run is killed when it has made some steps: all ends at once, and the first says why. */
 Test(train_gpt, ends_in_words_when_a_rank_is_killed, .timeout = 120) {
-    int code;
-    char steps[512];
-    snprintf(steps, sizeof steps, "%s", tshi_test_path("steps"));
-    const char *text = tshi_test_shell(&code,
-                                       "touch %s; { timeout 100 " TSHARD_BIN_DIR
-                                       "/tshard-run -n 2 --grace 5 sh -c '[ $RANK = 0 ] || { "
-                                       "until grep -q step %s; do sleep 0.1; done; kill -9 $$; } & exec " PROGRAM
-                                       " --json --steps 1000000" SMALL "' | tee %s | grep -v '\"loss\"'; }",
-                                       steps, steps, steps);
+    char steps[] = "/tmp/tshard-steps-XXXXXX";
+    int code, file = mkstemp(steps);
+    cr_assert_geq(file, 0);
+    close(file);
+    const char *text = tshi_test_shell(
+        &code,
+        "{ timeout 100 " TSHARD_BIN_DIR "/tshard-run -n 2 --grace 5 sh -c '[ $RANK = 0 ] || { "
+        "until grep -q step %s; do sleep 0.1; done; kill -9 $$; } & exec " PROGRAM " --json --steps 1000000" SMALL
+        "' | tee %s | grep -v '\"loss\"'; }",
+        steps, steps);
+    unlink(steps);
     cr_assert(strstr(text, "rank 1 died"), "%d: %s", code, text);
     cr_assert_null(strstr(text, "val_loss\": 0,"));
 }
