@@ -38,9 +38,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     cudaError_t error;
     if (standin_fails("cudaStreamBeginCapture", cudaErrorUnknown, &error)) return error;
     if (standin_stream(stream)->capture) return standin_note(cudaErrorIllegalState);
-    stream->capture = calloc(1, sizeof *stream->capture);
+    capture *c = calloc(1, sizeof *c);
     standin_enter();
-    *stream->capture = (capture){.uses = 1, .mode = mode, .thread = pthread_self(), .number = ++captures};
+    /* Other threads look at the captures of all streams: this one is whole before it is there. */
+    *c = (capture){.uses = 1, .mode = mode, .thread = pthread_self(), .number = ++captures};
+    stream->capture = c;
     stream->front.count = 0;
     stream->origin = true;
     standin_leave();
@@ -91,8 +93,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     cudaError_t error = cudaSuccess;
     standin_fails("cudaGraphDestroy", cudaErrorLaunchFailure, &error);
+    standin_enter();
     capture_release((capture *)graph);
     standin_count("graph", -1);
+    standin_leave();
     return error;
 }
 
@@ -101,7 +105,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     (void)flags;
     *out = NULL;
     if (standin_fails("cudaGraphInstantiate", cudaErrorMemoryAllocation, &error)) return error;
+    standin_enter();
     ((capture *)graph)->uses++;
+    standin_leave();
     *out = (cudaGraphExec_t)graph;
     standin_count("executable graph", 1);
     return cudaSuccess;
