@@ -24,4 +24,26 @@ double tshi_row_max_f64(int64_t n, const double *x, double least);
 float tshi_row_max_bf16(int64_t n, const tshi_bfloat16 *x, float least);
 float tshi_row_max_f16(int64_t n, const tshi_float16 *x, float least);
 
+/* The sum of independent parts. Halves are added until one part is left, so that it takes log2(TSHI_LANES) additions'
+ * time and not as many as there are parts. */
+TSHI_INLINE float tshi_lanes_total_f32(const float *lane) {
+    float part[TSHI_LANES / 2];
+    for (int j = 0; j < TSHI_LANES / 2; j++) part[j] = lane[j] + lane[j + TSHI_LANES / 2];
+    TSHI_UNROLL
+    for (int n = TSHI_LANES / 4; n > 0; n /= 2) {
+        for (int j = 0; j < n; j++) part[j] += part[j + n];
+    }
+    return part[0];
+}
+
+TSHI_INLINE double tshi_lanes_total_f64(const double *lane) {
+    double part[TSHI_LANES / 2];
+    for (int j = 0; j < TSHI_LANES / 2; j++) part[j] = lane[j] + lane[j + TSHI_LANES / 2];
+    TSHI_UNROLL
+    for (int n = TSHI_LANES / 4; n > 0; n /= 2) {
+        for (int j = 0; j < n; j++) part[j] += part[j + n];
+    }
+    return part[0];
+}
+
 #endif
