@@ -110,13 +110,14 @@ static bool named(const probe_check *check, char **words) {
 }
 
 int probe_run(const probe_check *checks, char **words) {
-    int result = 0;
+    int result = 0, ran = 0;
     for (const probe_check *c = checks; c->name; c++) {
         if (!named(c, words)) continue;
         printf("%s\n", c->name);
         int code = run_one(c);
-        if (code == 77 && c == checks) return 77;
+        if (code == 77 && ran == 0) return 77;
         if (code != 0) result = 1;
+        ran++;
     }
     return result;
 }

@@ -29,6 +29,7 @@ typedef struct layers_result {
     int64_t sent_bytes, weight_bytes, peak_bytes;
     int64_t weight_bytes_total; /* over all ranks */
     int64_t allocations;        /* of all ranks, in the measured steps */
+    double host;                /* seconds that the host takes to queue a step; 0: it computes the step itself */
     double rate;                /* FLOP/s of the GPU's matrix units for the dtype, at the clock it ran; 0: not known */
     double clock;               /* Hz */
     int steps;

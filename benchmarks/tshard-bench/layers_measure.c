@@ -16,7 +16,7 @@ enum { BEGIN, MIDDLE, END, CLEARED, EVENTS };
 
 typedef struct samples {
     double forward[BENCH_MAX_SAMPLES], backward[BENCH_MAX_SAMPLES], step[BENCH_MAX_SAMPLES];
-    double communication[BENCH_MAX_SAMPLES], products[BENCH_MAX_SAMPLES];
+    double communication[BENCH_MAX_SAMPLES], products[BENCH_MAX_SAMPLES], host[BENCH_MAX_SAMPLES];
 } samples;
 
 typedef struct trial {
@@ -143,9 +143,11 @@ static tsh_status measure_step(trial *t, int i) {
     tsh_status status = tsh_barrier(t->group);
     if (status != TSH_OK) return status;
     tsh_group_reset_stats(t->group);
+    double begin = bench_now();
     status = tsh_event_record(t->event[BEGIN]);
     if (status == TSH_OK) status = t->graph ? replay(t) : step(t, true);
     if (status == TSH_OK) status = tsh_event_record(t->event[CLEARED]);
+    s->host[i] = bench_now() - begin;
     if (status == TSH_OK) status = elapsed(t, BEGIN, CLEARED, &s->step[i]);
     if (status == TSH_OK) status = elapsed(t, BEGIN, MIDDLE, &s->forward[i]);
     if (status == TSH_OK) status = elapsed(t, MIDDLE, END, &s->backward[i]);
@@ -258,6 +260,8 @@ static tsh_status combine(trial *t, int n, layers_result *out) {
     if (status == TSH_OK) status = bench_slowest_median(meter, s->step, n, &out->step);
     if (status == TSH_OK) status = bench_slowest_median(meter, s->communication, n, &out->communication);
     if (status == TSH_OK) status = bench_slowest_median(meter, s->products, n, &out->products);
+    if (status == TSH_OK && tsh_device_kind_of(tsh_world_device(t->place->world)) != TSH_CPU)
+        status = bench_slowest_median(meter, s->host, n, &out->host);
     if (status == TSH_OK) status = total(meter, out->weight_bytes, &out->weight_bytes_total);
     if (status == TSH_OK) status = total(meter, out->allocations, &out->allocations);
     if (status == TSH_OK) status = largest(meter, &out->weight_bytes);

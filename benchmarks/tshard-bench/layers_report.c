@@ -23,6 +23,7 @@ void layers_print_json(const layers_command *command, tsh_world *world, const la
         BENCH_REAL_FIELD("forward_ms", 1e3 * r->forward),
         BENCH_REAL_FIELD("backward_ms", 1e3 * r->backward),
         BENCH_REAL_FIELD("step_ms", 1e3 * r->step),
+        BENCH_REAL_FIELD("host_ms", 1e3 * r->host),
         BENCH_REAL_FIELD("comm_ms", 1e3 * r->communication),
         BENCH_COUNT_FIELD("comm_bytes", r->sent_bytes),
         BENCH_REAL_FIELD("gemm_only_ms", 1e3 * r->products),
@@ -91,6 +92,9 @@ void layers_print_row(const layers_result *r) {
     bench_print_real(10, mega * (double)r->weight_bytes);
     bench_print_real(10, mega * (double)r->peak_bytes);
     printf("%9lld\n", (long long)r->allocations);
+    if (r->host > 0)
+        printf("%12sthe host queues a step in %.4f ms, %.3f of the step's time\n", "", 1e3 * r->host,
+               r->host / r->step);
     if (r->rate <= 0) return;
     printf("%12s%.3f of the matrix units' %.0f GFLOP/s at the %.0f MHz that they run at\n", "",
            1e9 * gflops(r) / r->rate, 1e-9 * r->rate, 1e-6 * r->clock);

@@ -1,8 +1,23 @@
 # shellcheck shell=bash
-# The parts of scripts/gpu-check.sh: tables of steps.
+# The parts of scripts/gpu-check.sh: tables of figures and of steps.
+#    figure key asked in words
 #    section   wants limit title                                    function of steps.sh
 
 part_a() {
+    figure linear_8192_bfloat16          ">= 0.97" "linear 8192, bfloat16, of its products alone"
+    figure mlp_4096_eager                ">= 1.05" "mlp 4096/16384, bfloat16, against PyTorch, eager"
+    figure mlp_64_eager                  ">= 2"    "mlp 64/1024/4096, bfloat16, against PyTorch, eager"
+    figure mlp_64_captured               ">= 1"    "mlp 64/1024/4096, bfloat16, against PyTorch, both captured"
+    figure mlp_4096_allocations          "<= 0"    "allocations in steady steps of mlp 4096/16384"
+    figure mlp_4096_host                 "<= 0.5"  "host's time to queue a step of mlp 4096/16384, of the step's (a wait would make it 1)"
+    for dtype in bfloat16 float32; do
+        figure layer_norm_$dtype         ">= 0.8"  "layer norm, $dtype, of a copy's bandwidth"
+        figure layer_norm_bwd_$dtype     ">= 0.8"  "layer norm's gradient, $dtype, of a copy's bandwidth"
+        figure cross_entropy_$dtype      ">= 0.8"  "cross entropy, $dtype, of a copy's bandwidth"
+        figure cross_ent_bwd_$dtype      ">= 0.8"  "cross entropy's gradient, $dtype, of a copy's bandwidth"
+        figure adamw_$dtype              ">= 0.8"  "AdamW, $dtype, of a copy's bandwidth"
+        figure embedding_grad_$dtype     ">= 0.8"  "embedding's gradient, $dtype, of a copy's bandwidth"
+    done
     step machine    2   30 "the GPU"                                  gpu
     step probe     10   60 "the probe of CUDA is built"               probe_build gpu_probe
     step probe     20  120 "what CUDA does"                           cuda
@@ -24,6 +39,7 @@ part_a() {
 }
 
 part_b() {
+    step machine    2   30 "the GPU"                                  gpu
     step probe     10   60 "the probe of CUDA is built"               probe_build gpu_probe
     stay
     step build    120  330 "build, with the suites"                   build tests
@@ -40,6 +56,9 @@ part_b() {
 }
 
 part_c() {
+    figure gpt_train                     ">= 1"    "GPT-2 124M, tokens/s of training against the better of PyTorch's, eager and compiled"
+    figure gpt_generate                  ">= 0.85" "GPT-2 124M, generation's share of the bandwidth that its weights need"
+    step machine    2   30 "the GPU"                                  gpu
     step probe     10   60 "the probe of CUDA is built"               probe_build gpu_probe
     step nccl      10   60 "the probe of NCCL is built"               probe_build nccl_probe
     stay
@@ -48,6 +67,9 @@ part_c() {
     step build     60  300 "build"                                    build
     step gpt       90  200 "GPT-2 124M, training"                     gpt train
     step gpt       30  100 "GPT-2 124M, generation"                   gpt generate
+    step nccl      10   60 "a text, two ranks over NCCL"              two_ranks text nccl
     step lost      15   60 "a rank is killed"                         lost KILL
     step lost      25   60 "a rank is stopped"                        lost STOP
+    step lost      15   60 "a rank is killed, over NCCL"              lost KILL nccl
+    step lost      25   60 "a rank is stopped, over NCCL"             lost STOP nccl
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # steps.sh FUNCTION ARGUMENTS...: one step of scripts/gpu-check.sh. The exit code 77 says that it cannot run here, and the
 # last line that was printed why. From the environment: build, bin (of programs), ready (they are not built here),
-# quick (small sizes), each (seconds of a measurement).
+# quick (small sizes), each (seconds of a measurement). A line "figure: KEY NUMBER" fills the report's table.
 # shellcheck disable=SC2154
 set -uo pipefail
 
@@ -48,14 +48,15 @@ queues() { built gpu_probe; CUDA_DEVICE_MAX_CONNECTIONS=$1 "$bin/gpu_probe" queu
 
 # [tests]: with the suites, where there is Criterion.
 build() {
-    local generator="Unix Makefiles" suites=OFF targets=(tshard-bench tshard-run check_vectors train_text train_gpt generate)
+    local generator="Unix Makefiles" architecture=native suites=OFF targets=(tshard-bench tshard-run check_vectors train_text train_gpt generate)
     [ -z "$ready" ] || omit "--bin names programs that are built"
     have nvcc && have cmake || omit "there is no CUDA toolkit, or no CMake"
     ! have ninja || generator=Ninja
     if [ "${1:-}" = tests ]; then
         if pkg-config --exists criterion; then suites=ON targets=(all); else echo "no Criterion: no suites"; fi
     fi
-    cmake -S . -B "$build" -G "$generator" -DTSHARD_CUDA=ON -DTSHARD_CUDA_ARCHITECTURES=native \
+    nvidia-smi -L > /dev/null 2>&1 || architecture=90
+    cmake -S . -B "$build" -G "$generator" -DTSHARD_CUDA=ON -DTSHARD_CUDA_ARCHITECTURES=$architecture \
         -DTSHARD_BUILD_TESTS=$suites && cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
 }
 
@@ -83,10 +84,22 @@ vectors() {
     if [ -n "$quick" ]; then with_vectors adamw check; else check tests/data/vectors; fi
 }
 
+# figures PROGRAM: the lines that are read, and behind some of them figures, by the program of awk; each at once, so that
+# none is lost where what prints them hangs.
+figures() {
+    local line
+    while IFS= read -r line; do
+        printf '%s\n' "$line"
+        awk "$1" <<< "$line"
+    done
+}
+
 kernels() {
     # shellcheck disable=SC2046
     bench kernels $(pick "--rows 16384 --cols 8192 --tokens 4096 --classes 32768 --vocabulary 32768" \
-        "--rows 33 --cols 70 --tokens 29 --classes 1001 --vocabulary 50") --dtype "$1"
+        "--rows 33 --cols 70 --tokens 29 --classes 1001 --vocabulary 50") --dtype "$1" |
+        figures '/^(layer_norm|layer_norm_bwd|cross_entropy|cross_ent_bwd|adamw|embedding_grad) / {
+            print "figure: " $1 "_" $2, $6 }'
 }
 
 # Of GPT-2 124M, causal; and grouped queries. cuDNN's is compared with the library's own kernels.
@@ -102,18 +115,24 @@ own_attention() {
 linear() {
     local n
     n=$(pick "$1" 32)
-    bench linear --batch "$n" --in "$n" --out "$n" --shard dense --dtype "$2"
+    bench linear --batch "$n" --in "$n" --out "$n" --shard dense --dtype "$2" |
+        figures '/^dense / { print "figure: linear_'"$1_$2"'", $6 }'
 }
 
 tf32() { TSHARD_TF32=1 "$@"; }
 
 # BATCH HIDDEN FFN [--graph]
-mlp() { bench mlp --batch "$(pick "$1" 4)" --hidden "$(pick "$2" 8)" --ffn "$(pick "$3" 16)" --dtype bfloat16 "${@:4}"; }
+mlp() {
+    bench mlp --batch "$(pick "$1" 4)" --hidden "$(pick "$2" 8)" --ffn "$(pick "$3" 16)" --dtype bfloat16 "${@:4}" |
+        figures '/^column, row / { print "figure: mlp_'"$1"'_allocations", $NF }
+            /the host queues/ { print "figure: mlp_'"$1"'_host", $9 }'
+}
 
 torch_layers() {
     python3 -c 'import torch; exit(not torch.cuda.is_available())' 2> /dev/null || omit "python3 has no torch that sees a GPU"
     built tshard-bench
-    python3 benchmarks/compare_torch.py --build "$(dirname "$bin")" --device cuda --seconds "$each" --rounds 3
+    python3 benchmarks/compare_torch.py --build "$(dirname "$bin")" --device cuda --seconds "$each" --rounds 3 |
+        figures '/^mlp / && $2 ~ /^(4096|64)\// { print "figure: mlp_" int($2) "_" $3, $6 }'
 }
 
 # Memory that only the GPU reads: three suites expect wrong indices to be told of at once, as managed memory has it.
@@ -124,9 +143,22 @@ suites() {
         -E '^(layers.embedding|functional.cross_entropy|train.wrong_use)$'
 }
 
-# mlp or text: two ranks on one GPU read each other's memory.
+# Two ranks go to NCCL, which takes several on a GPU from 2.30 on: asked alone first. The stand-in, which small sizes are
+# for, joins threads, not processes.
+over_nccl() {
+    local code
+    built nccl_probe
+    [ -z "$quick" ] || omit "small sizes: the stand-in of NCCL joins no processes"
+    export NCCL_MULTI_RANK_GPU_ENABLE=1 TSHARD_BACKEND=nccl
+    "$bin/nccl_probe" --ranks 2 init
+    code=$?
+    [ $code = 0 ] || exit $code
+}
+
+# mlp or text [nccl]: two ranks on one GPU read each other's memory, or go over NCCL.
 two_ranks() {
     built tshard-run
+    [ -z "${2:-}" ] || over_nccl
     local program
     # shellcheck disable=SC2207
     program=("$bin/train_text" $(pick "--steps 300 --sample 200" "$tiny_text --steps 3 --sample 5"))
@@ -169,38 +201,50 @@ gpt() {
     built train_gpt
     [ "$1" = train ] || built generate
     # shellcheck disable=SC2046
-    python3 benchmarks/compare_gpt2.py --bin "$bin" --device cuda "$1" $(pick "" --small)
+    python3 benchmarks/compare_gpt2.py --bin "$bin" --device cuda "$1" $(pick "" --small) |
+        figures '/^(tshard.s tokens.s over|share of the bandwidth)/ { sub(/.*: /, ""); sub(/,.*/, "")
+            print "figure: gpt_'"$1"'", $0 }'
 }
 
-# KILL or STOP: one of two ranks that train; the other one has to end, with words, and nothing is left.
+# The processes of train_text that are children of tshard-run's process $1, or theirs. Of stat's fields the second is the
+# program's name and the fourth its parent.
+ranks_of() {
+    cat /proc/[0-9]*/stat 2> /dev/null | awk -v run="$1" '{ parent[$1] = $4 }
+        $2 == "(train_text)" { rank[$1] }
+        END { for (r in rank) if (parent[r] == run || parent[parent[r]] == run) print r }'
+}
+
+# KILL or STOP [nccl]: one of two ranks that train; the other one has to end in time, with words, and nothing is left.
 lost() {
-    local run ranks code started printed
+    local run ranks code started printed took most=20
+    [ "$1" = KILL ] || most=40
     built tshard-run
     built train_text
+    [ -z "${2:-}" ] || over_nccl
     printed=$(mktemp)
     # shellcheck disable=SC2046
-    TSHARD_DEVICE=cuda TSHARD_TIMEOUT=10 "$bin/tshard-run" -n 2 --no-prefix "$bin/train_text" --steps 1000000 \
-        --json $(pick "" "$tiny_text") > "$printed" &
+    TSHARD_DEVICE=cuda TSHARD_TIMEOUT=10 TSHARD_LOG=info "$bin/tshard-run" -n 2 --no-prefix "$bin/train_text" \
+        --steps 1000000 --json $(pick "" "$tiny_text") > "$printed" &
     run=$!
     until grep -q step "$printed" || ! kill -0 $run 2> /dev/null; do sleep 0.2; done
-    rm "$printed"
-    # Of stat's fields the second is the program's name and the fourth its parent; ranks are children of tshard-run's.
-    mapfile -t ranks < <(cat /proc/[0-9]*/stat 2> /dev/null | awk -v run=$run '{ parent[$1] = $4 }
-        $2 == "(train_text)" { rank[$1] }
-        END { for (r in rank) if (parent[r] == run || parent[parent[r]] == run) print r }')
+    mapfile -t ranks < <(ranks_of $run)
     if [ ${#ranks[@]} != 2 ]; then
-        echo "${#ranks[@]} ranks were found, not 2"
-        kill $run
+        tail -n 20 "$printed"
+        rm "$printed"
+        echo "${#ranks[@]} ranks were found, not 2: they have not come to a step"
+        kill $run 2> /dev/null
         return 1
     fi
+    rm "$printed"
     started=$SECONDS
     echo "kill -$1 ${ranks[-1]}"
     kill "-$1" "${ranks[-1]}"
     wait $run
     code=$?
-    echo "the run ended with $code, $((SECONDS - started)) s later"
+    took=$((SECONDS - started))
+    echo "the run ended with $code, $took s later, of at most $most"
     for run in "${ranks[@]}"; do ! kill -0 "$run" 2> /dev/null || { echo "process $run is left"; return 1; }; done
-    [ $code != 0 ]
+    [ $code != 0 ] && [ $took -le $most ]
 }
 
 "$@"

@@ -37,12 +37,24 @@ ln -sf "$(realpath "$1/bin/tshard-run")" "$work/bin/tshard-run"
 
 part a 0
 said "$work/printed" "what CUDA does                                 ok" "mlp 64/1024/4096, captured" ", 0 failed, "
-said "$work/out/part-a.md" "## golden vectors, a choice, 1 and 2 ranks" "linear_uneven" "layer_norm_bwd" ", 0 failed, "
+said "$work/out/part-a.md" "## golden vectors, a choice, 1 and 2 ranks" "linear_uneven" "layer_norm_bwd" ", 0 failed, " \
+    "| linear 4096, float32 | ok, " "Small sizes: these say nothing."
+# reached FILE PATTERN VERDICT: a row of the table of figures.
+reached() { grep -qE "^\| $2.* \| [0-9][0-9.e-]* \| $3 \|\$" "$1" || { fail "no figure '$2' that is $3"; grep '^|' "$1"; }; }
+reached "$work/out/part-a.md" "linear 8192, bfloat16, of its products alone \| >= 0.97" "(yes|NO)"
+reached "$work/out/part-a.md" "allocations in steady steps of mlp 4096/16384 \| <= 0" yes
+reached "$work/out/part-a.md" "host's time to queue a step" "(yes|NO)"
+for name in "layer norm" "layer norm's gradient" "cross entropy" "cross entropy's gradient" AdamW "embedding's gradient"; do
+    for dtype in bfloat16 float32; do
+        reached "$work/out/part-a.md" "$name, $dtype, of a copy's bandwidth \| >= 0.8" "(yes|NO)"
+    done
+done
 said "$work/out/part-a.log" "=== what CUDA does: cuda" "another process reads what this one wrote"
 part b 0
 said "$work/out/part-b.md" "## a text, two ranks on the GPU" "skipped: no suites are built" ", 0 failed, "
 part c 0
 said "$work/out/part-c.md" "share of the bandwidth" "tokens/s" "kill -STOP" ", 0 failed, "
+reached "$work/out/part-c.md" "GPT-2 124M, generation's share of the bandwidth that its weights need \| >= 0.85" "(yes|NO)"
 [ ! -e "$work/bin/nccl_probe" ] || said "$work/out/part-c.log" "ranks: 2; communicator" "abort of a sum without its peer: done"
 
 # --- steps that do not end well -----------------------------------------------------------------------------------
@@ -55,6 +67,37 @@ said "$work/printed" "skipped: there is no $work/bin/check_vectors"
 ln -s "$(type -P false)" "$work/bin/check_vectors"
 part a 1 vectors kernels
 said "$work/printed" "FAILED: exit code 1" "2 passed, 1 failed, 0 skipped"
+ln -sf "$(realpath "$programs/check_vectors")" "$work/bin/check_vectors"
+
+# A program that prints words of a failure and fails, hangs and takes no SIGTERM, or crashes.
+rm "$work/bin/tshard-bench"
+cat > "$work/bin/tshard-bench" << 'end'
+#!/usr/bin/env bash
+trap '' TERM
+case $1 in
+    kernels) echo "a row before the end"; while :; do sleep 0.1; done ;;
+    linear) echo "an illegal memory access"; seq 200; exit 3 ;;
+    *) kill -SEGV $$ ;;
+esac
+end
+chmod +x "$work/bin/tshard-bench"
+part a 1 --budget 9 kernels
+said "$work/printed" "FAILED: over "
+said "$work/out/part-a.md" "    a row before the end"
+! pgrep -f "$work/bin/tshard-bench" > "$work/left" || fail "a step that hangs is left: $(cat "$work/left")"
+part a 1 layers
+said "$work/printed" "linear 8192, bfloat16                          FAILED: exit code 3" "FAILED: ended by SIGSEGV"
+said "$work/out/part-a.md" "    line 1:an illegal memory access" "of its products alone | >= 0.97 |  | not measured |"
+ln -sf "$(realpath "$programs/tshard-bench")" "$work/bin/tshard-bench"
+
+# Without a GPU only the build is tried.
+rm "$work/bin/gpu_probe"
+printf '#!/bin/sh\necho "  no GPU here: none at all"\nexit 77\n' > "$work/bin/gpu_probe"
+chmod +x "$work/bin/gpu_probe"
+part a 0
+said "$work/printed" "what CUDA does                                 skipped: no GPU here: none at all" \
+    "linear 4096, float32                           skipped: no GPU here: none at all" "0 passed, 0 failed, "
+ln -sf "$(realpath "$programs/gpu_probe")" "$work/bin/gpu_probe"
 
 # --- a part that is stopped ---------------------------------------------------------------------------------------
 
@@ -79,7 +122,8 @@ said "$work/out/part-c.md" "## GPT-2 124M, generation" "FAILED: stopped after" "
 begin gpt lost
 kill -KILL $pid
 wait $pid 2> /dev/null
-said "$work/out/part-c.md" "## GPT-2 124M, training" "## GPT-2 124M, generation" "share of the bandwidth"
+said "$work/out/part-c.md" "## GPT-2 124M, training" "## GPT-2 124M, generation" "share of the bandwidth" \
+    "| GPT-2 124M, generation | ok, " "| a rank is killed | begun, and not ended |"
 ! grep -q "failed" "$work/out/part-c.md" || fail "a part that was killed has counted"
 
 # --- wrong words --------------------------------------------------------------------------------------------------
