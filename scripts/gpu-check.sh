@@ -9,7 +9,8 @@
 # --out:      part-X.md, a report: figures, asked and measured, how the steps ended, their words; and part-X.log, all that
 #             was printed. Both grow with every step (default: BUILD/check).
 # --build:    where it builds (default: build-gpu). --bin: the folder of programs that are built already.
-# --budget:   of the part (default: 530); a step that no longer fits is skipped. --quick: small sizes, for a test.
+# --budget:   of the part (default: 530); a step that no longer fits is skipped. --quick: small sizes and ten times the
+#             limit of a step, for a test.
 # --list:     the part's steps. SECTION: these alone: machine probe build vectors kernels layers torch suites ranks
 #             sanitizer nccl lost gpt
 # A line a step; the last counts. The exit code is 1 when a step failed.
@@ -21,7 +22,7 @@ part="" packages="" out="" budget=530 list=no
 export build=build-gpu bin="" quick="" each=0.5
 sections=()
 all_sections=" machine probe build vectors kernels layers torch suites ranks sanitizer nccl lost gpt "
-usage() { sed -n '2,17s/^# \{0,1\}//p' scripts/gpu-check.sh; exit "$1"; }
+usage() { sed -n '2,18s/^# \{0,1\}//p' scripts/gpu-check.sh; exit "$1"; }
 fail() { echo "gpu-check: $1" >&2; exit 2; }
 while [ $# -gt 0 ]; do
     case $1 in
@@ -166,6 +167,7 @@ run() {
 step() {
     local section=$1 wants=$2 limit=$3 title=$4 left=$((budget - SECONDS))
     shift 4
+    [ -z "$quick" ] || limit=$((10 * limit))
     [ ${#sections[@]} = 0 ] || [[ " ${sections[*]} " == *" $section "* ]] || return 0
     if [ $list = yes ]; then
         printf '%-10s %4d s of at most %4d  %s\n' "$section" "$wants" "$limit" "$title"

@@ -216,8 +216,9 @@ ranks_of() {
 
 # KILL or STOP [nccl]: one of two ranks that train; the other one has to end in time, with words, and nothing is left.
 lost() {
-    local run ranks code started printed took most=20
-    [ "$1" = KILL ] || most=40
+    local run ranks code started printed took most
+    most=$(pick 20 200)
+    [ "$1" = KILL ] || most=$((2 * most))
     built tshard-run
     built train_text
     [ -z "${2:-}" ] || over_nccl
@@ -244,7 +245,7 @@ lost() {
     took=$((SECONDS - started))
     echo "the run ended with $code, $took s later, of at most $most"
     for run in "${ranks[@]}"; do ! kill -0 "$run" 2> /dev/null || { echo "process $run is left"; return 1; }; done
-    [ $code != 0 ] && [ $took -le $most ]
+    [ $code != 0 ] && [ $took -le "$most" ]
 }
 
 "$@"
