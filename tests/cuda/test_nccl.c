@@ -480,7 +480,8 @@ static void overlap(tshi_rank *r, void *arg) {
             if (!done) nap(100);
         }
         tshi_check(r, done, "the sum does not come to an end");
-        tshi_check(r, cudaStreamQuery(device->compute) == cudaErrorNotReady, "the product ran before");
+        if (!getenv("TSHARD_TEST_SEED")) /* which lets work run any time before a wait */
+            tshi_check(r, cudaStreamQuery(device->compute) == cudaErrorNotReady, "the product ran before");
         /* All ranks poll before any rank lets the queues run. */
         tshi_check_ok(r, tshi_group_agree(group, "polled", TSH_OK));
         float dx[N * IN], dw[OUT * IN];

@@ -61,6 +61,50 @@ Test(nccl_standin, a_split_has_a_result_when_all_ranks_have_come) {
     }
 }
 
+/* A call is in progress before it is queued: what the host puts on the stream meanwhile goes before it. */
+Test(nccl_standin, a_call_is_on_its_stream_when_it_is_done) {
+    unsetenv("TSHARD_TEST_SEED");
+    pair p = open_pair();
+    cudaEvent_t early, late;
+    ncclResult_t now = ncclSuccess;
+    cudaSetDevice(0);
+    cudaEventCreateWithFlags(&early, cudaEventDisableTiming);
+    cudaEventCreateWithFlags(&late, cudaEventDisableTiming);
+    cr_assert_eq(ncclAllReduce(p.x[0], p.x[0], 16, ncclFloat32, ncclSum, p.comm[0], p.stream[0]), ncclInProgress);
+    cr_assert_eq(ncclCommGetAsyncError(p.comm[0], &now), ncclSuccess);
+    cr_assert_eq(now, ncclInProgress);
+    cudaEventRecord(early, p.stream[0]);
+    cr_assert_eq(settle(p.comm[0]), ncclSuccess);
+    cudaEventRecord(late, p.stream[0]);
+    cudaEventQuery(early);
+    cudaEventQuery(late);
+    cr_expect_eq(cudaEventQuery(early), cudaSuccess);
+    cr_expect_eq(cudaEventQuery(late), cudaErrorNotReady, "the peer has not come");
+}
+
+static void capture_ends_first(void) {
+    pair p = open_pair();
+    cudaGraph_t graph;
+    cudaSetDevice(0);
+    cudaStreamBeginCapture(p.stream[0], cudaStreamCaptureModeRelaxed);
+    ncclAllReduce(p.x[0], p.x[0], 16, ncclFloat32, ncclSum, p.comm[0], p.stream[0]);
+    cudaStreamEndCapture(p.stream[0], &graph);
+    settle(p.comm[0]);
+}
+
+static void finalize_first(void) {
+    pair p = open_pair();
+    ncclAllReduce(p.x[0], p.x[0], 16, ncclFloat32, ncclSum, p.comm[0], p.stream[0]);
+    ncclCommFinalize(p.comm[0]);
+}
+
+/* Nothing waits for a call that has not been queued. */
+static void abort_first(void) {
+    pair p = open_pair();
+    ncclAllReduce(p.x[0], p.x[0], 16, ncclFloat32, ncclSum, p.comm[0], p.stream[0]);
+    ncclCommAbort(p.comm[0]);
+}
+
 static void split_under_way(void) {
     pair p = open_pair();
     ncclComm_t part = NULL;
@@ -169,6 +213,9 @@ static void odd_window(void) {
 
 Test(nccl_standin, misuse_is_refused) {
     expect_end("a split", split_under_way, "is split while it has calls under way");
+    expect_end("a capture that ends before its call", capture_ends_first, "while a call is enqueued");
+    expect_end("an end before the last call's", finalize_first, "before the last is done");
+    expect_end("an abort before the last call's end", abort_first, NULL);
     expect_end("one abort beside a stuck call", abort_beside, "waits for ever");
     expect_end("aborts in a group", abort_together, NULL);
     expect_end("an abort before the graph's end", end_before_its_graph, "a graph that lives");

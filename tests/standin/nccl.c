@@ -208,10 +208,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *now) {
     /* Other GPUs run their queues, but not before a rank waits for them. */
     if (comm->asked++ > 16) standin_progress();
     bool registering = standin_nccl_registering(comm);
+    if (comm->busy) comm->busy--;
+    standin_nccl_enqueue(comm);
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
     bool joining = !comm->clique || comm->clique->joined < comm->size;
-    if (comm->busy) comm->busy--;
     bool waits = joining || registering || comm->splitting || comm->busy || (comm->finalizing && comm->uses > 1);
     *now = comm->error != ncclSuccess ? comm->error : waits ? ncclInProgress : ncclSuccess;
     pthread_mutex_unlock(&standin_nccl_lock);
@@ -223,7 +224,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     if (standin_nccl_fails("ncclCommFinalize", ncclSystemError, &result)) return result;
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
-    if (comm->registering) standin_nccl_die("a call before the last is done");
+    if (comm->registering || comm->busy) standin_nccl_die("a call before the last is done");
     comm->finalizing = true;
     pthread_mutex_unlock(&standin_nccl_lock);
     return ncclInProgress;
@@ -273,6 +274,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     standin_nccl_check(comm);
     comm->aborted = true;
     pthread_mutex_unlock(&standin_nccl_lock);
+    standin_nccl_forget(comm);
     if (!standin_nccl_abort_later(comm)) standin_nccl_reclaim(comm);
     return result;
 }

@@ -1,6 +1,7 @@
 /* The stand-in for NCCL: ranks are threads of one process, whose collectives run when each is at the head of its
- * stream. Communicators are non-blocking: calls are in progress for a query or two. As with CUDA (standin.h), calls are
- * counted and made to fail, and every communicator has to be destroyed. */
+ * stream. Communicators are non-blocking: calls are in progress for a few queries, and on their streams with the last
+ * of them, or, with TSHARD_TEST_SEED, any time before. As with CUDA (standin.h), calls are counted and made to fail,
+ * and every communicator has to be destroyed. */
 #ifndef STANDIN_NCCL_H
 #define STANDIN_NCCL_H
 

@@ -115,23 +115,41 @@ static void *batch_again(void *data) {
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
+/* Once it is queued it may run, and be gone, at once: only a graph keeps it. */
+static void queue_batch(batch *b) {
+    ncclComm_t comm = b->comm;
+    bool captured, captures = b->captures;
+    if (!standin_queue_again(b->stream, batch_ready, batch_again, b, batch_drop, &captured))
+        standin_nccl_die("a stream that is none");
+    if (captured != captures) standin_nccl_die("a capture begins or ends while a call is enqueued");
+    if (!captured) return;
+    pthread_mutex_lock(&standin_nccl_lock);
+    b->captured = true;
+    comm->captured++;
+    pthread_mutex_unlock(&standin_nccl_lock);
+}
+
+void standin_nccl_enqueue(ncclComm_t comm) {
+    while (comm->waiting && comm->busy <= comm->due) {
+        batch *b = comm->waiting;
+        comm->waiting = b->next;
+        queue_batch(b);
+    }
+}
+
+/* NCCL's own thread comes to the calls of a group some time after it has ended. */
 static void flush(void) {
-    batch *all = batches;
-    batches = NULL;
-    while (all) {
-        batch *b = all;
-        all = b->next;
-        pthread_mutex_lock(&standin_nccl_lock);
-        b->comm->busy = 2;
+    for (batch *b = batches; b; b = b->next) {
+        b->comm->busy = 2 + (int)standin_choose(6);
+        b->comm->due = (int)standin_choose((uint32_t)b->comm->busy + 1);
         b->comm->asked = 0;
-        pthread_mutex_unlock(&standin_nccl_lock);
-        /* Once it is queued it may run, and be gone, at once: only a graph keeps it. */
-        bool captured;
-        if (!standin_queue_again(b->stream, batch_ready, batch_again, b, batch_drop, &captured))
-            standin_nccl_die("a stream that is none");
-        pthread_mutex_lock(&standin_nccl_lock);
-        if (captured) b->captured = true, b->comm->captured++;
-        pthread_mutex_unlock(&standin_nccl_lock);
+    }
+    while (batches) {
+        batch *b = batches;
+        batches = b->next;
+        b->next = b->comm->waiting;
+        b->comm->waiting = b;
+        standin_nccl_enqueue(b->comm);
     }
 }
 
@@ -142,14 +160,18 @@ ncclResult_t ncclGroupStart(void) {
     return ncclSuccess;
 }
 
-/* The calls of a group that fails in its end are not made. */
-static void forget(void) {
-    while (batches) {
-        batch *b = batches;
-        batches = b->next;
+/* Calls that are not made: those of a group that fails in its end, and of a communicator that is aborted before. */
+static void forget(batch **list) {
+    while (*list) {
+        batch *b = *list;
+        *list = b->next;
         b->launched = true;
         batch_drop(b);
     }
+}
+
+void standin_nccl_forget(ncclComm_t comm) {
+    forget(&comm->waiting);
 }
 
 bool standin_nccl_abort_later(ncclComm_t comm) {
@@ -174,7 +196,7 @@ ncclResult_t ncclGroupEnd(void) {
     if (--depth > 0) return failed ? result : ncclSuccess;
     end_aborts();
     if (failed) {
-        forget();
+        forget(&batches);
         return result;
     }
     bool any = batches != NULL;
@@ -241,7 +263,7 @@ static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream,
     while (b && (b->comm != comm || b->stream != stream)) b = b->next;
     if (!b) {
         b = calloc(1, sizeof *b);
-        *b = (batch){.comm = comm, .stream = stream, .next = batches};
+        *b = (batch){.comm = comm, .stream = stream, .captures = standin_is_captured(stream), .next = batches};
         comm->uses++;
         batches = b;
     }

@@ -33,6 +33,7 @@ typedef struct batch {
     cudaStream_t stream;
     part *first, *last;
     bool launched;
+    bool captures; /* its stream was captured at the call */
     bool captured; /* in a graph, whose launches have copies */
     struct batch *next;
 } batch;
@@ -63,6 +64,8 @@ struct ncclComm {
     int gpu;
     uint64_t calls, splits; /* so far */
     int busy, asked;        /* looks until the call under way is done; those since then */
+    int due;                /* what is left of busy when the call is queued */
+    batch *waiting;         /* to be queued then */
     bool splitting, aborted, finalizing, closed;
     int captured;          /* batches in graphs that live: the communicator cannot end before them */
     ncclComm_t next_abort; /* of a group */
@@ -89,6 +92,13 @@ void standin_nccl_release(ncclComm_t comm);
 void standin_nccl_reclaim(ncclComm_t comm);
 /* Inside of ncclGroupStart, on this thread: it is aborted with the others of the group. */
 bool standin_nccl_abort_later(ncclComm_t comm);
+
+/* --- nccl_calls.c ------------------------------------------------------------------------------------------------ */
+
+/* Queues the communicator's calls that are due. Called without the lock. */
+void standin_nccl_enqueue(ncclComm_t comm);
+/* Drops those that are not queued. */
+void standin_nccl_forget(ncclComm_t comm);
 
 /* --- nccl_data.c -------------------------------------------------------------------------------------------------- */
 

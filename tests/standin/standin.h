@@ -2,9 +2,10 @@
  *
  * "Device memory" is host memory that the host's own code cannot access: it is accessible only while queued work runs
  * (standin_protect). Other processes map it by a handle, as with CUDA IPC. Work queued on a stream runs at once, or,
- * with standin_lazy, as late as CUDA allows: when the host waits. Calls are counted by name, and the n-th can be made
- * to fail. Every object has to be released. A misuse that CUDA would not report (memory that is not the device's, a
- * copy past its end, a stream of another GPU in a call of NCCL) ends the program with a message. */
+ * with standin_lazy, as late as CUDA allows, when the host waits (with TSHARD_TEST_SEED any time before). Calls are
+ * counted by name, and the n-th can be made to fail. Every object has to be released. A misuse that CUDA would not
+ * report (memory that is not the device's, a copy past its end, a stream of another GPU in a call of NCCL) ends the
+ * program with a message. */
 #ifndef STANDIN_H
 #define STANDIN_H
 
@@ -65,9 +66,12 @@ void standin_tick(double ms);
 void standin_progress(void);
 /* Waits for all streams of a GPU; false: they have not come to an end within some seconds. */
 bool standin_wait_idle(int gpu);
-/* This thread's GPU, and whether a stream is one of such a GPU. */
+/* This thread's GPU; whether a stream is one of such a GPU, or captured. */
 int standin_current(void);
 bool standin_stream_is_of(cudaStream_t stream, int gpu);
+bool standin_is_captured(cudaStream_t stream);
+/* A number below `limit` that TSHARD_TEST_SEED and the calls before decide; 0 without a seed. */
+uint32_t standin_choose(uint32_t limit);
 /* Runs before a launch of this kernel: the first launch waits for the GPU, unless CUDA's setting was to load all
  * kernels at its start. The process dies where that wait never ends. */
 void standin_load(const char *kernel);

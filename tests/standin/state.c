@@ -26,6 +26,23 @@ static pid_t process; /* that CUDA has begun in */
 static int broken;    /* 0, or what every call returns */
 static _Thread_local cudaError_t last_error;
 
+static uint64_t random_state;
+
+uint32_t standin_choose(uint32_t limit) {
+    static const char *text;
+    if (!text) text = getenv("TSHARD_TEST_SEED") ? getenv("TSHARD_TEST_SEED") : "0";
+    uint64_t seed = strtoull(text, NULL, 10);
+    if (seed == 0) return 0;
+    standin_enter();
+    if (random_state == 0) random_state = seed * 0x9E3779B97F4A7C15u | 1;
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    uint32_t drawn = (uint32_t)((random_state >> 32) * limit >> 32);
+    standin_leave();
+    return drawn;
+}
+
 static void make_lock(void) {
     pthread_mutexattr_t kind;
     pthread_mutexattr_init(&kind);

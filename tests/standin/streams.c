@@ -129,6 +129,18 @@ static void append(operation **first, operation **last, operation *op) {
 
 static uint64_t numbers; /* of operations */
 
+/* With a seed the GPU also comes to some stream before the host waits. */
+static void run_some(void) {
+    if (standin_choose(4) != 3) return;
+    uint32_t first = standin_choose(STANDIN_STREAMS);
+    for (uint32_t i = 0; i < STANDIN_STREAMS; i++) {
+        struct CUstream_st *stream = standin_streams[(first + i) % STANDIN_STREAMS];
+        if (!stream || !stream->first) continue;
+        advance(stream);
+        return;
+    }
+}
+
 void standin_stream_queue(struct CUstream_st *stream, const operation *what) {
     operation *op = malloc(sizeof *op);
     *op = *what;
@@ -137,7 +149,10 @@ void standin_stream_queue(struct CUstream_st *stream, const operation *what) {
     if (op->wait) op->wait->uses++;
     if (op->reach) op->reach->uses++;
     append(&stream->first, &stream->last, op);
-    if (!lazy) advance(stream);
+    if (lazy)
+        run_some();
+    else
+        advance(stream);
 }
 
 static bool queue_or_capture(cudaStream_t stream, const operation *op, void *(*again)(void *data), bool *captured) {
@@ -206,6 +221,10 @@ bool standin_wait_idle(int gpu) {
 
 bool standin_stream_is_of(cudaStream_t stream, int gpu) {
     return standin_stream(stream)->gpu == gpu;
+}
+
+bool standin_is_captured(cudaStream_t stream) {
+    return standin_stream(stream)->capture != NULL;
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
