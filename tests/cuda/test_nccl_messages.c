@@ -370,6 +370,54 @@ Test(nccl_messages, the_deadline) {
     }
 }
 
+/* Rank 1 waits for its message to be matched, before its part of what rank 0 has started. */
+static void send_before_sums(tshi_rank *r, int sums) {
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3), *y = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_work *message = NULL, **works = calloc((size_t)sums, sizeof(tsh_work *));
+    float got[3] = {0};
+    tsh_tensor_fill(x, r->rank);
+    if (r->rank == 0) tshi_check_ok(r, tsh_recv_async(group, x, 1, &message));
+    if (r->rank == 1) {
+        nap(50000);
+        tshi_check_ok(r, tsh_send(group, x, 0));
+    }
+    for (int i = 0; i < sums; i++) tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &works[i]));
+    if (message) tshi_check_ok(r, tsh_work_wait(message));
+    for (int i = 0; i < sums; i++) {
+        if (works[i]) tshi_check_ok(r, tsh_work_wait(works[i]));
+        tsh_work_release(works[i]);
+    }
+    tshi_check_ok(r, tsh_tensor_read(x, got, 3));
+    tshi_check(r, got[2] == 1, "%g, not 1", (double)got[2]);
+    tsh_work_release(message);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+    free(works);
+}
+
+static void beside_a_new_communicator(tshi_rank *r, void *arg) {
+    (void)arg;
+    r->world->timeout = 20;
+    tsh_world_fail(r->world, "again");
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    send_before_sums(r, 1);
+}
+
+Test(nccl_messages, progress_while_a_started_call_makes_its_communicator) {
+    run_ranks(2, false, beside_a_new_communicator, NULL);
+}
+
+static void beside_a_full_queue(tshi_rank *r, void *arg) {
+    (void)arg;
+    r->world->timeout = 20;
+    send_before_sums(r, TSHI_NCCL_AHEAD + 3);
+}
+
+Test(nccl_messages, progress_while_a_started_call_waits_for_room) {
+    run_ranks(2, false, beside_a_full_queue, NULL);
+}
+
 /* One fails, with messages of both at every stage; after recovering they have a way again. */
 static void told(tshi_rank *r, void *arg) {
     (void)arg;

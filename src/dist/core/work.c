@@ -81,30 +81,36 @@ static void begin_event(tsh_work *work) {
     work->event = tshi_traced_call(work->group, &work->call, work->number, !work->counts);
 }
 
-/* Let the backend do what it can. */
-static void advance(tsh_work *work) {
+static void start(tsh_work *work) {
     tsh_group *group = work->group;
     const tshi_group_ops *ops = group->ops;
-    if (!work->started) {
-        work->started = true;
-        if (group->world->device->trace && !work->event) begin_event(work);
-        if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->message);
-        if (tshi_call_is_staged(group, &work->call)) tshi_stage_open(group, &work->call, &work->stage);
-        tsh_status status = ops->start ? ops->start(work) : ops->run(group, &work->call);
-        if (!ops->start || status != TSH_OK) tshi_work_end(work, status);
-    }
-    if (!work->done) ops->progress(work);
+    work->started = true;
+    if (group->world->device->trace && !work->event) begin_event(work);
+    if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->message);
+    if (tshi_call_is_staged(group, &work->call)) tshi_stage_open(group, &work->call, &work->stage);
+    tsh_status status = ops->start ? ops->start(work) : ops->run(group, &work->call);
+    if (!ops->start || status != TSH_OK) tshi_work_end(work, status);
 }
 
-/* A backend that waits in there advances other works, but not the one that is half done. */
+/* Lets the backend do what it can. The lists of works are being walked: a backend that waits in there advances none. */
 static void step(tsh_work *work) {
     tsh_world *world = work->group->world;
     tsh_memory_purpose before = tshi_device_purpose(world->host, TSH_MEMORY_COMMUNICATION);
     bool moving = world->moving;
     world->moving = true;
-    advance(work);
+    if (!work->started) start(work);
+    if (!work->done) work->group->ops->progress(work);
     world->moving = moving;
     world->host->purpose = before;
+}
+
+/* Starts a work that no list has yet, so that a backend which waits in there, for a communicator or for room in its
+ * queue, advances all works before it: peers may wait for their messages. */
+static void start_in_order(tsh_work *work) {
+    tsh_device *host = work->group->world->host;
+    tsh_memory_purpose before = tshi_device_purpose(host, TSH_MEMORY_COMMUNICATION);
+    start(work);
+    host->purpose = before;
 }
 
 /* The record has the call where it was made, not where it has ended. A blocking message has no counts of its own. */
@@ -190,12 +196,12 @@ void tshi_work_enqueue(tsh_work *work) {
         move_messages(group);
         return;
     }
+    if (group->ops->in_order) start_in_order(work);
     if (group->queue_end)
         group->queue_end->next = work;
     else
         group->queue = work;
     group->queue_end = work;
-    if (group->ops->in_order) step(work);
     move_queue(group);
 }
 
