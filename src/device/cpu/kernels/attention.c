@@ -16,7 +16,8 @@
 #define MOST_KEYS      128
 #define ROWS_OF_BLOCK  64
 #define ROWS_AT_ONCE   512
-#define ROWS_AHEAD     32
+#define ROWS_AHEAD     8
+#define CACHED_AHEAD   32
 #define FEW_QUERIES    32 /* the heads that share keys pass them together */
 
 #define ROW_PART       128 /* elements that are converted at a time */
@@ -124,6 +125,14 @@ static int64_t statistic_of_row(const tshi_attention *a, const attention_rows *r
 static int64_t row_element(const tshi_attention *a, const attention_rows *rows, int64_t r) {
     int64_t head = (rows->batch + a->batch_start) * a->heads_whole + a->head_start + head_of_row(a, rows, r);
     return (head * a->queries + (rows->first + r) % a->queries) * a->keys;
+}
+
+/* The n elements at `at` are asked for before their turn: a head's rows lie apart, which the CPU does not foresee. They
+ * may lie behind the tensor's end. */
+TSHI_INLINE void ask_for(tsh_dtype stored, const void *tensor, int64_t at, int64_t n) {
+    const int64_t size = (int64_t)tsh_dtype_size(stored);
+    const uintptr_t first = (uintptr_t)tensor + (uintptr_t)(at * size);
+    for (int64_t byte = 0; byte < n * size; byte += 64) __builtin_prefetch((const void *)(first + (uintptr_t)byte));
 }
 
 /* Cosines and sines of the angles of pairs [first, first + n) at a position. */
