@@ -169,7 +169,9 @@ two_ranks() {
 
 sanitizer() {
     have compute-sanitizer || omit "there is no compute-sanitizer"
-    compute-sanitizer --tool "$1" --error-exitcode 9 --target-processes all "${@:2}"
+    local cache=0
+    [ "$1" != racecheck ] || cache=1
+    TSHARD_CUDA_CACHE=$cache compute-sanitizer --tool "$1" --error-exitcode 9 --target-processes all "${@:2}"
 }
 
 sanitize_kernels() {

@@ -96,6 +96,9 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
              "world. 0: to tshard's own kernels"},
     [TSHI_SETTING_CUDA_IPC] = {"TSHARD_CUDA_IPC", TSHI_SWITCH, .initial = "1",
                                .text = "0: `local` copies a GPU's tensors through the host's memory"},
+    [TSHI_SETTING_CUDA_CACHE] = {"TSHARD_CUDA_CACHE", TSHI_SWITCH, .initial = "1",
+                                 .text = "0: each tensor is an allocation of its own, so that a memory checker such as "
+                                         "compute-sanitizer sees accesses past its end: for debugging, slow"},
     [TSHI_SETTING_CUDA_MANAGED] =
         {"TSHARD_CUDA_MANAGED", TSHI_SWITCH, .initial = "0",
          .text = "1: GPU memory that the host may read, and a wait after every kernel: for debugging"},

@@ -30,6 +30,7 @@ typedef enum tshi_setting_id {
     TSHI_SETTING_CUDA_TUNE,
     TSHI_SETTING_CUDNN,
     TSHI_SETTING_CUDA_IPC,
+    TSHI_SETTING_CUDA_CACHE,
     TSHI_SETTING_CUDA_MANAGED,
     TSHI_SETTING_COUNT
 } tshi_setting_id;

@@ -1,4 +1,5 @@
 /* The CUDA device's memory: its cache, and copies. */
+#include "cuda/dies.h"
 #include "cuda/standin_device.h"
 
 TestSuite(cuda_memory, .timeout = 120);
@@ -59,6 +60,41 @@ Test(cuda_memory, any_order_of_allocating_and_freeing) {
         device->ops->memory.release(device, small);
     }
     cr_assert_eq(standin_calls("cudaMalloc"), mallocs);
+    close_device(device);
+}
+
+static void zero(size_t bytes, bool cached) {
+    setenv("TSHARD_CUDA_CACHE", cached ? "1" : "0", 1);
+    tsh_device *device = open_device();
+    device->ops->copy.zero(device, bytes, get(device, 1000));
+    tshi_device_destroy(device);
+}
+
+static void zero_a_block(void) {
+    zero(1000, false);
+}
+
+static void zero_two(void) {
+    zero(1100, false);
+}
+
+static void zero_two_of_a_slab(void) {
+    zero(1100, true);
+}
+
+Test(cuda_memory, without_a_cache_each_block_ends_in_memory_of_its_own) {
+    expect_end("a block", zero_a_block, NULL);
+    expect_end("more than a block", zero_two, "past the end");
+    expect_end("more than a block of a slab", zero_two_of_a_slab, NULL);
+}
+
+Test(cuda_memory, without_a_cache_idle_blocks_are_freed) {
+    setenv("TSHARD_CUDA_CACHE", "0", 1);
+    tsh_device *device = open_device();
+    uint64_t mallocs = standin_calls("cudaMalloc"), frees = standin_calls("cudaFree");
+    for (int i = 0; i < 5; i++) device->ops->memory.release(device, get(device, 1000));
+    cr_expect_eq(standin_calls("cudaMalloc") - mallocs, 5);
+    cr_expect_eq(standin_calls("cudaFree") - frees, 4);
     close_device(device);
 }
 

@@ -269,6 +269,27 @@ Test(nccl, one_call_ends_a_step_on_every_rank) {
     for (int ranks = 2; ranks <= 4; ranks++) run_ranks(ranks, false, loops, all);
 }
 
+/* A communicator that finds too little memory on its GPU. */
+static void no_room(tshi_rank *r, void *arg) {
+    tsh_group *world = tsh_world_group(r->world), *group = NULL;
+    size_t there = 0, total = 0;
+    (void)arg;
+    tshi_check_ok(r, tsh_barrier(world));
+    if (r->rank == 0 && cudaMemGetInfo(&there, &total) == cudaSuccess) standin_memory(total - there + 4096);
+    tshi_check_ok(r, tsh_barrier(world));
+    tsh_status status = tsh_group_create(r->world, (const int[]){1, 0}, 2, &group);
+    tshi_check(r, status != TSH_OK && !group, "a group without memory: status %d", (int)status);
+    tshi_check(r, strstr(tsh_error_message(), "NCCL") != NULL, "%s", tsh_error_message());
+    standin_memory((size_t)4 << 30);
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    if (tshi_check_ok(r, tsh_group_create(r->world, (const int[]){1, 0}, 2, &group))) sums(r, group);
+    tsh_group_destroy(group);
+}
+
+Test(nccl, a_group_that_finds_no_memory) {
+    run_ranks(2, false, no_room, NULL);
+}
+
 static void wrong(tshi_rank *r, void *arg) {
     bool checked = arg != NULL;
     tsh_group *group = tsh_world_group(r->world);

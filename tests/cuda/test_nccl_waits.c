@@ -63,7 +63,8 @@ static void trims(tshi_rank *r, void *arg) {
 Test(nccl_waits, memory_is_freed_after_a_watched_wait) {
     _Atomic bool over = false;
     begin(2, false);
-    standin_memory((size_t)300 << 20);
+    standin_memory((size_t)260 << 20);
+    setenv("TSHARD_NCCL_SYMMETRIC", "0", 1);
     const tshi_test_options options = {.ranks = 2, .threads = true};
     cr_assert_str_empty(tshi_test_run_with(&options, trims, &over, NULL, NULL));
     expect_nothing_left("a world");

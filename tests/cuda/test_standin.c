@@ -279,6 +279,98 @@ Test(cuda_standin, objects_belong_to_a_gpu) {
     cr_expect_eq(cudaGetLastError(), cudaSuccess);
 }
 
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+typedef struct touched {
+    volatile char *at;
+    int gpu;
+    bool writes;
+} touched;
+
+/* As a kernel of that GPU. */
+static void touch(void *data) {
+    const touched *a = data;
+    standin_reach(a->gpu);
+    if (a->writes)
+        *a->at = 1;
+    else
+        (void)*a->at;
+    standin_reach(-1);
+}
+
+/* Work of GPU 0 on 1000 bytes of `of`, so far behind their beginning; then they are freed. */
+static void touch_memory(int of, ptrdiff_t offset, bool writes, bool enabled) {
+    void *memory = NULL;
+    start(2);
+    standin_protect(true);
+    cudaSetDevice(of);
+    cudaMalloc(&memory, 1000);
+    cudaSetDevice(0);
+    if (enabled) cudaDeviceEnablePeerAccess(1, 0);
+    touched a = {(char *)memory + offset, 0, writes};
+    cudaStream_t stream = NULL;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    standin_queue(stream, NULL, touch, &a, NULL);
+    cudaStreamSynchronize(stream);
+    cudaFree(memory);
+}
+
+static void read_inside(void) {
+    touch_memory(0, 999, false, false);
+}
+
+static void read_past(void) {
+    touch_memory(0, 1024, false, false);
+}
+
+static void write_past(void) {
+    touch_memory(0, 1000, true, false);
+}
+
+static void read_peer(void) {
+    touch_memory(1, 0, false, true);
+}
+
+static void read_stranger(void) {
+    touch_memory(1, 0, false, false);
+}
+
+Test(cuda_standin, kernels_stay_in_their_memory) {
+    expect_end("a read of the last byte", read_inside, NULL);
+    expect_end("a read past the end", read_past, "past the end");
+    expect_end("a write past the end", write_past, "behind the end of an allocation was written");
+    expect_end("a read of a peer's memory", read_peer, NULL);
+    expect_end("a read of another GPU's memory", read_stranger, "by who has none");
+}
+
+Test(cuda_standin, each_gpu_has_its_own_memory) {
+    void *memory = NULL, *other = NULL;
+    size_t there = 0, total = 0;
+    start(2);
+    standin_memory(1 << 20);
+    cr_assert_eq(cudaMalloc(&memory, 1 << 20), cudaSuccess);
+    cr_expect_eq(cudaMalloc(&other, 4096), cudaErrorMemoryAllocation);
+    cr_assert_eq(cudaMemGetInfo(&there, &total), cudaSuccess);
+    cr_expect(there == 0 && total == 1 << 20);
+    cudaSetDevice(1);
+    cr_assert_eq(cudaMemGetInfo(&there, &total), cudaSuccess);
+    cr_expect_eq(there, 1 << 20);
+    cr_expect_eq(cudaMalloc(&other, 4096), cudaSuccess);
+}
+
+Test(cuda_standin, a_handle_is_that_of_the_allocation) {
+    char *memory = NULL;
+    cudaIpcMemHandle_t whole, part;
+    start(1);
+    cr_assert_eq(cudaMalloc((void **)&memory, 4096), cudaSuccess);
+    cr_assert_eq(cudaIpcGetMemHandle(&whole, memory), cudaSuccess);
+    cr_assert_eq(cudaIpcGetMemHandle(&part, memory + 100), cudaSuccess);
+    cr_expect_eq(memcmp(&whole, &part, sizeof whole), 0);
+    void *mapped = NULL;
+    cr_expect_eq(cudaIpcOpenMemHandle(&mapped, whole, cudaIpcMemLazyEnablePeerAccess), cudaErrorInvalidResourceHandle,
+                 "in the process that made it");
+}
+
 static void allocate(void) {
     void *memory = NULL;
     if (cudaMalloc(&memory, 64) != cudaErrorInitializationError) _exit(1);

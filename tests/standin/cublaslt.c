@@ -290,6 +290,7 @@ typedef struct product {
     char *workspace;
     size_t workspace_bytes;
     algorithm how;
+    int gpu;
 } product;
 
 static tsh_dtype dtype_of(int32_t type) {
@@ -373,6 +374,7 @@ static void sum_rows_of_output(const product *p) {
 
 static void run(void *data) {
     const product *p = data;
+    standin_reach(p->gpu);
     int64_t k = p->d.transpose[0] != CUBLAS_OP_N ? p->a.rows : p->a.cols;
     memset(p->workspace, 0x5a, 64);
     memset(p->workspace + p->workspace_bytes - 64, 0x5a, 64);
@@ -380,6 +382,7 @@ static void run(void *data) {
         for (int64_t i = 0; i < p->c.rows; i++) one(p, i, j, k);
     if (p->d.epilogue == CUBLASLT_EPILOGUE_BGRADB) sum_columns_of_b(p, k);
     if (p->d.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) sum_rows_of_output(p);
+    standin_reach(-1);
     runs[p->how.number]++;
     standin_tick(milliseconds[p->how.number]);
 }
@@ -412,11 +415,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaq
                    .to = to,
                    .workspace = workspace,
                    .workspace_bytes = workspace_bytes,
-                   .how = *chosen};
+                   .how = *chosen,
+                   .gpu = handle ? *(const int *)handle : -1};
     if (!handle || c != to || c_layout != to_layout) die("a product of another kind");
     if (chosen->sum != sum_of(d, &p->a, &p->b, &p->c)) die("an algorithm that was chosen for another product");
-    int gpu = *(const int *)handle;
-    if (gpu != standin_current() || !standin_stream_is_of(stream, gpu)) die("a handle of another GPU");
+    if (p->gpu != standin_current() || !standin_stream_is_of(stream, p->gpu)) die("a handle of another GPU");
     if (workspace_bytes < chosen->workspace) die("too small a workspace");
     if ((uintptr_t)workspace % 256 != 0) die("a workspace that is not aligned");
     if (chosen->number == 3) die("an algorithm that cannot run");

@@ -38,6 +38,7 @@ typedef struct run {
     standin_cudnn_graph graph;
     char *workspace;
     int64_t bytes;
+    int gpu;
 } run;
 
 static uint64_t runs[3];
@@ -411,8 +412,10 @@ static void pass(standin_cudnn_tensor *t, void *pointer) {
 
 static void compute(void *data) {
     const run *r = data;
+    standin_reach(r->gpu);
     memset(r->workspace, 0x5a, (size_t)r->bytes);
     standin_cudnn_compute(&r->graph);
+    standin_reach(-1);
     runs[standin_cudnn_kind_of(&r->graph)]++;
 }
 
@@ -430,7 +433,8 @@ int cudnnBackendExecute(void *h, void *p, void *pack) {
     run *r = malloc(sizeof *r);
     *r = (run){.graph = *d->graph,
                .workspace = *(void *const *)wanted(v, TSHI_CUDNN_PACK_WORKSPACE, NULL),
-               .bytes = workspace_of(d->graph)};
+               .bytes = workspace_of(d->graph),
+               .gpu = of->gpu};
     for (int64_t i = 0; i < ids; i++) {
         int t = 0;
         while (t < r->graph.tensor_count && r->graph.tensors[t].id != id[i]) t++;

@@ -5,16 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_GPUS 16
-
 static int gpus = 1;
 static bool peers = true;
-static bool enabled[MOST_GPUS][MOST_GPUS];
+static bool enabled[STANDIN_GPUS][STANDIN_GPUS];
 static size_t total_memory = (size_t)4 << 30;
 static _Thread_local int current;
 
 void standin_gpus(int count) {
-    if (count > MOST_GPUS) standin_die("too many GPUs");
+    if (count > STANDIN_GPUS) standin_die("too many GPUs");
     gpus = count;
 }
 
@@ -43,6 +41,10 @@ static bool is_gpu(int device) {
 
 bool standin_can_reach(int from, int to) {
     return from == to || peers;
+}
+
+bool standin_has_access(int from, int to) {
+    return from == to || enabled[from][to];
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
@@ -98,7 +100,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 
 static struct {
     char name[64];
-    bool on[MOST_GPUS];
+    bool on[STANDIN_GPUS];
 } kernels[MOST_KERNELS];
 
 static bool is_new(const char *name) {

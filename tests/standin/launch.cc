@@ -166,6 +166,7 @@ void run_block(bool descending) {
 struct launch_data {
     const char *what;
     unsigned blocks, threads;
+    int gpu;
     std::function<void()> body;
 };
 
@@ -178,12 +179,14 @@ void run(void *data) {
     blockDim = {l->threads, 1, 1};
     gridDim = {l->blocks, 1, 1};
     tshi::standin_accesses_launch(l->what);
+    standin_reach(l->gpu);
     unsigned first = tshi::standin_seed() ? tshi::standin_draw(l->blocks) : 0;
     for (unsigned b = 0; b < l->blocks; b++) {
         blockIdx = {(first + b) % l->blocks, 0, 0};
         threadIdx = {0, 0, 0};
         run_block(b % 2 == 1);
     }
+    standin_reach(-1);
     tshi::standin_accesses_launch(nullptr);
 }
 
@@ -228,7 +231,7 @@ void standin_launch(cudaStream_t stream, const char *what, unsigned blocks, unsi
         abort();
     }
     standin_load(what);
-    launch_data *data = new launch_data{what, blocks, threads, thread};
+    launch_data *data = new launch_data{what, blocks, threads, standin_current(), thread};
     if (standin_capture(stream, run, data, drop)) return;
     run(data);
     drop(data);

@@ -7,6 +7,7 @@
 #include "standin/runtime.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,11 +24,23 @@ struct standin_users {
 
 static bool protect;
 static int opened;
-static size_t total_used;
+static _Atomic size_t used[STANDIN_GPUS]; /* bytes of each GPU */
 static uint64_t pieces;
 static standin_piece *memories;
 
 /* --- closed to the host ------------------------------------------------------------------------------------------- */
+
+/* A piece ends where the page behind it begins, but for what keeps it aligned. The bytes between are checked when it is
+ * freed, and the page is closed to all. */
+#define ALIGNMENT ((size_t)256)
+
+static size_t units(size_t size, size_t unit) {
+    return (size + unit - 1) / unit * unit;
+}
+
+static char *start_of(const standin_piece *m) {
+    return m->base - (units(m->size, PAGE) - units(m->size, ALIGNMENT));
+}
 
 static bool is_guarded(const standin_piece *piece) {
     return piece->kind == STANDIN_DEVICE || piece->kind == STANDIN_MAPPED || piece->kind == STANDIN_NCCL;
@@ -35,7 +48,20 @@ static bool is_guarded(const standin_piece *piece) {
 
 static void guard(int access) {
     for (standin_piece *m = memories; m; m = m->next)
-        if (is_guarded(m)) mprotect(m->base, m->size, access);
+        if (is_guarded(m)) mprotect(start_of(m), units(m->size, PAGE), access);
+}
+
+static bool reaches(int gpu, const standin_piece *m) {
+    return m->kind == STANDIN_MAPPED ? m->openers >> gpu & 1 : standin_has_access(gpu, m->handle.gpu);
+}
+
+void standin_reach(int gpu) {
+    for (standin_piece *m = memories; m && protect && opened > 0; m = m->next) {
+        bool closed = is_guarded(m) && gpu >= 0 && !reaches(gpu, m);
+        if (closed == m->closed) continue;
+        mprotect(start_of(m), units(m->size, PAGE), closed ? PROT_NONE : PROT_READ | PROT_WRITE);
+        m->closed = closed;
+    }
 }
 
 void standin_open(void) {
@@ -74,20 +100,59 @@ void standin_check_memory(const void *pointer, size_t bytes) {
     }
 }
 
+/* --- accesses that a GPU would report ----------------------------------------------------------------------------- */
+
+static void explain(int number, siginfo_t *about, void *context) {
+    uintptr_t at = (uintptr_t)about->si_addr;
+    (void)number;
+    (void)context;
+    for (const standin_piece *m = memories; m; m = m->next) {
+        uintptr_t first = (uintptr_t)start_of(m), end = (uintptr_t)m->base + m->size;
+        if (at - first >= units(m->size, PAGE) + PAGE) continue;
+        fprintf(stderr, "CUDA stand-in: %p, %lld bytes behind the begin of %zu bytes of GPU %d: ", about->si_addr,
+                (long long)(at - (uintptr_t)m->base), m->size, m->handle.gpu);
+        standin_die(at < end ? "an access by who has none" : "an access past the end of an allocation");
+    }
+    signal(SIGSEGV, SIG_DFL); /* the access comes again */
+}
+
+static void watch(void) {
+    struct sigaction action = {.sa_sigaction = explain, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSEGV, &action, NULL);
+}
+
 /* --- allocating and freeing --------------------------------------------------------------------------------------- */
 
 /* Maps the piece's file (-1: plain memory), and of a file the list of users. */
 static void map(standin_piece *m, int file) {
     int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-    m->base = mmap(NULL, m->size, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, file, 0);
-    if (m->base == MAP_FAILED) standin_die("no memory");
+    size_t room = units(m->size, PAGE);
+    char *start = mmap(NULL, room + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) standin_die("no memory");
+    start = mmap(start, room, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE | MAP_FIXED, file, 0);
+    if (start == MAP_FAILED) standin_die("no memory");
+    m->base = start + (room - units(m->size, ALIGNMENT));
     if (file < 0) return;
-    m->users = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, (off_t)m->size);
+    m->users = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, (off_t)room);
     if (m->users == MAP_FAILED) standin_die("no memory");
 }
 
+#define UNWRITTEN 0xff /* NaNs: memory that was never written holds no zeros */
+
+static void fill(const standin_piece *m) {
+    size_t room = units(m->size, PAGE);
+    memset(start_of(m), UNWRITTEN, room < 65536 ? room : 65536);
+    memset(m->base + m->size, UNWRITTEN, units(m->size, ALIGNMENT) - m->size);
+}
+
+static void check_end(const standin_piece *m) {
+    mprotect(start_of(m), units(m->size, PAGE), PROT_READ | PROT_WRITE); /* in no list any more */
+    for (size_t i = m->size; i < units(m->size, ALIGNMENT); i++)
+        if ((unsigned char)m->base[i] != UNWRITTEN) standin_die("memory behind the end of an allocation was written");
+}
+
 static void unmap(standin_piece *m) {
-    munmap(m->base, m->size);
+    munmap(start_of(m), units(m->size, PAGE) + PAGE);
     if (m->users) munmap(m->users, PAGE);
     free(m);
 }
@@ -95,7 +160,7 @@ static void unmap(standin_piece *m) {
 static void enlist(standin_piece *m) {
     m->next = memories;
     memories = m;
-    if (is_guarded(m) && protect && opened == 0) mprotect(m->base, m->size, PROT_NONE);
+    if (is_guarded(m) && protect && opened == 0) mprotect(start_of(m), units(m->size, PAGE), PROT_NONE);
 }
 
 static standin_piece *take_out(const void *pointer) {
@@ -108,7 +173,7 @@ static standin_piece *take_out(const void *pointer) {
 
 static int make_file(size_t size) {
     int file = memfd_create("gpu", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, (off_t)(size + PAGE)) != 0) standin_die("no memory file");
+    if (file < 0 || ftruncate(file, (off_t)(units(size, PAGE) + PAGE)) != 0) standin_die("no memory file");
     return file;
 }
 
@@ -116,25 +181,34 @@ static const char *kind_name(standin_kind kind) {
     return kind == STANDIN_PINNED ? "pinned allocation" : kind == STANDIN_NCCL ? "NCCL allocation" : "allocation";
 }
 
+bool standin_charge(int gpu, size_t bytes) {
+    size_t total = standin_total_memory(), before = atomic_fetch_add(&used[gpu], bytes);
+    bool fits = before <= total && bytes <= total - before;
+    if (!fits) standin_discharge(gpu, bytes);
+    return fits;
+}
+
+void standin_discharge(int gpu, size_t bytes) {
+    atomic_fetch_sub(&used[gpu], bytes);
+}
+
 cudaError_t standin_take(const char *name, standin_kind kind, size_t size, void **out) {
     cudaError_t error;
     *out = NULL;
     if (standin_fails(name, cudaErrorMemoryAllocation, &error)) return error;
     if (standin_unsafe(&error)) return error;
-    standin_enter();
-    size_t total = standin_total_memory();
-    if (kind != STANDIN_PINNED && (total_used > total || size > total - total_used)) {
-        standin_leave();
+    if (size == 0) standin_die("an allocation of nothing");
+    if (kind != STANDIN_PINNED && (size > SIZE_MAX / 2 || !standin_charge(standin_current(), units(size, PAGE))))
         return standin_note(cudaErrorMemoryAllocation);
-    }
+    standin_enter();
+    if (pieces == 0) watch();
     standin_piece *m = malloc(sizeof *m);
-    *m = (standin_piece){.size = (size + PAGE - 1) / PAGE * PAGE, .kind = kind};
+    *m = (standin_piece){.size = size, .kind = kind};
     m->handle = (standin_handle){++pieces, m->size, getpid(), -1, standin_current()};
     if (kind == STANDIN_DEVICE) m->handle.file = make_file(m->size);
     map(m, m->handle.file);
-    memset(m->base, 0xff, m->size < 65536 ? m->size : 65536); /* NaNs: memory that was never written holds no zeros */
+    fill(m);
     enlist(m);
-    if (kind != STANDIN_PINNED) total_used += m->size;
     *out = m->base;
     standin_count(kind_name(kind), 1);
     standin_leave();
@@ -173,7 +247,8 @@ cudaError_t standin_give(const char *name, standin_kind kind, void *pointer) {
         standin_die("freeing what was not allocated so");
     }
     check_users(m);
-    if (kind != STANDIN_PINNED) total_used -= m->size;
+    check_end(m);
+    if (kind != STANDIN_PINNED) standin_discharge(m->handle.gpu, units(m->size, PAGE));
     if (m->kind == STANDIN_DEVICE) close(m->handle.file);
     unmap(m);
     standin_count(kind_name(kind), -1);
@@ -211,7 +286,8 @@ cudaError_t cudaMemGetInfo(size_t *there, size_t *total) {
     cudaError_t error;
     if (standin_fails("cudaMemGetInfo", cudaErrorUnknown, &error)) return error;
     *total = standin_total_memory();
-    *there = *total > total_used ? *total - total_used : 0;
+    size_t taken = used[standin_current()];
+    *there = *total > taken ? *total - taken : 0;
     return cudaSuccess;
 }
 
@@ -223,7 +299,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *pointer) {
     if (standin_unsafe(&error)) return error;
     standin_enter();
     const standin_piece *m = standin_memory_at(pointer);
-    bool can = m && m->kind == STANDIN_DEVICE && m->base == pointer;
+    bool can = m && m->kind == STANDIN_DEVICE; /* the handle is that of the whole allocation */
     if (can) {
         memset(out, 0, sizeof *out);
         memcpy(out, &m->handle, sizeof m->handle);
@@ -277,6 +353,7 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t opaque, unsigned
     standin_piece *m = mapped_before(&handle);
     if (!m) m = map_handle(&handle);
     if (m) m->opened++;
+    if (m) m->openers |= 1u << standin_current();
     if (m) *out = m->base;
     standin_leave();
     return m ? cudaSuccess : standin_note(cudaErrorMapBufferObjectFailed);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define COMM_BYTES ((size_t)1 << 20) /* that NCCL allocates when the ranks of a communicator come together */
+
 pthread_mutex_t standin_nccl_lock = PTHREAD_MUTEX_INITIALIZER;
 static clique *cliques;
 static split *splits;
@@ -77,6 +79,7 @@ static void comm_close(ncclComm_t comm) {
         if (comms[i] == comm) comms[i] = NULL;
     if (comm->closed) standin_nccl_die("a communicator is given back twice");
     comm->closed = true;
+    if (comm->charged) standin_discharge(comm->gpu, COMM_BYTES);
     standin_nccl_release(comm);
 }
 
@@ -96,6 +99,8 @@ static bool refuses(const clique *c, ncclComm_t comm) {
 }
 
 static void join(ncclComm_t comm, clique *c, int rank) {
+    comm->charged = standin_charge(comm->gpu, COMM_BYTES);
+    if (!comm->charged) comm->error = ncclUnhandledCudaError;
     if (refuses(c, comm)) comm->error = ncclInvalidUsage;
     comm->clique = c;
     comm->rank = rank;

@@ -67,6 +67,7 @@ struct ncclComm {
     int due;                /* what is left of busy when the call is queued */
     batch *waiting;         /* to be queued then */
     bool splitting, aborted, finalizing, closed;
+    bool charged;          /* it has its memory */
     int captured;          /* batches in graphs that live: the communicator cannot end before them */
     ncclComm_t next_abort; /* of a group */
     ncclResult_t error;

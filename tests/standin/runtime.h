@@ -40,7 +40,9 @@ typedef struct standin_piece {
     standin_kind kind;
     standin_handle handle;       /* DEVICE and MAPPED */
     struct standin_users *users; /* processes that have it mapped; in the file, behind the memory */
-    int opened;                  /* MAPPED: times that it was opened and not closed */
+    int opened;                  /* MAPPED: times that it was opened and not closed, */
+    unsigned openers;            /* and by which GPUs */
+    bool closed;                 /* to the kernel that runs */
     struct standin_piece *next;
 } standin_piece;
 
@@ -53,7 +55,11 @@ void standin_check_memory(const void *pointer, size_t bytes);
 
 /* --- gpu.c -------------------------------------------------------------------------------------------------------- */
 
+#define STANDIN_GPUS 16
+
 bool standin_can_reach(int from, int to);
+/* The first has been given access to the second's memory. */
+bool standin_has_access(int from, int to);
 size_t standin_total_memory(void);
 
 /* --- streams.c ---------------------------------------------------------------------------------------------------- */

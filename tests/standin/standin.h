@@ -80,6 +80,11 @@ int standin_gpu_of(const void *pointer);
 /* Around work that may touch device memory, outside of what is queued. */
 void standin_open(void);
 void standin_close(void);
+/* Within: for work of this GPU's kernels only what they reach is open. -1: all of it again. */
+void standin_reach(int gpu);
+/* Memory of a GPU that is nobody's pointer; false: there is too little. */
+bool standin_charge(int gpu, size_t bytes);
+void standin_discharge(int gpu, size_t bytes);
 
 #ifdef __cplusplus
 }
