@@ -167,19 +167,12 @@ static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *los
 
 /* --- the engine --------------------------------------------------------------------------------------------------- */
 
-/* The gradient that a caller hands over has memory, and dtype, shape and layouts of the loss's own gradient. */
-static bool is_gradient_of(const tsh_tensor *gradient, const tsh_tensor *loss) {
-    tsh_layout layout[TSH_MAX_AXES];
-    tshi_gradient_layout(loss, layout);
-    return gradient->dtype == loss->dtype && gradient->storage && gradient->mesh == loss->mesh &&
-           tshi_shapes_equal(&gradient->shape, &loss->shape) &&
-           tshi_layouts_equal(loss->mesh->axes, gradient->layout, layout);
-}
-
 static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {
     tsh_device *device = loss->mesh->device;
     char a[160], b[160];
-    if (gradient && !is_gradient_of(gradient, loss)) {
+    bool fits =
+        !gradient || (gradient->storage && gradient->dtype == loss->dtype && tshi_gradient_fits(loss, gradient));
+    if (!fits) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE,
                        "backward: the gradient is %s, the loss %s: the same shape and layouts wanted (REPLICATED for "
                        "PARTIAL)",
@@ -242,7 +235,8 @@ static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
     return TSH_OK;
 }
 
-/* Counts the calls up to the loss's that may add to each gradient, or sets all counts to zero. */
+/* Counts the calls up to the loss's that may add to each gradient, or sets all counts to zero, as a backward that ends
+ * well leaves them. */
 static void count_uses(tsh_tape *tape, int last, bool count) {
     for (int n = 0; n <= last; n++) {
         const tsh_call *node = &tape->nodes[n];
@@ -286,7 +280,6 @@ static tsh_status backward_from(tsh_tape *tape, tsh_tensor *loss, const tsh_back
     if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
     if (status != TSH_OK) return status;
     int last = loss->gradient->node;
-    count_uses(tape, last, false);
     count_uses(tape, last, true);
     status = tape->sink ? run_with_sink(tape, loss) : run_nodes(tape, loss);
     if (status != TSH_OK) {

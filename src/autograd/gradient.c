@@ -87,19 +87,26 @@ tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out) {
     return tshi_gradient_new_as(x, tshi_gradient_dtype(x), out);
 }
 
+bool tshi_gradient_fits(const tsh_tensor *x, const tsh_tensor *tensor) {
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_gradient_layout(x, layout);
+    return tensor->mesh == x->mesh && tshi_shapes_equal(&tensor->shape, &x->shape) &&
+           tshi_layouts_equal(x->mesh->axes, tensor->layout, layout);
+}
+
 tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out) {
     tsh_layout layout[TSH_MAX_AXES];
     tshi_gradient_layout(x, layout);
     return tshi_tensor_view(values, &x->shape, layout, 0, out);
 }
 
-/* An adopted gradient shares its memory: before it is written, x's gradient moves to memory of its own, with its
- * elements unless they are stale. */
+/* An adopted gradient shares its memory, or is the same tensor: before it is written, x's gradient moves to memory of its
+ * own, with its elements unless they are stale. A leaf's is never adopted: other references to it are the program's. */
 static tsh_status make_writable(const tsh_tensor *x) {
     tshi_gradient *g = x->gradient;
     tsh_tensor *old = g->value, *fresh = NULL;
     tsh_device *device = x->mesh->device;
-    if (old && old->storage->references == 1) return TSH_OK;
+    if (old && old->storage->references == 1 && (!x->computed || old->references == 1)) return TSH_OK;
     tsh_status status = tshi_gradient_new(x, &fresh);
     if (status != TSH_OK) return status;
     g->stale = !old || g->stale;
@@ -210,11 +217,12 @@ tsh_status tshi_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient) {
     bool first = !g->value || g->stale;
     /* A leaf's gradient outlives the step, in memory of its own. */
     if (first && x->computed && !goes_to_sink(x) && gradient->dtype == tshi_gradient_dtype(x)) {
-        tsh_tensor *view;
-        tsh_status status = tshi_gradient_view(x, gradient, &view);
+        bool passed_on = gradient == tsh_call_grad_out(call) && tshi_gradient_fits(x, gradient);
+        tsh_tensor *adopted = passed_on ? tshi_tensor_retain(gradient) : NULL;
+        tsh_status status = passed_on ? TSH_OK : tshi_gradient_view(x, gradient, &adopted);
         if (status != TSH_OK) return status;
         tshi_tensor_release(g->value);
-        g->value = view;
+        g->value = adopted;
         g->stale = false;
         return TSH_OK;
     }

@@ -90,6 +90,8 @@ static inline tsh_dtype tshi_gradient_computed_in(const tsh_tensor *x) {
 tsh_status tshi_gradient_set_wide(tsh_tensor *leaf, bool wide);
 /* A gradient of x: memory of its own, not zeroed. */
 tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out);
+/* The mesh, the shape and the layouts of the tensor are those of a gradient of x. */
+bool tshi_gradient_fits(const tsh_tensor *x, const tsh_tensor *tensor);
 /* A gradient of x in the memory of `values`. */
 tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out);
 /* tshi_gradient_new of another dtype. */

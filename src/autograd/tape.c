@@ -54,7 +54,9 @@ void tshi_node_clear(tsh_call *node) {
 }
 
 static void free_step(tsh_tape *tape) {
-    for (int i = 0; i < tape->node_count; i++) tshi_node_clear(&tape->nodes[i]);
+    for (int i = 0; i < tape->node_count; i++) {
+        if (!tape->nodes[i].used) tshi_node_clear(&tape->nodes[i]);
+    }
     tape->node_count = tape->segment_count = 0;
     for (int i = 0; i < tape->owned_count; i++) {
         tshi_gradient_end_step(tape->owned[i]);

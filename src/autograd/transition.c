@@ -65,7 +65,7 @@ static tsh_layout of_gradient(tsh_layout layout) {
 static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_work **work, tsh_tensor **out) {
     tsh_tensor *dy = tsh_call_grad_out(call);
     const tsh_tensor *x = call->in[0];
-    bool last_use = dy->storage->references == 1 && !call->out->gradient->retained;
+    bool last_use = tshi_tensor_sole_owner(dy) && !call->out->gradient->retained;
     bool share = !move->run || (move->in_place && last_use);
     tsh_status status = share ? tshi_tensor_view(dy, &x->shape, x->layout, 0, out)
                               : tshi_tensor_new(x->mesh, dy->dtype, &x->shape, x->layout, out);

@@ -36,7 +36,9 @@ static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) 
 /* --- elements ----------------------------------------------------------------------------------------------------- */
 
 static bool is_repeated(const tsh_tensor *x, const tsh_tensor *out) {
-    return memcmp(x->shape.local, out->shape.local, sizeof(int64_t) * (size_t)out->shape.ndim) != 0;
+    int d = 0;
+    while (d < out->shape.ndim && x->shape.local[d] == out->shape.local[d]) d++;
+    return d < out->shape.ndim;
 }
 
 /* z = f(x, y), of the shape of `like`; y has that shape, or is repeated; so has or is x. */
