@@ -98,7 +98,7 @@ case $scenario in
     blame)
         for SEED in ${SEEDS:-1 2 3 4}; do
             export SEED
-            TEST_DEADLINE=0.6 launch "$copy" blame > "$folder/out" 2>&1
+            TEST_DEADLINE=2 launch "$copy" blame > "$folder/out" 2>&1
             [ $? = 124 ] && code=1
             echo "seed $SEED"
             cat "$folder/out"
