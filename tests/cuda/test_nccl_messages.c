@@ -427,11 +427,14 @@ static void told(tshi_rank *r, void *arg) {
         tsh_work *works[2] = {NULL, NULL};
         put(x, r->rank + round);
         tshi_check_ok(r, tsh_send_async(group, x, 1 - r->rank, &works[0]));
-        tshi_check_ok(r, tsh_recv(group, y, 1 - r->rank, NULL));
+        tsh_status first = tsh_recv(group, y, 1 - r->rank, NULL);
+        /* Rank 1 has the message of rank 0, and may fail before rank 0 has seen the end of its own. */
+        bool knows = r->rank == 0 && first == TSH_ERR_PEER;
+        tshi_check_status(r, first, knows ? TSH_ERR_PEER : TSH_OK, knows ? "enough of it" : "");
         if (r->rank == 1) {
             tshi_check_ok(r, tsh_recv_async(group, y, 0, &works[1]));
             tsh_world_fail(r->world, "enough of it");
-        } else {
+        } else if (!knows) {
             tshi_check_status(r, tsh_recv(group, y, 1, NULL), TSH_ERR_PEER, "enough of it");
         }
         tsh_work_release(works[0]);
