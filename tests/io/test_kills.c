@@ -11,7 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { KILLS = 200, RANKS = 2, MOST_STEPS = 1000, LONGEST_US = 60000 };
+enum { KILLS = 200, RANKS = 2, MOST_STEPS = 1000, LEAST_US = 1000, MOST_US = 4000000 };
 
 static const char *folder;
 
@@ -35,7 +35,7 @@ static void save_until_killed(tshi_rank *r, void *arg) {
     tsh_status status = TSH_OK;
     tshi_test_model_make(r, 0, &m);
     if (r->rank == a->victim) {
-        const struct itimerval timer = {.it_value = {.tv_usec = a->delay}};
+        const struct itimerval timer = {.it_value = {.tv_sec = a->delay / 1000000, .tv_usec = a->delay % 1000000}};
         signal(SIGALRM, die);
         setitimer(ITIMER_REAL, &timer, NULL);
     }
@@ -75,12 +75,12 @@ Test(kills, the_newest_whole_checkpoint_loads, .timeout = 800) {
     tshi_outcome outcomes[RANKS];
     int64_t *confirmed = tshi_test_shared(sizeof *confirmed), newest = 0;
     int saved = 0, lost = 0;
+    long longest = 60000; /* follows the time that a save takes here: some kills come before the first, some after */
     *confirmed = -1;
     folder = tshi_test_folder(0);
     for (unsigned seed = 1; seed <= KILLS; seed++) {
         srand(seed);
-        attempt a = {
-            .seed = seed, .victim = rand() % RANKS, .delay = 1 + rand() % LONGEST_US, .background = rand() % 2};
+        attempt a = {.seed = seed, .victim = rand() % RANKS, .delay = 1 + rand() % longest, .background = rand() % 2};
         a.first = newest + 1;
         a.confirmed = confirmed;
         tshi_test_run_with(&(tshi_test_options){.ranks = RANKS}, save_until_killed, &a, outcomes, NULL);
@@ -89,6 +89,8 @@ Test(kills, the_newest_whole_checkpoint_loads, .timeout = 800) {
         int64_t step = check_newest(&a);
         saved += step > newest;
         lost += step <= newest;
+        longest = step > newest ? longest - longest / 4 : longest + longest / 3;
+        longest = longest < LEAST_US ? LEAST_US : longest > MOST_US ? MOST_US : longest;
         if (step > newest) newest = step;
     }
     cr_log_info("%d kills came after a save, %d before the first was whole", saved, lost);
