@@ -26,8 +26,8 @@ if(TSHARD_SANITIZE OR NOT TSHARD_CLONES_WORK)
     target_compile_definitions(tshard_flags INTERFACE TSHARD_NO_CLONES)
 endif()
 
-# GCC clears and copies what is larger than a few words by string instructions, which take some 30 cycles to start: as long
-# as the rest of a small function.
+# GCC clears and copies what is larger than a few words by string instructions, which start slowly: vectors are faster for
+# the engine's small structs.
 include(CheckCCompilerFlag)
 set(TSHARD_CLEARING "")
 set(clearing vector_loop:512:noalign,libcall:-1:noalign)
@@ -36,9 +36,10 @@ if(TSHARD_CLEARS_BY_VECTORS)
     set(TSHARD_CLEARING -mmemset-strategy=${clearing} -mmemcpy-strategy=${clearing})
 endif()
 
-# GCC links units that were compiled for it into one object (CMakeLists.txt). A sanitizer's reports would name wrong files.
+# GCC links units that were compiled for it into one object (CMakeLists.txt). Builds for a debugger or a sanitizer keep
+# their units.
 set(TSHARD_LINKS_UNITS OFF)
-if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND NOT TSHARD_SANITIZE)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND NOT TSHARD_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
     set(TSHARD_UNIT_FLAGS -flto=auto -r -flinker-output=nolto-rel)
     list(JOIN TSHARD_UNIT_FLAGS " " CMAKE_REQUIRED_FLAGS)
     check_c_source_compiles("int main(void) { return 0; }" TSHARD_LINKS_UNITS_WORK)

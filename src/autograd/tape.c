@@ -53,6 +53,7 @@ void tshi_node_clear(tsh_call *node) {
     memset(node, 0, sizeof *node);
 }
 
+/* Calls that a backward has used are clear already. */
 static void free_step(tsh_tape *tape) {
     for (int i = 0; i < tape->node_count; i++) {
         if (!tape->nodes[i].used) tshi_node_clear(&tape->nodes[i]);

@@ -83,9 +83,7 @@ static tsh_status make_report(tshi_cuda_device *cuda) {
 
 static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
     tsh_status status = tshi_setting_switch(TSHI_SETTING_CUDA_MANAGED, &cuda->managed);
-    bool cached = true;
-    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CUDA_CACHE, &cached);
-    cuda->uncached = !cached;
+    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CUDA_CACHE, &cuda->cached);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CUDA_IPC, &cuda->ipc);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_TF32, &cuda->tf32);
     if (status == TSH_OK) status = choose_gpu(local_rank, &cuda->ordinal);

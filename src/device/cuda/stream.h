@@ -16,7 +16,7 @@ extern "C" {
 typedef struct tshi_cuda_device {
     tsh_device base;
     int ordinal, processors; /* of the GPU; its multiprocessors */
-    bool uncached;           /* TSHARD_CUDA_CACHE=0: every block is an allocation of CUDA's */
+    bool cached;             /* TSHARD_CUDA_CACHE; without it every block is an allocation of CUDA's */
     bool managed;            /* TSHARD_CUDA_MANAGED=1: memory that the host may read, and every launch waited for */
     cudaStream_t compute;
     /* Streams of communication run beside `compute`; the first exists always, each other one once a group takes it. */

@@ -87,7 +87,7 @@ static tsh_status add_slab(tshi_cuda_device *cuda, tshi_slabs *slabs, size_t siz
     tshi_cuda_memory *memory = cuda->memory;
     size_t least = size < SMALL_BYTES ? SMALL_SLAB_BYTES : LARGE_SLAB_BYTES;
     size_t exact = tshi_units(size, SLAB_UNIT), wanted = exact < least ? least : exact;
-    if (cuda->uncached) wanted = exact = size;
+    if (!cuda->cached) wanted = exact = size;
     void *base = NULL;
     cudaError_t error = get_slab(cuda, wanted, &base);
     if (error == cudaErrorMemoryAllocation && (trim(cuda) || exact < wanted)) {
@@ -111,7 +111,7 @@ static tsh_status add_slab(tshi_cuda_device *cuda, tshi_slabs *slabs, size_t siz
 static tshi_slab_block *take_block(tshi_cuda_device *cuda, size_t size) {
     tshi_cuda_memory *memory = cuda->memory;
     tshi_slabs *slabs = size < SMALL_BYTES ? &memory->active->small : &memory->active->large;
-    bool failed = false, fresh = cuda->uncached && !cuda->capturing;
+    bool failed = false, fresh = !cuda->cached && !cuda->capturing;
     if (fresh) trim(cuda);
     tshi_slab_block *block = fresh ? NULL : tshi_slabs_alloc(slabs, &memory->index, size, &failed);
     if (block || failed) return block;
@@ -130,7 +130,7 @@ void *tshi_cuda_alloc(tsh_device *device, size_t size) {
         no_room(tshi_cuda(device), size, cudaErrorMemoryAllocation);
         return NULL;
     }
-    size_t unit = tshi_cuda(device)->uncached ? TSHI_BLOCK_UNIT : BLOCK_UNIT;
+    size_t unit = tshi_cuda(device)->cached ? BLOCK_UNIT : TSHI_BLOCK_UNIT;
     tshi_slab_block *block = take_block(tshi_cuda(device), tshi_units(size, unit));
     return block ? buffer_in(device, block, size) : NULL;
 }
