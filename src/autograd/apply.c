@@ -32,10 +32,16 @@ static tsh_status resolve_dim(tsh_call *call) {
     return TSH_OK;
 }
 
-/* The layouts of an output with these, as the call wants it. */
-static tsh_status wanted_output(const tsh_call *call, const tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
-    if (!call->want || call->want->axis < 0) return TSH_OK;
+/* The call wants an output in other layouts than its rows give it. */
+static bool wants_output(const tsh_call *call) {
+    return call->want && call->want->axis >= 0;
+}
+
+/* The layouts of the rows' output, as the call wants it. */
+static tsh_status wanted_output(const tsh_call *call, const tsh_shape *shape, const tshi_rule_rows *rows,
+                                tsh_layout layout[TSH_MAX_AXES]) {
     tsh_shape wanted = *shape;
+    memcpy(layout, rows->out, sizeof rows->out);
     layout[call->want->axis] = call->want->out;
     return tshi_shape_settle(call->in[0]->mesh, call->want->axis, &wanted, layout);
 }
@@ -51,8 +57,7 @@ static tsh_tensor *run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, 
         if (!call->in[i]) return NULL;
     }
     tsh_tensor *y = tshi_call_run(call, dtype, shape, rows->out, call->op->views ? call->in[0] : NULL);
-    bool moves = y && call->want && call->want->axis >= 0;
-    return moves ? tshi_bring(call->tape, call->op->name, y, out, true) : y;
+    return y && wants_output(call) ? tshi_bring(call->tape, call->op->name, y, out, true) : y;
 }
 
 tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
@@ -60,11 +65,12 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
     tsh_dtype dtype = TSH_FLOAT32;
     tsh_shape shape = {0};
     tshi_rule_rows rows;
-    tsh_layout out[TSH_MAX_AXES];
-    memset(rows.out, 0, sizeof rows.out); /* also of axes that the mesh lacks */
+    tsh_layout wanted[TSH_MAX_AXES];
+    const tsh_layout *out = rows.out;
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
     call.tape = tape;
     call.in = tshi_tape_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
+    call.in_step = true;
     bool casts = false;
     for (int i = 0; call.in && i < call.inputs; i++) {
         call.in[i] = tshi_gradient_stand_in(call.in[i]);
@@ -75,8 +81,10 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
     if (status == TSH_OK) status = tshi_call_shape(&call, &dtype, &shape);
     if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);
     if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, rows.out);
-    memcpy(out, rows.out, sizeof out);
-    if (status == TSH_OK) status = wanted_output(&call, &shape, out);
+    if (status == TSH_OK && wants_output(&call)) {
+        status = wanted_output(&call, &shape, &rows, wanted);
+        out = wanted;
+    }
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
     return tape->world->deterministic && tshi_whole_wanted(&call, &rows)
                ? tshi_whole_run(&call, dtype, &shape, &rows, out)

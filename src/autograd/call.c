@@ -30,7 +30,9 @@ static tsh_status record(tsh_call *call) {
     call->versions = tshi_call_versions(call);
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
                                   tape->node_count + 1, sizeof *tape->nodes);
-    tsh_tensor **in = status == TSH_OK ? tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
+    tsh_tensor **in = status != TSH_OK ? NULL
+                      : call->in_step  ? call->in
+                                       : tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in);
     void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
     if (in && tshi_op_is_custom(call->op)) call->op = tshi_tape_copy(tape, call->op, 1, sizeof *call->op);
     tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
@@ -85,9 +87,13 @@ void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before) {
     device->purpose = before;
 }
 
+/* The tensor has memory of its own, or backward has freed it. */
+static inline bool is_there(const tsh_tensor *t) {
+    return !t->storage || (t->storage->data && !t->storage->lender);
+}
+
 static tsh_status use(const tsh_call *call, const tsh_tensor *t) {
     tsh_tape *tape = call->tape;
-    if (!t || !t->storage || (t->storage->data && !t->storage->lender)) return TSH_OK;
     if (t->storage->lender) return t->storage->lender->use(t->storage->lender, tape->generation, tape->uses);
     return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
 }
@@ -96,8 +102,12 @@ tsh_status tshi_call_use(const tsh_call *call, bool backward) {
     tsh_status status = TSH_OK;
     bool inputs = !backward || !call->op->reads_no_input;
     call->tape->uses++;
-    for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) status = use(call, call->in[i]);
-    for (int i = 0; backward && i < TSH_CALL_SLOTS && status == TSH_OK; i++) status = use(call, call->saved[i]);
+    for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) {
+        if (!is_there(call->in[i])) status = use(call, call->in[i]);
+    }
+    for (int i = 0; backward && i < TSH_CALL_SLOTS && status == TSH_OK; i++) {
+        if (call->saved[i] && !is_there(call->saved[i])) status = use(call, call->saved[i]);
+    }
     return status;
 }
 

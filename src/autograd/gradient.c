@@ -88,10 +88,12 @@ tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out) {
 }
 
 bool tshi_gradient_fits(const tsh_tensor *x, const tsh_tensor *tensor) {
-    tsh_layout layout[TSH_MAX_AXES];
-    tshi_gradient_layout(x, layout);
-    return tensor->mesh == x->mesh && tshi_shapes_equal(&tensor->shape, &x->shape) &&
-           tshi_layouts_equal(x->mesh->axes, tensor->layout, layout);
+    bool fits = tensor->mesh == x->mesh && tshi_shapes_equal(&tensor->shape, &x->shape);
+    for (int a = 0; fits && a < x->mesh->axes; a++) {
+        const tsh_layout *l = &x->layout[a];
+        fits = tshi_layout_equal(tensor->layout[a], l->kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : *l);
+    }
+    return fits;
 }
 
 tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out) {

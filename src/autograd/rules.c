@@ -4,8 +4,26 @@
 
 #include <string.h>
 
+/* Sets of patterns, a bit each. */
+#define BIT(p) (1u << (p))
+enum {
+    BINDING = BIT(TSH_AS_BATCH) | BIT(TSH_AS_STACK) | BIT(TSH_AS_ANY) | BIT(TSH_AS_OTHER),
+    WHOLE = BIT(TSH_AS_R) | BIT(TSH_AS_P) | BIT(TSH_HAS_P) | BIT(TSH_AS_L) | BIT(TSH_AS_COPY)
+};
+
 static bool binds(tsh_pattern p) {
-    return p == TSH_AS_BATCH || p == TSH_AS_STACK || p == TSH_AS_ANY || p == TSH_AS_OTHER;
+    return BIT(p) & BINDING;
+}
+
+static bool is_split(tsh_pattern p) {
+    return !(BIT(p) & (WHOLE | BIT(TSH_ROW_END)));
+}
+
+/* Those of the row's inputs. */
+static unsigned patterns_of(const tsh_rule *row) {
+    unsigned set = 0;
+    for (int k = 0; k < TSH_ROW_INPUTS; k++) set |= BIT(row->in[k]);
+    return set;
 }
 
 static tsh_pattern input_pattern(const tsh_rule *row, int i) {
@@ -16,10 +34,15 @@ static tsh_pattern input_pattern(const tsh_rule *row, int i) {
 }
 
 static bool row_binds(const tsh_rule *row) {
-    for (int k = 0; k < 4; k++) {
-        if (binds(row->in[k])) return true;
-    }
-    return false;
+    return patterns_of(row) & BINDING;
+}
+
+static bool row_splits(const tsh_rule *row) {
+    return patterns_of(row) & ~(WHOLE | BIT(TSH_ROW_END));
+}
+
+static bool row_has(const tsh_rule *row, tsh_pattern p) {
+    return patterns_of(row) & BIT(p);
 }
 
 /* SHARD(d), in the units of `bound`. */
@@ -60,10 +83,6 @@ static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *bound, int
         out->sharing = TSH_SHARED_OWN;
     }
     return fits && d >= 0 && d < ndim;
-}
-
-static bool is_split(tsh_pattern p) {
-    return p != TSH_ROW_END && p != TSH_AS_R && p != TSH_AS_P && p != TSH_HAS_P && p != TSH_AS_L && p != TSH_AS_COPY;
 }
 
 /* Units and blocks are parts of the tensor's dim. */
@@ -212,20 +231,6 @@ static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout
     c.split = split_of(call, &c, axis);
     c.bytes += open_sum_bytes(call, &c, axis, out);
     if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
-}
-
-static bool row_splits(const tsh_rule *row) {
-    for (int k = 0; k < 4; k++) {
-        if (is_split(row->in[k])) return true;
-    }
-    return false;
-}
-
-static bool row_has(const tsh_rule *row, tsh_pattern p) {
-    for (int k = 0; k < 4; k++) {
-        if (row->in[k] == p) return true;
-    }
-    return false;
 }
 
 /* Ranks that share units may use them in a row that passes each item on by itself: not in one that reduces the dim, which

@@ -201,28 +201,39 @@ tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) 
     return tshi_failure_report(&own);
 }
 
+static bool is_of_other_step(const tsh_tape *tape, const tsh_tensor *t) {
+    return t->computed && tshi_tape_node(tape, t) < 0;
+}
+
+/* Says what is wrong with input i, if anything is. The inputs before it can be taken. */
+static void check_input(tsh_tape *tape, const char *what, int i, tsh_tensor *const *tensors) {
+    const tsh_tensor *t = tensors[i];
+    if (!t || !t->storage) {
+        char which[32];
+        snprintf(which, sizeof which, "input %d", i);
+        tshi_tape_fail_with(tape, tshi_tensor_check(t, what, which));
+    } else if (is_of_other_step(tape, t)) {
+        tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
+    } else if (t->mesh != tensors[0]->mesh) {
+        char a[TSHI_LINE], b[TSHI_LINE];
+        tshi_tape_fail(tape, TSH_ERR_ARGUMENT,
+                       "%s: input 0 is on mesh %s, input %d on mesh %s (tsh_redistribute moves a tensor to another "
+                       "mesh)",
+                       what, tshi_mesh_name(tensors[0]->mesh, a, sizeof a), i, tshi_mesh_name(t->mesh, b, sizeof b));
+    } else if (t->mesh->world != tape->world) {
+        tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d belongs to another world than the tape", what, i);
+    }
+}
+
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
     if (!tape) tshi_tape_missing(what);
     if (!tape || !tshi_tape_goes_on(tape) || tshi_tape_is_inside(tape, what)) return false;
     tsh_status thread = tshi_world_check_thread(tape->world, what);
     if (thread != TSH_OK) tshi_tape_fail_with(tape, thread);
     for (int i = 0; i < count && tape->status == TSH_OK; i++) {
-        if (!tensors[i] || !tensors[i]->storage) {
-            char which[32];
-            snprintf(which, sizeof which, "input %d", i);
-            tshi_tape_fail_with(tape, tshi_tensor_check(tensors[i], what, which));
-        } else if (tensors[i]->computed && tshi_tape_node(tape, tensors[i]) < 0) {
-            tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
-        } else if (tensors[i]->mesh != tensors[0]->mesh) {
-            char a[TSHI_LINE], b[TSHI_LINE];
-            tshi_tape_fail(tape, TSH_ERR_ARGUMENT,
-                           "%s: input 0 is on mesh %s, input %d on mesh %s (tsh_redistribute moves a tensor to another "
-                           "mesh)",
-                           what, tshi_mesh_name(tensors[0]->mesh, a, sizeof a), i,
-                           tshi_mesh_name(tensors[i]->mesh, b, sizeof b));
-        } else if (tensors[i]->mesh->world != tape->world) {
-            tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d belongs to another world than the tape", what, i);
-        }
+        const tsh_tensor *t = tensors[i];
+        bool fits = t && t->storage && t->mesh == tensors[0]->mesh && t->mesh->world == tape->world;
+        if (!fits || is_of_other_step(tape, t)) check_input(tape, what, i, tensors);
     }
     return tape->status == TSH_OK;
 }

@@ -83,8 +83,8 @@ void tsh_device_reset_peak(tsh_device *device) {
 }
 
 tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const char *what) {
-    char names[128] = "";
     if (tshi_device_computes(device, dtype)) return TSH_OK;
+    char names[128] = "";
     for (int i = 0; i < TSH_DTYPE_COUNT; i++) {
         if (!tshi_device_computes(device, (tsh_dtype)i)) continue;
         const char *before = device->ops->computes >> i == 1 ? " and " : ", ";

@@ -275,7 +275,7 @@ static bool is_replicated(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_
 
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     if (is_replicated(mesh, layout)) {
-        tshi_layouts_normalize(mesh->axes, layout);
+        for (int a = 0; a < mesh->axes; a++) layout[a] = TSH_REPLICATED;
         for (int d = 0; d < shape->ndim; d++) shape->local[d] = tshi_mesh_has_me(mesh) ? shape->global[d] : 0;
         return TSH_OK;
     }
@@ -304,7 +304,9 @@ tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tsh_shape *shape, t
 }
 
 bool tshi_shapes_equal(const tsh_shape *a, const tsh_shape *b) {
-    return a->ndim == b->ndim && memcmp(a->global, b->global, sizeof *a->global * (size_t)a->ndim) == 0;
+    int d = 0;
+    while (d < a->ndim && a->global[d] == b->global[d]) d++;
+    return a->ndim == b->ndim && d == a->ndim;
 }
 
 int64_t tshi_shape_numel(const tsh_shape *shape) {

@@ -32,7 +32,7 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     tensor->shape = *shape;
     tensor->numel = numel;
     tensor->mesh = mesh;
-    memcpy(tensor->layout, layout, sizeof tensor->layout);
+    for (int a = 0; a < mesh->axes; a++) tensor->layout[a] = layout[a];
     return tensor;
 }
 
@@ -230,8 +230,7 @@ static void empty(tsh_tensor *tensor) {
     tensor->held = 0;
 }
 
-void tshi_tensor_release(tsh_tensor *tensor) {
-    if (!tensor || --tensor->references > 0) return;
+void tshi_tensor_end(tsh_tensor *tensor) {
     if (tensor->references < 0) {
         tensor->references = 0; /* the program has released it where it must not: it is free already */
         return;
