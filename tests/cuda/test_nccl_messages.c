@@ -581,8 +581,3 @@ static void to_all(tshi_rank *r, void *arg) {
 Test(nccl_messages, of_few_ranks_fit_the_queues) {
     run_ranks(4, false, to_all, NULL);
 }
-
-Test(nccl_messages, the_log_says_that_streams_share_queues) {
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
-    run_ranks(3, false, to_all, "its GPU has 10 streams, but 8 queues");
-}

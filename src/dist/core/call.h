@@ -6,7 +6,7 @@
 #include "tshard/dist.h"
 
 /* Bytes that travel in place of a message's elements when another backend moves the data. */
-#define TSHI_TICKET 128
+#define TSHI_TICKET 144
 
 typedef struct tshi_call {
     tsh_collective op;

@@ -261,13 +261,14 @@ tsh_status tshi_nccl_recover(tsh_world *world) {
     abort_all(world);
     cudaError_t error = tshi_cuda_communication_wait(device);
     for (const tshi_nccl_link *link = nccl->links; link && error == cudaSuccess; link = link->next) {
-        error = cudaStreamSynchronize(link->stream);
+        if (link->stream) error = cudaStreamSynchronize(link->stream);
     }
     if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
     if (device->failed != TSH_OK && !strcmp(device->message, nccl->words)) device->failed = TSH_OK;
     tsh_status status = world->control->recover(world);
     if (status != TSH_OK) return status;
     tshi_nccl_links_close(world, NULL);
+    tshi_nccl_shared_close(world);
     nccl->failed = TSH_OK;
-    return TSH_OK;
+    return nccl->shared.group ? tshi_nccl_comm_create(nccl->shared.group, TSH_OK) : TSH_OK;
 }

@@ -115,6 +115,7 @@ tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_
     if (status == TSH_OK) status = world->control->open(parent->control, ranks, n, control);
     /* Without a communicator, after a recovery, each makes its own when it is first used. */
     if (status == TSH_OK && parent->state) status = comm_split(parent, group);
+    if (status == TSH_OK && group) tshi_nccl_warn_of_streams(world);
     return status;
 }
 
@@ -188,6 +189,7 @@ void tshi_nccl_group_close(tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     ncclComm_t comm;
     tshi_nccl_links_close(world, group);
+    if (group == nccl->shared.group) tshi_nccl_shared_close(world);
     tshi_nccl_flush_all(world);
     nccl->done = nccl->queued;
     comm = group->state; /* it may have been aborted meanwhile */
@@ -197,5 +199,6 @@ void tshi_nccl_group_close(tsh_group *group) {
         comm_keep(world, comm);
     else if (comm)
         comm_leave(world, comm);
+    if (group == nccl->shared.group) nccl->shared.group = NULL;
     if (group->control != group) tshi_group_free(group->control);
 }

@@ -61,14 +61,20 @@ typedef struct tshi_nccl_tail {
     double ready_since;       /* when the host first saw that it could run; 0: not yet */
 } tshi_nccl_tail;
 
+/* OWN: the link has a communicator and a stream. OFFERED: the sender has made them, and its peer has not said yet whether
+ * its GPU has room too. SHARED: it has none; its messages take the shared link (shared.c). */
+typedef enum tshi_nccl_way { TSHI_OWN, TSHI_OFFERED, TSHI_SHARED } tshi_nccl_way;
+
 /* The link of a group's messages from one rank to another, on either: a communicator of the two, made when their first
  * message is matched with its receive, and a stream of its own. A message is queued there when both sides have matched
  * it, behind the kernels that were queued when the call was made: so any order of calls ends that would end with
- * messages that the host moves (link.c says why links share neither). */
+ * messages that the host moves (link.c says why links share neither). Where the GPU has too few queues for all links,
+ * those that come last have neither. */
 typedef struct tshi_nccl_link {
     tsh_group *group;
     int peer;
     bool sends;
+    tshi_nccl_way way;
     ncclUniqueId id; /* the sender's; it is sent with every match */
     ncclComm_t comm; /* of sender and receiver, in this order */
     bool ready;      /* the communicator can be used */
@@ -82,10 +88,23 @@ typedef struct tshi_nccl_link {
 /* A message under way. ENQUEUEING: NCCL has been called and has not queued it yet. */
 typedef enum tshi_nccl_stage { TSHI_UNMATCHED, TSHI_MATCHED, TSHI_ENQUEUEING, TSHI_QUEUED } tshi_nccl_stage;
 
+/* What is known of a message of a shared link: whether this rank has told its peer, or heard from it. */
+typedef enum tshi_nccl_turn { TSHI_NOT_YET, TSHI_TOLD, TSHI_HEARD, TSHI_AGREED } tshi_nccl_turn;
+
+/* What a sender's call says to its receive. */
+typedef struct tshi_nccl_ticket {
+    ncclUniqueId id;
+    uint64_t number; /* of the sender's messages */
+    uint32_t offers; /* the link is OFFERED or OWN */
+} tshi_nccl_ticket;
+
 typedef struct tshi_nccl_message {
     tshi_nccl_stage stage;
+    tshi_nccl_turn turn;
+    int peer, sender;          /* ranks of the world, once it is matched */
+    uint64_t ticketed;         /* the ticket's number */
     tsh_work *letter;          /* of the control group, until it is matched */
-    void *ticket;              /* of world->host: the link's id */
+    void *ticket;              /* TSHI_TICKET bytes of world->host: a tshi_nccl_ticket */
     cudaEvent_t before, after; /* the work queued when the call was made; the message */
     uint64_t number;
     double matched;       /* the time of that */
@@ -99,6 +118,18 @@ typedef struct tshi_nccl_kept {
     ncclComm_t comm;
     struct tshi_nccl_kept *next;
 } tshi_nccl_kept;
+
+typedef struct tshi_nccl_letter tshi_nccl_letter;
+
+/* The shared link of this rank. */
+typedef struct tshi_nccl_shared {
+    tsh_group *group;     /* all ranks: its communicator moves the messages, its control group notes about them. NULL:
+                                * the GPUs have queues for a link to and from each rank of the world */
+    tshi_nccl_link *link; /* in the list of links; NULL before the first message */
+    tshi_nccl_letter *receive; /* of the next note; NULL before the first message */
+    tshi_nccl_letter *sent;
+    uint64_t tickets;
+} tshi_nccl_shared;
 
 #define TSHI_NCCL_AHEAD 128
 
@@ -114,7 +145,9 @@ typedef struct tshi_nccl {
      * which are not counted. */
     uint64_t queued, done;
     tshi_nccl_tail calls[TSHI_NCCL_AHEAD + 1];
-    tshi_nccl_link *links;       /* of all groups */
+    int queues;            /* of the GPU that has the fewest */
+    tshi_nccl_link *links; /* of all groups */
+    tshi_nccl_shared shared;
     bool crowded;                /* the log has said that they are too many for the GPU's queues */
     tshi_nccl_message *messages; /* that are free */
     void *arena;                 /* symmetric memory, or NULL */
@@ -228,12 +261,37 @@ bool tshi_nccl_symmetric(const tsh_group *group);
 
 /* --- link.c: the ways of messages --------------------------------------------------------------------------------- */
 
-/* The group's link to or from `peer`, made if there is none. */
-tsh_status tshi_nccl_link_get(tsh_group *group, int peer, bool sends, tshi_nccl_link **out);
+/* Queues of this process's GPU. */
+int tshi_nccl_queues(void);
+/* Streams of this rank with links of their own to and from each rank of the world, and some groups beside it. */
+int tshi_nccl_streams_to_all(const tsh_world *world);
+/* Logs, once, that there are more streams than queues: those that share one wait for each other as if they were one. */
+void tshi_nccl_warn_of_streams(tsh_world *world);
+/* The group's link to or from `peer`, made if there is none. offered: the sender has one of its own to offer, or this
+ * rank is the sender. */
+tsh_status tshi_nccl_link_get(tsh_group *group, int peer, bool sends, bool offered, tshi_nccl_link **out);
+/* The peer has accepted or refused what this rank has offered. */
+void tshi_nccl_link_decide(tsh_world *world, tshi_nccl_link *link, bool accepted);
+/* The shared link, made if there is none. */
+tsh_status tshi_nccl_link_shared(tsh_world *world, tshi_nccl_link **out);
+ncclComm_t tshi_nccl_link_comm(const tshi_nccl_link *link);
 /* Makes the communicator when both sides have matched a message. *ready: it can be used. Does not wait. */
 tsh_status tshi_nccl_link_open(tshi_nccl_link *link, const void *ticket, bool *ready);
 /* Closes the links of a group, or all (NULL), after their last message. */
 void tshi_nccl_links_close(tsh_world *world, const tsh_group *group);
+
+/* --- shared.c: messages of links that share one ------------------------------------------------------------------- */
+
+/* Makes the group of the shared links where the world is too large for links of their own; collective. */
+tsh_status tshi_nccl_shared_open(tsh_world *world);
+/* Drops what is known of notes. */
+void tshi_nccl_shared_close(tsh_world *world);
+/* Tells the sender whether its link is accepted. */
+tsh_status tshi_nccl_answer(tsh_world *world, const tshi_nccl_message *m, bool accepts);
+/* Reads notes. Does not wait. */
+tsh_status tshi_nccl_shared_progress(tsh_world *world);
+/* Does what can be done for a message of a shared link; *turn: it is to be queued now, on the shared link. */
+tsh_status tshi_nccl_shared_turn(tsh_work *work, bool *turn);
 
 /* --- point_to_point.c: see tshi_group_ops ------------------------------------------------------------------------- */
 

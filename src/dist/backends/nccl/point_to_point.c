@@ -48,12 +48,18 @@ static tsh_status message_take(tsh_world *world, tshi_nccl_message **out) {
     return status;
 }
 
+/* The link whose stream the message takes; NULL: it has not been made. */
+static tshi_nccl_link *way_of(const tshi_nccl_message *m) {
+    return m->link->way == TSHI_SHARED ? tshi_nccl_of(m->link->group->world)->shared.link : m->link;
+}
+
 void tshi_nccl_message_drop(tsh_work *work) {
     tshi_nccl_message *m = work->state;
     if (!m) return;
     tshi_nccl *nccl = tshi_nccl_of(work->group->world);
     tshi_message_cancel(m->letter, "the message has failed");
-    if (m->link && m->link->busy == work) m->link->busy = NULL;
+    tshi_nccl_link *link = m->link ? way_of(m) : NULL;
+    if (link && link->busy == work) link->busy = NULL;
     m->letter = NULL;
     m->link = NULL;
     m->next = nccl->messages;
@@ -68,16 +74,25 @@ static void end(tsh_work *work, tsh_status status) {
 
 /* --- matching ----------------------------------------------------------------------------------------------------- */
 
+/* A message without elements takes no link. */
+static tsh_status fill_ticket(tsh_work *work, tshi_nccl_message *m) {
+    tsh_group *group = work->group;
+    tshi_nccl_link *link;
+    if (work->call.count == 0) return TSH_OK;
+    tsh_status status = tshi_nccl_link_get(group, work->call.root, true, true, &link);
+    if (status != TSH_OK) return status;
+    const tshi_nccl_ticket ticket = {
+        .id = link->id, .number = ++tshi_nccl_of(group->world)->shared.tickets, .offers = link->way != TSHI_SHARED};
+    memcpy(m->ticket, &ticket, sizeof ticket);
+    return TSH_OK;
+}
+
 /* The message comes behind the kernels that are queued now, however late it is matched: calls in between may wait for
  * kernels that are queued later. */
 static tsh_status mark(tsh_work *work, tshi_nccl_message *m) {
     const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
-    if (work->call.op == TSH_COLLECTIVE_SEND) {
-        tshi_nccl_link *link;
-        tsh_status status = tshi_nccl_link_get(work->group, work->call.root, true, &link);
-        if (status != TSH_OK) return status;
-        memcpy(m->ticket, &link->id, sizeof link->id);
-    }
+    tsh_status status = work->call.op == TSH_COLLECTIVE_SEND ? fill_ticket(work, m) : TSH_OK;
+    if (status != TSH_OK) return status;
     return tshi_cuda_fail(cudaEventRecord(m->before, device->compute), "cudaEventRecord");
 }
 
@@ -105,6 +120,7 @@ tsh_status tshi_nccl_message_start(tsh_work *work) {
     if (status == TSH_OK) status = message_take(world, &m);
     if (status != TSH_OK) return status;
     m->stage = TSHI_UNMATCHED;
+    m->turn = TSHI_NOT_YET;
     m->number = tshi_group_note(group, &work->call);
     work->state = m;
     status = mark(work, m);
@@ -113,10 +129,26 @@ tsh_status tshi_nccl_message_start(tsh_work *work) {
     return status;
 }
 
+/* Finds the link of a message that is matched. The receive that finds none yet decides on it. */
+static tsh_status join_link(tsh_work *work, tshi_nccl_message *m) {
+    tsh_group *group = work->group;
+    tsh_world *world = group->world;
+    bool sends = work->call.op == TSH_COLLECTIVE_SEND;
+    int peer = sends ? work->call.root : work->sender;
+    const tshi_nccl_ticket *ticket = m->ticket;
+    if (work->call.count == 0) return TSH_OK;
+    m->peer = group->ranks[peer];
+    m->sender = sends ? world->rank : m->peer;
+    m->ticketed = ticket->number;
+    const tshi_nccl_link *before = tshi_nccl_of(world)->links;
+    tsh_status status = tshi_nccl_link_get(group, peer, sends, ticket->offers, &m->link);
+    bool asked = !sends && before != tshi_nccl_of(world)->links && ticket->offers && tshi_nccl_of(world)->shared.group;
+    if (status != TSH_OK) return tshi_nccl_stop(world, status, true);
+    return asked ? tshi_nccl_answer(world, m, m->link->way == TSHI_OWN) : TSH_OK;
+}
+
 /* From here on the peer relies on this rank: a failure stops the world. */
 static tsh_status match(tsh_work *work, tshi_nccl_message *m) {
-    tsh_group *group = work->group;
-    bool sends = work->call.op == TSH_COLLECTIVE_SEND;
     tsh_work *letter = m->letter;
     tsh_status status = tshi_work_finish(letter);
     work->sender = letter->sender;
@@ -125,8 +157,7 @@ static tsh_status match(tsh_work *work, tshi_nccl_message *m) {
     if (status != TSH_OK) return status;
     m->stage = TSHI_MATCHED;
     m->matched = tshi_clock();
-    status = tshi_nccl_link_get(group, sends ? work->call.root : work->sender, sends, &m->link);
-    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, true);
+    return join_link(work, m);
 }
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
@@ -144,23 +175,30 @@ static bool must_queue(const tsh_work *work) {
     return false;
 }
 
+static tsh_status has_turn(tsh_work *work, tshi_nccl_message *m, bool *turn) {
+    tshi_nccl_link *link = m->link;
+    *turn = false;
+    if (link->way == TSHI_SHARED) return tshi_nccl_shared_turn(work, turn);
+    if (link->way == TSHI_OFFERED || link->busy || must_queue(work)) return TSH_OK;
+    return tshi_nccl_link_open(link, m->ticket, turn);
+}
+
 /* Passes the message to NCCL when its turn has come. */
 static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
     tsh_world *world = work->group->world;
-    tshi_nccl_link *link = m->link;
     tshi_call call = work->call;
-    bool ready = false;
-    if (link->busy || must_queue(work)) return TSH_OK;
-    tsh_status status = tshi_nccl_link_open(link, m->ticket, &ready);
-    if (status != TSH_OK || !ready) return status;
+    bool turn;
+    tsh_status status = has_turn(work, m, &turn);
+    if (status != TSH_OK || !turn) return status;
+    tshi_nccl_link *link = way_of(m);
     status = tshi_nccl_check(world, cudaStreamWaitEvent(link->stream, m->before, 0), "cudaStreamWaitEvent");
     if (status == TSH_OK)
         status = tshi_nccl_check(world, cudaEventRecord(link->tail.before, link->stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
-    call.root = link->sends ? 1 : 0;
+    call.root = m->link->way == TSHI_SHARED ? m->peer : m->link->sends ? 1 : 0;
     snprintf(link->tail.name, sizeof link->tail.name, "%s #%llu", tsh_collective_name(call.op),
              (unsigned long long)m->number);
-    link->result = tshi_nccl_move(tshi_nccl_of(world), link->group, &call, link->comm, link->stream);
+    link->result = tshi_nccl_move(tshi_nccl_of(world), link->group, &call, tshi_nccl_link_comm(link), link->stream);
     link->busy = work;
     m->stage = TSHI_ENQUEUEING;
     return TSH_OK;
@@ -168,14 +206,14 @@ static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
 
 static tsh_status queued(tsh_work *work, tshi_nccl_message *m) {
     tsh_world *world = work->group->world;
-    tshi_nccl_link *link = m->link;
+    tshi_nccl_link *link = way_of(m);
     bool done = false;
-    tsh_status status = tshi_nccl_look(world, link->comm, link->result, link->tail.name, &done);
+    tsh_status status = tshi_nccl_look(world, tshi_nccl_link_comm(link), link->result, link->tail.name, &done);
     if (status != TSH_OK || !done) return status;
     status = tshi_nccl_check(world, cudaEventRecord(m->after, link->stream), "cudaEventRecord");
     if (status == TSH_OK)
         status = tshi_nccl_check(world, cudaEventRecord(link->tail.after, link->stream), "cudaEventRecord");
-    link->tail.group = work->group;
+    link->tail.group = link->group;
     link->tail.ready_since = 0;
     link->busy = NULL;
     m->stage = TSHI_QUEUED;
@@ -188,6 +226,7 @@ void tshi_nccl_message_progress(tsh_work *work) {
     tshi_nccl_message *m = work->state;
     tsh_status status = nccl->failed == TSH_OK ? TSH_OK : tshi_fail(nccl->failed, "%s", nccl->words);
     if (status == TSH_OK && m->letter && !m->letter->linked) status = match(work, m);
+    if (status == TSH_OK) status = tshi_nccl_shared_progress(world);
     bool nothing = work->call.count == 0 && m->stage == TSHI_MATCHED;
     if (status == TSH_OK && m->stage == TSHI_MATCHED && !nothing) status = give(work, m);
     if (status == TSH_OK && m->stage == TSHI_ENQUEUEING) status = queued(work, m);

@@ -21,6 +21,7 @@ typedef struct fact {
     int32_t version;
     int32_t shares; /* NCCL takes several ranks on one GPU: since 2.30, where every rank asks for it */
     int32_t wish;
+    int32_t queues;        /* of the GPU */
     char words[TSHI_LINE]; /* why there is no NCCL */
 } fact;
 
@@ -33,7 +34,7 @@ static bool is_set(const char *variable) {
 static tsh_status find_out(const tsh_world *world, fact *mine) {
     const tshi_nccl_library *library;
     tshi_process self;
-    *mine = (fact){.wish = NO_WISH};
+    *mine = (fact){.wish = NO_WISH, .queues = tshi_nccl_queues()};
     if (tshi_setting_value(TSHI_SETTING_BACKEND)) mine->wish = tshi_backend_is("nccl") ? WANTED : UNWANTED;
     tsh_status status = tshi_process_self(&self);
     if (status != TSH_OK) return status;
@@ -92,7 +93,13 @@ static void log_choice(const tsh_world *world, int version, const char *why) {
         tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->control->name, why);
 }
 
-static tsh_status decide(tsh_world *world, bool *use) {
+static int fewest_queues(const fact *facts, int size) {
+    int fewest = facts[0].queues;
+    for (int i = 1; i < size; i++) fewest = facts[i].queues < fewest ? facts[i].queues : fewest;
+    return fewest;
+}
+
+static tsh_status decide(tsh_world *world, bool *use, int *queues) {
     char why[TSHI_LINE + 32];
     bool wanted = false;
     fact mine;
@@ -101,6 +108,7 @@ static tsh_status decide(tsh_world *world, bool *use) {
     if (status != TSH_OK) return status;
     *use = verdict(facts, world->size, &wanted, why, sizeof why);
     int version = *use ? (int)facts[0].version : 0;
+    *queues = fewest_queues(facts, world->size);
     world->host->ops->memory.release(world->host, facts);
     if (!*use && wanted) return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is wanted, but %s", why);
     log_choice(world, version, why);
@@ -116,10 +124,11 @@ static tsh_status make_events(tshi_nccl *nccl) {
     return status;
 }
 
-static tsh_status state_new(tsh_world *world) {
+static tsh_status state_new(tsh_world *world, int queues) {
     tshi_nccl *nccl = tshi_calloc(&world->allocator, 1, sizeof *nccl);
     if (!nccl) return TSH_ERR_MEMORY;
     world->data_state = nccl;
+    nccl->queues = queues;
     tsh_status status = tshi_setting_switch(TSHI_SETTING_CHECK, &nccl->checked);
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
@@ -149,10 +158,11 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
     }
-    tsh_status status = decide(world, takes);
+    int queues;
+    tsh_status status = decide(world, takes, &queues);
     if (status != TSH_OK || !*takes) return status;
     world->data = &tshi_nccl_ops;
-    status = state_new(world);
+    status = state_new(world, queues);
     if (status == TSH_OK) status = raise_group(world);
     if (world->group->ops != world->data) {
         /* There is no group to make a communicator for: the peers, which are about to make theirs, get the error. */
@@ -164,6 +174,7 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
     tshi_nccl_device(world)->drain = tshi_nccl_drain;
     tshi_nccl_device(world)->watcher = world;
     status = tshi_nccl_comm_create(world->group, status);
+    if (status == TSH_OK) status = tshi_nccl_shared_open(world);
     return status == TSH_OK ? tshi_nccl_arena_open(world) : status;
 }
 
