@@ -46,5 +46,8 @@ static tsh_tensor *forward(model *m, tsh_tape *tape, const model_input *in) {
     return model_logits(m, tape, x, in);
 }
 
+/* Masks of attention, and the head of a model whose head is its table of words. */
+static const char *const ignored[] = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight", NULL};
+
 const model_kind model_gpt2 = {
-    .create = create, .forward = forward, .prefix = "transformer.", .names = "transformer.*"};
+    .create = create, .forward = forward, .prefix = "transformer.", .names = "transformer.*", .ignored = ignored};

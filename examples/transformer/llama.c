@@ -17,4 +17,7 @@ static tsh_tensor *forward(model *m, tsh_tape *tape, const model_input *in) {
     return model_logits(m, tape, x, in);
 }
 
-const model_kind model_llama = {.create = create, .forward = forward};
+/* What rotary positions follow from, and the head of a model whose head is its table of words. */
+static const char *const ignored[] = {"*.rotary_emb.inv_freq", "lm_head.weight", NULL};
+
+const model_kind model_llama = {.create = create, .forward = forward, .ignored = ignored};

@@ -69,8 +69,7 @@ static bool has_prefix(const char *folder, const char *prefix) {
 static void set_prefix(model *m, const char *folder) {
     const char *prefix = m->kind->prefix;
     bool own = prefix && strncmp(tsh_parameters_name(m->parameters, 0), prefix, strlen(prefix)) == 0;
-    m->prefix_differs = prefix && has_prefix(folder, prefix) != own;
-    if (!m->prefix_differs) return;
+    if (!prefix || has_prefix(folder, prefix) == own) return;
     for (int i = 0; own && i < m->rule_count; i++) m->rules[i].tensor += strlen(prefix);
     m->rules[m->rule_count++] = own ? (tsh_name_rule){.parameter = m->kind->names, .tensor = "*"}
                                     : (tsh_name_rule){"*", m->kind->names, false, 0, 0, 0, 0};
@@ -80,7 +79,8 @@ tsh_status model_load(model *m, const char *folder) {
     set_prefix(m, folder);
     tsh_load_options options = {.rules = m->rules,
                                 .rule_count = m->rule_count,
-                                .allow_unexpected = m->kind->allow_unexpected || m->prefix_differs};
+                                .allow_unexpected = m->kind->allow_unexpected,
+                                .ignored = m->kind->ignored};
     return tsh_load(m->parameters, folder, &options);
 }
 

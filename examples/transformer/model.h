@@ -28,7 +28,6 @@ struct model {
     tsh_linear *head;                 /* NULL: tied, or none */
     tsh_name_rule rules[MODEL_RULES]; /* the parameters' names and places in the files, for tsh_load and tsh_save */
     int rule_count;
-    bool prefix_differs; /* the files' names begin otherwise than the parameters' */
 };
 
 /* Sequences of as many tokens, one after another: the ids, their positions, and which keys are seen. */
@@ -77,9 +76,10 @@ tsh_tensor *model_pool(model *m, tsh_tape *tape, tsh_tensor *hidden, const model
 typedef struct model_kind {
     tsh_status (*create)(model *m);
     tsh_tensor *(*forward)(model *m, tsh_tape *tape, const model_input *in);
-    const char *prefix;    /* of names in files, which not all files have; NULL: all files have the same names */
-    const char *names;     /* the prefix and a '*' */
-    bool allow_unexpected; /* files have tensors that the model does not use */
+    const char *prefix;         /* of names in files, which not all files have; NULL: all files have the same names */
+    const char *names;          /* the prefix and a '*' */
+    bool allow_unexpected;      /* files have tensors that the model does not use */
+    const char *const *ignored; /* names of tensors that some files have and the model does not use */
 } model_kind;
 
 extern const model_kind model_gpt2, model_llama, model_bert;

@@ -33,6 +33,9 @@ typedef struct tsh_load_options {
     int rule_count;        /* entries of rules */
     bool allow_missing;    /* parameters that the files lack keep their values */
     bool allow_unexpected; /* the files may have tensors that no parameter takes */
+    /* Names of tensors that the files may have though no parameter takes them, each with one '*' at most, which stands
+     * for anything; NULL ends them. NULL: none. */
+    const char *const *ignored;
 } tsh_load_options;
 
 /* Fills the parameters of the list, of any layouts but PARTIAL and LOCAL, from a file, or from a folder: its
@@ -42,7 +45,7 @@ typedef struct tsh_load_options {
  * error when one does. Parameters that are missing, tensors that are unexpected, shapes that differ and dtypes that
  * cannot be converted are all named in one message (the log of rank 0 has those for which it has no room), and nothing
  * changes then; only a file that cannot be read to its end after its header was leaves parameters partly filled.
- * TSH_ERR_IO for files and what they hold, _ARGUMENT for rules, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have
+ * TSH_ERR_IO for files and what they hold, _ARGUMENT for rules and ignored names, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have
  * other parameters or files. */
 TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options);
 

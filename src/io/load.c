@@ -160,13 +160,20 @@ static void check_parameter(loading *l, int first, int count) {
     }
 }
 
+static bool may_stay(const loading *l, const char *name) {
+    const char *const *pattern = l->options.ignored;
+    while (pattern && *pattern && !tshi_name_matches(*pattern, name)) pattern++;
+    return l->options.allow_unexpected || (pattern && *pattern);
+}
+
 static tsh_status check_all(loading *l) {
     for (int i = 0, n; i < l->links.count; i += n) {
         n = tshi_links_of(&l->links, i);
         check_parameter(l, i, n);
     }
-    for (int i = 0; !l->options.allow_unexpected && i < l->weights->count; i++) {
-        if (!l->taken[i]) note(l, "'%.80s' is unexpected", l->weights->items[i].entry->name);
+    for (int i = 0; i < l->weights->count; i++) {
+        const char *name = l->weights->items[i].entry->name;
+        if (!l->taken[i] && !may_stay(l, name)) note(l, "'%.80s' is unexpected", name);
     }
     if (l->problems == 0) return TSH_OK;
     if (l->left_out) tshi_append(l->words, sizeof l->words, "; and %d more, in the log of rank 0", l->left_out);
@@ -180,6 +187,7 @@ static tsh_status prepare(loading *l) {
     for (int i = 0; status == TSH_OK && i < l->list->count; i++) {
         status = tshi_check_parameter("load", &l->list->items[i]);
     }
+    if (status == TSH_OK) status = tshi_patterns_check(l->options.ignored);
     if (status == TSH_OK) status = tshi_links_make(l->list, l->options.rules, l->options.rule_count, &l->links);
     if (status == TSH_OK) status = tshi_weights_open(allocator, l->path, &l->weights);
     if (status != TSH_OK) return status;

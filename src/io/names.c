@@ -5,13 +5,17 @@
 
 /* --- rules -------------------------------------------------------------------------------------------------------- */
 
+static bool has_stars(const char *name) {
+    const char *star = strchr(name, '*');
+    return star && strchr(star + 1, '*');
+}
+
 static tsh_status check_rule(const tsh_name_rule *rule, int number) {
     const char *wrong = NULL;
     if (!rule->parameter || !rule->tensor) return tshi_fail(TSH_ERR_ARGUMENT, "rule %d: a name is NULL", number);
-    const char *star = strchr(rule->parameter, '*'), *other = strchr(rule->tensor, '*');
-    if ((star && strchr(star + 1, '*')) || (other && strchr(other + 1, '*')))
+    if (has_stars(rule->parameter) || has_stars(rule->tensor))
         wrong = "a name has one '*' at most";
-    else if (other && !star)
+    else if (strchr(rule->tensor, '*') && !strchr(rule->parameter, '*'))
         wrong = "its tensor has a '*', its parameter none";
     else if (rule->length < 0 || rule->parameter_start < 0 || rule->tensor_start < 0 || rule->dim < 0)
         wrong = "a number is negative";
@@ -34,6 +38,19 @@ static bool matches(const char *pattern, const char *name, size_t *begin, size_t
     *begin = before;
     *end = length - after;
     return memcmp(star + 1, name + *end, after) == 0;
+}
+
+bool tshi_name_matches(const char *pattern, const char *name) {
+    size_t begin, end;
+    return matches(pattern, name, &begin, &end);
+}
+
+tsh_status tshi_patterns_check(const char *const *patterns) {
+    for (; patterns && *patterns; patterns++) {
+        if (has_stars(*patterns))
+            return tshi_fail(TSH_ERR_ARGUMENT, "ignored '%.80s': a name has one '*' at most", *patterns);
+    }
+    return TSH_OK;
 }
 
 /* `pattern` with `length` characters of `text` in place of its '*'; NULL without memory. */

@@ -27,6 +27,11 @@ typedef struct tshi_links {
 tsh_status tshi_links_make(const tsh_parameters *list, const tsh_name_rule *rules, int count, tshi_links *out);
 void tshi_links_free(tshi_links *links);
 
+/* The name is the pattern, or differs from it in what its '*' stands for. */
+bool tshi_name_matches(const char *pattern, const char *name);
+/* TSH_ERR_ARGUMENT for patterns, ended by NULL, of which one has more than one '*'. NULL: there are none. */
+tsh_status tshi_patterns_check(const char *const *patterns);
+
 /* The number of links that the parameter of link `first`, its first one, has. */
 int tshi_links_of(const tshi_links *links, int first);
 /* NULL when the links of a parameter, `count` from `first` on, fill each of its elements once, else what is wrong. */

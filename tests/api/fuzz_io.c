@@ -17,6 +17,7 @@ static void save_and_load(fuzz *f, void (*function)(void)) {
     static const tsh_name_rule rules[] = {{.parameter = "*.weight", .tensor = "*.kernel", .transpose = true},
                                           {.parameter = "*", .tensor = "model.*"},
                                           {.parameter = "**", .tensor = "x"}};
+    static const char *const ignored[] = {"x", "*.bias", "**", NULL};
     char path[256];
     const char *at = some_path(f, path);
     tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
@@ -25,7 +26,8 @@ static void save_and_load(fuzz *f, void (*function)(void)) {
     tsh_load_options load = {.rules = rules,
                              .rule_count = save.rule_count,
                              .allow_missing = fuzz_chance(f, 50),
-                             .allow_unexpected = fuzz_chance(f, 50)};
+                             .allow_unexpected = fuzz_chance(f, 50),
+                             .ignored = fuzz_chance(f, 30) ? ignored + fuzz_below(f, 4) : NULL};
     (void)function;
     if (fuzz_chance(f, 60))
         fuzz_said(f, "save", tsh_save(list, at, fuzz_chance(f, 30) ? &save : NULL), NULL);

@@ -58,6 +58,61 @@ static void load_published(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
+/* --- tensors that a model does not use ---------------------------------------------------------------------------- */
+
+typedef struct extra {
+    const char *folder;
+    const char *name;      /* of the tensor in the folder's file */
+    const char *complaint; /* NULL: none */
+    char path[256];        /* the folder with the tensor */
+} extra;
+
+/* Saves the model with the extra tensor, under the names of its own files. */
+static void save_with(tshi_rank *r, const model *m, tsh_mesh *mesh, const extra *e) {
+    tsh_tensor_config config = {.dtype = TSH_FLOAT32, .ndim = 1, .shape = {3}};
+    tsh_tensor *t = NULL;
+    tsh_save_options options = {.rules = m->rules, .rule_count = m->rule_count};
+    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &t));
+    tshi_check_ok(r, tsh_parameters_add(m->parameters, e->name, t));
+    tshi_check_ok(r, tsh_save(m->parameters, e->path, &options));
+    tsh_tensor_release(t);
+}
+
+static void load_with_extra(tshi_rank *r, void *arg) {
+    const extra *e = arg;
+    tsh_mesh *mesh = NULL;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "model=-1", &mesh));
+    model *whole = open_model(r, mesh, e->folder), *loaded = open_model(r, mesh, e->folder);
+    if (whole && loaded && tshi_check_ok(r, model_load(whole, e->folder))) {
+        save_with(r, whole, mesh, e);
+        tsh_status status = model_load(loaded, e->path);
+        if (e->complaint)
+            tshi_check_status(r, status, TSH_ERR_IO, e->complaint);
+        else if (tshi_check_ok(r, status))
+            same_values(r, loaded, whole);
+    }
+    model_destroy(loaded);
+    model_destroy(whole);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(models, files_may_have_what_follows_from_the_configuration, .timeout = 120) {
+    extra extras[] = {
+        {MODELS "llama", "model.layers.1.self_attn.rotary_emb.inv_freq", NULL, ""},
+        {MODELS "llama-tied", "lm_head.weight", NULL, ""},
+        {MODELS "gpt2-uneven", "transformer.h.0.attn.bias", NULL, ""},
+        {MODELS "gpt2-uneven", "transformer.h.1.attn.masked_bias", NULL, ""},
+        {MODELS "gpt2-uneven", "lm_head.weight", NULL, ""},
+        {MODELS "llama", "model.layers.1.self_attn.other", "'model.layers.1.self_attn.other' is unexpected", ""},
+    };
+    for (size_t i = 0; i < sizeof extras / sizeof *extras; i++) {
+        tshi_test_enter();
+        snprintf(extras[i].path, sizeof extras[i].path, "%s", tshi_test_path("."));
+        cr_assert_str_empty(tshi_test_run_each(1, 2, load_with_extra, &extras[i]), "%s", extras[i].name);
+        tshi_test_leave();
+    }
+}
+
 Test(models, are_loaded_with_the_names_that_are_published, .timeout = 120) {
     published gpt2 = {MODELS "gpt2-uneven", "transformer.", ""}, bert = {MODELS "bert", NULL, ""};
     tshi_test_enter();

@@ -290,7 +290,7 @@ static void wrong_rules(tshi_rank *r, void *arg) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool second = cases[i].rule[1].parameter;
         if (strstr(cases[i].words, "'many'")) continue;
-        tsh_load_options options = {cases[i].rule, second ? 2 : 1, false, true};
+        tsh_load_options options = {.rules = cases[i].rule, .rule_count = second ? 2 : 1, .allow_unexpected = true};
         tshi_check_status(r, tsh_load(list, tshi_test_path("model.safetensors"), &options), cases[i].status,
                           cases[i].words);
     }
@@ -344,7 +344,15 @@ static void named_in_one_message(tshi_rank *r, void *arg) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         tshi_check(r, strstr(tsh_error_message(), parts[i]), "no '%s' in '%s'", parts[i], tsh_error_message());
     }
-    options.allow_missing = options.allow_unexpected = true;
+    const char *const scalar[] = {"none", "sc*r", NULL}, *const stars[] = {"scalar", "s*a*r", NULL};
+    options = (tsh_load_options){.allow_missing = true, .ignored = stars};
+    tshi_check_status(r, tsh_load(list, tshi_test_path("model.safetensors"), &options), TSH_ERR_ARGUMENT,
+                      "ignored 's*a*r': a name has one '*' at most");
+    options.ignored = scalar;
+    tshi_check_status(r, tsh_load(list, tshi_test_path("model.safetensors"), &options), TSH_ERR_IO,
+                      "'ids' has a dtype");
+    tshi_check(r, !strstr(tsh_error_message(), "'scalar'"), "%s", tsh_error_message());
+    options = (tsh_load_options){.allow_missing = true, .allow_unexpected = true};
     tshi_check_status(r, tsh_load(list, tshi_test_path("model.safetensors"), &options), TSH_ERR_IO,
                       "'ids' has a dtype");
     tshi_check(r, !strstr(tsh_error_message(), "missing"), "%s", tsh_error_message());
