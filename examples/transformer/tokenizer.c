@@ -15,6 +15,8 @@ typedef struct token {
 struct tokenizer {
     token *tokens; /* [count] */
     int64_t count;
+    bool letters;   /* bytes are written as GPT-2's letters for them */
+    bool begins_so; /* a text that does not begin with a blank gets one */
     char path[1024];
 };
 
@@ -29,11 +31,29 @@ static bool is_special(const char *text, size_t length) {
     return length > 2 && ((text[0] == '<' && text[length - 1] == '>') || (text[0] == '[' && text[length - 1] == ']'));
 }
 
+/* The byte for which GPT-2's tokenizer writes this letter, or -1: bytes that Latin-1 prints are their own letters, the
+ * others have those from U+0100 on, in their order. */
+static int byte_of_letter(const char *text) {
+    const unsigned char *u = (const unsigned char *)text;
+    int letter = u[0] < 0x80 ? u[0] : (u[0] & 0x1f) << 6 | (u[1] & 0x3f), others = 0;
+    for (int byte = 0; byte < 256; byte++) {
+        bool prints = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+        if (letter == (prints ? byte : 0x100 + others++)) return byte;
+    }
+    return -1;
+}
+
 /* False for a token that is longer than a character. */
-static bool set_token(token *t, const char *text) {
+static bool set_token(token *t, const char *text, bool letters) {
     size_t length = strlen(text);
     unsigned byte;
     char end;
+    if (letters) {
+        int of_letter = length == character_length(text) && length <= 2 ? byte_of_letter(text) : -1;
+        t->bytes[0] = (char)of_letter;
+        t->length = of_letter >= 0;
+        return of_letter >= 0 || is_special(text, length);
+    }
     if (length == 6 && sscanf(text, "<0x%2X%c", &byte, &end) == 2 && end == '>') {
         t->bytes[0] = (char)byte;
         t->length = 1;
@@ -58,7 +78,7 @@ static bool fill(tokenizer *t, json_t *vocabulary, char words[MODEL_WORDS]) {
                      (long long)t->count - 1);
             return false;
         }
-        if (set_token(&t->tokens[id], name)) continue;
+        if (set_token(&t->tokens[id], name, t->letters)) continue;
         snprintf(
             words, MODEL_WORDS,
             "%s: its tokens, such as \"%.40s\", are longer than a character; --prompt-ids takes what its tokenizer "
@@ -85,12 +105,43 @@ static json_t *read_json(tokenizer *t, const char *folder, char words[MODEL_WORD
     return json;
 }
 
+/* The part of the tokenizer of this type: the object under `key`, or one of its list; NULL: there is none. */
+static const json_t *part_of(const json_t *json, const char *key, const char *list, const char *type) {
+    const json_t *part = json_object_get(json, key), *inner;
+    const char *name = json_string_value(json_object_get(part, "type"));
+    if (name && strcmp(name, type) == 0) return part;
+    size_t i;
+    json_array_foreach(json_object_get(part, list), i, inner) {
+        name = json_string_value(json_object_get(inner, "type"));
+        if (name && strcmp(name, type) == 0) return inner;
+    }
+    return NULL;
+}
+
+/* How texts become tokens. False, with words, for a way that is not built in. */
+static bool read_ways(tokenizer *t, const json_t *json, char words[MODEL_WORDS]) {
+    static const char *const unknown[] = {"Metaspace", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"};
+    const json_t *bytes = part_of(json, "pre_tokenizer", "pretokenizers", "ByteLevel");
+    t->letters = bytes != NULL;
+    t->begins_so = json_is_true(json_object_get(bytes, "add_prefix_space"));
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        if (!part_of(json, "pre_tokenizer", "pretokenizers", unknown[i])) continue;
+        snprintf(
+            words, MODEL_WORDS,
+            "%s: its pre_tokenizer is a %s, which is not built in; --prompt-ids takes what its tokenizer makes of a "
+            "text",
+            t->path, unknown[i]);
+        return false;
+    }
+    return true;
+}
+
 bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]) {
     tokenizer *t = *out = calloc(1, sizeof *t);
     json_t *json = t ? read_json(t, folder, words) : NULL;
     json_t *inner = json_object_get(json_object_get(json, "model"), "vocab");
     json_t *vocabulary = inner ? inner : json;
-    bool good = json_is_object(vocabulary) && fill(t, vocabulary, words);
+    bool good = json_is_object(vocabulary) && read_ways(t, json, words) && fill(t, vocabulary, words);
     if (json && !json_is_object(vocabulary))
         snprintf(words, MODEL_WORDS, "%s: there is no object of tokens and ids; --prompt-ids takes ids", t->path);
     json_decref(json);
@@ -125,7 +176,8 @@ static int encode_character(const tokenizer *t, const char *text, size_t length,
 
 bool tokenizer_encode(const tokenizer *t, const char *text, int64_t **ids, int64_t *count, char words[MODEL_WORDS]) {
     *count = 0;
-    *ids = calloc(strlen(text) + 1, sizeof **ids);
+    *ids = calloc(strlen(text) + 2, sizeof **ids);
+    if (*ids && t->begins_so && *text && *text != ' ') *count = encode_character(t, " ", 1, *ids);
     for (const char *p = text; *ids && *p;) {
         size_t length = character_length(p);
         int made = encode_character(t, p, length, *ids + *count);

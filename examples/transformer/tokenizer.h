@@ -9,7 +9,8 @@ typedef struct tokenizer tokenizer;
 enum { TOKEN_BYTES = 4 }; /* of a token's text, at most */
 
 /* Reads FOLDER/tokenizer.json, or a plain object of tokens and ids in FOLDER/vocab.json. Tokens are characters in
- * UTF-8, bytes written as "<0x0A>", or special ones in angle or square brackets. False, with words, when there is no
+ * UTF-8, bytes written as "<0x0A>" or, where the pre-tokenizer is a ByteLevel, as GPT-2's letters for them, or special
+ * ones in angle or square brackets. False, with words, when there is no
  * such file or when its tokens are longer. */
 bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]);
 void tokenizer_close(tokenizer *t);

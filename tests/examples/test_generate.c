@@ -204,6 +204,21 @@ Test(generate, draws_the_same_tokens_at_any_number_of_ranks, .timeout = 300) {
     cr_assert_str_eq(output, drawn[3], "of one token the likeliest is drawn");
 }
 
+/* In 16 bits the sums over ranks are rounded, unless each rank makes all of them. */
+Test(generate, draws_the_same_tokens_of_a_deterministic_world_in_16_bits, .timeout = 120) {
+    char drawn[512];
+    int code;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        run(&code,
+            "TSHARD_DETERMINISTIC=1 " RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS
+            "llama --prompt-ids 5,6,7 --tokens 20 --dtype bfloat16 --temperature 1 --top-p 0.7 --seed 4",
+            ranks);
+        cr_assert_eq(code, 0, "%s", output);
+        if (ranks == 1) snprintf(drawn, sizeof drawn, "%s", output);
+        cr_assert_str_eq(output, drawn, "%d ranks", ranks);
+    }
+}
+
 Test(generate, says_in_json_how_fast_it_was, .timeout = 120) {
     int code, ranks;
     long long prompt, allocations;
@@ -273,6 +288,34 @@ Test(generate, takes_a_text_where_tokens_are_characters_or_bytes, .timeout = 120
               output);
     run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt-ids 1 --tokens 2", folder);
     cr_assert_eq(code, 0, "%s", output);
+}
+
+/* Bytes as GPT-2's letters: '!' to '~' are their own, U+0100 is byte 0, U+0120 the blank, and U+0143 byte 0xad. */
+Test(generate, takes_a_text_where_tokens_are_gpt2s_letters_for_bytes, .timeout = 120) {
+    static const char *const head = "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": %s}, "
+                                    "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": "
+                                    "{\"<|endoftext|>\": 0, \"\u00c3\": 1, \"\u00a9\": 2, \"\u0120\": 3, \"\u010a\": 4";
+    char tokens[8192], folder[64], ids[512];
+    int code;
+    snprintf(folder, sizeof folder, "%s", tshi_test_path("."));
+    run(&code, COPY, folder, folder, folder);
+    cr_assert_eq(code, 0, "%s", output);
+    for (int blank = 0; blank < 2; blank++) {
+        sprintf(tokens, head, blank ? "true" : "false");
+        for (int i = 5; i < 32; i++) sprintf(tokens + strlen(tokens), ", \"%c\": %d", 'A' + i - 5, i);
+        tshi_test_write_text("tokenizer.json", strcat(tokens, "}}}"));
+        run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt 'A\u00e9 B\nC' --tokens 5 --json", folder);
+        cr_assert_eq(code, 0, "%s", output);
+        cr_assert_eq(sscanf(output, "{\"ids\": [%511[^]]]", ids), 1, "%s", output);
+        run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt-ids %s5,1,2,3,6,4,7 --tokens 5 --json", folder,
+            blank ? "3," : "");
+        cr_assert(strstr(output, ids), "%s wanted: %s", ids, output);
+    }
+    run(&code, "sed -i s/ByteLevel/Metaspace/ %s/tokenizer.json", folder);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt A", folder);
+    cr_assert(code == 1 &&
+                  strstr(output, "its pre_tokenizer is a Metaspace, which is not built in; --prompt-ids takes"),
+              "%s", output);
 }
 
 static void refuses(int wanted_code, const char *words, const char *arguments) {
