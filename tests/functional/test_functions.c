@@ -262,8 +262,9 @@ Test(functions, four_ranks_as_one, .timeout = 360) {
     against_one_rank(4, TSH_FLOAT64);
 }
 
-Test(functions, one_rank_in_float32, .timeout = 360) {
+Test(functions, one_and_three_ranks_in_float32, .timeout = 360) {
     against_one_rank(1, TSH_FLOAT32);
+    against_one_rank(3, TSH_FLOAT32);
 }
 
 Test(functions, one_and_three_ranks_in_bfloat16, .timeout = 720) {
