@@ -203,7 +203,9 @@ static tsh_tensor *forward(model *m, tsh_tensor *ids, tsh_tensor *places, int64_
     if (m->o->sequence_parallel) at = tsh_scatter(t, at, m->group, 0);
     tsh_tensor *x = tsh_embedding_forward(t, m->tokens, tsh_reshape(t, ids, 1, flat));
     x = tsh_add(t, x, tsh_embedding_forward(t, m->positions, at));
-    for (int64_t i = 0; i < m->o->layers; i++) x = tsh_block_forward(t, m->blocks[i], x, &sequences);
+    tsh_mark start = tsh_tape_mark(t); /* in an evaluation a block's output is freed when the next one has used it */
+    for (int64_t i = 0; i < m->o->layers; i++)
+        x = tsh_tape_free_since(t, start, tsh_block_forward(t, m->blocks[i], x, &sequences));
     return tsh_embedding_project(t, m->tokens, tsh_norm_forward(t, m->norm, x));
 }
 
