@@ -97,7 +97,7 @@ write_report() {
 
 # --- the steps ----------------------------------------------------------------------------------------------------
 
-passed=0 failed=0 skipped=0 running="" pid="" from=0 absent=""
+passed=0 failed=0 skipped=0 running="" pid="" from=0 absent="" starting=no stop=no
 
 # What was printed since `from`.
 words() { tail -c "+$((from + 1))" "$log" | tr -d '\000' | grep -v '^figure: '; }
@@ -147,8 +147,11 @@ run() {
     from=$(stat -c %s "$log")
     running=$title
     write_report
+    starting=yes
     timeout --kill-after=10 "$limit" "${buffered[@]}" bash $here/steps.sh "$@" >> "$log" 2>&1 < /dev/null 9>&- &
     pid=$!
+    starting=no
+    [ $stop = no ] || stopped
     wait $pid
     code=$?
     end_group
@@ -180,7 +183,10 @@ step() {
     fi
 }
 
+# A step that is being started is stopped when it has a number.
 stopped() {
+    stop=yes
+    [ $starting = no ] || return
     if [ -n "$pid" ]; then
         kill "$pid" 2> /dev/null
         sleep 0.5

@@ -334,6 +334,41 @@ Test(nccl_links, an_answer_that_never_comes_is_not_waited_for) {
     run_ranks(3, false, leaves_unanswered, &asked);
 }
 
+/* Rank 1 has queued its message and destroys the group, while rank 0, which has still to hear so, makes no calls. */
+static void leaves_a_group(tshi_rank *r, void *arg) {
+    atomic_bool *queued = arg;
+    tsh_group *pair = NULL;
+    tsh_work *work = NULL;
+    bool done;
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), r->rank > 1, r->rank, &pair));
+    tsh_tensor *x = tshi_test_vector(r, TSH_INT64, N);
+    if (r->rank == 0) {
+        tshi_check_ok(r, tsh_recv_async(pair, x, 1, &work));
+        const tshi_nccl_message *m = work->state;
+        while (m->turn != TSHI_TOLD && !r->failed) tshi_check_ok(r, tsh_work_test(work, &done));
+        while (!atomic_load(queued) && !r->failed) nap(1000);
+        nap(100000);
+        tshi_check_ok(r, tsh_work_wait(work));
+        tsh_group_destroy(pair);
+    } else if (r->rank == 1) {
+        tshi_check_ok(r, tsh_send(pair, x, 0));
+        atomic_store(queued, true);
+        tsh_group_destroy(pair);
+        const tshi_nccl_link *link = tshi_nccl_of(r->world)->shared.link;
+        tshi_check(r, link && cudaEventQuery(link->tail.after) == cudaSuccess, "the message has not ended");
+    } else {
+        tsh_group_destroy(pair);
+    }
+    tsh_work_release(work);
+    tsh_tensor_release(x);
+}
+
+Test(nccl_links, a_group_ends_after_its_messages) {
+    atomic_bool queued = false;
+    queues(8);
+    run_ranks(3, false, leaves_a_group, &queued);
+}
+
 static void from_any(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);

@@ -36,6 +36,29 @@ Test(nccl_waits, a_failure_ends_the_calls_of_all_communicators) {
     for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told_in_groups, NULL);
 }
 
+/* A group ends while a call of it, which a peer does not make, keeps the GPU: the end waits for it until the peer fails. */
+static void ends_with_a_stuck_call(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    sums(r, tsh_world_group(r->world));
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &group));
+    if (r->rank) {
+        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    } else {
+        nap(100000);
+        tsh_world_fail(r->world, "enough of it");
+    }
+    tsh_group_destroy(group);
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    sums(r, tsh_world_group(r->world));
+    tsh_tensor_release(x);
+}
+
+Test(nccl_waits, a_failure_ends_the_calls_of_a_group_that_ends) {
+    for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, ends_with_a_stuck_call, NULL);
+}
+
 /* The cache frees memory while a call beside the compute stream is stuck: the wait before that is watched. */
 static void trims(tshi_rank *r, void *arg) {
     enum { MIB = 1 << 20 };

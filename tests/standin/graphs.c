@@ -52,10 +52,12 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
     cudaError_t error;
     if (standin_fails("cudaStreamIsCapturing", cudaErrorUnknown, &error)) return error;
+    standin_enter();
     const capture *c = standin_stream(stream)->capture;
     *status = !c           ? cudaStreamCaptureStatusNone
               : c->invalid ? cudaStreamCaptureStatusInvalidated
                            : cudaStreamCaptureStatusActive;
+    standin_leave();
     return cudaSuccess;
 }
 

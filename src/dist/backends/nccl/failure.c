@@ -15,6 +15,14 @@ static bool is_ours(const tsh_group *group) {
     return group->ops == group->world->data && group->state;
 }
 
+static void abort_group(tsh_group *group) {
+    tsh_world *world = group->world;
+    if (!is_ours(group)) return;
+    tshi_nccl_of(world)->library->comm_abort(group->state);
+    tshi_nccl_window_forget(world, group->state);
+    group->state = NULL;
+}
+
 /* Aborts all communicators in one group, which NCCL takes since 2.22: the end of one of them frees memory, for which
  * the GPU has to come to the end of what it has been given, calls of all communicators with it. Graphs go first: NCCL
  * waits for those that hold a communicator's calls. */
@@ -25,12 +33,8 @@ static void abort_all(tsh_world *world) {
     tshi_cuda_graphs_end(tshi_nccl_device(world), NULL, failed ? nccl->failed : TSH_ERR_STATE,
                          failed ? nccl->words : "the world has been recovered since the capture");
     nccl->abort_due = false;
-    for (tsh_group *g = world->groups; g; g = g->next) {
-        if (!is_ours(g)) continue;
-        nccl->library->comm_abort(g->state);
-        tshi_nccl_window_forget(world, g->state);
-        g->state = NULL;
-    }
+    for (tsh_group *g = world->groups; g; g = g->next) abort_group(g);
+    if (nccl->closing) abort_group(nccl->closing);
     while (nccl->kept) {
         tshi_nccl_kept *kept = nccl->kept;
         nccl->kept = kept->next;
@@ -140,6 +144,8 @@ static tsh_status look_at_comms(tsh_world *world) {
     for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
         if (is_ours(g)) status = look_at_comm(world, g->state, tshi_nccl_oldest(nccl));
     }
+    if (nccl->closing && is_ours(nccl->closing) && status == TSH_OK)
+        status = look_at_comm(world, nccl->closing->state, tshi_nccl_oldest(nccl));
     for (const tshi_nccl_link *link = nccl->links; link && status == TSH_OK; link = link->next) {
         if (link->comm) status = look_at_comm(world, link->comm, &link->tail);
     }

@@ -188,9 +188,11 @@ void tshi_nccl_group_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
     ncclComm_t comm;
+    nccl->closing = group;
     tshi_nccl_links_close(world, group);
     if (group == nccl->shared.group) tshi_nccl_shared_close(world);
     tshi_nccl_flush_all(world);
+    nccl->closing = NULL;
     nccl->done = nccl->queued;
     comm = group->state; /* it may have been aborted meanwhile */
     group->state = NULL;

@@ -173,11 +173,12 @@ static bool is_of(const tshi_nccl_link *link, const tsh_group *group) {
     return !group || link->group == group;
 }
 
-/* Closes the links: all are flushed before this rank waits for one, because peers close theirs in another order. */
+/* Closes the links: all are flushed before this rank waits for one, because peers close theirs in another order; the
+ * shared link, too, which may have messages of the group. */
 void tshi_nccl_links_close(tsh_world *world, const tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
-        if (is_of(link, group)) tshi_nccl_flush(world, &link->tail);
+        if (is_of(link, group) || link == nccl->shared.link) tshi_nccl_flush(world, &link->tail);
     }
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
         if (is_of(link, group) && link->comm) link->result = nccl->library->comm_finalize(link->comm);

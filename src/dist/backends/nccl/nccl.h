@@ -156,6 +156,7 @@ typedef struct tshi_nccl {
     double next_word;                 /* about a call that takes long */
     double next_look;
     bool watching;
+    tsh_group *closing; /* a group that waits for its calls to end, and is in no list any more; or NULL */
     /* The failure that has ended the communication, until the world recovers. */
     tsh_status failed;
     char words[TSHI_MESSAGE_SIZE];
