@@ -322,12 +322,12 @@ Test(train_gpt, ends_in_words_when_a_rank_is_killed, .timeout = 120) {
     int code, file = mkstemp(steps);
     cr_assert_geq(file, 0);
     close(file);
-    const char *text =
-        tshi_test_shell(&code,
-                        "timeout 100 " TSHARD_BIN_DIR "/tshard-run -n 2 --grace 5 sh -c '[ $RANK = 0 ] || { "
-                        "until grep -q step %s; do sleep 0.1; done; kill -9 $$; } & exec " PROGRAM
-                        " --json --steps 1000000" SMALL "' > %s",
-                        steps, steps);
+    const char *text = tshi_test_shell(
+        &code,
+        "timeout 100 " TSHARD_BIN_DIR "/tshard-run -n 2 --grace 5 sh -c '[ $RANK = 0 ] || { "
+        "until grep -q step %s || ! kill -0 $$; do sleep 0.1; done; kill -9 $$; } 2> /dev/null & exec " PROGRAM
+        " --json --steps 1000000" SMALL "' > %s",
+        steps, steps);
     unlink(steps);
     cr_assert_eq(code, 128 + SIGKILL, "%d: %s", code, text);
     cr_assert(strstr(text, "rank 1 died"), "%s", text);
