@@ -15,8 +15,8 @@ typedef struct token {
 struct tokenizer {
     token *tokens; /* [count] */
     int64_t count;
-    bool letters;   /* bytes are written as GPT-2's letters for them */
-    bool begins_so; /* a text that does not begin with a blank gets one */
+    bool letters;    /* tokens are bytes, written as GPT-2's letters for them */
+    bool adds_blank; /* before a text that does not begin with one */
     char path[1024];
 };
 
@@ -43,17 +43,20 @@ static int byte_of_letter(const char *text) {
     return -1;
 }
 
+/* False for a token that is longer than a letter. */
+static bool set_letter(token *t, const char *text) {
+    size_t length = strlen(text);
+    int byte = length == character_length(text) && length <= 2 ? byte_of_letter(text) : -1;
+    t->bytes[0] = (char)byte;
+    t->length = byte >= 0;
+    return byte >= 0 || is_special(text, length);
+}
+
 /* False for a token that is longer than a character. */
-static bool set_token(token *t, const char *text, bool letters) {
+static bool set_token(token *t, const char *text) {
     size_t length = strlen(text);
     unsigned byte;
     char end;
-    if (letters) {
-        int of_letter = length == character_length(text) && length <= 2 ? byte_of_letter(text) : -1;
-        t->bytes[0] = (char)of_letter;
-        t->length = of_letter >= 0;
-        return of_letter >= 0 || is_special(text, length);
-    }
     if (length == 6 && sscanf(text, "<0x%2X%c", &byte, &end) == 2 && end == '>') {
         t->bytes[0] = (char)byte;
         t->length = 1;
@@ -78,7 +81,7 @@ static bool fill(tokenizer *t, json_t *vocabulary, char words[MODEL_WORDS]) {
                      (long long)t->count - 1);
             return false;
         }
-        if (set_token(&t->tokens[id], name, t->letters)) continue;
+        if (t->letters ? set_letter(&t->tokens[id], name) : set_token(&t->tokens[id], name)) continue;
         snprintf(
             words, MODEL_WORDS,
             "%s: its tokens, such as \"%.40s\", are longer than a character; --prompt-ids takes what its tokenizer "
@@ -123,7 +126,7 @@ static bool read_ways(tokenizer *t, const json_t *json, char words[MODEL_WORDS])
     static const char *const unknown[] = {"Metaspace", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"};
     const json_t *bytes = part_of(json, "pre_tokenizer", "pretokenizers", "ByteLevel");
     t->letters = bytes != NULL;
-    t->begins_so = json_is_true(json_object_get(bytes, "add_prefix_space"));
+    t->adds_blank = json_is_true(json_object_get(bytes, "add_prefix_space"));
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         if (!part_of(json, "pre_tokenizer", "pretokenizers", unknown[i])) continue;
         snprintf(
@@ -177,7 +180,7 @@ static int encode_character(const tokenizer *t, const char *text, size_t length,
 bool tokenizer_encode(const tokenizer *t, const char *text, int64_t **ids, int64_t *count, char words[MODEL_WORDS]) {
     *count = 0;
     *ids = calloc(strlen(text) + 2, sizeof **ids);
-    if (*ids && t->begins_so && *text && *text != ' ') *count = encode_character(t, " ", 1, *ids);
+    if (*ids && t->adds_blank && *text && *text != ' ') *count = encode_character(t, " ", 1, *ids);
     for (const char *p = text; *ids && *p;) {
         size_t length = character_length(p);
         int made = encode_character(t, p, length, *ids + *count);

@@ -45,8 +45,8 @@ typedef struct tsh_load_options {
  * error when one does. Parameters that are missing, tensors that are unexpected, shapes that differ and dtypes that
  * cannot be converted are all named in one message (the log of rank 0 has those for which it has no room), and nothing
  * changes then; only a file that cannot be read to its end after its header was leaves parameters partly filled.
- * TSH_ERR_IO for files and what they hold, _ARGUMENT for rules and ignored names, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have
- * other parameters or files. */
+ * TSH_ERR_IO for files and what they hold, _ARGUMENT for rules and ignored names, _LAYOUT, _STATE, _MEMORY, _MISMATCH
+ * when ranks have other parameters or files. */
 TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options);
 
 /* What tsh_save takes beside the list. */

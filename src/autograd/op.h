@@ -41,7 +41,7 @@ struct tsh_call {
     tsh_tensor *early;     /* the result of that collective */
     bool used;             /* a backward has passed this call and released its tensors */
     bool shares;           /* the output is a view of the first input */
-    bool in_step;          /* `in` is in the tape's memory of the step before the call is recorded */
+    bool in_step;          /* `in` is in the tape's memory of the step already: recording does not copy it */
 
     /* Segments (segment.h) have numbers from 1 on; 0: none. */
     int segment;       /* the innermost one that the call is in */

@@ -230,7 +230,7 @@ static void empty(tsh_tensor *tensor) {
     tensor->held = 0;
 }
 
-void tshi_tensor_end(tsh_tensor *tensor) {
+void tshi_tensor_free(tsh_tensor *tensor) {
     if (tensor->references < 0) {
         tensor->references = 0; /* the program has released it where it must not: it is free already */
         return;

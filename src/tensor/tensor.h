@@ -120,9 +120,10 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 /* tsh_tensor_retain and tsh_tensor_release for references that the library holds for itself. A reference that the
  * program may release, because it has created the tensor, is one of tensor->held. */
 tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor);
-void tshi_tensor_end(tsh_tensor *tensor); /* no reference is left */
+/* Frees a tensor whose last reference tshi_tensor_release has taken. */
+void tshi_tensor_free(tsh_tensor *tensor);
 static inline void tshi_tensor_release(tsh_tensor *tensor) {
-    if (tensor && --tensor->references <= 0) tshi_tensor_end(tensor);
+    if (tensor && --tensor->references <= 0) tshi_tensor_free(tensor);
 }
 /* TSH_ERR_ARGUMENT for NULL, TSH_ERR_STATE for a tensor without memory, with the reason: it has been released, its step
  * has ended, its world has been destroyed, or backward has freed its memory. `what` is the call, `which` the tensor. */

@@ -75,6 +75,29 @@ static inline void every_call_may_fail(const char *const *names, size_t count, i
     }
 }
 
+/* A message from each of two ranks to the other one: a life for every_call_may_fail. */
+static inline void both_ways(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = NULL, *y = NULL;
+    tsh_work *work = NULL;
+    int64_t got[5];
+    tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {5}};
+    tsh_status status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &x);
+    if (status == TSH_OK) status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &y);
+    if (status == TSH_OK) status = tsh_tensor_fill(x, r->rank + 1);
+    if (status == TSH_OK) status = tsh_send_async(group, x, 1 - r->rank, &work);
+    if (status == TSH_OK) status = tsh_recv(group, y, 1 - r->rank, NULL);
+    if (status == TSH_OK) status = tsh_work_wait(work);
+    if (status == TSH_OK) status = tsh_tensor_read(y, got, 5);
+    if (status == TSH_OK) tshi_check(r, got[4] == 2 - r->rank, "%lld", (long long)got[4]);
+    if (status != TSH_OK) tsh_world_fail(r->world, tsh_error_message());
+    tshi_check_ok(r, status);
+    tsh_work_release(work);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+}
+
 static inline void nap(long microseconds) {
     const struct timespec time = {.tv_nsec = 1000 * microseconds};
     nanosleep(&time, NULL);

@@ -301,6 +301,18 @@ Test(nccl_links, a_rank_that_ends_is_not_waited_for) {
     run_ranks(3, false, leaves, NULL);
 }
 
+/* Makes calls until the next step of the agreement on the message is the peer's. */
+static void tell(tshi_rank *r, tsh_work *work) {
+    const tshi_nccl_message *m = work->state;
+    bool done;
+    while (m->turn != TSHI_TOLD && !r->failed) tshi_check_ok(r, tsh_work_test(work, &done));
+}
+
+/* Makes no calls until the other rank says so. */
+static void rest(tshi_rank *r, const atomic_bool *over) {
+    while (!atomic_load(over) && !r->failed) nap(1000);
+}
+
 /* The higher rank's GPU has come to the message and its host has said so; then the host makes no call until the lower one
  * waits for its answer. */
 static void leaves_unanswered(tshi_rank *r, void *arg) {
@@ -308,19 +320,15 @@ static void leaves_unanswered(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_INT64, N);
     tsh_work *work = NULL;
-    bool done;
     r->world->timeout = 20;
     if (r->rank == 1) {
         tshi_check_ok(r, tsh_send_async(group, x, 0, &work));
-        const tshi_nccl_message *m = work->state;
-        while (m->turn == TSHI_NOT_YET && !r->failed) tshi_check_ok(r, tsh_work_test(work, &done));
-        while (!atomic_load(asked) && !r->failed) nap(1000);
-        tshi_check(r, m->turn == TSHI_TOLD, "the message went on");
+        tell(r, work);
+        rest(r, asked);
         tsh_world_fail(r->world, "no more");
     } else if (r->rank == 0) {
         tshi_check_ok(r, tsh_recv_async(group, x, 1, &work));
-        const tshi_nccl_message *m = work->state;
-        while (m->turn != TSHI_TOLD && !r->failed) tshi_check_ok(r, tsh_work_test(work, &done));
+        tell(r, work);
         atomic_store(asked, true);
         tshi_check_status(r, tsh_work_wait(work), TSH_ERR_PEER, "no more");
     }
@@ -339,14 +347,12 @@ static void leaves_a_group(tshi_rank *r, void *arg) {
     atomic_bool *queued = arg;
     tsh_group *pair = NULL;
     tsh_work *work = NULL;
-    bool done;
     tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), r->rank > 1, r->rank, &pair));
     tsh_tensor *x = tshi_test_vector(r, TSH_INT64, N);
     if (r->rank == 0) {
         tshi_check_ok(r, tsh_recv_async(pair, x, 1, &work));
-        const tshi_nccl_message *m = work->state;
-        while (m->turn != TSHI_TOLD && !r->failed) tshi_check_ok(r, tsh_work_test(work, &done));
-        while (!atomic_load(queued) && !r->failed) nap(1000);
+        tell(r, work);
+        rest(r, queued);
         nap(100000);
         tshi_check_ok(r, tsh_work_wait(work));
         tsh_group_destroy(pair);
@@ -391,28 +397,6 @@ Test(nccl_links, of_any_sender) {
     run_ranks(8, false, from_any, NULL);
 }
 
-static void both_ways(tshi_rank *r, void *arg) {
-    (void)arg;
-    tsh_group *group = tsh_world_group(r->world);
-    tsh_tensor *x = NULL, *y = NULL;
-    tsh_work *work = NULL;
-    int64_t got[N];
-    tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {N}};
-    tsh_status status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &x);
-    if (status == TSH_OK) status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &y);
-    if (status == TSH_OK) status = tsh_tensor_fill(x, r->rank + 1);
-    if (status == TSH_OK) status = tsh_send_async(group, x, 1 - r->rank, &work);
-    if (status == TSH_OK) status = tsh_recv(group, y, 1 - r->rank, NULL);
-    if (status == TSH_OK) status = tsh_work_wait(work);
-    if (status == TSH_OK) status = tsh_tensor_read(y, got, N);
-    if (status == TSH_OK) tshi_check(r, got[N - 1] == 2 - r->rank, "%lld", (long long)got[N - 1]);
-    if (status != TSH_OK) tsh_world_fail(r->world, tsh_error_message());
-    tshi_check_ok(r, status);
-    tsh_work_release(work);
-    tsh_tensor_release(x);
-    tsh_tensor_release(y);
-}
-
 Test(nccl_links, every_call_may_fail) {
     static const char *const names[] = {"ncclCommSplit",    "ncclCommGetAsyncError", "ncclSend",
                                         "ncclRecv",         "cudaStreamCreate",      "cudaEventCreate",
@@ -420,6 +404,31 @@ Test(nccl_links, every_call_may_fail) {
                                         "cudaEventDestroy", "cudaStreamDestroy"};
     queues(8);
     every_call_may_fail(names, sizeof names / sizeof *names, 25, both_ways);
+}
+
+/* Rank 0 has no communicator for the shared link when the world recovers: the next recovery makes it. */
+static void recovers_twice(tshi_rank *r, void *arg) {
+    atomic_bool *ready = arg;
+    tsh_world_fail(r->world, "enough of it");
+    if (r->rank == 0) {
+        standin_fail("ncclGetUniqueId", 1, 0);
+        atomic_store(ready, true);
+    }
+    rest(r, ready);
+    tsh_status status = tsh_world_recover(r->world);
+    tshi_check_status(r, status, r->rank ? TSH_ERR_PEER : TSH_ERR_SYSTEM, "ncclGetUniqueId");
+    tsh_tensor *x = tshi_test_vector(r, TSH_INT64, N);
+    status = tsh_send(tsh_world_group(r->world), x, (r->rank + 1) % r->size);
+    tshi_check(r, status != TSH_OK, "a message without a communicator");
+    tsh_tensor_release(x);
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    from_any(r, NULL);
+}
+
+Test(nccl_links, a_recovery_without_a_communicator_is_none) {
+    atomic_bool ready = false;
+    queues(8);
+    run_ranks(3, false, recovers_twice, &ready);
 }
 
 /* --- costs -------------------------------------------------------------------------------------------------------- */

@@ -182,42 +182,34 @@ Test(generate, fails_where_its_output_has_nowhere_to_go, .timeout = 60) {
               output);
 }
 
+/* The tokens of one to four ranks, which are the same. */
+static void draws(const char *environment, const char *options, char tokens[512]) {
+    int code;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        run(&code, "%s " RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompt-ids 5,6,7 --tokens 20 %s",
+            environment, ranks, options);
+        cr_assert_eq(code, 0, "%s", output);
+        if (ranks == 1) snprintf(tokens, 512, "%s", output);
+        cr_assert_str_eq(output, tokens, "%s on %d ranks", options, ranks);
+    }
+}
+
 Test(generate, draws_the_same_tokens_at_any_number_of_ranks, .timeout = 300) {
-    static const char *const options[] = {"--temperature 0.8 --seed 3", "--temperature 1.5 --top-k 5 --seed 3",
-                                          "--temperature 1 --top-p 0.7 --seed 4", "--temperature 1 --top-k 1"};
+    static const char *const options[] = {
+        "--dtype float64 --temperature 0.8 --seed 3", "--dtype float64 --temperature 1.5 --top-k 5 --seed 3",
+        "--dtype float64 --temperature 1 --top-p 0.7 --seed 4", "--dtype float64 --temperature 1 --top-k 1"};
     char drawn[4][512];
     int code;
-    for (int i = 0; i < 4; i++) {
-        for (int ranks = 1; ranks <= 4; ranks++) {
-            run(&code,
-                RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompt-ids 5,6,7 --tokens 20 "
-                    "--dtype float64 %s",
-                ranks, options[i]);
-            cr_assert_eq(code, 0, "%s", output);
-            *strchr(output, '\n') = '\0';
-            if (ranks == 1) strcpy(drawn[i], output);
-            cr_assert_str_eq(output, drawn[i], "%s on %d ranks", options[i], ranks);
-        }
-    }
+    for (int i = 0; i < 4; i++) draws("", options[i], drawn[i]);
     for (int i = 1; i < 4; i++) cr_assert_str_neq(drawn[i], drawn[0]);
     run(&code, TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompt-ids 5,6,7 --tokens 20 --dtype float64");
-    *strchr(output, '\n') = '\0';
     cr_assert_str_eq(output, drawn[3], "of one token the likeliest is drawn");
 }
 
 /* In 16 bits the sums over ranks are rounded, unless each rank makes all of them. */
 Test(generate, draws_the_same_tokens_of_a_deterministic_world_in_16_bits, .timeout = 120) {
     char drawn[512];
-    int code;
-    for (int ranks = 1; ranks <= 4; ranks++) {
-        run(&code,
-            "TSHARD_DETERMINISTIC=1 " RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS
-            "llama --prompt-ids 5,6,7 --tokens 20 --dtype bfloat16 --temperature 1 --top-p 0.7 --seed 4",
-            ranks);
-        cr_assert_eq(code, 0, "%s", output);
-        if (ranks == 1) snprintf(drawn, sizeof drawn, "%s", output);
-        cr_assert_str_eq(output, drawn, "%d ranks", ranks);
-    }
+    draws("TSHARD_DETERMINISTIC=1", "--dtype bfloat16 --temperature 1 --top-p 0.7 --seed 4", drawn);
 }
 
 Test(generate, says_in_json_how_fast_it_was, .timeout = 120) {

@@ -276,5 +276,6 @@ tsh_status tshi_nccl_recover(tsh_world *world) {
     tshi_nccl_links_close(world, NULL);
     tshi_nccl_shared_close(world);
     nccl->failed = TSH_OK;
-    return nccl->shared.group ? tshi_nccl_comm_create(nccl->shared.group, TSH_OK) : TSH_OK;
+    if (nccl->shared.group) status = tshi_nccl_comm_create(nccl->shared.group, TSH_OK);
+    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
 }

@@ -88,7 +88,8 @@ typedef struct tshi_nccl_link {
 /* A message under way. ENQUEUEING: NCCL has been called and has not queued it yet. */
 typedef enum tshi_nccl_stage { TSHI_UNMATCHED, TSHI_MATCHED, TSHI_ENQUEUEING, TSHI_QUEUED } tshi_nccl_stage;
 
-/* What is known of a message of a shared link: whether this rank has told its peer, or heard from it. */
+/* How far the agreement on a message of a shared link has come: no note yet, a note to the peer, one from it, both sides'
+ * consent. */
 typedef enum tshi_nccl_turn { TSHI_NOT_YET, TSHI_TOLD, TSHI_HEARD, TSHI_AGREED } tshi_nccl_turn;
 
 /* What a sender's call says to its receive. */
