@@ -74,6 +74,70 @@ Test(nccl_graphs, a_host_may_be_so_many_launches_ahead) {
     run_ranks(2, false, launch_often, NULL);
 }
 
+/* --- calls that were started before ------------------------------------------------------------------------------- */
+
+static void expect_one(tshi_rank *r, const doubling *d, int wanted) {
+    float got = 0;
+    tshi_check_ok(r, read_one(d->x, &got));
+    tshi_check(r, got == (float)wanted, "%g, not %d", (double)got, wanted);
+}
+
+/* The graph has no collectives. The host waits for the call behind the launch. */
+static void launches_behind_a_call(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_device *device = tsh_world_device(r->world);
+    doubling d = {.x = tshi_test_vector(r, TSH_FLOAT32, 3)};
+    tsh_work *work = NULL;
+    if (tshi_check_ok(r, tsh_graph_capture_begin(device))) {
+        device->ops->elementwise[TSH_FLOAT32].axpby(device, 3, 1, tshi_data(d.x), 1, tshi_data(d.x), tshi_data(d.x));
+        tshi_check_ok(r, tsh_graph_capture_end(device, &d.graph));
+    }
+    tsh_tensor_fill(d.x, 1);
+    if (!r->failed && tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_SUM, &work))) {
+        tshi_check_ok(r, tsh_graph_launch(d.graph));
+        expect_one(r, &d, 2 * r->size);
+        tshi_check_ok(r, tsh_work_wait(work));
+    }
+    tsh_work_release(work);
+    close_doubling(&d);
+}
+
+Test(nccl_graphs, a_launch_comes_behind_calls_that_were_started) {
+    for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, launches_behind_a_call, NULL);
+}
+
+/* before: the call is started before the capture, by the other rank so late that this one waits; else in another
+ * capture. */
+static void waits_in_a_capture(tshi_rank *r, void *arg) {
+    const bool *before = arg;
+    tsh_device *device = tsh_world_device(r->world);
+    doubling d = {.x = tshi_test_vector(r, TSH_FLOAT32, 3)}, other = d;
+    tsh_work *work = NULL;
+    bool good = sums(r, tsh_world_group(r->world));
+    tsh_tensor_fill(d.x, 1);
+    if (!*before) good = good && tshi_check_ok(r, tsh_graph_capture_begin(device));
+    if (*before && r->rank == 1) nap(50000);
+    good = good && tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_SUM, &work));
+    if (!*before) good = good && tshi_check_ok(r, tsh_graph_capture_end(device, &other.graph));
+    if (good && tshi_check_ok(r, tsh_graph_capture_begin(device))) {
+        tshi_check_ok(r, tsh_work_wait(work));
+        double_sum(r, tsh_world_group(r->world), d.x);
+        tshi_check_ok(r, tsh_graph_capture_end(device, &d.graph));
+        if (!*before) tshi_check_ok(r, tsh_graph_launch(other.graph));
+        tshi_check_ok(r, tsh_graph_launch(d.graph));
+        expect_one(r, &d, 2 * r->size * r->size);
+    }
+    tsh_work_release(work);
+    tsh_graph_destroy(other.graph);
+    close_doubling(&d);
+}
+
+Test(nccl_graphs, calls_of_before_are_waited_for_in_a_capture) {
+    bool before = true, in_another = false;
+    run_ranks(2, false, waits_in_a_capture, &before);
+    run_ranks(2, false, waits_in_a_capture, &in_another);
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 /* Rank 1 fails while rank 0 waits in a launch: its communicators are aborted although the graph lives. */

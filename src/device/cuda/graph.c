@@ -57,6 +57,7 @@ static tsh_status capture_begin(tsh_device *device) {
     graph->next = cuda->graphs;
     cuda->graphs = graph;
     cuda->capturing = graph;
+    cuda->captures++;
     cuda->replays = graph->replays;
     return TSH_OK;
 }
@@ -91,12 +92,11 @@ bool tshi_cuda_graphs_end(tshi_cuda_device *device, const void *owner, tsh_statu
 /* --- the end of a capture ----------------------------------------------------------------------------------------- */
 
 /* A stream that an event has drawn into the capture joins the compute stream, where it began. */
-static cudaError_t join(tshi_cuda_device *cuda, cudaStream_t stream) {
+static cudaError_t join_if_captured(tshi_cuda_device *cuda, int i) {
     enum cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-    cudaError_t error = cudaStreamIsCapturing(stream, &state);
+    cudaError_t error = cudaStreamIsCapturing(cuda->communication[i], &state);
     if (error != cudaSuccess || state != cudaStreamCaptureStatusActive) return error;
-    error = cudaEventRecord(cuda->events[1], stream);
-    return error == cudaSuccess ? cudaStreamWaitEvent(cuda->compute, cuda->events[1], 0) : error;
+    return tshi_cuda_communication_join(cuda, i);
 }
 
 /* The stream leaves the capture in any case. */
@@ -104,7 +104,7 @@ static tsh_status finish(tshi_cuda_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->base.device);
     cudaGraph_t captured = NULL;
     for (int i = 0; i < TSHI_CUDA_COMMUNICATIONS; i++) {
-        cudaError_t joined = cuda->communication[i] ? join(cuda, cuda->communication[i]) : cudaSuccess;
+        cudaError_t joined = cuda->communication[i] ? join_if_captured(cuda, i) : cudaSuccess;
         tshi_cuda_note(&cuda->base, joined, "graph_capture_end, joining communication");
     }
     tshi_cuda_count(&cuda->base, graph->replays);
@@ -144,12 +144,23 @@ static tsh_status capture_end(tsh_device *device, tsh_graph **out) {
     return tshi_fail(status, "%s", words);
 }
 
+/* The graph may read what a call writes that has been started, and NCCL wants one communicator's calls in order. Without
+ * a watch nothing is ever queued there. */
+static cudaError_t join_all(tshi_cuda_device *cuda) {
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; cuda->watch && i < TSHI_CUDA_COMMUNICATIONS && error == cudaSuccess; i++)
+        if (cuda->communication[i]) error = tshi_cuda_communication_join(cuda, i);
+    return error;
+}
+
 static tsh_status launch(tsh_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->device);
     const tshi_cuda_graph *g = (const tshi_cuda_graph *)graph;
     if (cuda->capturing) return tshi_fail(TSH_ERR_STATE, "graph_launch: not while a graph is captured");
     tshi_cuda_use(cuda);
     if (!g->exec) return tshi_fail(g->broken, "graph_launch: %s", g->message);
+    tsh_status status = tshi_cuda_fail(join_all(cuda), "graph_launch, behind communication");
+    if (status != TSH_OK) return status;
     if (g->owner_count > 0 && cuda->launch) return cuda->launch(cuda->watcher, g->exec);
     return tshi_cuda_fail(cudaGraphLaunch(g->exec, cuda->compute), "cudaGraphLaunch");
 }

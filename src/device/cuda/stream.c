@@ -35,6 +35,11 @@ tsh_status tshi_cuda_communication_open(tshi_cuda_device *device, int i) {
     return tshi_cuda_stream_new(&device->communication[i], true);
 }
 
+cudaError_t tshi_cuda_communication_join(tshi_cuda_device *device, int i) {
+    cudaError_t error = cudaEventRecord(device->events[1], device->communication[i]);
+    return error == cudaSuccess ? cudaStreamWaitEvent(device->compute, device->events[1], 0) : error;
+}
+
 cudaError_t tshi_cuda_communication_wait(const tshi_cuda_device *device) {
     cudaError_t error = cudaSuccess;
     for (int i = 0; i < TSHI_CUDA_COMMUNICATIONS && error == cudaSuccess; i++)

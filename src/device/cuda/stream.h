@@ -23,6 +23,7 @@ typedef struct tshi_cuda_device {
     cudaStream_t communication[TSHI_CUDA_COMMUNICATIONS];
     struct tshi_cuda_graph *capturing; /* work that is queued goes into this graph instead of running; the host cannot
                                         * wait meanwhile */
+    uint64_t captures;                 /* that have begun */
     /* Called every now and then while the host waits for the GPU: it ends communication that cannot finish. */
     void (*watch)(void *watcher);
     /* Launches a graph that holds work of an owner, as a call that the watch sees. Where it is NULL the device launches
@@ -54,6 +55,11 @@ static inline tshi_cuda_device *tshi_cuda(tsh_device *device) {
     return (tshi_cuda_device *)device;
 }
 
+/* The number of the capture that goes on; 0: none does. */
+static inline uint64_t tshi_cuda_capture(const tshi_cuda_device *device) {
+    return device->capturing ? device->captures : 0;
+}
+
 /* Makes the device's GPU the calling thread's current one: new events, streams, memory and kernels are the current
  * GPU's. The program may have made another one current, or call from a new thread, which has the first. */
 void tshi_cuda_use(const tshi_cuda_device *device);
@@ -76,6 +82,8 @@ void tshi_cuda_nap(int looks);
 #define TSHI_CUDA_SPINS 2000 /* looks without a sleep */
 /* Makes the i-th of the communication streams, if there is none. */
 tsh_status tshi_cuda_communication_open(tshi_cuda_device *device, int i);
+/* What the compute stream is given from now on waits for all that the i-th has been given. */
+cudaError_t tshi_cuda_communication_join(tshi_cuda_device *device, int i);
 /* Waits until all of them are empty, without a watch. */
 cudaError_t tshi_cuda_communication_wait(const tshi_cuda_device *device);
 /* Keep this failure, with tsh_error_message(), for check and for the capture; the first one stands. */

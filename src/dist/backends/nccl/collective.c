@@ -182,7 +182,7 @@ static tsh_status nccl_start(tsh_work *work) {
     if (status == TSH_OK) {
         cudaStream_t stream = tshi_nccl_device(world)->communication[work->group->stream];
         status = tshi_nccl_check(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
-        e->captured = tshi_nccl_device(world)->capturing != NULL;
+        e->capture = tshi_cuda_capture(tshi_nccl_device(world));
     }
     if (status == TSH_OK)
         work->state = e;
@@ -204,8 +204,8 @@ static void nccl_progress(tsh_work *work) {
         return;
     }
     /* What is captured runs with the graph: the capture's end joins the streams. */
-    if (e->captured) {
-        if (!tshi_nccl_device(world)->capturing) end(work, TSH_OK);
+    if (e->capture) {
+        if (e->capture != tshi_cuda_capture(tshi_nccl_device(world))) end(work, TSH_OK);
         return;
     }
     cudaError_t error = cudaEventQuery(e->event);
@@ -213,6 +213,7 @@ static void nccl_progress(tsh_work *work) {
     end(work, error == cudaSuccess ? TSH_OK : tshi_nccl_check(world, error, "cudaEventQuery"));
 }
 
+/* A capture can wait for its own calls alone: earlier ones the host has to wait for, unless they were captured. */
 static void nccl_join(tsh_work *work) {
     const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
     const tshi_nccl_event *e = work->state;
@@ -220,17 +221,17 @@ static void nccl_join(tsh_work *work) {
         tshi_nccl_message_join(work);
         return;
     }
-    if (!e || device->managed) return;
+    if (!e || device->managed || e->capture != tshi_cuda_capture(device)) return;
     cudaError_t error = cudaStreamWaitEvent(device->compute, e->event, 0);
     end(work, tshi_nccl_check(work->group->world, error, "cudaStreamWaitEvent"));
 }
 
 static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
-    /* While a graph is captured the host's wait becomes the GPU's. */
+    /* While a graph is captured the host's wait becomes the GPU's, but for calls that were started before. */
     if (tshi_nccl_device(world)->capturing && group->queue) {
         for (tsh_work *w = group->queue; w; w = w->next) nccl_join(w);
-        return TSH_OK;
+        if (group->queue->done) return TSH_OK;
     }
     double waited = tshi_clock() - since;
     /* A message that is not queued yet waits for its peer, whatever the GPU still has to do for earlier ones. The watch

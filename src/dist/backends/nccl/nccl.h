@@ -48,7 +48,7 @@ tsh_status tshi_nccl_library_open(const tshi_nccl_library **out);
 /* An event that a work waits for. */
 typedef struct tshi_nccl_event {
     cudaEvent_t event;
-    bool captured;                /* recorded into a graph: it is never queried */
+    uint64_t capture;             /* that it was recorded in, where it is never queried; 0: none */
     struct tshi_nccl_event *next; /* of those that are free */
 } tshi_nccl_event;
 
