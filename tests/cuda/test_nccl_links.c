@@ -520,3 +520,37 @@ Test(nccl_links, the_log_says_nothing_where_they_do_not) {
     queues(9);
     run_ranks(3, false, many_groups, NULL);
 }
+
+/* --- programs that have used CUDA before ------------------------------------------------------------------------- */
+
+static void listen(void *said, tsh_log_level level, const char *line) {
+    if (level == TSH_LOG_WARNING && strstr(line, "CUDA had started before tsh_world_init"))
+        atomic_store((atomic_bool *)said, true);
+}
+
+static bool warns_of_start(tshi_rank_fn *life) {
+    atomic_bool said = false;
+    const tshi_test_options options = {.ranks = 3, .threads = true, .log = {listen, &said}};
+    const char *words = tshi_test_run_with(&options, life, NULL, NULL, NULL);
+    cr_assert_str_empty(words, "%s", words);
+    expect_nothing_left("a world");
+    return said;
+}
+
+static void with_few_queues(tshi_rank *r, void *arg) {
+    const tshi_nccl *nccl = tshi_nccl_of(r->world);
+    tshi_check(r, nccl->queues == 8, "%d queues", nccl->queues);
+    from_any(r, arg);
+}
+
+Test(nccl_links, of_programs_that_have_started_cuda) {
+    int gpus;
+    begin(3, false);
+    cudaGetDeviceCount(&gpus);
+    cr_expect(warns_of_start(with_few_queues));
+}
+
+Test(nccl_links, the_log_says_nothing_where_cuda_starts_with_the_world) {
+    begin(3, false);
+    cr_expect(!warns_of_start(to_next));
+}

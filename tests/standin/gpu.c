@@ -1,8 +1,8 @@
 /* The stand-in of the CUDA runtime: GPUs, and which of them reach each other's memory. */
 #include "standin/runtime.h"
 
+#include <cuda.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int gpus = 1;
@@ -94,6 +94,20 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
     return cudaSuccess;
 }
 
+/* --- the driver --------------------------------------------------------------------------------------------------- */
+
+CUresult cuDeviceGetCount(int *count) {
+    *count = gpus;
+    return standin_has_begun() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+/* All GPUs begin together. */
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = standin_has_begun();
+    return is_gpu(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
 #define MOST_KERNELS 512
@@ -115,8 +129,7 @@ static bool is_new(const char *name) {
 }
 
 void standin_load(const char *kernel) {
-    const char *when = getenv("CUDA_MODULE_LOADING");
-    if (when && strcmp(when, "EAGER") == 0) return;
+    if (standin_loads_at_once()) return;
     standin_enter();
     bool new = is_new(kernel);
     standin_leave();

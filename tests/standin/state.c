@@ -22,8 +22,10 @@ static int names_count;
 static uint64_t all_calls, fail_at;
 static const char *fail_name, *failed_name;
 static int fail_code;
-static pid_t process; /* that CUDA has begun in */
-static int broken;    /* 0, or what every call returns */
+static pid_t process; /* that CUDA has begun in, with these settings */
+static int queues;
+static bool loads_at_once;
+static int broken; /* 0, or what every call returns */
 static _Thread_local cudaError_t last_error;
 
 static uint64_t random_state;
@@ -111,10 +113,29 @@ void standin_break(int code) {
     broken = code;
 }
 
+static void start(void) {
+    const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS"), *loading = getenv("CUDA_MODULE_LOADING");
+    process = getpid();
+    queues = connections ? atoi(connections) : 8;
+    loads_at_once = loading && strcmp(loading, "EAGER") == 0;
+}
+
+bool standin_has_begun(void) {
+    return process != 0;
+}
+
+int standin_queues(void) {
+    return queues;
+}
+
+bool standin_loads_at_once(void) {
+    return loads_at_once;
+}
+
 /* CUDA cannot be used in a process that was forked from one where it had begun, nor after an error that stays. */
 static bool is_lost(const char *name, int *code) {
     if (strncmp(name, "cuda", 4) != 0) return false;
-    if (process == 0) process = getpid();
+    if (process == 0) start();
     bool forked = process != getpid();
     if (code && (forked || broken)) *code = forked ? cudaErrorInitializationError : broken;
     return forked || broken;

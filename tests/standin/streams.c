@@ -41,15 +41,7 @@ static void run_one(operation *op) {
 
 static bool advance_to(struct CUstream_st *stream, const mark *until);
 
-/* Streams share the queues of their GPU, as many as the environment said when CUDA began; what was put into a queue
- * first is first in beginning. */
-static int queues(void) {
-    static int count;
-    const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    if (count == 0) count = set ? atoi(set) : 8;
-    return count;
-}
-
+/* Streams share the queues of their GPU; what was put into a queue first is first in beginning. */
 static bool comes_first(struct CUstream_st *stream, const operation *op) {
     for (int i = 0; i < STANDIN_STREAMS; i++) {
         struct CUstream_st *other = standin_streams[i];
@@ -249,7 +241,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     if (at == STANDIN_STREAMS) standin_die("too many streams");
     *out = standin_streams[at] = calloc(1, sizeof **out);
     (*out)->gpu = standin_current();
-    (*out)->queue = made[(*out)->gpu]++ % queues();
+    (*out)->queue = made[(*out)->gpu]++ % standin_queues();
     standin_count("stream", 1);
     standin_leave();
     return cudaSuccess;

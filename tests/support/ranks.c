@@ -103,6 +103,7 @@ static void run_rank(const job *j, int rank) {
         .threads = j->threads, .heap_bytes = j->options.heap_bytes, .blas_threads = 1, .device = tshi_test_device()};
     double timeout = strtod(j->options.world_timeout, NULL);
     if (j->threads) config.rank = rank;
+    config.log = j->options.log;
     /* The rendezvous has time enough on a busy machine; the calls after it have the deadline that the test asks for. */
     config.timeout = timeout < RENDEZVOUS_SECONDS ? RENDEZVOUS_SECONDS : timeout;
     if (!j->options.bare && !tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;

@@ -3,9 +3,7 @@
 #include "base/settings.h"
 #include "device/cuda/kernels/kernels.h"
 
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void cuda_describe(const tsh_device *device, char *text, size_t size) {
@@ -151,19 +149,6 @@ static const tshi_device_ops cuda_ops = {
     .graph = &tshi_cuda_graph_ops,
     .range = &tshi_cuda_range_ops,
 };
-
-/* By default streams share 8 queues of the GPU, and one that waits holds up those that share its queue; and a kernel's
- * first launch may wait for all that runs. NCCL's threads launch messages beside each other, in any order. */
-static void prepare(void) {
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    setenv("NCCL_LAUNCH_RACE_FATAL", "0", 0);
-}
-
-void tshi_device_prepare_cuda(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, prepare);
-}
 
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out) {
     *out = NULL;

@@ -93,6 +93,17 @@ static void log_choice(const tsh_world *world, int version, const char *why) {
         tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->control->name, why);
 }
 
+/* What the environment lacks now, CUDA had not found there either when the program made it start. */
+static void warn_of_late_start(const tsh_world *world) {
+    bool settings = tshi_variable("CUDA_DEVICE_MAX_CONNECTIONS") && tshi_variable("CUDA_MODULE_LOADING");
+    if (settings || world->size == 1) return;
+    tshi_log(&world->log, TSH_LOG_WARNING,
+             "rank %d: CUDA had started before tsh_world_init, too early for CUDA_DEVICE_MAX_CONNECTIONS=32 and "
+             "CUDA_MODULE_LOADING=EAGER: streams share fewer queues, and a kernel's first launch may wait for calls "
+             "that a lost peer never ends; set both in the environment, or use CUDA later",
+             world->rank);
+}
+
 static int fewest_queues(const fact *facts, int size) {
     int fewest = facts[0].queues;
     for (int i = 1; i < size; i++) fewest = facts[i].queues < fewest ? facts[i].queues : fewest;
@@ -161,6 +172,7 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
     int queues;
     tsh_status status = decide(world, takes, &queues);
     if (status != TSH_OK || !*takes) return status;
+    warn_of_late_start(world);
     world->data = &tshi_nccl_ops;
     status = state_new(world, queues);
     if (status == TSH_OK) status = raise_group(world);
