@@ -255,3 +255,85 @@ Test(nccl_waits, groups_share_a_stream_where_nccl_is_too_old_for_that_order) {
     standin_nccl_version(22507);
     run_ranks(2, false, one_stream, NULL);
 }
+
+/* --- groups that go while the GPU has calls ----------------------------------------------------------------------- */
+
+/* Rank 0's message waits on the GPU for rank 1, which sums with rank 2, which waits for rank 0's next message. Legal: it
+ * ends where the host moves the data. */
+static void goes_beside_a_message(tshi_rank *r, void *arg) {
+    const bool *fails = arg;
+    tsh_group *all = tsh_world_group(r->world), *mine = NULL, *goes = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3), *y = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_work *work = NULL, *other = NULL;
+    float got[3] = {0};
+    bool done;
+    r->world->timeout = 30;
+    tsh_tensor_fill(x, r->rank + 1);
+    tshi_check_ok(r, tsh_group_split(all, r->rank == 0 ? 0 : 1, r->rank, &mine));
+    tshi_check_ok(r, tsh_group_split(all, 0, r->rank, &goes));
+    /* So that it has a link, too. */
+    if (r->rank == 0) tshi_check_ok(r, tsh_send(goes, x, 2));
+    if (r->rank == 2) tshi_check_ok(r, tsh_recv(goes, y, 0, NULL));
+    if (r->rank == 0) {
+        tshi_check_ok(r, tsh_send_async(all, x, 1, &work));
+        while (!tshi_nccl_message_queued(work) && tsh_work_test(work, &done) == TSH_OK) nap(100);
+        tsh_group_destroy(goes);
+        goes = NULL;
+        if (*fails) tsh_world_fail(r->world, "enough of it");
+        if (!*fails) tshi_check_ok(r, tsh_send_async(all, x, 2, &other));
+        if (!*fails) tshi_check_ok(r, tsh_work_wait(other));
+        tshi_check_status(r, tsh_work_wait(work), *fails ? TSH_ERR_STATE : TSH_OK, *fails ? "enough of it" : "");
+    } else if (r->rank == 1) {
+        tshi_check_ok(r, tsh_all_reduce(mine, x, TSH_SUM));
+        tshi_check_ok(r, tsh_recv_async(all, y, 0, &work));
+        tshi_check_status(r, tsh_work_wait(work), *fails ? TSH_ERR_PEER : TSH_OK, *fails ? "enough of it" : "");
+    } else {
+        tshi_check_status(r, tsh_recv(all, y, 0, NULL), *fails ? TSH_ERR_PEER : TSH_OK, *fails ? "enough of it" : "");
+        if (!*fails) tshi_check_ok(r, tsh_all_reduce(mine, x, TSH_SUM));
+    }
+    tsh_work_release(work);
+    tsh_work_release(other);
+    if (*fails) tshi_check_ok(r, tsh_world_recover(r->world));
+    if (!*fails && r->rank) {
+        tshi_check_ok(r, tsh_tensor_read(x, got, 3));
+        tshi_check(r, got[2] == 5, "%g", (double)got[2]);
+    }
+    sums(r, all);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+    tsh_group_destroy(goes);
+    tsh_group_destroy(mine);
+}
+
+Test(nccl_waits, a_group_may_go_while_a_message_of_another_waits_for_later_calls) {
+    bool fails = false;
+    run_ranks(3, false, goes_beside_a_message, &fails);
+    fails = true;
+    run_ranks(3, false, goes_beside_a_message, &fails);
+}
+
+/* Rank 1 comes to the sum when it has rank 0's message, of behind the group's end. */
+static void goes_beside_a_sum(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *all = tsh_world_group(r->world), *pair = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3), *y = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_work *work = NULL;
+    float got[3] = {0};
+    r->world->timeout = 30;
+    tsh_tensor_fill(x, 1);
+    tshi_check_ok(r, tsh_group_split(all, 0, r->rank, &pair));
+    if (r->rank == 1) tshi_check_ok(r, tsh_recv(all, y, 0, NULL));
+    tshi_check_ok(r, tsh_all_reduce_async(all, x, TSH_SUM, &work));
+    tsh_group_destroy(pair);
+    if (r->rank == 0) tshi_check_ok(r, tsh_send(all, y, 1));
+    tshi_check_ok(r, tsh_work_wait(work));
+    tsh_work_release(work);
+    tshi_check_ok(r, tsh_tensor_read(x, got, 3));
+    tshi_check(r, got[0] == 2, "%g", (double)got[0]);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+}
+
+Test(nccl_waits, a_group_may_go_while_a_sum_of_another_waits_for_later_calls) {
+    run_ranks(2, false, goes_beside_a_sum, NULL);
+}

@@ -250,8 +250,8 @@ static void leave_splits(ncclComm_t comm) {
 void standin_nccl_reclaim(ncclComm_t comm) {
     bool aborts = comm->aborted;
     standin_nccl_windows_drop(comm, aborts);
-    if (aborts && !standin_wait_idle(comm->gpu))
-        standin_nccl_die("ncclCommAbort waits for ever: other calls that nothing ends keep the GPU");
+    if (!standin_wait_idle(comm->gpu))
+        standin_nccl_die("the end of a communicator waits for ever: other calls that nothing ends keep the GPU");
     if (comm->captured > 0) standin_nccl_die("a communicator ends for ever: a graph that lives holds calls of it");
     pthread_mutex_lock(&standin_nccl_lock);
     leave_splits(comm);

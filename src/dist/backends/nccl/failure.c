@@ -152,15 +152,19 @@ static tsh_status look_at_comms(tsh_world *world) {
     return status;
 }
 
+bool tshi_nccl_idle(tshi_nccl *nccl) {
+    bool done = !tshi_nccl_oldest(nccl);
+    for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next)
+        done = !link->tail.group || cudaEventQuery(link->tail.after) == cudaSuccess;
+    return done;
+}
+
 /* Something has been queued, and all of it is done. */
 static bool ended_well(const tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
-    bool any = nccl->queued > 0, done = !tshi_nccl_oldest(nccl);
-    for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next) {
-        any = any || link->tail.group;
-        done = !link->tail.group || cudaEventQuery(link->tail.after) == cudaSuccess;
-    }
-    return any && done && !tshi_nccl_message_halfway(world, now);
+    bool any = nccl->queued > 0;
+    for (const tshi_nccl_link *link = nccl->links; link; link = link->next) any = any || link->tail.group;
+    return any && tshi_nccl_idle(nccl) && !tshi_nccl_message_halfway(world, now);
 }
 
 /* NCCL does not say which of the group's ranks are missing. */
@@ -209,7 +213,7 @@ tsh_status tshi_nccl_watch(tsh_world *world) {
     double now = tshi_clock();
     if (!tshi_nccl_device(world)->capturing) {
         if (nccl->abort_due) abort_all(world);
-        tshi_nccl_kept_end(world);
+        if (nccl->kept && tshi_nccl_idle(nccl)) tshi_nccl_kept_end(world);
     }
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
     /* What the GPU waits for may be a message that this host has still to hear of. */

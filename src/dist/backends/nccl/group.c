@@ -6,18 +6,37 @@
 
 #define GOODBYE 5.0
 
+/* --- communicators that cannot end yet --------------------------------------------------------------------------- */
+
+/* Without memory for the note the communicator stays: to end it now could take for ever. */
+void tshi_nccl_comm_keep(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_kept *kept = tshi_calloc(&world->allocator, 1, sizeof *kept);
+    if (!kept) return;
+    *kept = (tshi_nccl_kept){.comm = comm, .next = nccl->kept};
+    nccl->kept = kept;
+}
+
+void tshi_nccl_comm_drop(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (!tshi_nccl_idle(nccl)) {
+        tshi_nccl_comm_keep(world, comm);
+        return;
+    }
+    nccl->library->comm_abort(comm);
+    tshi_nccl_window_forget(world, comm);
+}
+
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
 /* All of the group come to the same end, or none has a communicator. */
 static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, tsh_status status) {
-    tsh_world *world = parent->world;
-    const tshi_nccl *nccl = tshi_nccl_of(world);
     tsh_status mine = status;
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", tsh_error_message());
     status = tshi_group_agree(parent, "nccl: communicator", status);
     if (group && status == TSH_OK) group->state = comm;
-    if (comm && status != TSH_OK) nccl->library->comm_abort(comm);
+    if (comm && status != TSH_OK) tshi_nccl_comm_drop(parent->world, comm);
     return mine == TSH_OK ? status : tshi_fail(mine, "%s", words);
 }
 
@@ -144,6 +163,17 @@ void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
     }
 }
 
+/* The group is gone then from the record of calls. */
+static void flush_group(tsh_group *group) {
+    tshi_nccl *nccl = tshi_nccl_of(group->world);
+    for (uint64_t i = nccl->done; i < nccl->queued; i++) {
+        tshi_nccl_tail *tail = &nccl->calls[i % TSHI_NCCL_AHEAD];
+        if (tail->group != group) continue;
+        tshi_nccl_flush(group->world, tail);
+        tail->group = NULL;
+    }
+}
+
 void tshi_nccl_flush_all(tsh_world *world) {
     for (int looks = 0; tshi_nccl_oldest(tshi_nccl_of(world)); looks++) {
         if (tshi_nccl_watch(world) != TSH_OK) break;
@@ -165,15 +195,6 @@ static void comm_leave(tsh_world *world, ncclComm_t comm) {
     tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
 }
 
-/* Without memory for the note the communicator stays: to end it now would take for ever. */
-static void comm_keep(tsh_world *world, ncclComm_t comm) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_nccl_kept *kept = tshi_calloc(&world->allocator, 1, sizeof *kept);
-    if (!kept) return;
-    *kept = (tshi_nccl_kept){.comm = comm, .next = nccl->kept};
-    nccl->kept = kept;
-}
-
 void tshi_nccl_kept_end(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     while (nccl->kept) {
@@ -191,14 +212,14 @@ void tshi_nccl_group_close(tsh_group *group) {
     nccl->closing = group;
     tshi_nccl_links_close(world, group);
     if (group == nccl->shared.group) tshi_nccl_shared_close(world);
-    tshi_nccl_flush_all(world);
+    flush_group(group);
     nccl->closing = NULL;
-    nccl->done = nccl->queued;
     comm = group->state; /* it may have been aborted meanwhile */
     group->state = NULL;
-    if (comm && tshi_cuda_graphs_end(tshi_nccl_device(world), group, TSH_ERR_STATE,
-                                     "the graph holds calls of a group that has been destroyed"))
-        comm_keep(world, comm);
+    bool captured = tshi_cuda_graphs_end(tshi_nccl_device(world), group, TSH_ERR_STATE,
+                                         "the graph holds calls of a group that has been destroyed");
+    if (comm && (captured || !tshi_nccl_idle(nccl)))
+        tshi_nccl_comm_keep(world, comm);
     else if (comm)
         comm_leave(world, comm);
     if (group == nccl->shared.group) nccl->shared.group = NULL;

@@ -180,8 +180,15 @@ void tshi_nccl_links_close(tsh_world *world, const tsh_group *group) {
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
         if (is_of(link, group) || link == nccl->shared.link) tshi_nccl_flush(world, &link->tail);
     }
+    bool idle = tshi_nccl_idle(nccl);
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
-        if (is_of(link, group) && link->comm) link->result = nccl->library->comm_finalize(link->comm);
+        if (!is_of(link, group) || !link->comm) continue;
+        if (idle) {
+            link->result = nccl->library->comm_finalize(link->comm);
+        } else {
+            tshi_nccl_comm_keep(world, link->comm);
+            link->comm = NULL;
+        }
     }
     double until = tshi_clock() + tshi_nccl_patience(world);
     tshi_nccl_link **at = &nccl->links;

@@ -113,8 +113,9 @@ typedef struct tshi_nccl_message {
     struct tshi_nccl_message *next;
 } tshi_nccl_message;
 
-/* A communicator whose group has been destroyed during a capture that holds calls of it: NCCL would wait for the end of
- * what is captured. */
+/* A communicator whose group or link has gone, during a capture that holds calls of it, or while this GPU had calls of
+ * others to end: NCCL waits for both in its end, where no watch sees it, and the peers of those calls may wait for what
+ * this host does next. */
 typedef struct tshi_nccl_kept {
     ncclComm_t comm;
     struct tshi_nccl_kept *next;
@@ -162,7 +163,7 @@ typedef struct tshi_nccl {
     tsh_status failed;
     char words[TSHI_MESSAGE_SIZE];
     bool abort_due;       /* of the communicators, when the capture is over that holds calls of theirs */
-    tshi_nccl_kept *kept; /* end with the capture, too */
+    tshi_nccl_kept *kept; /* end when the capture is over, and the GPU has no calls */
 } tshi_nccl;
 
 static inline tshi_nccl *tshi_nccl_of(const tsh_world *world) {
@@ -199,7 +200,10 @@ tsh_status tshi_nccl_launch(void *world, cudaGraphExec_t exec);
  * over the group. make: without a window on symmetric memory. */
 tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
 tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status);
-/* Ends the communicators whose groups are gone. Called when nothing is captured. */
+/* Keeps a communicator; ends those that are kept, when nothing is captured and no call under way. */
+void tshi_nccl_comm_keep(tsh_world *world, ncclComm_t comm);
+/* Aborts a communicator without calls, or keeps it. */
+void tshi_nccl_comm_drop(tsh_world *world, ncclComm_t comm);
 void tshi_nccl_kept_end(tsh_world *world);
 /* Ends a communicator of which ncclCommFinalize has returned `result`; it is aborted if it has not ended by `until`. */
 void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
@@ -225,6 +229,8 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
 tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
 /* The oldest collective that is not known to have ended; NULL: there is none. */
 tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
+/* No call is under way, on whatever stream. */
+bool tshi_nccl_idle(tshi_nccl *nccl);
 /* The error that calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_trouble(tsh_group *group);
 /* What a call on comm that returned `result` has come to by now. */

@@ -156,8 +156,7 @@ tsh_status tshi_nccl_window_open(tsh_group *group) {
         return TSH_OK;
     }
     without(world, "nccl");
-    nccl->library->comm_abort(comm);
-    tshi_nccl_window_forget(world, comm);
+    tshi_nccl_comm_drop(world, comm);
     return tshi_nccl_comm_make(group, TSH_OK);
 }
 
