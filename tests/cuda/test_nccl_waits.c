@@ -1,6 +1,7 @@
 /* What a stuck call on a GPU must not hold up, over NCCL's stand-in: the end of other calls, memory, kernels; and whose
  * GPU it is. */
 #include "cuda/nccl_ranks.h"
+#include "tshard/functional.h"
 
 TestSuite(nccl_waits, .timeout = 60);
 
@@ -126,6 +127,55 @@ Test(nccl_waits, the_environment_comes_before_what_is_wanted_of_cuda) {
     run_ranks(2, false, nothing, NULL);
     cr_assert_str_eq(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
     cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "LAZY");
+}
+
+/* cuDNN loads kernels when it is opened and for each plan, whatever CUDA's setting, and has no end to that while a call
+ * keeps the GPU. An evaluation's shape has a plan when it comes for the second time. */
+typedef struct loading {
+    bool opened;
+    _Atomic bool called;
+} loading;
+
+static void attend(tshi_rank *r) {
+    const tsh_tensor_config config = {.dtype = TSH_BFLOAT16, .ndim = 4, .shape = {1, 4, 2, 8}};
+    tsh_tensor *x = NULL;
+    tsh_tape *tape = NULL;
+    tsh_status status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &x);
+    if (status == TSH_OK) status = tsh_tensor_fill(x, 1);
+    if (status == TSH_OK) status = tsh_tape_create(r->world, &tape);
+    if (status == TSH_OK) tsh_attention(tape, x, x, x, NULL);
+    tshi_check_ok(r, status);
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+}
+
+static void loads_attention(tshi_rank *r, void *arg) {
+    loading *l = arg;
+    tsh_tensor *sum = tshi_test_vector(r, TSH_FLOAT32, 3);
+    if (r->rank == 1) {
+        while (!l->called) nap(1000);
+        nap(20000);
+        tsh_world_fail(r->world, "enough of it");
+    } else {
+        if (l->opened) attend(r);
+        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), sum, TSH_SUM));
+        l->called = true;
+        attend(r);
+        tshi_check_status(r, tsh_device_synchronize(tsh_world_device(r->world)), TSH_ERR_PEER, "enough of it");
+    }
+    tsh_tensor_release(sum);
+}
+
+Test(nccl_waits, cudnn_is_loaded_when_the_gpu_is_at_rest) {
+    loading l = {.opened = false};
+    run_ranks(2, false, loads_attention, &l);
+    cr_assert_gt(standin_calls("cudnnCreate"), 0);
+}
+
+Test(nccl_waits, a_plan_of_cudnn_is_made_when_the_gpu_is_at_rest) {
+    loading l = {.opened = true};
+    run_ranks(2, false, loads_attention, &l);
+    cr_assert_gt(standin_calls("cudnnBackendFinalize"), 0);
 }
 
 /* NCCL may hang where a communicator is split while it has calls under way. */

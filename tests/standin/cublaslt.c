@@ -424,6 +424,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaq
     if ((uintptr_t)workspace % 256 != 0) die("a workspace that is not aligned");
     if (chosen->number == 3) die("an algorithm that cannot run");
     check_alignment(p);
+    char kernel[32];
+    snprintf(kernel, sizeof kernel, "cuBLASLt %d of %d", chosen->number, (int)d->scale);
+    standin_load(kernel);
     if (!standin_queue(stream, NULL, run, p, free)) die("a stream that is none");
     return status;
 }

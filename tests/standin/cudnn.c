@@ -85,6 +85,7 @@ int cudnnCreate(void **out) {
     int status;
     *out = NULL;
     if (fails("cudnnCreate", &status)) return status;
+    if (!standin_wait_idle(standin_current())) standin_cudnn_die("its start waits for calls that nothing ends");
     handle *made = calloc(1, sizeof *made);
     made->gpu = standin_current();
     *out = made;
@@ -330,6 +331,7 @@ static int finalize_plan(descriptor *d) {
     const descriptor *config = wanted_descriptor(d, TSHI_CUDNN_PLAN_CONFIG, TSHI_CUDNN_ENGINE_CONFIG);
     wanted(d, TSHI_CUDNN_PLAN_HANDLE, NULL);
     if (config->config == 0) return NOT_SUPPORTED;
+    if (!standin_wait_idle(standin_current())) standin_cudnn_die("a plan's kernels wait for calls that nothing ends");
     d->graph = copy(config->graph);
     return 0;
 }

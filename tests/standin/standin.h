@@ -72,7 +72,7 @@ bool standin_stream_is_of(cudaStream_t stream, int gpu);
 bool standin_is_captured(cudaStream_t stream);
 /* A number below `limit` that TSHARD_TEST_SEED and the calls before decide; 0 without a seed. */
 uint32_t standin_choose(uint32_t limit);
-/* Runs before a launch of this kernel: the first launch waits for the GPU, unless CUDA's setting was to load all
+/* Comes before a launch of this kernel: the first launch waits for the GPU, unless CUDA's setting was to load all
  * kernels at its start. The process dies where that wait never ends. */
 void standin_load(const char *kernel);
 /* The GPU of memory; -1: of none. */

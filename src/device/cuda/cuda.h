@@ -25,6 +25,9 @@ void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what);
 void tshi_cuda_launched(tsh_device *device, const char *what);
 /* Wait until the compute stream is empty. False, and noted, where that fails or a graph is captured. */
 bool tshi_cuda_wait(tsh_device *device, const char *what);
+/* Waits, watched, until the GPU has nothing to do: before a call that waits for all of it in the driver, where no watch
+ * could end what waits for a lost peer. Not while a graph is captured, nor without a watch. */
+void tshi_cuda_quiet(tshi_cuda_device *device, const char *what);
 /* Wait for one event. */
 cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event);
 /* The device's slots of these names. */

@@ -102,6 +102,12 @@ bool tshi_cuda_wait(tsh_device *device, const char *what) {
     return error == cudaSuccess;
 }
 
+void tshi_cuda_quiet(tshi_cuda_device *device, const char *what) {
+    if (!device->drain || device->capturing) return;
+    tshi_cuda_wait(&device->base, what);
+    device->drain(device->watcher);
+}
+
 void tshi_cuda_launched(tsh_device *device, const char *what) {
     tshi_cuda_note(device, cudaGetLastError(), what);
     if (tshi_cuda(device)->managed) tshi_cuda_wait(device, what);

@@ -126,6 +126,7 @@ static bool opened(tshi_cuda_device *device) {
     tshi_cuda_dnn *dnn = device->dnn;
     if (dnn->tried) return dnn->handle != NULL;
     dnn->tried = true;
+    tshi_cuda_quiet(device, "waiting for the GPU before cuDNN is loaded");
     if (open_handle(device) == TSH_OK) return true;
     refuse_all(device, NO_LIBRARY, tsh_error_message());
     return false;
@@ -193,11 +194,13 @@ static tshi_cudnn_attention key_of(tsh_dtype dtype, const tshi_attention *a, boo
     return key;
 }
 
+/* cuDNN compiles and loads kernels, some of them at the first run, which follows. */
 static void ask(tshi_cuda_device *device, plan *p) {
     tshi_cuda_dnn *dnn = device->dnn;
     tshi_cudnn_graph graph;
     char why[256];
     p->asked = true;
+    tshi_cuda_quiet(device, "waiting for the GPU before cuDNN makes a plan");
     tshi_cudnn_attention_graph(&p->key, &graph);
     for (int i = 0; i < TSHI_CUDNN_PASSED; i++) p->passed |= (uint32_t)graph.used[i] << i;
     p->plan = tshi_cudnn_plan_new(&dnn->lib, dnn->handle, &graph, &p->workspace, why, sizeof why);

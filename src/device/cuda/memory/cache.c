@@ -48,12 +48,6 @@ tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer) {
     return NULL;
 }
 
-/* cudaFree waits for the whole GPU, and nothing could end that wait. */
-static void wait_for_all(tshi_cuda_device *cuda) {
-    tshi_cuda_wait(&cuda->base, "cudaStreamSynchronize before cudaFree");
-    if (cuda->drain) cuda->drain(cuda->watcher);
-}
-
 /* Free the idle slabs; a slab that has been shared is not idle, for other ranks may have it mapped. True when there was
  * one. Not while a graph is captured: the GPU may be at work in them, and cannot be waited for. */
 static bool trim(tshi_cuda_device *cuda) {
@@ -63,7 +57,7 @@ static bool trim(tshi_cuda_device *cuda) {
     for (int i = 0; i < 2; i++) {
         tshi_slab *slab;
         while ((slab = tshi_slabs_take_idle(all[i], &cuda->memory->index))) {
-            if (!waited) wait_for_all(cuda);
+            if (!waited) tshi_cuda_quiet(cuda, "waiting for the GPU before cudaFree");
             waited = any = true;
             free_slab(cuda, slab);
             tshi_free(&cuda->base.allocator, slab);

@@ -156,11 +156,13 @@ void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t res
         nccl->library->comm_abort(comm);
 }
 
+/* False after an error, too. */
+static bool is_busy(const tshi_nccl_tail *tail) {
+    return tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady;
+}
+
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
-    for (int looks = 0; tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
-        if (tshi_nccl_watch(world) != TSH_OK) break;
-        tshi_cuda_nap(looks);
-    }
+    for (int looks = 0; is_busy(tail) && tshi_nccl_watch(world) == TSH_OK; looks++) tshi_cuda_nap(looks);
 }
 
 /* The group is gone then from the record of calls. */
@@ -181,12 +183,17 @@ void tshi_nccl_flush_all(tsh_world *world) {
     }
 }
 
+static bool any_is_busy(tshi_nccl *nccl) {
+    bool busy = is_busy(tshi_nccl_oldest(nccl));
+    for (const tshi_nccl_link *link = nccl->links; link && !busy; link = link->next) busy = is_busy(&link->tail);
+    return busy;
+}
+
+/* The watch may queue messages meanwhile: at the end nothing is under way. */
 void tshi_nccl_drain(void *of) {
     tsh_world *world = of;
-    tshi_nccl_flush_all(world);
-    for (const tshi_nccl_link *link = tshi_nccl_of(world)->links; link; link = link->next) {
-        tshi_nccl_flush(world, &link->tail);
-    }
+    for (int looks = 0; any_is_busy(tshi_nccl_of(world)) && tshi_nccl_watch(world) == TSH_OK; looks++)
+        tshi_cuda_nap(looks);
 }
 
 static void comm_leave(tsh_world *world, ncclComm_t comm) {
