@@ -113,6 +113,69 @@ Test(cuda_local, every_collective_of_threads) {
     cr_assert_geq(standin_calls("cudaDeviceEnablePeerAccess"), 2);
 }
 
+/* --- another GPU is current --------------------------------------------------------------------------------------- */
+
+static void turn_away(const tshi_rank *r) {
+    cudaSetDevice(1 - tshi_cuda(tsh_world_device(r->world))->ordinal);
+}
+
+static void expect_all(tshi_rank *r, const tsh_tensor *x, float wanted) {
+    float got[3] = {0};
+    turn_away(r);
+    tshi_check_ok(r, tsh_tensor_read(x, got, 3));
+    tshi_check(r, got[0] == wanted && got[2] == wanted, "%g, not %g", (double)got[0], (double)wanted);
+}
+
+/* Each call, the first of which share their memory, begins on the wrong GPU. */
+static void elsewhere(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_work *work = NULL;
+    if (!is_direct(r)) return;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3), *y = tshi_test_vector(r, TSH_FLOAT32, 3);
+    /* In memory of its own, which nobody has mapped yet. */
+    tsh_tensor *large = tshi_test_vector(r, TSH_FLOAT32, (int64_t)8 << 20);
+    turn_away(r);
+    tshi_check_ok(r, tsh_all_reduce(group, large, TSH_SUM));
+    turn_away(r);
+    tshi_check_ok(r, tsh_tensor_fill(x, r->rank + 1));
+    turn_away(r);
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    expect_all(r, x, 3);
+    turn_away(r);
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+    turn_away(r);
+    tshi_check_ok(r, tsh_work_wait(work));
+    tsh_work_release(work);
+    expect_all(r, x, 6);
+    turn_away(r);
+    tshi_check_ok(r, tsh_send_async(group, x, 1 - r->rank, &work));
+    turn_away(r);
+    tshi_check_ok(r, tsh_recv(group, y, 1 - r->rank, NULL));
+    turn_away(r);
+    tshi_check_ok(r, tsh_work_wait(work));
+    tsh_work_release(work);
+    expect_all(r, y, 6);
+    turn_away(r);
+    tshi_check_ok(r, tsh_barrier(group));
+    turn_away(r);
+    if (r->rank == 0) tsh_world_fail(r->world, "enough of it");
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    turn_away(r);
+    tshi_check_ok(r, tsh_broadcast(group, y, 1));
+    expect_all(r, y, 6);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+    tsh_tensor_release(large);
+    turn_away(r);
+}
+
+Test(cuda_local, another_gpu_is_current_between_calls) {
+    begin(2);
+    run(2, NULL, elsewhere);
+    on_threads(2, 2, elsewhere);
+}
+
 /* --- order -------------------------------------------------------------------------------------------------------- */
 
 #define N 1000

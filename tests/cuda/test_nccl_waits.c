@@ -1,7 +1,7 @@
 /* What a stuck call on a GPU must not hold up, over NCCL's stand-in: the end of other calls, memory, kernels; and whose
  * GPU it is. */
 #include "cuda/nccl_ranks.h"
-#include "tshard/functional.h"
+#include "cuda/nccl_steps.h"
 
 TestSuite(nccl_waits, .timeout = 60);
 
@@ -219,36 +219,72 @@ Test(nccl_waits, a_broken_gpu_ends_every_wait) {
 }
 
 /* The program makes another GPU current between its calls. */
+static void turn_away(const tshi_rank *r) {
+    cudaSetDevice((r->rank + 1) % r->size);
+}
+
 static void elsewhere(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world), *pair = NULL;
-    cudaSetDevice((r->rank + 1) % r->size);
+    turn_away(r);
     tshi_check_ok(r, tsh_group_split(group, 0, r->rank, &pair));
-    cudaSetDevice((r->rank + 1) % r->size);
+    turn_away(r);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3), *y = tshi_test_vector(r, TSH_FLOAT32, 3);
     tsh_work *work = NULL;
     for (int i = 0; i < 2; i++) {
-        cudaSetDevice((r->rank + 1) % r->size);
+        turn_away(r);
         tshi_check_ok(r, tsh_all_reduce_async(pair, x, TSH_SUM, &work));
-        cudaSetDevice((r->rank + 1) % r->size);
+        turn_away(r);
         tshi_check_ok(r, tsh_work_wait(work));
         tsh_work_release(work);
-        cudaSetDevice((r->rank + 1) % r->size);
+        turn_away(r);
         tshi_check_ok(r, tsh_send_async(pair, x, (r->rank + 1) % r->size, &work));
         tshi_check_ok(r, tsh_recv(pair, y, TSH_ANY_RANK, NULL));
         tshi_check_ok(r, tsh_work_wait(work));
         tsh_work_release(work);
-        cudaSetDevice((r->rank + 1) % r->size);
+        turn_away(r);
         sums(r, group);
     }
     tsh_tensor_release(x);
     tsh_tensor_release(y);
-    cudaSetDevice((r->rank + 1) % r->size);
+    turn_away(r);
     tsh_group_destroy(pair);
+}
+
+/* Each call of a data-parallel step, and a recovery. */
+static void steps_elsewhere(tshi_rank *r, void *arg) {
+    (void)arg;
+    steps s = {NULL};
+    turn_away(r);
+    for (int i = 0; open_steps(r, &s) && i < 2; i++) {
+        turn_away(r);
+        tsh_optimizer_zero_grad(s.optimizer);
+        turn_away(r);
+        tsh_tensor *y = tsh_linear_forward(s.tape, s.layer, s.x);
+        turn_away(r);
+        tsh_tensor *loss = tsh_sum(s.tape, y, TSH_ALL_DIMS);
+        turn_away(r);
+        tshi_check_ok(r, tsh_backward(s.tape, loss));
+        turn_away(r);
+        tshi_check_ok(r, tsh_optimizer_step(s.optimizer));
+        turn_away(r);
+        tshi_check_ok(r, tsh_tape_reset(s.tape));
+        turn_away(r);
+        expect_weight(r, &s, 1);
+        turn_away(r);
+        close_steps(&s);
+        s = (steps){NULL};
+        if (r->rank == i) tsh_world_fail(r->world, "enough of it");
+        turn_away(r);
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        turn_away(r);
+    }
+    close_steps(&s);
 }
 
 Test(nccl_waits, another_gpu_is_current_between_calls) {
     run_ranks(2, false, elsewhere, NULL);
+    run_ranks(2, false, steps_elsewhere, NULL);
 }
 
 /* --- streams of groups -------------------------------------------------------------------------------------------- */

@@ -299,7 +299,8 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *pointer) {
     if (standin_unsafe(&error)) return error;
     standin_enter();
     const standin_piece *m = standin_memory_at(pointer);
-    bool can = m && m->kind == STANDIN_DEVICE; /* the handle is that of the whole allocation */
+    bool here = m && m->handle.gpu == standin_current();
+    bool can = here && m->kind == STANDIN_DEVICE; /* the handle is that of the whole allocation */
     if (can) {
         memset(out, 0, sizeof *out);
         memcpy(out, &m->handle, sizeof m->handle);

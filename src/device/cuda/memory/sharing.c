@@ -73,6 +73,7 @@ static tsh_status make_handle(tshi_cuda_device *cuda, tshi_slab *slab) {
     slab_handle *handle = tshi_calloc(&cuda->base.allocator, 1, sizeof *handle);
     if (!handle) return TSH_ERR_MEMORY;
     tsh_status status = TSH_OK;
+    tshi_cuda_use(cuda);
     if (!cuda->managed) status = refused(cudaIpcGetMemHandle(&handle->handle, slab->base), "cudaIpcGetMemHandle");
     if (status != TSH_OK) {
         tshi_free(&cuda->base.allocator, handle);
