@@ -13,17 +13,17 @@ enum { STEPS = 3 };
 
 /* --- variables that differ ---------------------------------------------------------------------------------------- */
 
-/* Replaces the library's function in this program: the second caller gets another size. */
-static const char *other_size;
+/* Replaces the library's function in this program: the second thread to ask for this variable gets another value. */
+static const char *differs, *other_value;
 static _Atomic int asked;
 
 char *getenv(const char *name) {
     char *value = secure_getenv(name);
-    if (!other_size || strcmp(name, "TSHARD_NCCL_SYMMETRIC") != 0) return value;
-    /* Each rank asks twice. */
+    if (!differs || strcmp(name, differs) != 0) return value;
+    /* Each rank may ask twice. */
     static _Thread_local int mine = -1;
     if (mine < 0) mine = asked++;
-    return mine == 1 ? (char *)(uintptr_t)other_size : value;
+    return mine == 1 ? (char *)(uintptr_t)other_value : value;
 }
 
 /* --- where buckets lie -------------------------------------------------------------------------------------------- */
@@ -97,13 +97,29 @@ Test(symmetric, a_malformed_size_is_an_error) {
 
 Test(symmetric, ranks_that_want_different_sizes_do_without) {
     setenv("TSHARD_NCCL_SYMMETRIC", "1M", 1);
-    other_size = "2M";
+    differs = "TSHARD_NCCL_SYMMETRIC";
+    other_value = "2M";
     trains(2, (plan){.window = false});
     cr_assert_eq(standin_calls("ncclMemAlloc"), 0);
     asked = 0;
-    other_size = "0";
+    other_value = "0";
     trains(3, (plan){.window = false});
     cr_assert_eq(standin_calls("ncclMemAlloc"), 0);
+}
+
+static void has_streams(tshi_rank *r, void *arg) {
+    const int *wanted = arg;
+    tshi_check(r, tshi_nccl_of(r->world)->streams == *wanted, "%d streams", tshi_nccl_of(r->world)->streams);
+}
+
+Test(symmetric, groups_have_streams_where_every_rank_wants_them) {
+    int streams = TSHI_CUDA_COMMUNICATIONS;
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    run_ranks(3, false, has_streams, &streams);
+    differs = "NCCL_LAUNCH_ORDER_IMPLICIT";
+    other_value = "0";
+    streams = 1;
+    run_ranks(3, false, has_streams, &streams);
 }
 
 /* They are the process's, found once. */

@@ -274,6 +274,8 @@ static void steps_elsewhere(tshi_rank *r, void *arg) {
         turn_away(r);
         close_steps(&s);
         s = (steps){NULL};
+        /* The other rank, which may hear of the failure in this call, has done all this by then. */
+        tshi_group_agree(tsh_world_group(r->world), "done", TSH_OK);
         if (r->rank == i) tsh_world_fail(r->world, "enough of it");
         turn_away(r);
         tshi_check_ok(r, tsh_world_recover(r->world));

@@ -266,10 +266,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 bool standin_asked_capture(struct CUstream_st *stream) {
-    if (!stream->capture) return false;
-    stream->capture->invalid = true;
-    standin_note(cudaErrorStreamCaptureUnsupported);
-    return true;
+    standin_enter();
+    bool captured = stream->capture;
+    if (captured) stream->capture->invalid = true;
+    standin_leave();
+    if (captured) standin_note(cudaErrorStreamCaptureUnsupported);
+    return captured;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -293,7 +295,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (standin_fails("cudaStreamQuery", cudaErrorLaunchFailure, &error)) return error;
     if (standin_asked_capture(standin_stream(stream)) || standin_unsafe(&error))
         return cudaErrorStreamCaptureUnsupported;
-    return stream->first ? cudaErrorNotReady : cudaSuccess;
+    standin_enter();
+    bool busy = stream->first;
+    standin_leave();
+    return busy ? cudaErrorNotReady : cudaSuccess;
 }
 
 /* --- events ------------------------------------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ typedef struct fact {
     int32_t version;
     int32_t shares; /* NCCL takes several ranks on one GPU: since 2.30, where every rank asks for it */
     int32_t wish;
+    int32_t orders;        /* NCCL keeps the order of calls on several streams: since 2.26, where a rank asks for it */
     int32_t queues;        /* of the GPU */
     char words[TSHI_LINE]; /* why there is no NCCL */
 } fact;
@@ -44,6 +45,7 @@ static tsh_status find_out(const tsh_world *world, fact *mine) {
         mine->version = library->version;
     else
         snprintf(mine->words, sizeof mine->words, "%.200s", tsh_error_message());
+    mine->orders = mine->version >= ORDERS && is_set("NCCL_LAUNCH_ORDER_IMPLICIT");
     mine->shares = mine->version >= SHARES && is_set("NCCL_MULTI_RANK_GPU_ENABLE");
     cudaError_t error = cudaDeviceGetPCIBusId(mine->gpu, sizeof mine->gpu, tshi_nccl_device(world)->ordinal);
     return tshi_cuda_fail(error, "world_init: cudaDeviceGetPCIBusId");
@@ -104,13 +106,23 @@ static void warn_of_late_start(const tsh_world *world) {
              world->rank);
 }
 
-static int fewest_queues(const fact *facts, int size) {
-    int fewest = facts[0].queues;
-    for (int i = 1; i < size; i++) fewest = facts[i].queues < fewest ? facts[i].queues : fewest;
-    return fewest;
+/* What all ranks have: the queues of the GPU that has the fewest, and whether several streams keep one order. Kernels of
+ * two communicators that run at the same time could wait for each other's room on the GPU, each on another rank: NCCL
+ * wants one order for all, that of one stream, or keeps that of the calls. */
+typedef struct common {
+    int queues, streams;
+} common;
+
+static common common_of(const fact *facts, int size) {
+    common all = {.queues = facts[0].queues, .streams = TSHI_CUDA_COMMUNICATIONS};
+    for (int i = 0; i < size; i++) {
+        if (facts[i].queues < all.queues) all.queues = facts[i].queues;
+        if (!facts[i].orders) all.streams = 1;
+    }
+    return all;
 }
 
-static tsh_status decide(tsh_world *world, bool *use, int *queues) {
+static tsh_status decide(tsh_world *world, bool *use, common *all) {
     char why[TSHI_LINE + 32];
     bool wanted = false;
     fact mine;
@@ -119,7 +131,7 @@ static tsh_status decide(tsh_world *world, bool *use, int *queues) {
     if (status != TSH_OK) return status;
     *use = verdict(facts, world->size, &wanted, why, sizeof why);
     int version = *use ? (int)facts[0].version : 0;
-    *queues = fewest_queues(facts, world->size);
+    *all = common_of(facts, world->size);
     world->host->ops->memory.release(world->host, facts);
     if (!*use && wanted) return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is wanted, but %s", why);
     log_choice(world, version, why);
@@ -135,19 +147,16 @@ static tsh_status make_events(tshi_nccl *nccl) {
     return status;
 }
 
-static tsh_status state_new(tsh_world *world, int queues) {
+static tsh_status state_new(tsh_world *world, const common *all) {
     tshi_nccl *nccl = tshi_calloc(&world->allocator, 1, sizeof *nccl);
     if (!nccl) return TSH_ERR_MEMORY;
     world->data_state = nccl;
-    nccl->queues = queues;
+    nccl->queues = all->queues;
+    nccl->streams = all->streams;
     tsh_status status = tshi_setting_switch(TSHI_SETTING_CHECK, &nccl->checked);
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
     if (status != TSH_OK) return status;
-    /* Kernels of two communicators that run at the same time could wait for each other's room on the GPU, each on
-     * another rank: NCCL wants one order for all, that of one stream, or keeps that of the calls where this is set. */
-    bool ordered = nccl->library->version >= ORDERS && is_set("NCCL_LAUNCH_ORDER_IMPLICIT");
-    nccl->streams = ordered ? TSHI_CUDA_COMMUNICATIONS : 1;
     nccl->word = world->device->ops->memory.alloc(world->device, sizeof(float));
     return nccl->word ? TSH_OK : TSH_ERR_MEMORY;
 }
@@ -169,12 +178,12 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
     }
-    int queues;
-    tsh_status status = decide(world, takes, &queues);
+    common all;
+    tsh_status status = decide(world, takes, &all);
     if (status != TSH_OK || !*takes) return status;
     warn_of_late_start(world);
     world->data = &tshi_nccl_ops;
-    status = state_new(world, queues);
+    status = state_new(world, &all);
     if (status == TSH_OK) status = raise_group(world);
     if (world->group->ops != world->data) {
         /* There is no group to make a communicator for: the peers, which are about to make theirs, get the error. */
