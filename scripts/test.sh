@@ -112,12 +112,41 @@ stage_mpich() {
         cmake --build build-mpich --target mpi_ranks mpi_host own_function && suites build-mpich mpi
 }
 
-# The kernels for all architectures, linked into library and programs, and what an installed build of them carries. The
-# suites of the CUDA side, which need no GPU, are in the stage gcc.
+# nccl_headers FOLDER: NCCL's header as it is published, of the oldest version that is supported and of the newest, in
+# folders of it, which are printed. Where pip cannot fetch one, why.
+nccl_headers() {
+    local version
+    for version in ==2.18.1 ""; do
+        mkdir -p "$1/include$version"
+        python3 -m pip download -q --no-deps --dest "$1/wheels" "nvidia-nccl-cu12$version" >&2 &&
+            python3 - "$1/wheels" "$1/include$version/nccl.h" << 'END' && echo "$1/include$version"
+import glob, os, sys, zipfile
+wheel, = glob.glob(sys.argv[1] + "/*.whl")
+with open(sys.argv[2], "wb") as header:
+    header.write(zipfile.ZipFile(wheel).read("nvidia/nccl/include/nccl.h"))
+os.remove(wheel)
+END
+    done
+}
+
+# The files that see NCCL's header, with the published ones.
+check_nccl_headers() {
+    local folders work
+    work=$(mktemp -d) || return
+    mapfile -t folders < <(nccl_headers "$work")
+    echo "published headers of NCCL: ${#folders[@]} (0: pip cannot fetch them, and only their imitations are compiled)"
+    (IFS=: && TSHARD_NCCL_HEADERS="${folders[*]}" bash tests/cuda/test_nccl_headers.sh build-cuda)
+    local status=$?
+    rm -rf "$work"
+    return $status
+}
+
+# The kernels for all architectures, linked into library and programs, and what an installed build of them carries; that
+# none of one architecture spills; NCCL's headers. The suites of the CUDA side, which need no GPU, are in the stage gcc.
 stage_cuda() {
     have_command nvcc || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ] || { echo "there is no nvcc"; return 77; }
     build build-cuda -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON -DTSHARD_BUILD_TESTS=OFF &&
-        CC=gcc bash tests/install/test_install.sh build-cuda
+        CC=gcc bash tests/install/test_install.sh build-cuda && scripts/gpu-registers.sh 90 && check_nccl_headers
 }
 
 # The rooms' suites and the golden vectors on the GPU that is here.
