@@ -29,7 +29,9 @@ part_a() {
     step layers     8   60 "attention, and against our own, bfloat16" attention
     step layers     5   60 "attention without cuDNN, bfloat16"        own_attention
     step layers     5   60 "linear 8192, bfloat16"                    linear 8192 bfloat16
+    step layers     5   60 "linear 8192, bfloat16, captured"          linear 8192 bfloat16 --graph
     step layers     5   60 "mlp 4096/16384, bfloat16"                 mlp 4096 4096 16384
+    step layers     5   60 "mlp 4096/16384, captured"                 mlp 4096 4096 16384 --graph
     step layers     5   60 "mlp 64/1024/4096, bfloat16"               mlp 64 1024 4096
     step layers     5   60 "mlp 64/1024/4096, captured"               mlp 64 1024 4096 --graph
     step torch     60  180 "layers beside PyTorch"                    torch_layers

@@ -112,26 +112,28 @@ own_attention() {
     TSHARD_CUDNN=0 bench attention --batch "$(pick 16 2)" --heads "$(pick 12 2)" --queries "$(pick 1024 6)" --dim "$(pick 64 8)" --dtype bfloat16
 }
 
+# SIZE DTYPE [--graph]
 linear() {
-    local n
+    local n name=$1_$2${3:+_captured}
     n=$(pick "$1" 32)
-    bench linear --batch "$n" --in "$n" --out "$n" --shard dense --dtype "$2" |
-        figures '/^dense / { print "figure: linear_'"$1_$2"'", $6 }'
+    bench linear --batch "$n" --in "$n" --out "$n" --shard dense --dtype "$2" "${@:3}" |
+        figures '/^dense / { print "figure: linear_'"$name"'", $6 }'
 }
 
 tf32() { TSHARD_TF32=1 "$@"; }
 
 # BATCH HIDDEN FFN [--graph]
 mlp() {
+    local name=$1${4:+_captured}
     bench mlp --batch "$(pick "$1" 4)" --hidden "$(pick "$2" 8)" --ffn "$(pick "$3" 16)" --dtype bfloat16 "${@:4}" |
-        figures '/^column, row / { print "figure: mlp_'"$1"'_allocations", $NF }
-            /the host queues/ { print "figure: mlp_'"$1"'_host", $9 }'
+        figures '/^column, row / { print "figure: mlp_'"$name"'_allocations", $NF }
+            /the host queues/ { print "figure: mlp_'"$name"'_host", $9 }'
 }
 
 torch_layers() {
     python3 -c 'import torch; exit(not torch.cuda.is_available())' 2> /dev/null || omit "python3 has no torch that sees a GPU"
     built tshard-bench
-    python3 benchmarks/compare_torch.py --build "$(dirname "$bin")" --device cuda --seconds "$each" --rounds 3 |
+    python3 benchmarks/compare_torch.py --build "$(dirname "$bin")" --device cuda --seconds "$each" --rounds 2 |
         figures '/^mlp / && $2 ~ /^(4096|64)\// { print "figure: mlp_" int($2) "_" $3, $6 }'
 }
 

@@ -37,7 +37,8 @@ ln -sf "$(realpath "$1/bin/tshard-run")" "$work/bin/tshard-run"
 # --- the parts ----------------------------------------------------------------------------------------------------
 
 part a 0
-said "$work/printed" "what CUDA does                                 ok" "mlp 64/1024/4096, captured" ", 0 failed, "
+said "$work/printed" "what CUDA does                                 ok" "mlp 64/1024/4096, captured" \
+    "linear 8192, bfloat16, captured" "mlp 4096/16384, captured" ", 0 failed, "
 said "$work/out/part-a.md" "## golden vectors, a choice, 1 and 2 ranks" "linear_uneven" "layer_norm_bwd" ", 0 failed, " \
     "| linear 4096, float32 | ok, " "Small sizes: these say nothing."
 # reached FILE PATTERN VERDICT: a row of the table of figures.

@@ -78,7 +78,8 @@ RUN_OPTIONS = {"ranks": N, "n": N, "nproc-per-node": N, "bind": W, "grace": N, "
 RUN_PROGRAMS = [["true"], ["false"], ["sh", "-c", "exit $RANK"], ["/nowhere/program"], ["/etc/passwd"], ["/"], [""],
                 ["sh", "-c", "kill -9 $$"], ["sh", "-c", "echo out; echo err >&2; printf half"],
                 ["sh", "-c", "sleep 1000 & setsid sleep 1000 & exit 3"], ["fifo"], ["w" * 5000], ["--", "true"], []]
-SCRIPTS = ["report.py", "compare_collectives.py", "compare_torch.py", "compare_redistribute.py", "compare_gpt.py"]
+SCRIPTS = ["report.py", "compare_collectives.py", "compare_torch.py", "compare_redistribute.py", "compare_gpt.py",
+           "compare_llama.py"]
 ENVIRONMENT = [{}] * 6 + [{"RANK": "x"}, {"RANK": "0", "WORLD_SIZE": "0"}, {"WORLD_SIZE": ""},
                           {"SLURM_NODEID": " 1"}, {"TSHARD_TIMEOUT": "nan"}, {"PATH": ""}]
 
