@@ -105,6 +105,32 @@ said "$work/printed" "what CUDA does                                 skipped: no
     "linear 4096, float32                           skipped: no GPU here: none at all" "0 passed, 0 failed, "
 ln -sf "$(realpath "$programs/gpu_probe")" "$work/bin/gpu_probe"
 
+# --- packages that come along -------------------------------------------------------------------------------------
+
+# A package of Debian's with a program, and pip's package of NCCL: the probe's place is taken by what looks for both.
+mkdir -p "$work/carried/DEBIAN" "$work/carried/usr/bin" "$work/debs" "$work/pip/nvidia/nccl/include" "$work/pip/nvidia/nccl/lib"
+printf '%s\n' "Package: carried" "Version: 1" "Architecture: all" "Maintainer: nobody <nobody@localhost>" \
+    "Description: a program" > "$work/carried/DEBIAN/control"
+printf '#!/bin/sh\necho "carried along"\n' > "$work/carried/usr/bin/carried"
+chmod +x "$work/carried/usr/bin/carried"
+touch "$work/pip/nvidia/nccl/include/nccl.h"
+dpkg-deb --build "$work/carried" "$work/debs/carried.deb" > /dev/null || fail "no package is built"
+rm "$work/bin/gpu_probe"
+cat > "$work/bin/gpu_probe" << 'end'
+#!/bin/sh
+[ "$1" = --stay ] && exit
+carried
+echo "NCCL in $NCCL_ROOT, libraries in $LD_LIBRARY_PATH"
+end
+chmod +x "$work/bin/gpu_probe"
+NCCL_ROOT="" PYTHONPATH=$work/pip TMPDIR=$work part a 0 --packages "$work/debs" probe
+said "$work/out/part-a.log" "carried along" "NCCL in $work/pip/nvidia/nccl, libraries in $work/tshard-packages" \
+    ":$work/pip/nvidia/nccl/lib"
+echo "no archive" > "$work/debs/other.deb"
+TMPDIR=$work part a 2 --packages "$work/debs" probe
+said "$work/printed" "other.deb cannot be unpacked"
+ln -sf "$(realpath "$programs/gpu_probe")" "$work/bin/gpu_probe"
+
 # --- a part that is stopped ---------------------------------------------------------------------------------------
 
 # begin SECTION...: part c in the background, up to the step that a rank is lost in.

@@ -144,11 +144,19 @@ static void flush(void) {
         b->comm->due = (int)standin_choose((uint32_t)b->comm->busy + 1);
         b->comm->asked = 0;
     }
+    batch *first = NULL; /* of the calls, which are there newest first */
     while (batches) {
         batch *b = batches;
         batches = b->next;
-        b->next = b->comm->waiting;
-        b->comm->waiting = b;
+        b->next = first;
+        first = b;
+    }
+    while (first) {
+        batch *b = first, **last = &b->comm->waiting;
+        first = b->next;
+        b->next = NULL;
+        while (*last) last = &(*last)->next;
+        *last = b;
         standin_nccl_enqueue(b->comm);
     }
 }

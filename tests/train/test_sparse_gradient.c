@@ -1,4 +1,5 @@
 /* Sparse gradients and sampled classes against plain loops in float64. */
+#include "device/cpu/kernels/kernels.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -16,6 +17,8 @@ typedef struct settings {
     bool adamw;
     double lr, momentum, weight_decay;
     int64_t count; /* classes to draw; 0: a dense step */
+    tsh_dtype dtype;
+    double tolerance; /* 0: float64, and its */
 } settings;
 
 typedef struct table {
@@ -87,16 +90,17 @@ typedef struct state {
 
 static void set_up(tshi_rank *r, const settings *s, state *m) {
     const tsh_linear_config layer = {
-        .in_features = FEATURES, .out_features = CLASSES, .shard = TSH_COLUMN, .dtype = TSH_FLOAT64};
-    const tsh_tensor_config x = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {BATCH, FEATURES}, .layout = {TSH_SHARD(0)}};
+        .in_features = FEATURES, .out_features = CLASSES, .shard = TSH_COLUMN, .dtype = s->dtype};
+    const tsh_tensor_config x = {.dtype = s->dtype, .ndim = 2, .shape = {BATCH, FEATURES}, .layout = {TSH_SHARD(0)}};
     const tsh_tensor_config target = {.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}, .layout = {TSH_SHARD(0)}};
-    double weight[CLASSES][FEATURES];
+    double weight[CLASSES][FEATURES], typed[CLASSES * FEATURES];
     for (int c = 0; c < CLASSES; c++)
         for (int f = 0; f < FEATURES; f++) weight[c][f] = start_value(c, f);
     tshi_check_ok(r, tsh_mesh_create(r->world, "ranks=-1", &m->mesh));
     tshi_check_ok(r, tsh_tape_create(r->world, &m->tape));
     tshi_check_ok(r, tsh_linear_create(tsh_mesh_group(m->mesh, "ranks"), &layer, &m->layer));
-    tshi_check_ok(r, tsh_linear_load(m->layer, weight, NULL));
+    tshi_cpu_convert(NULL, CLASSES * FEATURES, TSH_FLOAT64, weight, s->dtype, typed);
+    tshi_check_ok(r, tsh_linear_load(m->layer, typed, NULL));
     tshi_check_ok(r, tsh_tensor_create(m->mesh, &x, &m->x));
     tshi_check_ok(r, tsh_tensor_require_grad(m->x));
     tshi_check_ok(r, tsh_tensor_create(m->mesh, &target, &m->target));
@@ -123,13 +127,14 @@ static void tear_down(state *m) {
 }
 
 static void write_batch(tshi_rank *r, state *m, int step) {
-    double x[BATCH][FEATURES];
+    double x[BATCH][FEATURES], typed[BATCH * FEATURES];
     int64_t target[BATCH];
     for (int b = 0; b < BATCH; b++) {
         target[b] = label(step, b);
         for (int f = 0; f < FEATURES; f++) x[b][f] = feature(step, b, f);
     }
-    tshi_check_ok(r, tsh_tensor_write_whole(m->x, x));
+    tshi_cpu_convert(NULL, BATCH * FEATURES, TSH_FLOAT64, x, tsh_tensor_dtype(m->x), typed);
+    tshi_check_ok(r, tsh_tensor_write_whole(m->x, typed));
     tshi_check_ok(r, tsh_tensor_write_whole(m->target, target));
 }
 
@@ -158,18 +163,6 @@ static void find_drawn(tshi_rank *r, state *m, const tsh_tensor *rows, int step,
     for (int b = 0; b < BATCH; b++) tshi_check(r, drawn[label(step, b)], "label %lld", (long long)label(step, b));
 }
 
-/* This rank's part of the parameter, or of a state, against the whole. */
-static void compare(tshi_rank *r, const char *what, int step, const tsh_tensor *part, const double whole[][FEATURES]) {
-    int64_t own = tsh_tensor_local_shape(part)[0], start = 0;
-    const double *p = tsh_tensor_data(part);
-    for (int i = 0; i < r->rank; i++) start += CLASSES / r->size + (i < CLASSES % r->size);
-    for (int64_t i = 0; i < own * FEATURES; i++) {
-        double want = whole[start + i / FEATURES][i % FEATURES];
-        tshi_check(r, fabs(p[i] - want) <= 1e-12, "%s of step %d: element %lld of row %lld is %.15g, %.15g wanted",
-                   what, step, (long long)(i % FEATURES), (long long)(start + i / FEATURES), p[i], want);
-    }
-}
-
 static void steps(tshi_rank *r, void *arg) {
     const settings *s = arg;
     static table t;
@@ -195,18 +188,22 @@ static void steps(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_backward(m.tape, loss));
         double want = gradient(&t, step, drawn, g);
         if (loss)
-            tshi_check(r, fabs(tsh_tensor_item(loss) - want) < 1e-12, "loss %g, %g wanted", tsh_tensor_item(loss),
-                       want);
+            tshi_check(r, fabs(tsh_tensor_item(loss) - want) <= s->tolerance, "loss %g, %g wanted",
+                       tsh_tensor_item(loss), want);
         update(s, &t, step, drawn, g);
         tshi_check_ok(r, tsh_optimizer_step(m.optimizer));
         tsh_optimizer_zero_grad(m.optimizer);
         tshi_check_ok(r, tsh_tape_reset(m.tape));
-        compare(r, "the weight", step, tsh_linear_weight(m.layer), t.p);
+        tshi_test_same(r, "the weight", tsh_linear_weight(m.layer), t.p[0], s->tolerance);
     }
     tear_down(&m);
 }
 
 static void run(settings s) {
+    if (s.tolerance == 0) {
+        s.dtype = TSH_FLOAT64;
+        s.tolerance = 1e-12;
+    }
     cr_assert_str_empty(tshi_test_run_each(1, 4, steps, &s));
 }
 
@@ -216,6 +213,12 @@ Test(sparse_gradient, sampled_adamw_is_the_plain_loop, .timeout = 120) {
 
 Test(sparse_gradient, sampled_sgd_is_the_plain_loop, .timeout = 120) {
     run((settings){.lr = 0.5, .momentum = 0.9, .weight_decay = 0.01, .count = 6});
+}
+
+Test(sparse_gradient, sampled_sgd_of_other_types, .timeout = 120) {
+    run((settings){.lr = 0.5, .count = 6, .dtype = TSH_FLOAT32, .tolerance = 1e-5});
+    run((settings){.lr = 0.5, .count = 6, .dtype = TSH_FLOAT16, .tolerance = 0.01});
+    run((settings){.lr = 0.5, .count = 6, .dtype = TSH_BFLOAT16, .tolerance = 0.05});
 }
 
 Test(sparse_gradient, a_count_below_what_the_batch_has_grows, .timeout = 120) {
