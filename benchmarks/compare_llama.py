@@ -53,7 +53,7 @@ def last_row(command):
 def llama_cpp(options, file):
     """Tokens a second of the prompt and of generation, by the names that the other programs have for them."""
     command = [options.llama_bench, "-m", file, "-p", str(options.prompt), "-n", str(options.tokens), "-t",
-               str(options.ranks), "-o", "json"]
+               str(options.ranks), "-r", "3", "-o", "json"]
     rows = json.loads(output_of(command))
     return {"prompt_tokens_per_s" if row["n_prompt"] else "tokens_per_s": row["avg_ts"] for row in rows}
 
@@ -123,8 +123,17 @@ def dispatch(options):
     return good and got["tshard"]["node_us"] <= NODE_US
 
 
+def say_who_is_missing(options):
+    if importlib.util.find_spec("torch") is None:
+        print("without PyTorch: python3 has no torch")
+    for dtype in ("float32", "bfloat16"):
+        if not options.llama_bench or not getattr(options, "gguf_" + dtype):
+            print(f"without llama.cpp in {dtype}: --llama-bench and --gguf-{dtype} name its program and a model")
+
+
 def main():
     options = arguments()
+    say_who_is_missing(options)
     print(f"{'':24} {'':9} {'tshard':>10}" + "".join(f" {peer:>10} {'ratio':>6} {'asked':>6}" for peer in PEERS))
     results = [language_model(options, dtype) for dtype in ("float32", "bfloat16")] + [dispatch(options)]
     return 0 if all(results) else 1
