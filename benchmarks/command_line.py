@@ -1,8 +1,10 @@
-"""What the scripts here share: numbers of a command line, and an end that says what went wrong."""
+"""What the scripts here share: numbers of a command line, programs that print JSON, and an end that says what went wrong."""
 import argparse
+import json
 import math
 import os
 import re
+import subprocess
 import sys
 
 
@@ -48,6 +50,19 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message, file=None):
         if message:
             (file or sys.stderr).write(message)
+
+
+def last_row(command, environment, optional=False):
+    """The last JSON line that the command prints. Without one the script ends with words, or prints them, for None."""
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    rows = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode == 0 and rows:
+        return rows[-1]
+    words = f"{' '.join(command)}: exit code {done.returncode}, {len(rows)} results"
+    if not optional:
+        sys.exit(words)
+    print(words, flush=True)
+    return None
 
 
 def outcome(main):

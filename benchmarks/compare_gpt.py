@@ -5,10 +5,8 @@ Without torch in python3 it says so and does nothing. A training step is forward
 float32. Ends with 1 where tshard is not as much faster as is asked, or its matrix products are a smaller part of it.
 """
 import importlib.util
-import json
 import os
 import statistics
-import subprocess
 import sys
 
 import command_line
@@ -28,17 +26,6 @@ def arguments():
     return parser.parse_args()
 
 
-def last_row(command, environment, optional=False):
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False,
-                          stderr=subprocess.DEVNULL if optional else None)
-    rows = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode == 0 and rows:
-        return rows[-1]
-    if optional:
-        return None
-    sys.exit(f"{' '.join(command)}: exit code {done.returncode}, {len(rows)} results")
-
-
 def measure(options, sizes, steps):
     """Medians over the rounds, in ms: tshard's step, its products alone, the peer's eager and compiled step (or None)."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -52,10 +39,10 @@ def measure(options, sizes, steps):
     environment = dict(os.environ, OPENBLAS_NUM_THREADS="1")
     times = ([], [], [], [])
     for _ in range(options.rounds):
-        times[0].append(last_row(ours, environment)["step_ms"])
-        times[1].append(last_row(alone, environment)["gemm_only_ms"])
-        times[2].append(last_row(theirs, dict(os.environ))["step_ms"])
-        row = None if options.no_compile else last_row([*theirs, "--compile"], dict(os.environ), True)
+        times[0].append(command_line.last_row(ours, environment)["step_ms"])
+        times[1].append(command_line.last_row(alone, environment)["gemm_only_ms"])
+        times[2].append(command_line.last_row(theirs, dict(os.environ))["step_ms"])
+        row = None if options.no_compile else command_line.last_row([*theirs, "--compile"], dict(os.environ), True)
         times[3].extend([row["step_ms"]] if row else [])
     return [statistics.median(values) if values else None for values in times]
 

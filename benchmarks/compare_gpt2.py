@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -35,17 +34,7 @@ def arguments():
 
 
 def last_row(command, device, optional=False):
-    """The last JSON line that the command prints."""
-    environment = dict(os.environ, TSHARD_DEVICE=device)
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    rows = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode == 0 and rows:
-        return rows[-1]
-    words = f"{' '.join(command)}: exit code {done.returncode}, {len(rows)} results"
-    if not optional:
-        sys.exit(words)
-    print(words, flush=True)
-    return None
+    return command_line.last_row(command, dict(os.environ, TSHARD_DEVICE=device), optional)
 
 
 def train(options, model):

@@ -17,6 +17,8 @@ import command_line
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODEL = os.path.join(os.path.dirname(HERE), "examples", "transformer", "llama-125m")
+ENVIRONMENT = dict(os.environ, OPENBLAS_NUM_THREADS="1")
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 NODES = 1000
 PEERS = ("torch", "llama.cpp")
 # How much faster than a peer each is asked to be; the part of a stream read, and a node's microseconds.
@@ -31,30 +33,20 @@ def arguments():
     parser.add_argument("--rounds", type=command_line.whole, default=3, help="default: %(default)s")
     parser.add_argument("--prompt", type=command_line.whole, default=512, help="tokens (default: %(default)s)")
     parser.add_argument("--tokens", type=command_line.whole, default=48, help="to generate (default: %(default)s)")
-    parser.add_argument("--llama-bench", metavar="PROGRAM", help="llama.cpp's program, which the next two give a model of this shape")
-    parser.add_argument("--gguf-float32", metavar="FILE", help="without it llama.cpp is left out there")
-    parser.add_argument("--gguf-bfloat16", metavar="FILE", help="likewise")
+    parser.add_argument("--llama-bench", metavar="PROGRAM", help="llama.cpp's; it wants a model of this shape:")
+    parser.add_argument("--gguf-float32", metavar="FILE", help="the model in float32; without it llama.cpp has no such rows")
+    parser.add_argument("--gguf-bfloat16", metavar="FILE", help="the model in bfloat16, likewise")
     return parser.parse_args()
-
-
-def output_of(command):
-    environment = dict(os.environ, OPENBLAS_NUM_THREADS="1")
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
-    return done.stdout
-
-
-def last_row(command):
-    rows = [json.loads(text) for text in output_of(command).splitlines() if text.startswith("{")]
-    return rows[-1] if rows else sys.exit(f"{' '.join(command)}: no results")
 
 
 def llama_cpp(options, file):
     """Tokens a second of the prompt and of generation, by the names that the other programs have for them."""
     command = [options.llama_bench, "-m", file, "-p", str(options.prompt), "-n", str(options.tokens), "-t",
                str(options.ranks), "-r", "3", "-o", "json"]
-    rows = json.loads(output_of(command))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
+    rows = json.loads(done.stdout)
     return {"prompt_tokens_per_s" if row["n_prompt"] else "tokens_per_s": row["avg_ts"] for row in rows}
 
 
@@ -64,11 +56,11 @@ def programs(options, dtype):
     sizes = ["--tokens", str(options.tokens), "--repeat", "3", "--dtype", dtype]
     ours = [*start, os.path.join(options.build, "bin", "generate"), "--model", MODEL, "--random-weights", "--prompt-tokens",
             str(options.prompt), *sizes, "--json"]
-    found = {"tshard": lambda: last_row(ours)}
-    if importlib.util.find_spec("torch") is not None:
+    found = {"tshard": lambda: command_line.last_row(ours, ENVIRONMENT)}
+    if HAS_TORCH:
         theirs = [sys.executable, os.path.join(HERE, "peers", "torch_llama.py"), "--threads", str(options.ranks),
                   "--prompt", str(options.prompt), *sizes]
-        found["torch"] = lambda: last_row(theirs)
+        found["torch"] = lambda: command_line.last_row(theirs, ENVIRONMENT)
     file = getattr(options, "gguf_" + dtype)
     if options.llama_bench and file:
         found["llama.cpp"] = lambda: llama_cpp(options, file)
@@ -113,10 +105,10 @@ def language_model(options, dtype):
 def dispatch(options):
     bench = [os.path.join(options.build, "bin", "tshard-bench"), "dispatch", "--nodes", str(NODES), "--elements", "8",
              "--seconds", "1", "--json"]
-    found = {"tshard": lambda: last_row(bench)}
-    if importlib.util.find_spec("torch") is not None:
+    found = {"tshard": lambda: command_line.last_row(bench, ENVIRONMENT)}
+    if HAS_TORCH:
         peer = [sys.executable, os.path.join(HERE, "peers", "torch_dispatch.py"), "--nodes", str(NODES)]
-        found["torch"] = lambda: last_row(peer)
+        found["torch"] = lambda: command_line.last_row(peer, ENVIRONMENT)
     got = by_turns(found, options.rounds)
     good = show("node of the tape", "us", got, "node_us", NODE)
     print(f"  asked {NODE_US} us at most", flush=True)
@@ -124,7 +116,7 @@ def dispatch(options):
 
 
 def say_who_is_missing(options):
-    if importlib.util.find_spec("torch") is None:
+    if not HAS_TORCH:
         print("without PyTorch: python3 has no torch")
     for dtype in ("float32", "bfloat16"):
         if not options.llama_bench or not getattr(options, "gguf_" + dtype):

@@ -27,8 +27,7 @@ TSH_API tsh_status tsh_graph_capture_begin(tsh_device *device);
  * the world. On failure *out is NULL, the message names the call that could not be captured, and nothing has run. */
 TSH_API tsh_status tsh_graph_capture_end(tsh_device *device, tsh_graph **out);
 /* Queue the graph behind all work queued before, collectives that have been started included, messages not; does not
- * wait. Collective when collectives were captured.
- * TSH_ERR_STATE inside a capture. */
+ * wait. Collective when collectives were captured. TSH_ERR_STATE inside a capture. */
 TSH_API tsh_status tsh_graph_launch(tsh_graph *graph);
 /* Does not wait: the graph is freed when its launches have ended. NULL is accepted. Not inside a capture. */
 TSH_API void tsh_graph_destroy(tsh_graph *graph);

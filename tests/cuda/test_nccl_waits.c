@@ -400,7 +400,7 @@ Test(nccl_waits, a_group_may_go_while_a_message_of_another_waits_for_later_calls
     run_ranks(3, false, goes_beside_a_message, &fails);
 }
 
-/* Rank 1 comes to the sum when it has rank 0's message, of behind the group's end. */
+/* Rank 1 comes to the sum when it has a message that rank 0 sends after the end of the group. */
 static void goes_beside_a_sum(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *all = tsh_world_group(r->world), *pair = NULL;

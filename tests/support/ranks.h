@@ -36,8 +36,8 @@ typedef struct tshi_test_options {
     size_t heap_bytes;         /* 0: 256 MiB */
     const char *world_timeout; /* TSHARD_TIMEOUT, default "60" */
     size_t result_bytes;
-    tsh_log_sink log;
-    bool own_memory; /* on a GPU: its own memory, which only tsh_tensor_read and its like can look into */
+    tsh_log_sink log; /* of every rank's world: threads share it */
+    bool own_memory;  /* on a GPU: its own memory, which only tsh_tensor_read and its like can look into */
 } tshi_test_options;
 
 /* How a rank ended. */

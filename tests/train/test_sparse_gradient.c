@@ -18,7 +18,7 @@ typedef struct settings {
     double lr, momentum, weight_decay;
     int64_t count; /* classes to draw; 0: a dense step */
     tsh_dtype dtype;
-    double tolerance; /* 0: float64, and its */
+    double tolerance; /* 0: 1e-12, with float64 as dtype */
 } settings;
 
 typedef struct table {
