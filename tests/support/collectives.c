@@ -240,7 +240,7 @@ static int64_t sent(int64_t n, int p, int i, int j, bool uneven) {
 
 bool tshi_try_all_to_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, bool uneven) {
     int p = tsh_group_size(group), rank = tsh_group_rank(group);
-    int64_t in_counts[MOST_RANKS], out_counts[MOST_RANKS];
+    int64_t in_counts[MOST_RANKS] = {0}, out_counts[MOST_RANKS] = {0};
     for (int i = 0; i < p; i++) {
         in_counts[i] = sent(n, p, rank, i, uneven);
         out_counts[i] = sent(n, p, i, rank, uneven);
@@ -377,7 +377,7 @@ static bool try_scatter_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, co
 
 static bool try_exchange_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
     int p = tsh_group_size(group), rank = tsh_group_rank(group);
-    int64_t in_counts[MOST_RANKS], out_counts[MOST_RANKS];
+    int64_t in_counts[MOST_RANKS] = {0}, out_counts[MOST_RANKS] = {0};
     tsh_tensor *ins[MOST_RANKS], *outs[MOST_RANKS];
     for (int i = 0; i < p; i++) {
         in_counts[i] = sent(n, p, rank, i, true);
