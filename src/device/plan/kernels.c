@@ -36,6 +36,13 @@ static tshi_trace_event *begin_kernel(tsh_device *device, const char *family, ts
     return event;
 }
 
+/* Of a kernel that began at `begin`, before its event was opened. */
+static void end_kernel(tshi_trace_event *event, uint64_t begin) {
+    if (!event) return;
+    event->begin = begin;
+    tshi_trace_close(event);
+}
+
 /* --- host memory -------------------------------------------------------------------------------------------------- */
 
 /* Memory of tensors, which a planned run does not have; in a traced run all memory is there, and counts as theirs. */
@@ -342,10 +349,10 @@ void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *t) {
     ops->reduce = plan_reduce;
     ops->top = (tshi_top_ops){.find = plan_top, .merge = plan_top_merge, .backward = plan_top_backward};
     memcpy(t->attention, ops->attention, sizeof t->attention); /* for the size of its scratch memory */
-    set_f32(t);
-    set_f64(t);
-    set_bf16(t);
-    set_f16(t);
+    set_f32(ops, t);
+    set_f64(ops, t);
+    set_bf16(ops, t);
+    set_f16(ops, t);
     ops->elementwise = t->elementwise;
     ops->sum = t->sum;
     ops->softmax = t->softmax;
