@@ -91,7 +91,9 @@ typedef tsh_status tsh_values_fn(void *user, const tsh_box *box, void *values);
 TSH_API tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user);
 /* Set every element of this rank's part to value. */
 TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
-/* The element of a tensor that has one, as a double; NAN, with the message set, otherwise. Waits as tsh_tensor_read. */
+/* The element of a tensor that has one, as a double. NAN, with the message set, for a tensor of more elements, on a rank
+ * that does not hold the element, and for one that is PARTIAL, of which a rank has a term alone: tsh_full or tsh_reduce
+ * adds these. Of a LOCAL tensor it is this rank's own value. Not collective. Waits as tsh_tensor_read. */
 TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
 
 #ifdef __cplusplus

@@ -50,7 +50,7 @@ static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
         tsh_layout_kind kind = (*loss)->layout[a].kind;
         summed[a] = kind == TSH_KIND_PARTIAL || kind == TSH_KIND_LOCAL;
     }
-    *value = tsh_tensor_item(*loss);
+    *value = tshi_tensor_element(*loss);
     return reduce_value(c, value, summed, TSH_SUM);
 }
 

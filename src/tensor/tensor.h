@@ -110,6 +110,9 @@ uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fing
  * for memory that is there in a tape's calls alone. */
 tsh_status tshi_tensor_bring(const tsh_tensor *tensor);
 
+/* This rank's first element, of a real dtype, as a double, whatever the layouts; NAN, with the message set, on failure. */
+double tshi_tensor_element(const tsh_tensor *tensor);
+
 /* Copy the elements `box` of a whole, `size` bytes each, between two row-major arrays in host memory, which hold the
  * boxes from_box and to_box of it. */
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,

@@ -133,19 +133,27 @@ tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     return TSH_OK;
 }
 
-double tsh_tensor_item(const tsh_tensor *tensor) {
+/* This rank has the one element of the tensor, and not only a term of it. */
+static tsh_status check_item(const tsh_tensor *tensor) {
     char text[160];
+    if (tensor && !tensor->storage) return tshi_tensor_check(tensor, "tensor_item", "the tensor");
+    bool one = tensor && tensor->numel == 1 && tshi_shape_numel(&tensor->shape) == 1;
+    if (!one || tshi_dtype_is_complex(tensor->dtype)) {
+        return tshi_fail(TSH_ERR_SHAPE, "tensor_item: one real element wanted, %s given",
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    for (int a = 0; a < tensor->mesh->axes; a++) {
+        if (tensor->layout[a].kind != TSH_KIND_PARTIAL || tensor->mesh->axis[a].size == 1) continue;
+        return tshi_fail(TSH_ERR_LAYOUT,
+                         "tensor_item: this rank has a term of the value, which is a sum over the ranks of axis %s: "
+                         "tsh_full or tsh_reduce, called by all of them, adds the terms; %s given",
+                         tensor->mesh->axis[a].name, tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    return tshi_tensor_bring(tensor);
+}
+
+double tshi_tensor_element(const tsh_tensor *tensor) {
     double value = NAN;
-    if (tensor && !tensor->storage) {
-        tshi_tensor_check(tensor, "tensor_item", "the tensor");
-        return value;
-    }
-    if (!tensor || tensor->numel != 1 || tshi_dtype_is_complex(tensor->dtype)) {
-        tshi_fail(TSH_ERR_SHAPE, "tensor_item: one real element wanted, %s given",
-                  tsh_tensor_describe(tensor, text, sizeof text));
-        return value;
-    }
-    if (tshi_tensor_bring(tensor) != TSH_OK) return value;
     tsh_device *device = tshi_device_of(tensor);
     if (device->ops->kind == TSH_CPU) {
         device->ops->copy.convert(device, 1, tensor->dtype, tshi_data(tensor), TSH_FLOAT64, &value);
@@ -157,4 +165,8 @@ double tsh_tensor_item(const tsh_tensor *tensor) {
     device->ops->copy.to_host(device, sizeof value, there, &value);
     device->ops->memory.release(device, there);
     return device->ops->check(device) == TSH_OK ? value : NAN;
+}
+
+double tsh_tensor_item(const tsh_tensor *tensor) {
+    return check_item(tensor) == TSH_OK ? tshi_tensor_element(tensor) : NAN;
 }

@@ -67,6 +67,21 @@ Test(tensor, empty_slices_and_scalars_are_tensors) {
     tsh_tensor_release(scalar);
 }
 
+/* Neither a term of a sum nor a slice is the value of the tensor. */
+Test(tensor, has_an_item_where_a_rank_holds_it_all) {
+    const tsh_layout partial[] = {TSH_PARTIAL, TSH_REPLICATED}, first[] = {TSH_SHARD(0), TSH_REPLICATED};
+    tsh_tensor *term = tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT32, 0, NULL, partial);
+    tsh_tensor *slice =
+        tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT32, 1, (int64_t[]){mesh_view.mesh.axis[0].size}, first);
+    cr_assert_eq(tsh_tensor_local_numel(slice), 1);
+    cr_expect(isnan(tsh_tensor_item(term)));
+    expect_words("a sum over the ranks of axis axis0");
+    cr_expect(isnan(tsh_tensor_item(slice)));
+    expect_words("one real element");
+    tsh_tensor_release(term);
+    tsh_tensor_release(slice);
+}
+
 Test(tensor, views_share_memory_until_the_last) {
     tsh_tensor *t = tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT64, 2, (int64_t[]){3, 4}, replicated), *view, *clone;
     tsh_shape row = {.ndim = 1, .local = {4}, .global = {4}};
