@@ -160,7 +160,8 @@ TSH_API tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite);
  * After tsh_backward all sums have been started. The optimizer's step, tsh_clip_grad_norm, tsh_tensor_grad and
  * tsh_data_parallel_wait wait for them. Parameters may be sharded over other axes, have several dtypes, and be left out
  * of a step by some ranks (they contribute zeros) or by all (their gradients do not change). After a failed step, once
- * the tape is reset, there are no gradients. */
+ * the tape is reset, there are no gradients. Where inputs are REPLICATED along the axis, its ranks compute the same and
+ * there is nothing to sum: the first backward of that kind is warned of in the log. */
 typedef struct tsh_data_parallel tsh_data_parallel;
 
 /* What the ranks of the axis share out among them, instead of each having all of it: the balanced slices of each

@@ -1,7 +1,10 @@
-/* With TSHARD_CHECK=1 optimizers compare what ranks have in common: seeds, lists of parameters, values of copies. */
+/* With TSHARD_CHECK=1 optimizers and schedules compare what ranks have in common: seeds, lists of parameters, values of
+ * copies, inputs that are REPLICATED. */
 #include "train/optimizer.h"
 
+#include "autograd/tape.h"
 #include "base/hash.h"
+#include "train/data_parallel.h"
 
 #include <stdio.h>
 
@@ -52,12 +55,76 @@ tsh_status tshi_compare_lists(const tsh_parameters *list) {
 
 tsh_status tshi_compare_values(const tsh_optimizer *optimizer) {
     tsh_status status = TSH_OK;
-    char text[96];
+    char text[TSHI_LINE];
     for (int i = 0; optimizer->world->checked && i < optimizer->count && status == TSH_OK; i++) {
         const tsh_tensor *t = optimizer->slots[i].parameter;
-        snprintf(text, sizeof text, "optimizer_step: parameter %d has values of fingerprint %016llx", i,
-                 (unsigned long long)fingerprint_of(t));
+        snprintf(text, sizeof text, "optimizer_step: parameter %d, '%.100s', has values of fingerprint %016llx", i,
+                 t->name ? t->name : "", (unsigned long long)fingerprint_of(t));
         status = agree(t, true, text);
     }
     return status;
+}
+
+/* --- inputs of a step --------------------------------------------------------------------------------------------- */
+
+/* Calls a function with each input of the calls up to the loss's that is no parameter, and that ranks of the schedule's
+ * axis have in common; up to a failure. */
+typedef tsh_status input_fn(const tsh_data_parallel *dp, const tsh_call *node, const tsh_tensor *input, void *to);
+static tsh_status each_input(const tsh_data_parallel *dp, const tsh_tensor *loss, input_fn *fn, void *to) {
+    tsh_status status = TSH_OK;
+    for (int n = 0; n <= loss->gradient->node; n++) {
+        const tsh_call *node = &dp->tape->nodes[n];
+        for (int i = 0; i < node->inputs && status == TSH_OK; i++) {
+            const tsh_tensor *t = node->in[i];
+            bool common = t->mesh == dp->mesh && t->layout[dp->sink.axis].kind == TSH_KIND_REPLICATED;
+            if (common && !t->computed && !tshi_requires_grad(t) && tshi_tensor_is_loaded(t))
+                status = fn(dp, node, t, to);
+        }
+    }
+    return status;
+}
+
+static uint64_t add_text(uint64_t fingerprint, const char *text) {
+    for (const char *c = text; *c; c++) fingerprint = tshi_fingerprint_add(fingerprint, (unsigned char)*c);
+    return fingerprint;
+}
+
+/* What a rank's inputs are, and their values. */
+typedef struct inputs {
+    uint64_t descriptions, values;
+} inputs;
+
+static tsh_status add_input(const tsh_data_parallel *dp, const tsh_call *node, const tsh_tensor *input, void *to) {
+    char text[TSHI_LINE];
+    inputs *sum = to;
+    (void)dp;
+    sum->descriptions = add_text(sum->descriptions, node->op->name);
+    sum->descriptions = add_text(sum->descriptions, tshi_tensor_describe_whole(input, text, sizeof text));
+    sum->values = tshi_fingerprint_add(sum->values, fingerprint_of(input));
+    return TSH_OK;
+}
+
+static tsh_status agree_on_input(const tsh_data_parallel *dp, const tsh_call *node, const tsh_tensor *input, void *to) {
+    char text[TSHI_LINE], described[TSHI_LINE / 2];
+    (void)to;
+    snprintf(text, sizeof text, "an input of %.40s, %s, has values of fingerprint %016llx", node->op->name,
+             tshi_tensor_describe_whole(input, described, sizeof described), (unsigned long long)fingerprint_of(input));
+    return tshi_group_agree(dp->parent, text, TSH_OK);
+}
+
+/* Ranks may leave out calls: inputs are compared where all ranks have made the same. */
+tsh_status tshi_compare_inputs(const tsh_data_parallel *dp, const tsh_tensor *loss) {
+    inputs mine = {TSHI_FINGERPRINT, TSHI_FINGERPRINT};
+    tsh_device *host = dp->mesh->world->host;
+    tsh_status status = TSH_OK;
+    bool alike = true, same = true;
+    if (!dp->mesh->world->checked || tsh_group_size(dp->parent) == 1) return TSH_OK;
+    each_input(dp, loss, add_input, &mine);
+    inputs *all = tshi_group_gather(dp->parent, "backward: inputs", &mine, sizeof mine, &status);
+    for (int i = 0; all && i < tsh_group_size(dp->parent); i++) {
+        alike = alike && all[i].descriptions == all[0].descriptions;
+        same = same && all[i].values == all[0].values;
+    }
+    host->ops->memory.release(host, all);
+    return status == TSH_OK && alike && !same ? each_input(dp, loss, agree_on_input, NULL) : status;
 }

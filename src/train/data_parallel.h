@@ -68,6 +68,13 @@ typedef enum tshi_sums_state {
     TSHI_SUMS_FAILED   /* there are no gradients until the next backward */
 } tshi_sums_state;
 
+/* What backwards have added to gradients so far. */
+typedef enum tshi_additions {
+    TSHI_ADDED_NOTHING,
+    TSHI_ADDED_THE_SAME, /* the same on all ranks of the schedule's axis */
+    TSHI_ADDED_TERMS     /* terms of sums over it, too; or there is one rank, or a warning that there are none */
+} tshi_additions;
+
 struct tsh_data_parallel {
     tshi_gradient_sink sink; /* first: what autograd knows */
     tsh_tape *tape;          /* NULL once that is destroyed */
@@ -79,6 +86,7 @@ struct tsh_data_parallel {
     tsh_layout shared;              /* along that axis, of the parameters with shared units */
     tsh_group *gathers;             /* with a level, one for the values; else NULL */
     bool average, sync;
+    tshi_additions added;
     tsh_sharding_level level;
     tshi_sums_state state;
     size_t bucket_bytes, first_bucket_bytes; /* 0, until buckets are assigned: what is usual */

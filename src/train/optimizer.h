@@ -81,5 +81,8 @@ void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm);
  * meshes; lists are compared along the world, too, by ranks whose list is empty or has a parameter on all ranks. */
 tsh_status tshi_compare_lists(const tsh_parameters *list);
 tsh_status tshi_compare_values(const tsh_optimizer *optimizer);
+/* With TSHARD_CHECK=1: TSH_ERR_MISMATCH where inputs of the calls up to the loss's, no parameters, that are REPLICATED along
+ * the schedule's axis have other values on its ranks. Collective over the axis. */
+tsh_status tshi_compare_inputs(const tsh_data_parallel *dp, const tsh_tensor *loss);
 
 #endif

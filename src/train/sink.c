@@ -1,5 +1,6 @@
 /* What a backward does with the sink of data parallelism: gradients into buckets, sums started as buckets fill. */
 #include "train/data_parallel.h"
+#include "train/optimizer.h"
 
 static tsh_data_parallel *of(tshi_gradient_sink *sink) {
     return (tsh_data_parallel *)sink;
@@ -32,7 +33,8 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
     if (dp->state == TSHI_SUMS_FAILED) tshi_buckets_drop(dp);
     if (status == TSH_OK && dp->state == TSHI_SUMS_STARTED) status = tshi_data_parallel_wait(dp);
     if (status != TSH_OK) return status;
-    status = tshi_units_begin_backward(dp);
+    if (dp->sync) status = tshi_compare_inputs(dp, loss);
+    if (status == TSH_OK) status = tshi_units_begin_backward(dp);
     if (status != TSH_OK) return status;
     count_incomplete(dp);
     dp->state = TSHI_SUMS_IN_BACKWARD;
@@ -46,6 +48,28 @@ static bool is_term(const tsh_tensor *parameter, const tsh_tensor *x) {
         if (parameter->gradient->sums >> a & 1u && tshi_gradient_is_term(x->layout[a])) return true;
     }
     return false;
+}
+
+/* The gradient of x, the parameter or a copy of it, is added. */
+static void note_addition(tsh_data_parallel *dp, const tsh_tensor *x) {
+    if (tshi_gradient_is_term(x->layout[dp->sink.axis]))
+        dp->added = TSHI_ADDED_TERMS;
+    else if (dp->added == TSHI_ADDED_NOTHING)
+        dp->added = TSHI_ADDED_THE_SAME;
+}
+
+/* A batch that is REPLICATED is that of the first rank, whatever other ranks have written into it. */
+static void warn_of_common_batch(tsh_data_parallel *dp) {
+    const char *axis = dp->mesh->axis[dp->sink.axis].name;
+    if (dp->added != TSHI_ADDED_THE_SAME) return;
+    dp->added = TSHI_ADDED_TERMS;
+    if (dp->mesh->member != 0) return;
+    tshi_log(
+        &dp->mesh->world->log, TSH_LOG_WARNING,
+        "backward: no gradient is a sum over axis %s, along which a tsh_data_parallel adds gradients: its %d ranks "
+        "have computed the same. Are the inputs REPLICATED along %s, where each rank has a batch of its own "
+        "(SHARD(0), or LOCAL)?",
+        axis, dp->mesh->axis[dp->sink.axis].size, axis);
 }
 
 /* The sum wants the gradient of x from this rank: the first along each axis for which x is the same on all of them. */
@@ -68,6 +92,7 @@ static tsh_tensor *memory(tshi_gradient_sink *sink, int number, const tsh_tensor
         return slot->slice;
     }
     if (number >= dp->count) return tshi_shards_extra(dp, slot, beta);
+    note_addition(dp, x);
     const tsh_tensor *p = slot->parameter, *w = slot->whole;
     if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
     if (!contributes(p, x)) {
@@ -113,6 +138,7 @@ static tsh_status advance(tshi_gradient_sink *sink) {
 static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
     tsh_data_parallel *dp = of(sink);
     if (status == TSH_OK && dp->sync) status = start_complete(dp);
+    if (status == TSH_OK) warn_of_common_batch(dp);
     tshi_units_begin(dp, false);
     dp->state = status != TSH_OK ? TSHI_SUMS_FAILED : dp->sync ? TSHI_SUMS_STARTED : TSHI_SUMS_IDLE;
     return status;

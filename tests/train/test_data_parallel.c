@@ -1,11 +1,14 @@
 /* Data parallelism: buckets of gradients have the values of one rank on the whole batch, with one all-reduce a
  * bucket. */
+#include "dist/world.h"
 #include "support/layouts.h"
+#include "support/lines.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BATCH = 5, IN = 3, HIDDEN = 7, OUT = 2, PARAMETERS = 4, MOST = HIDDEN * IN };
@@ -281,6 +284,52 @@ Test(data_parallel, averages_and_accumulates_local_losses, .timeout = 120) {
         cr_assert_str_empty(tshi_test_run(2, mirrored, &level));
         cr_assert_str_empty(tshi_test_run(4, mirrored, &level));
     }
+}
+
+/* --- a batch that is left REPLICATED ------------------------------------------------------------------------------ */
+
+/* Two steps on a batch of its own on every rank, whose layout nobody has set. */
+static void replicated_batch(tshi_rank *r, void *arg) {
+    const double x[][2] = {{1, 1}, {2, 2}};
+    tsh_layout layout = *(bool *)arg ? TSH_LOCAL : TSH_REPLICATED;
+    small s = {0};
+    make_small(r, 1, false, TSH_SHARD_NOTHING, &s);
+    tsh_tensor *t = NULL;
+    tshi_check_ok(
+        r, tsh_tensor_create(tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_FLOAT64, 2, {1, 2}, {layout}}, &t));
+    tshi_check_ok(r, tsh_tensor_write(t, x[r->rank], 2));
+    for (int i = 0; i < 2; i++) {
+        tsh_tensor *loss = tsh_sum(s.tape, tsh_linear_forward(s.tape, s.layer, t), TSH_ALL_DIMS);
+        bool checked = r->world->checked && !*(bool *)arg;
+        tsh_status status = tsh_backward(s.tape, loss), wanted = checked ? TSH_ERR_MISMATCH : TSH_OK;
+        tshi_check(r, status == wanted, "%s", tsh_tape_message(s.tape));
+        tshi_check(r, !checked || strstr(tsh_tape_message(s.tape), "input of linear"), "%s", tsh_tape_message(s.tape));
+        tshi_check_ok(r, tsh_tape_reset(s.tape));
+    }
+    tsh_tensor_release(t);
+    free_small(&s);
+}
+
+/* The log of both ranks. */
+static const char *log_of_batch(bool local) {
+    static tshi_lines *lines;
+    lines = tshi_test_shared(sizeof *lines);
+    cr_assert_str_empty(tshi_test_run_with(&(tshi_test_options){.ranks = 2, .log = {tshi_keep_line, lines}},
+                                           replicated_batch, &local, NULL, NULL));
+    return lines->text;
+}
+
+Test(data_parallel, a_batch_that_all_ranks_have_in_common_is_warned_of, .timeout = 120) {
+    const char *words = "no gradient is a sum over axis world", *log = log_of_batch(false);
+    cr_assert(strstr(log, words), "%s", log);
+    cr_expect_not(strstr(strstr(log, words) + 1, words), "once: %s", log);
+    cr_expect_str_empty(log_of_batch(true));
+}
+
+Test(data_parallel, inputs_that_are_not_what_they_are_said_to_be_are_found_under_check, .timeout = 120) {
+    setenv("TSHARD_CHECK", "1", 1);
+    log_of_batch(false);
+    log_of_batch(true);
 }
 
 static void least_squares(tshi_rank *r, void *arg) {
