@@ -64,13 +64,13 @@ static tsh_status permute_forward(tsh_call *call) {
 
 static tsh_status permute_backward(tsh_call *call) {
     const permute_params *p = call->params;
-    const tsh_tensor *x = call->in[0];
+    const tsh_tensor *x = call->in[0], *dy = tsh_call_grad_out(call);
     int back[TSH_MAX_DIMS];
     tsh_tensor *dx = NULL;
     for (int d = 0; d < x->shape.ndim; d++) back[p->order[d]] = d;
-    tsh_status status = tshi_gradient_new(x, &dx);
+    tsh_status status = tshi_gradient_new_as(x, dy->dtype, &dx);
     if (status != TSH_OK) return status;
-    permute(tsh_call_grad_out(call), back, dx);
+    permute(dy, back, dx);
     status = tshi_grad_adopt(call, 0, dx);
     tsh_tensor_release(dx);
     return status;

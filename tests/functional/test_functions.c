@@ -4,6 +4,7 @@
 #include "device/cpu/kernels/kernels.h"
 #include "functions.inc"
 #include "support/ranks.h"
+#include "tshard/train.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -275,4 +276,58 @@ Test(functions, one_and_three_ranks_in_bfloat16, .timeout = 720) {
 Test(functions, one_and_two_ranks_in_float16, .timeout = 720) {
     against_one_rank(1, TSH_FLOAT16);
     against_one_rank(2, TSH_FLOAT16);
+}
+
+/* --- float32 gradients beside functions in 16 bits ------------------------------------------------------------------ */
+
+/* How a leaf's gradients come to be float32: the leaf is 16 bits and they are wide, or functions cast it to 16 bits. */
+typedef enum leaf_kind { WIDE_GRADIENTS, ARITHMETIC } leaf_kind;
+
+/* Two backwards, the second on top of the first one's gradients. */
+static void two_backwards(tshi_rank *r, tsh_tape *tape, const function_case *c, tsh_tensor *const *in,
+                          const answer *wanted) {
+    for (int pass = 1; pass <= 2 && !r->failed; pass++) {
+        tsh_world_seed(r->world, 7);
+        tsh_tensor *loss = objective_of(tape, c->build(tape, in));
+        if (!tshi_check(r, loss != NULL, "%s: %s", c->name, tsh_tape_message(tape))) return;
+        tshi_check_ok(r, tsh_backward(tape, loss));
+        for (int k = 0; k < c->inputs && !r->failed; k++) {
+            double got[MOST];
+            tsh_tensor *grad = tsh_tensor_grad(in[k]);
+            if (c->input[k].vocabulary) continue;
+            tshi_check(r, grad && tsh_tensor_dtype(grad) == TSH_FLOAT32, "%s: no float32 gradient of input %d", c->name,
+                       k);
+            if (grad)
+                compare(r, c->name, TSH_BFLOAT16, got, wanted->grad[k], read_whole(r, tape, grad, true, got), pass);
+        }
+        tshi_check_ok(r, tsh_tape_reset(tape));
+    }
+}
+
+static void float32_gradients(tshi_rank *r, void *arg) {
+    const answer *answers = arg;
+    for (int i = 0; i < 2 * function_case_count && !r->failed; i++) {
+        const function_case *c = &function_cases[i / 2];
+        const leaf_kind kind = i % 2 ? ARITHMETIC : WIDE_GRADIENTS;
+        tsh_tensor *in[3] = {NULL};
+        tsh_tape *tape = NULL;
+        if (!strcmp(c->name, "cast")) continue; /* its output is float64 */
+        tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+        for (int k = 0; k < c->inputs; k++) {
+            in[k] = make_input(r, c, k, TSH_REPLICATED, kind == ARITHMETIC ? TSH_FLOAT32 : TSH_BFLOAT16);
+            if (c->input[k].vocabulary) continue;
+            if (kind == ARITHMETIC) in[k]->gradient->arithmetic = TSH_ARITHMETIC_BFLOAT16;
+            if (kind == WIDE_GRADIENTS) tshi_check_ok(r, tshi_gradient_set_wide(in[k], true));
+        }
+        two_backwards(r, tape, c, in, &answers[i / 2]);
+        for (int k = 0; k < c->inputs; k++) tsh_tensor_release(in[k]);
+        tsh_tape_destroy(tape);
+    }
+}
+
+Test(functions, float32_gradients_beside_bfloat16, .timeout = 120) {
+    static answer answers[CASES];
+    make_reference(answers, false);
+    tshi_test_options one = {.ranks = 1, .timeout = 60};
+    cr_assert_str_empty(tshi_test_run_with(&one, float32_gradients, answers, NULL, NULL));
 }
