@@ -332,6 +332,57 @@ Test(sparse_gradient, of_an_embedding_is_the_dense_one, .timeout = 120) {
     }
 }
 
+/* --- a gradient that several tables and the caller have --------------------------------------------------------------- */
+
+/* y = A[ids] + B[ids]: both tables' rows have the gradient of y, which the caller gives, and are clipped together. */
+static void shared(tshi_rank *r, void *arg) {
+    const bool apart = *(const bool *)arg; /* a scaled y: the gradient comes from the tape */
+    static const int64_t ids[] = {2, 0};
+    static const double dy[] = {3, 4, 0, 0, 12, 0};
+    tsh_mesh *mesh = NULL;
+    tsh_tape *tape = NULL;
+    tsh_parameters *parameters = NULL;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "ranks=-1", &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &parameters));
+    const tsh_tensor_config four_rows = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {4, 3}};
+    const tsh_tensor_config list = {.dtype = TSH_INT64, .ndim = 1, .shape = {2}};
+    tsh_tensor *t[2] = {NULL, NULL}, *id = NULL;
+    tshi_check_ok(r, tsh_tensor_create(mesh, &list, &id));
+    tshi_check_ok(r, tsh_tensor_write_whole(id, ids));
+    for (int i = 0; i < 2; i++) {
+        tshi_check_ok(r, tsh_tensor_create(mesh, &four_rows, &t[i]));
+        tshi_check_ok(r, tsh_tensor_require_grad(t[i]));
+        tshi_check_ok(r, tsh_tensor_set_sparse_grad(t[i]));
+        tshi_check_ok(r, tsh_parameters_add(parameters, i ? "b" : "a", t[i]));
+    }
+    tsh_tensor *y = tsh_add(tape, tsh_lookup(tape, t[0], id, -1), tsh_lookup(tape, t[1], id, -1));
+    if (apart) y = tsh_scale(tape, y, 1);
+    tsh_tensor *given =
+        tshi_test_tensor(r, mesh, &(tsh_tensor_config){.dtype = TSH_FLOAT64, .ndim = 2, .shape = {2, 3}}, dy);
+    tshi_check_ok(r, tsh_backward_with(tape, y, &(tsh_backward_config){.gradient = given}));
+    double norm = 0;
+    tshi_check_ok(r, tsh_clip_grad_norm(parameters, 1, &norm));
+    tshi_check(r, fabs(norm - 13 * sqrt(2)) < 1e-12, "the norm is %g", norm);
+    for (int i = 0; i < 2; i++) {
+        const tsh_tensor *rows = tsh_tensor_sparse_grad(t[i], NULL, NULL);
+        for (int k = 0; tshi_check(r, rows != NULL, "table %d has no gradient", i) && k < 6; k++)
+            tshi_check(r, fabs(tshi_test_element(rows, k) - dy[k] / norm) < 1e-6, "table %d: element %d is %g, not %g",
+                       i, k, tshi_test_element(rows, k), dy[k] / norm);
+    }
+    tshi_test_same(r, "the caller's gradient", given, dy, 0);
+    for (int i = 0; i < 2; i++) tsh_tensor_release(t[i]);
+    tsh_tensor_release(id);
+    tsh_tensor_release(given);
+    tsh_parameters_destroy(parameters);
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(sparse_gradient, tables_that_share_a_gradient_are_clipped_once, .timeout = 60) {
+    for (int i = 0; i < 2; i++) cr_assert_str_empty(tshi_test_run(1, shared, &(bool){i}));
+}
+
 /* --- wrong use ---------------------------------------------------------------------------------------------------- */
 
 static void misuse(tshi_rank *r, void *arg) {
