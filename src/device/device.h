@@ -141,6 +141,7 @@ struct tsh_device {
     struct tshi_trace_file *trace;          /* device/trace.h; NULL: none is written */
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
     const tsh_log_sink *log;                /* the world's, which outlives the device; NULL: stderr */
+    int threads;                            /* of the CPU's matrix products; 0 on a GPU */
     bool checked;                           /* TSHARD_CHECK: handles of tensors are not used again */
     bool tunes; /* TSHARD_CUDA_TUNE: algorithms are chosen by their time, which no other device chooses alike */
 };

@@ -134,3 +134,26 @@ Test(gemm, affine_with_each_function) {
         }
     }
 }
+
+static _Alignas(4096) char gemm_heaps[2][1 << 20];
+
+/* Bytes of scratch memory that a bfloat16 product of one row takes: the row and a piece of sums, or tiles of a library's
+ * product. */
+static size_t scratch_of_one_row(tsh_device *device) {
+    enum { N = 300, K = 64 };
+    uint16_t x[K] = {0}, w[N * K] = {0}, y[N];
+    size_t before = device->stats.bytes_peak;
+    cr_assert_eq(device->ops->product.gemm(device, TSH_BFLOAT16, false, true, 1, N, K, 1, x, K, w, K, 0, y, N), TSH_OK);
+    cr_assert_eq(device->stats.bytes_in_use, 0);
+    return device->stats.bytes_peak - before;
+}
+
+/* Whatever library multiplies, and whichever device was made last. */
+Test(gemm, one_thread_reads_weights_of_few_rows_itself) {
+    tsh_device *device[2];
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(tshi_device_create_cpu(NULL, gemm_heaps[i], sizeof gemm_heaps[i], i + 1, &device[i]), TSH_OK);
+    size_t alone = scratch_of_one_row(device[0]), library = scratch_of_one_row(device[1]);
+    cr_assert(alone > 0 && alone < 4096 && library > 65536, "%zu and %zu bytes", alone, library);
+    for (int i = 0; i < 2; i++) tshi_device_destroy(device[i]);
+}

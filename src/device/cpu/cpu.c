@@ -15,7 +15,6 @@ typedef struct cpu_device {
     tshi_slabs heap; /* one slab */
     tshi_slab_index index;
     size_t high_water; /* bytes of the heap that have been used so far */
-    int threads;
 } cpu_device;
 
 static void *cpu_alloc(tsh_device *device, size_t size) {
@@ -64,7 +63,7 @@ static void cpu_destroy(tsh_device *device) {
 }
 
 static void cpu_describe(const tsh_device *device, char *text, size_t size) {
-    int threads = ((const cpu_device *)device)->threads;
+    int threads = device->threads;
     char libraries[160];
     tshi_cpu_product_libraries(libraries, sizeof libraries);
     snprintf(text, size, "%d BLAS thread%s, %s", threads, threads == 1 ? "" : "s", libraries);
@@ -166,7 +165,7 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
     device->base.ops = &cpu_ops;
     device->base.allocator = hooks;
     device->index.allocator = &device->base.allocator;
-    device->threads = threads;
+    device->base.threads = threads;
     tsh_status status = tshi_slabs_add(&device->heap, &device->index, heap, size & ~(TSHI_BLOCK_UNIT - 1));
     if (status != TSH_OK) {
         cpu_destroy(&device->base);

@@ -164,7 +164,7 @@ static tsh_status plan_product(tsh_device *device, tsh_dtype dtype, bool transpo
                              .name = "product",
                              .size = {m, n, k, transpose_a, transpose_b}};
     if (m == 0 || n == 0 || k == 0) return TSH_OK;
-    size_t scratch = tshi_cpu_product_scratch(dtype, transpose_a, transpose_b, m, n, k);
+    size_t scratch = tshi_cpu_product_scratch(device, dtype, transpose_a, transpose_b, m, n, k);
     void *meanwhile = scratch ? device->ops->memory.alloc(device, scratch) : NULL;
     if (scratch && !meanwhile) return TSH_ERR_MEMORY;
     device->ops->memory.release(device, meanwhile);

@@ -30,8 +30,9 @@
 #endif
 
 /* Code that is written for vectors of one size exists for 32 and 64 bytes too where TSHI_X86_LEVELS is defined.
- * The largest that are used have WIDEST_VECTORS. */
-#if !defined(TSHARD_NO_CLONES) && defined(__x86_64__) && defined(__GNUC__)
+ * The largest that are used have WIDEST_VECTORS. The choice is made when a kernel is called, so that sanitizers see
+ * what runs. */
+#if defined(__x86_64__) && defined(__GNUC__)
 #define TSHI_X86_LEVELS
 #define TSHI_HAS_256 (WIDEST_VECTORS >= 32 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
 #define TSHI_HAS_512                                                                                                   \

@@ -19,7 +19,6 @@ extern char *openblas_get_corename(void) __attribute__((weak));
 #endif
 #if defined(TSHARD_HAVE_ONEDNN) && defined(__GNUC__)
 extern void omp_set_num_threads(int) __attribute__((weak));
-extern int omp_get_max_threads(void) __attribute__((weak));
 #endif
 
 void tshi_cpu_product_threads(int threads) {
@@ -78,19 +77,15 @@ static bool is_half(tsh_dtype dtype) {
     return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
 }
 
-/* The product is x W^T with few rows of x, on one thread. */
-static bool has_few_rows(bool transpose_a, bool transpose_b, int64_t m) {
-    bool alone = true;
-#if defined(TSHARD_HAVE_ONEDNN) && defined(__GNUC__)
-    alone = !omp_get_max_threads || omp_get_max_threads() == 1;
-#endif
-    return alone && m <= TSHI_FEW_ROWS && !transpose_a && transpose_b;
+/* The product is x W^T with few rows of x, on one thread: with more, a library reads the weights faster. */
+static bool has_few_rows(const tsh_device *device, bool transpose_a, bool transpose_b, int64_t m) {
+    return device->threads == 1 && m <= TSHI_FEW_ROWS && !transpose_a && transpose_b;
 }
 
-static tsh_status float_gemm(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                             double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c,
-                             int64_t ldc) {
-    if (dtype == TSH_FLOAT32 && has_few_rows(transpose_a, transpose_b, m)) {
+static tsh_status float_gemm(const tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
+                             int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+                             double beta, void *c, int64_t ldc) {
+    if (dtype == TSH_FLOAT32 && has_few_rows(device, transpose_a, transpose_b, m)) {
         const tshi_few_rows p = {m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc, false};
         tshi_cpu_few_rows(dtype, &p);
         return TSH_OK;
@@ -196,9 +191,10 @@ static bool takes_narrow(tsh_dtype dtype) {
 }
 
 /* What half_gemm allocates: x in float32 and the sums of a piece, or a tile of each factor and of their product. */
-size_t tshi_cpu_product_scratch(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k) {
+size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b,
+                                int64_t m, int64_t n, int64_t k) {
     if (!is_half(dtype)) return 0;
-    if (has_few_rows(transpose_a, transpose_b, m)) {
+    if (has_few_rows(device, transpose_a, transpose_b, m)) {
         return (size_t)(m * (TILE_ROWS + (takes_narrow(dtype) ? 0 : k))) * sizeof(float);
     }
     int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS), depth = even_pieces(k, TILE_DEPTH);
@@ -211,7 +207,7 @@ static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, 
                                 const half_finish *finish) {
     bool narrow = takes_narrow(dtype);
     int64_t wide = narrow ? 0 : k; /* elements of a row of x that become float32 */
-    float *sum = device->ops->memory.alloc(device, tshi_cpu_product_scratch(dtype, false, true, m, n, k));
+    float *sum = device->ops->memory.alloc(device, tshi_cpu_product_scratch(device, dtype, false, true, m, n, k));
     if (!sum) return TSH_ERR_MEMORY;
     float *wide_x = sum + m * TILE_ROWS;
     for (int64_t i = 0; i < m; i++) tshi_cpu_widen(dtype, wide, x + i * ldx, wide_x + i * k);
@@ -239,11 +235,11 @@ static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, 
 static tsh_status half_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
                             int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
                             const half_finish *finish) {
-    if (has_few_rows(transpose_a, transpose_b, m))
+    if (has_few_rows(device, transpose_a, transpose_b, m))
         return half_few_rows(device, dtype, m, n, k, alpha, a, lda, b, ldb, finish);
     int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS), depth = even_pieces(k, TILE_DEPTH);
     float *tiles =
-        device->ops->memory.alloc(device, tshi_cpu_product_scratch(dtype, transpose_a, transpose_b, m, n, k));
+        device->ops->memory.alloc(device, tshi_cpu_product_scratch(device, dtype, transpose_a, transpose_b, m, n, k));
     if (!tiles) return TSH_ERR_MEMORY;
     float *tile_a = tiles + rows * cols, *tile_b = tile_a + rows * depth;
     tsh_status status = half_tiles(dtype, m, n, k, rows, cols, depth, alpha, (half_factor){a, lda, transpose_a, tile_a},
@@ -264,7 +260,7 @@ tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, 
         return TSH_OK;
     }
     if (!is_half(dtype))
-        return float_gemm(dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        return float_gemm(device, dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     const half_finish finish = {.beta = beta, .f = TSHI_IDENTITY, .c = c, .ldc = ldc};
     return half_gemm(device, dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, &finish);
 }

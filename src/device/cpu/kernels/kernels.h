@@ -1,4 +1,5 @@
-/* The CPU's kernels; device/kernels.h says what each does. None looks at the device, which may be NULL. */
+/* The CPU's kernels; device/kernels.h says what each does. Products ask the device for its threads, and for scratch
+ * memory; the other kernels do not look at it, and it may be NULL. */
 #ifndef TSHI_CPU_KERNELS_H
 #define TSHI_CPU_KERNELS_H
 
@@ -27,7 +28,8 @@ tshi_affine_fn tshi_cpu_affine;
 tshi_affine_backward_fn tshi_cpu_affine_backward;
 tshi_gemm_unary_backward_fn tshi_cpu_gemm_unary_backward;
 /* Bytes of tensor memory that a product takes meanwhile; m, n and k are at least 1. */
-size_t tshi_cpu_product_scratch(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k);
+size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b,
+                                int64_t m, int64_t n, int64_t k);
 void tshi_cpu_product_threads(int threads);
 /* The names of the libraries that multiply. */
 void tshi_cpu_product_libraries(char *text, size_t size);
