@@ -51,7 +51,8 @@ static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
 void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     if (op->scratch) group->world->host->ops->memory.release(group->world->host, op->scratch);
-    op->scratch = NULL;
+    tshi_free(&group->world->allocator, op->kept);
+    op->scratch = op->kept = NULL;
     for (int i = 0; i < 2; i++) {
         tsh_tensor_release(op->held[i]);
         op->held[i] = NULL;
@@ -66,7 +67,7 @@ static void keep_counts(tsh_group *group) {
     tshi_call *call = &mg->op.call;
     size_t p = (size_t)group->size;
     const int64_t *first = call->counts ? call->counts : call->in_counts;
-    if (call->failed != TSH_OK || !first) return;
+    if (call->failed != TSH_OK || !first || first == mg->kept) return;
     memcpy(mg->kept, first, p * sizeof *mg->kept);
     if (call->out_counts) memcpy(mg->kept + p, call->out_counts, p * sizeof *mg->kept);
     if (call->counts)
@@ -266,29 +267,39 @@ bool tshi_mpi_advance(tsh_group *group) {
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-/* Why to stop waiting, if there is a reason and it is safe to go. */
-static tsh_status look(tsh_group *group, double since) {
-    tshi_mpi_group *mg = group->state;
-    tsh_world *world = group->world;
-    tshi_mpi_look_around(group);
-    tsh_status status = tshi_mpi_group_trouble(group);
-    bool late = tshi_mpi_late(group, NULL, since);
-    if (status == TSH_OK && !late) return TSH_OK;
-    /* What two ranks have begun they end, whatever else has failed since: this call's memory is the caller's again
-     * when it returns. */
-    bool lost = tshi_mpi_of(world)->broken != TSH_OK || tshi_mpi_trouble(world) == TSH_OK;
-    if (mg->op.phase == TSHI_EXCHANGING && tshi_exchange_is_pair(group) && !lost && !late) return TSH_OK;
-    if (!late && !tshi_entry_withdraw(group)) return TSH_OK;
-    if (status != TSH_OK) return tshi_mpi_stop(group);
-    if (mg->op.phase == TSHI_AT_ENTRY && mg->block && !tshi_entry_withdraw(group)) return TSH_OK;
-    return tshi_mpi_time_out(group, NULL, mg->op.text ? mg->op.text : tsh_collective_name(mg->op.call.op));
+/* Copies the data of a call that a recovery may finish: where some members have gone on, they need this rank's part. */
+static bool keep_data(tsh_group *group) {
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    tshi_call *call = &op->call;
+    if (call->failed != TSH_OK || !op->moves || op->kept) return true;
+    size_t element = tsh_dtype_size(call->dtype), in_bytes = (size_t)tshi_elements_in(group, call) * element,
+           out_bytes = (size_t)tshi_elements_out(group, call) * element;
+    uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out, low = in < out ? in : out;
+    bool apart = !in_bytes || !out_bytes || in + in_bytes <= out || out + out_bytes <= in;
+    char *kept = tshi_calloc(&group->world->allocator, 1, in_bytes + out_bytes + 1);
+    if (!kept) return false;
+    bool redirects = op->out == call->out;
+    if (in_bytes) memcpy(kept + (apart ? 0 : in - low), call->in, in_bytes);
+    if (!apart) memcpy(kept + (out - low), call->out, out_bytes);
+    op->kept = kept;
+    call->in = kept + (apart ? 0 : in - low);
+    call->out = kept + (apart ? in_bytes : out - low);
+    if (redirects) op->out = call->out;
+    return true;
 }
 
-/* The caller goes, MPI may go on: what it still needs stays. */
-static void give_up(tsh_group *group) {
-    tshi_mpi_group *mg = group->state;
-    if (mg->op.phase == TSHI_EXCHANGING && tshi_exchange_is_pair(group)) tshi_exchange_abandon(group);
+void tshi_mpi_give_up(tsh_group *group) {
+    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    tsh_world *world = group->world;
+    if (op->phase == TSHI_IDLE || tshi_entry_is_over(group)) return;
+    if (op->phase == TSHI_EXCHANGING) {
+        tshi_exchange_abandon(group);
+        return;
+    }
     keep_counts(group);
+    if (keep_data(group)) return;
+    tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, "no memory to keep a call that has failed", (tshi_tape_step){0});
+    tshi_mpi_break(world, TSH_ERR_MEMORY, "no memory to keep a call that has failed");
 }
 
 static tsh_status wait_slowly(tsh_group *group) {
@@ -300,10 +311,9 @@ static tsh_status wait_slowly(tsh_group *group) {
             moved = tshi_clock();
             continue;
         }
-        tsh_status status = look(group, since);
+        tsh_status status = tshi_mpi_look(group, since);
         if (status != TSH_OK) {
             tshi_mpi_awake(group);
-            give_up(group);
             return status;
         }
         if (world->pending) tshi_world_progress(world);
@@ -369,6 +379,7 @@ static void mpi_progress(tsh_work *work) {
     tshi_mpi_poll(group->world);
     tsh_status status = tshi_mpi_group_trouble(group);
     if (status == TSH_OK || !tshi_entry_withdraw(group)) return;
+    tshi_mpi_give_up(group);
     tshi_work_end(work, tshi_mpi_stop(group));
 }
 
@@ -405,6 +416,7 @@ const tshi_group_ops tshi_mpi_ops = {
     .run = mpi_run,
     .start = mpi_start,
     .progress = mpi_progress,
+    .drop = tshi_mpi_message_drop,
     .nap = tshi_mpi_nap,
     .awake = tshi_mpi_awake,
 };

@@ -149,6 +149,11 @@ bool tshi_entry_withdraw(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (op->phase == TSHI_AT_ENTRY && mg->block) return outcome_of_stop(group, mg) == TSHI_ENTRY_STOPPED;
+    /* What the members have begun they end, whatever else has failed since: requests read and write the caller's
+     * memory. Only a rank that is lost, or has left, can leave its part undone. */
+    if (op->phase == TSHI_EXCHANGING) {
+        return tshi_mpi_of(group->world)->broken != TSH_OK || tshi_mpi_trouble(group->world) == TSH_OK;
+    }
     /* Without shared memory a member cannot withdraw. When a failure is known for so long and the barrier has not been
      * passed, some member has received the failure before it entered, and will not enter. Behind the barrier, a rank
      * that has failed since has mostly done its part. */
@@ -170,6 +175,11 @@ void tshi_entry_look_for_deaths(tsh_group *group) {
         if (mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
         tshi_mpi_lose(group->world, rank, "it died (killed by a signal, or exited)");
     }
+}
+
+bool tshi_entry_is_over(const tsh_group *group) {
+    const tshi_mpi_group *mg = group->state;
+    return mg->op.phase == TSHI_AT_ENTRY && mg->block && !any_may_pass(group, mg);
 }
 
 bool tshi_entry_lacks(const tsh_group *group, int member) {

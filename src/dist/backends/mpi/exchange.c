@@ -191,10 +191,11 @@ int tshi_exchange_advance(tsh_group *group) {
 
 void tshi_exchange_abandon(tsh_group *group) {
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    double deadline = tshi_clock() + TSHI_GRACE;
     for (int64_t step = op->done; step < op->step; step++) {
         MPI_Request *request = requests_of(group, step);
         for (int i = 0; i < 2 * (group->size - 1) && !reduces(group, op, step); i += 2) {
-            if (request[i] != MPI_REQUEST_NULL) MPI_Cancel(&request[i]);
+            tshi_mpi_end_receive(&request[i], deadline);
         }
     }
 }

@@ -152,15 +152,15 @@ tsh_status tshi_mpi_trouble(tsh_world *world) {
     char words[TSHI_MESSAGE_SIZE];
     if (mpi->broken != TSH_OK) return tshi_fail(mpi->broken, "%s", mpi->broken_words);
     if (!mpi->troubled) return TSH_OK;
-    const tshi_mpi_peer *me = &mpi->peer[world->rank];
-    if (me->failed == mpi->epoch + 1) {
-        return tshi_fail(TSH_ERR_STATE, "this rank failed (%s): tsh_world_recover is due", words_of(me));
-    }
     for (int i = 0; i < world->size; i++) {
         if (!mpi->peer[i].broken) continue;
         snprintf(words, sizeof words, "rank %d: %.480s", i, words_of(&mpi->peer[i]));
         tshi_mpi_distrust();
         return tshi_mpi_break(world, TSH_ERR_PEER, words);
+    }
+    const tshi_mpi_peer *me = &mpi->peer[world->rank];
+    if (me->failed == mpi->epoch + 1) {
+        return tshi_fail(TSH_ERR_STATE, "this rank failed (%s): tsh_world_recover is due", words_of(me));
     }
     for (int i = 0; i < world->size; i++) {
         if (mpi->peer[i].failed != mpi->epoch + 1) continue;
@@ -219,6 +219,15 @@ void tshi_mpi_doze(double waited) {
     tshi_sleep(waited < 1 ? 50e-6 : 500e-6);
 }
 
+void tshi_mpi_end_receive(MPI_Request *request, double deadline) {
+    int done = 0;
+    if (*request == MPI_REQUEST_NULL) return;
+    MPI_Cancel(request);
+    while (MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done && tshi_clock() < deadline) {
+        sched_yield();
+    }
+}
+
 void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message) {
     tshi_waits *waits = &tshi_mpi_of(group->world)->waits;
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
@@ -269,20 +278,36 @@ bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since) {
     return false;
 }
 
-tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
-    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    const tsh_work *message =
-        work && (work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV) ? work : NULL;
+tsh_status tshi_mpi_look(tsh_group *group, double since) {
+    const tshi_mpi_group *mg = group->state;
+    const tshi_mpi_op *op = &mg->op;
     tshi_mpi_look_around(group);
     tsh_status status = tshi_mpi_group_trouble(group);
-    if (status != TSH_OK) {
-        return op->phase != TSHI_IDLE && !tshi_entry_withdraw(group) ? TSH_OK : tshi_mpi_stop(group);
+    bool late = tshi_mpi_late(group, NULL, since);
+    if (status == TSH_OK && !late) return TSH_OK;
+    bool free = op->phase == TSHI_IDLE || tshi_entry_withdraw(group);
+    if (!free && (!late || (op->phase == TSHI_AT_ENTRY && mg->block))) return TSH_OK;
+    tshi_failure why;
+    tshi_failure_keep(&why,
+                      status != TSH_OK && free
+                          ? tshi_mpi_stop(group)
+                          : tshi_mpi_time_out(group, NULL, op->text ? op->text : tsh_collective_name(op->call.op)));
+    tshi_mpi_give_up(group);
+    return tshi_failure_report(&why);
+}
+
+tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
+    tsh_status status = TSH_OK;
+    if (!work || !tshi_is_message(work->call.op)) {
+        status = tshi_mpi_look(group, since);
+    } else {
+        tshi_mpi_look_around(group); /* what has failed ends the message in its progress */
+        if (tshi_mpi_late(group, work, since)) {
+            status = tshi_mpi_time_out(group, work, tsh_collective_name(work->call.op));
+        }
     }
-    if (tshi_mpi_late(group, message, since)) {
-        return tshi_mpi_time_out(group, message, tsh_collective_name(message ? message->call.op : op->call.op));
-    }
-    tshi_mpi_doze(tshi_clock() - since);
-    return TSH_OK;
+    if (status == TSH_OK) tshi_mpi_doze(tshi_clock() - since);
+    return status;
 }
 
 /* The notice of a rank that fails takes a while to reach its peers. */

@@ -80,7 +80,7 @@ typedef struct tshi_mpi {
     MPI_Op op[TSH_DTYPE_COUNT][TSH_REDUCE_OP_COUNT];
     int *node; /* [size] the machine of each rank, from 0 */
     int nodes;
-    uint32_t epoch;
+    uint32_t epoch, tag_epochs;
     tshi_notice inbox;
     tshi_outbox *outbox; /* [TSHI_NOTICES] */
     tshi_mpi_peer *peer; /* [size] */
@@ -92,6 +92,7 @@ typedef struct tshi_mpi {
     uint64_t next_group; /* numbers the groups that this rank leads */
     char broken_words[TSHI_MESSAGE_SIZE];
     tshi_pool messages;
+    struct tshi_mpi_message *given_up; /* messages */
     tshi_mpi_watch watch;
     tsh_world *next; /* of the worlds that are ready, see tshi_mpi_list */
 } tshi_mpi;
@@ -137,6 +138,7 @@ typedef struct tshi_mpi_op {
     bool moves; /* false: the ranks only compare */
     void *out;  /* where the result goes: call.out, or scratch */
     void *scratch;
+    void *kept; /* the data of a call that the caller has given up and a recovery may finish; NULL: the caller's */
     tshi_call call;
     /* An exchange (exchange.c): its steps, of which `step` have been begun and `done` have ended. */
     int64_t steps, step, done;
@@ -241,8 +243,11 @@ const char *tshi_entry_stopped(const tsh_group *group, char *text, size_t size);
 void tshi_entry_look_for_deaths(tsh_group *group);
 /* Resets the barrier. Collective; no member may be inside it. */
 void tshi_entry_renew(tsh_group *group);
-/* Give up; false when the barrier was passed after all, or when that is not decided yet: call again. */
+/* Give up the call; false when its barrier was passed after all, when that is not decided yet, or while its data is
+ * exchanged: call again. */
 bool tshi_entry_withdraw(tsh_group *group);
+/* After a withdrawal: no member can pass the barrier any more, so that a recovery does not finish the call. */
+bool tshi_entry_is_over(const tsh_group *group);
 /* True when that member has not entered this rank's barrier, as far as can be known. */
 bool tshi_entry_lacks(const tsh_group *group, int member);
 
@@ -307,6 +312,11 @@ tsh_status tshi_mpi_heard(tsh_group *group, bool look, bool waits);
 tsh_status tshi_mpi_group_trouble(tsh_group *group);
 /* That error when the call is given up: permanent where it has to be. */
 tsh_status tshi_mpi_stop(tsh_group *group);
+/* Withdraws a receive. What MPI has begun to receive goes on coming from a rank that is still there, until the
+ * deadline. */
+void tshi_mpi_end_receive(MPI_Request *request, double deadline);
+/* Why to give up the group's call, which has been waited for since then, if there is a reason and it is safe to go. */
+tsh_status tshi_mpi_look(tsh_group *group, double since);
 /* A failure of MPI itself, with MPI's message. Permanent. */
 tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error);
 /* Post the ranks that this wait is for: those that have not made the group's call, or the sender of the message. */
@@ -337,6 +347,8 @@ tsh_status tshi_mpi_recover(tsh_world *world);
 
 /* Progresses the collective under way; true when it has moved. op->outcome is valid when the phase is TSHI_IDLE. */
 bool tshi_mpi_advance(tsh_group *group);
+/* The call under way returns unfinished: its caller's memory is no longer used. */
+void tshi_mpi_give_up(tsh_group *group);
 void tshi_mpi_op_end(tsh_group *group, tsh_status status);
 tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed);
 
@@ -344,7 +356,13 @@ tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed
 
 tsh_status tshi_mpi_message_start(tsh_work *work);
 void tshi_mpi_message_progress(tsh_work *work);
-/* Drop the messages under way. */
-void tshi_mpi_messages_drop(tsh_group *group);
+/* See tshi_group_ops.drop. */
+void tshi_mpi_message_drop(tsh_work *work);
+/* All messages that were given up have left MPI; frees those that have. */
+bool tshi_mpi_messages_ended(tsh_world *world);
+/* Receives what has been sent in the group and its receivers have given up, and discards it. */
+tsh_status tshi_mpi_messages_discard(tsh_group *group);
+/* How many epochs of messages have tags of their own. */
+void tshi_mpi_count_tags(tshi_mpi *mpi);
 
 #endif

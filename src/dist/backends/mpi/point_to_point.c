@@ -6,14 +6,13 @@
 #include <string.h>
 
 #define INLINE_BYTES 1024
-/* Tags: a header's distinguishes the times before and after a recovery, those of data and replies carry the number of
- * the message. */
-#define TAG_HEADER 1024
-#define TAG_EPOCHS 1024
-#define TAG_DATA   8192
-#define TAG_REPLY  16384
-#define TAG_SPAN   8192
-#define LOOK_EVERY 16u
+/* Tags distinguish the times before and after a recovery; those of data and replies carry the number of the message
+ * too. */
+#define TAG_HEADER  1024
+#define TAG_EPOCHS  1024
+#define TAG_DATA    (TAG_HEADER + TAG_EPOCHS)
+#define TAG_NUMBERS 8192
+#define LOOK_EVERY  16u
 
 typedef struct header {
     int64_t count;
@@ -34,23 +33,33 @@ typedef struct tshi_mpi_message {
     header header;
     reply reply;
     MPI_Request request[3];
-    bool has_header; /* the receiver */
+    bool has_header;     /* the receiver */
+    bool moves;          /* what follows the header is on its way, between the memory of both callers */
+    double trouble_seen; /* when, 0: not */
     int peer;
-    int64_t moved;  /* elements of a message that follows, given to MPI */
-    void *dropping; /* memory for data that does not fit the receive */
+    int64_t moved;                 /* elements of a message that follows, given to MPI */
+    void *dropping;                /* memory for data that does not fit the receive */
+    struct tshi_mpi_message *next; /* of those that were given up */
 } message;
 
-static int tag_of(int base, uint32_t number) {
-    return base + (int)(number % TAG_SPAN);
+void tshi_mpi_count_tags(tshi_mpi *mpi) {
+    int *most = NULL, known = 0;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &known);
+    mpi->tag_epochs = known ? (uint32_t)((*most - TAG_DATA) / (2 * TAG_NUMBERS)) : 0;
+    if (mpi->tag_epochs == 0) mpi->tag_epochs = 1; /* the least that the standard allows */
+}
+
+static int tag_of(const tshi_mpi *mpi, uint32_t number, bool replies) {
+    return TAG_DATA + (int)(2 * (mpi->epoch % mpi->tag_epochs) + replies) * TAG_NUMBERS + (int)(number % TAG_NUMBERS);
+}
+
+static void message_free(tsh_world *world, message *m) {
+    if (m->dropping) world->host->ops->memory.release(world->host, m->dropping);
+    tshi_pool_give(&tshi_mpi_of(world)->messages, m);
 }
 
 static void message_end(tsh_work *work, tsh_status status) {
-    message *m = work->state;
-    tsh_world *world = work->group->world;
-    if (m) {
-        if (m->dropping) world->host->ops->memory.release(world->host, m->dropping);
-        tshi_pool_give(&tshi_mpi_of(world)->messages, m);
-    }
+    message_free(work->group->world, work->state);
     work->state = NULL;
     tshi_work_end(work, status);
 }
@@ -60,10 +69,11 @@ static void message_end(tsh_work *work, tsh_status status) {
 /* The next chunk, if there is one. */
 static int move_chunk(tsh_work *work, int64_t count, tsh_dtype dtype, void *data, bool send) {
     message *m = work->state;
+    const tshi_mpi *mpi = tshi_mpi_of(work->group->world);
     const tshi_mpi_group *mg = work->group->state;
-    int64_t chunk = tshi_mpi_of(work->group->world)->chunk, rest = count - m->moved;
+    int64_t chunk = mpi->chunk, rest = count - m->moved;
     if (rest <= 0) return MPI_SUCCESS;
-    int n = (int)(rest < chunk ? rest : chunk), tag = tag_of(TAG_DATA, m->header.number);
+    int n = (int)(rest < chunk ? rest : chunk), tag = tag_of(mpi, m->header.number, false);
     char *at = (char *)data + (size_t)m->moved * tsh_dtype_size(dtype);
     m->moved += n;
     if (send) return MPI_Isend(at, n, tshi_mpi_type(dtype), m->peer, tag, mg->comm, &m->request[1]);
@@ -91,7 +101,7 @@ static int send_start(tsh_work *work) {
     MPI_Comm comm = tshi_mpi_group_of(group)->comm;
     m->peer = call->root;
     fill_header(work, m);
-    int error = MPI_Irecv(&m->reply, (int)sizeof m->reply, MPI_BYTE, m->peer, tag_of(TAG_REPLY, m->header.number), comm,
+    int error = MPI_Irecv(&m->reply, (int)sizeof m->reply, MPI_BYTE, m->peer, tag_of(mpi, m->header.number, true), comm,
                           &m->request[2]);
     if (error == MPI_SUCCESS) {
         error = MPI_Isend(&m->header, HEADER_BYTES + (int)m->header.bytes, MPI_BYTE, m->peer,
@@ -162,8 +172,10 @@ static int receive_data(tsh_work *work) {
     }
     int error = move_chunk(work, h->count, tshi_kind_dtype(h->kind), to, false);
     if (error != MPI_SUCCESS) return error;
+    m->moves = h->bytes == 0;
     size_t bytes = m->reply.status == TSH_OK ? sizeof m->reply.status : sizeof m->reply;
-    return MPI_Isend(&m->reply, (int)bytes, MPI_BYTE, m->peer, tag_of(TAG_REPLY, h->number), comm, &m->request[2]);
+    return MPI_Isend(&m->reply, (int)bytes, MPI_BYTE, m->peer, tag_of(tshi_mpi_of(work->group->world), h->number, true),
+                     comm, &m->request[2]);
 }
 
 static void receive_end(tsh_work *work) {
@@ -186,6 +198,9 @@ static int receive_progress(tsh_work *work) {
         if (error != MPI_SUCCESS || !done) return error;
         m->has_header = true;
         m->peer = from.MPI_SOURCE;
+        /* A sender that has heard of a failure may have given up the data behind its header. */
+        if (h->bytes == 0) tshi_mpi_poll(work->group->world);
+        if (h->bytes == 0 && tshi_mpi_trouble(work->group->world) != TSH_OK) return MPI_SUCCESS;
         error = receive_data(work);
         if (error != MPI_SUCCESS) return error;
     }
@@ -230,28 +245,29 @@ static bool peer_left(const tsh_work *work) {
     return left;
 }
 
-/* MPI may still write to what it has been given, so that it stays. */
-static void let_go(tsh_work *work) {
+/* The message can be given up: its peer does not move data between the memory of both callers, and does not begin. */
+static bool may_go(const tsh_work *work) {
     message *m = work->state;
-    if (!m) return;
-    bool receiving = work->call.op == TSH_COLLECTIVE_RECV && !m->has_header;
-    if (receiving) {
-        MPI_Cancel(&m->request[0]);
-        MPI_Wait(&m->request[0], MPI_STATUS_IGNORE);
-        tshi_pool_give(&tshi_mpi_of(work->group->world)->messages, m);
-    } else {
-        tshi_mpi_distrust();
+    int replied = 0;
+    bool sends = work->call.op == TSH_COLLECTIVE_SEND;
+    if (tshi_mpi_of(work->group->world)->broken != TSH_OK || (sends ? m->header.bytes != 0 : !m->moves)) return true;
+    if (sends && !m->moves) {
+        MPI_Test(&m->request[2], &replied, MPI_STATUS_IGNORE);
+        m->moves = replied != 0;
     }
-    work->state = NULL;
+    if (m->trouble_seen == 0) m->trouble_seen = tshi_clock();
+    return !m->moves && tshi_clock() - m->trouble_seen >= TSHI_GRACE;
 }
 
+/* Why to give up the message, if there is a reason and it is safe to go. */
 static tsh_status look(tsh_work *work) {
     tshi_mpi *mpi = tshi_mpi_of(work->group->world);
     if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(work->group->world);
     if (!mpi->troubled && mpi->broken == TSH_OK) return TSH_OK;
     tsh_status status = tshi_mpi_trouble(work->group->world);
     const message *m = work->state;
-    if (status != TSH_OK || !peer_left(work)) return status;
+    if (status != TSH_OK && may_go(work)) return status;
+    if (!peer_left(work)) return TSH_OK;
     if (m->peer == TSH_ANY_RANK) return tshi_fail(TSH_ERR_PEER, "recv: all peers have left");
     return tshi_fail(TSH_ERR_PEER, "rank %d has left (it exited, or destroyed its world) before %s",
                      work->group->ranks[m->peer], tsh_collective_name(work->call.op));
@@ -264,10 +280,57 @@ void tshi_mpi_message_progress(tsh_work *work) {
                             ? look(work)
                             : tshi_mpi_error(work->group->world, tsh_collective_name(work->call.op), error);
     if (status == TSH_OK) return;
-    let_go(work);
-    message_end(work, status);
+    tshi_failure why;
+    tshi_failure_keep(&why, status);
+    tshi_mpi_message_drop(work);
+    tshi_work_end(work, tshi_failure_report(&why));
 }
 
-void tshi_mpi_messages_drop(tsh_group *group) {
-    for (tsh_work *work = group->messages; work; work = work->next) let_go(work);
+/* What MPI may still read or write stays, until a recovery. */
+void tshi_mpi_message_drop(tsh_work *work) {
+    message *m = work->state;
+    tshi_mpi *mpi = tshi_mpi_of(work->group->world);
+    double deadline = tshi_clock() + TSHI_GRACE;
+    bool receives = work->call.op == TSH_COLLECTIVE_RECV;
+    if (receives && !m->has_header) tshi_mpi_end_receive(&m->request[0], deadline);
+    if (receives) tshi_mpi_end_receive(&m->request[1], deadline);
+    if (!receives) tshi_mpi_end_receive(&m->request[2], deadline);
+    m->next = mpi->given_up;
+    mpi->given_up = m;
+    work->state = NULL;
+}
+
+/* --- after a failure ---------------------------------------------------------------------------------------------- */
+
+bool tshi_mpi_messages_ended(tsh_world *world) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    message **link = &mpi->given_up;
+    while (*link) {
+        message *m = *link;
+        int done = 0;
+        if (MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !done) {
+            link = &m->next;
+            continue;
+        }
+        *link = m->next;
+        message_free(world, m);
+    }
+    return mpi->given_up == NULL;
+}
+
+tsh_status tshi_mpi_messages_discard(tsh_group *group) {
+    MPI_Comm comm = tshi_mpi_group_of(group)->comm;
+    MPI_Status status;
+    MPI_Count bytes = 0;
+    int there = 0;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &there, &status) == MPI_SUCCESS && there) {
+        MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+        size_t n = (size_t)bytes / sizeof(int64_t) + 1; /* MPI's counts are ints */
+        void *memory = tshi_calloc(&group->world->allocator, n, sizeof(int64_t));
+        if (!memory) return tshi_mpi_break(group->world, TSH_ERR_MEMORY, "world_recover: no memory");
+        int error = MPI_Recv(memory, (int)n, MPI_INT64_T, status.MPI_SOURCE, status.MPI_TAG, comm, MPI_STATUS_IGNORE);
+        tshi_free(&group->world->allocator, memory);
+        if (error != MPI_SUCCESS) return tshi_mpi_error(group->world, "world_recover", error);
+    }
+    return TSH_OK;
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PATIENCE 1.0 /* seconds for messages that have been given up to leave */
+
 /* A group as one of its members left it. */
 typedef struct position {
     uint64_t id, entered, moved;
@@ -39,7 +41,7 @@ static tsh_status look_at_clock(tsh_world *world, double since) {
 /* Only what ranks cannot recover from ends the wait: a rank that is lost or has left, and the deadline. */
 static tsh_status hopeless(tsh_world *world, double since) {
     tshi_mpi *mpi = tshi_mpi_of(world);
-    tshi_mpi_poll(world);
+    tshi_mpi_look_around(world->group->control);
     for (int i = 0; i < world->size; i++) {
         if (mpi->peer[i].broken) return tshi_mpi_trouble(world);
         if (mpi->peer[i].left == 0 || tshi_clock() - mpi->peer[i].left < TSHI_GRACE) continue;
@@ -52,12 +54,10 @@ static bool is_mpi(const tsh_group *group) {
     return group->ops == group->world->control && group->state;
 }
 
-/* A member behind its entry barrier may wait for this rank's part before it recovers. */
+/* Members behind an entry barrier wait for this rank's part before they recover. */
 static void move_on(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
-        const tshi_mpi_group *mg = is_mpi(g) ? g->state : NULL;
-        if (!mg || !tshi_exchange_is_pair(g)) continue;
-        if (mg->op.phase == TSHI_EXCHANGING || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) tshi_mpi_advance(g);
+        if (is_mpi(g)) tshi_mpi_advance(g);
     }
 }
 
@@ -184,6 +184,31 @@ static tsh_status finish_groups(tsh_world *world, const position *all, int most)
     return status;
 }
 
+/* Every rank has given up its messages. Their data leaves the memory that it comes from when a receiver takes it, which
+ * one that has closed the group does not. */
+static tsh_status discard_messages(tsh_world *world) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    double since = tshi_clock();
+    int error = MPI_SUCCESS, done = 0;
+    bool waits = false;
+    tsh_status status = TSH_OK;
+    while (error == MPI_SUCCESS && !done) {
+        for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
+            if (is_mpi(g)) status = tshi_mpi_messages_discard(g);
+        }
+        if (status == TSH_OK) status = hopeless(world, since);
+        if (status != TSH_OK) break;
+        bool ended = tshi_mpi_messages_ended(world) || tshi_clock() - since >= PATIENCE;
+        if (waits) error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (!waits && ended) error = MPI_Ibarrier(tshi_mpi_of(world)->recovery, &request);
+        waits = waits || ended;
+        if (!done) tshi_mpi_doze(tshi_clock() - since);
+    }
+    tshi_mpi_end_wait(world);
+    if (status != TSH_OK) tshi_mpi_distrust();
+    return error == MPI_SUCCESS ? status : tshi_mpi_error(world, "world_recover", error);
+}
+
 tsh_status tshi_mpi_recover(tsh_world *world) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     position *all = NULL;
@@ -197,11 +222,11 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
     if (status != TSH_OK) return status;
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (!is_mpi(g)) continue;
-        tshi_mpi_messages_drop(g);
         tshi_group_forget(g, "forgotten by tsh_world_recover");
         tshi_entry_renew(g);
     }
+    status = discard_messages(world);
     mpi->epoch++;
     tshi_mpi_poll(world);
-    return barrier(world, false);
+    return status == TSH_OK ? barrier(world, false) : status;
 }

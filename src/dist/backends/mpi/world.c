@@ -177,6 +177,7 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
         tshi_mpi_group_free(world, mg);
         return tshi_mpi_error(world, "world_init", error);
     }
+    tshi_mpi_count_tags(mpi);
     mpi->ready = true;
     tshi_mpi_list(world);
     mpi->rdma = mpi->nodes > 1 && find_rdma();
@@ -214,6 +215,7 @@ void tshi_mpi_leave(tsh_world *world) {
     for (int i = 0; i < world->size; i++) heard += mpi->peer[i].left != 0;
     heard += !cancelled && mpi->inbox.kind == TSHI_NOTICE_LEFT;
     tshi_mpi_ops_free(mpi);
+    if (!tshi_mpi_messages_ended(world)) tshi_mpi_distrust();
     if (mpi->broken != TSH_OK) {
         MPI_Comm none = MPI_COMM_NULL;
         tshi_mpi_part(&none, 0, &mpi->outbox, world->size);

@@ -101,6 +101,64 @@ static void given_up(tshi_rank *r, tsh_group *group) {
     tshi_try_all(r, group, TSH_FLOAT32, 50);
 }
 
+/* A blocking call whose data is under way when the last rank fails, which makes no call in which its part would go on:
+ * the memory is the caller's again when the call returns, and a call that returns TSH_OK is right. */
+static void keeps_off(tshi_rank *r, tsh_group *group) {
+    enum { PART = 200000, CHUNK = 1000 };
+    tshi_mpi *mpi = r->world->state;
+    int64_t n = (int64_t)PART * r->size, chunk = mpi->chunk;
+    int last = r->size - 1, wrong = 0;
+    tsh_tensor *all = tshi_test_vector(r, TSH_INT32, n), *mine = tshi_test_vector(r, TSH_INT32, PART);
+    int32_t *got = tsh_tensor_data(all), *own = tsh_tensor_data(mine);
+    tsh_work *work = NULL;
+    mpi->chunk = CHUNK;
+    for (int i = 0; i < PART; i++) own[i] = 1 + r->rank;
+    tshi_check_ok(r, tsh_barrier(group));
+    if (r->rank == last) {
+        tshi_check_ok(r, tsh_all_gather_into_tensor_async(group, all, mine, NULL, &work));
+        tsh_world_fail(r->world, "out of luck");
+        pause_for(3 * TSHI_GRACE); /* as long as a peer that is not careful would wait */
+    } else {
+        tsh_status status = tsh_all_gather_into_tensor(group, all, mine, NULL);
+        tshi_check(r, status == TSH_OK || status == TSH_ERR_PEER, "%s", tsh_error_message());
+        for (int64_t i = 0; i < n && status == TSH_OK; i++) wrong += got[i] != 1 + i / PART;
+        tshi_check(r, wrong == 0, "%d elements of a call that has returned TSH_OK are wrong", wrong);
+        for (int64_t i = 0; i < n; i++) got[i] = -1;
+        for (int i = 0; i < PART; i++) own[i] = -1;
+    }
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    for (int64_t i = 0; i < n && r->rank != last; i++) wrong += got[i] != -1;
+    tshi_check(r, wrong == 0, "%d elements were written to after the call had returned", wrong);
+    tsh_work_release(work);
+    tsh_tensor_release(all);
+    tsh_tensor_release(mine);
+    mpi->chunk = chunk;
+}
+
+/* A message that no rank has received before the recovery is not received after it. */
+static void forgotten(tshi_rank *r, tsh_group *group) {
+    enum { N = 1024, NUMBERS = 8192 };
+    int last = r->size - 1;
+    tsh_tensor *x = tshi_test_vector(r, TSH_INT32, N);
+    int32_t *own = tsh_tensor_data(x);
+    tsh_work *work = NULL;
+    own[0] = -1;
+    if (r->rank == last) {
+        tshi_check_ok(r, tsh_send_async(group, x, 0, &work));
+        tsh_world_fail(r->world, "out of luck");
+    } else {
+        tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "out of luck");
+    }
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    tsh_work_release(work);
+    for (int i = 0; i < NUMBERS + 1 && !r->failed && (r->rank == 0 || r->rank == last); i++) {
+        if (r->rank == last) own[0] = i;
+        tshi_check_ok(r, r->rank ? tsh_send(group, x, 0) : tsh_recv(group, x, last, NULL));
+        tshi_check(r, own[0] == i, "message %d is %d", i, own[0]);
+    }
+    tsh_tensor_release(x);
+}
+
 /* The last rank fails while its peers wait for it or for each other, in blocking and in started calls. */
 void scenario_recover(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world), *others = NULL;
@@ -133,6 +191,8 @@ void scenario_recover(tshi_rank *r) {
         mixed(r, group);
     }
     if (!r->failed) given_up(r, group);
+    if (!r->failed) keeps_off(r, group);
+    if (!r->failed) forgotten(r, group);
     tsh_tensor_release(x);
     tsh_group_destroy(others);
 }
