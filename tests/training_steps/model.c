@@ -1,0 +1,368 @@
+#include "training_steps/model.h"
+#include "device/cpu/kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const float32_layers[] = {"layers.*.norm", NULL};
+
+static int64_t embed_of(const tshi_program *p) {
+    return 2 + p->more_embed;
+}
+
+static int64_t words_of(const tshi_program *p) {
+    return 3 + p->more_words;
+}
+
+static int64_t time_of(const tshi_program *p) {
+    return 1 + p->more_time;
+}
+
+/* --- dtypes and values -------------------------------------------------------------------------------------------- */
+
+tsh_precision tshi_model_precision(const tshi_model *m) {
+    static const tsh_precision policies[PRECISIONS] = {
+        [PRECISION_FLOAT64] = {.storage = TSH_FLOAT64, .reduction = TSH_FLOAT64},
+        [PRECISION_FLOAT32] = {.storage = TSH_FLOAT32, .reduction = TSH_FLOAT32},
+        [PRECISION_BFLOAT16] = {.storage = TSH_BFLOAT16, .reduction = TSH_FLOAT32},
+        [PRECISION_BFLOAT16_SUMS] = {.storage = TSH_BFLOAT16, .reduction = TSH_BFLOAT16},
+        [PRECISION_CASTS_BFLOAT16] = {TSH_FLOAT32, TSH_FLOAT32, NULL, TSH_ARITHMETIC_BFLOAT16},
+        [PRECISION_CASTS_FLOAT32] = {TSH_BFLOAT16, TSH_FLOAT32, NULL, TSH_ARITHMETIC_FLOAT32},
+        [PRECISION_FLOAT16] = {.storage = TSH_FLOAT16, .reduction = TSH_FLOAT32},
+        [PRECISION_CASTS_FLOAT16] = {TSH_FLOAT32, TSH_FLOAT32, NULL, TSH_ARITHMETIC_FLOAT16},
+    };
+    tsh_precision precision = policies[m->exact ? PRECISION_FLOAT64 : m->p->precision];
+    if (m->p->float32_norms && !m->exact) precision.float32_layers = float32_layers;
+    return precision;
+}
+
+static tsh_dtype dtype_of(const tshi_model *m, const char *layer) {
+    tsh_precision precision = tshi_model_precision(m);
+    return tsh_precision_dtype(&precision, layer);
+}
+
+void *tshi_model_values(const tshi_program *p, uint64_t salt, tsh_dtype dtype, int64_t count, bool ones) {
+    double *wide = malloc(sizeof *wide * (size_t)(count + 1));
+    void *narrow = malloc(sizeof *wide * (size_t)(count + 1));
+    if (!wide || !narrow) abort();
+    for (int64_t i = 0; i < count; i++)
+        wide[i] = (double)(tshi_program_draw(p, salt * 4099 + (uint64_t)i, 49) - 24) / 64 + ones;
+    tshi_cpu_convert(NULL, count, TSH_FLOAT64, wide, dtype, narrow);
+    free(wide);
+    return narrow;
+}
+
+static int64_t whole_numel(const tsh_tensor *t) {
+    int64_t n = 1;
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) n *= tsh_tensor_shape(t)[d];
+    return n;
+}
+
+bool tshi_model_write(tshi_rank *r, const tshi_model *m) {
+    for (int i = 0; i < tsh_parameters_count(m->list) && !r->failed; i++) {
+        tsh_tensor *t = tsh_parameters_tensor(m->list, i);
+        bool ones = tsh_tensor_ndim(t) == 1 && strstr(tsh_parameters_name(m->list, i), "norm.weight");
+        void *values = tshi_model_values(m->p, (uint64_t)i, tsh_tensor_dtype(t), whole_numel(t), ones);
+        tshi_check_ok(r, tsh_tensor_write_whole(t, values));
+        free(values);
+    }
+    return !r->failed;
+}
+
+/* --- parts -------------------------------------------------------------------------------------------------------- */
+
+static tsh_linear *make_linear(tshi_rank *r, const tshi_model *m, const char *name, int64_t in, int64_t out,
+                               tsh_sharding shard, bool gather, const tshi_part *part) {
+    tsh_linear *layer = NULL;
+    const tsh_linear_config config = {.in_features = in,
+                                      .out_features = out,
+                                      .shard = shard,
+                                      .bias = part->bias,
+                                      .gather_output = shard == TSH_COLUMN && gather,
+                                      .sequence_parallel = shard == TSH_ROW && m->phase->sequence,
+                                      .activation = part->activation == TSH_ACTIVATION_RELU
+                                                        ? TSH_ACTIVATION_SILU /* has no corner */
+                                                        : (tsh_activation)part->activation,
+                                      .dtype = dtype_of(m, name)};
+    if (tshi_check_ok(r, tsh_linear_create(m->along, &config, &layer)))
+        tshi_check_ok(r, tsh_linear_register(layer, m->list, name));
+    return layer;
+}
+
+static tsh_tensor *make_leaf(tshi_rank *r, const tshi_model *m, const char *name, int ndim, const int64_t *shape) {
+    char full[64];
+    tsh_tensor *leaf = NULL;
+    tsh_tensor_config config = {.dtype = dtype_of(m, name), .ndim = ndim};
+    memcpy(config.shape, shape, sizeof *shape * (size_t)ndim);
+    snprintf(full, sizeof full, "%s.weight", name);
+    bool good = tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &leaf)) &&
+                tshi_check_ok(r, tsh_tensor_require_grad(leaf)) &&
+                tshi_check_ok(r, tsh_parameters_add(m->list, full, leaf));
+    return good ? leaf : NULL;
+}
+
+static tsh_norm_config norm_config(const tshi_model *m, const tshi_part *part, const char *name) {
+    return (tsh_norm_config){.features = embed_of(m->p),
+                             .kind = part->rms ? TSH_RMS_NORM : TSH_LAYER_NORM,
+                             .eps = 0.1,
+                             .bias = part->bias && !part->rms,
+                             .dtype = dtype_of(m, name)};
+}
+
+static tsh_mlp_config mlp_config(const tshi_model *m, const tshi_part *part, const char *name) {
+    return (tsh_mlp_config){.embed = embed_of(m->p),
+                            .hidden = 3 + part->wide,
+                            .gated = part->shard == 1,
+                            .activation = TSH_ACTIVATION_SILU,
+                            .bias = part->bias,
+                            .sequence_parallel = m->phase->sequence,
+                            .dtype = dtype_of(m, name)};
+}
+
+static tsh_self_attention_config attention_config(const tshi_model *m, const tshi_part *part, const char *name) {
+    return (tsh_self_attention_config){.embed = embed_of(m->p),
+                                       .heads = (1 + part->kv_heads) * (1 + part->repeats),
+                                       .kv_heads = 1 + part->kv_heads,
+                                       .head_dim = 2,
+                                       .causal = part->causal,
+                                       .rotary = part->rotary,
+                                       .bias = part->bias,
+                                       .out_bias = part->bias,
+                                       .sequence_parallel = m->phase->sequence,
+                                       .dtype = dtype_of(m, name)};
+}
+
+static void make_block(tshi_rank *r, const tshi_model *m, const tshi_part *part, const char *name, tshi_layers *out) {
+    tsh_block_config config = {.embed = embed_of(m->p),
+                               .post_norm = part->shard == 2,
+                               .sequence_parallel = m->phase->sequence,
+                               .recompute = m->phase->recompute == 2,
+                               .dtype = dtype_of(m, name),
+                               .norm = norm_config(m, part, name),
+                               .attention = attention_config(m, part, name),
+                               .mlp = mlp_config(m, part, name)};
+    config.norm.features = config.attention.embed = config.mlp.embed = 0;
+    config.norm.dtype = config.attention.dtype = config.mlp.dtype = (tsh_dtype)0;
+    config.attention.sequence_parallel = config.mlp.sequence_parallel = false;
+    if (tshi_check_ok(r, tsh_block_create(m->along, &config, &out->block)))
+        tshi_check_ok(r, tsh_block_register(out->block, m->list, name));
+}
+
+static void make_gain(tshi_rank *r, const tshi_model *m, const tshi_part *part, const char *name, tshi_layers *out) {
+    const int64_t n = embed_of(m->p), shapes[3][2] = {{n}, {1, n}, {1}};
+    out->leaf = make_leaf(r, m, name, part->shard == 1 ? 2 : 1, shapes[part->shard]);
+}
+
+static void make_part(tshi_rank *r, tshi_model *m, int i) {
+    const tshi_part *part = &m->p->part[i];
+    tshi_layers *out = &m->part[i];
+    int64_t n = embed_of(m->p), hidden = 3 + part->wide;
+    char name[64], second[64];
+    snprintf(name, sizeof name, "layers.%d%s", i, part->kind == PART_NORM ? ".norm" : "");
+    snprintf(second, sizeof second, "layers.%d.second", i);
+    if (part->again) return;
+    switch (part->kind) {
+    case PART_LINEAR: out->first = make_linear(r, m, name, n, n, (tsh_sharding)part->shard, true, part); break;
+    case PART_PAIR:
+        out->first = make_linear(r, m, name, n, hidden, TSH_COLUMN, false, part);
+        out->second = make_linear(r, m, second, hidden, n, TSH_ROW, false, part);
+        break;
+    case PART_TRANSPOSED: out->leaf = make_leaf(r, m, name, 2, (int64_t[]){n, n}); break;
+    case PART_GAIN: make_gain(r, m, part, name, out); break;
+    case PART_NORM: {
+        const tsh_norm_config config = norm_config(m, part, name);
+        if (tshi_check_ok(r, tsh_norm_create(m->along, &config, &out->norm)))
+            tshi_check_ok(r, tsh_norm_register(out->norm, m->list, name));
+        break;
+    }
+    case PART_MLP: {
+        const tsh_mlp_config config = mlp_config(m, part, name);
+        if (tshi_check_ok(r, tsh_mlp_create(m->along, &config, &out->mlp)))
+            tshi_check_ok(r, tsh_mlp_register(out->mlp, m->list, name));
+        break;
+    }
+    case PART_ATTENTION: {
+        const tsh_self_attention_config config = attention_config(m, part, name);
+        if (tshi_check_ok(r, tsh_self_attention_create(m->along, &config, &out->attention)))
+            tshi_check_ok(r, tsh_self_attention_register(out->attention, m->list, name));
+        break;
+    }
+    case PART_BLOCK: make_block(r, m, part, name, out); break;
+    default: break;
+    }
+}
+
+static void close_part(tshi_layers *part) {
+    tsh_linear_destroy(part->first);
+    tsh_linear_destroy(part->second);
+    tsh_norm_destroy(part->norm);
+    tsh_mlp_destroy(part->mlp);
+    tsh_self_attention_destroy(part->attention);
+    tsh_block_destroy(part->block);
+    tsh_tensor_release(part->leaf);
+}
+
+/* --- the model ---------------------------------------------------------------------------------------------------- */
+
+static void make_table(tshi_rank *r, tshi_model *m, int i) {
+    const char *name = i ? "beside" : "table";
+    const tsh_embedding_config config = {.num_embeddings = words_of(m->p),
+                                         .embedding_dim = embed_of(m->p),
+                                         .shard = (tsh_sharding)m->p->table_shard,
+                                         .gather_output = m->p->table_shard == TSH_COLUMN,
+                                         .sequence_parallel = m->p->table_shard == TSH_ROW && m->phase->sequence,
+                                         .dtype = dtype_of(m, name)};
+    if (!tshi_check_ok(r, tsh_embedding_create(m->along, &config, &m->table[i]))) return;
+    if (m->p->sparse && !m->exact) tshi_check_ok(r, tsh_tensor_set_sparse_grad(tsh_embedding_weight(m->table[i])));
+    tshi_check_ok(r, tsh_embedding_register(m->table[i], m->list, name));
+}
+
+static tsh_tensor *make_input(tshi_rank *r, const tshi_model *m, const tshi_piece *piece, tsh_dtype dtype, int ndim,
+                              int64_t columns, const void *whole) {
+    tsh_tensor *t = NULL;
+    tsh_tensor_config config = {.dtype = dtype, .ndim = ndim, .shape = {piece->sequences * time_of(m->p), columns}};
+    config.layout[m->phase->turned] = TSH_SHARD_UNITS(0, piece->sequences, 0);
+    if (tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &t))) tshi_check_ok(r, tsh_tensor_write_whole(t, whole));
+    return t;
+}
+
+/* The sequences of a piece follow those of the pieces before it. */
+static void make_piece(tshi_rank *r, tshi_model *m, int i, const int64_t *ids, const int64_t *classes,
+                       const double *numbers, const double *bits) {
+    int64_t first, n = embed_of(m->p);
+    tsh_split(1 + m->p->more_batch, m->pieces, i, &first, &m->piece[i].sequences);
+    tshi_piece *piece = &m->piece[i];
+    first *= time_of(m->p);
+    piece->ids = make_input(r, m, piece, TSH_INT64, 1, 0, ids + first);
+    piece->classes = make_input(r, m, piece, TSH_INT64, 1, 0, classes + first);
+    piece->numbers = make_input(r, m, piece, TSH_FLOAT64, 2, n, numbers + first * n);
+    piece->zeros_and_ones = make_input(r, m, piece, TSH_FLOAT64, 2, n, bits + first * n);
+}
+
+static void make_batch(tshi_rank *r, tshi_model *m) {
+    enum { MOST_TOKENS = 64, MOST_NUMBERS = 64 * 16 };
+    const tshi_program *p = m->p;
+    int64_t ids[MOST_TOKENS], classes[MOST_TOKENS], places[MOST_TOKENS];
+    double numbers[MOST_NUMBERS], bits[MOST_NUMBERS];
+    const tsh_tensor_config row = {.dtype = TSH_INT64, .ndim = 1, .shape = {time_of(p)}};
+    for (int i = 0; i < MOST_TOKENS; i++) {
+        ids[i] = tshi_program_draw(p, 1000003 + (uint64_t)i, (int)words_of(p));
+        classes[i] = tshi_program_draw(p, 2000003 + (uint64_t)i, (int)words_of(p));
+        places[i] = i;
+    }
+    for (int i = 0; i < MOST_NUMBERS; i++) {
+        numbers[i] = (double)tshi_program_draw(p, 3000017 + (uint64_t)i, 9) / 8 - 0.5;
+        bits[i] = tshi_program_draw(p, 4000037 + (uint64_t)i, 2);
+    }
+    for (int i = 0; i < m->pieces && !r->failed; i++) make_piece(r, m, i, ids, classes, numbers, bits);
+    if (tshi_check_ok(r, tsh_tensor_create(m->mesh, &row, &m->positions)))
+        tshi_check_ok(r, tsh_tensor_write_whole(m->positions, places));
+}
+
+static bool make_mesh(tshi_rank *r, tshi_model *m) {
+    char axes[48];
+    int data = tshi_phase_data(m->phase), rest = tshi_phase_ranks(m->phase) / data;
+    if (m->phase->turned) snprintf(axes, sizeof axes, "model=%d,data=%d", rest, data);
+    if (!m->phase->turned) snprintf(axes, sizeof axes, "data=%d,model=%d", data, rest);
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, axes, &m->mesh))) return false;
+    m->data = tsh_mesh_group(m->mesh, "data");
+    m->along = tsh_mesh_group(m->mesh, "model");
+    return tshi_check_ok(r, tsh_tape_create(r->world, &m->tape)) &&
+           tshi_check_ok(r, tsh_parameters_create(r->world, &m->list));
+}
+
+bool tshi_model_open(tshi_rank *r, tshi_model *m, bool written) {
+    const tshi_part plain = {0};
+    if (!make_mesh(r, m)) return false;
+    for (int i = 0; i <= m->p->tables && !r->failed; i++) make_table(r, m, i);
+    for (int i = 0; i <= m->p->more_parts && !r->failed; i++) make_part(r, m, i);
+    if (m->p->losses != 1 && !m->p->tied && !r->failed)
+        m->head =
+            make_linear(r, m, "head", embed_of(m->p), words_of(m->p), (tsh_sharding)m->p->head_shard, false, &plain);
+    if (!r->failed) make_batch(r, m);
+    tsh_precision precision = tshi_model_precision(m);
+    if (!r->failed) tshi_check_ok(r, tsh_parameters_set_precision(m->list, &precision));
+    return !r->failed && (!written || tshi_model_write(r, m));
+}
+
+void tshi_model_close(tshi_model *m) {
+    for (int i = 0; i < MOST_PIECES; i++) {
+        tsh_tensor_release(m->piece[i].ids);
+        tsh_tensor_release(m->piece[i].classes);
+        tsh_tensor_release(m->piece[i].numbers);
+        tsh_tensor_release(m->piece[i].zeros_and_ones);
+    }
+    tsh_tensor_release(m->positions);
+    tsh_parameters_destroy(m->list);
+    tsh_tape_destroy(m->tape);
+    tsh_linear_destroy(m->head);
+    for (int i = 0; i < MOST_PARTS; i++) close_part(&m->part[i]);
+    for (int i = 0; i < 2; i++) tsh_embedding_destroy(m->table[i]);
+    tsh_mesh_destroy(m->mesh);
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
+
+static tsh_tensor *forward_part(const tshi_model *m, int i, int piece, tsh_tensor *x) {
+    tsh_tape *tape = m->tape;
+    while (m->p->part[i].again) i--;
+    const tshi_part *part = &m->p->part[i];
+    const tshi_layers *layers = &m->part[i];
+    const tsh_sequences sequences = {.batch = m->piece[piece].sequences,
+                                     .positions = part->rotary ? m->positions : NULL};
+    switch (part->kind) {
+    case PART_LINEAR: return tsh_linear_forward(tape, layers->first, x);
+    case PART_PAIR: return tsh_linear_forward(tape, layers->second, tsh_linear_forward(tape, layers->first, x));
+    case PART_TRANSPOSED: return tsh_matmul(tape, x, tsh_transpose(tape, layers->leaf, 0, 1));
+    case PART_GAIN: return part->causal ? tsh_mul(tape, x, layers->leaf) : tsh_sub(tape, layers->leaf, x);
+    case PART_NORM: return tsh_norm_forward(tape, layers->norm, x);
+    case PART_MLP: return tsh_mlp_forward(tape, layers->mlp, x);
+    case PART_ATTENTION: return tsh_self_attention_forward(tape, layers->attention, x, &sequences);
+    case PART_BLOCK: return tsh_block_forward(tape, layers->block, x, &sequences);
+    default: return tsh_dropout(tape, x, 0.25);
+    }
+}
+
+static tsh_tensor *forward_parts(const tshi_model *m, int piece, tsh_tensor *x) {
+    tsh_mark around = tsh_tape_mark(m->tape);
+    for (int i = 0; i <= m->p->more_parts && x; i++) {
+        tsh_mark start = tsh_tape_mark(m->tape);
+        tsh_tensor *y = forward_part(m, i, piece, x);
+        if (y && m->p->part[i].residual) y = tsh_add(m->tape, x, tsh_cast(m->tape, y, tsh_tensor_dtype(x)));
+        x = m->phase->recompute ? tsh_tape_recompute_since(m->tape, start, y) : y;
+    }
+    return m->phase->recompute == 2 ? tsh_tape_recompute_since(m->tape, around, x) : x;
+}
+
+static tsh_tensor *embed(const tshi_model *m, int piece) {
+    tsh_tensor *x = tsh_embedding_forward(m->tape, m->table[0], m->piece[piece].ids);
+    if (m->p->tables) x = tsh_add(m->tape, x, tsh_embedding_forward(m->tape, m->table[1], m->piece[piece].ids));
+    return m->phase->sequence ? tsh_redistribute_along(m->tape, x, m->along, TSH_SHARD(0)) : x;
+}
+
+static tsh_tensor *cross_entropy(const tshi_model *m, int piece, tsh_tensor *x) {
+    const tsh_cross_entropy_config config = {.reduction = m->p->sums ? TSH_REDUCTION_SUM : TSH_REDUCTION_MEAN,
+                                             .label_smoothing = m->p->momentum ? 0.1 : 0};
+    tsh_tensor *logits =
+        m->p->tied ? tsh_embedding_project(m->tape, m->table[0], x) : tsh_linear_forward(m->tape, m->head, x);
+    return tsh_cross_entropy(m->tape, logits, m->piece[piece].classes, &config);
+}
+
+int tshi_model_losses(const tshi_model *m, int piece, tsh_tensor **losses) {
+    const tshi_piece *now = &m->piece[piece];
+    tsh_reduction reduction = m->p->sums ? TSH_REDUCTION_SUM : TSH_REDUCTION_MEAN;
+    double share = m->p->sums ? 0.125 : (double)now->sequences / (1 + m->p->more_batch);
+    int count = 0;
+    tsh_tensor *x = forward_parts(m, piece, embed(m, piece));
+    if (!x) return 0;
+    tsh_dtype dtype = tsh_tensor_dtype(x);
+    if (m->p->losses != 1) losses[count++] = cross_entropy(m, piece, x);
+    if (m->p->losses >= 1)
+        losses[count++] = tsh_mse_loss(m->tape, x, tsh_cast(m->tape, now->numbers, dtype), reduction);
+    if (m->p->losses == 3) {
+        tsh_tensor *bits = tsh_cast(m->tape, now->zeros_and_ones, dtype);
+        losses[count++] = tsh_bce_loss(m->tape, x, bits, &(tsh_bce_loss_config){.reduction = reduction});
+    }
+    for (int i = 0; i < count; i++) losses[i] = tsh_scale(m->tape, losses[i], share);
+    return tsh_tape_status(m->tape) == TSH_OK ? count : 0;
+}

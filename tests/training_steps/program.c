@@ -1,0 +1,262 @@
+#include "training_steps/program.h"
+#include "support/values.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+/* A number of a program: its words, the largest value, and how often it is not 0, in hundredths. */
+typedef struct field {
+    const char *words;
+    size_t at;
+    int most, chance;
+    const char *const *names; /* of the values, or NULL */
+} field;
+
+#define OF_PROGRAM(member) offsetof(tshi_program, member)
+#define OF_PART(member)    offsetof(tshi_part, member)
+#define OF_PHASE(member)   offsetof(tshi_phase, member)
+
+static const char *const precisions[] = {"float64",
+                                         "float32",
+                                         "bfloat16, float32 gradients",
+                                         "bfloat16",
+                                         "float32, bfloat16 arithmetic",
+                                         "bfloat16, float32 arithmetic",
+                                         "float16, float32 gradients",
+                                         "float32, float16 arithmetic"};
+static const char *const low_bits[] = {"main weights", "rounded by chance", "lost"};
+static const char *const shards[] = {"dense", "row", "column"};
+static const char *const writes[] = {"write_whole", "fill", "scatter_whole", "write", "init"};
+static const char *const moments[] = {"before forward", "in forward", "before backward", "after backward"};
+static const char *const losses[] = {"cross entropy", "squares", "both", "both and binary"};
+static const char *const kinds[] = {
+    "linear", "column and row", "transposed parameter", "gain", "norm", "mlp", "attention", "block", "dropout"};
+
+static const field program_fields[] = {
+    {"a deterministic world", OF_PROGRAM(deterministic), 1, 35, NULL},
+    {"precision", OF_PROGRAM(precision), PRECISIONS - 1, 50, precisions},
+    {"low bits", OF_PROGRAM(low_bits), 2, 40, low_bits},
+    {"float32 norms", OF_PROGRAM(float32_norms), 1, 40, NULL},
+    {"sequences, and one more", OF_PROGRAM(more_batch), 4, 80, NULL},
+    {"tokens of each, and one more", OF_PROGRAM(more_time), 2, 70, NULL},
+    {"features, and two more", OF_PROGRAM(more_embed), 5, 80, NULL},
+    {"words, and three more", OF_PROGRAM(more_words), 8, 80, NULL},
+    {"tables more than one", OF_PROGRAM(tables), 1, 35, NULL},
+    {"their shards", OF_PROGRAM(table_shard), 2, 70, shards},
+    {"sparse gradients", OF_PROGRAM(sparse), 1, 40, NULL},
+    {"the first table is the head, too", OF_PROGRAM(tied), 1, 40, NULL},
+    {"the head's shards", OF_PROGRAM(head_shard), 2, 70, shards},
+    {"losses", OF_PROGRAM(losses), 3, 50, losses},
+    {"a backward each", OF_PROGRAM(apart), 1, 40, NULL},
+    {"sums, not means", OF_PROGRAM(sums), 1, 30, NULL},
+    {"adamw, not sgd", OF_PROGRAM(adamw), 1, 50, NULL},
+    {"momentum", OF_PROGRAM(momentum), 1, 50, NULL},
+    {"weight decay", OF_PROGRAM(decay), 1, 50, NULL},
+    {"clipped", OF_PROGRAM(clip), 1, 40, NULL},
+    {"a loss scale", OF_PROGRAM(scaled), 1, 30, NULL},
+    {"micro-batches more than one", OF_PROGRAM(micro), 2, 40, NULL},
+    {"steps in backward", OF_PROGRAM(in_backward), 1, 25, NULL},
+    {"gradients are read", OF_PROGRAM(look), 1, 40, NULL},
+    {"an evaluation within each step", OF_PROGRAM(peek), 1, 25, NULL},
+    {"a parameter is written in step (0: none)", OF_PROGRAM(write_step), 4, 35, NULL},
+    {"by", OF_PROGRAM(write_way), 4, 80, writes},
+    {"its number", OF_PROGRAM(write_index), 20, 90, NULL},
+    {"a rank fails in step (0: none)", OF_PROGRAM(fail_step), 4, 25, NULL},
+    {"it fails", OF_PROGRAM(fail_moment), 3, 80, moments},
+    {"its rank", OF_PROGRAM(fail_rank), 3, 80, NULL},
+    {"parts, and one more", OF_PROGRAM(more_parts), MOST_PARTS - 1, 80, NULL},
+    {"checkpoints", OF_PROGRAM(more_phases), MOST_PHASES - 1, 35, NULL},
+};
+
+static const field part_fields[] = {
+    {"kind", OF_PART(kind), PART_KINDS - 1, 90, kinds},
+    {"x is added", OF_PART(residual), 1, 50, NULL},
+    {"the part before again", OF_PART(again), 1, 25, NULL},
+    {"shards", OF_PART(shard), 2, 80, shards},
+    {"activation", OF_PART(activation), 4, 60, NULL},
+    {"bias", OF_PART(bias), 1, 60, NULL},
+    {"hidden features, and three more", OF_PART(wide), 5, 80, NULL},
+    {"root mean square norms", OF_PART(rms), 1, 50, NULL},
+    {"key heads, and one more", OF_PART(kv_heads), 2, 60, NULL},
+    {"query heads of each, and one more", OF_PART(repeats), 1, 50, NULL},
+    {"causal", OF_PART(causal), 1, 50, NULL},
+    {"rotary", OF_PART(rotary), 1, 40, NULL},
+};
+
+static const field phase_fields[] = {
+    {"ranks, and one more", OF_PHASE(more_ranks), 3, 85, NULL},
+    {"data axis: divisor", OF_PHASE(data), 3, 70, NULL},
+    {"the axes turned", OF_PHASE(turned), 1, 30, NULL},
+    {"data-parallel schedule", OF_PHASE(schedule), 1, 65, NULL},
+    {"level", OF_PHASE(level), 3, 70, NULL},
+    {"buckets of hundreds of bytes", OF_PHASE(buckets), 3, 60, NULL},
+    {"the schedule knows the model axis", OF_PHASE(model_group), 1, 50, NULL},
+    {"sequence parallel", OF_PHASE(sequence), 1, 30, NULL},
+    {"recomputation", OF_PHASE(recompute), 2, 45, NULL},
+    {"values written after the schedule is made", OF_PHASE(written_late), 1, 25, NULL},
+    {"the next checkpoint is saved in the background", OF_PHASE(background), 1, 40, NULL},
+    {"steps, and one more", OF_PHASE(more_steps), 2, 80, NULL},
+};
+
+typedef struct fields {
+    const field *all;
+    int count;
+    char *at; /* the struct that has them */
+    char title[32];
+} fields;
+
+#define TABLE(table, where, ...)                                                                                       \
+    set_fields(&out[count++], table, (int)(sizeof table / sizeof *table), where, __VA_ARGS__)
+
+static TSH_PRINTF(5, 6) void set_fields(fields *f, const field *all, int count, void *at, const char *format, ...) {
+    va_list arguments;
+    *f = (fields){.all = all, .count = count, .at = at};
+    va_start(arguments, format);
+    vsnprintf(f->title, sizeof f->title, format, arguments);
+    va_end(arguments);
+}
+
+static int *number_at(const fields *f, int i) {
+    return (int *)(void *)(f->at + f->all[i].at);
+}
+
+/* All structs of a program that have numbers; out [1 + MOST_PARTS + MOST_PHASES]. */
+static int tables_of(tshi_program *p, fields *out) {
+    int count = 0;
+    TABLE(program_fields, p, "program %llu", (unsigned long long)p->seed);
+    for (int i = 0; i <= p->more_parts; i++) TABLE(part_fields, &p->part[i], "part %d", i);
+    for (int i = 0; i <= p->more_phases; i++) TABLE(phase_fields, &p->phase[i], "phase %d", i);
+    return count;
+}
+
+/* --- what goes together ------------------------------------------------------------------------------------------- */
+
+int tshi_phase_ranks(const tshi_phase *phase) {
+    return 1 + phase->more_ranks;
+}
+
+int tshi_phase_data(const tshi_phase *phase) {
+    int ranks = tshi_phase_ranks(phase), data = 1 + phase->data;
+    while (data > ranks || ranks % data) data--;
+    return data;
+}
+
+int tshi_program_steps(const tshi_program *p) {
+    int steps = 0;
+    for (int i = 0; i <= p->more_phases; i++) steps += 1 + p->phase[i].more_steps;
+    return steps;
+}
+
+bool tshi_program_drops(const tshi_program *p) {
+    for (int i = 0; i <= p->more_parts; i++) {
+        if (p->part[i].kind == PART_DROPOUT) return true;
+    }
+    return false;
+}
+
+static void settle_phase(const tshi_program *p, tshi_phase *phase) {
+    if (!phase->schedule) phase->level = phase->buckets = phase->model_group = phase->written_late = 0;
+    if (p->in_backward) phase->level = 0;
+}
+
+/* Numbers that contradict others become 0. */
+static void settle(tshi_program *p) {
+    bool float16 = p->precision == PRECISION_FLOAT16 || p->precision == PRECISION_CASTS_FLOAT16;
+    bool stored16 = p->precision == PRECISION_BFLOAT16 || p->precision == PRECISION_BFLOAT16_SUMS ||
+                    p->precision == PRECISION_CASTS_FLOAT32 || p->precision == PRECISION_FLOAT16;
+    if (float16) p->scaled = 1;
+    if (!stored16 || (p->low_bits == 1 && float16)) p->low_bits = 0;
+    if (p->precision <= PRECISION_FLOAT32) p->float32_norms = 0;
+    if (p->sparse) p->adamw = p->momentum = p->decay = 0; /* the rows that a step leaves out are those of no gradient */
+    if (p->losses == 0) p->apart = 0;
+    if (p->losses == 1) p->tied = 0;
+    if (p->micro > p->more_batch) p->micro = p->more_batch;
+    if (p->clip || p->scaled || p->micro || p->apart || p->fail_step || (stored16 && p->low_bits == 1))
+        p->in_backward = 0;
+    for (int i = 0; i <= p->more_parts; i++) {
+        tshi_part *part = &p->part[i];
+        if (i == 0 || part->kind != p->part[i - 1].kind) part->again = 0;
+    }
+    for (int i = 0; i <= p->more_phases; i++) settle_phase(p, &p->phase[i]);
+    if (p->write_step > tshi_program_steps(p)) p->write_step = 0;
+    if (p->fail_step > tshi_program_steps(p)) p->fail_step = 0;
+    if (p->fail_step == p->write_step) p->write_step = 0;
+}
+
+/* --- generate, print, shrink -------------------------------------------------------------------------------------- */
+
+int tshi_program_draw(const tshi_program *p, uint64_t salt, int n) {
+    return (int)((tshi_mix(tshi_mix(p->seed) ^ salt) >> 8) % (uint64_t)n);
+}
+
+static int draw(uint64_t *state, int n) {
+    *state = tshi_mix(*state);
+    return (int)((*state >> 16) % (uint64_t)n);
+}
+
+static void generate(const fields *f, uint64_t *state) {
+    for (int i = 0; i < f->count; i++) {
+        bool plain = draw(state, 100) >= f->all[i].chance;
+        *number_at(f, i) = plain ? 0 : 1 + draw(state, f->all[i].most);
+    }
+}
+
+void tshi_program_generate(uint64_t seed, int ranks, tshi_program *p) {
+    fields tables[1 + MOST_PARTS + MOST_PHASES];
+    uint64_t state = seed;
+    *p = (tshi_program){.seed = seed, .more_parts = MOST_PARTS - 1, .more_phases = MOST_PHASES - 1};
+    int count = tables_of(p, tables);
+    for (int t = 0; t < count; t++) generate(&tables[t], &state);
+    for (int i = 0; i < MOST_PHASES; i++) {
+        if (p->phase[i].more_ranks >= ranks) p->phase[i].more_ranks = ranks - 1;
+    }
+    settle(p);
+}
+
+void tshi_program_print(const tshi_program *p, FILE *to) {
+    tshi_program copy = *p;
+    fields tables[1 + MOST_PARTS + MOST_PHASES];
+    int count = tables_of(&copy, tables);
+    for (int t = 0; t < count; t++) {
+        fprintf(to, "  %s:", tables[t].title);
+        const char *between = " ";
+        for (int i = 0; i < tables[t].count; i++) {
+            const field *f = &tables[t].all[i];
+            int value = *number_at(&tables[t], i);
+            if (value == 0 && !f->names) continue;
+            fprintf(to, "%s%s", between, f->words);
+            if (f->names) fprintf(to, " %s", f->names[value]);
+            if (!f->names && f->most > 1) fprintf(to, " %d", value);
+            between = "; ";
+        }
+        fprintf(to, "\n");
+    }
+}
+
+/* True when one number has become plainer. */
+static bool shrink_once(tshi_program *p, tshi_program_fails *fails, void *user) {
+    fields tables[1 + MOST_PARTS + MOST_PHASES];
+    tshi_program smaller = *p;
+    bool any = false;
+    int count = tables_of(&smaller, tables);
+    for (int t = 0; t < count; t++) {
+        for (int i = 0; i < tables[t].count; i++) {
+            int *number = number_at(&tables[t], i), old = *number;
+            for (int value = 0; value < old; value = value < old - 1 ? old - 1 : old) {
+                *number = value;
+                settle(&smaller);
+                bool good = memcmp(&smaller, p, sizeof *p) && fails(&smaller, user);
+                if (good) *p = smaller;
+                smaller = *p;
+                any = any || good;
+                if (good) break;
+            }
+        }
+    }
+    return any;
+}
+
+void tshi_program_shrink(tshi_program *p, tshi_program_fails *fails, void *user) {
+    for (int i = 0; i < 4 && shrink_once(p, fails, user); i++) continue;
+}

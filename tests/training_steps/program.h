@@ -1,0 +1,80 @@
+/* A program of training steps: a model, how it is trained, and where. Every number of it is an int, of which 0 is the
+ * plainest, so that one table makes, prints and shrinks programs. */
+#ifndef TSHI_TEST_TRAINING_PROGRAM_H
+#define TSHI_TEST_TRAINING_PROGRAM_H
+
+#include "tshard/tshard.h"
+
+#include <stdio.h>
+
+enum { MOST_PARTS = 4, MOST_PHASES = 3, MOST_FIELDS = 64 };
+
+typedef enum tshi_part_kind {
+    PART_LINEAR,
+    PART_PAIR,       /* a column layer, then a row layer */
+    PART_TRANSPOSED, /* times the transpose of a parameter */
+    PART_GAIN,       /* times a parameter that is repeated */
+    PART_NORM,
+    PART_MLP,
+    PART_ATTENTION,
+    PART_BLOCK,
+    PART_DROPOUT,
+    PART_KINDS
+} tshi_part_kind;
+
+/* x becomes part(x), or x + part(x). */
+typedef struct tshi_part {
+    int kind, residual;
+    int again; /* the layer is that of the part before, where this is of the same kind */
+    int shard, activation, bias, wide, rms, kv_heads, repeats, causal, rotary;
+} tshi_part;
+
+typedef enum tshi_precision_kind {
+    PRECISION_FLOAT64,
+    PRECISION_FLOAT32,
+    PRECISION_BFLOAT16,
+    PRECISION_BFLOAT16_SUMS,  /* gradients, too */
+    PRECISION_CASTS_BFLOAT16, /* float32 parameters */
+    PRECISION_CASTS_FLOAT32,  /* bfloat16 parameters */
+    PRECISION_FLOAT16,
+    PRECISION_CASTS_FLOAT16, /* float32 parameters */
+    PRECISIONS
+} tshi_precision_kind;
+
+/* Some steps on some ranks, between two checkpoints. Nothing in it changes numbers, but for the order of additions. */
+typedef struct tshi_phase {
+    int more_ranks, data, turned; /* the axes: data, a divisor of the ranks, and model; in this order, or turned */
+    int schedule, level, buckets, model_group;
+    int sequence, recompute, written_late, background;
+    int more_steps;
+} tshi_phase;
+
+typedef struct tshi_program {
+    uint64_t seed;
+    int deterministic, precision, low_bits, float32_norms;
+    int more_batch, more_time, more_embed, more_words;
+    int tables, table_shard, sparse, tied, head_shard, losses, apart, sums;
+    int adamw, momentum, decay, clip, scaled;
+    int micro, in_backward, look, peek;
+    int write_step, write_way, write_index;
+    int fail_step, fail_moment, fail_rank; /* 0: none fails */
+    int more_parts, more_phases;
+    tshi_part part[MOST_PARTS];
+    tshi_phase phase[MOST_PHASES];
+} tshi_program;
+
+void tshi_program_generate(uint64_t seed, int ranks, tshi_program *p);
+void tshi_program_print(const tshi_program *p, FILE *to);
+/* The plainer values of all numbers, one after another, each where `fails` is still true of the program with it. */
+typedef bool tshi_program_fails(const tshi_program *p, void *user);
+void tshi_program_shrink(tshi_program *p, tshi_program_fails *fails, void *user);
+
+int tshi_program_steps(const tshi_program *p);
+int tshi_phase_ranks(const tshi_phase *phase);
+/* The number of ranks along the axis data. */
+int tshi_phase_data(const tshi_phase *phase);
+bool tshi_program_drops(const tshi_program *p);
+/* A whole number in [0, n) of the program's; each salt has one. */
+int tshi_program_draw(const tshi_program *p, uint64_t salt, int n);
+
+#endif

@@ -1,0 +1,287 @@
+#include "training_steps/run.h"
+#include "device/cpu/kernels/kernels.h"
+#include "support/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    tshi_rank *r;
+    tshi_course *c;
+    const tshi_program *p;
+    tshi_trace *trace;
+    tshi_model model;
+    tsh_data_parallel *dp;
+    tsh_optimizer *optimizer;
+    tsh_loss_scale scale;
+    int step; /* 1, 2, ... */
+    bool failed_once;
+} run;
+
+/* --- what it sees ------------------------------------------------------------------------------------------------- */
+
+static double *add_entry(run *u, tshi_entry_kind kind, int index, const char *name, int count) {
+    tshi_trace *t = u->trace;
+    if (!tshi_check(u->r, t->entries < MOST_ENTRIES && t->numbers + count <= MOST_NUMBERS, "the trace is full"))
+        return NULL;
+    tshi_entry *e = &t->entry[t->entries++];
+    *e = (tshi_entry){.kind = kind, .step = u->step, .index = index, .count = count, .at = t->numbers};
+    snprintf(e->name, sizeof e->name, "%s", name);
+    t->numbers += count;
+    return t->number + e->at;
+}
+
+static void add_number(run *u, tshi_entry_kind kind, const char *name, double value) {
+    double *to = add_entry(u, kind, 0, name, 1);
+    if (to) *to = value;
+}
+
+static void add_whole(run *u, tshi_entry_kind kind, int index, const tsh_tensor *t) {
+    int count = 1;
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) count *= (int)tsh_tensor_shape(t)[d];
+    double *to = add_entry(u, kind, index, tsh_parameters_name(u->model.list, index), count);
+    void *whole = malloc(sizeof *to * (size_t)(count + 1));
+    if (!whole) abort();
+    if (to && tshi_check_ok(u->r, tsh_tensor_read_whole(t, whole)))
+        tshi_cpu_convert(NULL, count, tsh_tensor_dtype(t), whole, TSH_FLOAT64, to);
+    free(whole);
+}
+
+static void add_gradients(run *u) {
+    for (int i = 0; i < tsh_parameters_count(u->model.list) && !u->r->failed; i++) {
+        tsh_tensor *gradient = tsh_tensor_grad(tsh_parameters_tensor(u->model.list, i));
+        if (gradient) add_whole(u, ENTRY_GRADIENT, i, gradient);
+    }
+}
+
+static void add_parameters(run *u) {
+    for (int i = 0; i < tsh_parameters_count(u->model.list) && !u->r->failed; i++)
+        add_whole(u, ENTRY_PARAMETER, i, tsh_parameters_tensor(u->model.list, i));
+}
+
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
+
+static bool make_schedule(run *u) {
+    const tshi_phase *phase = u->c->phase;
+    const tsh_data_parallel_config config = {.bucket_bytes = (size_t)phase->buckets * 100,
+                                             .first_bucket_bytes = (size_t)phase->buckets * 100,
+                                             .level = (tsh_sharding_level)phase->level,
+                                             .model = phase->model_group ? u->model.along : NULL,
+                                             .sequence_parallel = phase->model_group && phase->sequence};
+    return !phase->schedule ||
+           tshi_check_ok(u->r, tsh_data_parallel_create(u->model.tape, u->model.list, u->model.data, &config, &u->dp));
+}
+
+static bool make_optimizer(run *u) {
+    static const tsh_low_bits kinds[] = {TSH_MAIN_WEIGHTS, TSH_STOCHASTIC_ROUNDING, TSH_LOSE_LOW_BITS};
+    const tshi_program *p = u->p;
+    tsh_precision precision = tshi_model_precision(&u->model);
+    bool narrow = precision.storage == TSH_BFLOAT16 || precision.storage == TSH_FLOAT16;
+    tsh_low_bits low_bits = narrow ? kinds[p->low_bits] : TSH_LOSE_LOW_BITS;
+    double decay = p->decay ? 0.125 : 0;
+    const tsh_adamw_config adamw = {.lr = 0.0625, .eps = 0.0625, .weight_decay = decay, .low_bits = low_bits};
+    const tsh_sgd_config sgd = {
+        .lr = 0.25, .momentum = p->momentum ? 0.5 : 0, .weight_decay = decay, .low_bits = low_bits};
+    if (!tshi_check_ok(u->r, p->adamw ? tsh_adamw_create(u->model.list, &adamw, &u->optimizer)
+                                      : tsh_sgd_create(u->model.list, &sgd, &u->optimizer)))
+        return false;
+    for (int i = 0; i < tsh_parameters_count(u->model.list) && p->in_backward && !u->c->exact; i++) {
+        tsh_tensor *t = tsh_parameters_tensor(u->model.list, i);
+        bool matrix = tsh_tensor_ndim(t) == 2 && tshi_program_draw(p, 77 + (uint64_t)i, 3);
+        if (matrix && !tshi_check_ok(u->r, tsh_optimizer_step_in_backward(u->optimizer, t))) return false;
+    }
+    return true;
+}
+
+static tsh_checkpoint checkpoint_of(run *u, tsh_value *values) {
+    values[0] = (tsh_value){"scale", TSH_VALUE_DOUBLE, &u->scale.scale, 0};
+    values[1] = (tsh_value){"good steps", TSH_VALUE_INT64, &u->scale.good_steps, 0};
+    return (tsh_checkpoint){.parameters = u->model.list,
+                            .optimizer = u->optimizer,
+                            .step = u->step,
+                            .values = values,
+                            .value_count = 2,
+                            .keep = 1,
+                            .background = u->c->phase->background};
+}
+
+static bool save(run *u) {
+    tsh_value values[2];
+    const tsh_checkpoint what = checkpoint_of(u, values);
+    return tshi_check_ok(u->r, tsh_checkpoint_save(u->c->folder, &what)) &&
+           tshi_check_ok(u->r, tsh_checkpoint_wait(u->r->world));
+}
+
+static bool load(run *u) {
+    tsh_value values[2];
+    tsh_checkpoint what = checkpoint_of(u, values);
+    return tshi_check_ok(u->r, tsh_checkpoint_load(u->c->folder, &what)) &&
+           tshi_check(u->r, what.step == u->c->first - 1, "step %lld was loaded", (long long)what.step);
+}
+
+static bool set_up(run *u) {
+    const tshi_phase *phase = u->c->phase;
+    bool late = phase->written_late, resumed = u->c->first > 1;
+    u->scale = (tsh_loss_scale){.scale = 64, .interval = 2};
+    u->model = (tshi_model){.p = u->p,
+                            .phase = phase,
+                            .exact = u->c->exact,
+                            .pieces = u->c->exact && !tshi_program_drops(u->p) ? 1 : 1 + u->p->micro};
+    return tshi_model_open(u->r, &u->model, !late && !resumed) && make_schedule(u) &&
+           (!late || resumed || tshi_model_write(u->r, &u->model)) && make_optimizer(u) && (!resumed || load(u));
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+static bool fails_here(const run *u, int piece, int moment) {
+    const tshi_program *p = u->p;
+    bool here = !u->c->plain && u->step == p->fail_step && !u->failed_once && p->fail_moment == moment;
+    return here && u->r->rank == p->fail_rank % u->r->size && piece == tshi_program_draw(p, 99, u->model.pieces);
+}
+
+/* The rank says so, or makes a mistake; the status of the step. */
+static bool maybe_fail(run *u, int piece, int moment) {
+    if (!fails_here(u, piece, moment)) return false;
+    u->failed_once = true;
+    if (moment == 1 && !tsh_reshape(u->model.tape, u->model.piece[piece].numbers, 1, (int64_t[]){1 << 20})) return true;
+    tsh_world_fail(u->r->world, "it was asked to");
+    return true;
+}
+
+/* The tape has no record of it. */
+static void evaluate(run *u) {
+    tsh_tensor *losses[MOST_LOSSES];
+    tsh_tape_set_recording(u->model.tape, false);
+    tshi_model_losses(&u->model, 0, losses);
+    tsh_tape_set_recording(u->model.tape, true);
+}
+
+static bool backward(run *u, int piece, tsh_tensor **losses, int count) {
+    tsh_tape *tape = u->model.tape;
+    bool apart = u->p->apart;
+    for (int i = 0; i < count; i++) {
+        tsh_tensor *loss = losses[i];
+        for (; !apart && i + 1 < count; i++) loss = tsh_add(tape, loss, losses[i + 1]);
+        if (u->p->scaled && !u->c->exact) loss = tsh_loss_scale_apply(tape, &u->scale, loss);
+        if (u->dp) tsh_data_parallel_set_sync(u->dp, i == count - 1 && piece == u->model.pieces - 1);
+        const tsh_backward_config config = {.retain_graph = i < count - 1};
+        if (tsh_backward_with(tape, loss, &config) != TSH_OK) return false;
+    }
+    return true;
+}
+
+/* Whether it succeeded; its losses are added to *total. */
+static bool one_piece(run *u, int piece, double *total) {
+    tsh_tensor *losses[MOST_LOSSES];
+    if (maybe_fail(u, piece, 0)) return false;
+    int count = tshi_model_losses(&u->model, piece, losses);
+    if (maybe_fail(u, piece, 1) || count == 0) return false;
+    for (int i = 0; i < count; i++) tsh_tensor_retain(losses[i]);
+    bool good = !maybe_fail(u, piece, 2) && backward(u, piece, losses, count) && !maybe_fail(u, piece, 3);
+    for (int i = 0; i < count; i++) {
+        if (good) *total += tsh_tensor_item(losses[i]);
+        tsh_tensor_release(losses[i]);
+    }
+    return good;
+}
+
+static bool write_one(run *u) {
+    const tshi_program *p = u->p;
+    int index = p->write_index % tsh_parameters_count(u->model.list);
+    tsh_tensor *t = tsh_parameters_tensor(u->model.list, index);
+    int64_t count = 1;
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) count *= tsh_tensor_shape(t)[d];
+    void *values = tshi_model_values(p, 5000011, tsh_tensor_dtype(t), count, false);
+    tsh_status status = TSH_OK;
+    switch (p->write_way) {
+    case 0: status = tsh_tensor_write_whole(t, values); break;
+    case 1: status = tsh_tensor_fill(t, 0.25); break;
+    case 2: status = tsh_tensor_scatter_whole(t, 0, values); break;
+    case 3: /* a part of equal values is that part of any whole of them */
+        for (int64_t i = 1; i < count; i++)
+            memcpy((char *)values + (size_t)i * tsh_dtype_size(tsh_tensor_dtype(t)), values,
+                   tsh_dtype_size(tsh_tensor_dtype(t)));
+        status = tsh_tensor_write(t, values, tsh_tensor_local_numel(t));
+        break;
+    default: status = tsh_tensor_init(t, &(tsh_init){.kind = TSH_INIT_UNIFORM, .a = -0.25, .b = 0.25}); break;
+    }
+    free(values);
+    return tshi_check_ok(u->r, status);
+}
+
+static bool begin_step(run *u) {
+    tsh_world_seed(u->r->world, u->p->seed + (uint64_t)u->step);
+    tsh_parameters_zero_grad(u->model.list);
+    if (u->p->peek && !u->c->plain) evaluate(u);
+    if (u->step == u->p->write_step && !write_one(u)) return false;
+    tsh_world_seed(u->r->world, u->p->seed * 3 + (uint64_t)u->step);
+    return true;
+}
+
+/* All micro-batches. `may_fail`: ranks agree on each of them before they go on. */
+static bool try_step(run *u, bool may_fail, double *total) {
+    *total = 0;
+    if (!begin_step(u)) return false;
+    for (int piece = 0; piece < u->model.pieces; piece++) {
+        bool good = one_piece(u, piece, total);
+        tshi_check(u->r, good || may_fail, "step %d: %s", u->step, tsh_tape_message(u->model.tape));
+        if (good && may_fail) good = tsh_barrier(tsh_world_group(u->r->world)) == TSH_OK;
+        if (!tshi_check_ok(u->r, tsh_tape_reset(u->model.tape)) || !good) return false;
+    }
+    return true;
+}
+
+static bool update(run *u) {
+    const tshi_program *p = u->p;
+    bool finite = true;
+    double norm = 0, most = p->clip ? 0.25 : 0;
+    tsh_parameters *list = u->model.list;
+    if (p->scaled && !u->c->exact) {
+        if (!tshi_check_ok(u->r, tsh_loss_scale_unscale(&u->scale, list, most, p->clip ? &norm : NULL, &finite)) ||
+            !tshi_check_ok(u->r, tsh_loss_scale_update(&u->scale, finite)) ||
+            !tshi_check(u->r, finite, "step %d: a gradient is not finite", u->step))
+            return false;
+    } else if (p->clip && !tshi_check_ok(u->r, tsh_clip_grad_norm(list, most, &norm))) {
+        return false;
+    }
+    if (p->clip) add_number(u, ENTRY_NORM, "norm", norm);
+    if (p->look) add_gradients(u);
+    return !u->r->failed && tshi_check_ok(u->r, tsh_optimizer_step(u->optimizer));
+}
+
+/* No rank is in an earlier step when one fails. */
+static bool gather(run *u) {
+    atomic_fetch_add(&u->c->arrived, 1);
+    while (atomic_load(&u->c->arrived) < u->r->size && !atomic_load(&u->c->gone)) tshi_nap(0.0001);
+    return !atomic_load(&u->c->gone);
+}
+
+static bool step(run *u) {
+    enum { MOST_TRIES = 8 };
+    bool may_fail = !u->c->plain && u->step == u->p->fail_step, good = false;
+    double total = 0;
+    if (may_fail && !gather(u)) return false;
+    for (int i = 0; i < (may_fail ? MOST_TRIES : 1) && !good && !u->r->failed; i++)
+        good = try_step(u, may_fail, &total);
+    if (!tshi_check(u->r, good, "step %d: it fails again and again: %s", u->step, tsh_error_message())) return false;
+    add_number(u, ENTRY_LOSS, "loss", total);
+    if (!update(u)) return false;
+    if (u->p->look || u->step == tshi_program_steps(u->p)) add_parameters(u);
+    return !u->r->failed;
+}
+
+void tshi_course_run(tshi_rank *r, void *arg) {
+    tshi_course *c = arg;
+    run *u = calloc(1, sizeof *u);
+    if (!u) abort();
+    *u = (run){.r = r, .c = c, .p = c->p, .trace = &c->traces[r->rank]};
+    bool good = set_up(u);
+    for (u->step = c->first; u->step <= c->last && good; u->step++) good = step(u);
+    u->step = c->last;
+    if (good && c->last < tshi_program_steps(c->p)) good = save(u);
+    if (r->failed) atomic_store(&c->gone, true);
+    tsh_optimizer_destroy(u->optimizer);
+    tsh_data_parallel_destroy(u->dp);
+    tshi_model_close(&u->model);
+    free(u);
+}
