@@ -79,7 +79,8 @@ static void make_layers(tshi_rank *r, const plan *p, kit *k) {
 
 static void make_batch(tshi_rank *r, kit *k) {
     double ids[BATCH * TIME], targets[BATCH * TIME], noise[BATCH * TIME * EMBED] = {0};
-    tsh_tensor_config rows = {TSH_INT64, 1, {BATCH * TIME, EMBED}, {TSH_SHARD_UNITS(0, BATCH, 0)}};
+    tsh_tensor_config rows = {TSH_INT64, 1, {BATCH * TIME, EMBED}, {TSH_REPLICATED}};
+    rows.layout[tshi_mesh_axis(k->mesh, tsh_mesh_group(k->mesh, "data"))] = TSH_SHARD_UNITS(0, BATCH, 0);
     for (int i = 0; i < BATCH * TIME; i++) {
         ids[i] = (i * 7 + 3) % VOCABULARY;
         targets[i] = (i * 5 + 2) % VOCABULARY;

@@ -74,8 +74,8 @@ static void make_batch(tshi_rank *r, kit *k) {
         ids[i] = (i * 7 + 3) % VOCABULARY;
         targets[i] = (i * 5 + 2) % VOCABULARY;
     }
-    const tsh_tensor_config rows = {
-        TSH_INT64, 1, {BATCH * TIME}, {TSH_SHARD_UNITS(0, BATCH, 0), TSH_REPLICATED, TSH_REPLICATED, TSH_REPLICATED}};
+    tsh_tensor_config rows = {TSH_INT64, 1, {BATCH * TIME}, {TSH_REPLICATED}};
+    rows.layout[tshi_mesh_axis(k->mesh, tsh_mesh_group(k->mesh, "data"))] = TSH_SHARD_UNITS(0, BATCH, 0);
     k->ids = tshi_test_tensor(r, k->mesh, &rows, ids);
     k->targets = tshi_test_tensor(r, k->mesh, &rows, targets);
 }
