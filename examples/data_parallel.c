@@ -47,8 +47,9 @@ int main(int argc, char **argv) {
         tsh_data_parallel_create(tape, parameters, data, &(tsh_data_parallel_config){.average = true}, &dp) != TSH_OK) {
         return fail(tsh_error_message());
     }
-    tsh_tensor_write(x, inputs[rank % 2], ROWS * FEATURES);
-    tsh_tensor_write(y, answers[rank % 2], ROWS);
+    if (tsh_tensor_write(x, inputs[rank % 2], ROWS * FEATURES) != TSH_OK ||
+        tsh_tensor_write(y, answers[rank % 2], ROWS) != TSH_OK)
+        return fail(tsh_error_message());
 
     for (int step = 0; step < STEPS; step++) {
         tsh_tensor *error = tsh_sub(tape, tsh_linear_forward(tape, layer, x), y);
@@ -60,7 +61,7 @@ int main(int argc, char **argv) {
         }
         if (tsh_optimizer_step(optimizer) != TSH_OK) return fail(tsh_error_message()); /* waits for the sums */
         tsh_optimizer_zero_grad(optimizer);
-        tsh_tape_reset(tape);
+        if (tsh_tape_reset(tape) != TSH_OK) return fail(tsh_error_message());
     }
     const float *w = tsh_tensor_data(tsh_linear_weight(layer));
     if (rank == 0) printf("w = (%.4f, %.4f)\n", (double)w[0], (double)w[1]);

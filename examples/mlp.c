@@ -64,8 +64,9 @@ int main(int argc, char **argv) {
     float features[BATCH * FEATURES];
     int64_t classes[BATCH];
     make_batch(features, classes);
-    tsh_tensor_write_whole(x, features); /* each rank takes its part */
-    tsh_tensor_write_whole(target, classes);
+    if (tsh_tensor_write_whole(x, features) != TSH_OK || /* each rank takes its part */
+        tsh_tensor_write_whole(target, classes) != TSH_OK)
+        return fail(tsh_error_message());
 
     for (int step = 0; step < STEPS; step++) {
         tsh_tensor *h = tsh_linear_forward(tape, up, x);   /* SHARD(last): no communication */
@@ -73,9 +74,9 @@ int main(int argc, char **argv) {
         tsh_tensor *loss = tsh_cross_entropy(tape, y, target, NULL);
         if (tsh_backward(tape, loss) != TSH_OK) return fail(tsh_tape_message(tape)); /* first error of the step */
         if (step % 10 == 9 && tsh_world_rank(world) == 0) printf("step %d: %.6f\n", step + 1, tsh_tensor_item(loss));
-        tsh_optimizer_step(optimizer);
+        if (tsh_optimizer_step(optimizer) != TSH_OK) return fail(tsh_error_message());
         tsh_optimizer_zero_grad(optimizer);
-        tsh_tape_reset(tape); /* frees what the step made; buffers are reused */
+        if (tsh_tape_reset(tape) != TSH_OK) return fail(tsh_error_message()); /* frees what the step made */
     }
 
     tsh_optimizer_destroy(optimizer);

@@ -310,8 +310,20 @@ static void warn_of_endless_step(tsh_tape *tape) {
              tape->owned_count, times);
 }
 
+/* A step that has failed, and whose status the program has not looked at, would leave the parameters as they are for
+ * ever. */
+static tsh_status check_dropped(tsh_tape *tape) {
+    tshi_failure dropped;
+    if (tshi_failure_dropped(&dropped) == TSH_OK) return TSH_OK;
+    tshi_log(&tape->world->log, TSH_LOG_ERROR, "a failure that the program has not looked at: %s", dropped.words);
+    tshi_tape_fail(tape, dropped.status,
+                   "backward: since the last one a call has failed, and its status was dropped: %s", dropped.words);
+    return dropped.status;
+}
+
 tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
     if (!tape) return tshi_tape_missing("backward");
+    if (check_dropped(tape) != TSH_OK) return tape->status;
     tsh_device *device = tape->world->device;
     tsh_memory_purpose before = tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
     device->place.backward = true;

@@ -23,6 +23,11 @@ typedef struct tshi_failure {
 void tshi_failure_keep(tshi_failure *failure, tsh_status status);
 /* Returns the status, and records the failure's message again. */
 tsh_status tshi_failure_report(const tshi_failure *failure);
+/* Returns the status of a call whose failure a program overlooks easily, because nothing but the call shows it: until
+ * tsh_error_message is called, such a failure counts as dropped. */
+tsh_status tshi_failure_hold(tsh_status status);
+/* The last failure that was dropped on this thread, or TSH_OK; there is none from then on. */
+tsh_status tshi_failure_dropped(tshi_failure *out);
 /* How many failures this thread has recorded. */
 uint64_t tshi_failures(void);
 /* Record such a message with strerror(error) and its number at the end; TSH_ERR_MEMORY for ENOMEM, else

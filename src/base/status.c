@@ -10,6 +10,7 @@
 
 static _Thread_local char last_message[TSHI_MESSAGE_SIZE];
 static _Thread_local uint64_t failures;
+static _Thread_local tshi_failure held;
 
 static const char *const status_names[TSH_STATUS_COUNT] = {
     [TSH_OK] = "TSH_OK",
@@ -35,6 +36,7 @@ const char *tsh_status_name(tsh_status status) {
 }
 
 const char *tsh_error_message(void) {
+    held.status = TSH_OK;
     return last_message;
 }
 
@@ -70,6 +72,18 @@ void tshi_failure_keep(tshi_failure *failure, tsh_status status) {
 
 tsh_status tshi_failure_report(const tshi_failure *failure) {
     return failure->status == TSH_OK ? TSH_OK : tshi_fail(failure->status, "%s", failure->words);
+}
+
+tsh_status tshi_failure_hold(tsh_status status) {
+    bool lasts = status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT; /* later calls fail, too */
+    if (status != TSH_OK && !lasts) tshi_failure_keep(&held, status);
+    return status;
+}
+
+tsh_status tshi_failure_dropped(tshi_failure *out) {
+    *out = held;
+    held.status = TSH_OK;
+    return out->status;
 }
 
 /* strerror_r comes in two shapes, chosen by feature macros; this takes either. */

@@ -205,8 +205,16 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     return tshi_world_start(&start, out);
 }
 
+/* The last step of a program has no later one that would report it. */
+static void tell_dropped(const tsh_world *world) {
+    tshi_failure dropped;
+    if (tshi_failure_dropped(&dropped) != TSH_OK)
+        tshi_log(&world->log, TSH_LOG_ERROR, "a failure that the program has not looked at: %s", dropped.words);
+}
+
 void tsh_world_destroy(tsh_world *world) {
     if (!world) return;
+    tell_dropped(world);
     tsh_allocator allocator = world->allocator;
     const tshi_group_ops *control = world->control, *data = world->data;
     tshi_signal_close(world);

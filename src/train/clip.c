@@ -89,7 +89,7 @@ void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm) {
     }
 }
 
-tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *norm) {
+static tsh_status clip_grad_norm(tsh_parameters *list, double max_norm, double *norm) {
     if (norm) *norm = 0;
     if (!list || !(max_norm > 0)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "clip_grad_norm: a list and max_norm > 0 are required, max_norm is %g",
@@ -106,4 +106,8 @@ tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *nor
     status = tsh_tensor_read(list->scalar, norm, 1);
     *norm = sqrt(*norm);
     return status;
+}
+
+tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *norm) {
+    return tshi_failure_hold(clip_grad_norm(list, max_norm, norm));
 }

@@ -38,8 +38,8 @@ static tsh_status find_overflow(tsh_parameters *list, double local, bool *finite
     return status;
 }
 
-tsh_status tsh_loss_scale_unscale(const tsh_loss_scale *scale, tsh_parameters *list, double max_norm, double *norm,
-                                  bool *finite) {
+static tsh_status unscale(const tsh_loss_scale *scale, tsh_parameters *list, double max_norm, double *norm,
+                          bool *finite) {
     double counted = 0, rest = 0;
     if (norm) *norm = NAN;
     if (finite) *finite = false;
@@ -61,8 +61,13 @@ tsh_status tsh_loss_scale_unscale(const tsh_loss_scale *scale, tsh_parameters *l
     return status;
 }
 
+tsh_status tsh_loss_scale_unscale(const tsh_loss_scale *scale, tsh_parameters *list, double max_norm, double *norm,
+                                  bool *finite) {
+    return tshi_failure_hold(unscale(scale, list, max_norm, norm, finite));
+}
+
 tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite) {
-    tsh_status status = check("loss_scale_update", scale);
+    tsh_status status = tshi_failure_hold(check("loss_scale_update", scale));
     if (status != TSH_OK) return status;
     bool grows = finite && scale->good_steps + 1 >= (scale->interval ? scale->interval : INTERVAL);
     double factor = grows                 ? (scale->growth == 0 ? 2 : scale->growth)

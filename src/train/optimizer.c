@@ -346,12 +346,12 @@ static tsh_status step(tsh_optimizer *optimizer) {
 }
 
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
-    if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required");
+    if (!optimizer) return tshi_failure_hold(tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required"));
     const tsh_device *device = tsh_world_device(optimizer->world);
     tshi_trace_event *event = device->trace ? tshi_trace_open(device->trace, TSHI_TRACE_STEP) : NULL;
     tsh_status status = step(optimizer);
     if (event) tshi_trace_close(event);
-    return status;
+    return tshi_failure_hold(status);
 }
 
 /* --- steps within backward ---------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* Wrong use of the tape, in a model that trains: the message says what is wrong, the peer gets it too, and after
  * tsh_tape_reset both continue as without the mistake. */
 #include "support/language.h"
+#include "support/lines.h"
 #include "support/ranks.h"
 
 #include <criterion/criterion.h>
@@ -354,6 +355,44 @@ Test(wrong_use, two_ranks, .timeout = 120) {
 
 Test(wrong_use, three_ranks_as_threads, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_threads(3, every_mistake, NULL));
+}
+
+/* --- a status that the program drops ------------------------------------------------------------------------------ */
+
+/* The optimizer is older than the schedule, so that its steps fail, and the loop looks at no status but backward's. */
+static void dropped_step(tshi_rank *r, void *looks) {
+    const tsh_data_parallel_config sharded = {.level = TSH_SHARD_OPTIMIZER};
+    tsh_data_parallel *dp = NULL;
+    tshi_language l;
+    if (!tshi_check_ok(r, tshi_language_create_bare(r->world, "data=2,model=1", TSH_SHARD_NOTHING, &l))) return;
+    tshi_check_ok(r, tshi_language_optimize(&l));
+    tsh_group *data = tsh_mesh_group(l.mesh, "data");
+    tshi_check_ok(r, tsh_data_parallel_create(l.tape, l.parameters, data, &sharded, &dp));
+    tshi_check(r, tsh_backward(l.tape, tshi_language_loss(&l)) == TSH_OK, "%s", tsh_tape_message(l.tape));
+    tsh_optimizer_step(l.optimizer);
+    if (*(bool *)looks) tshi_check(r, strstr(tsh_error_message(), "optimizer_step"), "%s", tsh_error_message());
+    tsh_optimizer_zero_grad(l.optimizer);
+    tsh_tape_reset(l.tape);
+    tsh_status status = tsh_backward(l.tape, tshi_language_loss(&l));
+    const char *words = tsh_tape_message(l.tape);
+    if (*(bool *)looks)
+        tshi_check(r, status == TSH_OK, "%s", words);
+    else
+        tshi_check(r, status == TSH_ERR_STATE && strstr(words, "its status was dropped: optimizer_step: "), "%s",
+                   words);
+    tshi_check_ok(r, tsh_tape_reset(l.tape));
+    tshi_check(r, tsh_backward(l.tape, tshi_language_loss(&l)) == TSH_OK, "%s", tsh_tape_message(l.tape));
+    tsh_data_parallel_destroy(dp);
+    tshi_language_destroy(&l);
+}
+
+Test(wrong_use, a_dropped_failure_is_logged_and_the_next_backward_returns_it, .timeout = 120) {
+    for (int looks = 0; looks < 2; looks++) {
+        tshi_lines *lines = tshi_test_shared(sizeof *lines);
+        const tshi_test_options options = {.ranks = 2, .log = {tshi_keep_line, lines}};
+        cr_assert_str_empty(tshi_test_run_with(&options, dropped_step, &(bool){looks}, NULL, NULL));
+        cr_expect_eq(strstr(lines->text, "has not looked at: optimizer_step: ") != NULL, !looks, "%s", lines->text);
+    }
 }
 
 /* --- without a tape ----------------------------------------------------------------------------------------------- */
