@@ -168,7 +168,7 @@ TSH_API tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *lay
  * same call; a rank outside it may, and gets nothing. Values are copied as tsh_redistribute moves them; a PARTIAL
  * tensor is summed, and of a PARTIAL tensor that is written one rank along the axis holds the values, its peers hold
  * zeros. `root` is a rank of tsh_mesh_members; on the other ranks `whole` is not used. TSH_ERR_LAYOUT for a tensor that
- * is LOCAL along an axis. Collective over the mesh, waits.
+ * is LOCAL along an axis, or whose ranks share units for uses of their own. Collective over the mesh, waits.
  *   read_whole     whole on every rank = tensor
  *   gather_whole   whole on root = tensor
  *   scatter_whole  tensor = whole on root; tsh_tensor_write_whole, without communication, takes it from every rank */

@@ -108,7 +108,7 @@ typedef struct tshi_gradient_sink_ops {
      * the slots whose leaf has uses > 0. */
     tsh_status (*begin)(tshi_gradient_sink *sink, const tsh_tensor *loss);
     /* Returns the memory to add the gradient of x to, the slot's leaf or a copy of it, with *beta as tshi_grad_beta has
-     * it; NULL with the message set. Along an axis for which x is this rank's own (tshi_gradient_is_term) what is added
+     * it; NULL with the message set. Along an axis for which x is this rank's own (tshi_layout_is_own) what is added
      * is a term of the sum; along another one it is the same on all ranks. */
     tsh_tensor *(*memory)(tshi_gradient_sink *sink, int slot, const tsh_tensor *x, double *beta);
     /* No call of this backward adds to the gradient of the slot's leaf any more. */
@@ -150,10 +150,6 @@ static inline const tsh_tensor *tshi_gradient_cast_leaf(const tsh_tensor *tensor
 static inline unsigned tshi_gradient_sink_axes(const tsh_tensor *tensor) {
     const tshi_gradient *g = tshi_gradient_cast_leaf(tensor)->gradient;
     return g && g->sink ? g->sums : 0;
-}
-/* Each rank uses what has this layout in its own way: the gradient is a sum of the ranks' terms. */
-static inline bool tshi_gradient_is_term(tsh_layout layout) {
-    return layout.kind == TSH_KIND_LOCAL || layout.sharing == TSH_SHARED_OWN;
 }
 /* The transition makes values that ranks have in common each rank's own. */
 static inline bool tshi_gradient_divides(tsh_layout from, tsh_layout to) {

@@ -395,13 +395,35 @@ static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
     rows->out[axis] = c->out;
 }
 
+/* Axes that split heads do so in one kind of units, those that are whole for each input: a rank that has some blocks of a
+ * unit after one axis must find the same unit after the next. */
+static void settle_heads(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows) {
+    int axes = call->in[0]->mesh->axes, last = -1;
+    bool differ = false;
+    for (int a = 0; a < axes; a++) {
+        if (!row_has(rows->row[a], TSH_AS_S2_WHOLE)) continue;
+        differ = differ || (last >= 0 && !tshi_layout_alike(rows->bound[last], rows->bound[a]));
+        last = a;
+    }
+    for (int a = 0; differ && a < axes; a++) {
+        candidate c = {.row = rows->row[a], .bound = TSH_SHARD(-1)};
+        if (!row_has(c.row, TSH_AS_S2_WHOLE)) continue;
+        settle_whole(call, c.row, &c.bound);
+        output_layout(call, &c, a, out->shape);
+        take(&c, a, rows);
+    }
+}
+
 /* Rows of several axes split a dim in units that do not go together: they do it without units where they hold so, else
  * other rows are taken, in the end some that gather. */
 static void settle_units(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;
     for (int a = 0; a < axes; a++) units = units || rows->bound[a].units;
-    if (!units || axes == 1 || units_hold(call, out, rows)) return;
+    if (!units || axes == 1) return;
+    settle_heads(call, out, rows);
+    set_split_order(rows, axes, rows->out);
+    if (units_hold(call, out, rows)) return;
     for (int a = 0; a < axes; a++) {
         candidate other = {0};
         if (row_has(rows->row[a], TSH_AS_S2_WHOLE)) {

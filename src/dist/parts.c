@@ -47,7 +47,7 @@ static tsh_status check(const parts *p) {
     if (p->group->world != t->mesh->world) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of another world", p->what);
     if (t->numel && !t->storage) return tshi_fail(TSH_ERR_STATE, "%s: the memory has been freed", p->what);
     for (int a = 0; a < t->mesh->axes; a++) {
-        if (t->layout[a].kind != TSH_KIND_LOCAL) continue;
+        if (!tshi_layout_is_own(t->layout[a])) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", p->what,
                          tsh_tensor_describe(t, text, sizeof text));
     }

@@ -89,7 +89,7 @@ static tsh_status check_print(const printing *p, const tsh_print_config *c) {
     }
     if (!t->storage) return tshi_tensor_check(t, "tensor_print", "the tensor");
     for (int a = 0; a < t->mesh->axes; a++) {
-        if (t->layout[a].kind != TSH_KIND_LOCAL) continue;
+        if (!tshi_layout_is_own(t->layout[a])) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "tensor_print: %s is no part of a whole",
                          tsh_tensor_describe(t, text, sizeof text));
     }

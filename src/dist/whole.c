@@ -29,7 +29,7 @@ static tsh_status check_whole(const whole *w, bool rooted) {
     if (holds(w) && !w->values) return tshi_fail(TSH_ERR_ARGUMENT, "%s: whole is NULL", w->what);
     if (!t->storage) return tshi_tensor_check(t, w->what, "the tensor");
     for (int a = 0; a < t->mesh->axes; a++) {
-        if (t->layout[a].kind != TSH_KIND_LOCAL) continue;
+        if (!tshi_layout_is_own(t->layout[a])) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", w->what,
                          tsh_tensor_describe(t, text, sizeof text));
     }

@@ -164,11 +164,12 @@ static int term_of(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
 /* --- routes ------------------------------------------------------------------------------------------------------- */
 
 /* Which of the terms of `target` holds a value of `source`: the first one that has it already, as seen by the first of
- * the replicas of the target. All replicas take that one: their sums are made of the same terms. */
+ * the target's replicas and of the ranks that share its units. All of these take that one: their sums are made of the
+ * same terms. */
 static int holding_term(const tshi_exchange *e, const int source[TSH_MAX_AXES], const int target[TSH_MAX_AXES]) {
-    int terms = count_along(&e->to, TERMS), at[TSH_MAX_AXES];
+    int terms = count_along(&e->to, TERMS), at[TSH_MAX_AXES] = {0};
     if (terms == 1) return 0;
-    for (int a = 0; a < TSH_MAX_AXES; a++) at[a] = target[a];
+    for (int a = 0; a < e->to.axes; a++) tshi_layout_sharers(&e->to.layout[a], e->to.size[a], target[a], &at[a]);
     set_along(&e->to, REPLICAS, 0, at);
     for (int i = 0; i < terms; i++) {
         set_along(&e->to, TERMS, i, at);

@@ -43,6 +43,11 @@ bool tshi_layout_exists(tsh_layout layout);
 static inline bool tshi_layout_splits(tsh_layout layout, int d) {
     return layout.kind == TSH_KIND_SHARD && layout.dim == d;
 }
+/* Each rank uses what has this layout in its own way: there is no whole of it, and its gradient is a sum of the ranks'
+ * terms. */
+static inline bool tshi_layout_is_own(tsh_layout layout) {
+    return layout.kind == TSH_KIND_LOCAL || (layout.kind == TSH_KIND_SHARD && layout.sharing == TSH_SHARED_OWN);
+}
 /* Equal but for the split order. */
 static inline bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
     return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || (a.dim == b.dim && a.units == b.units &&

@@ -55,7 +55,7 @@ static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool s
     if (!tensor || !source) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and values are required", what);
     if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
     for (int a = 0; a < tensor->mesh->axes; a++) {
-        if (tensor->layout[a].kind != TSH_KIND_LOCAL) continue;
+        if (!tshi_layout_is_own(tensor->layout[a])) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", what,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }

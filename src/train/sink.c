@@ -45,7 +45,7 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
 /* x, the parameter or a copy of it, is this rank's own along an axis of the sum. */
 static bool is_term(const tsh_tensor *parameter, const tsh_tensor *x) {
     for (int a = 0; a < x->mesh->axes; a++) {
-        if (parameter->gradient->sums >> a & 1u && tshi_gradient_is_term(x->layout[a])) return true;
+        if (parameter->gradient->sums >> a & 1u && tshi_layout_is_own(x->layout[a])) return true;
     }
     return false;
 }
@@ -76,7 +76,7 @@ static void warn_of_common_batch(tsh_data_parallel *dp) {
 static bool contributes(const tsh_tensor *parameter, const tsh_tensor *x) {
     for (int a = 0; a < x->mesh->axes; a++) {
         int first = 0, index = x->mesh->axis[a].index;
-        if (!(parameter->gradient->sums >> a & 1u) || tshi_gradient_is_term(x->layout[a])) continue;
+        if (!(parameter->gradient->sums >> a & 1u) || tshi_layout_is_own(x->layout[a])) continue;
         if (x->layout[a].sharing) tshi_layout_sharers(&x->layout[a], x->mesh->axis[a].size, index, &first);
         if (index != first) return false;
     }

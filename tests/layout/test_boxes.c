@@ -113,16 +113,41 @@ static void shuffle(int n, int *items) {
     }
 }
 
+static int divisor(int n) {
+    int d = 1 + below(n);
+    while (n % d) d--;
+    return d;
+}
+
+/* Units, blocks and ranks that share units, the receivers' for own use too, where no axis cuts the units of another. */
+static void random_units(const tshi_exchange *e, tshi_placement *p) {
+    tsh_mesh mesh = {.axes = p->axes};
+    tsh_shape shape = {.ndim = e->ndim};
+    tsh_layout with[TSH_MAX_AXES];
+    memcpy(with, p->layout, sizeof with);
+    memcpy(shape.global, e->shape, sizeof shape.global);
+    for (int a = 0; a < p->axes; a++) {
+        int n = with[a].kind == TSH_KIND_SHARD ? (int)e->shape[with[a].dim] : 0, kind = below(4);
+        mesh.axis[a].size = p->size[a];
+        if (n == 0 || kind == 0) continue;
+        with[a].units = divisor(n);
+        if (kind == 1) with[a].blocks = with[a].units * divisor(n / (int)with[a].units);
+        if (kind == 2) with[a].sharing = p == &e->to && below(2) ? TSH_SHARED_OWN : TSH_SHARED;
+    }
+    if (tshi_shape_resolve(&mesh, &shape, with) == TSH_OK) memcpy(p->layout, with, sizeof with);
+}
+
 /* Up to three axes over ranks in any order, in any layouts. */
-static void random_placement(int world, int ndim, tshi_placement *p, int *ranks) {
+static void random_placement(int world, const tshi_exchange *e, tshi_placement *p, int *ranks) {
     *p = (tshi_placement){.axes = 1 + below(3), .ranks = ranks};
     for (int a = 0, left = world; a < p->axes; a++) {
         p->size[a] = 1 + below(left < 4 ? left : 4);
         left /= p->size[a];
-        int kind = below(ndim ? 4 : 2);
-        p->layout[a] = kind == 0 ? TSH_REPLICATED : kind == 1 ? TSH_PARTIAL : TSH_SHARD(below(ndim));
+        int kind = below(e->ndim ? 4 : 2);
+        p->layout[a] = kind == 0 ? TSH_REPLICATED : kind == 1 ? TSH_PARTIAL : TSH_SHARD(below(e->ndim));
     }
     for (int a = 0; a < p->axes; a++) p->layout[a].order = below(3);
+    random_units(e, p);
     for (int r = 0; r < world; r++) ranks[r] = r;
     shuffle(world, ranks);
 }
@@ -132,26 +157,30 @@ static double whole_value(const tshi_exchange *e, const tsh_box *box, int64_t i)
     return 1 + (double)place_in(e->ndim, box, &all, i);
 }
 
-/* A member's coordinates along the PARTIAL axes as one number. */
-static int term_of(const tshi_placement *p, int member) {
-    int stride = 1, term = 0;
+/* The number of a member's term among those of its sum: along PARTIAL axes, and among ranks that share units for their
+ * own use. */
+static int term_of(const tshi_placement *p, int member, int *terms) {
+    int term = 0;
+    *terms = 1;
     for (int a = p->axes - 1; a >= 0; a--) {
-        if (p->layout[a].kind == TSH_KIND_PARTIAL) term += member % p->size[a] * stride, stride *= p->size[a];
+        int at = member % p->size[a], first = 0, count = 1;
         member /= p->size[a];
+        if (p->layout[a].sharing == TSH_SHARED_OWN) count = tshi_layout_sharers(&p->layout[a], p->size[a], at, &first);
+        if (p->layout[a].kind == TSH_KIND_PARTIAL) count = p->size[a];
+        if (count > 1) term += (at - first) * *terms;
+        *terms *= count;
     }
     return term;
 }
 
 /* Terms that add up to the whole: the first holds the value less what the others hold, which is their number each. */
 static void fill_parts(const tshi_exchange *e, const tshi_placement *p, int world, parts *out) {
-    int terms = 0;
-    for (int m = 0; m < tshi_placement_members(p); m++) terms = term_of(p, m) >= terms ? term_of(p, m) + 1 : terms;
     for (int r = 0; r < world; r++) {
-        int member = tshi_placement_member(p, r);
+        int member = tshi_placement_member(p, r), terms;
         out->count[r] = -1;
         if (member < 0) continue;
         tsh_box box = box_of(e, p, r);
-        int term = term_of(p, member);
+        int term = term_of(p, member, &terms);
         out->count[r] = (int)tshi_box_numel(e->ndim, &box);
         for (int i = 0; i < out->count[r]; i++) {
             out->value[r][i] = term ? term : whole_value(e, &box, i) - terms * (terms - 1) / 2;
@@ -159,13 +188,17 @@ static void fill_parts(const tshi_exchange *e, const tshi_placement *p, int worl
     }
 }
 
-/* Members that differ along REPLICATED axes alone hold the same, zeros and terms too. */
+/* Members that differ along REPLICATED axes alone, or that share units, hold the same, zeros and terms too. */
 static void expect_replicas(const tshi_exchange *e, const parts *got, const char *name) {
     const tshi_placement *p = &e->to;
     for (int m = 0; m < tshi_placement_members(p); m++) {
         int first = 0, rank = tshi_placement_rank(p, m); /* the replica of m with the least coordinates */
-        for (int a = p->axes - 1, x = m, stride = 1; a >= 0; stride *= p->size[a], x /= p->size[a], a--)
-            if (p->layout[a].kind != TSH_KIND_REPLICATED) first += x % p->size[a] * stride;
+        for (int a = p->axes - 1, x = m, stride = 1; a >= 0; stride *= p->size[a], x /= p->size[a], a--) {
+            int at = 0;
+            if (p->layout[a].kind != TSH_KIND_REPLICATED)
+                tshi_layout_sharers(&p->layout[a], p->size[a], x % p->size[a], &at);
+            first += at * stride;
+        }
         first = tshi_placement_rank(p, first);
         cr_assert_eq(got->count[rank], got->count[first]);
         for (int i = 0; i < got->count[rank]; i++) {
@@ -197,8 +230,16 @@ static void expect_whole(const tshi_exchange *e, int world, const parts *got, co
     }
 }
 
-Test(boxes, random_redistributions_keep_the_whole) {
+static void move_and_check(const tshi_exchange *e, int world, const char *name) {
     static parts in, out;
+    fill_parts(e, &e->from, world, &in);
+    redistribute(e, world, &in, &out, name);
+    expect_whole(e, world, &out, name);
+    expect_replicas(e, &out, name);
+}
+
+/* There as values, and back as gradients. */
+Test(boxes, random_redistributions_keep_the_whole) {
     for (int k = 0; k < 3000; k++) {
         int from_ranks[RANKS], to_ranks[RANKS];
         char name[NAME];
@@ -207,11 +248,11 @@ Test(boxes, random_redistributions_keep_the_whole) {
         int world = 1 + below(8);
         tshi_exchange e = {.ndim = below(4)};
         for (int d = 0; d < e.ndim; d++) e.shape[d] = below(8);
-        random_placement(world, e.ndim, &e.from, from_ranks);
-        random_placement(world, e.ndim, &e.to, to_ranks);
-        fill_parts(&e, &e.from, world, &in);
-        redistribute(&e, world, &in, &out, name);
-        expect_whole(&e, world, &out, name);
-        expect_replicas(&e, &out, name);
+        random_placement(world, &e, &e.from, from_ranks);
+        random_placement(world, &e, &e.to, to_ranks);
+        move_and_check(&e, world, name);
+        tshi_exchange back;
+        tshi_exchange_reverse(&e, &back);
+        move_and_check(&back, world, name);
     }
 }
