@@ -21,6 +21,7 @@ static int measure_all(const layers_command *command, const bench_common *common
         if (first && !common->json) layers_print_row(&results[i]);
         fflush(stdout);
     }
+    if (first && !common->json) layers_print_end(place->world);
     bool drawn = !first || !common->plot || layers_draw(common->plot, command, place->world, results, n);
     return drawn ? 0 : 1;
 }

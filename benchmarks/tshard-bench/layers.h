@@ -79,6 +79,7 @@ tsh_status layers_measure(const layers_place *place, const layers_model *model, 
 
 void layers_print_heading(const layers_command *command, tsh_world *world);
 void layers_print_row(const layers_result *result);
+void layers_print_end(tsh_world *world);
 void layers_print_json(const layers_command *command, tsh_world *world, const layers_result *result);
 bool layers_draw(const char *path, const layers_command *command, tsh_world *world, const layers_result *results,
                  int n);

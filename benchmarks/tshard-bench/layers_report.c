@@ -78,6 +78,14 @@ void layers_print_heading(const layers_command *command, tsh_world *world) {
     fflush(stdout);
 }
 
+/* What the libraries of a GPU have come to. */
+void layers_print_end(tsh_world *world) {
+    char words[256];
+    const tsh_device *device = tsh_world_device(world);
+    if (tsh_device_kind_of(device) != TSH_CUDA) return;
+    printf("%12sat the end: %s\n", "", tsh_device_describe(device, words, sizeof words));
+}
+
 void layers_print_row(const layers_result *r) {
     const double mega = 1e-6;
     printf("%-11s ", r->shard);

@@ -8,6 +8,8 @@ part_a() {
     figure mlp_4096_eager                ">= 1.05" "mlp 4096/16384, bfloat16, against PyTorch, eager"
     figure mlp_64_eager                  ">= 2"    "mlp 64/1024/4096, bfloat16, against PyTorch, eager"
     figure mlp_64_captured               ">= 1"    "mlp 64/1024/4096, bfloat16, against PyTorch, both captured"
+    figure mlp_4096_fused                ">= 3"    "products of mlp 4096/16384 whose bias, GELU or gradients of them cuBLASLt fuses"
+    figure mlp_4096_refused              "<= 0"    "products of mlp 4096/16384 whose epilogue cuBLASLt refuses"
     figure mlp_4096_allocations          "<= 0"    "allocations in steady steps of mlp 4096/16384"
     figure mlp_4096_host                 "<= 0.5"  "host's time to queue a step of mlp 4096/16384, of the step's (a wait would make it 1)"
     for dtype in bfloat16 float32; do

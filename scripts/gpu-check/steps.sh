@@ -127,7 +127,9 @@ mlp() {
     local name=$1${4:+_captured}
     bench mlp --batch "$(pick "$1" 4)" --hidden "$(pick "$2" 8)" --ffn "$(pick "$3" 16)" --dtype bfloat16 "${@:4}" |
         figures '/^column, row / { print "figure: mlp_'"$name"'_allocations", $NF }
-            /the host queues/ { print "figure: mlp_'"$name"'_host", $9 }'
+            /the host queues/ { print "figure: mlp_'"$name"'_host", $9 }
+            match($0, /epilogues: [0-9]+ fused, [0-9]+ refused/) { split(substr($0, RSTART, RLENGTH), e, " ")
+                print "figure: mlp_'"$name"'_fused", e[2]; print "figure: mlp_'"$name"'_refused", e[4] }'
 }
 
 torch_layers() {

@@ -1,6 +1,7 @@
 /* Products by cuBLASLt against plain loops. The stand-in refuses algorithms that were chosen for something else. */
 #include "cuda/standin_device.h"
 #include "standin/cublaslt.h"
+#include "support/lines.h"
 
 #include <cublasLt.h>
 
@@ -505,6 +506,39 @@ Test(cuda_gemm, a_products_epilogue_does_the_backward_of_gelu) {
         uint64_t kernels = standin_calls("cudaGetLastError") - before;
         cr_expect_eq(kernels, cases[i].kernels, "case %d: %d kernels", (int)i, (int)kernels);
     }
+    device->ops->memory.release(device, at);
+    close_device(device);
+}
+
+/* A vector that does not begin at 16 bytes: one line in the log, however many shapes come to it, and their number in the
+ * description. float64, which may have no epilogues, misses none. */
+Test(cuda_gemm, refused_epilogues_are_counted_and_logged_once) {
+    tsh_device *device = open_device();
+    tshi_lines lines = {""};
+    const tsh_log_sink sink = {tshi_keep_line, &lines};
+    char text[256], *at = get(device, 4096);
+    const tshi_product_ops *product = &device->ops->product;
+    device->log = &sink;
+    cr_assert_eq(
+        product->affine(device, TSH_FLOAT64, 4, 8, 8, at, at + 1024, at + 2048, TSHI_IDENTITY, NULL, at + 3072),
+        TSH_OK);
+    cr_assert_eq(
+        product->affine(device, TSH_FLOAT32, 4, 8, 8, at, at + 1024, at + 2048, TSHI_IDENTITY, NULL, at + 3072),
+        TSH_OK);
+    tsh_device_describe(device, text, sizeof text);
+    cr_expect(strstr(text, " (epilogues: 1 fused, 0 refused)") && !lines.text[0], "%s; %s", text, lines.text);
+    for (int m = 1; m <= 3; m++) {
+        for (int i = 0; i < 2; i++) {
+            cr_assert_eq(
+                product->affine(device, TSH_FLOAT32, m, 8, 8, at, at + 1024, at + 2052, TSHI_IDENTITY, NULL, at + 3072),
+                TSH_OK);
+        }
+    }
+    tsh_device_describe(device, text, sizeof text);
+    cr_expect_not_null(strstr(text, " (epilogues: 1 fused, 3 refused)"), "%s", text);
+    const char *line = strstr(lines.text, "cuBLASLt has no algorithm for a float32 product of 1 x 8 x 8 with epilogue");
+    cr_expect(line && !strstr(line + 1, "cuBLASLt has"), "%s", lines.text);
+    device->log = NULL;
     device->ops->memory.release(device, at);
     close_device(device);
 }

@@ -46,6 +46,8 @@ reached() { grep -qE "^\| $2.* \| [0-9][0-9.e-]* \| $3 \|\$" "$1" || { fail "no 
 reached "$work/out/part-a.md" "linear 8192, bfloat16, of its products alone \| >= 0.97" "(yes|NO)"
 reached "$work/out/part-a.md" "allocations in steady steps of mlp 4096/16384 \| <= 0" yes
 reached "$work/out/part-a.md" "host's time to queue a step" "(yes|NO)"
+reached "$work/out/part-a.md" "products of mlp 4096/16384 whose bias, GELU or gradients of them cuBLASLt fuses \| >= 3" yes
+reached "$work/out/part-a.md" "products of mlp 4096/16384 whose epilogue cuBLASLt refuses \| <= 0" yes
 for name in "layer norm" "layer norm's gradient" "cross entropy" "cross entropy's gradient" AdamW "embedding's gradient"; do
     for dtype in bfloat16 float32; do
         reached "$work/out/part-a.md" "$name, $dtype, of a copy's bandwidth \| >= 0.8" "(yes|NO)"

@@ -42,9 +42,6 @@ typedef struct algorithm {
 static uint64_t runs[STANDIN_ALGORITHMS];
 static double milliseconds[STANDIN_ALGORITHMS];
 
-_Static_assert(sizeof(desc) <= sizeof(cublasLtMatmulDescOpaque_t), "room");
-_Static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "room");
-_Static_assert(sizeof(preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "room");
 _Static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "room");
 
 static bool fails(const char *name, cublasStatus_t *status) {
@@ -87,14 +84,31 @@ size_t cublasLtGetVersion(void) {
     return CUBLAS_VERSION;
 }
 
-cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t opaque, size_t size, cublasComputeType_t compute,
-                                               cudaDataType_t scale) {
+/* Larger than the header has them, as a later version of the library may make them; the bytes outside are not its
+ * user's. */
+static void *descriptor_new(const void *value, size_t size, size_t of_header) {
+    char *at = calloc(1, size + of_header);
+    memcpy(at, value, size);
+    standin_count("cuBLASLt descriptor", 1);
+    return at;
+}
+
+static cublasStatus_t descriptor_free(void *descriptor) {
+    free(descriptor);
+    standin_count("cuBLASLt descriptor", -1);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
     cublasStatus_t status;
-    if (fails("cublasLtMatmulDescInit", &status)) return status;
-    memset(opaque, 0, size);
-    *(desc *)opaque =
-        (desc){.compute = compute, .scale = scale, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
+    if (fails("cublasLtMatmulDescCreate", &status)) return status;
+    const desc d = {.compute = compute, .scale = scale, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
+    *out = descriptor_new(&d, sizeof d, sizeof **out);
     return status;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) {
+    return descriptor_free(descriptor);
 }
 
 static void set(void *member, size_t size, const void *value, size_t given) {
@@ -120,22 +134,30 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
     return status;
 }
 
-cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t opaque, size_t size, cudaDataType type,
-                                                 uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
+                                          int64_t ld) {
     cublasStatus_t status;
-    if (fails("cublasLtMatrixLayoutInit", &status)) return status;
-    memset(opaque, 0, size);
-    *(layout *)opaque = (layout){.rows = (int64_t)rows, .cols = (int64_t)cols, .ld = ld, .type = type};
-    return ld < (int64_t)rows ? CUBLAS_STATUS_INVALID_VALUE : status;
+    if (fails("cublasLtMatrixLayoutCreate", &status)) return status;
+    if (ld < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
+    const layout l = {.rows = (int64_t)rows, .cols = (int64_t)cols, .ld = ld, .type = type};
+    *out = descriptor_new(&l, sizeof l, sizeof **out);
+    return status;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t opaque, size_t size) {
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t descriptor) {
+    return descriptor_free(descriptor);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
     cublasStatus_t status;
-    if (fails("cublasLtMatmulPreferenceInit", &status)) return status;
-    memset(opaque, 0, size);
-    *(preference *)opaque =
-        (preference){.alignment = {256, 256, 256, 256}, .reductions = CUBLASLT_REDUCTION_SCHEME_MASK};
+    if (fails("cublasLtMatmulPreferenceCreate", &status)) return status;
+    const preference p = {.alignment = {256, 256, 256, 256}, .reductions = CUBLASLT_REDUCTION_SCHEME_MASK};
+    *out = descriptor_new(&p, sizeof p, sizeof **out);
     return status;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t descriptor) {
+    return descriptor_free(descriptor);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t opaque,

@@ -38,10 +38,13 @@ typedef struct cublaslt {
     __typeof__(&cublasLtGetVersion) version;
     __typeof__(&cublasLtGetStatusString) status_string;
     __typeof__(&cublasLtMatmul) matmul;
-    __typeof__(&cublasLtMatmulDescInit_internal) desc_init;
+    __typeof__(&cublasLtMatmulDescCreate) desc_create;
+    __typeof__(&cublasLtMatmulDescDestroy) desc_destroy;
     __typeof__(&cublasLtMatmulDescSetAttribute) desc_set;
-    __typeof__(&cublasLtMatrixLayoutInit_internal) layout_init;
-    __typeof__(&cublasLtMatmulPreferenceInit_internal) preference_init;
+    __typeof__(&cublasLtMatrixLayoutCreate) layout_create;
+    __typeof__(&cublasLtMatrixLayoutDestroy) layout_destroy;
+    __typeof__(&cublasLtMatmulPreferenceCreate) preference_create;
+    __typeof__(&cublasLtMatmulPreferenceDestroy) preference_destroy;
     __typeof__(&cublasLtMatmulPreferenceSetAttribute) preference_set;
     __typeof__(&cublasLtMatmulAlgoGetHeuristic) heuristic;
 } cublaslt;
@@ -60,12 +63,13 @@ typedef struct product {
     uint8_t padding[2];
 } product;
 
+/* Its descriptors are the library's, which is opened when the program runs, and may have larger ones than its header. */
 typedef struct plan {
     product key;
     struct plan *next;           /* in its bucket */
     bool works, returned, tuned; /* returned: it has run before */
-    cublasLtMatmulDescOpaque_t desc;
-    cublasLtMatrixLayoutOpaque_t layout[3];
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t layout[3];
     cublasLtMatmulAlgo_t algorithm;
 } plan;
 
@@ -76,6 +80,7 @@ typedef struct tshi_cuda_blas {
     size_t workspace_bytes;
     plan *buckets[BUCKETS];
     int plans, tuned;
+    int fused, refused; /* plans with an epilogue, and those that the library has no algorithm for */
     tshi_pool structs;
 } tshi_cuda_blas;
 
@@ -96,10 +101,13 @@ static tsh_status open_library(cublaslt *lt) {
         {"cublasLtGetVersion", &lt->version, false},
         {"cublasLtGetStatusString", &lt->status_string, false},
         {"cublasLtMatmul", &lt->matmul, false},
-        {"cublasLtMatmulDescInit_internal", &lt->desc_init, false},
+        {"cublasLtMatmulDescCreate", &lt->desc_create, false},
+        {"cublasLtMatmulDescDestroy", &lt->desc_destroy, false},
         {"cublasLtMatmulDescSetAttribute", &lt->desc_set, false},
-        {"cublasLtMatrixLayoutInit_internal", &lt->layout_init, false},
-        {"cublasLtMatmulPreferenceInit_internal", &lt->preference_init, false},
+        {"cublasLtMatrixLayoutCreate", &lt->layout_create, false},
+        {"cublasLtMatrixLayoutDestroy", &lt->layout_destroy, false},
+        {"cublasLtMatmulPreferenceCreate", &lt->preference_create, false},
+        {"cublasLtMatmulPreferenceDestroy", &lt->preference_destroy, false},
         {"cublasLtMatmulPreferenceSetAttribute", &lt->preference_set, false},
         {"cublasLtMatmulAlgoGetHeuristic", &lt->heuristic, false},
     };
@@ -115,7 +123,10 @@ static tsh_status blas_fail(const cublaslt *lt, cublasStatus_t status, const cha
 
 void tshi_cuda_blas_describe(const tshi_cuda_device *device, char *text, size_t size) {
     size_t version = device->blas->lt.version();
-    snprintf(text, size, "cuBLASLt %zu.%zu", version / 10000, version / 100 % 100);
+    int fused = device->blas->fused, refused = device->blas->refused;
+    int length = snprintf(text, size, "cuBLASLt %zu.%zu", version / 10000, version / 100 % 100);
+    if (fused + refused && length > 0 && (size_t)length < size)
+        snprintf(text + length, size - (size_t)length, " (epilogues: %d fused, %d refused)", fused, refused);
 }
 
 tsh_status tshi_cuda_blas_create(tshi_cuda_device *device) {
@@ -137,11 +148,18 @@ tsh_status tshi_cuda_blas_create(tshi_cuda_device *device) {
     return status;
 }
 
+static void plan_free(tshi_cuda_blas *blas, plan *p) {
+    for (int i = 0; i < 3; i++)
+        if (p->layout[i]) blas->lt.layout_destroy(p->layout[i]);
+    if (p->desc) blas->lt.desc_destroy(p->desc);
+    tshi_pool_give(&blas->structs, p);
+}
+
 static void forget_plans(tshi_cuda_blas *blas) {
     for (int i = 0; i < BUCKETS; i++) {
         for (plan *p = blas->buckets[i], *next; p; p = next) {
             next = p->next;
-            tshi_pool_give(&blas->structs, p);
+            plan_free(blas, p);
         }
         blas->buckets[i] = NULL;
     }
@@ -152,9 +170,9 @@ void tshi_cuda_blas_destroy(tshi_cuda_device *device) {
     tshi_cuda_blas *blas = device->blas;
     if (!blas) return;
     if (blas->workspace) cudaFree(blas->workspace);
+    forget_plans(blas);
     if (blas->handle) blas->lt.destroy(blas->handle);
     tshi_cuda_library_close(blas->lt.library);
-    forget_plans(blas);
     tshi_pool_clear(&blas->structs, &device->base.allocator);
     tshi_free(&device->base.allocator, blas);
     device->blas = NULL;
@@ -177,26 +195,26 @@ static cublasStatus_t describe(const tshi_cuda_device *device, const product *ke
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     if (is_double) compute = CUBLAS_COMPUTE_64F;
     if (key->dtype == TSH_FLOAT32 && device->tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
-    cublasStatus_t status = lt->desc_init(&p->desc, sizeof p->desc, compute, is_double ? CUDA_R_64F : CUDA_R_32F);
+    cublasStatus_t status = lt->desc_create(&p->desc, compute, is_double ? CUDA_R_64F : CUDA_R_32F);
     cublasLtMatmulDescAttributes_t sides[] = {CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
     for (int i = 0; i < 2 && status == CUBLAS_STATUS_SUCCESS; i++) {
         int32_t op = key->transposed[i] ? CUBLAS_OP_T : CUBLAS_OP_N;
-        status = lt->desc_set(&p->desc, sides[i], &op, sizeof op);
+        status = lt->desc_set(p->desc, sides[i], &op, sizeof op);
     }
     int64_t shape[3][2] = {{key->rows, key->k}, {key->k, key->cols}, {key->rows, key->cols}};
     for (int i = 0; i < 3 && status == CUBLAS_STATUS_SUCCESS; i++) {
         bool swap = i < 2 && key->transposed[i];
-        status = lt->layout_init(&p->layout[i], sizeof p->layout[i], data_type(i == OUT ? key->to : key->dtype),
-                                 (uint64_t)shape[i][swap], (uint64_t)shape[i][!swap], key->ld[i]);
+        status = lt->layout_create(&p->layout[i], data_type(i == OUT ? key->to : key->dtype), (uint64_t)shape[i][swap],
+                                   (uint64_t)shape[i][!swap], key->ld[i]);
     }
     return status;
 }
 
 static cublasStatus_t set_extras(const cublaslt *lt, plan *p, const extras *e) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    if (e->bias) status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->bias, sizeof e->bias);
+    if (e->bias) status = lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->bias, sizeof e->bias);
     if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
-        status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &e->argument, sizeof e->argument);
+        status = lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &e->argument, sizeof e->argument);
     }
     return status;
 }
@@ -204,17 +222,17 @@ static cublasStatus_t set_extras(const cublaslt *lt, plan *p, const extras *e) {
 static cublasStatus_t set_epilogue(const cublaslt *lt, plan *p, const extras *e) {
     uint32_t epilogue = e->epilogue;
     int32_t bias_type = (int32_t)data_type(p->key.to);
-    cublasStatus_t status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    cublasStatus_t status = lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (e->bias && status == CUBLAS_STATUS_SUCCESS) {
-        status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type);
+        status = lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type);
     }
     if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
-        status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &e->argument_ld, sizeof e->argument_ld);
+        status = lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &e->argument_ld, sizeof e->argument_ld);
     }
     return status == CUBLAS_STATUS_SUCCESS ? set_extras(lt, p, e) : status;
 }
 
-/* Sets what algorithms have to be good for. */
+/* What algorithms have to be good for. */
 static cublasStatus_t prefer(const tshi_cuda_blas *blas, const product *key, cublasLtMatmulPreference_t preference) {
     const cublaslt *lt = &blas->lt;
     static const cublasLtMatmulPreferenceAttributes_t wants[] = {
@@ -224,10 +242,8 @@ static cublasStatus_t prefer(const tshi_cuda_blas *blas, const product *key, cub
     /* Parts of a sum over k that are kept in a 16-bit output, or in its type, would be rounded one by one. */
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     if (tsh_dtype_size((tsh_dtype)key->to) == 2) reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    cublasStatus_t status = lt->preference_init(preference, sizeof *preference);
-    if (status == CUBLAS_STATUS_SUCCESS) {
-        status = lt->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-    }
+    cublasStatus_t status =
+        lt->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
     if (status == CUBLAS_STATUS_SUCCESS) {
         status =
             lt->preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
@@ -246,15 +262,20 @@ static bool cannot(cublasStatus_t status) {
 
 /* Asks for up to `wanted` algorithms, the recommended one first. There may be none, which is no failure. */
 static cublasStatus_t ask(const tshi_cuda_blas *blas, plan *p, int wanted, cublasLtMatmulAlgo_t *out, int *count) {
-    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
     int found = 0;
     *count = 0;
-    cublasStatus_t status = prefer(blas, &p->key, &preference);
+    cublasStatus_t status = blas->lt.preference_create(&preference);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    status = blas->lt.heuristic(blas->handle, &p->desc, &p->layout[LEFT], &p->layout[RIGHT], &p->layout[OUT],
-                                &p->layout[OUT], &preference, wanted, results, &found);
-    if (cannot(status)) return CUBLAS_STATUS_SUCCESS;
+    status = prefer(blas, &p->key, preference);
+    bool preferred = status == CUBLAS_STATUS_SUCCESS;
+    if (preferred) {
+        status = blas->lt.heuristic(blas->handle, p->desc, p->layout[LEFT], p->layout[RIGHT], p->layout[OUT],
+                                    p->layout[OUT], preference, wanted, results, &found);
+    }
+    blas->lt.preference_destroy(preference);
+    if (preferred && cannot(status)) return CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < found && status == CUBLAS_STATUS_SUCCESS; i++)
         if (results[i].state == CUBLAS_STATUS_SUCCESS) out[(*count)++] = results[i].algo;
     return status;
@@ -265,6 +286,23 @@ static cublasStatus_t choose(const tshi_cuda_blas *blas, plan *p) {
     cublasStatus_t status = ask(blas, p, 1, &p->algorithm, &count);
     p->works = count > 0;
     return status;
+}
+
+/* Kernels do what a refused epilogue would have done, so that the loss is time. Of float64 there may be none. */
+static void count_epilogue(tshi_cuda_device *device, const product *key, bool works) {
+    tshi_cuda_blas *blas = device->blas;
+    if (key->epilogue == CUBLASLT_EPILOGUE_DEFAULT || key->dtype == TSH_FLOAT64) return;
+    if (works)
+        blas->fused++;
+    else
+        blas->refused++;
+    if (works || blas->refused > 1) return;
+    tshi_log(
+        device->base.log, TSH_LOG_WARNING,
+        "cuBLASLt has no algorithm for a %s product of %lld x %lld x %lld with epilogue %d: kernels follow it. The "
+        "device's description counts such products",
+        tsh_dtype_name((tsh_dtype)key->dtype), (long long)key->cols, (long long)key->rows, (long long)key->k,
+        (int)key->epilogue);
 }
 
 static uint32_t hash(const product *key) {
@@ -288,12 +326,13 @@ static tsh_status plan_of(tshi_cuda_device *device, const product *key, const ex
     if (status == CUBLAS_STATUS_SUCCESS) status = set_epilogue(&blas->lt, p, e);
     if (status == CUBLAS_STATUS_SUCCESS) status = choose(blas, p);
     if (status != CUBLAS_STATUS_SUCCESS) {
-        tshi_pool_give(&blas->structs, p);
+        plan_free(blas, p);
         return blas_fail(&blas->lt, status, "cuBLASLt, describing a matrix product");
     }
     p->next = blas->buckets[bucket];
     blas->buckets[bucket] = p;
     blas->plans++;
+    count_epilogue(device, key, p->works);
     *out = p;
     return TSH_OK;
 }
@@ -357,8 +396,8 @@ static cublasStatus_t launch(tshi_cuda_device *device, const gemm_call *g, plan 
     bool is_double = g->dtype == TSH_FLOAT64;
     const void *alpha = is_double ? (const void *)&g->alpha : &single[0];
     const void *beta = is_double ? (const void *)&g->beta : &single[1];
-    return blas->lt.matmul(blas->handle, &p->desc, alpha, g->b, &p->layout[LEFT], g->a, &p->layout[RIGHT], beta, c,
-                           &p->layout[OUT], c, &p->layout[OUT], algorithm, blas->workspace, blas->workspace_bytes,
+    return blas->lt.matmul(blas->handle, p->desc, alpha, g->b, p->layout[LEFT], g->a, p->layout[RIGHT], beta, c,
+                           p->layout[OUT], c, p->layout[OUT], algorithm, blas->workspace, blas->workspace_bytes,
                            device->compute);
 }
 
