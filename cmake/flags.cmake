@@ -36,13 +36,8 @@ if(TSHARD_CLEARS_BY_VECTORS)
     set(TSHARD_CLEARING -mmemset-strategy=${clearing} -mmemcpy-strategy=${clearing})
 endif()
 
-# GCC links units that were compiled for it into one object (CMakeLists.txt). Builds for a debugger or a sanitizer keep
-# their units.
-set(TSHARD_LINKS_UNITS OFF)
-if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND NOT TSHARD_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
-    set(TSHARD_UNIT_FLAGS -flto=auto -r -flinker-output=nolto-rel)
-    list(JOIN TSHARD_UNIT_FLAGS " " CMAKE_REQUIRED_FLAGS)
-    check_c_source_compiles("int main(void) { return 0; }" TSHARD_LINKS_UNITS_WORK)
-    unset(CMAKE_REQUIRED_FLAGS)
-    set(TSHARD_LINKS_UNITS ${TSHARD_LINKS_UNITS_WORK})
+# The engine's units are compiled as one (CMakeLists.txt), but for a debugger or a sanitizer.
+set(TSHARD_ONE_ENGINE ON)
+if(TSHARD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(TSHARD_ONE_ENGINE OFF)
 endif()

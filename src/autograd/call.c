@@ -63,7 +63,7 @@ static tsh_status make_output(tsh_call *call, tsh_dtype dtype, const tsh_shape *
 }
 
 /* The name of a parameter, or of the one that casts and transitions have made the tensor from. */
-static const char *name_of(const tsh_tensor *x) {
+static const char *parameter_name_of(const tsh_tensor *x) {
     while (!x->name && x->gradient && x->gradient->moved_from) x = x->gradient->moved_from;
     return x->name;
 }
@@ -74,7 +74,7 @@ tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {
     device->place.backward = backward;
     if (tshi_is_noted(device)) tshi_observe_enter(call);
     for (int i = 0; i < call->inputs; i++) {
-        const char *name = name_of(call->in[i]);
+        const char *name = parameter_name_of(call->in[i]);
         if (name) device->place.layer = name;
     }
     return tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
@@ -92,7 +92,7 @@ static inline bool is_there(const tsh_tensor *t) {
     return !t->storage || (t->storage->data && !t->storage->lender);
 }
 
-static tsh_status use(const tsh_call *call, const tsh_tensor *t) {
+static tsh_status use_input(const tsh_call *call, const tsh_tensor *t) {
     tsh_tape *tape = call->tape;
     if (t->storage->lender) return t->storage->lender->use(t->storage->lender, tape->generation, tape->uses);
     return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
@@ -103,10 +103,10 @@ tsh_status tshi_call_use(const tsh_call *call, bool backward) {
     bool inputs = !backward || !call->op->reads_no_input;
     call->tape->uses++;
     for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) {
-        if (!is_there(call->in[i])) status = use(call, call->in[i]);
+        if (!is_there(call->in[i])) status = use_input(call, call->in[i]);
     }
     for (int i = 0; backward && i < TSH_CALL_SLOTS && status == TSH_OK; i++) {
-        if (call->saved[i] && !is_there(call->saved[i])) status = use(call, call->saved[i]);
+        if (call->saved[i] && !is_there(call->saved[i])) status = use_input(call, call->saved[i]);
     }
     return status;
 }

@@ -111,7 +111,7 @@ static tsh_status difference(const check *c, tsh_tensor *x, const target *p, dou
     return status;
 }
 
-static tsh_status check_input(const check *c, tsh_tensor *x, double *worst) {
+static tsh_status compare_input(const check *c, tsh_tensor *x, double *worst) {
     int owners = 1;
     int64_t elements = tshi_shape_numel(&x->shape);
     tsh_status there = tshi_tensor_bring(x);
@@ -169,7 +169,7 @@ tsh_status tsh_gradient_check(tsh_tape *tape, tsh_objective_fn *objective, tsh_t
     if (status == TSH_OK) status = tshi_tensor_scratch(inputs[0]->mesh, TSH_FLOAT64, 1, &c.value);
     if (status == TSH_OK) status = analytic(&c);
     double error = 0;
-    for (int k = 0; k < count && status == TSH_OK; k++) status = check_input(&c, inputs[k], &error);
+    for (int k = 0; k < count && status == TSH_OK; k++) status = compare_input(&c, inputs[k], &error);
     if (status == TSH_OK) status = reduce_value(&c, &error, all, TSH_MAX);
     if (status == TSH_OK) *worst = error;
     tshi_tensor_release(c.value);

@@ -34,7 +34,7 @@ static void count_holders(tsh_tape *tape, const tshi_segment *s) {
 }
 
 /* Frees what the segment's calls have made; a tensor that the program has retained keeps its memory. */
-static void drop(tsh_tape *tape, int number) {
+static void drop_segment(tsh_tape *tape, int number) {
     tshi_segment *s = segment_of(tape, number);
     s->dropped = true;
     count_holders(tape, s);
@@ -121,7 +121,7 @@ static tsh_status run_again(tsh_tape *tape, tsh_call *node) {
 /* Inner segments that end with this call drop what has been made for those after them. */
 static void leave_inner(tsh_tape *tape, int index, int number) {
     for (int k = tape->nodes[index].segment; k != number; k = segment_of(tape, k)->parent) {
-        if (segment_of(tape, k)->end == index + 1) drop(tape, k);
+        if (segment_of(tape, k)->end == index + 1) drop_segment(tape, k);
     }
 }
 
@@ -149,7 +149,7 @@ tsh_status tshi_segment_enter(tsh_tape *tape, int number) {
 
 void tshi_segment_leave(tsh_tape *tape, int index) {
     for (int k = tape->nodes[index].segment; k > 0; k = segment_of(tape, k)->parent) {
-        if (segment_of(tape, k)->first == index && !segment_of(tape, k)->dropped) drop(tape, k);
+        if (segment_of(tape, k)->first == index && !segment_of(tape, k)->dropped) drop_segment(tape, k);
     }
 }
 
@@ -228,6 +228,6 @@ tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *
     tsh_status status = add_segment(tape, mark.calls, &number);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "tape_recompute_since");
     choose_drops(tape, number, keep);
-    drop(tape, number);
+    drop_segment(tape, number);
     return keep;
 }

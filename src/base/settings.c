@@ -202,21 +202,21 @@ tsh_status tshi_setting_choice(tshi_setting_id id, int *out) {
 
 /* --- variables of launchers and other programs -------------------------------------------------------------------- */
 
-static const char *look_up(const char *name, bool *found) {
+static const char *look_up_setting(const char *name, bool *found) {
     const char *text = tshi_variable(name);
     if (found) *found = text != NULL;
     return text;
 }
 
 tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found) {
-    const char *text = look_up(name, found);
+    const char *text = look_up_setting(name, found);
     if (!text || tshi_parse_int(text, low, high, out)) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be a whole number from %d to %d", name, text, low,
                      high);
 }
 
 tsh_status tshi_variable_text(const char *name, char *out, size_t size, bool *found) {
-    const char *text = look_up(name, found);
+    const char *text = look_up_setting(name, found);
     if (!text) return TSH_OK;
     size_t length = strlen(text);
     if (length >= size) {

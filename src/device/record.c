@@ -31,7 +31,7 @@ static uint64_t hash_of(const tshi_record_call *call) {
     return h;
 }
 
-static int *place_of(const tshi_record *record, uint64_t hash, const tshi_record_call *call) {
+static int *record_place(const tshi_record *record, uint64_t hash, const tshi_record_call *call) {
     uint64_t mask = (uint64_t)record->table_size - 1;
     for (uint64_t at = hash & mask;; at = (at + 1) & mask) {
         int *place = &record->table[at];
@@ -52,7 +52,7 @@ static tsh_status grow_table(tshi_record *record) {
     record->table_size = size;
     memset(table, 0xff, (size_t)size * sizeof *table);
     for (int i = 0; i < record->count; i++) {
-        *place_of(record, record->entries[i].hash, &record->entries[i].call) = i;
+        *record_place(record, record->entries[i].hash, &record->entries[i].call) = i;
     }
     return TSH_OK;
 }
@@ -61,7 +61,7 @@ static tshi_record_entry *entry_of(tshi_record *record, const tshi_record_call *
     uint64_t hash = hash_of(call);
     tsh_status status = grow_table(record);
     if (status != TSH_OK) return NULL;
-    int *place = place_of(record, hash, call);
+    int *place = record_place(record, hash, call);
     if (*place >= 0) return &record->entries[*place];
     status = tshi_grow(&record->allocator, (void **)&record->entries, &record->capacity, record->count + 1,
                        sizeof *record->entries);
@@ -101,7 +101,7 @@ static void end_segment(tshi_record *record, bool counts) {
     record->backward = false;
 }
 
-static void end_step(tshi_record *record) {
+static void end_record_step(tshi_record *record) {
     end_segment(record, true);
     for (int i = 0; i < record->count; i++) {
         tshi_record_entry *e = &record->entries[i];
@@ -113,7 +113,7 @@ static void end_step(tshi_record *record) {
 }
 
 void tshi_record_forward(tshi_record *record) {
-    if (record && record->stepped) end_step(record);
+    if (record && record->stepped) end_record_step(record);
 }
 
 void tshi_record_backward(tshi_record *record) {
@@ -140,7 +140,7 @@ void tshi_record_reset(tshi_record *record) {
 void tshi_record_end(tshi_record *record) {
     bool trained = false;
     if (!record) return;
-    if (record->stepped) end_step(record);
+    if (record->stepped) end_record_step(record);
     tshi_record_reset(record);
     for (int i = 0; i < record->count; i++) trained = trained || record->entries[i].trained;
     for (int i = 0; i < record->count; i++) {

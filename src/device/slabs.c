@@ -185,7 +185,7 @@ tshi_slab_block *tshi_slabs_alloc(tshi_slabs *slabs, tshi_slab_index *index, siz
 }
 
 /* The block is no more: its memory is a neighbour's. */
-static void drop(tshi_slab_index *index, tshi_slab_block *block) {
+static void forget_block(tshi_slab_index *index, tshi_slab_block *block) {
     *link_to(block) = block->after;
     if (block->after) block->after->before = block->before;
     tshi_pool_give(&index->structs, block);
@@ -199,14 +199,14 @@ void tshi_slabs_release(tshi_slab_index *index, tshi_slab_block *block) {
         free_list_remove(list, before);
         block->data = before->data;
         block->size += before->size;
-        drop(index, before);
+        forget_block(index, before);
     }
     if (joins_after) {
         free_list_change(list, after, block->data, block->size + after->size);
-        drop(index, block);
+        forget_block(index, block);
     } else if (joins_before) {
         free_list_change(list, before, before->data, before->size + block->size);
-        drop(index, block);
+        forget_block(index, block);
     } else {
         free_list_add(list, block);
     }

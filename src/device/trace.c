@@ -31,7 +31,7 @@ static tsh_status add_chunk(tshi_trace_file *t) {
 }
 
 /* `count` events in a row, or NULL. */
-static tshi_trace_event *take(tshi_trace_file *t, int count) {
+static tshi_trace_event *take_events(tshi_trace_file *t, int count) {
     if (!t->full && t->used + count > TSHI_TRACE_CHUNK) {
         for (int i = t->used; i < TSHI_TRACE_CHUNK; i++) t->chunk[t->chunks - 1][i].kind = TSHI_TRACE_PAD;
         t->full = count > TSHI_TRACE_CHUNK || add_chunk(t) != TSH_OK;
@@ -43,7 +43,7 @@ static tshi_trace_event *take(tshi_trace_file *t, int count) {
 }
 
 tshi_trace_event *tshi_trace_open(tshi_trace_file *trace, tshi_trace_kind kind) {
-    tshi_trace_event *event = take(trace, 1);
+    tshi_trace_event *event = take_events(trace, 1);
     if (!event) event = &trace->nowhere;
     event->begin = tshi_ticks();
     event->kind = kind;
@@ -53,7 +53,7 @@ tshi_trace_event *tshi_trace_open(tshi_trace_file *trace, tshi_trace_kind kind) 
 /* An event and the bytes that follow it. */
 static tshi_trace_event *add_with(tshi_trace_file *t, tshi_trace_kind kind, const void *data, size_t bytes) {
     size_t events = 1 + (bytes + sizeof(tshi_trace_event) - 1) / sizeof(tshi_trace_event);
-    tshi_trace_event *event = events < TSHI_TRACE_CHUNK ? take(t, (int)events) : NULL;
+    tshi_trace_event *event = events < TSHI_TRACE_CHUNK ? take_events(t, (int)events) : NULL;
     if (!event) return NULL;
     memcpy(event + 1, data, bytes);
     event->kind = kind;
@@ -93,7 +93,7 @@ tsh_status tshi_trace_create(const tsh_allocator *allocator, const tsh_log_sink 
         tshi_trace_destroy(t);
         return status;
     }
-    memcpy(take(t, 1), &t->header, sizeof t->header);
+    memcpy(take_events(t, 1), &t->header, sizeof t->header);
     *out = t;
     return TSH_OK;
 }

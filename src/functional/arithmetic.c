@@ -6,7 +6,7 @@
 
 /* --- rules -------------------------------------------------------------------------------------------------------- */
 
-static const tsh_rule sum_rules[] = {
+static const tsh_rule add_rules[] = {
     {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_ANY, TSH_AS_L}, TSH_AS_ANY},
     {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_P, TSH_AS_P}, TSH_AS_P},       {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},
     {{TSH_ROW_END}, TSH_ROW_END},
@@ -22,7 +22,7 @@ static const tsh_rule quotient_rules[] = {
     {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+static tsh_status binary_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
     *out = *a;
     for (int d = 0; d < a->ndim; d++) {
@@ -96,7 +96,7 @@ static tsh_status sum_to(const tsh_tensor *x, const tsh_tensor *like, double fac
 }
 
 /* Adds factor times `values`, of the output's shape, to the gradient of input i, summed where the input is repeated. */
-static tsh_status add_gradient(const tsh_call *call, int i, double factor, tsh_tensor *values) {
+static tsh_status add_input_gradient(const tsh_call *call, int i, double factor, tsh_tensor *values) {
     const tsh_tensor *x = call->in[i];
     tsh_tensor *sum = NULL;
     double beta;
@@ -128,20 +128,20 @@ static tsh_status sub_forward(tsh_call *call) {
 }
 
 /* z = x + factor y */
-static tsh_status sum_backward(const tsh_call *call, double factor) {
+static tsh_status add_or_sub_backward(const tsh_call *call, double factor) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        if (tsh_call_wants_grad(call, i)) status = add_gradient(call, i, i ? factor : 1, tsh_call_grad_out(call));
+        if (tsh_call_wants_grad(call, i)) status = add_input_gradient(call, i, i ? factor : 1, tsh_call_grad_out(call));
     }
     return status;
 }
 
 static tsh_status add_backward(tsh_call *call) {
-    return sum_backward(call, 1);
+    return add_or_sub_backward(call, 1);
 }
 
 static tsh_status sub_backward(tsh_call *call) {
-    return sum_backward(call, -1);
+    return add_or_sub_backward(call, -1);
 }
 
 /* --- mul, div ----------------------------------------------------------------------------------------------------- */
@@ -167,7 +167,7 @@ static tsh_status mul_gradient(const tsh_call *call, int i) {
     tsh_status status = tshi_gradient_new(call->out, &product);
     if (status != TSH_OK) return status;
     combine(TSHI_MUL, dz, other, dz, product);
-    status = add_gradient(call, i, 1, product);
+    status = add_input_gradient(call, i, 1, product);
     tsh_tensor_release(product);
     return status;
 }
@@ -192,7 +192,7 @@ static tsh_status div_gradient(const tsh_call *call, int i) {
     if (status != TSH_OK) return status;
     if (i == 1) combine(TSHI_MUL, dz, call->out, dz, quotient);
     combine(TSHI_DIV, i == 1 ? quotient : dz, call->in[1], dz, quotient);
-    status = add_gradient(call, i, i == 1 ? -1 : 1, quotient);
+    status = add_input_gradient(call, i, i == 1 ? -1 : 1, quotient);
     tsh_tensor_release(quotient);
     return status;
 }
@@ -208,27 +208,37 @@ static tsh_status div_backward(tsh_call *call) {
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
 static const tsh_op add_op = {"add",
-                              sum_rules,
-                              shape,
+                              add_rules,
+                              binary_shape,
                               add_forward,
                               add_backward,
                               .row_holds = tshi_overlay_row_holds,
                               .reads_no_input = true,
                               .by_element = true};
 static const tsh_op sub_op = {"sub",
-                              sum_rules,
-                              shape,
+                              add_rules,
+                              binary_shape,
                               sub_forward,
                               sub_backward,
                               .row_holds = tshi_overlay_row_holds,
                               .reads_no_input = true,
                               .by_element = true};
-static const tsh_op mul_op = {
-    "mul", product_rules, shape, mul_forward, mul_backward, .row_holds = tshi_overlay_row_holds, .by_element = true};
-static const tsh_op div_op = {
-    "div", quotient_rules, shape, div_forward, div_backward, .row_holds = tshi_overlay_row_holds, .reads_output = true};
+static const tsh_op mul_op = {"mul",
+                              product_rules,
+                              binary_shape,
+                              mul_forward,
+                              mul_backward,
+                              .row_holds = tshi_overlay_row_holds,
+                              .by_element = true};
+static const tsh_op div_op = {"div",
+                              quotient_rules,
+                              binary_shape,
+                              div_forward,
+                              div_backward,
+                              .row_holds = tshi_overlay_row_holds,
+                              .reads_output = true};
 
-static tsh_tensor *apply(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, tsh_tensor *y) {
+static tsh_tensor *apply_arithmetic(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, tsh_tensor *y) {
     tsh_tensor *in[] = {x, y};
     if (x && y && x->shape.ndim == y->shape.ndim) return tshi_apply(tape, op, 2, in, NULL);
     if (!tshi_tape_ready(tape, op->name, 2, in)) return NULL;
@@ -238,17 +248,17 @@ static tsh_tensor *apply(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, tsh_te
 }
 
 tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply(tape, &add_op, x, y);
+    return apply_arithmetic(tape, &add_op, x, y);
 }
 
 tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply(tape, &sub_op, x, y);
+    return apply_arithmetic(tape, &sub_op, x, y);
 }
 
 tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply(tape, &mul_op, x, y);
+    return apply_arithmetic(tape, &mul_op, x, y);
 }
 
 tsh_tensor *tsh_div(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply(tape, &div_op, x, y);
+    return apply_arithmetic(tape, &div_op, x, y);
 }

@@ -3,7 +3,7 @@
 #include "functional/functional.h"
 
 /* logits, target, class weights */
-static const tsh_rule reduced_rules[] = {
+static const tsh_rule reduced_row_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_LAST, TSH_AS_R, TSH_AS_S0}, TSH_AS_R}, /* vocabulary-parallel */
     {{TSH_AS_BATCH, TSH_AS_ANY, TSH_AS_L}, TSH_AS_R},
@@ -61,7 +61,7 @@ static tshi_classes classes_of(const tsh_call *call) {
 
 /* --- shape -------------------------------------------------------------------------------------------------------- */
 
-static tsh_status check_config(const cross_entropy_params *p) {
+static tsh_status check_entropy_config(const cross_entropy_params *p) {
     if (!(p->smoothing >= 0 && p->smoothing <= 1)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "label_smoothing %g is outside [0, 1]", p->smoothing);
     }
@@ -80,7 +80,7 @@ static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *targe
     return tshi_fail(TSH_ERR_DTYPE, "the target is %s, int64 wanted", tsh_dtype_name(target->dtype));
 }
 
-static tsh_status check_weight(const tsh_tensor *logits, const tsh_tensor *weight) {
+static tsh_status check_class_weight(const tsh_tensor *logits, const tsh_tensor *weight) {
     char text[160];
     if (!weight) return TSH_OK;
     int64_t classes = logits->shape.global[logits->shape.ndim - 1];
@@ -98,13 +98,13 @@ static tsh_status check_logits(const tsh_tensor *logits) {
     return tshi_check_computes(logits->mesh->device, logits->dtype, "the logits' dtype");
 }
 
-static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+static tsh_status entropy_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0], *target = call->in[1];
-    tsh_status status = check_config(p);
+    tsh_status status = check_entropy_config(p);
     if (status == TSH_OK) status = check_logits(logits);
     if (status == TSH_OK) status = check_target(logits, target);
-    if (status == TSH_OK) status = check_weight(logits, weights_of(call));
+    if (status == TSH_OK) status = check_class_weight(logits, weights_of(call));
     *dtype = tshi_dtype_sum(logits->dtype);
     out->ndim = 0;
     if (p->reduction == TSH_REDUCTION_NONE) *out = target->shape;
@@ -218,7 +218,7 @@ static tsh_status make_loss(tsh_call *call, const tshi_classes *c) {
     return status;
 }
 
-static tsh_status forward(tsh_call *call) {
+static tsh_status entropy_forward(tsh_call *call) {
     const tsh_tensor *logits = call->in[0];
     int64_t rows = call->in[1]->numel;
     tsh_status status = tshi_statistics_new(logits, rows, &call->saved[MAX]);
@@ -232,7 +232,7 @@ static tsh_status forward(tsh_call *call) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status backward(tsh_call *call) {
+static tsh_status entropy_backward(tsh_call *call) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
@@ -250,10 +250,10 @@ static tsh_status backward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tsh_op reduced_op = {"cross_entropy", reduced_rules, shape,
-                                  forward,         backward,      .params_size = sizeof(cross_entropy_params)};
-static const tsh_op rows_op = {"cross_entropy", rows_rules, shape,
-                               forward,         backward,   .params_size = sizeof(cross_entropy_params)};
+static const tsh_op reduced_op = {"cross_entropy", reduced_row_rules, entropy_shape,
+                                  entropy_forward, entropy_backward,  .params_size = sizeof(cross_entropy_params)};
+static const tsh_op rows_op = {"cross_entropy", rows_rules,       entropy_shape,
+                               entropy_forward, entropy_backward, .params_size = sizeof(cross_entropy_params)};
 
 tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                               const tsh_cross_entropy_config *config) {

@@ -35,13 +35,13 @@ static tsh_status lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
 }
 
 /* A rank's slice of the table has rows [start, start + rows) of `cols` elements. */
-typedef struct slice {
+typedef struct table_rows {
     int64_t start, rows, cols;
-} slice;
+} table_rows;
 
-static slice slice_of(const tsh_tensor *table) {
+static table_rows table_slice(const tsh_tensor *table) {
     int64_t start = tshi_shape_start(table->mesh, &table->shape, table->layout, 0);
-    return (slice){start, tshi_rows(table), tshi_cols(table)};
+    return (table_rows){start, tshi_rows(table), tshi_cols(table)};
 }
 
 static tsh_status check_ids(const tsh_tensor *ids, const char *what, int64_t end) {
@@ -54,19 +54,19 @@ static tsh_status check_ids(const tsh_tensor *ids, const char *what, int64_t end
 }
 
 /* rows[i, :] = table[ids[i], :] */
-static tsh_status look_up(const tsh_tensor *table, const tsh_tensor *ids, const tsh_tensor *rows) {
+static tsh_status look_up_rows(const tsh_tensor *table, const tsh_tensor *ids, const tsh_tensor *rows) {
     tsh_device *device = tshi_device_of(table);
     const int64_t *id = tshi_data(ids);
     tsh_status status = check_ids(ids, "the vocabulary", table->shape.global[0]);
     if (status != TSH_OK) return status;
-    slice s = slice_of(table);
+    table_rows s = table_slice(table);
     device->ops->embedding[table->dtype].forward(device, ids->numel, id, s.start, s.rows, s.cols, tshi_data(table),
                                                  tshi_data(rows));
     return TSH_OK;
 }
 
 static tsh_status lookup_forward(tsh_call *call) {
-    return look_up(call->in[0], call->in[1], call->out);
+    return look_up_rows(call->in[0], call->in[1], call->out);
 }
 
 /* *out = the number of ids on all ranks that are equal to each of this rank's ids; 0 where the slice lacks the row. Of
@@ -75,7 +75,7 @@ static tsh_status count_ids(const tsh_tensor *table, const tsh_tensor *ids, tsh_
     tsh_device *device = tshi_device_of(table);
     const tsh_dtype dtype = tshi_dtype_sum(table->dtype);
     const tshi_embedding_ops *ops = &device->ops->embedding[dtype];
-    slice s = slice_of(table);
+    table_rows s = table_slice(table);
     tsh_tensor *counts = NULL;
     tsh_status status = tshi_statistics_new(table, ids->numel, out);
     if (status == TSH_OK) status = tshi_statistics_new(table, s.rows, &counts);
@@ -129,7 +129,7 @@ static tsh_status rows_gradient(const tsh_call *call, tsh_dtype dtype, tsh_tenso
 
 /* The output's gradient, row by row, is added to the rows of the table's that the ids are, in the slice as it is
  * described. */
-static tsh_status add_rows(const tsh_call *call, slice s) {
+static tsh_status add_rows(const tsh_call *call, table_rows s) {
     const tshi_lookup *p = call->params;
     const tsh_tensor *ids = call->in[1];
     tsh_device *device = tshi_device_of(ids);
@@ -153,7 +153,7 @@ static tsh_status add_rows(const tsh_call *call, slice s) {
 }
 
 static tsh_status lookup_backward(tsh_call *call) {
-    return add_rows(call, slice_of(call->in[0]));
+    return add_rows(call, table_slice(call->in[0]));
 }
 
 static const tsh_op lookup_op = {"lookup",
@@ -190,14 +190,14 @@ static tsh_status take_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     return lookup_shape(call, dtype, out);
 }
 
-static slice own_rows(const tsh_tensor *table) {
-    return (slice){0, tshi_rows(table), tshi_cols(table)};
+static table_rows own_rows(const tsh_tensor *table) {
+    return (table_rows){0, tshi_rows(table), tshi_cols(table)};
 }
 
 static tsh_status take_forward(tsh_call *call) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     tsh_device *device = tshi_device_of(table);
-    slice s = own_rows(table);
+    table_rows s = own_rows(table);
     tsh_status status = check_ids(ids, "this rank's part", s.rows);
     if (status != TSH_OK) return status;
     device->ops->embedding[table->dtype].forward(device, ids->numel, tshi_data(ids), 0, s.rows, s.cols,
@@ -265,12 +265,12 @@ static tsh_status reduce_rows(const tsh_tensor *table, double p, const tsh_tenso
 /* The rows are scaled from a copy, so that several ids of a row scale it once. */
 static tsh_status bound_rows(const tsh_tensor *table, const tsh_tensor *ids, const tshi_lookup *lookup) {
     tsh_device *device = tshi_device_of(table);
-    slice s = slice_of(table);
+    table_rows s = table_slice(table);
     tsh_tensor *rows = NULL, *powers = NULL, *norms = NULL;
     tsh_status status = tshi_tensor_scratch(table->mesh, table->dtype, ids->numel * s.cols, &rows);
     if (status == TSH_OK) status = tshi_tensor_scratch(table->mesh, TSH_FLOAT64, rows->numel, &powers);
     if (status == TSH_OK) status = tshi_tensor_scratch(table->mesh, TSH_FLOAT64, ids->numel, &norms);
-    if (status == TSH_OK) status = look_up(table, ids, rows);
+    if (status == TSH_OK) status = look_up_rows(table, ids, rows);
     if (status == TSH_OK) status = reduce_rows(table, lookup->norm_type, rows, powers, norms);
     if (status == TSH_OK)
         device->ops->embedding[table->dtype].bound(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,

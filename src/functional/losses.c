@@ -18,7 +18,7 @@ typedef struct loss_params {
     tsh_reduction reduction;
 } loss_params;
 
-static tsh_status check_weight(const tsh_call *call) {
+static tsh_status check_loss_weight(const tsh_call *call) {
     const tsh_tensor *x = call->in[0], *w = call->in[call->inputs - 1];
     char text[160];
     if (call->inputs < 3) return TSH_OK;
@@ -28,7 +28,7 @@ static tsh_status check_weight(const tsh_call *call) {
                      tsh_tensor_describe(w, text, sizeof text));
 }
 
-static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+static tsh_status loss_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const loss_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     if (p->reduction != TSH_REDUCTION_MEAN && p->reduction != TSH_REDUCTION_SUM && p->reduction != TSH_REDUCTION_NONE) {
@@ -38,7 +38,7 @@ static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) 
         return tshi_check_fails(x, call->in[1], "a target of the prediction's shape wanted");
     }
     tsh_status status = tshi_check_floats(call, dtype);
-    if (status == TSH_OK) status = check_weight(call);
+    if (status == TSH_OK) status = check_loss_weight(call);
     *dtype = tshi_dtype_sum(x->dtype);
     if (p->reduction == TSH_REDUCTION_NONE)
         *out = x->shape;
@@ -59,7 +59,7 @@ static tshi_loss_inputs inputs_of(const tsh_call *call) {
 }
 
 /* 1, or for a mean one over the elements of the whole. */
-static double scale_of(const tsh_call *call) {
+static double loss_scale(const tsh_call *call) {
     bool mean = ((const loss_params *)call->params)->reduction == TSH_REDUCTION_MEAN;
     return mean ? 1 / (double)tshi_shape_numel(&call->in[0]->shape) : 1;
 }
@@ -80,12 +80,12 @@ static tsh_status reduced_forward(tsh_call *call) {
     tsh_status status = tshi_statistics_new(x, x->numel, &losses);
     if (status != TSH_OK) return status;
     device->ops->loss[x->dtype].forward(device, &in, tshi_data(losses));
-    device->ops->sum[out->dtype].over_dim(device, 1, x->numel, 1, scale_of(call), tshi_data(losses), tshi_data(out));
+    device->ops->sum[out->dtype].over_dim(device, 1, x->numel, 1, loss_scale(call), tshi_data(losses), tshi_data(out));
     tsh_tensor_release(losses);
     return tshi_statistics_reduce(tshi_sharding_axes(x, -1), out, TSH_SUM);
 }
 
-static tsh_status backward(tsh_call *call) {
+static tsh_status loss_backward(tsh_call *call) {
     const loss_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
@@ -96,29 +96,29 @@ static tsh_status backward(tsh_call *call) {
         tsh_tensor *to = tshi_grad_beta(call, i, &beta);
         if (!to) return TSH_ERR_MEMORY;
         device->ops->loss[x->dtype].backward(device, &in, i == 1, tshi_data(tsh_call_grad_out(call)),
-                                             p->reduction == TSH_REDUCTION_NONE, scale_of(call), beta, tshi_data(to));
+                                             p->reduction == TSH_REDUCTION_NONE, loss_scale(call), beta, tshi_data(to));
     }
     return TSH_OK;
 }
 
 /* By kind of loss, and whether it is reduced. */
-static const tsh_op ops[][2] = {
-    [TSHI_SQUARED_ERROR] = {{"mse_loss", element_rules, shape, element_forward, backward,
+static const tsh_op loss_ops[][2] = {
+    [TSHI_SQUARED_ERROR] = {{"mse_loss", element_rules, loss_shape, element_forward, loss_backward,
                              .params_size = sizeof(loss_params)},
-                            {"mse_loss", reduced_rules, shape, reduced_forward, backward,
+                            {"mse_loss", reduced_rules, loss_shape, reduced_forward, loss_backward,
                              .params_size = sizeof(loss_params)}},
     [TSHI_BINARY_CROSS_ENTROPY] = {
-        {"bce_loss", element_rules, shape, element_forward, backward, .params_size = sizeof(loss_params)},
-        {"bce_loss", reduced_rules, shape, reduced_forward, backward, .params_size = sizeof(loss_params)}}};
+        {"bce_loss", element_rules, loss_shape, element_forward, loss_backward, .params_size = sizeof(loss_params)},
+        {"bce_loss", reduced_rules, loss_shape, reduced_forward, loss_backward, .params_size = sizeof(loss_params)}}};
 
 tsh_tensor *tsh_mse_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction) {
-    return tshi_apply(tape, &ops[TSHI_SQUARED_ERROR][reduction != TSH_REDUCTION_NONE], 2, (tsh_tensor *[]){x, target},
-                      &(loss_params){TSHI_SQUARED_ERROR, reduction});
+    return tshi_apply(tape, &loss_ops[TSHI_SQUARED_ERROR][reduction != TSH_REDUCTION_NONE], 2,
+                      (tsh_tensor *[]){x, target}, &(loss_params){TSHI_SQUARED_ERROR, reduction});
 }
 
 tsh_tensor *tsh_bce_loss(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target, const tsh_bce_loss_config *config) {
     tsh_bce_loss_config c = config ? *config : (tsh_bce_loss_config){0};
-    return tshi_apply(tape, &ops[TSHI_BINARY_CROSS_ENTROPY][c.reduction != TSH_REDUCTION_NONE], c.pos_weight ? 3 : 2,
-                      (tsh_tensor *[]){logits, target, c.pos_weight},
+    return tshi_apply(tape, &loss_ops[TSHI_BINARY_CROSS_ENTROPY][c.reduction != TSH_REDUCTION_NONE],
+                      c.pos_weight ? 3 : 2, (tsh_tensor *[]){logits, target, c.pos_weight},
                       &(loss_params){TSHI_BINARY_CROSS_ENTROPY, c.reduction});
 }

@@ -8,13 +8,13 @@ typedef struct unary_params {
     double p[2]; /* f's own */
 } unary_params;
 
-static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+static tsh_status math_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const unary_params *p = call->params;
     if (isnan(p->p[0]) || isnan(p->p[1])) return tshi_fail(TSH_ERR_ARGUMENT, "a parameter is not a number");
     return tshi_same_shape(call, dtype, out);
 }
 
-static tsh_status forward(tsh_call *call) {
+static tsh_status math_forward(tsh_call *call) {
     const unary_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
@@ -22,7 +22,7 @@ static tsh_status forward(tsh_call *call) {
     return TSH_OK;
 }
 
-static tsh_status backward(tsh_call *call) {
+static tsh_status math_backward(tsh_call *call) {
     const unary_params *p = call->params;
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
@@ -34,26 +34,37 @@ static tsh_status backward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tsh_op ops[TSHI_UNARY_COUNT] = {
-    [TSHI_GELU_ERF] = {"gelu", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_GELU_TANH] = {"gelu_tanh", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_RELU] = {"relu", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_SILU] = {"silu", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_EXP] = {"exp", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_LOG] = {"log", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_TANH] = {"tanh", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_SQRT] = {"sqrt", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_SIGMOID] = {"sigmoid", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_POW] = {"pow", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_CLAMP] = {"clamp", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+static const tsh_op math_ops[TSHI_UNARY_COUNT] = {
+    [TSHI_GELU_ERF] = {"gelu", tshi_element_rules, math_shape, math_forward, math_backward,
+                       .params_size = sizeof(unary_params)},
+    [TSHI_GELU_TANH] = {"gelu_tanh", tshi_element_rules, math_shape, math_forward, math_backward,
+                        .params_size = sizeof(unary_params)},
+    [TSHI_RELU] = {"relu", tshi_element_rules, math_shape, math_forward, math_backward,
+                   .params_size = sizeof(unary_params)},
+    [TSHI_SILU] = {"silu", tshi_element_rules, math_shape, math_forward, math_backward,
+                   .params_size = sizeof(unary_params)},
+    [TSHI_EXP] = {"exp", tshi_element_rules, math_shape, math_forward, math_backward,
+                  .params_size = sizeof(unary_params)},
+    [TSHI_LOG] = {"log", tshi_element_rules, math_shape, math_forward, math_backward,
+                  .params_size = sizeof(unary_params)},
+    [TSHI_TANH] = {"tanh", tshi_element_rules, math_shape, math_forward, math_backward,
+                   .params_size = sizeof(unary_params)},
+    [TSHI_SQRT] = {"sqrt", tshi_element_rules, math_shape, math_forward, math_backward,
+                   .params_size = sizeof(unary_params)},
+    [TSHI_SIGMOID] = {"sigmoid", tshi_element_rules, math_shape, math_forward, math_backward,
+                      .params_size = sizeof(unary_params)},
+    [TSHI_POW] = {"pow", tshi_element_rules, math_shape, math_forward, math_backward,
+                  .params_size = sizeof(unary_params)},
+    [TSHI_CLAMP] = {"clamp", tshi_element_rules, math_shape, math_forward, math_backward,
+                    .params_size = sizeof(unary_params)},
 };
 
-static tsh_tensor *apply(tsh_tape *tape, tsh_tensor *x, unary_params params) {
-    return tshi_apply(tape, &ops[params.f], 1, &x, &params);
+static tsh_tensor *apply_math(tsh_tape *tape, tsh_tensor *x, unary_params params) {
+    return tshi_apply(tape, &math_ops[params.f], 1, &x, &params);
 }
 
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f) {
-    return apply(tape, x, (unary_params){.f = f});
+    return apply_math(tape, x, (unary_params){.f = f});
 }
 
 tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x) {
@@ -93,9 +104,9 @@ tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x) {
 }
 
 tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent) {
-    return apply(tape, x, (unary_params){TSHI_POW, {exponent}});
+    return apply_math(tape, x, (unary_params){TSHI_POW, {exponent}});
 }
 
 tsh_tensor *tsh_clamp(tsh_tape *tape, tsh_tensor *x, double low, double high) {
-    return apply(tape, x, (unary_params){TSHI_CLAMP, {low, high}});
+    return apply_math(tape, x, (unary_params){TSHI_CLAMP, {low, high}});
 }

@@ -122,7 +122,7 @@ static bool resolve(const tsh_tensor *x, int *order) {
     return seen == (1u << ndim) - 1;
 }
 
-static tsh_tensor *apply(tsh_tape *tape, tsh_tensor *x, permute_params *p) {
+static tsh_tensor *apply_permute(tsh_tape *tape, tsh_tensor *x, permute_params *p) {
     return tshi_apply(tape, keeps_elements(x, p->order) ? &in_place_op : &permute_op, 1, &x, p);
 }
 
@@ -134,7 +134,7 @@ tsh_tensor *tsh_permute(tsh_tape *tape, tsh_tensor *x, const int *order) {
     if (!order) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "permute: order is NULL");
     memcpy(p.order, order, sizeof *order * (size_t)x->shape.ndim);
     for (int d = 0; d < x->shape.ndim; d++) wanted[d] = order[d];
-    if (resolve(x, p.order)) return apply(tape, x, &p);
+    if (resolve(x, p.order)) return apply_permute(tape, x, &p);
     return tshi_tape_fail(tape, TSH_ERR_SHAPE, "permute: %s in the order %s, which has not each of its %d dims once",
                           tsh_tensor_describe(x, text, sizeof text),
                           tshi_dims_name(x->shape.ndim, wanted, dims, sizeof dims), x->shape.ndim);
@@ -154,5 +154,5 @@ tsh_tensor *tsh_transpose(tsh_tape *tape, tsh_tensor *x, int a, int b) {
     if (b < 0) b += ndim;
     p.order[a] = b;
     p.order[b] = a;
-    return apply(tape, x, &p);
+    return apply_permute(tape, x, &p);
 }

@@ -94,7 +94,7 @@ static tsh_status dropout_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
 }
 
 /* y = beta y + x keep / (1 - p), keep drawn by global element index. */
-static tsh_status drop(const dropout_params *p, const tsh_tensor *x, double beta, tsh_tensor *y) {
+static tsh_status drop_out(const dropout_params *p, const tsh_tensor *x, double beta, tsh_tensor *y) {
     tsh_device *device = tshi_device_of(x);
     for (int64_t i = 0; x->numel > 0 && i < tshi_tensor_blocks(x); i++) {
         int64_t offset;
@@ -107,13 +107,13 @@ static tsh_status drop(const dropout_params *p, const tsh_tensor *x, double beta
 }
 
 static tsh_status dropout_forward(tsh_call *call) {
-    return drop(call->params, call->in[0], 0, call->out);
+    return drop_out(call->params, call->in[0], 0, call->out);
 }
 
 static tsh_status dropout_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? drop(call->params, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
+    return dx ? drop_out(call->params, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
 /* The mask of an element is the same on every rank: what it leaves of a term is a term of what it leaves of the sum. */

@@ -62,7 +62,7 @@ static tsh_status rotary_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
 }
 
 /* y = beta y + x turned, or turned back. */
-static void rotate(const tsh_call *call, bool back, const tsh_tensor *x, double beta, tsh_tensor *y) {
+static void rotate_heads(const tsh_call *call, bool back, const tsh_tensor *x, double beta, tsh_tensor *y) {
     const rotary_params *p = call->params;
     const tsh_rotary_scaling *s = &p->scaling;
     bool llama3 = s->factor > 0 && s->original_positions > 0;
@@ -84,7 +84,7 @@ static void rotate(const tsh_call *call, bool back, const tsh_tensor *x, double 
 }
 
 static tsh_status rotary_forward(tsh_call *call) {
-    rotate(call, false, call->in[0], 0, call->out);
+    rotate_heads(call, false, call->in[0], 0, call->out);
     return TSH_OK;
 }
 
@@ -92,7 +92,7 @@ static tsh_status rotary_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     if (!dx) return TSH_ERR_MEMORY;
-    rotate(call, true, tsh_call_grad_out(call), beta, dx);
+    rotate_heads(call, true, tsh_call_grad_out(call), beta, dx);
     return TSH_OK;
 }
 

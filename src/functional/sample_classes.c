@@ -22,7 +22,7 @@ typedef struct sampling {
 } sampling;
 
 /* Part `index` of n things. */
-static int64_t part(int64_t n, int parts, int index, int64_t *length) {
+static int64_t part_of(int64_t n, int parts, int index, int64_t *length) {
     int64_t start = 0;
     *length = n;
     tshi_layout_split(&TSH_SHARD(0), n, parts, index, &start, length);
@@ -70,7 +70,7 @@ static tsh_status find_present(sampling *s) {
 static void grow_count(sampling *s) {
     int64_t most = 0;
     for (int i = 0; i < s->parts; i++) {
-        int64_t length, start = part(s->classes, s->parts, i, &length);
+        int64_t length, start = part_of(s->classes, s->parts, i, &length);
         int64_t here = present_before(s, start + length) - present_before(s, start);
         if (here > most) most = here;
     }
@@ -85,12 +85,12 @@ static void number_targets(const sampling *s) {
         int64_t length, start = 0;
         int i = 0;
         for (; i < s->parts - 1; i++) {
-            start = part(s->classes, s->parts, i, &length);
+            start = part_of(s->classes, s->parts, i, &length);
             if (s->target[t] < start + length) break;
         }
-        start = part(s->classes, s->parts, i, &length);
+        start = part_of(s->classes, s->parts, i, &length);
         s->target[t] =
-            part(s->count, s->parts, i, &length) + present_before(s, s->target[t]) - present_before(s, start);
+            part_of(s->count, s->parts, i, &length) + present_before(s, s->target[t]) - present_before(s, start);
     }
 }
 

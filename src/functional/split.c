@@ -95,8 +95,7 @@ static tsh_status check_sizes(const tsh_tensor *x, int dim, int count, const int
                      (long long)sum, dim, tsh_tensor_describe(x, text, sizeof text), (long long)n);
 }
 
-static tsh_status check_arguments(const tsh_tensor *x, int dim, int count, const int64_t *sizes,
-                                  tsh_tensor *const *out) {
+static tsh_status check_split(const tsh_tensor *x, int dim, int count, const int64_t *sizes, tsh_tensor *const *out) {
     char text[160];
     int ndim = x->shape.ndim, positive = dim < 0 ? dim + ndim : dim;
     if (count < 1 || !out)
@@ -110,7 +109,7 @@ static tsh_status check_arguments(const tsh_tensor *x, int dim, int count, const
 tsh_status tsh_split_parts(tsh_tape *tape, tsh_tensor *x, int dim, int count, const int64_t *sizes, tsh_tensor **out) {
     for (int i = 0; out && i < count; i++) out[i] = NULL;
     if (!tshi_tape_ready(tape, "split", 1, &x)) return tape ? tsh_tape_status(tape) : TSH_ERR_ARGUMENT;
-    tsh_status status = check_arguments(x, dim, count, sizes, out);
+    tsh_status status = check_split(x, dim, count, sizes, out);
     if (status != TSH_OK) return tshi_tape_check(tape, status, "split");
     split_params p = {.dim = dim < 0 ? dim + x->shape.ndim : dim, .count = count};
     int64_t n = x->shape.global[p.dim];
