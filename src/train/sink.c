@@ -52,7 +52,7 @@ static bool is_term(const tsh_tensor *parameter, const tsh_tensor *x) {
 
 /* The gradient of x, the parameter or a copy of it, is added. */
 static void note_addition(tsh_data_parallel *dp, const tsh_tensor *x) {
-    if (tshi_gradient_is_term(x->layout[dp->sink.axis]))
+    if (tshi_layout_is_own(x->layout[dp->sink.axis]))
         dp->added = TSHI_ADDED_TERMS;
     else if (dp->added == TSHI_ADDED_NOTHING)
         dp->added = TSHI_ADDED_THE_SAME;
