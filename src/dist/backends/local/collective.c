@@ -409,11 +409,13 @@ static tsh_status compare_and_move(const tsh_group *group, const tshi_call *call
     const tshi_local_group *lg = group->state;
     tsh_status status = tshi_local_compare(group, lg->sync, far);
     if (status == TSH_OK && call->op == TSH_COLLECTIVE_ALL_TO_ALL) status = tshi_local_compare_counts(group);
+    if (status == TSH_OK && *far) status = tshi_local_move(group);
     if (status != TSH_OK) return status;
     if (call->on_device && *far)
         move_on_device(group, call);
     else
         transports[call->op].move(group, call, *far);
+    if (*far) tshi_local_moved(group);
     return TSH_OK;
 }
 
@@ -426,6 +428,19 @@ static tsh_status last_verdict(const tsh_group *group, const tshi_call *call) {
     return tshi_local_compare(group, lg->sync, &far);
 }
 
+/* The rest of a call that this rank has posted. */
+static tsh_status finish(tsh_group *group, const tshi_call *call) {
+    bool far = false;
+    tsh_status status = compare_and_move(group, call, &far);
+    if (status != TSH_OK || !far) return status;
+    if (only_moves(group, call)) {
+        tshi_local_post(group, 0);
+        return TSH_OK;
+    }
+    status = tshi_local_sync(group, 0);
+    return status == TSH_OK ? last_verdict(group, call) : status;
+}
+
 static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     tshi_local_group *lg = group->state;
     tsh_status status = TSH_OK, failed = call->failed;
@@ -436,17 +451,10 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     tshi_slot *slot = tshi_local_open_slot(group, call);
     if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
     size_t payload = transports[call->op].post(group, call, slot);
-    bool far = false;
     status = tshi_local_sync(group, payload);
     if (slot->post.kind == TSHI_KIND_FAILED) return status == TSH_OK ? tshi_local_refused(group, lg->refused) : status;
-    if (status == TSH_OK) status = compare_and_move(group, call, &far);
-    if (status != TSH_OK || !far) return status;
-    if (only_moves(group, call)) {
-        tshi_local_post(group, 0);
-        return TSH_OK;
-    }
-    status = tshi_local_sync(group, 0);
-    return status == TSH_OK ? last_verdict(group, call) : status;
+    if (status == TSH_OK) status = finish(group, call);
+    return status == TSH_OK ? TSH_OK : tshi_local_depart(group, call, NULL, status);
 }
 
 /* --- in steps ----------------------------------------------------------------------------------------------------- */
@@ -482,6 +490,11 @@ static void begin(tsh_work *work) {
     tshi_local_post(group, 0);
 }
 
+static void end(tsh_work *work, tsh_status status) {
+    if (status != TSH_OK) status = tshi_local_depart(work->group, &work->call, NULL, status);
+    tshi_work_end(work, status);
+}
+
 /* All have posted this rank's last sync: the next step. */
 static void advance(tsh_work *work) {
     tsh_group *group = work->group;
@@ -502,7 +515,7 @@ static void advance(tsh_work *work) {
     else
         status = compare_and_move(group, &work->call, &far);
     if (status != TSH_OK || !far) {
-        tshi_work_end(work, status);
+        end(work, status);
         return;
     }
     lg->step = TSHI_MOVED;
@@ -521,7 +534,7 @@ static void local_progress(tsh_work *work) {
     if (work->done || !tshi_local_troubled(local)) return;
     tsh_status status = tshi_local_trouble(group->world);
     /* The members may have posted before the failure. */
-    if (status != TSH_OK && !tshi_local_posted(group, lg->sync)) tshi_work_end(work, status);
+    if (status != TSH_OK && !tshi_local_posted(group, lg->sync)) end(work, status);
 }
 
 static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status failed) {

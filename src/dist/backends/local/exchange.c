@@ -32,7 +32,11 @@ tsh_status tshi_local_exchange(tsh_group *group, const tshi_call *call, const ts
     slot->at = tshi_local_heap_offset(group->world, call->in);
     status = tshi_local_sync(group, 0);
     if (status == TSH_OK) status = tshi_local_compare(group, lg->sync, &far);
-    if (status != TSH_OK) return status;
-    if (call->out) fill(group, call, plan);
-    return tshi_local_sync(group, 0);
+    if (status == TSH_OK) status = tshi_local_move(group);
+    if (status == TSH_OK) {
+        if (call->out) fill(group, call, plan);
+        tshi_local_moved(group);
+        status = tshi_local_sync(group, 0);
+    }
+    return status == TSH_OK ? TSH_OK : tshi_local_depart(group, call, plan, status);
 }

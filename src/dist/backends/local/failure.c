@@ -1,16 +1,22 @@
 /* Failures, deaths and deadlines, and recovery from failures. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "dist/backends/local/local.h"
+#include "dist/core/redistribute.h"
 #include "dist/core/signal.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define LONGEST_PARTING 2.0
-#define LONGEST_DOUBT   0.5 /* about a deadlock */
+#define LONGEST_DOUBT   0.5 /* about a deadlock, or a peer that moves data in a world that is lost */
+#define SHORT_NAP       1e-4
 
 static tshi_rank_record *record_of(const tsh_world *world, int rank) {
     return &tshi_local_of(world)->control->record[rank];
@@ -193,12 +199,16 @@ static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopp
     return local_break(world, TSH_ERR_TIMEOUT, words);
 }
 
+static double doubt(const tsh_world *world) {
+    return world->timeout < 4 * LONGEST_DOUBT ? world->timeout / 4 : LONGEST_DOUBT;
+}
+
 /* Checks the deadline, and warns before it. Where each rank waits for another one, one of them may just have been
  * released: that shows soon, or it is a deadlock. */
 static tsh_status look_at_clock(tshi_wait *wait) {
     tsh_world *world = wait->world;
     char ranks[TSHI_LINE], stopped[TSHI_LINE];
-    double now = tshi_clock(), grace = world->timeout < 4 * LONGEST_DOUBT ? world->timeout / 4 : LONGEST_DOUBT;
+    double now = tshi_clock(), grace = doubt(world);
     if (now < wait->deadline && now < wait->next_word) return TSH_OK;
     bool sure = tshi_waits_name(&tshi_local_of(world)->waits, ranks, sizeof ranks, stopped, sizeof stopped);
     if (now >= wait->deadline + (sure ? 0 : grace)) return time_out(wait, ranks, stopped);
@@ -282,6 +292,105 @@ void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step) 
     }
 }
 
+/* --- memory that peers still touch -------------------------------------------------------------------------------- */
+
+/* A rank that leaves a call has seen trouble before it looks who moves; so here one of the two sees the other. */
+tsh_status tshi_local_move(const tsh_group *group) {
+    const tshi_local *local = tshi_local_of(group->world);
+    tshi_member *me = tshi_member_at(group->state, group->rank);
+    atomic_store(&me->moving, 1);
+    if (local->broken == TSH_OK && atomic_load(&local->control->troubles) == 0) return TSH_OK;
+    tsh_status status = tshi_local_trouble(group->world);
+    if (status != TSH_OK) tshi_local_moved(group);
+    return status;
+}
+
+void tshi_local_moved(const tsh_group *group) {
+    atomic_store_explicit(&tshi_member_at(group->state, group->rank)->moving, 0, memory_order_release);
+}
+
+/* Copies the pages into memory of this rank's own, which takes their place: peers go on with those that were there.
+ * False for threads, whose memory is one, and without memory. */
+static bool keep_pages(const tshi_local *local, const void *data, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *start = (char *)((uintptr_t)data / page * page);
+    if (local->threads) return false;
+    if (!data || !bytes) return true;
+    bytes = ((uintptr_t)data + bytes - (uintptr_t)start + page - 1) / page * page;
+    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) return false;
+    memcpy(copy, start, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, start) != MAP_FAILED) return true;
+    munmap(copy, bytes);
+    return false;
+}
+
+/* A recovery would need the pages that this rank is about to give up. */
+static void give_up(tsh_world *world, int rank) {
+    tshi_rank_record *mine = record_of(world, world->rank);
+    char words[TSHI_MESSAGE_SIZE];
+    if (tshi_local_of(world)->broken != TSH_OK) return;
+    snprintf(words, sizeof words, "rank %d did not end a call within %g s after it had failed", rank, world->timeout);
+    snprintf(mine->reason, sizeof mine->reason, "%s", words);
+    set_state(world, world->rank, state_of(world, world->rank), TSHI_STUCK);
+    local_break(world, TSH_ERR_TIMEOUT, words);
+}
+
+/* Looks again whether rank `rank` is done with this rank's memory, until `end`. */
+static bool waits_on(tsh_world *world, int rank, double end) {
+    if (tshi_clock() > end) {
+        give_up(world, rank);
+        return false;
+    }
+    tshi_sleep(SHORT_NAP);
+    look_for_deaths(world);
+    return true;
+}
+
+/* How long this rank waits for a peer that moves data. In a world that is lost a moment will do. */
+static double patience(const tsh_world *world) {
+    return tshi_local_of(world)->broken == TSH_OK ? world->timeout : doubt(world);
+}
+
+/* A member that moves data, or -1. The memory of those that have died is out of their reach. */
+static int mover(const tsh_group *group) {
+    for (int i = 0; i < group->size; i++) {
+        bool moves = i != group->rank && atomic_load(&tshi_member_at(group->state, i)->moving);
+        if (moves && state_of(group->world, group->ranks[i]) != TSHI_DEAD) return group->ranks[i];
+    }
+    return -1;
+}
+
+tsh_status tshi_local_depart(tsh_group *group, const tshi_call *call, const tshi_exchange_plan *plan,
+                             tsh_status status) {
+    tsh_world *world = group->world;
+    double end = tshi_clock() + patience(world);
+    tshi_failure before;
+    int rank;
+    if (mover(group) < 0) return status;
+    tshi_failure_keep(&before, status);
+    while ((rank = mover(group)) >= 0) {
+        if (waits_on(world, rank, end)) continue;
+        size_t size = tsh_dtype_size(call->dtype);
+        size_t in = (size_t)(plan ? tshi_box_numel(plan->e.ndim, &plan->held) : tshi_elements_in(group, call)) * size;
+        size_t out = plan ? 0 : (size_t)tshi_elements_out(group, call) * size;
+        bool kept = !call->on_device && keep_pages(tshi_local_of(world), call->in, in);
+        if (kept && keep_pages(tshi_local_of(world), call->out, out)) break;
+        tshi_sleep(LONGEST_DOUBT);
+    }
+    return tshi_failure_report(&before);
+}
+
+void tshi_local_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, uint32_t held, const void *data,
+                             size_t bytes) {
+    double end = tshi_clock() + patience(world);
+    while (atomic_load(word) == held && state_of(world, rank) != TSHI_DEAD) {
+        if (waits_on(world, rank, end)) continue;
+        if (keep_pages(tshi_local_of(world), data, bytes)) return;
+        tshi_sleep(LONGEST_DOUBT);
+    }
+}
+
 /* --- recovering --------------------------------------------------------------------------------------------------- */
 
 /* Returns when all ranks have made this step. */
@@ -338,9 +447,13 @@ static void groups_align(tsh_world *world) {
 tsh_status tshi_local_recover(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     if (local->broken != TSH_OK) return tshi_fail(local->broken, "%s", local->broken_words);
-    for (tsh_group *g = world->groups; g; g = g->next) tshi_group_forget(g, "the world recovered meanwhile");
+    /* What this rank has started may be moved by peers, until they recover too; this rank moves nothing any more. */
+    bool moving = world->moving;
+    world->moving = true;
     tsh_status status = recover_step(world);
+    world->moving = moving;
     if (status != TSH_OK) return status;
+    for (tsh_group *g = world->groups; g; g = g->next) tshi_group_forget(g, "the world recovered meanwhile");
     groups_look(world);
     status = recover_step(world);
     if (status != TSH_OK) return status;

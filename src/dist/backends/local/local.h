@@ -47,6 +47,7 @@ typedef struct tshi_slot {
 /* Written by ranks that are about to sleep until this member posts. */
 typedef struct tshi_member {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t sleepers;
+    _Atomic uint32_t moving; /* it reads and writes its peers' memory for a call */
     /* The first small message of this rank that did not fit its receive; 0: none, 1: being written, 2: to be read. */
     _Atomic uint32_t complaint;
     int complainer;
@@ -294,6 +295,17 @@ static inline bool tshi_local_troubled(const tshi_local *local) {
 }
 /* The error that a call has to return because of failures and deaths, or TSH_OK. */
 tsh_status tshi_local_trouble(tsh_world *world);
+/* This rank is about to touch its peers' memory for a call that all have posted. The error when the world is in trouble
+ * by now: then peers may have left the call, and it must not. moved: it is done. */
+tsh_status tshi_local_move(const tsh_group *group);
+void tshi_local_moved(const tsh_group *group);
+/* A call that this rank has posted fails with `status`, because of trouble: returns it, with its message, once no peer
+ * touches the call's memory any more. plan: of an exchange, else NULL. */
+tsh_status tshi_local_depart(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan,
+                             tsh_status status);
+/* Waits until the peer that has set *word to `held` for as long as it reads `bytes` at `data` is done. */
+void tshi_local_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, uint32_t held, const void *data,
+                             size_t bytes);
 /* Open descriptors of all ranks' processes, through which their deaths show. */
 void tshi_local_watch(tsh_world *world);
 /* Checks for deaths, failures and the deadline while this rank waits for world rank `rank`. */
@@ -318,6 +330,8 @@ tshi_awaited tshi_message_watch(const tsh_work *work);
 tsh_status tshi_message_start(tsh_work *work);
 bool tshi_message_quick(tsh_work *work);
 void tshi_message_progress(tsh_work *work);
+/* See tshi_local_depart: of a message that has started. */
+tsh_status tshi_message_depart(const tsh_work *work, tsh_status status);
 /* Drop all messages; called while every rank recovers. */
 void tshi_messages_reset(tsh_group *group);
 void tshi_messages_close(tsh_group *group);

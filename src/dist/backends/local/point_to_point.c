@@ -12,7 +12,8 @@
 #define SLIPS      64   /* cells without room for data, made at a time */
 #define MOST_KEPT  1024 /* letters kept, beyond which senders are asked to wait for their receivers */
 
-enum { CELL_FREE, CELL_SENT, CELL_TAKEN, CELL_REFUSED };
+/* READ: the receiver is about to copy from the sender's memory. WITHDRAWN: the sender has ended its call, in trouble. */
+enum { CELL_FREE, CELL_SENT, CELL_READ, CELL_TAKEN, CELL_REFUSED, CELL_WITHDRAWN };
 enum { BY_LETTER, BY_CELL, BY_HEAP };
 
 /* In the sender's heap. */
@@ -214,7 +215,7 @@ static void send_progress(tsh_work *work) {
         return;
     }
     uint32_t state = atomic_load_explicit(&slip->state, memory_order_acquire);
-    if (state == CELL_SENT) return;
+    if (state == CELL_SENT || state == CELL_READ) return;
     work->done = true;
     if (state == CELL_REFUSED) mismatch(work, work->call.root, slip->kind, slip->count);
     work->state = NULL;
@@ -256,6 +257,20 @@ static void refuse(tsh_work *work, const tshi_letter *letter) {
     complain(work, letter);
 }
 
+/* This rank may read what the letter's sender holds; otherwise the work has ended as the sender's has. */
+static bool claim(tsh_work *work, const tshi_letter *letter) {
+    tsh_group *group = work->group;
+    tshi_cell *cell = (tshi_cell *)(void *)address_of(group, letter->from, letter->cell);
+    uint32_t sent = CELL_SENT;
+    if (atomic_compare_exchange_strong(&cell->state, &sent, CELL_READ)) return true;
+    tsh_status status = tshi_local_trouble(group->world);
+    if (status == TSH_OK) {
+        status = tshi_fail(TSH_ERR_PEER, "rank %d has ended its send in trouble", group->ranks[letter->from]);
+    }
+    tshi_work_end(work, status);
+    return false;
+}
+
 /* The letter is this receive's. */
 static void take(tsh_work *work, const tshi_letter *letter) {
     tsh_group *group = work->group;
@@ -265,6 +280,7 @@ static void take(tsh_work *work, const tshi_letter *letter) {
         refuse(work, letter);
         return;
     }
+    if (letter->way == BY_HEAP && !claim(work, letter)) return;
     const void *from =
         letter->way == BY_LETTER ? letter->data : (const void *)address_of(group, letter->from, letter->at);
     size_t bytes = tshi_message_bytes(letter->kind, letter->count);
@@ -402,7 +418,20 @@ void tshi_message_progress(tsh_work *work) {
     if (work->done || !tshi_local_troubled(local)) return;
     tsh_status status = tshi_local_trouble(group->world);
     if (status == TSH_OK) return;
-    tshi_work_end(work, status);
+    tshi_work_end(work, tshi_message_depart(work, status));
+}
+
+tsh_status tshi_message_depart(const tsh_work *work, tsh_status status) {
+    const tsh_group *group = work->group;
+    tshi_cell *slip = work->state;
+    uint32_t sent = CELL_SENT;
+    if (work->call.op != TSH_COLLECTIVE_SEND || !slip) return status;
+    if (atomic_compare_exchange_strong(&slip->state, &sent, CELL_WITHDRAWN)) return status;
+    tshi_failure before;
+    tshi_failure_keep(&before, status);
+    tshi_local_await_reader(group->world, group->ranks[work->call.root], &slip->state, CELL_READ, work->call.in,
+                            tshi_message_bytes(tshi_kind_of(&work->call), work->call.count));
+    return tshi_failure_report(&before);
 }
 
 tshi_awaited tshi_message_watch(const tsh_work *work) {

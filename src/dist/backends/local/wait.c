@@ -214,7 +214,9 @@ tsh_status tshi_local_nap(tsh_group *group, const tsh_work *work, double since) 
     wait.next_word = local->next_word;
     tsh_status status = tshi_local_look(&wait, rank);
     local->next_word = wait.next_word;
-    return status;
+    if (status == TSH_OK) return TSH_OK;
+    return is_message(work) ? tshi_message_depart(work, status)
+                            : tshi_local_depart(group, &group->queue->call, NULL, status);
 }
 
 void tshi_local_awake(tsh_group *group) {
