@@ -1,6 +1,6 @@
 /* Layouts on meshes of two axes: every function takes every pair of layouts of its inputs, in any split order, with and
  * without recording, and has one rank's values and gradients; split tensors stay split, even where sizes are zero. */
-#include "functions.inc"
+#include "support/function_cases.h"
 #include "support/tensors.h"
 #include "tshard/layers.h"
 

@@ -124,7 +124,7 @@ static void few_fills(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, sets_the_flags_of_a_bucket_at_once, .timeout = 120) {
+Test(data_parallel_cases, sets_the_flags_of_a_bucket_at_once, .timeout = 120) {
     for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, few_fills, NULL));
 }
 
@@ -158,7 +158,7 @@ static void unused(tshi_rank *r, void *config) {
     free_kit(&k);
 }
 
-Test(data_parallel, leaves_out_what_ranks_do_not_use, .timeout = 120) {
+Test(data_parallel_cases, leaves_out_what_ranks_do_not_use, .timeout = 120) {
     tsh_data_parallel_config several = one_each, one = {0};
     for (int p = 1; p <= 4; p++) {
         cr_assert_str_empty(tshi_test_run(p, unused, &several));
@@ -184,7 +184,7 @@ static void between(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, keeps_its_sums_apart_from_other_calls, .timeout = 120) {
+Test(data_parallel_cases, keeps_its_sums_apart_from_other_calls, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(2, 4, between, NULL));
 }
 
@@ -215,7 +215,7 @@ static void mixed(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, counts_what_all_ranks_have_once, .timeout = 120) {
+Test(data_parallel_cases, counts_what_all_ranks_have_once, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, mixed, NULL));
 }
 
@@ -237,7 +237,7 @@ static void kept_copy(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, leaves_a_retained_gradient_alone, .timeout = 120) {
+Test(data_parallel_cases, leaves_a_retained_gradient_alone, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, kept_copy, NULL));
 }
 
@@ -276,7 +276,7 @@ static void partial_leaf(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(data_parallel, has_a_replicated_gradient_of_a_partial_leaf, .timeout = 120) {
+Test(data_parallel_cases, has_a_replicated_gradient_of_a_partial_leaf, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, partial_leaf, NULL));
 }
 
@@ -298,7 +298,7 @@ static void dtypes(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, keeps_dtypes_in_buckets_of_their_own, .timeout = 120) {
+Test(data_parallel_cases, keeps_dtypes_in_buckets_of_their_own, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, dtypes, NULL));
 }
 
@@ -314,7 +314,7 @@ static void sizes(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, fills_buckets_to_their_sizes, .timeout = 120) {
+Test(data_parallel_cases, fills_buckets_to_their_sizes, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, sizes, NULL));
 }
 
@@ -344,7 +344,7 @@ static void usual_sizes(tshi_rank *r, void *arg) {
     for (int i = 0; i < 4; i++) tsh_tensor_release(w[i]);
 }
 
-Test(data_parallel, has_a_small_bucket_first, .timeout = 120) {
+Test(data_parallel_cases, has_a_small_bucket_first, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, usual_sizes, NULL));
 }
 
@@ -366,7 +366,7 @@ static void values(tshi_rank *r, void *arg) {
     }
 }
 
-Test(data_parallel, takes_values_from_the_first_rank, .timeout = 120) {
+Test(data_parallel_cases, takes_values_from_the_first_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, values, NULL));
 }
 
@@ -410,7 +410,7 @@ static void fails_midway(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, goes_on_after_a_backward_that_failed_midway, .timeout = 120) {
+Test(data_parallel_cases, goes_on_after_a_backward_that_failed_midway, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(2, 4, fails_midway, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, fails_midway, NULL));
 }
@@ -446,7 +446,7 @@ static void misuse(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, refuses_misuse, .timeout = 120) {
+Test(data_parallel_cases, refuses_misuse, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, misuse, NULL));
     cr_assert_str_empty(tshi_test_run(2, misuse, NULL));
 }
@@ -466,7 +466,7 @@ static void wrong_on_one(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, tells_all_of_misuse_on_one_rank, .timeout = 120) {
+Test(data_parallel_cases, tells_all_of_misuse_on_one_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, wrong_on_one, NULL));
     cr_assert_str_empty(tshi_test_run(3, wrong_on_one, NULL));
 }
@@ -488,7 +488,7 @@ static void other_lists(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, wants_the_same_parameters_on_all_ranks, .timeout = 120) {
+Test(data_parallel_cases, wants_the_same_parameters_on_all_ranks, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, other_lists, NULL));
     cr_assert_str_empty(tshi_test_run(3, other_lists, NULL));
 }
@@ -517,6 +517,6 @@ static void goes(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, comes_and_goes_between_steps, .timeout = 120) {
+Test(data_parallel_cases, comes_and_goes_between_steps, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, goes, NULL));
 }

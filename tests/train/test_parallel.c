@@ -38,7 +38,7 @@ static void averaged(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(data_parallel, averages_and_accumulates_gradients, .timeout = 120) {
+Test(parallel, averages_and_accumulates_gradients, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 2, averaged, NULL));
 }
 
@@ -80,7 +80,7 @@ static void least_squares(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(data_parallel, solves_least_squares, .timeout = 120) {
+Test(parallel, solves_least_squares, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, least_squares, NULL));
 }
 

@@ -1,6 +1,6 @@
 /* The differentiable functions as cases: what they take and how they are called. */
-#ifndef TSHI_TEST_FUNCTIONS_H
-#define TSHI_TEST_FUNCTIONS_H
+#ifndef TSHI_TEST_FUNCTION_CASES_H
+#define TSHI_TEST_FUNCTION_CASES_H
 
 #include "tshard/functional.h"
 

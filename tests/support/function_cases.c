@@ -1,6 +1,6 @@
-/* Included by test_functions.c: one line of code a case. Sizes divide by neither 2, 3 nor 4, or are smaller. */
+/* The cases of tests/functional, one line of code a case. Sizes divide by neither 2, 3 nor 4, or are smaller. */
 #include "functional/functional.h"
-#include "functions.h"
+#include "support/function_cases.h"
 
 #include <math.h>
 
