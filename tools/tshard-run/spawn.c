@@ -73,6 +73,32 @@ static bool set_number(const char *name, int value) {
     return setenv(name, text, 1) == 0;
 }
 
+static bool begins_with_any(const char *text, const char *const *prefixes) {
+    while (*prefixes && strncmp(text, *prefixes, strlen(*prefixes)) != 0) prefixes++;
+    return *prefixes != NULL;
+}
+
+/* A launcher of MPI that has started tshard-run, once on each node, has numbered it: MPI would take that for a rank's
+ * number. */
+static void forget_outer_launcher(void) {
+    static const char *const kept[] = {"PMIX_MCA_", NULL};
+    static const char *const gone[] = {
+        "PMIX_", "PMI_", "MPI_LOCALRANKID=", "MPI_LOCALNRANKS=", "MV2_COMM_WORLD_", NULL};
+    static const char *const gone_of_mpirun[] = {"OMPI_COMM_WORLD_", "OMPI_MCA_orte_",      "OMPI_MCA_ess",
+                                                 "OMPI_MCA_pmix=",   "OMPI_UNIVERSE_SIZE=", NULL};
+    const bool mpirun = getenv("OMPI_COMM_WORLD_RANK") != NULL;
+    for (char **variable = environ; *variable;) {
+        char name[RUN_NAME_SIZE];
+        bool goes = begins_with_any(*variable, gone) && !begins_with_any(*variable, kept);
+        goes = goes || (mpirun && begins_with_any(*variable, gone_of_mpirun));
+        int length = snprintf(name, sizeof name, "%.*s", (int)strcspn(*variable, "="), *variable);
+        if (goes && length < (int)sizeof name && unsetenv(name) == 0)
+            variable = environ;
+        else
+            variable++;
+    }
+}
+
 /* torchrun's variables, and the job's token. */
 static bool set_environment(const run_plan *plan, int index) {
     const run_options *o = plan->options;
@@ -93,6 +119,7 @@ static bool set_environment(const run_plan *plan, int index) {
                    {"MASTER_PORT", plan->port}};
     const char *run_id = o->run_id ? o->run_id : o->nnodes == 1 ? plan->token : "none";
     bool done = true;
+    forget_outer_launcher();
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         done = done && set_number(numbers[i].name, numbers[i].value);
     }

@@ -26,9 +26,10 @@ typedef struct tshi_settings {
     /* rank may be TSHI_ANY_RANK where the method assigns ranks (tcp:// with a multicast address, file://). mpi://:
      * rank and size are those of the environment or the configuration, or 0 of 1. */
     int rank, size, local_rank, local_size;
-    bool launched;       /* rank and size are those that a launcher has set */
-    bool local_known;    /* local_size is the launcher's */
-    bool ranks_assigned; /* by the rendezvous, where none is wanted */
+    bool launched;           /* rank and size are those that a launcher has set */
+    const char *launcher[2]; /* the names of its variables for them */
+    bool local_known;        /* local_size is the launcher's */
+    bool ranks_assigned;     /* by the rendezvous, where none is wanted */
     double timeout;
     size_t heap_bytes;
     int blas_threads;

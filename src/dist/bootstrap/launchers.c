@@ -181,6 +181,8 @@ static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
     }
     *found = *found && has_size;
     if (!*found) return TSH_OK;
+    s->launcher[0] = f->rank;
+    s->launcher[1] = f->size;
     status = read_job(f, s);
     if (status == TSH_OK) status = check_below(s->rank, s->size, f->rank, f->size);
     s->local_rank = s->rank;
@@ -189,12 +191,32 @@ static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
     return status == TSH_OK && f->size == families[FAMILIES - 1].size ? read_slurm(s) : status;
 }
 
+/* A launcher of MPI that runs inside one that started a single rank: its ranks would be as many worlds of one. torchrun's
+ * agents may themselves be such ranks. */
+static tsh_status check_single(const tshi_settings *s) {
+    if (s->launcher[1] != families[0].size || s->size != 1 || tshi_variable("TORCHELASTIC_USE_AGENT_STORE")) {
+        return TSH_OK;
+    }
+    for (size_t i = 1; i < FAMILIES - 2; i++) {
+        int size = 1;
+        tsh_status status = tshi_variable_int(families[i].size, 1, TSHI_MOST_RANKS, &size, NULL);
+        if (status != TSH_OK) return status;
+        if (size == 1 || !tshi_variable(families[i].rank)) continue;
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "WORLD_SIZE is 1, but %s is %d: of two launchers, one inside the other, one alone may number "
+                         "the ranks",
+                         families[i].size, size);
+    }
+    return TSH_OK;
+}
+
 tsh_status tshi_launcher_read(tshi_settings *out, bool *found) {
     *found = false;
     for (size_t i = 0; i < FAMILIES && !*found; i++) {
         tsh_status status = read_family(&families[i], out, found);
         if (status != TSH_OK) return status;
     }
+    if (*found && check_single(out) != TSH_OK) return TSH_ERR_ARGUMENT;
     if (!*found && tshi_variable("PMIX_RANK") && out->method != TSHI_INIT_MPI) {
         return tshi_fail(TSH_ERR_ARGUMENT, "PMIX_RANK is set, but no variable says how many ranks there are: set RANK "
                                            "and WORLD_SIZE, or use mpi://");

@@ -58,6 +58,8 @@ Test(launchers, variables_say_rank_and_size, .timeout = 120) {
          4, 1, 2, "127.0.0.1"},
         /* A launcher that sets RANK comes before one from whose variables the rank follows. */
         {"RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", 1, 2, 1, 2, "127.0.0.1"},
+        /* torchrun's agents may be ranks of another launcher. */
+        {"RANK=0 WORLD_SIZE=1 PMI_RANK=1 PMI_SIZE=2 TORCHELASTIC_USE_AGENT_STORE=True", 0, 1, 0, 1, "127.0.0.1"},
         /* A batch script is no step: it is one process. */
         {"SLURM_PROCID=0 SLURM_JOB_ID=77", 0, 1, 0, 1, "127.0.0.1"},
         {"SLURM_PROCID=0 SLURM_NTASKS=1 MASTER_ADDR=here", 0, 1, 0, 1, "here"},
@@ -152,6 +154,9 @@ Test(launchers, contradictions_are_errors, .timeout = 120) {
         {"PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=3", "MPI_LOCALNRANKS is 3, but PMI_SIZE is 2"},
         {"MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=2",
          "MV2_COMM_WORLD_LOCAL_RANK is 2, but MV2_COMM_WORLD_SIZE is 2"},
+        {"RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2",
+         "WORLD_SIZE is 1, but OMPI_COMM_WORLD_SIZE is 2"},
+        {"RANK=0 WORLD_SIZE=1 PMI_RANK=0 PMI_SIZE=3", "WORLD_SIZE is 1, but PMI_SIZE is 3"},
         {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=2", "SLURM_LOCALID is 2, but SLURM_NTASKS is 2"},
         {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=3", "3 tasks on this node, but SLURM_NTASKS is 2"},
         {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_LOCALID=2 SLURM_STEP_TASKS_PER_NODE=2(x2)",

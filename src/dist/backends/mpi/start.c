@@ -299,6 +299,16 @@ static tsh_status take_ranks(const tsh_world_config *config, tshi_settings *sett
         status = tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says rank %d of %d, MPI rank %d of %d",
                            config->rank, config->world_size, rank, size);
     }
+    if (status == TSH_OK && settings->launched && (settings->size != size || settings->rank != rank)) {
+        char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+        int length;
+        MPI_Get_library_version(version, &length);
+        status = tshi_fail(TSH_ERR_STATE,
+                           "world_init: %s and %s say rank %d of %d, but MPI says rank %d of %d: these ranks were not "
+                           "started by a launcher of the MPI that tshard was built with (%.40s)",
+                           settings->launcher[0], settings->launcher[1], settings->rank, settings->size, rank, size,
+                           version);
+    }
     int failed = status != TSH_OK;
     int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, all);
     if (status != TSH_OK) return status;

@@ -123,6 +123,32 @@ case $scenario in
         grep -q '^killing' "$folder/out" || code=1
         { [ $result = 0 ] || [ $result = 124 ]; } && code=1
         ;;
+    numbers)
+        # Two launchers, or a launcher and MPI, that number the ranks differently.
+        folder_of_tools=$(realpath "$(dirname "$program")/../../bin")
+        tool="$folder_of_tools/tshard-run --bind none"
+        [ -x "$folder_of_tools/tshard-run" ] || { echo "there is no $tool"; exit 77; }
+        export PATH=$folder_of_tools:$PATH
+        # refuses WORDS COMMAND...: every rank says so, none makes a world.
+        refuses() {
+            timeout -k 5 100 "${@:2}" < /dev/null > "$folder/out" 2>&1 && { echo "no error: ${*:2}"; code=1; }
+            grep -qF -- "$1" "$folder/out" || { echo "not '$1': ${*:2}"; code=1; cat "$folder/out"; }
+        }
+        # shellcheck disable=SC2086
+        {
+            refuses "RANK and WORLD_SIZE say rank 1 of $ranks, but MPI says rank 0 of 1" $tool -n "$ranks" "$copy" place
+            export TSHARD_INIT=env://
+            refuses "WORLD_SIZE is 1, but" $tool -n 1 "$launcher" $flags -n "$ranks" "$copy" place
+            # Inside MPI's launcher tshard-run numbers the ranks; the variables of another MPI's are no ranks of this one.
+            if [ "$recovery" ]; then
+                export TSHARD_BACKEND=mpi
+                launch $tool -n "$ranks" "$copy" place || code=1
+                PMIX_RANK=0 timeout 100 $tool -n "$ranks" "$copy" place < /dev/null || code=1
+                PMI_RANK=1 PMI_SIZE=$ranks \
+                    refuses "PMI_RANK and PMI_SIZE say rank 1 of $ranks, but MPI says rank 0 of 1" "$copy" place
+            fi
+        }
+        ;;
     losses)
         TSHARD_INIT=env:// "$program" losses > "$folder/one" || code=1
         launch "$copy" losses > "$folder/many" || code=1
