@@ -336,8 +336,9 @@ TSH_API tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attentio
                                                const tsh_sequences *sequences);
 /* A part, owned by the layer. */
 TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_attention_part part);
-/* The configuration of a cache for this layer, by heads as its keys are split; along other axes of the mesh, where
- * sequences may be split, the caller says SHARD(0). All zeros for a NULL. */
+/* The configuration of a cache for this layer, by heads as its keys are split, of the dtype that the layer computes in
+ * (tsh_parameters_set_precision comes before); along other axes of the mesh, where sequences may be split, the caller
+ * says SHARD(0). All zeros for a NULL. */
 TSH_API tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions);
 /* Append "NAME.q_proj.weight" and so on to the list. */
 TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);

@@ -6,6 +6,7 @@
 
 struct tsh_self_attention {
     tsh_world *world;
+    int axis; /* of the mesh, over which heads are split */
     int64_t heads, kv_heads, head_dim;
     bool rotary;
     tsh_rotary_config rotary_config;
@@ -82,6 +83,7 @@ tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_
     tsh_self_attention *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
     if (!layer) return TSH_ERR_MEMORY;
     layer->world = world;
+    layer->axis = tshi_mesh_axis(tsh_group_mesh(group), group);
     layer->heads = c.heads;
     layer->kv_heads = c.kv_heads;
     layer->head_dim = c.head_dim;
@@ -129,7 +131,7 @@ static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer
     memcpy(layout, numbers->layout, sizeof layout);
     for (int a = 0; a < x->mesh->axes && numbers->mesh == x->mesh; a++) {
         bool alike = by_sequence && tshi_layout_splits(layout[a], 0) && tshi_layout_splits(x->layout[a], 0) &&
-                     weight->layout[a].kind == TSH_KIND_REPLICATED;
+                     (a != layer->axis || weight->layout[a].kind == TSH_KIND_REPLICATED);
         if (layout[a].kind != TSH_KIND_LOCAL && !alike) layout[a] = TSH_REPLICATED;
     }
     tshi_layouts_normalize(numbers->mesh->axes, layout);
@@ -174,11 +176,10 @@ tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, in
                                   .positions = positions,
                                   .kv_heads = layer->kv_heads,
                                   .head_dim = layer->head_dim,
-                                  .dtype = keys->dtype};
-    for (int a = 0; a < keys->mesh->axes; a++) {
-        config.layout[a] = keys->layout[a];
-        if (keys->layout[a].kind == TSH_KIND_SHARD) config.layout[a].dim = 2;
-    }
+                                  .dtype = tshi_gradient_computed_in(keys)};
+    tsh_layout *heads = &config.layout[layer->axis];
+    *heads = keys->layout[layer->axis];
+    if (heads->kind == TSH_KIND_SHARD) *heads = TSH_LAYOUT_(heads->kind, 2, 0, heads->sharing, heads->units, 0);
     return config;
 }
 

@@ -1,7 +1,7 @@
 /* The cache of keys and values: attention over it is attention over all positions, at 1 to 4 ranks, by heads and by
  * sequences; lengths, truncation, and what is refused. */
-#include "support/ranks.h"
-#include "tshard/generate.h"
+#include "support/tensors.h"
+#include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -170,4 +170,93 @@ static void wrong_use(tshi_rank *r, void *arg) {
 
 Test(kv_cache, wrong_use, .timeout = 60) {
     cr_assert_str_empty(tshi_test_run_each(1, 2, wrong_use, NULL));
+}
+
+/* --- a layer's cache ---------------------------------------------------------------------------------------------- */
+
+enum { EMBED = 4 };
+
+/* A layer split over one axis whose parameters are split over another axis, too, between their uses. */
+typedef struct layer {
+    tsh_mesh *mesh;
+    tsh_tape *tape;
+    tsh_self_attention *attention;
+    tsh_parameters *list;
+    tsh_data_parallel *dp;
+} layer;
+
+static layer make_layer(tshi_rank *r, const tsh_precision *precision) {
+    layer l = {0};
+    const tsh_self_attention_config config = {.embed = EMBED, .heads = 4, .kv_heads = 2, .causal = true};
+    const tsh_data_parallel_config split = {.level = TSH_SHARD_PARAMETERS};
+    tsh_world_seed(r->world, 3);
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &l.mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &l.tape));
+    tshi_check_ok(r, tsh_self_attention_create(tsh_mesh_group(l.mesh, "model"), &config, &l.attention));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &l.list));
+    tshi_check_ok(r, tsh_self_attention_register(l.attention, l.list, "layers.0"));
+    tshi_check_ok(r, tsh_parameters_set_precision(l.list, precision));
+    tshi_check_ok(r, tsh_data_parallel_create(l.tape, l.list, tsh_mesh_group(l.mesh, "data"), &split, &l.dp));
+    tsh_tape_set_recording(l.tape, false);
+    return l;
+}
+
+static void free_layer(const layer *l) {
+    tsh_data_parallel_destroy(l->dp);
+    tsh_parameters_destroy(l->list);
+    tsh_self_attention_destroy(l->attention);
+    tsh_tape_destroy(l->tape);
+    tsh_mesh_destroy(l->mesh);
+}
+
+/* The layer's output for tokens [from, to) of 2 sequences, which are split over data where `split` says so. */
+static void attend_layer(tshi_rank *r, const layer *l, tsh_kv_cache *cache, bool split, int from, int to, double *y) {
+    double whole[2 * TOKENS * EMBED];
+    int n = 0;
+    tsh_tensor_config config = {.ndim = 2, .shape = {2 * (to - from), EMBED}};
+    if (split) config.layout[0] = TSH_SHARD(0);
+    for (int b = 0; b < 2; b++)
+        for (int i = from * EMBED; i < to * EMBED; i++) whole[n++] = sin(1 + 0.37 * i + 1.9 * b);
+    tsh_tensor *x = tshi_test_tensor(r, l->mesh, &config, whole);
+    const tsh_sequences sequences = {.batch = 2, .cache = cache};
+    tsh_tensor *out = tsh_self_attention_forward(l->tape, l->attention, x, &sequences);
+    out = tsh_cast(l->tape, tsh_full(l->tape, out), TSH_FLOAT64);
+    if (tshi_check(r, out, "%s", tsh_tape_message(l->tape))) tshi_check_ok(r, tsh_tensor_read(out, y, n));
+    tsh_tensor_release(x);
+    tshi_check_ok(r, tsh_tape_reset(l->tape));
+}
+
+/* The prompt of 4 tokens, then the others one by one, as all tokens at once. */
+static void layer_follows(tshi_rank *r, const tsh_precision *precision, tsh_dtype dtype, double tolerance, bool split) {
+    layer l = make_layer(r, precision);
+    tsh_kv_cache_config config = tsh_self_attention_cache(l.attention, 2, TOKENS);
+    tsh_kv_cache *cache = NULL;
+    tshi_check(r, config.dtype == dtype && config.layout[0].kind == TSH_KIND_REPLICATED, "the cache's configuration");
+    if (split) config.layout[0] = TSH_SHARD(0);
+    tshi_check_ok(r, tsh_kv_cache_create(l.mesh, &config, &cache));
+    double all[2 * TOKENS * EMBED] = {0}, got[2 * TOKENS * EMBED] = {0};
+    attend_layer(r, &l, NULL, split, 0, TOKENS, all);
+    for (int from = 0, to = 4; to <= TOKENS && !r->failed; from = to++) {
+        attend_layer(r, &l, cache, split, from, to, got);
+        for (int b = 0, n = 0; b < 2; b++) {
+            for (int i = (b * TOKENS + from) * EMBED; i < (b * TOKENS + to) * EMBED; i++, n++) {
+                tshi_check(r, fabs(got[n] - all[i]) <= tolerance, "%d tokens, element %d: %g, not %g", to, n, got[n],
+                           all[i]);
+            }
+        }
+    }
+    tsh_kv_cache_destroy(cache);
+    free_layer(&l);
+}
+
+static void layers_follow(tshi_rank *r, void *arg) {
+    (void)arg;
+    for (int split = 0; split < 2; split++) {
+        layer_follows(r, &(tsh_precision){0}, TSH_FLOAT32, 1e-5, split);
+        layer_follows(r, &(tsh_precision){.arithmetic = TSH_ARITHMETIC_BFLOAT16}, TSH_BFLOAT16, 0.05, split);
+    }
+}
+
+Test(kv_cache, of_a_layer_whose_parameters_are_split_and_computed_in_bfloat16, .timeout = 60) {
+    cr_assert_str_empty(tshi_test_run(4, layers_follow, NULL));
 }
