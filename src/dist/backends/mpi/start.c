@@ -91,17 +91,21 @@ static void drain_all(bool at_end) {
     }
 }
 
+static void leave_all(void) {
+    while (process.worlds) {
+        tsh_world *world = process.worlds;
+        tshi_mpi_leave(world);
+        tshi_mpi_break(world, TSH_ERR_STATE, "MPI has been finalised, and this world runs over it: destroy it before");
+    }
+}
+
 /* MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF, also when the program calls it. */
 static int before_end(MPI_Comm comm, int key, void *value, void *extra) {
     (void)comm;
     (void)key;
     (void)value;
     (void)extra;
-    while (process.worlds) {
-        tsh_world *world = process.worlds;
-        tshi_mpi_leave(world);
-        tshi_mpi_break(world, TSH_ERR_STATE, "MPI has been finalised, and this world runs over it: destroy it before");
-    }
+    leave_all();
     process.marked = false;
     drain_all(true);
     return MPI_SUCCESS;
@@ -148,13 +152,17 @@ void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int siz
     *notices = MPI_COMM_NULL;
 }
 
-/* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. A world that the
- * program has not destroyed by then is left as it is. */
-static void finalize(void) {
+/* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. Worlds that the
+ * program has not destroyed end here: their peers are told. MPI_Finalize waits for all ranks, so a rank that exits with
+ * an error goes without it: the launcher names the rank that has failed, not one that has noticed. */
+static void finalize(int code, void *user) {
     int finalized = 1;
+    (void)user;
     MPI_Finalized(&finalized);
-    process.worlds = NULL;
-    if (!finalized && !process.distrusted) MPI_Finalize();
+    if (finalized || tshi_mpi_check_thread() != TSH_OK) return;
+    bool unfinished = process.worlds != NULL;
+    leave_all();
+    if (!process.distrusted && (code == 0 || !unfinished)) MPI_Finalize();
 }
 
 /* --- starting ----------------------------------------------------------------------------------------------------- */
@@ -188,7 +196,8 @@ tsh_status tshi_mpi_start(void) {
     if (!initialized) {
         int error = MPI_Init_thread(NULL, NULL, thread_level(), &level);
         if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Init_thread: error %d", error);
-        if (atexit(finalize) != 0) return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
+        if (on_exit(finalize, NULL) != 0)
+            return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
         return TSH_OK;
     }
     return tshi_mpi_check_thread(); /* the program has started MPI, so the program ends it */

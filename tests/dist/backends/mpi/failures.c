@@ -8,6 +8,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -232,6 +233,19 @@ void scenario_leave(tshi_rank *r) {
     tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "has left");
     tshi_check(r, tshi_clock() - since < TSHI_SOON, "an error after %.1f s", tshi_clock() - since);
     tshi_check_status(r, tsh_recv(group, x, r->size - 1, NULL), TSH_ERR_PEER, "has left");
+    tsh_tensor_release(x);
+}
+
+/* The last rank exits, with TEST_CODE, and has not destroyed its world (TEST_DEADLINE=10). */
+void scenario_exits(tshi_rank *r) {
+    const char *code = getenv("TEST_CODE");
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    if (r->rank == r->size - 1) exit(code ? (int)strtol(code, NULL, 10) : 0);
+    double since = tshi_clock();
+    tsh_status status = tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM);
+    tshi_check(r, status == TSH_ERR_PEER && tshi_clock() - since < TSHI_SOON, "after %.1f s: %s", tshi_clock() - since,
+               tsh_error_message());
     tsh_tensor_release(x);
 }
 

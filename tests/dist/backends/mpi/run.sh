@@ -54,6 +54,9 @@ case $scenario in
         cat "$folder/out"
         [ "$(grep -c '^told: ' "$folder/out")" = $((ranks - 1)) ] || code=1
         ;;
+    exits)
+        TEST_DEADLINE=10 launch "$copy" exits || code=1
+        ;;
     hung)
         TEST_DEADLINE=1 launch "$copy" hung > "$folder/out" 2>&1
         [ $? = 124 ] && code=1

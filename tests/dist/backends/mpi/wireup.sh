@@ -20,6 +20,10 @@ if [ "$part" = one ]; then
         read -r ranks scenario <<< "$run"
         timeout -k 5 200 "$bin/tshard-run" -n "$ranks" --bind none "$program" "$scenario" < /dev/null || fail "$run: $?"
     done
+    # A rank that exits with an error before it destroys its world is named, not one that notices.
+    TEST_CODE=7 TEST_DEADLINE=10 timeout -k 5 200 "$bin/tshard-run" -n 3 --bind none "$program" exits < /dev/null \
+        2> "$folder/out"
+    [ $? = 7 ] && grep -q "rank 2 (pid .*exited with code 7" "$folder/out" || fail "exits: $(cat "$folder/out")"
     # The next job removes what a job that was killed as a whole has left.
     stale=/dev/shm/tshard-pmix-stale$$
     mkdir "$stale" && touch "$stale/segment" && touch -d "1 hour ago" "$stale"
