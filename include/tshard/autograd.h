@@ -17,7 +17,8 @@ extern "C" {
 /* Records the calls of a step, and runs them backward. */
 typedef struct tsh_tape tsh_tape;
 
-/* A tape for tensors on meshes of this world; it records. The caller destroys it. Not collective. */
+/* A tape for tensors on meshes of this world; it records. The caller destroys it. Not collective, but every rank makes
+ * its tapes in the same order, by which a recovery knows them. */
 TSH_API tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out);
 TSH_API void tsh_tape_destroy(tsh_tape *tape);
 

@@ -17,8 +17,8 @@ tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out) {
     tape->world = world;
     tape->recording = true;
     tape->generation = ++world->tape_steps;
-    tape->number = ++world->tapes;
-    world->steps[tape->number % TSHI_STEPPING] = (tshi_steps){.tape = tape->number};
+    tape->steps = (tshi_steps){.tape = ++world->tapes, .next = world->steps};
+    world->steps = &tape->steps;
     *out = tape;
     return TSH_OK;
 }
@@ -33,15 +33,9 @@ static const char *bare_message(const tsh_tape *tape) {
     return colon ? colon + 2 : "a step failed";
 }
 
-static tshi_steps *steps_of(const tsh_tape *tape) {
-    tshi_steps *steps = &tape->world->steps[tape->number % TSHI_STEPPING];
-    return steps->tape == tape->number ? steps : NULL;
-}
-
 /* The step under way. */
 static tshi_tape_step step_of(const tsh_tape *tape) {
-    const tshi_steps *steps = steps_of(tape);
-    return steps ? (tshi_tape_step){steps->tape, steps->ended + 1} : (tshi_tape_step){0};
+    return (tshi_tape_step){tape->steps.tape, tape->steps.ended + 1};
 }
 
 void tshi_node_clear(tsh_call *node) {
@@ -82,7 +76,9 @@ void tsh_tape_destroy(tsh_tape *tape) {
     if (untold) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));
     free_step(tape);
     if (tape->sink) tape->sink->ops->detach(tape->sink);
-    if (steps_of(tape)) *steps_of(tape) = (tshi_steps){0};
+    tshi_steps **link = &tape->world->steps;
+    while (*link != &tape->steps) link = &(*link)->next;
+    *link = tape->steps.next;
     tshi_free(&tape->world->allocator, tape->nodes);
     tshi_free(&tape->world->allocator, tape->segments);
     tshi_free(&tape->world->allocator, tape->owned);
@@ -99,13 +95,12 @@ static void note_reset(const tsh_device *device) {
 }
 
 static void end_step(tsh_tape *tape) {
-    tshi_steps *steps = steps_of(tape);
+    tshi_steps *steps = &tape->steps;
     if (tshi_is_noted(tape->world->device)) note_reset(tape->world->device);
     free_step(tape);
     tape->status = TSH_OK;
     tape->message[0] = '\0';
     tape->skips = false;
-    if (!steps) return;
     steps->ended++;
     steps->open = false;
     if (steps->behind) steps->behind--;
@@ -166,9 +161,8 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
 }
 
 bool tshi_tape_goes_on(tsh_tape *tape) {
-    tshi_steps *steps = steps_of(tape);
-    if (steps) steps->open = true;
-    if (tape->status != TSH_OK || !steps || !steps->behind) return tape->status == TSH_OK;
+    tape->steps.open = true;
+    if (tape->status != TSH_OK || !tape->steps.behind) return tape->status == TSH_OK;
     tape->skips = true;
     tshi_tape_fail(tape, TSH_ERR_PEER, "this step is skipped: other ranks were past it when a rank failed");
     return false;

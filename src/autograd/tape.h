@@ -16,7 +16,7 @@ struct tsh_tape {
     tshi_gradient_sink *sink; /* or NULL */
     bool recording;
     uint64_t generation; /* of this step; unique over the tape's life */
-    uint64_t number;     /* in its world */
+    tshi_steps steps;    /* how far it is */
     uint64_t uses;       /* calls that have used memory of lenders (tensor.h) */
     bool skips;          /* this step fails with its first call: other ranks are ahead */
     uint64_t recoveries; /* of the world when the step failed */

@@ -11,10 +11,6 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-/* A tape's number and its position, in one integer. */
-#define STEP_BITS 40
-#define STEP_MASK ((UINT64_C(1) << STEP_BITS) - 1)
-
 /* --- the log ------------------------------------------------------------------------------------------------------ */
 
 static void pass_line(void *user, tsh_log_level level, const char *line) {
@@ -304,40 +300,45 @@ bool tshi_world_troubled(tsh_world *world, tshi_tape_step step) {
     return !control->fails_later || !control->fails_later(world, step);
 }
 
-/* The position in half steps, so that a step under way counts. */
+/* The position in half steps, so that a step under way counts; 0 where this rank has no such tape. */
 static int64_t position_of(const tshi_steps *s) {
-    return (int64_t)(s->tape << STEP_BITS | ((2 * s->ended + s->open) & STEP_MASK));
+    return s ? (int64_t)(2 * s->ended + s->open + 1) : 0;
 }
 
 /* A step that is under way on all ranks alike goes on; otherwise this rank skips it, and what it lacks to the furthest
  * rank. A rank that has not made the tape skips no step of it. */
-static void skip_to(tshi_steps *s, uint64_t furthest, uint64_t least) {
-    bool known = furthest >> STEP_BITS == s->tape && furthest != least;
-    uint64_t ended = ((furthest & STEP_MASK) + 1) / 2;
-    s->behind = known ? ended - s->ended : 0;
+static void skip_to(tshi_steps *s, int64_t furthest, int64_t least) {
+    s->behind = furthest == least ? 0 : (uint64_t)furthest / 2 - s->ended;
+}
+
+/* The oldest of this rank's tapes that are younger than the one of this number, or NULL. */
+static tshi_steps *next_tape(const tsh_world *world, int64_t number) {
+    tshi_steps *found = NULL;
+    for (tshi_steps *s = world->steps; s && (int64_t)s->tape > number; s = s->next) found = s;
+    return found;
 }
 
 /* The failure reached the ranks in different steps, after different numbers of random streams and tapes: all go on with
- * those of the furthest rank. */
+ * those of the furthest rank. One reduction for each tape that some rank has: it finds the tape after that, too. */
 static tsh_status catch_up(tsh_world *world) {
-    enum { HEAD = 2, LEAST = HEAD + TSHI_STEPPING, COUNT = LEAST + TSHI_STEPPING };
-    int64_t furthest[COUNT] = {(int64_t)world->next_stream, (int64_t)world->tapes};
-    const tshi_call call = {.op = TSH_COLLECTIVE_ALL_REDUCE,
-                            .dtype = TSH_INT64,
-                            .reduce = TSH_MAX,
-                            .in = furthest,
-                            .out = furthest,
-                            .count = COUNT};
-    for (int i = 0; i < TSHI_STEPPING; i++) {
-        furthest[HEAD + i] = position_of(&world->steps[i]);
-        furthest[LEAST + i] = -furthest[HEAD + i];
-    }
-    tsh_status status = world->control->run(world->group->control, &call);
-    if (status != TSH_OK) return status;
-    world->next_stream = (uint64_t)furthest[0];
-    world->tapes = (uint64_t)furthest[1];
-    for (int i = 0; i < TSHI_STEPPING; i++) {
-        skip_to(&world->steps[i], (uint64_t)furthest[HEAD + i], (uint64_t)-furthest[LEAST + i]);
+    int64_t tape = 0;
+    while (tape != INT64_MAX) {
+        tshi_steps *next = next_tape(world, tape), *s = next_tape(world, tape - 1);
+        if (s == next) s = NULL;
+        int64_t position = position_of(s), most[] = {(int64_t)world->next_stream, (int64_t)world->tapes, position,
+                                                     -position, next ? -(int64_t)next->tape : -INT64_MAX};
+        const tshi_call call = {.op = TSH_COLLECTIVE_ALL_REDUCE,
+                                .dtype = TSH_INT64,
+                                .reduce = TSH_MAX,
+                                .in = most,
+                                .out = most,
+                                .count = sizeof most / sizeof *most};
+        tsh_status status = world->control->run(world->group->control, &call);
+        if (status != TSH_OK) return status;
+        world->next_stream = (uint64_t)most[0];
+        world->tapes = (uint64_t)most[1];
+        if (s) skip_to(s, most[2], -most[3]);
+        tape = -most[4];
     }
     return TSH_OK;
 }

@@ -8,15 +8,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* How far a tape is, so that ranks that recover go on with one and the same step. */
+/* How far a tape is, so that ranks that recover go on with one and the same step: a part of the tape. */
 typedef struct tshi_steps {
-    uint64_t tape;   /* its number in its world, from 1; 0: none */
+    uint64_t tape;   /* its number in its world, from 1 */
     uint64_t ended;  /* steps that this rank has ended */
     uint64_t behind; /* steps that this rank lacked to the furthest one when the world recovered: it skips them */
     bool open;       /* a step is under way */
+    struct tshi_steps *next; /* of the world's tapes, the youngest first */
 } tshi_steps;
-/* Recovery aligns the last so many tapes of a world. */
-#define TSHI_STEPPING 8
 
 /* Messages of exchanges that this rank has given and has not seen end (core/redistribute.c). */
 typedef struct tshi_given {
@@ -41,7 +40,7 @@ struct tsh_world {
     uint64_t seed, next_stream;
     uint64_t tape_steps; /* numbers the steps of all tapes of this world */
     uint64_t tapes;      /* made so far */
-    tshi_steps steps[TSHI_STEPPING];
+    tshi_steps *steps;   /* of the tapes that live */
     uint64_t recoveries;
     tsh_log_sink log;        /* the program's, or with TSHARD_LOG one that hands it the lines of that level */
     tsh_log_sink caller_log; /* the program's */

@@ -2,6 +2,7 @@
 #include "train/optimizer.h"
 
 #include "autograd/sparse_gradient.h"
+#include "dist/core/redistribute.h"
 
 #include <math.h>
 
@@ -48,23 +49,39 @@ static bool any_local(const tsh_parameters *list) {
     return false;
 }
 
+/* The whole gradient, for the caller to release. All ranks of the mesh get it, or none does. */
+static tsh_status whole_of(tsh_tensor *grad, tsh_tensor **out) {
+    static const tsh_layout everywhere[TSH_MAX_AXES];
+    const tsh_mesh *mesh = grad->mesh;
+    if (tshi_layouts_equal(mesh->axes, grad->layout, everywhere)) {
+        *out = tshi_tensor_retain(grad);
+        return TSH_OK;
+    }
+    tsh_shape shape = grad->shape;
+    memcpy(shape.local, shape.global, sizeof shape.local);
+    tsh_status status = tshi_tensor_new(mesh, grad->dtype, &shape, everywhere, out);
+    status = tshi_group_agree(mesh->group, "clip_grad_norm", status);
+    if (status != TSH_OK) return status;
+    tshi_exchange e = {
+        .ndim = shape.ndim, .from = tshi_tensor_placement(grad), .to = tshi_mesh_placement(mesh, everywhere)};
+    memcpy(e.shape, shape.global, sizeof e.shape);
+    return tshi_exchange_run(mesh->group, &e, grad, *out);
+}
+
 /* Into list->scalar on every rank, from whole gradients: the sum that one rank would make. */
 static tsh_status sum_whole_squares(const tsh_parameters *list) {
     tsh_device *device = list->scalar->mesh->device;
-    tsh_tape *tape = NULL;
-    tsh_status status = tsh_tape_create(list->world, &tape);
-    if (status != TSH_OK) return status;
-    tsh_tape_set_recording(tape, false);
-    tsh_mark start = tsh_tape_mark(tape);
+    tsh_status status = TSH_OK;
     device->ops->copy.zero(device, sizeof(double), tshi_data(list->scalar));
+    if (!tshi_mesh_has_me(list->items[0].tensor->mesh)) return TSH_OK;
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
-        tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor), *whole = grad ? tsh_full(tape, grad) : NULL;
-        if (grad) status = tsh_tape_status(tape);
-        if (whole)
+        tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor), *whole = NULL;
+        if (!grad) continue;
+        status = whole_of(grad, &whole);
+        if (status == TSH_OK)
             device->ops->sum[grad->dtype].squares(device, whole->numel, tshi_data(whole), tshi_data(list->scalar));
-        if (whole) tsh_tape_free_since(tape, start, grad);
+        tshi_tensor_release(whole);
     }
-    tsh_tape_destroy(tape);
     return status;
 }
 

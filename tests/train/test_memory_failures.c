@@ -57,6 +57,7 @@ typedef struct job {
     const char *axis; /* of the ranks; the other has one */
     tsh_sharding_level level;
     bool creates; /* the request that fails is one of tsh_data_parallel_create, not of a step */
+    bool clips;   /* it is one of the clipping of a deterministic world, which makes gradients whole */
     int64_t due;
     account *accounts;
     int rank;
@@ -103,6 +104,15 @@ static void fail_a_step(const job *j, account *a, tshi_language *l) {
     a->memory.due = 0;
 }
 
+static void fail_a_clip(const job *j, account *a, tshi_language *l) {
+    works(a, tsh_backward(l->tape, tshi_language_loss(l)), "the backward");
+    if (j->rank == j->victim) a->memory.due = j->due;
+    a->status = tsh_clip_grad_norm(l->parameters, 0.5, NULL);
+    a->memory.due = 0;
+    if (a->status != TSH_OK) snprintf(a->words, sizeof a->words, "rank %d: %.900s", j->rank, tsh_error_message());
+    works(a, tsh_tape_reset(l->tape), "the reset");
+}
+
 /* A world, its model, the steps, and the end of all of it. */
 static void *rank_main(void *argument) {
     const job *j = argument;
@@ -116,13 +126,17 @@ static void *rank_main(void *argument) {
                                .timeout = 10,
                                .heap_bytes = (size_t)8 << 20,
                                .blas_threads = 1,
+                               .deterministic = j->clips,
                                .allocator = {hook_alloc, hook_release, hook_reserve, &a->memory}};
     snprintf(axes, sizeof axes, "%s=1,%s=%d", strcmp(j->axis, "model") == 0 ? "data" : "model", j->axis, j->ranks);
     if (!works(a, tsh_world_init(&config, &world), "world_init")) return NULL;
     if (works(a, tshi_language_create_bare(world, axes, j->level, &l), "the model")) {
         l.recompute = j->level >= TSH_SHARD_GRADIENTS;
         if (create_schedule(j, a, &l)) {
-            if (!j->creates) fail_a_step(j, a, &l);
+            if (j->clips)
+                fail_a_clip(j, a, &l);
+            else if (!j->creates)
+                fail_a_step(j, a, &l);
             two_steps(a, &l);
         }
         tshi_language_destroy(&l);
@@ -182,7 +196,7 @@ static void every_request(const job all) {
     for (int64_t due = 1;; due++) {
         run(&all, due, accounts);
         if (!accounts[victim].memory.failed) {
-            cr_assert_gt(due, 30, "a step makes only %lld requests", (long long)due);
+            cr_assert_gt(due, all.clips ? 10 : 30, "only %lld requests are made", (long long)due);
             cr_assert_eq(accounts[victim].status, TSH_OK);
             return;
         }
@@ -202,6 +216,10 @@ Test(memory_failures, every_request_of_a_step_alone, .timeout = 120) {
 Test(memory_failures, every_request_of_a_step_of_two_ranks, .timeout = 120) {
     every_request((job){.ranks = 2, .axis = "model", .victim = 0});
     every_request((job){.ranks = 2, .axis = "model", .victim = 1});
+}
+
+Test(memory_failures, every_request_of_a_deterministic_clip, .timeout = 120) {
+    every_request((job){.ranks = 2, .axis = "model", .victim = 1, .clips = true});
 }
 
 /* With sums of gradients under way. */
