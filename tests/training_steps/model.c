@@ -101,51 +101,40 @@ static tsh_tensor *make_leaf(tshi_rank *r, const tshi_model *m, const char *name
     return good ? leaf : NULL;
 }
 
-static tsh_norm_config norm_config(const tshi_model *m, const tshi_part *part, const char *name) {
-    return (tsh_norm_config){.features = embed_of(m->p),
-                             .kind = part->rms ? TSH_RMS_NORM : TSH_LAYER_NORM,
-                             .eps = 0.1,
-                             .bias = part->bias && !part->rms,
-                             .dtype = dtype_of(m, name)};
-}
-
-static tsh_mlp_config mlp_config(const tshi_model *m, const tshi_part *part, const char *name) {
-    return (tsh_mlp_config){.embed = embed_of(m->p),
-                            .hidden = 3 + part->wide,
-                            .gated = part->shard == 1,
-                            .activation = TSH_ACTIVATION_SILU,
-                            .bias = part->bias,
-                            .sequence_parallel = m->phase->sequence,
-                            .dtype = dtype_of(m, name)};
-}
-
-static tsh_self_attention_config attention_config(const tshi_model *m, const tshi_part *part, const char *name) {
-    return (tsh_self_attention_config){.embed = embed_of(m->p),
-                                       .heads = (1 + part->kv_heads) * (1 + part->repeats),
-                                       .kv_heads = 1 + part->kv_heads,
-                                       .head_dim = 2,
-                                       .causal = part->causal,
-                                       .rotary = part->rotary,
-                                       .bias = part->bias,
-                                       .out_bias = part->bias,
-                                       .sequence_parallel = m->phase->sequence,
-                                       .dtype = dtype_of(m, name)};
-}
-
 static void make_block(tshi_rank *r, const tshi_model *m, const tshi_part *part, const char *name, tshi_layers *out) {
-    tsh_block_config config = {.embed = embed_of(m->p),
-                               .post_norm = part->shard == 2,
-                               .sequence_parallel = m->phase->sequence,
-                               .recompute = m->phase->recompute == 2,
-                               .dtype = dtype_of(m, name),
-                               .norm = norm_config(m, part, name),
-                               .attention = attention_config(m, part, name),
-                               .mlp = mlp_config(m, part, name)};
-    config.norm.features = config.attention.embed = config.mlp.embed = 0;
-    config.norm.dtype = config.attention.dtype = config.mlp.dtype = (tsh_dtype)0;
-    config.attention.sequence_parallel = config.mlp.sequence_parallel = false;
+    const tsh_self_attention_config attention = {.heads = (1 + part->kv_heads) * (1 + part->repeats),
+                                                 .kv_heads = 1 + part->kv_heads,
+                                                 .head_dim = 2,
+                                                 .causal = part->causal,
+                                                 .rotary = part->rotary,
+                                                 .dropout = part->drops ? 0.25 : 0,
+                                                 .bias = part->bias,
+                                                 .out_bias = part->bias};
+    const tsh_block_config config = {
+        .embed = embed_of(m->p),
+        .post_norm = part->shard == 2,
+        .dropout = part->drops ? 0.25 : 0,
+        .sequence_parallel = m->phase->sequence,
+        .recompute = m->phase->recompute == 2,
+        .dtype = dtype_of(m, name),
+        .norm = {.kind = part->rms ? TSH_RMS_NORM : TSH_LAYER_NORM, .eps = 0.1, .bias = part->bias && !part->rms},
+        .attention = attention,
+        .mlp = {.hidden = 3 + part->wide,
+                .gated = part->shard == 1,
+                .activation = TSH_ACTIVATION_SILU,
+                .bias = part->bias}};
     if (tshi_check_ok(r, tsh_block_create(m->along, &config, &out->block)))
         tshi_check_ok(r, tsh_block_register(out->block, m->list, name));
+}
+
+static void make_norm(tshi_rank *r, const tshi_model *m, const tshi_part *part, const char *name, tshi_layers *out) {
+    const tsh_norm_config config = {.features = embed_of(m->p),
+                                    .kind = part->rms ? TSH_RMS_NORM : TSH_LAYER_NORM,
+                                    .eps = 0.1,
+                                    .bias = part->bias && !part->rms,
+                                    .dtype = dtype_of(m, name)};
+    if (tshi_check_ok(r, tsh_norm_create(m->along, &config, &out->norm)))
+        tshi_check_ok(r, tsh_norm_register(out->norm, m->list, name));
 }
 
 static void make_gain(tshi_rank *r, const tshi_model *m, const tshi_part *part, const char *name, tshi_layers *out) {
@@ -169,24 +158,7 @@ static void make_part(tshi_rank *r, tshi_model *m, int i) {
         break;
     case PART_TRANSPOSED: out->leaf = make_leaf(r, m, name, 2, (int64_t[]){n, n}); break;
     case PART_GAIN: make_gain(r, m, part, name, out); break;
-    case PART_NORM: {
-        const tsh_norm_config config = norm_config(m, part, name);
-        if (tshi_check_ok(r, tsh_norm_create(m->along, &config, &out->norm)))
-            tshi_check_ok(r, tsh_norm_register(out->norm, m->list, name));
-        break;
-    }
-    case PART_MLP: {
-        const tsh_mlp_config config = mlp_config(m, part, name);
-        if (tshi_check_ok(r, tsh_mlp_create(m->along, &config, &out->mlp)))
-            tshi_check_ok(r, tsh_mlp_register(out->mlp, m->list, name));
-        break;
-    }
-    case PART_ATTENTION: {
-        const tsh_self_attention_config config = attention_config(m, part, name);
-        if (tshi_check_ok(r, tsh_self_attention_create(m->along, &config, &out->attention)))
-            tshi_check_ok(r, tsh_self_attention_register(out->attention, m->list, name));
-        break;
-    }
+    case PART_NORM: make_norm(r, m, part, name, out); break;
     case PART_BLOCK: make_block(r, m, part, name, out); break;
     default: break;
     }
@@ -196,8 +168,6 @@ static void close_part(tshi_layers *part) {
     tsh_linear_destroy(part->first);
     tsh_linear_destroy(part->second);
     tsh_norm_destroy(part->norm);
-    tsh_mlp_destroy(part->mlp);
-    tsh_self_attention_destroy(part->attention);
     tsh_block_destroy(part->block);
     tsh_tensor_release(part->leaf);
 }
@@ -209,6 +179,10 @@ static void make_table(tshi_rank *r, tshi_model *m, int i) {
     const tsh_embedding_config config = {.num_embeddings = words_of(m->p),
                                          .embedding_dim = embed_of(m->p),
                                          .shard = (tsh_sharding)m->p->table_shard,
+                                         .has_padding = m->p->padding,
+                                         .padding = 1,
+                                         .scale_grad_by_freq = m->p->by_frequency,
+                                         .max_norm = m->p->max_norm ? 0.5 : 0,
                                          .gather_output = m->p->table_shard == TSH_COLUMN,
                                          .sequence_parallel = m->p->table_shard == TSH_ROW && m->phase->sequence,
                                          .dtype = dtype_of(m, name)};
@@ -217,44 +191,47 @@ static void make_table(tshi_rank *r, tshi_model *m, int i) {
     tshi_check_ok(r, tsh_embedding_register(m->table[i], m->list, name));
 }
 
-static tsh_tensor *make_input(tshi_rank *r, const tshi_model *m, const tshi_piece *piece, tsh_dtype dtype, int ndim,
+/* `rows` rows for each of the piece's sequences, of `columns` numbers; 0: of one, without a dim. */
+static tsh_tensor *make_input(tshi_rank *r, const tshi_model *m, const tshi_piece *piece, tsh_dtype dtype, int64_t rows,
                               int64_t columns, const void *whole) {
     tsh_tensor *t = NULL;
-    tsh_tensor_config config = {.dtype = dtype, .ndim = ndim, .shape = {piece->sequences * time_of(m->p), columns}};
-    config.layout[m->phase->turned] = TSH_SHARD_UNITS(0, piece->sequences, 0);
-    if (tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &t))) tshi_check_ok(r, tsh_tensor_write_whole(t, whole));
+    tsh_tensor_config config = {.dtype = dtype, .ndim = columns ? 2 : 1, .shape = {piece->here * rows, columns}};
+    bool own = m->phase->average;
+    config.layout[m->phase->turned] = own ? TSH_LOCAL : TSH_SHARD_UNITS(0, piece->sequences, 0);
+    if (!tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &t))) return NULL;
+    size_t before = own ? (size_t)tsh_group_rank(m->data) * tsh_tensor_local_nbytes(t) : 0;
+    const char *from = (const char *)whole + before;
+    tshi_check_ok(r, own ? tsh_tensor_write(t, from, tsh_tensor_local_numel(t)) : tsh_tensor_write_whole(t, from));
     return t;
 }
 
 /* The sequences of a piece follow those of the pieces before it. */
 static void make_piece(tshi_rank *r, tshi_model *m, int i, const int64_t *ids, const int64_t *classes,
-                       const double *numbers, const double *bits) {
-    int64_t first, n = embed_of(m->p);
-    tsh_split(1 + m->p->more_batch, m->pieces, i, &first, &m->piece[i].sequences);
+                       const int64_t *lengths, const double *numbers) {
+    int64_t first, n = embed_of(m->p), time = time_of(m->p);
     tshi_piece *piece = &m->piece[i];
-    first *= time_of(m->p);
-    piece->ids = make_input(r, m, piece, TSH_INT64, 1, 0, ids + first);
-    piece->classes = make_input(r, m, piece, TSH_INT64, 1, 0, classes + first);
-    piece->numbers = make_input(r, m, piece, TSH_FLOAT64, 2, n, numbers + first * n);
-    piece->zeros_and_ones = make_input(r, m, piece, TSH_FLOAT64, 2, n, bits + first * n);
+    tsh_split(1 + m->p->more_batch, m->pieces, i, &first, &piece->sequences);
+    piece->here = m->phase->average ? piece->sequences / tsh_group_size(m->data) : piece->sequences;
+    piece->ids = make_input(r, m, piece, TSH_INT64, time, 0, ids + first * time);
+    piece->classes = make_input(r, m, piece, TSH_INT64, time, 0, classes + first * time);
+    piece->numbers = make_input(r, m, piece, TSH_FLOAT64, time, n, numbers + first * time * n);
+    piece->lengths = make_input(r, m, piece, TSH_INT64, 1, 0, lengths + first);
 }
 
 static void make_batch(tshi_rank *r, tshi_model *m) {
-    enum { MOST_TOKENS = 64, MOST_NUMBERS = 64 * 16 };
+    enum { MOST_TOKENS = 16, MOST_NUMBERS = MOST_TOKENS * 8 };
     const tshi_program *p = m->p;
-    int64_t ids[MOST_TOKENS], classes[MOST_TOKENS], places[MOST_TOKENS];
-    double numbers[MOST_NUMBERS], bits[MOST_NUMBERS];
+    int64_t ids[MOST_TOKENS], classes[MOST_TOKENS], places[MOST_TOKENS], lengths[MOST_TOKENS];
+    double numbers[MOST_NUMBERS];
     const tsh_tensor_config row = {.dtype = TSH_INT64, .ndim = 1, .shape = {time_of(p)}};
     for (int i = 0; i < MOST_TOKENS; i++) {
         ids[i] = tshi_program_draw(p, 1000003 + (uint64_t)i, (int)words_of(p));
         classes[i] = tshi_program_draw(p, 2000003 + (uint64_t)i, (int)words_of(p));
+        lengths[i] = tshi_program_draw(p, 4000037 + (uint64_t)i, (int)time_of(p) + 1);
         places[i] = i;
     }
-    for (int i = 0; i < MOST_NUMBERS; i++) {
-        numbers[i] = (double)tshi_program_draw(p, 3000017 + (uint64_t)i, 9) / 8 - 0.5;
-        bits[i] = tshi_program_draw(p, 4000037 + (uint64_t)i, 2);
-    }
-    for (int i = 0; i < m->pieces && !r->failed; i++) make_piece(r, m, i, ids, classes, numbers, bits);
+    for (int i = 0; i < MOST_NUMBERS; i++) numbers[i] = (double)tshi_program_draw(p, 3000017 + (uint64_t)i, 9) / 8;
+    for (int i = 0; i < m->pieces && !r->failed; i++) make_piece(r, m, i, ids, classes, lengths, numbers);
     if (tshi_check_ok(r, tsh_tensor_create(m->mesh, &row, &m->positions)))
         tshi_check_ok(r, tsh_tensor_write_whole(m->positions, places));
 }
@@ -264,7 +241,10 @@ static bool make_mesh(tshi_rank *r, tshi_model *m) {
     int data = tshi_phase_data(m->phase), rest = tshi_phase_ranks(m->phase) / data;
     if (m->phase->turned) snprintf(axes, sizeof axes, "model=%d,data=%d", rest, data);
     if (!m->phase->turned) snprintf(axes, sizeof axes, "data=%d,model=%d", data, rest);
-    if (!tshi_check_ok(r, tsh_mesh_create(r->world, axes, &m->mesh))) return false;
+    const int order[] = {3, 2, 1, 0}, *ranks = order + 4 - r->size;
+    if (!tshi_check_ok(r, m->phase->reversed ? tsh_mesh_create_on(r->world, ranks, r->size, axes, &m->mesh)
+                                             : tsh_mesh_create(r->world, axes, &m->mesh)))
+        return false;
     m->data = tsh_mesh_group(m->mesh, "data");
     m->along = tsh_mesh_group(m->mesh, "model");
     return tshi_check_ok(r, tsh_tape_create(r->world, &m->tape)) &&
@@ -290,7 +270,7 @@ void tshi_model_close(tshi_model *m) {
         tsh_tensor_release(m->piece[i].ids);
         tsh_tensor_release(m->piece[i].classes);
         tsh_tensor_release(m->piece[i].numbers);
-        tsh_tensor_release(m->piece[i].zeros_and_ones);
+        tsh_tensor_release(m->piece[i].lengths);
     }
     tsh_tensor_release(m->positions);
     tsh_parameters_destroy(m->list);
@@ -303,66 +283,61 @@ void tshi_model_close(tshi_model *m) {
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-static tsh_tensor *forward_part(const tshi_model *m, int i, int piece, tsh_tensor *x) {
-    tsh_tape *tape = m->tape;
+static tsh_tensor *forward_part(const tshi_model *m, tsh_tape *tape, int i, int piece, tsh_tensor *x) {
     while (m->p->part[i].again) i--;
     const tshi_part *part = &m->p->part[i];
     const tshi_layers *layers = &m->part[i];
-    const tsh_sequences sequences = {.batch = m->piece[piece].sequences,
-                                     .positions = part->rotary ? m->positions : NULL};
+    const tsh_sequences sequences = {.batch = m->piece[piece].here,
+                                     .positions = part->rotary ? m->positions : NULL,
+                                     .lengths = part->lengths ? m->piece[piece].lengths : NULL};
     switch (part->kind) {
     case PART_LINEAR: return tsh_linear_forward(tape, layers->first, x);
     case PART_PAIR: return tsh_linear_forward(tape, layers->second, tsh_linear_forward(tape, layers->first, x));
     case PART_TRANSPOSED: return tsh_matmul(tape, x, tsh_transpose(tape, layers->leaf, 0, 1));
     case PART_GAIN: return part->causal ? tsh_mul(tape, x, layers->leaf) : tsh_sub(tape, layers->leaf, x);
     case PART_NORM: return tsh_norm_forward(tape, layers->norm, x);
-    case PART_MLP: return tsh_mlp_forward(tape, layers->mlp, x);
-    case PART_ATTENTION: return tsh_self_attention_forward(tape, layers->attention, x, &sequences);
     case PART_BLOCK: return tsh_block_forward(tape, layers->block, x, &sequences);
     default: return tsh_dropout(tape, x, 0.25);
     }
 }
 
-static tsh_tensor *forward_parts(const tshi_model *m, int piece, tsh_tensor *x) {
-    tsh_mark around = tsh_tape_mark(m->tape);
+static tsh_tensor *forward_parts(const tshi_model *m, tsh_tape *tape, int piece, tsh_tensor *x) {
+    tsh_mark around = tsh_tape_mark(tape);
     for (int i = 0; i <= m->p->more_parts && x; i++) {
-        tsh_mark start = tsh_tape_mark(m->tape);
-        tsh_tensor *y = forward_part(m, i, piece, x);
-        if (y && m->p->part[i].residual) y = tsh_add(m->tape, x, tsh_cast(m->tape, y, tsh_tensor_dtype(x)));
-        x = m->phase->recompute ? tsh_tape_recompute_since(m->tape, start, y) : y;
+        const tshi_part *part = &m->p->part[i];
+        if (part->rests && m->step % 2) continue;
+        tsh_mark start = tsh_tape_mark(tape);
+        tsh_tensor *y = forward_part(m, tape, i, piece, x);
+        if (y && part->residual) y = tsh_add(tape, x, tsh_cast(tape, y, tsh_tensor_dtype(x)));
+        x = m->phase->recompute ? tsh_tape_recompute_since(tape, start, y) : y;
     }
-    return m->phase->recompute == 2 ? tsh_tape_recompute_since(m->tape, around, x) : x;
+    return m->phase->recompute == 2 ? tsh_tape_recompute_since(tape, around, x) : x;
 }
 
-static tsh_tensor *embed(const tshi_model *m, int piece) {
-    tsh_tensor *x = tsh_embedding_forward(m->tape, m->table[0], m->piece[piece].ids);
-    if (m->p->tables) x = tsh_add(m->tape, x, tsh_embedding_forward(m->tape, m->table[1], m->piece[piece].ids));
-    return m->phase->sequence ? tsh_redistribute_along(m->tape, x, m->along, TSH_SHARD(0)) : x;
+static tsh_tensor *embed(const tshi_model *m, tsh_tape *tape, int piece) {
+    tsh_tensor *x = tsh_embedding_forward(tape, m->table[0], m->piece[piece].ids);
+    if (m->p->tables) x = tsh_add(tape, x, tsh_embedding_forward(tape, m->table[1], m->piece[piece].ids));
+    return m->phase->sequence ? tsh_redistribute_along(tape, x, m->along, TSH_SHARD(0)) : x;
 }
 
-static tsh_tensor *cross_entropy(const tshi_model *m, int piece, tsh_tensor *x) {
-    const tsh_cross_entropy_config config = {.reduction = m->p->sums ? TSH_REDUCTION_SUM : TSH_REDUCTION_MEAN,
-                                             .label_smoothing = m->p->momentum ? 0.1 : 0};
-    tsh_tensor *logits =
-        m->p->tied ? tsh_embedding_project(m->tape, m->table[0], x) : tsh_linear_forward(m->tape, m->head, x);
-    return tsh_cross_entropy(m->tape, logits, m->piece[piece].classes, &config);
-}
-
-int tshi_model_losses(const tshi_model *m, int piece, tsh_tensor **losses) {
+int tshi_model_losses(const tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses) {
     const tshi_piece *now = &m->piece[piece];
-    tsh_reduction reduction = m->p->sums ? TSH_REDUCTION_SUM : TSH_REDUCTION_MEAN;
-    double share = m->p->sums ? 0.125 : (double)now->sequences / (1 + m->p->more_batch);
+    const tshi_program *p = m->p;
+    tsh_reduction reduction = p->sums ? TSH_REDUCTION_SUM : TSH_REDUCTION_MEAN;
+    double share = (double)(p->sums ? now->sequences / now->here : now->sequences) / (p->sums ? 32 : 1 + p->more_batch);
     int count = 0;
-    tsh_tensor *x = forward_parts(m, piece, embed(m, piece));
+    tsh_tensor *x = forward_parts(m, tape, piece, embed(m, tape, piece));
     if (!x) return 0;
-    tsh_dtype dtype = tsh_tensor_dtype(x);
-    if (m->p->losses != 1) losses[count++] = cross_entropy(m, piece, x);
-    if (m->p->losses >= 1)
-        losses[count++] = tsh_mse_loss(m->tape, x, tsh_cast(m->tape, now->numbers, dtype), reduction);
-    if (m->p->losses == 3) {
-        tsh_tensor *bits = tsh_cast(m->tape, now->zeros_and_ones, dtype);
-        losses[count++] = tsh_bce_loss(m->tape, x, bits, &(tsh_bce_loss_config){.reduction = reduction});
+    tsh_tensor *numbers = p->losses ? tsh_cast(tape, now->numbers, tsh_tensor_dtype(x)) : NULL;
+    if (p->losses != 1) {
+        const tsh_cross_entropy_config config = {.reduction = reduction, .label_smoothing = p->momentum ? 0.1 : 0};
+        tsh_tensor *logits =
+            p->tied ? tsh_embedding_project(tape, m->table[0], x) : tsh_linear_forward(tape, m->head, x);
+        losses[count++] = tsh_cross_entropy(tape, logits, now->classes, &config);
     }
-    for (int i = 0; i < count; i++) losses[i] = tsh_scale(m->tape, losses[i], share);
-    return tsh_tape_status(m->tape) == TSH_OK ? count : 0;
+    if (p->losses >= 1) losses[count++] = tsh_mse_loss(tape, x, numbers, reduction);
+    if (p->losses == 3)
+        losses[count++] = tsh_bce_loss(tape, x, numbers, &(tsh_bce_loss_config){.reduction = reduction});
+    for (int i = 0; i < count; i++) losses[i] = tsh_scale(tape, losses[i], share);
+    return tsh_tape_status(tape) == TSH_OK ? count : 0;
 }

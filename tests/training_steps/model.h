@@ -11,23 +11,21 @@ enum { MOST_PIECES = 3, MOST_LOSSES = 3 };
 typedef struct tshi_layers {
     tsh_linear *first, *second;
     tsh_norm *norm;
-    tsh_mlp *mlp;
-    tsh_self_attention *attention;
     tsh_block *block;
     tsh_tensor *leaf;
 } tshi_layers;
 
 /* A micro-batch: some of the sequences. */
 typedef struct tshi_piece {
-    int64_t sequences;
-    tsh_tensor *ids, *classes, *numbers, *zeros_and_ones;
+    int64_t sequences, here; /* here: those that tensors have, which are a rank's own where losses are averaged */
+    tsh_tensor *ids, *classes, *numbers, *lengths;
 } tshi_piece;
 
 typedef struct tshi_model {
     const tshi_program *p;
     const tshi_phase *phase;
     bool exact; /* float64, whatever the program says */
-    int pieces;
+    int pieces, step;
     tsh_mesh *mesh;
     tsh_group *data, *along; /* the axes data and model */
     tsh_tape *tape;
@@ -39,13 +37,13 @@ typedef struct tshi_model {
     tshi_piece piece[MOST_PIECES];
 } tshi_model;
 
-/* Fields above `mesh` are the caller's. The parameters have the program's values where `written`. */
+/* The members above `mesh` are the caller's. The parameters have the program's values where `written`. */
 bool tshi_model_open(tshi_rank *r, tshi_model *m, bool written);
 bool tshi_model_write(tshi_rank *r, const tshi_model *m);
 void tshi_model_close(tshi_model *m);
 tsh_precision tshi_model_precision(const tshi_model *m);
 /* The losses of a piece, each with its share of the batch; returns how many, 0 on failure. */
-int tshi_model_losses(const tshi_model *m, int piece, tsh_tensor **losses);
+int tshi_model_losses(const tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses);
 /* Elements of the dtype, from whole values that are exact in all of them. The caller frees them. */
 void *tshi_model_values(const tshi_program *p, uint64_t salt, tsh_dtype dtype, int64_t count, bool ones);
 

@@ -30,14 +30,15 @@ static const char *const shards[] = {"dense", "row", "column"};
 static const char *const writes[] = {"write_whole", "fill", "scatter_whole", "write", "init"};
 static const char *const moments[] = {"before forward", "in forward", "before backward", "after backward"};
 static const char *const losses[] = {"cross entropy", "squares", "both", "both and binary"};
-static const char *const kinds[] = {
-    "linear", "column and row", "transposed parameter", "gain", "norm", "mlp", "attention", "block", "dropout"};
+static const char *const kinds[] = {"linear", "column and row", "transposed", "gain", "norm", "block", "dropout"};
+static const char *const optimizers[] = {"sgd", "adamw", "lion"};
 
 static const field program_fields[] = {
     {"a deterministic world", OF_PROGRAM(deterministic), 1, 35, NULL},
     {"precision", OF_PROGRAM(precision), PRECISIONS - 1, 50, precisions},
     {"low bits", OF_PROGRAM(low_bits), 2, 40, low_bits},
     {"float32 norms", OF_PROGRAM(float32_norms), 1, 40, NULL},
+    {"TSHARD_CHECK", OF_PROGRAM(check), 1, 20, NULL},
     {"sequences, and one more", OF_PROGRAM(more_batch), 4, 80, NULL},
     {"tokens of each, and one more", OF_PROGRAM(more_time), 2, 70, NULL},
     {"features, and two more", OF_PROGRAM(more_embed), 5, 80, NULL},
@@ -45,20 +46,24 @@ static const field program_fields[] = {
     {"tables more than one", OF_PROGRAM(tables), 1, 35, NULL},
     {"their shards", OF_PROGRAM(table_shard), 2, 70, shards},
     {"sparse gradients", OF_PROGRAM(sparse), 1, 40, NULL},
+    {"a row of padding", OF_PROGRAM(padding), 1, 25, NULL},
+    {"gradients by frequency", OF_PROGRAM(by_frequency), 1, 15, NULL},
+    {"rows of limited norm", OF_PROGRAM(max_norm), 1, 15, NULL},
     {"the first table is the head, too", OF_PROGRAM(tied), 1, 40, NULL},
     {"the head's shards", OF_PROGRAM(head_shard), 2, 70, shards},
     {"losses", OF_PROGRAM(losses), 3, 50, losses},
     {"a backward each", OF_PROGRAM(apart), 1, 40, NULL},
     {"sums, not means", OF_PROGRAM(sums), 1, 30, NULL},
-    {"adamw, not sgd", OF_PROGRAM(adamw), 1, 50, NULL},
+    {"optimizer", OF_PROGRAM(optimizer), 2, 50, optimizers},
     {"momentum", OF_PROGRAM(momentum), 1, 50, NULL},
     {"weight decay", OF_PROGRAM(decay), 1, 50, NULL},
+    {"other learning rates", OF_PROGRAM(rates), 1, 30, NULL},
     {"clipped", OF_PROGRAM(clip), 1, 40, NULL},
-    {"a loss scale", OF_PROGRAM(scaled), 1, 30, NULL},
+    {"a loss scale (2: too large)", OF_PROGRAM(scaled), 2, 30, NULL},
     {"micro-batches more than one", OF_PROGRAM(micro), 2, 40, NULL},
     {"steps in backward", OF_PROGRAM(in_backward), 1, 25, NULL},
     {"gradients are read", OF_PROGRAM(look), 1, 40, NULL},
-    {"an evaluation within each step", OF_PROGRAM(peek), 1, 25, NULL},
+    {"evaluations in each step (2: on tapes of their own)", OF_PROGRAM(peek), 2, 30, NULL},
     {"a parameter is written in step (0: none)", OF_PROGRAM(write_step), 4, 35, NULL},
     {"by", OF_PROGRAM(write_way), 4, 80, writes},
     {"its number", OF_PROGRAM(write_index), 20, 90, NULL},
@@ -73,6 +78,7 @@ static const field part_fields[] = {
     {"kind", OF_PART(kind), PART_KINDS - 1, 90, kinds},
     {"x is added", OF_PART(residual), 1, 50, NULL},
     {"the part before again", OF_PART(again), 1, 25, NULL},
+    {"it rests every other step", OF_PART(rests), 1, 15, NULL},
     {"shards", OF_PART(shard), 2, 80, shards},
     {"activation", OF_PART(activation), 4, 60, NULL},
     {"bias", OF_PART(bias), 1, 60, NULL},
@@ -82,20 +88,25 @@ static const field part_fields[] = {
     {"query heads of each, and one more", OF_PART(repeats), 1, 50, NULL},
     {"causal", OF_PART(causal), 1, 50, NULL},
     {"rotary", OF_PART(rotary), 1, 40, NULL},
+    {"lengths", OF_PART(lengths), 1, 30, NULL},
+    {"dropout", OF_PART(drops), 1, 15, NULL},
 };
 
 static const field phase_fields[] = {
     {"ranks, and one more", OF_PHASE(more_ranks), 3, 85, NULL},
     {"data axis: divisor", OF_PHASE(data), 3, 70, NULL},
     {"the axes turned", OF_PHASE(turned), 1, 30, NULL},
+    {"the ranks reversed", OF_PHASE(reversed), 1, 25, NULL},
     {"data-parallel schedule", OF_PHASE(schedule), 1, 65, NULL},
     {"level", OF_PHASE(level), 3, 70, NULL},
     {"buckets of hundreds of bytes", OF_PHASE(buckets), 3, 60, NULL},
     {"the schedule knows the model axis", OF_PHASE(model_group), 1, 50, NULL},
+    {"sums in every micro-batch", OF_PHASE(sync_each), 1, 25, NULL},
+    {"a batch of each rank's own", OF_PHASE(average), 1, 35, NULL},
     {"sequence parallel", OF_PHASE(sequence), 1, 30, NULL},
     {"recomputation", OF_PHASE(recompute), 2, 45, NULL},
     {"values written after the schedule is made", OF_PHASE(written_late), 1, 25, NULL},
-    {"the next checkpoint is saved in the background", OF_PHASE(background), 1, 40, NULL},
+    {"a checkpoint in the background after each step", OF_PHASE(background), 1, 40, NULL},
     {"steps, and one more", OF_PHASE(more_steps), 2, 80, NULL},
 };
 
@@ -148,40 +159,66 @@ int tshi_program_steps(const tshi_program *p) {
     return steps;
 }
 
-bool tshi_program_drops(const tshi_program *p) {
-    for (int i = 0; i <= p->more_parts; i++) {
-        if (p->part[i].kind == PART_DROPOUT) return true;
+static bool drops(const tshi_program *p) {
+    bool any = false;
+    for (int i = 0; i <= p->more_parts; i++)
+        any = any || p->part[i].kind == PART_DROPOUT || (p->part[i].kind == PART_BLOCK && p->part[i].drops);
+    return any;
+}
+
+bool tshi_program_keeps_pieces(const tshi_program *p) {
+    return drops(p) || p->by_frequency || p->max_norm;
+}
+
+/* Each micro-batch has as many sequences for each rank along data. */
+static bool divides(const tshi_program *p, const tshi_phase *phase) {
+    for (int i = 0; i <= p->micro; i++) {
+        int64_t length;
+        tsh_split(1 + p->more_batch, 1 + p->micro, i, NULL, &length);
+        if (length % tshi_phase_data(phase)) return false;
     }
-    return false;
+    return true;
 }
 
 static void settle_phase(const tshi_program *p, tshi_phase *phase) {
-    if (!phase->schedule) phase->level = phase->buckets = phase->model_group = phase->written_late = 0;
+    if (!phase->schedule) phase->level = phase->buckets = phase->model_group = phase->written_late = phase->average = 0;
     if (p->in_backward) phase->level = 0;
+    bool casts = p->precision == PRECISION_CASTS_BFLOAT16 || p->precision == PRECISION_CASTS_FLOAT32 ||
+                 p->precision == PRECISION_CASTS_FLOAT16;
+    if (p->max_norm && casts && phase->level == 3) phase->level = 2; /* gathered rows are casts */
+    if (p->deterministic || tshi_program_keeps_pieces(p) || !divides(p, phase)) phase->average = 0;
 }
 
-/* Numbers that contradict others become 0. */
-static void settle(tshi_program *p) {
-    bool float16 = p->precision == PRECISION_FLOAT16 || p->precision == PRECISION_CASTS_FLOAT16;
-    bool stored16 = p->precision == PRECISION_BFLOAT16 || p->precision == PRECISION_BFLOAT16_SUMS ||
-                    p->precision == PRECISION_CASTS_FLOAT32 || p->precision == PRECISION_FLOAT16;
-    if (float16) p->scaled = 1;
-    if (!stored16 || (p->low_bits == 1 && float16)) p->low_bits = 0;
+static void settle_model(tshi_program *p) {
     if (p->precision <= PRECISION_FLOAT32) p->float32_norms = 0;
-    if (p->sparse) p->adamw = p->momentum = p->decay = 0; /* the rows that a step leaves out are those of no gradient */
     if (p->losses == 0) p->apart = 0;
     if (p->losses == 1) p->tied = 0;
-    if (p->micro > p->more_batch) p->micro = p->more_batch;
-    if (p->clip || p->scaled || p->micro || p->apart || p->fail_step || (stored16 && p->low_bits == 1))
-        p->in_backward = 0;
     for (int i = 0; i <= p->more_parts; i++) {
         tshi_part *part = &p->part[i];
         if (i == 0 || part->kind != p->part[i - 1].kind) part->again = 0;
     }
+}
+
+/* Numbers that contradict others become plainer. */
+static void settle(tshi_program *p) {
+    bool float16 = p->precision == PRECISION_FLOAT16 || p->precision == PRECISION_CASTS_FLOAT16;
+    bool stored16 = p->precision == PRECISION_BFLOAT16 || p->precision == PRECISION_BFLOAT16_SUMS ||
+                    p->precision == PRECISION_CASTS_FLOAT32 || p->precision == PRECISION_FLOAT16;
+    settle_model(p);
+    if (float16 && !p->scaled) p->scaled = 1;
+    if (p->scaled == 2 && !(float16 && p->deterministic)) p->scaled = 1; /* others may find other infinities */
+    if (!stored16 || (p->low_bits == 1 && float16)) p->low_bits = 0;
+    if (p->sparse) p->optimizer = p->momentum = p->decay = 0; /* rows without a gradient wait */
+    if (p->optimizer == OPTIMIZER_LION && !p->deterministic) p->optimizer = OPTIMIZER_ADAMW; /* signs have no limit */
+    if (p->micro > p->more_batch) p->micro = p->more_batch;
+    if (p->clip || p->scaled || p->micro || p->apart || p->fail_step || (stored16 && p->low_bits == 1))
+        p->in_backward = 0;
     for (int i = 0; i <= p->more_phases; i++) settle_phase(p, &p->phase[i]);
     if (p->write_step > tshi_program_steps(p)) p->write_step = 0;
     if (p->fail_step > tshi_program_steps(p)) p->fail_step = 0;
     if (p->fail_step == p->write_step) p->write_step = 0;
+    if (p->max_norm && p->precision != PRECISION_FLOAT64)
+        p->peek = p->fail_step = 0; /* rounded rows may shrink twice */
 }
 
 /* --- generate, print, shrink -------------------------------------------------------------------------------------- */

@@ -15,9 +15,7 @@ typedef enum tshi_part_kind {
     PART_TRANSPOSED, /* times the transpose of a parameter */
     PART_GAIN,       /* times a parameter that is repeated */
     PART_NORM,
-    PART_MLP,
-    PART_ATTENTION,
-    PART_BLOCK,
+    PART_BLOCK, /* of a transformer */
     PART_DROPOUT,
     PART_KINDS
 } tshi_part_kind;
@@ -26,7 +24,8 @@ typedef enum tshi_part_kind {
 typedef struct tshi_part {
     int kind, residual;
     int again; /* the layer is that of the part before, where this is of the same kind */
-    int shard, activation, bias, wide, rms, kv_heads, repeats, causal, rotary;
+    int rests; /* every other step */
+    int shard, activation, bias, wide, rms, kv_heads, repeats, causal, rotary, lengths, drops;
 } tshi_part;
 
 typedef enum tshi_precision_kind {
@@ -43,21 +42,26 @@ typedef enum tshi_precision_kind {
 
 /* Some steps on some ranks, between two checkpoints. Nothing in it changes numbers, but for the order of additions. */
 typedef struct tshi_phase {
-    int more_ranks, data, turned; /* the axes: data, a divisor of the ranks, and model; in this order, or turned */
-    int schedule, level, buckets, model_group;
+    int more_ranks, data, turned,
+        reversed; /* the axes: data, a divisor of the ranks, and model; in this order or not */
+    int schedule, level, buckets, model_group, sync_each;
+    int average; /* each rank along data has a batch and a loss of its own */
     int sequence, recompute, written_late, background;
     int more_steps;
 } tshi_phase;
 
+enum { OPTIMIZER_SGD, OPTIMIZER_ADAMW, OPTIMIZER_LION };
+
 typedef struct tshi_program {
     uint64_t seed;
-    int deterministic, precision, low_bits, float32_norms;
+    int deterministic, precision, low_bits, float32_norms, check;
     int more_batch, more_time, more_embed, more_words;
-    int tables, table_shard, sparse, tied, head_shard, losses, apart, sums;
-    int adamw, momentum, decay, clip, scaled;
+    int tables, table_shard, sparse, padding, by_frequency, max_norm, tied, head_shard;
+    int losses, apart, sums;
+    int optimizer, momentum, decay, rates, clip, scaled;
     int micro, in_backward, look, peek;
     int write_step, write_way, write_index;
-    int fail_step, fail_moment, fail_rank; /* 0: none fails */
+    int fail_step, fail_moment, fail_rank; /* step 0: none fails */
     int more_parts, more_phases;
     tshi_part part[MOST_PARTS];
     tshi_phase phase[MOST_PHASES];
@@ -73,7 +77,8 @@ int tshi_program_steps(const tshi_program *p);
 int tshi_phase_ranks(const tshi_phase *phase);
 /* The number of ranks along the axis data. */
 int tshi_phase_data(const tshi_phase *phase);
-bool tshi_program_drops(const tshi_program *p);
+/* Its numbers depend on the micro-batches. */
+bool tshi_program_keeps_pieces(const tshi_program *p);
 /* A whole number in [0, n) of the program's; each salt has one. */
 int tshi_program_draw(const tshi_program *p, uint64_t salt, int n);
 

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_OTHERS = 32 };
+static const double RATE = 0.03125;
+
 typedef struct run {
     tshi_rank *r;
     tshi_course *c;
@@ -14,8 +17,9 @@ typedef struct run {
     tsh_data_parallel *dp;
     tsh_optimizer *optimizer;
     tsh_loss_scale scale;
-    int step; /* 1, 2, ... */
     bool failed_once;
+    int others; /* tapes on which a step was evaluated */
+    tsh_tape *other[MOST_OTHERS];
 } run;
 
 /* --- what it sees ------------------------------------------------------------------------------------------------- */
@@ -25,7 +29,7 @@ static double *add_entry(run *u, tshi_entry_kind kind, int index, const char *na
     if (!tshi_check(u->r, t->entries < MOST_ENTRIES && t->numbers + count <= MOST_NUMBERS, "the trace is full"))
         return NULL;
     tshi_entry *e = &t->entry[t->entries++];
-    *e = (tshi_entry){.kind = kind, .step = u->step, .index = index, .count = count, .at = t->numbers};
+    *e = (tshi_entry){.kind = kind, .step = u->model.step, .index = index, .count = count, .at = t->numbers};
     snprintf(e->name, sizeof e->name, "%s", name);
     t->numbers += count;
     return t->number + e->at;
@@ -66,6 +70,7 @@ static bool make_schedule(run *u) {
     const tsh_data_parallel_config config = {.bucket_bytes = (size_t)phase->buckets * 100,
                                              .first_bucket_bytes = (size_t)phase->buckets * 100,
                                              .level = (tsh_sharding_level)phase->level,
+                                             .average = phase->average,
                                              .model = phase->model_group ? u->model.along : NULL,
                                              .sequence_parallel = phase->model_group && phase->sequence};
     return !phase->schedule ||
@@ -79,12 +84,14 @@ static bool make_optimizer(run *u) {
     bool narrow = precision.storage == TSH_BFLOAT16 || precision.storage == TSH_FLOAT16;
     tsh_low_bits low_bits = narrow ? kinds[p->low_bits] : TSH_LOSE_LOW_BITS;
     double decay = p->decay ? 0.125 : 0;
-    const tsh_adamw_config adamw = {.lr = 0.0625, .eps = 0.0625, .weight_decay = decay, .low_bits = low_bits};
+    const tsh_adamw_config adamw = {.lr = RATE, .eps = 0.0625, .weight_decay = decay, .low_bits = low_bits};
+    const tsh_lion_config lion = {.lr = RATE, .weight_decay = decay, .low_bits = low_bits};
     const tsh_sgd_config sgd = {
-        .lr = 0.25, .momentum = p->momentum ? 0.5 : 0, .weight_decay = decay, .low_bits = low_bits};
-    if (!tshi_check_ok(u->r, p->adamw ? tsh_adamw_create(u->model.list, &adamw, &u->optimizer)
-                                      : tsh_sgd_create(u->model.list, &sgd, &u->optimizer)))
-        return false;
+        .lr = RATE, .momentum = p->momentum ? 0.5 : 0, .weight_decay = decay, .low_bits = low_bits};
+    tsh_status status = p->optimizer == OPTIMIZER_SGD     ? tsh_sgd_create(u->model.list, &sgd, &u->optimizer)
+                        : p->optimizer == OPTIMIZER_ADAMW ? tsh_adamw_create(u->model.list, &adamw, &u->optimizer)
+                                                          : tsh_lion_create(u->model.list, &lion, &u->optimizer);
+    if (!tshi_check_ok(u->r, status)) return false;
     for (int i = 0; i < tsh_parameters_count(u->model.list) && p->in_backward && !u->c->exact; i++) {
         tsh_tensor *t = tsh_parameters_tensor(u->model.list, i);
         bool matrix = tsh_tensor_ndim(t) == 2 && tshi_program_draw(p, 77 + (uint64_t)i, 3);
@@ -98,7 +105,7 @@ static tsh_checkpoint checkpoint_of(run *u, tsh_value *values) {
     values[1] = (tsh_value){"good steps", TSH_VALUE_INT64, &u->scale.good_steps, 0};
     return (tsh_checkpoint){.parameters = u->model.list,
                             .optimizer = u->optimizer,
-                            .step = u->step,
+                            .step = u->model.step,
                             .values = values,
                             .value_count = 2,
                             .keep = 1,
@@ -108,8 +115,7 @@ static tsh_checkpoint checkpoint_of(run *u, tsh_value *values) {
 static bool save(run *u) {
     tsh_value values[2];
     const tsh_checkpoint what = checkpoint_of(u, values);
-    return tshi_check_ok(u->r, tsh_checkpoint_save(u->c->folder, &what)) &&
-           tshi_check_ok(u->r, tsh_checkpoint_wait(u->r->world));
+    return tshi_check_ok(u->r, tsh_checkpoint_save(u->c->folder, &what));
 }
 
 static bool load(run *u) {
@@ -122,11 +128,11 @@ static bool load(run *u) {
 static bool set_up(run *u) {
     const tshi_phase *phase = u->c->phase;
     bool late = phase->written_late, resumed = u->c->first > 1;
-    u->scale = (tsh_loss_scale){.scale = 64, .interval = 2};
+    u->scale = (tsh_loss_scale){.scale = u->p->scaled == 2 ? 0x1p30 : 64, .backoff = 0.0625, .interval = 2};
     u->model = (tshi_model){.p = u->p,
                             .phase = phase,
                             .exact = u->c->exact,
-                            .pieces = u->c->exact && !tshi_program_drops(u->p) ? 1 : 1 + u->p->micro};
+                            .pieces = u->c->exact && !tshi_program_keeps_pieces(u->p) ? 1 : 1 + u->p->micro};
     return tshi_model_open(u->r, &u->model, !late && !resumed) && make_schedule(u) &&
            (!late || resumed || tshi_model_write(u->r, &u->model)) && make_optimizer(u) && (!resumed || load(u));
 }
@@ -135,7 +141,7 @@ static bool set_up(run *u) {
 
 static bool fails_here(const run *u, int piece, int moment) {
     const tshi_program *p = u->p;
-    bool here = !u->c->plain && u->step == p->fail_step && !u->failed_once && p->fail_moment == moment;
+    bool here = !u->c->plain && u->model.step == p->fail_step && !u->failed_once && p->fail_moment == moment;
     return here && u->r->rank == p->fail_rank % u->r->size && piece == tshi_program_draw(p, 99, u->model.pieces);
 }
 
@@ -148,12 +154,21 @@ static bool maybe_fail(run *u, int piece, int moment) {
     return true;
 }
 
-/* The tape has no record of it. */
-static void evaluate(run *u) {
+/* Without a record, on the step's tape or on others, which live until the end. */
+static bool evaluate(run *u) {
+    enum { AT_ONCE = 3 };
     tsh_tensor *losses[MOST_LOSSES];
-    tsh_tape_set_recording(u->model.tape, false);
-    tshi_model_losses(&u->model, 0, losses);
-    tsh_tape_set_recording(u->model.tape, true);
+    for (int i = 0; i < (u->p->peek == 2 ? AT_ONCE : 1); i++) {
+        tsh_tape *tape = u->model.tape;
+        if (u->p->peek == 2 && u->others < MOST_OTHERS) {
+            if (!tshi_check_ok(u->r, tsh_tape_create(u->r->world, &tape))) return false;
+            u->other[u->others++] = tape;
+        }
+        tsh_tape_set_recording(tape, false);
+        tshi_model_losses(&u->model, tape, 0, losses);
+        tsh_tape_set_recording(tape, true);
+    }
+    return true;
 }
 
 static bool backward(run *u, int piece, tsh_tensor **losses, int count) {
@@ -163,7 +178,9 @@ static bool backward(run *u, int piece, tsh_tensor **losses, int count) {
         tsh_tensor *loss = losses[i];
         for (; !apart && i + 1 < count; i++) loss = tsh_add(tape, loss, losses[i + 1]);
         if (u->p->scaled && !u->c->exact) loss = tsh_loss_scale_apply(tape, &u->scale, loss);
-        if (u->dp) tsh_data_parallel_set_sync(u->dp, i == count - 1 && piece == u->model.pieces - 1);
+        if (u->dp)
+            tsh_data_parallel_set_sync(u->dp,
+                                       i == count - 1 && (u->c->phase->sync_each || piece == u->model.pieces - 1));
         const tsh_backward_config config = {.retain_graph = i < count - 1};
         if (tsh_backward_with(tape, loss, &config) != TSH_OK) return false;
     }
@@ -174,12 +191,12 @@ static bool backward(run *u, int piece, tsh_tensor **losses, int count) {
 static bool one_piece(run *u, int piece, double *total) {
     tsh_tensor *losses[MOST_LOSSES];
     if (maybe_fail(u, piece, 0)) return false;
-    int count = tshi_model_losses(&u->model, piece, losses);
+    int count = tshi_model_losses(&u->model, u->model.tape, piece, losses);
     if (maybe_fail(u, piece, 1) || count == 0) return false;
     for (int i = 0; i < count; i++) tsh_tensor_retain(losses[i]);
     bool good = !maybe_fail(u, piece, 2) && backward(u, piece, losses, count) && !maybe_fail(u, piece, 3);
     for (int i = 0; i < count; i++) {
-        if (good) *total += tsh_tensor_item(losses[i]);
+        if (good && !u->c->phase->average) *total += tsh_tensor_item(losses[i]);
         tsh_tensor_release(losses[i]);
     }
     return good;
@@ -210,11 +227,13 @@ static bool write_one(run *u) {
 }
 
 static bool begin_step(run *u) {
-    tsh_world_seed(u->r->world, u->p->seed + (uint64_t)u->step);
+    double rate = u->p->rates ? RATE / (1 + u->model.step % 3) : RATE;
+    if (!tshi_check_ok(u->r, tsh_optimizer_set_lr(u->optimizer, rate))) return false;
+    tsh_world_seed(u->r->world, u->p->seed + (uint64_t)u->model.step);
     tsh_parameters_zero_grad(u->model.list);
-    if (u->p->peek && !u->c->plain) evaluate(u);
-    if (u->step == u->p->write_step && !write_one(u)) return false;
-    tsh_world_seed(u->r->world, u->p->seed * 3 + (uint64_t)u->step);
+    if (u->p->peek && !u->c->plain && !evaluate(u)) return false;
+    if (u->model.step == u->p->write_step && !write_one(u)) return false;
+    tsh_world_seed(u->r->world, u->p->seed * 3 + (uint64_t)u->model.step);
     return true;
 }
 
@@ -224,7 +243,7 @@ static bool try_step(run *u, bool may_fail, double *total) {
     if (!begin_step(u)) return false;
     for (int piece = 0; piece < u->model.pieces; piece++) {
         bool good = one_piece(u, piece, total);
-        tshi_check(u->r, good || may_fail, "step %d: %s", u->step, tsh_tape_message(u->model.tape));
+        tshi_check(u->r, good || may_fail, "step %d: %s", u->model.step, tsh_tape_message(u->model.tape));
         if (good && may_fail) good = tsh_barrier(tsh_world_group(u->r->world)) == TSH_OK;
         if (!tshi_check_ok(u->r, tsh_tape_reset(u->model.tape)) || !good) return false;
     }
@@ -238,12 +257,13 @@ static bool update(run *u) {
     tsh_parameters *list = u->model.list;
     if (p->scaled && !u->c->exact) {
         if (!tshi_check_ok(u->r, tsh_loss_scale_unscale(&u->scale, list, most, p->clip ? &norm : NULL, &finite)) ||
-            !tshi_check_ok(u->r, tsh_loss_scale_update(&u->scale, finite)) ||
-            !tshi_check(u->r, finite, "step %d: a gradient is not finite", u->step))
+            !tshi_check_ok(u->r, tsh_loss_scale_update(&u->scale, finite)))
             return false;
     } else if (p->clip && !tshi_check_ok(u->r, tsh_clip_grad_norm(list, most, &norm))) {
         return false;
     }
+    add_number(u, ENTRY_FINITE, "finite gradients", finite);
+    if (!finite) return true;
     if (p->clip) add_number(u, ENTRY_NORM, "norm", norm);
     if (p->look) add_gradients(u);
     return !u->r->failed && tshi_check_ok(u->r, tsh_optimizer_step(u->optimizer));
@@ -258,15 +278,16 @@ static bool gather(run *u) {
 
 static bool step(run *u) {
     enum { MOST_TRIES = 8 };
-    bool may_fail = !u->c->plain && u->step == u->p->fail_step, good = false;
+    bool may_fail = !u->c->plain && u->model.step == u->p->fail_step, good = false;
     double total = 0;
     if (may_fail && !gather(u)) return false;
     for (int i = 0; i < (may_fail ? MOST_TRIES : 1) && !good && !u->r->failed; i++)
         good = try_step(u, may_fail, &total);
-    if (!tshi_check(u->r, good, "step %d: it fails again and again: %s", u->step, tsh_error_message())) return false;
-    add_number(u, ENTRY_LOSS, "loss", total);
+    if (!tshi_check(u->r, good, "step %d: it fails again and again: %s", u->model.step, tsh_error_message()))
+        return false;
+    if (!u->c->phase->average) add_number(u, ENTRY_LOSS, "loss", total);
     if (!update(u)) return false;
-    if (u->p->look || u->step == tshi_program_steps(u->p)) add_parameters(u);
+    if (u->p->look || u->model.step == tshi_program_steps(u->p)) add_parameters(u);
     return !u->r->failed;
 }
 
@@ -275,11 +296,14 @@ void tshi_course_run(tshi_rank *r, void *arg) {
     run *u = calloc(1, sizeof *u);
     if (!u) abort();
     *u = (run){.r = r, .c = c, .p = c->p, .trace = &c->traces[r->rank]};
-    bool good = set_up(u);
-    for (u->step = c->first; u->step <= c->last && good; u->step++) good = step(u);
-    u->step = c->last;
-    if (good && c->last < tshi_program_steps(c->p)) good = save(u);
+    bool good = set_up(u), more = c->last < tshi_program_steps(c->p);
+    for (int i = c->first; i <= c->last && good; i++) {
+        u->model.step = i;
+        good = step(u) && (!more || (i < c->last && !c->phase->background) || save(u));
+    }
+    if (good && more) tshi_check_ok(r, tsh_checkpoint_wait(r->world));
     if (r->failed) atomic_store(&c->gone, true);
+    for (int i = 0; i < u->others; i++) tsh_tape_destroy(u->other[i]);
     tsh_optimizer_destroy(u->optimizer);
     tsh_data_parallel_destroy(u->dp);
     tshi_model_close(&u->model);
