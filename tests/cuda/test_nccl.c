@@ -530,7 +530,7 @@ Test(nccl, the_input_gradient_is_scattered_beside_the_weight_gradient) {
 
 /* --- data parallelism --------------------------------------------------------------------------------------------- */
 
-/* The gradients are summed while the host runs the optimizer and the next step. */
+/* The gradients are summed while the host runs the optimizer and the next step. The first step loads the kernels. */
 static void data_parallel(tshi_rank *r, void *arg) {
     enum { STEPS = 4 };
     (void)arg;
@@ -542,7 +542,8 @@ static void data_parallel(tshi_rank *r, void *arg) {
             tshi_check_ok(r, tsh_device_synchronize(tsh_world_device(r->world)));
             uint64_t waits = device->waits;
             if (!step(r, &s)) break;
-            tshi_check(r, device->waits == waits, "the host has waited %d times", (int)(device->waits - waits));
+            tshi_check(r, i == 0 || device->waits == waits, "the host has waited %d times",
+                       (int)(device->waits - waits));
         }
         expect_weight(r, &s, STEPS);
     }
@@ -574,6 +575,7 @@ static void data_parallel_fails(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, the_next_synchronisation_reports_a_failed_data_parallel_step) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* the peer comes after the step, which is the first */
     _Atomic bool ended = false;
     run_ranks(2, false, data_parallel_fails, &ended);
 }

@@ -94,7 +94,8 @@ Test(nccl_waits, memory_is_freed_after_a_watched_wait) {
     expect_nothing_left("a world");
 }
 
-/* A kernel that has not run before is launched behind a call whose peer is late: the launch does not wait. */
+/* A kernel that has not run before is launched behind a call whose peer comes after it: where all kernels are loaded when
+ * CUDA starts the launch does not wait. */
 static void new_kernel(tshi_rank *r, void *arg) {
     _Atomic bool *launched = arg;
     tsh_device *device = tsh_world_device(r->world);
@@ -113,7 +114,65 @@ static void new_kernel(tshi_rank *r, void *arg) {
 
 Test(nccl_waits, a_new_kernel_does_not_wait_for_a_call) {
     _Atomic bool launched = false;
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     run_ranks(2, false, new_kernel, &launched);
+}
+
+/* Rank 1 never makes the call that keeps rank 0's GPU, and fails when rank 0 is about to load a kernel. */
+static void loads(tshi_rank *r, void (*use)(tsh_device *device, tsh_tensor *x), _Atomic bool *called) {
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    if (r->rank == 1) {
+        while (!*called) nap(1000);
+        nap(20000);
+        tsh_world_fail(r->world, "enough of it");
+    } else {
+        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+        *called = true;
+        use(tsh_world_device(r->world), x);
+        tshi_check_status(r, tsh_device_synchronize(tsh_world_device(r->world)), TSH_ERR_PEER, "enough of it");
+    }
+    tsh_tensor_release(x);
+}
+
+static void add(tsh_device *device, tsh_tensor *x) {
+    device->ops->elementwise[TSH_FLOAT32].axpby(device, 3, 1, tshi_data(x), 1, tshi_data(x), tshi_data(x));
+}
+
+static void multiply(tsh_device *device, tsh_tensor *x) {
+    device->ops->product.gemm(device, TSH_FLOAT32, false, false, 1, 1, 1, 1, tshi_data(x), 1, tshi_data(x), 1, 0,
+                              tshi_data(x), 1);
+}
+
+static void loads_kernel(tshi_rank *r, void *arg) {
+    loads(r, add, arg);
+}
+
+static void loads_product(tshi_rank *r, void *arg) {
+    loads(r, multiply, arg);
+}
+
+Test(nccl_waits, kernels_are_loaded_when_the_gpu_is_at_rest) {
+    _Atomic bool called[2] = {false, false};
+    run_ranks(2, false, loads_kernel, &called[0]);
+    run_ranks(2, false, loads_product, &called[1]);
+    cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "LAZY");
+}
+
+/* What has run before does not wait again. */
+static void known_kernel(tshi_rank *r, void *arg) {
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    add(tsh_world_device(r->world), x);
+    multiply(tsh_world_device(r->world), x);
+    uint64_t waits = tshi_cuda(tsh_world_device(r->world))->waits;
+    add(tsh_world_device(r->world), x);
+    multiply(tsh_world_device(r->world), x);
+    tshi_check(r, tshi_cuda(tsh_world_device(r->world))->waits == waits, "a second launch has waited");
+    tsh_tensor_release(x);
+    (void)arg;
+}
+
+Test(nccl_waits, a_known_kernel_does_not_wait) {
+    run_ranks(2, false, known_kernel, NULL);
 }
 
 Test(nccl_waits, streams_have_queues_of_their_own) {
@@ -123,10 +182,10 @@ Test(nccl_waits, streams_have_queues_of_their_own) {
 
 Test(nccl_waits, the_environment_comes_before_what_is_wanted_of_cuda) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 1);
-    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     run_ranks(2, false, nothing, NULL);
     cr_assert_str_eq(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
-    cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "LAZY");
+    cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "EAGER");
 }
 
 /* cuDNN loads kernels when it is opened and for each plan, whatever CUDA's setting, and has no end to that while a call

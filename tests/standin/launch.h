@@ -99,6 +99,7 @@ template <typename... P, typename... A>
 inline void launch(tsh_device *device, const char *what, void (*kernel)(P...), unsigned blocks, unsigned threads,
                    A... a) {
     if (blocks == 0) return;
+    tshi_cuda_load(device, reinterpret_cast<const void *>(kernel));
     standin_launch(tshi_cuda_stream(device), what, blocks, threads, [=] { kernel(a...); });
     tshi_cuda_launched(device, what);
 }

@@ -4,6 +4,7 @@
 #include "device/cuda/kernels/kernels.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void cuda_describe(const tsh_device *device, char *text, size_t size) {
@@ -41,6 +42,7 @@ static void cuda_destroy(tsh_device *device) {
     if (cuda->compute) cudaStreamDestroy(cuda->compute);
     for (int i = 0; i < TSHI_CUDA_COMMUNICATIONS; i++)
         if (cuda->communication[i]) cudaStreamDestroy(cuda->communication[i]);
+    tshi_free(&allocator, cuda->loaded);
     tshi_free(&allocator, device);
 }
 
@@ -80,6 +82,8 @@ static tsh_status make_report(tshi_cuda_device *cuda) {
 }
 
 static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    cuda->loads_at_once = loading && strcmp(loading, "EAGER") == 0;
     tsh_status status = tshi_setting_switch(TSHI_SETTING_CUDA_MANAGED, &cuda->managed);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CUDA_CACHE, &cuda->cached);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CUDA_IPC, &cuda->ipc);

@@ -318,6 +318,8 @@ static tsh_status plan_of(tshi_cuda_device *device, const product *key, const ex
     uint32_t bucket = hash(key);
     for (*out = blas->buckets[bucket]; *out; *out = (*out)->next)
         if (memcmp(&(*out)->key, key, sizeof *key) == 0) return TSH_OK;
+    /* The library may load kernels when it is asked, and does for the first run, which follows. */
+    if (!device->loads_at_once) tshi_cuda_quiet(device, "waiting for the GPU before a matrix product is planned");
     if (blas->plans == MOST_PLANS) forget_plans(blas);
     plan *p = tshi_pool_take(&blas->structs, &device->base.allocator, sizeof *p);
     if (!p) return TSH_ERR_MEMORY;

@@ -27,13 +27,14 @@ static bool has_begun(void) {
     return active != 0;
 }
 
-/* By default streams share 8 queues of the GPU, and one that waits holds up those that share its queue; and a kernel's
- * first launch may wait for all that runs. NCCL's threads launch messages beside each other, in any order. What comes
- * too late for CUDA is not set: the environment says what CUDA has read. */
+/* By default streams share 8 queues of the GPU, and one that waits holds up those that share its queue. Kernels are
+ * loaded when they are first launched, as CUDA does by itself from 12.2 on: all of cuBLASLt's and cuDNN's would take a
+ * rank seconds and memory of the GPU. NCCL's threads launch messages beside each other, in any order. What comes too
+ * late for CUDA is not set: the environment says what CUDA has read. */
 static void prepare(void) {
     if (!has_begun()) {
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+        setenv("CUDA_MODULE_LOADING", "LAZY", 0);
     }
     setenv("NCCL_LAUNCH_RACE_FATAL", "0", 0);
 }

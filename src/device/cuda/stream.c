@@ -108,6 +108,23 @@ void tshi_cuda_quiet(tshi_cuda_device *device, const char *what) {
     device->drain(device->watcher);
 }
 
+/* Where there is no memory for the table every launch counts as the first one. */
+static bool is_loaded(tshi_cuda_device *cuda, const void *kernel) {
+    if (!cuda->loaded) cuda->loaded = tshi_calloc(&cuda->base.allocator, TSHI_CUDA_KERNELS, sizeof *cuda->loaded);
+    if (!cuda->loaded) return false;
+    size_t at = ((uintptr_t)kernel >> 4) * 0x9E3779B1u & (TSHI_CUDA_KERNELS - 1);
+    while (cuda->loaded[at] && cuda->loaded[at] != kernel) at = (at + 1) & (TSHI_CUDA_KERNELS - 1);
+    if (cuda->loaded[at]) return true;
+    cuda->loaded[at] = kernel;
+    return false;
+}
+
+void tshi_cuda_load(tsh_device *device, const void *kernel) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    if (!cuda->drain || cuda->loads_at_once || is_loaded(cuda, kernel)) return;
+    tshi_cuda_quiet(cuda, "waiting for the GPU before a kernel is loaded");
+}
+
 void tshi_cuda_launched(tsh_device *device, const char *what) {
     tshi_cuda_note(device, cudaGetLastError(), what);
     if (tshi_cuda(device)->managed) tshi_cuda_wait(device, what);

@@ -12,6 +12,7 @@ extern "C" {
 #endif
 
 #define TSHI_CUDA_COMMUNICATIONS 4
+#define TSHI_CUDA_KERNELS        4096 /* a power of two, several times the kernels that there are */
 
 typedef struct tshi_cuda_device {
     tsh_device base;
@@ -47,6 +48,8 @@ typedef struct tshi_cuda_device {
     struct tshi_cuda_sharing *sharing; /* from the first use on */
     struct tshi_cuda_blas *blas;
     struct tshi_cuda_dnn *dnn; /* or NULL */
+    bool loads_at_once;        /* CUDA_MODULE_LOADING=EAGER: every kernel is loaded when CUDA starts */
+    const void **loaded;       /* [TSHI_CUDA_KERNELS] kernels that have been launched, by hash; NULL before the first */
     struct tshi_cuda_graph *graphs;
     const int64_t *replays; /* while capturing: in device memory, how often the graph has run before; else NULL */
 } tshi_cuda_device;

@@ -97,12 +97,10 @@ static void log_choice(const tsh_world *world, int version, const char *why) {
 
 /* What the environment lacks now, CUDA had not found there either when the program made it start. */
 static void warn_of_late_start(const tsh_world *world) {
-    bool settings = tshi_variable("CUDA_DEVICE_MAX_CONNECTIONS") && tshi_variable("CUDA_MODULE_LOADING");
-    if (settings || world->size == 1) return;
+    if (tshi_variable("CUDA_DEVICE_MAX_CONNECTIONS") || world->size == 1) return;
     tshi_log(&world->log, TSH_LOG_WARNING,
-             "rank %d: CUDA had started before tsh_world_init, too early for CUDA_DEVICE_MAX_CONNECTIONS=32 and "
-             "CUDA_MODULE_LOADING=EAGER: streams share fewer queues, and a kernel's first launch may wait for calls "
-             "that a lost peer never ends; set both in the environment, or use CUDA later",
+             "rank %d: CUDA had started before tsh_world_init, too early for CUDA_DEVICE_MAX_CONNECTIONS=32: streams "
+             "share fewer queues; set it in the environment, or use CUDA later",
              world->rank);
 }
 
