@@ -61,7 +61,8 @@ typedef struct tsh_world_config {
  * TSH_ERR_PEER when a rank is lost meanwhile. */
 TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out);
 /* Leave the world. Not collective, but ranks that still wait for this one get TSH_ERR_PEER. The caller destroys the
- * groups, meshes, tensors and tapes of the world first. */
+ * groups, meshes, tensors and tapes of the world, and what holds these, first. What is still alive is named in the log,
+ * has no memory from then on and can only be released, or destroyed. */
 TSH_API void tsh_world_destroy(tsh_world *world);
 
 /* The number of this rank in the world, the number of ranks, and the number of this rank among those of its machine. */

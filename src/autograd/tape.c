@@ -16,6 +16,7 @@ tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out) {
     if (!tape) return TSH_ERR_MEMORY;
     tape->world = world;
     tape->recording = true;
+    world->live_tapes++;
     tape->generation = ++world->tape_steps;
     tape->steps = (tshi_steps){.tape = ++world->tapes, .next = world->steps};
     world->steps = &tape->steps;
@@ -72,6 +73,7 @@ void tshi_tape_forget_sink(tsh_tape *tape) {
 
 void tsh_tape_destroy(tsh_tape *tape) {
     if (!tape) return;
+    tape->world->live_tapes--;
     bool untold = tape->status == TSH_ERR_LAYOUT && tape->recoveries == tape->world->recoveries;
     if (untold) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));
     free_step(tape);
@@ -110,6 +112,7 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (!tape) return tshi_tape_missing("tape_reset");
     if (tshi_tape_is_inside(tape, "tape_reset")) return tape->status;
     tsh_world *world = tape->world;
+    if (world->ended) return tshi_fail(TSH_ERR_STATE, "tape_reset: the tape's world has been destroyed");
     tshi_signal_look(world);
     tshi_tape_check(tape, tshi_exchange_flush(world), "tape_reset");
     bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));

@@ -66,13 +66,17 @@ void tshi_group_own_mesh(tsh_group *group, const char *name) {
     group->mesh = mesh;
 }
 
+void tshi_group_close(tsh_group *group) {
+    tshi_group_forget(group, "the group has been destroyed");
+    if (group->ops->close) group->ops->close(group);
+}
+
 void tshi_group_free(tsh_group *group) {
     tsh_world *world = group->world;
-    tshi_group_forget(group, "the group has been destroyed");
+    if (!world->ended) tshi_group_close(group);
     tsh_group **link = &world->groups;
     while (*link != group) link = &(*link)->next;
     *link = group->next;
-    if (group->ops->close) group->ops->close(group);
     if (world->group == group) world->group = NULL;
     tshi_free(&world->allocator, group->ranks);
     tshi_free(&world->allocator, group->counts);

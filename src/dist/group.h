@@ -55,6 +55,8 @@ static inline bool tshi_group_symmetric(const tsh_group *group) {
  * NULL with the message set. */
 tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int *ranks, int n);
 void tshi_group_free(tsh_group *group);
+/* The group's communication ends: what is under way has failed. */
+void tshi_group_close(tsh_group *group);
 /* The owner gives the group up: frees it, at once or with the last of the meshes that use it. */
 void tshi_group_drop(tsh_group *group);
 /* The group of `ranks` on a rank that is none of them: its rank is -1, and its calls do nothing. */

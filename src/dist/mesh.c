@@ -156,6 +156,7 @@ static tsh_status mesh_open(tsh_group *group, bool own, const char *axes, tsh_me
         group->mesh = mesh; /* so that the caller cannot destroy it */
     }
     if (status == TSH_OK && world->device->record) record_mesh(mesh, world->device->record);
+    if (mesh) world->meshes++;
     if (status == TSH_OK)
         *out = mesh;
     else if (mesh)
@@ -253,6 +254,7 @@ void tsh_mesh_destroy(tsh_mesh *mesh) {
         tshi_group_drop(mesh->group);
     else if (--mesh->group->meshes == 0 && mesh->group->dropped)
         tshi_group_free(mesh->group);
+    mesh->world->meshes--;
     tshi_free(&mesh->world->allocator, mesh);
 }
 

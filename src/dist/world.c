@@ -208,6 +208,34 @@ static void tell_dropped(const tsh_world *world) {
         tshi_log(&world->log, TSH_LOG_ERROR, "a failure that the program has not looked at: %s", dropped.words);
 }
 
+/* Says what the program has not destroyed before its world; false where there is nothing. */
+static bool tell_alive(const tsh_world *world) {
+    char tensors[TSHI_LINE * 2], tapes[40] = "", meshes[40] = "";
+    if (!world->device || !world->host) return false;
+    tshi_tensors_alive(world->device, tensors, sizeof tensors);
+    if (world->live_tapes)
+        snprintf(tapes, sizeof tapes, "%s%d tape%s", tensors[0] ? ", " : "", world->live_tapes,
+                 world->live_tapes > 1 ? "s" : "");
+    if (world->meshes)
+        snprintf(meshes, sizeof meshes, "%s%d mesh%s", tensors[0] || tapes[0] ? ", " : "", world->meshes,
+                 world->meshes > 1 ? "es" : "");
+    if (!tensors[0] && !tapes[0] && !meshes[0]) return false;
+    tshi_log(&world->log, TSH_LOG_WARNING,
+             "world_destroy: rank %d still has %s%s%s: they are destroyed before their world, and can only be released "
+             "from now on",
+             world->rank, tensors, tapes, meshes);
+    return true;
+}
+
+/* The groups' communication ends, and the groups themselves where nothing can use them any more. */
+static void end_groups(tsh_world *world) {
+    if (!world->ended) {
+        while (world->groups) tshi_group_free(world->groups);
+        return;
+    }
+    for (tsh_group *g = world->groups; g; g = g->next) tshi_group_close(g);
+}
+
 void tsh_world_destroy(tsh_world *world) {
     if (!world) return;
     tell_dropped(world);
@@ -217,18 +245,23 @@ void tsh_world_destroy(tsh_world *world) {
     if (world->saving) world->saving_end(world);
     tshi_exchanges_free(world);
     tshi_trace_leave(world);
-    while (world->groups) tshi_group_free(world->groups);
+    bool alive = tell_alive(world);
+    world->ended = alive;
+    end_groups(world);
     tshi_record *record = record_end(world);
     if (data != control) data->leave(world);
     if (world->state && control->leave) control->leave(world);
     if (world->host) tshi_tensors_end(world->host);
     if (world->device) tshi_tensors_end(world->device);
-    if (world->device != world->host) tshi_device_destroy(world->device);
-    tshi_device_destroy(world->host);
+    if (!alive && world->device != world->host) tshi_device_destroy(world->device);
+    if (!alive) tshi_device_destroy(world->host);
     if (world->heap) munmap(world->heap, world->heap_bytes);
     if (world->state) control->world_close(world);
     tshi_record_destroy(record);
-    tshi_free(&allocator, world);
+    if (alive)
+        world->device->record = NULL;
+    else
+        tshi_free(&allocator, world);
 }
 
 static tshi_backend_info info_of(const tsh_world *world) {
@@ -287,6 +320,7 @@ uint64_t tshi_world_stream(tsh_world *world) {
 }
 
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step) {
+    if (world->ended) return;
     world->control->fail(world, reason, step);
 }
 

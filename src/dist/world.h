@@ -31,12 +31,14 @@ struct tsh_world {
     void *data_state;              /* its own, where it is not control */
     int rank, size, local_rank;
     double timeout;
-    bool logs_plans;     /* each change of layout goes to the log */
-    bool checked;        /* TSHARD_CHECK */
-    pthread_t thread;    /* that has created the world */
-    _Atomic bool warned; /* the warning of a call from another thread has been logged */
-    bool deterministic;  /* calls take whole tensors where parts would change bits */
-    double warn_every;   /* seconds after which a wait warns of the ranks that it waits for */
+    bool logs_plans;        /* each change of layout goes to the log */
+    bool checked;           /* TSHARD_CHECK */
+    bool ended;             /* destroyed before what belongs to it, which can only be released */
+    int meshes, live_tapes; /* that the program has and has not destroyed */
+    pthread_t thread;       /* that has created the world */
+    _Atomic bool warned;    /* the warning of a call from another thread has been logged */
+    bool deterministic;     /* calls take whole tensors where parts would change bits */
+    double warn_every;      /* seconds after which a wait warns of the ranks that it waits for */
     uint64_t seed, next_stream;
     uint64_t tape_steps; /* numbers the steps of all tapes of this world */
     uint64_t tapes;      /* made so far */

@@ -96,6 +96,8 @@ uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fing
 
 tsh_status tshi_tensor_bring(const tsh_tensor *tensor) {
     deferred *d = deferred_of(tensor);
+    if (tensor->device && tensor->device->ended)
+        return tshi_fail(TSH_ERR_STATE, "the tensor cannot be used: its world has been destroyed");
     if (d) return use(&d->lender, 0, 0);
     if (!tensor->storage || tensor->storage->data) return TSH_OK;
     return tshi_fail(TSH_ERR_STATE, "the values are a sharded parameter's: they are there in a tape's calls alone");

@@ -2,6 +2,7 @@
 #include "tensor/tensor.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Elements of this rank's part: none on a rank outside the mesh. */
@@ -33,7 +34,21 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     tensor->numel = numel;
     tensor->mesh = mesh;
     for (int a = 0; a < mesh->axes; a++) tensor->layout[a] = layout[a];
+    tensor->newer = NULL;
+    tensor->older = device->newest;
+    if (device->newest) device->newest->newer = tensor;
+    device->newest = tensor;
     return tensor;
+}
+
+/* The tensor leaves the list of those that are alive. */
+static void unlink_tensor(tsh_tensor *tensor) {
+    if (tensor->newer)
+        tensor->newer->older = tensor->older;
+    else
+        tensor->device->newest = tensor->older;
+    if (tensor->older) tensor->older->newer = tensor->newer;
+    tensor->newer = tensor->older = NULL;
 }
 
 /* Without memory. */
@@ -180,15 +195,16 @@ bool tshi_tensor_sole_owner(const tsh_tensor *tensor) {
 
 /* What has become of a tensor whose handle is free. */
 static const char *fate_of(const tsh_tensor *tensor) {
-    if (!tensor->device) return "its world has been destroyed";
+    if (!tensor->device || tensor->device->ended) return "its world has been destroyed";
     return tensor->ended ? "its step has ended, and the tape has released it (tsh_tensor_retain keeps a tensor)"
                          : "it has been released";
 }
 
 tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const char *which) {
     if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s is NULL", what, which);
-    if (tensor->storage) return TSH_OK;
-    if (tshi_tensor_is_free(tensor))
+    bool ended = tensor->device && tensor->device->ended;
+    if (tensor->storage && !ended) return TSH_OK;
+    if (tshi_tensor_is_free(tensor) || ended)
         return tshi_fail(TSH_ERR_STATE, "%s: %s cannot be used: %s", what, which, fate_of(tensor));
     return tshi_fail(TSH_ERR_STATE,
                      "%s: the memory of %s was freed by backward, or by a segment that runs again (tsh_tensor_retain "
@@ -236,6 +252,7 @@ void tshi_tensor_free(tsh_tensor *tensor) {
         return;
     }
     tsh_device *device = tensor->device;
+    unlink_tensor(tensor);
     if (tensor->gradient) tensor->gradient_free(tensor);
     storage_release(tensor->storage);
     empty(tensor);
@@ -255,14 +272,35 @@ void tsh_tensor_release(tsh_tensor *tensor) {
 /* Handles of worlds that have been destroyed, as long as the process lives, so that a leak checker finds them. */
 static _Atomic(tsh_tensor *) former;
 
+char *tshi_tensors_alive(const tsh_device *device, char *text, size_t size) {
+    enum { MOST = 3 };
+    int count = 0, listed = 0;
+    char one[160], list[TSHI_LINE * 2] = "";
+    text[0] = '\0';
+    for (const tsh_tensor *t = device->newest; t; t = t->older) {
+        count++;
+        if (!t->name || listed++ >= MOST) continue;
+        tshi_append(list, sizeof list, "%s'%s'", list[0] ? ", " : "", t->name);
+    }
+    for (const tsh_tensor *t = device->newest; t && listed < MOST; t = t->older) {
+        if (t->name || t->held == 0) continue;
+        tshi_append(list, sizeof list, "%s%s", listed++ ? ", " : "", tsh_tensor_describe(t, one, sizeof one));
+    }
+    if (count)
+        snprintf(text, size, "%d tensor%s (%s%s)", count, count > 1 ? "s" : "", list, count > MOST ? ", ..." : "");
+    return text;
+}
+
 void tshi_tensors_end(tsh_device *device) {
+    device->ended = true;
+    for (tsh_tensor *t = device->newest; t; t = t->older) {
+        if (t->storage) t->storage->data = NULL;
+    }
     tsh_tensor *t = device->checked ? device->tensors.free : NULL;
     device->tensors.free = device->checked ? NULL : device->tensors.free;
     while (t) {
         tsh_tensor *next = t->next;
-        empty(t);
-        t->references = 0;
-        t->device = NULL;
+        if (tshi_tensor_is_free(t)) t->device = NULL;
         tsh_tensor *head = atomic_load(&former);
         do t->next = head;
         while (!atomic_compare_exchange_weak(&former, &head, t));
@@ -272,6 +310,8 @@ void tshi_tensors_end(tsh_device *device) {
 
 static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *config) {
     if (!mesh || !config) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: mesh and config are required");
+    if (mesh->device && mesh->device->ended)
+        return tshi_fail(TSH_ERR_STATE, "tensor_create: the mesh's world has been destroyed");
     if (tsh_dtype_size(config->dtype) == 0) {
         return tshi_fail(TSH_ERR_DTYPE, "tensor_create: %d is no dtype", (int)config->dtype);
     }

@@ -27,9 +27,10 @@ typedef struct tshi_storage {
 
 struct tsh_tensor {
     void *next; /* in the list that the handle is in: of the device's free handles; checked, of all that were made */
-    int references;     /* 0: the handle is free; its shape and dtype are as they were */
-    int held;           /* references that are the program's: no more are released by it */
-    tsh_device *device; /* whose pool the handle is of; NULL: its world has been destroyed */
+    tsh_tensor *newer, *older; /* in the device's list of those that are alive */
+    int references;            /* 0: the handle is free; its shape and dtype are as they were */
+    int held;                  /* references that are the program's: no more are released by it */
+    tsh_device *device;        /* whose pool the handle is of; NULL: its world has been destroyed */
     tsh_dtype dtype;
     tsh_shape shape;
     int64_t numel;
@@ -134,7 +135,11 @@ tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const c
 static inline bool tshi_tensor_is_free(const tsh_tensor *tensor) {
     return tensor->references <= 0;
 }
-/* With TSHARD_CHECK=1: the world of the device's tensors ends, whose handles are never used again. */
+/* Writes how many of the device's tensors are alive into text, with some of them, parameters first; "" where none
+ * is. */
+char *tshi_tensors_alive(const tsh_device *device, char *text, size_t size);
+/* The world of the device's tensors ends: those that are alive have no memory from now on. With TSHARD_CHECK=1 their
+ * handles are never used again. */
 void tshi_tensors_end(tsh_device *device);
 
 /* The shape and the layouts, resolved, that the configuration says; TSH_ERR_* where it is none. */

@@ -3,6 +3,7 @@
 
 #include "autograd/sparse_gradient.h"
 #include "base/hash.h"
+#include "dist/world.h"
 
 #include <stdio.h>
 
@@ -283,7 +284,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
 void tsh_data_parallel_destroy(tsh_data_parallel *dp) {
     if (!dp) return;
     const tsh_allocator *allocator = tshi_data_parallel_allocator(dp);
-    bool failed = tshi_data_parallel_wait(dp) != TSH_OK;
+    bool failed = dp->mesh->world->ended || tshi_data_parallel_wait(dp) != TSH_OK;
     if (dp->tape) tshi_tape_forget_sink(dp->tape);
     for (int i = 0; i < dp->count; i++) {
         tshi_gradient *g = dp->slots[i].parameter->gradient;

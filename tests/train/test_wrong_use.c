@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a mistake is made with. */
@@ -393,6 +394,45 @@ Test(wrong_use, a_dropped_failure_is_logged_and_the_next_backward_returns_it, .t
         cr_assert_str_empty(tshi_test_run_with(&options, dropped_step, &(bool){looks}, NULL, NULL));
         cr_expect_eq(strstr(lines->text, "has not looked at: optimizer_step: ") != NULL, !looks, "%s", lines->text);
     }
+}
+
+/* --- a world that is destroyed too early ------------------------------------------------------------------------- */
+
+/* In the midst of training, as the garbage collector of another language does. */
+static void world_first(tshi_rank *r, void *level) {
+    float value;
+    double loss, norm;
+    tsh_tensor *kept = NULL;
+    tshi_language l;
+    tsh_sharding_level shared = (tsh_sharding_level) * (int *)level;
+    if (!tshi_check_ok(r, tshi_language_create_sharded(r->world, "data=2,model=1", shared, &l))) return;
+    if (!tshi_check_ok(r, tsh_tensor_create(l.mesh, &(tsh_tensor_config){.ndim = 1, .shape = {1}}, &kept))) return;
+    tshi_check_ok(r, tshi_language_gradients(&l, &loss, &norm, NULL));
+    tshi_check_ok(r, tshi_language_update(&l));
+    tshi_check(r, tsh_backward(l.tape, tshi_language_loss(&l)) == TSH_OK, "%s", tsh_tape_message(l.tape));
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+    tshi_check_status(r, tsh_tensor_read(kept, &value, 1), TSH_ERR_STATE, "its world has been destroyed");
+    tshi_check_status(r, tsh_tensor_create(l.mesh, &(tsh_tensor_config){.ndim = 0}, &(tsh_tensor *){NULL}),
+                      TSH_ERR_STATE, "world has been destroyed");
+    tshi_check_status(r, tsh_tape_reset(l.tape), TSH_ERR_STATE, "world has been destroyed");
+    tsh_tensor_release(kept);
+    tshi_language_destroy(&l);
+}
+
+static void check_world_first(int level) {
+    tshi_lines *lines = tshi_test_shared(sizeof *lines);
+    const tshi_test_options options = {.ranks = 2, .log = {tshi_keep_line, lines}};
+    cr_assert_str_empty(tshi_test_run_with(&options, world_first, &level, NULL, NULL));
+    cr_expect(strstr(lines->text, "world_destroy: rank "), "%s", lines->text);
+    cr_expect(strstr(lines->text, ".weight'"), "%s", lines->text);
+    cr_expect(strstr(lines->text, "1 tape, 1 mesh: they are destroyed before their world"), "%s", lines->text);
+}
+
+Test(wrong_use, a_world_destroyed_first_names_what_is_alive_and_releases_are_safe, .timeout = 120) {
+    for (int level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) check_world_first(level);
+    setenv("TSHARD_CHECK", "1", 1);
+    check_world_first(TSH_SHARD_PARAMETERS);
 }
 
 /* --- without a tape ----------------------------------------------------------------------------------------------- */
