@@ -34,17 +34,22 @@ static bool equal_parts(const tsh_group *group, const tshi_call *call) {
 
 /* --- the life of a call ------------------------------------------------------------------------------------------- */
 
-/* The memory that the call needs. */
-static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
+/* Room for all parts of an all_to_all whose parts are not equal. */
+static bool make_matrix(const tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     size_t p = (size_t)group->size;
+    if (!mg->matrix) mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
+    return mg->matrix != NULL;
+}
+
+/* The memory that the call needs, as far as this rank knows. */
+static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
     op->scratch = NULL;
-    if (op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && !mg->matrix) {
-        mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
-        if (!mg->matrix) return TSH_ERR_MEMORY;
-    }
-    tsh_status status = op->moves ? tshi_exchange_prepare(group) : TSH_OK;
-    return status == TSH_OK && op->moves && !tshi_exchange_is_pair(group) ? tshi_move_prepare(group) : status;
+    if (!op->regular && !make_matrix(group)) return TSH_ERR_MEMORY;
+    if (!op->moves) return TSH_OK;
+    bool pair = tshi_exchange_is_pair(group);
+    tsh_status status = pair || op->async || !tshi_move_fits(group) ? tshi_exchange_begin(group) : TSH_OK;
+    return status == TSH_OK && !pair ? tshi_move_prepare(group) : status;
 }
 
 /* Ends the call: op->outcome is what it returns, with the message of tsh_error_message(). */
@@ -96,9 +101,9 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     op->moves = moves;
     op->async = work != NULL || mpi->watched;
     op->trouble_seen = 0;
+    op->regular = equal_parts(group, call);
     if (call->failed == TSH_OK) op->call.failed = prepare(group, op);
     tshi_failure_keep(&op->outcome, op->call.failed);
-    op->regular = equal_parts(group, &op->call);
     if (text)
         tshi_post_text(&op->post, text, group->calls + 1);
     else
@@ -115,7 +120,6 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
         tshi_group_note(group, call);
     else
         group->calls++;
-    if (moves && op->call.failed == TSH_OK && tshi_exchange_is_pair(group)) tshi_exchange_begin(group);
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
@@ -123,6 +127,13 @@ static bool end_error(tsh_group *group, int error) {
     tshi_mpi_op_end(group,
                     tshi_mpi_error(group->world, tsh_collective_name(tshi_mpi_group_of(group)->op.call.op), error));
     return true;
+}
+
+/* The peers have begun: they need this rank's part. */
+static tsh_status lack_memory(tsh_world *world) {
+    static const char words[] = "no memory for a call that other ranks have begun";
+    tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words, (tshi_tape_step){0});
+    return tshi_mpi_break(world, TSH_ERR_MEMORY, words);
 }
 
 static bool advance_exchange(tsh_group *group) {
@@ -144,7 +155,11 @@ static bool move(tsh_group *group) {
     op->phase = TSHI_EXCHANGING;
     bool pair = tshi_exchange_is_pair(group);
     if (pair || op->async || !tshi_move_fits(group)) {
-        if (!pair || op->async) tshi_exchange_begin(group);
+        tsh_status status = !pair || op->async ? tshi_exchange_begin(group) : TSH_OK;
+        if (status != TSH_OK) {
+            tshi_mpi_op_end(group, lack_memory(group->world));
+            return true;
+        }
         return advance_exchange(group);
     }
     tshi_mpi_post_wait(group, NULL);
@@ -187,6 +202,10 @@ static bool count_start(tsh_group *group) {
     const tshi_call *call = &mg->op.call;
     size_t p = (size_t)group->size;
     mg->op.regular = false;
+    if (!make_matrix(group)) {
+        tshi_mpi_op_end(group, lack_memory(group->world));
+        return true;
+    }
     int64_t *rows = mg->matrix + 2 * p * (size_t)group->rank;
     memcpy(rows, call->in_counts, p * sizeof *rows);
     memcpy(rows + p, call->out_counts, p * sizeof *rows);
@@ -290,16 +309,13 @@ static bool keep_data(tsh_group *group) {
 
 void tshi_mpi_give_up(tsh_group *group) {
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    tsh_world *world = group->world;
     if (op->phase == TSHI_IDLE || tshi_entry_is_over(group)) return;
     if (op->phase == TSHI_EXCHANGING) {
         tshi_exchange_abandon(group);
         return;
     }
     keep_counts(group);
-    if (keep_data(group)) return;
-    tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, "no memory to keep a call that has failed", (tshi_tape_step){0});
-    tshi_mpi_break(world, TSH_ERR_MEMORY, "no memory to keep a call that has failed");
+    if (!keep_data(group)) lack_memory(group->world);
 }
 
 static tsh_status wait_slowly(tsh_group *group) {

@@ -122,51 +122,56 @@ bool tshi_exchange_is_pair(const tsh_group *group) {
     return group->size == 2 && tshi_mpi_group_of(group)->op.call.op != TSH_COLLECTIVE_ALL_REDUCE;
 }
 
-tsh_status tshi_exchange_prepare(tsh_group *group) {
-    tshi_mpi_group *mg = group->state;
-    const tsh_allocator *allocator = &group->world->allocator;
-    size_t peers = (size_t)group->size - 1, blocks = WAITED_WINDOW * peers, bytes = blocks * WAITED_BYTES;
-    if (!mg->block && blocks < STARTED_BLOCKS) blocks = STARTED_BLOCKS;
-    if (!mg->block && bytes < STARTED_BLOCKS * STARTED_BYTES) bytes = STARTED_BLOCKS * STARTED_BYTES;
-    if (!mg->request) mg->request = tshi_calloc(allocator, 2 * blocks, sizeof *mg->request);
-    if (!mg->terms) mg->terms = tshi_calloc(allocator, peers + 1, sizeof *mg->terms);
-    if (!mg->request || !mg->terms) return TSH_ERR_MEMORY;
-    if (mg->fold || !tshi_collectives[mg->op.call.op].reduces) return TSH_OK;
-    mg->fold = tshi_calloc(allocator, 1, bytes);
-    return mg->fold ? TSH_OK : TSH_ERR_MEMORY;
-}
-
 static int64_t blocks(const tshi_mpi_op *op, int64_t n) {
     return n / op->block + (n % op->block != 0);
 }
 
-/* A rank that exchanges nothing has one step, in which it moves its own part. */
-static int64_t count_steps(const tsh_group *group, const tshi_mpi_op *op) {
+/* The most elements that a rank exchanges with another. */
+static int64_t longest_span(const tsh_group *group, const tshi_mpi_op *op) {
     int64_t most = 0;
-    if (in_halves(group, op)) return 2 * blocks(op, part_of(group, &op->call, 0).count);
+    if (in_halves(group, op)) return part_of(group, &op->call, 0).count;
     for (int i = 0; i < group->size; i++) {
         tshi_span to = tshi_span_to(group, &op->call, i), from = tshi_span_from(group, &op->call, i);
         if (i != group->rank && to.count > most) most = to.count;
         if (i != group->rank && from.count > most) most = from.count;
     }
-    return most ? blocks(op, most) : tshi_span_to(group, &op->call, group->rank).count > 0;
+    return most;
 }
 
-void tshi_exchange_begin(tsh_group *group) {
+/* Room for so many bytes at *memory, which has *room; what is there is lost. */
+static bool reserve(const tsh_group *group, size_t bytes, void **memory, size_t *room) {
+    const tsh_allocator *allocator = &group->world->allocator;
+    if (bytes <= *room) return true;
+    tshi_free(allocator, *memory);
+    *memory = tshi_calloc(allocator, 1, bytes);
+    *room = *memory ? bytes : 0;
+    return *memory != NULL;
+}
+
+tsh_status tshi_exchange_begin(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
+    const tshi_call *call = &op->call;
+    bool reduction = tshi_collectives[call->op].reduces;
+    size_t bytes = reduction ? WAITED_BYTES : SIZE_MAX, element = tsh_dtype_size(call->dtype),
+           peers = (size_t)group->size - 1;
+    int64_t most = longest_span(group, op);
     op->step = op->done = 0;
     op->window = WAITED_WINDOW;
     op->block = tshi_mpi_of(group->world)->chunk;
-    size_t bytes = tshi_collectives[op->call.op].reduces ? WAITED_BYTES : SIZE_MAX;
     if (op->async && !mg->block) {
         bytes = STARTED_BYTES;
         if (op->window < STARTED_BLOCKS / (group->size - 1)) op->window = STARTED_BLOCKS / (group->size - 1);
     }
-    if ((size_t)op->block > bytes / tsh_dtype_size(op->call.dtype)) {
-        op->block = (int64_t)(bytes / tsh_dtype_size(op->call.dtype));
-    }
-    op->steps = count_steps(group, op);
+    if ((size_t)op->block > bytes / element) op->block = (int64_t)(bytes / element);
+    if (op->block > most && most > 0) op->block = most;
+    op->steps = most ? blocks(op, most) : tshi_span_to(group, call, group->rank).count > 0;
+    if (in_halves(group, op)) op->steps = 2 * blocks(op, most);
+    size_t in_flight = (size_t)op->window * peers;
+    bool good = reserve(group, 2 * in_flight * sizeof *mg->request, (void **)&mg->request, &mg->request_room);
+    good = good && reserve(group, (peers + 1) * sizeof *mg->terms, (void **)&mg->terms, &mg->terms_room);
+    if (reduction) good = good && reserve(group, in_flight * (size_t)op->block * element, &mg->fold, &mg->fold_room);
+    return good ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 /* A step that gathers needs this rank's block of the reduced part, and overwrites blocks that have been sent. */

@@ -165,12 +165,13 @@ typedef struct tshi_mpi_group {
     int *counts;     /* [2 * size] for MPI */
     int64_t *kept;   /* [2 * size] counts of a call that may be given up */
     int64_t *matrix; /* [2 * size * size], all_to_all with parts of its own; made when needed */
-    /* Exchanges make these three when they are needed. */
+    /* Exchanges make these three when they are needed, of so many bytes. */
     MPI_Request *request; /* of the steps under way, 2 (size - 1) each */
     const void **terms;   /* [size] what a reduction has */
-    char *fold;           /* blocks that are to be reduced */
-    tshi_detail *detail;  /* [1 + size], mine first */
-    uint32_t *sent;       /* [size] messages to each member */
+    void *fold;           /* blocks that are to be reduced */
+    size_t request_room, terms_room, fold_room;
+    tshi_detail *detail; /* [1 + size], mine first */
+    uint32_t *sent;      /* [size] messages to each member */
 } tshi_mpi_group;
 
 static inline tshi_mpi *tshi_mpi_of(const tsh_world *world) {
@@ -274,10 +275,8 @@ int tshi_move_run(tsh_group *group);
 
 /* Two ranks make mg->op as an exchange in any case. */
 bool tshi_exchange_is_pair(const tsh_group *group);
-/* Allocates the memory that mg->op may need. */
-tsh_status tshi_exchange_prepare(tsh_group *group);
-/* Sets the steps. */
-void tshi_exchange_begin(tsh_group *group);
+/* Sets the steps, and allocates what they need. */
+tsh_status tshi_exchange_begin(tsh_group *group);
 /* Moves what it can without waiting, until op->done is op->steps. Returns an MPI error code. */
 int tshi_exchange_advance(tsh_group *group);
 /* The call is given up for good: what has not come yet must not come into the caller's memory. */

@@ -208,6 +208,21 @@ static void groups_behind_a_call(tshi_rank *r, const int *ranks) {
     tsh_group_destroy(group);
 }
 
+/* A group takes memory for the way that its calls go, and for their size. */
+static void takes_little(tshi_rank *r, tsh_group *group) {
+    enum { N = 64, BLOCKS = 64 };
+    const tshi_mpi *mpi = r->world->state;
+    const tshi_mpi_group *mg = group->state;
+    tsh_work *work = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, N);
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check(r, mpi->watched || mg->fold_room == 0, "a call of MPI's own takes %zu bytes", mg->fold_room);
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+    tsh_work_release(work);
+    tshi_check(r, mg->fold_room <= BLOCKS * N * sizeof(float), "%d elements take %zu bytes", N, mg->fold_room);
+    tsh_tensor_release(x);
+}
+
 void scenario_groups(tshi_rank *r) {
     tsh_mesh *mesh = NULL, *inner = NULL;
     tsh_group *turned = NULL, *half = NULL, *nested = NULL, *many[20] = {NULL};
@@ -215,6 +230,7 @@ void scenario_groups(tshi_rank *r) {
     for (int i = 0; i < r->size; i++) ranks[i] = r->size - 1 - i;
     tshi_check_ok(r, tsh_group_create(r->world, ranks, r->size, &turned));
     tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), r->rank % 2, -r->rank, &half));
+    if (r->size > 1 && !r->failed) takes_little(r, turned);
     groups_behind_a_call(r, ranks);
     if (r->failed) return;
     tshi_check(r, tsh_group_rank(turned) == r->size - 1 - r->rank, "rank %d when turned", tsh_group_rank(turned));
