@@ -31,6 +31,7 @@ typedef struct tshi_gradient {
     tsh_tensor *moved;            /* first of the transitions made of the tensor in this step */
     tsh_tensor *next_moved;       /* next in the list that this tensor is in */
     tsh_tensor *moved_from;       /* the tensor whose list that is, or NULL */
+    uint64_t moved_version;       /* of that tensor (tshi_tensor_version), when this one was made of it */
 } tshi_gradient;
 
 /* The tensor's, made if there is none; NULL with the message set. */

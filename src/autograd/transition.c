@@ -129,6 +129,7 @@ tsh_tensor *tshi_made_before(const tsh_tape *tape, const tsh_tensor *x, tsh_dtyp
     if (!x->gradient || x->gradient->generation != tape->generation) return NULL;
     for (tsh_tensor *t = x->gradient->moved; t; t = t->gradient->next_moved) {
         bool same = t->dtype == dtype && t->mesh == mesh && tshi_layouts_equal(mesh->axes, t->layout, to);
+        same = same && t->gradient->moved_version == tshi_tensor_version(x);
         if (!same || tshi_requires_grad(t) != recorded) continue;
         if (t->storage || tshi_segment_dropped(tape, t)) return t;
     }
@@ -144,6 +145,7 @@ tsh_status tshi_remember(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *moved)
     }
     to->next_moved = from->moved;
     to->moved_from = x;
+    to->moved_version = tshi_tensor_version(x);
     to->arithmetic = from->arithmetic;
     from->moved = moved;
     return TSH_OK;

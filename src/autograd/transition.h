@@ -9,8 +9,8 @@
  * this call, and its memory may be used in place. */
 tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
                        bool consume);
-/* A tensor of these dtype, mesh and layouts that was made from x earlier in this step, or NULL; one that leads to a
- * gradient only where this call is recorded, and one that does not only where it is not. */
+/* A tensor of these dtype, mesh and layouts that was made from x earlier in this step, and since x was last written to,
+ * or NULL; one that leads to a gradient only where this call is recorded, and one that does not only where it is not. */
 tsh_tensor *tshi_made_before(const tsh_tape *tape, const tsh_tensor *x, tsh_dtype dtype, const tsh_mesh *mesh,
                              const tsh_layout *to);
 /* tshi_made_before finds `moved` for x until the step ends. */

@@ -291,6 +291,50 @@ Test(transition, made_once_a_step, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, three_copies, NULL));
 }
 
+/* All of 3 x on each rank, in the arithmetic of x: an element of it. */
+static double tripled(tshi_rank *r, tsh_tape *tape, tsh_tensor *x) {
+    tsh_tensor *y = tsh_scale(tape, tsh_gather(tape, x, tsh_world_group(r->world), 0), 3);
+    y = y ? tsh_cast(tape, y, TSH_FLOAT64) : NULL;
+    return tshi_check(r, y != NULL, "%s", tsh_tape_message(tape)) ? tshi_test_element(y, ROWS - 1) : 0;
+}
+
+/* A leaf that is written to between two calls of one step: each takes what it is then. Both lead to its gradient. */
+static void written_between(tshi_rank *r, void *arg) {
+    const tsh_dtype arithmetic = *(const tsh_dtype *)arg;
+    tsh_tape *tape = NULL;
+    double whole[ROWS];
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {ROWS}, .layout = {TSH_SHARD(0)}};
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int i = 0; i < ROWS; i++) whole[i] = 1;
+    tsh_tensor *x = tshi_test_leaf(r, tsh_world_mesh(r->world), &config, whole);
+    x->gradient->arithmetic = (uint8_t)(1 + arithmetic);
+    for (int step = 0; step < 2; step++) {
+        for (int k = 1; k <= 5; k += 4) {
+            for (int i = 0; i < ROWS; i++) whole[i] = k;
+            tshi_check_ok(r, tsh_tensor_write_whole(x, whole));
+            for (int again = 0; again < 2; again++) {
+                double got = tripled(r, tape, x);
+                tshi_check(r, got == 3 * k, "3 times %d is %g", k, got);
+            }
+        }
+        tshi_check_ok(r, tsh_tape_reset(tape));
+    }
+    tsh_tensor *first = tsh_gather(tape, x, tsh_world_group(r->world), 0);
+    tshi_check_ok(r, tsh_tensor_write_whole(x, whole));
+    tsh_tensor *second = tsh_gather(tape, x, tsh_world_group(r->world), 0);
+    tshi_check(r, first != second, "the transition was not made anew");
+    tshi_check_ok(r, tsh_backward(tape, tsh_sum(tape, tsh_add(tape, first, second), 0)));
+    for (int i = 0; i < ROWS; i++) whole[i] = 2;
+    tshi_test_same_grad(r, "the gradient", x, whole, 0);
+    tsh_tensor_release(x);
+    tsh_tape_destroy(tape);
+}
+
+Test(transition, made_anew_after_a_write, .timeout = 60) {
+    for (int i = 0; i < 2; i++)
+        cr_assert_str_empty(tshi_test_run(2, written_between, &(tsh_dtype){i ? TSH_FLOAT32 : TSH_FLOAT64}));
+}
+
 /* A dim over two axes comes apart from the last axis on; where an earlier one is asked to go, the later one is gathered
  * and split again. */
 static void two_axes(tshi_rank *r, void *arg) {
