@@ -99,7 +99,7 @@ struct tsh_data_parallel {
     size_t room_bytes[2];
 
     /* Units (units.c) have an order of use: numbers of buckets, of which `position` are passed. */
-    uint64_t step;
+    uint64_t step, recoveries; /* of the world when a unit was last used */
     bool backward;
     int position, order_room, order_length[2], *order[2];
 };

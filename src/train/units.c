@@ -230,6 +230,10 @@ static tsh_status start_next(const tsh_data_parallel *dp) {
 }
 
 void tshi_units_begin(tsh_data_parallel *dp, bool backward) {
+    uint64_t recoveries = dp->mesh->world->recoveries;
+    /* Ranks that have come to different places of a failed step remember different orders. */
+    if (dp->recoveries != recoveries) dp->order_length[0] = dp->order_length[1] = 0;
+    dp->recoveries = recoveries;
     dp->backward = backward;
     dp->position = 0;
 }

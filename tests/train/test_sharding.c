@@ -561,6 +561,26 @@ Test(sharding, a_killed_rank_is_an_error_of_its_peers, .timeout = 120) {
     }
 }
 
+/* Rank 1 fails in front of the block, which rank 0 may have reached or not. */
+static void forgets(tshi_rank *r, void *arg) {
+    kit k;
+    if (!make_kit(r, arg, &k)) return;
+    if (backward(r, &k, NULL)) tshi_check(r, k.dp->order_length[0] > 1, "no order of gathers is remembered");
+    if (r->rank == 1) tsh_reshape(k.tape, k.frozen, 1, (int64_t[]){EMBED + 1});
+    tshi_check(r, try_backward(&k) != TSH_OK, "the step has not failed");
+    tshi_check_ok(r, tsh_tape_reset(k.tape));
+    tsh_embedding_forward(k.tape, k.table, k.ids);
+    tshi_check(r, k.dp->order_length[0] == 1 && k.dp->order_length[1] == 0, "an order of before the failure is left");
+    tshi_check_ok(r, tsh_tape_reset(k.tape));
+    backward(r, &k, NULL);
+    free_kit(&k);
+}
+
+Test(sharding, gathers_ahead_forget_a_failed_step, .timeout = 120) {
+    plan p = {"data=2,model=1", TSH_FLOAT64, TSH_SHARD_PARAMETERS, .bucket_bytes = 300};
+    cr_assert_str_empty(tshi_test_run(2, forgets, &p));
+}
+
 /* --- wrong use ---------------------------------------------------------------------------------------------------- */
 
 static void late(tshi_rank *r, void *arg) {
