@@ -323,6 +323,8 @@ static tsh_status check_dropped(tsh_tape *tape) {
 
 tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
     if (!tape) return tshi_tape_missing("backward");
+    tsh_status own = tshi_owner_check(&tape->world->owner, "backward");
+    if (own != TSH_OK) return own;
     if (check_dropped(tape) != TSH_OK) return tape->status;
     tsh_device *device = tape->world->device;
     tsh_memory_purpose before = tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);

@@ -113,6 +113,8 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (tshi_tape_is_inside(tape, "tape_reset")) return tape->status;
     tsh_world *world = tape->world;
     if (world->ended) return tshi_fail(TSH_ERR_STATE, "tape_reset: the tape's world has been destroyed");
+    tsh_status own = tshi_owner_check(&world->owner, "tape_reset");
+    if (own != TSH_OK) return own;
     tshi_signal_look(world);
     tshi_tape_check(tape, tshi_exchange_flush(world), "tape_reset");
     bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));
@@ -225,7 +227,7 @@ static void check_input(tsh_tape *tape, const char *what, int i, tsh_tensor *con
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
     if (!tape) tshi_tape_missing(what);
     if (!tape || !tshi_tape_goes_on(tape) || tshi_tape_is_inside(tape, what)) return false;
-    tsh_status thread = tshi_world_check_thread(tape->world, what);
+    tsh_status thread = tshi_owner_check(&tape->world->owner, what);
     if (thread != TSH_OK) tshi_tape_fail_with(tape, thread);
     for (int i = 0; i < count && tape->status == TSH_OK; i++) {
         const tsh_tensor *t = tensors[i];

@@ -85,6 +85,8 @@ void tshi_group_free(tsh_group *group) {
 }
 
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
+    tsh_status own = tshi_owner_check(&group->world->owner, text);
+    if (own != TSH_OK) return own;
     const tsh_device *device = group->world->device;
     tshi_trace_event *event = device && device->trace ? tshi_traced_agree(group) : NULL;
     tsh_status status = group->control->ops->agree(group->control, text, failed);
@@ -161,7 +163,9 @@ tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks
     tsh_group *group = NULL;
     char *text = NULL;
     int *world_ranks = NULL;
-    tsh_status status = check_ranks(parent, what, ranks, n);
+    tsh_status status = tshi_owner_check(&world->owner, what);
+    if (status != TSH_OK) return status;
+    status = check_ranks(parent, what, ranks, n);
     if (status == TSH_OK) {
         text = list_ranks(&world->allocator, what, ranks, n);
         world_ranks = translate(parent, ranks, n);
@@ -255,6 +259,7 @@ tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **ou
 void tsh_group_destroy(tsh_group *group) {
     /* A mesh's groups and the world's go with their owner. */
     if (!group || group->mesh != &group->own_mesh || group == group->world->group) return;
+    if (tshi_owner_refuses(&group->world->owner, "group_destroy")) return;
     tshi_group_drop(group);
 }
 

@@ -144,11 +144,13 @@ static void record_mesh(const tsh_mesh *mesh, tshi_record *record) {
 /* A mesh of the group's ranks; `own`: the mesh frees the group, also on failure. */
 static tsh_status mesh_open(tsh_group *group, bool own, const char *axes, tsh_mesh **out) {
     tsh_world *world = group->world;
+    tsh_status status = tshi_owner_check(&world->owner, "mesh_create");
+    if (status != TSH_OK) return status;
     tsh_mesh *mesh = tshi_calloc(&world->allocator, 1, sizeof *mesh);
     int *ranks = tshi_calloc(&world->allocator, (size_t)group->size, sizeof *ranks);
     if (mesh) tshi_mesh_set(mesh, group);
     if (mesh && !own) group->meshes++;
-    tsh_status status = mesh_agree(group, axes, ranks ? mesh : NULL);
+    status = mesh_agree(group, axes, ranks ? mesh : NULL);
     for (int i = 0; status == TSH_OK && i < mesh->axes; i++) status = axis_create(mesh, i, ranks);
     tshi_free(&world->allocator, ranks);
     if (own && mesh) {
@@ -246,7 +248,7 @@ tsh_group *tsh_mesh_members(const tsh_mesh *mesh) {
 }
 
 void tsh_mesh_destroy(tsh_mesh *mesh) {
-    if (!mesh) return;
+    if (!mesh || tshi_owner_refuses(&mesh->world->owner, "mesh_destroy")) return;
     for (int i = 0; i < mesh->axes; i++) {
         if (mesh->axis[i].group) tshi_group_drop(mesh->axis[i].group);
     }

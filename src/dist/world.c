@@ -112,9 +112,10 @@ static tshi_record *record_end(const tsh_world *world) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-static void watch_tensors(const tsh_world *world, tsh_device *device) {
+static void watch_tensors(tsh_world *world, tsh_device *device) {
     if (!device) return;
     device->log = &world->log;
+    device->owner = &world->owner;
     device->checked = world->checked;
 }
 
@@ -130,7 +131,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     world->logs_plans = settings->logs_plans;
     world->deterministic = settings->deterministic;
     world->checked = settings->checked;
-    world->thread = pthread_self();
+    if (world->size == 1) tshi_owner_close(&world->owner); /* a forked process has a world of its own then */
     if (world->logs_plans && !world->log.fn) world->log.fn = tshi_log_print; /* without it only warnings are printed */
     world->seed = settings->seed;
     tsh_status status = control->world_open ? control->world_open(world, start, &heap) : TSH_OK;
@@ -168,6 +169,7 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
     if (!world) return TSH_ERR_MEMORY;
     world->allocator = allocator;
     log_open(world, &start->config->log, start->settings->log);
+    tshi_owner_open(&world->owner, start->settings->checked, &world->log);
     tsh_world_config logged = *start->config;
     logged.log = world->log;
     start->config = &logged;
@@ -237,7 +239,7 @@ static void end_groups(tsh_world *world) {
 }
 
 void tsh_world_destroy(tsh_world *world) {
-    if (!world) return;
+    if (!world || tshi_owner_refuses(&world->owner, "world_destroy")) return;
     tell_dropped(world);
     tsh_allocator allocator = world->allocator;
     const tshi_group_ops *control = world->control, *data = world->data;
@@ -258,6 +260,7 @@ void tsh_world_destroy(tsh_world *world) {
     if (world->heap) munmap(world->heap, world->heap_bytes);
     if (world->state) control->world_close(world);
     tshi_record_destroy(record);
+    tshi_owner_close(&world->owner);
     if (alive)
         world->device->record = NULL;
     else
@@ -308,13 +311,6 @@ void tsh_world_seed(tsh_world *world, uint64_t seed) {
     world->next_stream = 0;
 }
 
-tsh_status tshi_world_stranger(tsh_world *world, const char *what) {
-    const char *const words = "this is another thread than the one that created the world, which alone uses it";
-    if (world->checked) return tshi_fail(TSH_ERR_STATE, "%s: %s", what, words);
-    if (!atomic_exchange(&world->warned, true)) tshi_log(&world->log, TSH_LOG_WARNING, "%s: %s", what, words);
-    return TSH_OK;
-}
-
 uint64_t tshi_world_stream(tsh_world *world) {
     return world->next_stream++;
 }
@@ -325,7 +321,8 @@ void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step ste
 }
 
 void tsh_world_fail(tsh_world *world, const char *reason) {
-    if (world) tshi_world_fail_in(world, reason ? reason : "", (tshi_tape_step){0});
+    if (!world || tshi_owner_refuses(&world->owner, "world_fail")) return;
+    tshi_world_fail_in(world, reason ? reason : "", (tshi_tape_step){0});
 }
 
 bool tshi_world_troubled(tsh_world *world, tshi_tape_step step) {
@@ -379,8 +376,11 @@ static tsh_status catch_up(tsh_world *world) {
 
 tsh_status tsh_world_recover(tsh_world *world) {
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "world_recover: world is NULL");
-    tsh_status status = world->data->recover(world);
+    tsh_status status = tshi_owner_enter(&world->owner, "world_recover");
+    if (status != TSH_OK) return status;
+    status = world->data->recover(world);
     if (status == TSH_OK && world->size > 1) status = catch_up(world);
     if (status == TSH_OK) world->recoveries++;
+    tshi_owner_leave(&world->owner);
     return status;
 }

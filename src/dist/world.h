@@ -3,9 +3,9 @@
 #define TSHI_WORLD_H
 
 #include "base/clock.h"
+#include "base/owner.h"
 #include "dist/group.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 /* How far a tape is, so that ranks that recover go on with one and the same step: a part of the tape. */
@@ -35,8 +35,7 @@ struct tsh_world {
     bool checked;           /* TSHARD_CHECK */
     bool ended;             /* destroyed before what belongs to it, which can only be released */
     int meshes, live_tapes; /* that the program has and has not destroyed */
-    pthread_t thread;       /* that has created the world */
-    _Atomic bool warned;    /* the warning of a call from another thread has been logged */
+    tshi_owner owner;       /* the thread that has created the world */
     bool deterministic;     /* calls take whole tensors where parts would change bits */
     double warn_every;      /* seconds after which a wait warns of the ranks that it waits for */
     uint64_t seed, next_stream;
@@ -71,13 +70,6 @@ struct tsh_world {
 
 /* tsh_world_init, for a start whose config and settings are set; the roster too where the caller knows the ranks. */
 tsh_status tshi_world_start(tshi_start *start, tsh_world **out);
-
-/* The call `what` is made by another thread: TSH_ERR_STATE with TSHARD_CHECK, else a warning, once. */
-tsh_status tshi_world_stranger(tsh_world *world, const char *what);
-/* TSH_OK in the world's own thread. */
-static inline tsh_status tshi_world_check_thread(tsh_world *world, const char *what) {
-    return pthread_equal(pthread_self(), world->thread) ? TSH_OK : tshi_world_stranger(world, what);
-}
 
 /* Takes the next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);

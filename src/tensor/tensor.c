@@ -319,7 +319,8 @@ static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *co
         return tshi_fail(TSH_ERR_SHAPE, "tensor_create: %d dims, 0 to %d are possible", config->ndim, TSH_MAX_DIMS);
     }
     int64_t numel;
-    return tshi_dims_product(config->ndim, config->shape, &numel);
+    tsh_status status = tshi_owner_check(mesh->device->owner, "tensor_create");
+    return status == TSH_OK ? tshi_dims_product(config->ndim, config->shape, &numel) : status;
 }
 
 tsh_status tshi_tensor_resolve(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_shape *shape,
@@ -347,6 +348,7 @@ tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_clone: out is NULL");
     *out = NULL;
     tsh_status status = tshi_tensor_check(tensor, "tensor_clone", "the tensor");
+    if (status == TSH_OK) status = tshi_owner_check(tensor->mesh->device->owner, "tensor_clone");
     if (status == TSH_OK) status = tshi_tensor_bring(tensor);
     if (status == TSH_OK) status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
     if (status != TSH_OK) return status;

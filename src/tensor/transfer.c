@@ -16,6 +16,7 @@ static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, con
 
 tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count) {
     tsh_status status = check_transfer("tensor_write", tensor, from, count);
+    if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write");
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
     tshi_tensor_changes(tensor);
@@ -100,6 +101,7 @@ static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user)
 
 tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
     tsh_status status = check_boxes("tensor_write_boxes", tensor, fn != NULL);
+    if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write_boxes");
     return status == TSH_OK ? write_boxes(tensor, fn, user) : status;
 }
 
@@ -117,6 +119,7 @@ static tsh_status copy_from_whole(void *user, const tsh_box *box, void *values) 
 
 tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
     tsh_status status = check_boxes("tensor_write_whole", tensor, whole != NULL);
+    if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write_whole");
     if (status != TSH_OK) return status;
     whole_source source = {.tensor = tensor, .values = whole};
     memcpy(source.box.length, tensor->shape.global, sizeof source.box.length);
@@ -125,6 +128,7 @@ tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
 
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     tsh_status status = tshi_tensor_check(tensor, "tensor_fill", "the tensor");
+    if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_fill");
     if (status == TSH_OK) status = tshi_tensor_bring(tensor);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);

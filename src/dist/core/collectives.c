@@ -125,15 +125,17 @@ tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_st
     if (!group) return no_group(a->op);
     if (group->rank < 0) return TSH_OK;
     uint64_t start = tshi_ticks();
-    if (early == TSH_OK) early = tshi_world_check_thread(group->world, tsh_collective_name(a->op));
+    tsh_status status = tshi_owner_enter(&group->world->owner, tsh_collective_name(a->op));
+    if (status != TSH_OK) return status;
     tshi_call call = {.op = a->op, .failed = early};
     if (early == TSH_OK) tshi_check_call(group, a, &call);
     tshi_trace_event *event = NULL;
     if (group->world->device->trace) event = tshi_traced_call(group, &call, tshi_traced_number(group, &call), true);
-    tsh_status status = tshi_group_run(group, &call);
+    status = tshi_group_run(group, &call);
     if (event) tshi_trace_close(event);
     if (status == TSH_OK) tshi_group_count(group, &call, false);
     group->ticks += tshi_ticks() - start;
+    tshi_owner_leave(&group->world->owner);
     return status;
 }
 
@@ -143,11 +145,13 @@ tsh_status tshi_collective_start(tsh_group *group, const tshi_arguments *a, tsh_
     if (!group) return no_group(a->op);
     uint64_t start = tshi_ticks();
     tshi_call call = {.op = a->op};
+    tsh_status status = tshi_owner_enter(&group->world->owner, tsh_collective_name(a->op));
+    if (status != TSH_OK) return status;
     tshi_check_call(group, a, &call);
     if (!out && call.failed == TSH_OK) {
         call.failed = tshi_fail(TSH_ERR_ARGUMENT, "%s: work is NULL", tsh_collective_name(a->op));
     }
-    tsh_status status = call.failed;
+    status = call.failed;
     tsh_work *work = tshi_work_new(group, &call, a->in, a->out);
     if (!work) {
         if (status == TSH_OK) status = call.failed = TSH_ERR_MEMORY;
@@ -158,6 +162,7 @@ tsh_status tshi_collective_start(tsh_group *group, const tshi_arguments *a, tsh_
         if (status == TSH_OK) *out = work;
     }
     group->ticks += tshi_ticks() - start;
+    tshi_owner_leave(&group->world->owner);
     return status;
 }
 

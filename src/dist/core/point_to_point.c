@@ -24,7 +24,8 @@ static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor 
                           tshi_call *call) {
     *call = (tshi_call){.op = op, .root = peer};
     if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL", tsh_collective_name(op));
-    tsh_status status = tshi_check_tensor(group, op, tensor, "tensor");
+    tsh_status status = tshi_owner_check(&group->world->owner, tsh_collective_name(op));
+    if (status == TSH_OK) status = tshi_check_tensor(group, op, tensor, "tensor");
     if (status == TSH_OK) status = check_peer(group, call);
     if (status != TSH_OK) return status;
     call->dtype = tensor->dtype;
@@ -40,6 +41,7 @@ static tsh_status now(tsh_group *group, tsh_collective op, const tsh_tensor *ten
     uint64_t start = tshi_ticks();
     tshi_call call;
     tsh_status status = prepare(group, op, tensor, peer, meta, &call);
+    if (status == TSH_OK) status = tshi_owner_enter(&group->world->owner, tsh_collective_name(op));
     if (status != TSH_OK) return status;
     tsh_work work;
     /* The message of a failure is long, and is not zeroed. */
@@ -50,6 +52,7 @@ static tsh_status now(tsh_group *group, tsh_collective op, const tsh_tensor *ten
     status = tshi_work_join(&work);
     if (status == TSH_OK && sender) *sender = work.sender;
     group->ticks += tshi_ticks() - start;
+    tshi_owner_leave(&group->world->owner);
     return status;
 }
 
@@ -59,10 +62,12 @@ static tsh_status later(tsh_group *group, tsh_collective op, const tsh_tensor *t
     uint64_t start = tshi_ticks();
     tshi_call call;
     tsh_status status = prepare(group, op, tensor, peer, false, &call);
+    if (status == TSH_OK) status = tshi_owner_enter(&group->world->owner, tsh_collective_name(op));
     if (status != TSH_OK) return status;
     tsh_work *work = tshi_work_new(group, &call, tensor, NULL);
+    if (work) tshi_work_enqueue(work);
+    tshi_owner_leave(&group->world->owner);
     if (!work) return TSH_ERR_MEMORY;
-    tshi_work_enqueue(work);
     *out = work;
     group->ticks += tshi_ticks() - start;
     return TSH_OK;

@@ -324,20 +324,28 @@ void tshi_group_forget(tsh_group *group, const char *why) {
 
 tsh_status tsh_work_test(tsh_work *work, bool *done) {
     if (!work || !done) return tshi_fail(TSH_ERR_ARGUMENT, "work_test: work and done are required");
+    tsh_world *world = work->group->world;
+    tsh_status status = tshi_owner_enter(&world->owner, "work_test");
+    if (status != TSH_OK) return status;
     uint64_t start = tshi_ticks();
-    if (work->linked) tshi_world_progress(work->group->world);
+    if (work->linked) tshi_world_progress(world);
     work->group->ticks += tshi_ticks() - start;
     *done = !work->linked;
+    tshi_owner_leave(&world->owner);
     return *done ? tshi_work_finish(work) : TSH_OK;
 }
 
 /* joins: see tshi_work_join. */
 static tsh_status wait_for(tsh_work *work, bool joins) {
+    tsh_world *world = work->group->world;
+    tsh_status status = tshi_owner_enter(&world->owner, "work_wait");
+    if (status != TSH_OK) return status;
     uint64_t start = tshi_ticks();
-    tshi_trace_event *wait = work->group->world->device->trace ? tshi_traced_wait(work) : NULL;
-    tsh_status status = joins ? tshi_work_join(work) : tshi_work_finish(work);
+    tshi_trace_event *wait = world->device->trace ? tshi_traced_wait(work) : NULL;
+    status = joins ? tshi_work_join(work) : tshi_work_finish(work);
     if (wait) tshi_traced_waited(work, wait);
     work->group->ticks += tshi_ticks() - start;
+    tshi_owner_leave(&world->owner);
     return status;
 }
 
@@ -351,7 +359,7 @@ tsh_status tshi_work_wait_queued(tsh_work *work) {
 }
 
 void tsh_work_release(tsh_work *work) {
-    if (!work) return;
+    if (!work || tshi_owner_refuses(&work->group->world->owner, "work_release")) return;
     if (work->linked) tsh_work_wait(work);
     work_free(work);
 }

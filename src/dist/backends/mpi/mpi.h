@@ -203,6 +203,8 @@ tsh_status tshi_mpi_connect(const tshi_start *start);
 tsh_status tshi_mpi_start(void);
 /* MPI may be called here, which the program has started. */
 tsh_status tshi_mpi_check_thread(void);
+/* This process is a child of the one that has started MPI. */
+bool tshi_mpi_is_forked(void);
 /* Gathers the ranks of MPI_COMM_WORLD and sets rank, size and threads. Starts MPI if it is not started. */
 tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings);
 /* From now on MPI is not finalised at exit, because that could wait for ever. */

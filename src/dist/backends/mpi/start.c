@@ -23,6 +23,7 @@ typedef struct parting {
 
 /* A process has one MPI. */
 static struct {
+    pid_t id;        /* that has started MPI; one that is forked from it has no MPI */
     bool distrusted; /* a rank may never call MPI_Finalize */
     bool marked;     /* MPI_Finalize calls before_end */
     parting *partings;
@@ -152,12 +153,17 @@ void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int siz
     *notices = MPI_COMM_NULL;
 }
 
+bool tshi_mpi_is_forked(void) {
+    return getpid() != process.id;
+}
+
 /* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. Worlds that the
  * program has not destroyed end here: their peers are told. MPI_Finalize waits for all ranks, so a rank that exits with
  * an error goes without it: the launcher names the rank that has failed, not one that has noticed. */
 static void finalize(int code, void *user) {
     int finalized = 1;
     (void)user;
+    if (tshi_mpi_is_forked()) return;
     MPI_Finalized(&finalized);
     if (finalized || tshi_mpi_check_thread() != TSH_OK) return;
     bool unfinished = process.worlds != NULL;
@@ -194,6 +200,7 @@ tsh_status tshi_mpi_start(void) {
     int initialized = 0, level = 0;
     MPI_Initialized(&initialized);
     if (!initialized) {
+        process.id = getpid();
         int error = MPI_Init_thread(NULL, NULL, thread_level(), &level);
         if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Init_thread: error %d", error);
         if (on_exit(finalize, NULL) != 0)

@@ -151,7 +151,7 @@ static double end_patience;
 
 /* Runs before MPI_Finalize, for atexit runs what is registered later first. The thread ends with the process. */
 static void begin_end_watch(void) {
-    char *text = malloc(TSHI_WIREUP_TEXT);
+    char *text = tshi_mpi_is_forked() ? NULL : malloc(TSHI_WIREUP_TEXT);
     if (!text) return;
     tshi_helper_look(end_watch.stream, text);
     end_watch.since = tshi_clock();

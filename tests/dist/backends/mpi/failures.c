@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -246,6 +247,27 @@ void scenario_exits(tshi_rank *r) {
     tsh_status status = tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM);
     tshi_check(r, status == TSH_ERR_PEER && tshi_clock() - since < TSHI_SOON, "after %.1f s: %s", tshi_clock() - since,
                tsh_error_message());
+    tsh_tensor_release(x);
+}
+
+/* The last rank's child uses the world that it has inherited, and exits. */
+void scenario_forks(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
+    pid_t child = r->rank == r->size - 1 ? fork() : 1;
+    if (child == 0) {
+        tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+        exit(status == TSH_ERR_STATE && strstr(tsh_error_message(), "this process was forked") ? 0 : 1);
+    }
+    int how = 0;
+    pid_t ended = child;
+    double guard = tshi_clock() + 60;
+    while (r->rank == r->size - 1 && (ended = waitpid(child, &how, WNOHANG)) == 0 && tshi_clock() < guard) {
+        tshi_nap(0.001);
+    }
+    if (ended == 0) kill(child, SIGKILL);
+    tshi_check(r, ended == child && how == 0, "the child %s", ended == child ? "failed" : "does not end");
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 10);
     tsh_tensor_release(x);
 }
 

@@ -84,7 +84,7 @@ static const struct {
     {"ring", scenario_ring},         {"twice", scenario_twice},         {"linger", scenario_linger},
     {"hung", scenario_hung},         {"pairs", scenario_pairs},         {"blame", scenario_blame},
     {"steps", scenario_steps},       {"exchanges", scenario_exchanges}, {"exits", scenario_exits},
-    {"pipeline", scenario_pipeline},
+    {"pipeline", scenario_pipeline}, {"forks", scenario_forks},
 };
 
 /* Ends at once: MPI_Finalize would wait for a rank that does not come. */
