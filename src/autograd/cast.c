@@ -94,10 +94,10 @@ tsh_status tshi_cast_inputs(tsh_call *call) {
     return TSH_OK;
 }
 
-tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *table) {
-    if (!y || !table->gradient || !table->gradient->arithmetic) return y;
-    y = tshi_cast(tape, y, tshi_gradient_computed_in(table));
+tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x) {
+    if (!y || !x->gradient || !x->gradient->arithmetic) return y;
+    y = tshi_cast(tape, y, tshi_gradient_computed_in(x));
     tshi_gradient *g = y ? tshi_gradient_of(y) : NULL;
-    if (g) g->arithmetic = table->gradient->arithmetic;
+    if (g) g->arithmetic = x->gradient->arithmetic;
     return !y || g ? y : tshi_tape_fail_as(tape, TSH_ERR_MEMORY, "cast");
 }

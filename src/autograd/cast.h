@@ -16,8 +16,8 @@ tsh_tensor *tshi_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype);
 /* Casts the inputs of a call one of which at least has an arithmetic; the widest counts where several have one. A failure
  * may stand on the tape already. */
 tsh_status tshi_cast_inputs(tsh_call *call);
-/* y, whose rows are taken from the table as they are stored, in the arithmetic of the table, which it has from now on.
- * NULL on failure, and for a y that is NULL. */
-tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *table);
+/* y, which is made of x's elements as they are, in the arithmetic of x, which it has from now on. NULL on failure, and
+ * for a y that is NULL. */
+tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x);
 
 #endif

@@ -1,4 +1,5 @@
 /* Two inputs laid over an output of NumPy's broadcasting: dims are aligned at the end, and a size of 1 is repeated. */
+#include "autograd/cast.h"
 #include "functional/functional.h"
 
 tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim) {
@@ -6,7 +7,7 @@ tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim) {
     int more = ndim - x->shape.ndim;
     if (more <= 0) return more == 0 ? x : NULL;
     for (int d = 0; d < ndim; d++) shape[d] = d < more ? 1 : x->shape.global[d - more];
-    return tsh_reshape(tape, x, ndim, shape);
+    return tshi_cast_as(tape, tsh_reshape(tape, x, ndim, shape), x);
 }
 
 bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim) {

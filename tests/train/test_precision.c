@@ -223,6 +223,43 @@ Test(precision, a_layer_computes_what_casts_by_hand_do) {
     on_each_mesh(casts);
 }
 
+static tsh_tensor *mask_x(tsh_tape *tape, tsh_tensor *x, tsh_tensor *row) {
+    return tsh_mul(tape, tsh_masked_fill(tape, x, tsh_cast(tape, tsh_cast(tape, row, TSH_FLOAT32), TSH_UINT8), 2), row);
+}
+
+/* A parameter of fewer dims is repeated: x is cast for it as for any other. */
+static void repeats(tshi_rank *r, void *axes) {
+    static const struct {
+        const char *name;
+        tsh_tensor *(*call)(tsh_tape *tape, tsh_tensor *x, tsh_tensor *row);
+    } all[] = {{"add", tsh_add}, {"sub", tsh_sub},   {"mul", tsh_mul},
+               {"div", tsh_div}, {"bias", tsh_bias}, {"masked_fill", mask_x}};
+    const test_dtypes d = {TSH_FLOAT32, TSH_BFLOAT16, TSH_FLOAT32, TSH_ARITHMETIC_BFLOAT16};
+    float got[BATCH * IN], wanted[BATCH * IN];
+    double values[BATCH * IN];
+    model m = {0};
+    make_model(r, axes, &d, &m);
+    for (int i = 0; i < BATCH * IN; i++) values[i] = (i % 11 - 5) / 7.0;
+    tsh_tensor *x = batch_of(r, &m, TSH_FLOAT32, IN, values);
+    for (int i = 0; i < 2 * (int)(sizeof all / sizeof *all) && !r->failed; i++) {
+        tsh_tensor *in[] = {x, m.twice}, *cast[2];
+        bool swap = i % 2 && i / 2 < 4; /* the row comes first */
+        for (int k = 0; k < 2; k++) cast[k] = tsh_cast(m.tape, in[k], TSH_BFLOAT16);
+        tsh_tensor *y = all[i / 2].call(m.tape, in[swap], in[!swap]);
+        tshi_check(r, y && tsh_tensor_dtype(y) == TSH_BFLOAT16, "%s: %s", all[i / 2].name, tsh_tape_message(m.tape));
+        read_values(r, m.tape, y, got);
+        read_values(r, m.tape, all[i / 2].call(m.tape, cast[swap], cast[!swap]), wanted);
+        tshi_check(r, !memcmp(got, wanted, sizeof got), "%s differs from that of casts by hand", all[i / 2].name);
+        tshi_check_ok(r, tsh_tape_reset(m.tape));
+    }
+    tsh_tensor_release(x);
+    free_model(&m);
+}
+
+Test(precision, repeated_parameters_are_computed_with_as_any_other) {
+    on_each_mesh(repeats);
+}
+
 /* Sums of gradients over `data` are made in the schedule's buckets, and products over `model` have their own sums. */
 static void arithmetic_collectives(tshi_rank *r, void *axes) {
     const test_dtypes both[] = {{TSH_BFLOAT16, TSH_BFLOAT16, TSH_BFLOAT16, TSH_ARITHMETIC_AS_STORED},
