@@ -2,6 +2,7 @@
  * takes, values and gradients are those of one rank, whose gradients agree with central differences. In float32 and 16
  * bits they are those of float64, within the rounding of a few results. */
 #include "device/cpu/kernels/kernels.h"
+#include "functional/functional.h"
 #include "support/function_cases.h"
 #include "support/ranks.h"
 #include "tshard/train.h"

@@ -49,6 +49,13 @@ static int run_tool(const plan *p, const char *options, char *output, size_t siz
     return run(command, output, size);
 }
 
+static int run_trace_py(const plan *p, const char *options, char *output, size_t size) {
+    char command[768];
+    snprintf(command, sizeof command, "python3 " TSHARD_SOURCE_DIR "/tests/tools/trace.py " TOOL " '%s' 4 3 %s 2>&1",
+             p->folder, options);
+    return run(command, output, size);
+}
+
 /* --- a program ---------------------------------------------------------------------------------------------------- */
 
 typedef struct model {
@@ -135,18 +142,14 @@ static void train(tshi_rank *r, void *arg) {
 /* Rank 3 is late along `model`, where rank 2 waits for it; the ranks 0 and 1 wait for these along `data`. */
 Test(trace, a_slow_rank_is_named, .timeout = 120) {
     plan p = plan_of(3, -1);
-    char output[16384], command[768];
+    char output[16384];
     cr_assert_str_empty(tshi_test_run(4, train, &p));
     cr_assert_eq(run_tool(&p, "--table", output, sizeof output), 0, "%s", output);
     cr_assert(strstr(output, "4 ranks, 7 steps each (without the first)"), "%s", output);
     cr_assert(strstr(output, "Rank 3 is the one that the others wait for"), "%s", output);
     cr_assert(strstr(output, "more than the others on average for its own work between the calls"), "%s", output);
     cr_assert(strstr(output, "all_reduce (model)"), "%s", output);
-    snprintf(command, sizeof command, "python3 " TSHARD_SOURCE_DIR "/tests/tools/trace.py " TOOL " '%s' 4 3 2>&1",
-             p.folder);
-    int code = run(command, output, sizeof output);
-    cr_assert_eq(code, 0, "%s", output);
-    if (output[0]) cr_log_warn("%s", output);
+    cr_assert_eq(run_trace_py(&p, "", output, sizeof output), 0, "%s", output);
     cr_assert_eq(run_tool(&p, "--steps 3-4 --table", output, sizeof output), 0, "%s", output);
     cr_assert(strstr(output, "4 ranks, 2 steps each, median"), "%s", output);
     cr_assert(strstr(output, "Rank 3 is the one that the others wait for"), "%s", output);
@@ -160,6 +163,16 @@ Test(trace, a_slow_rank_is_named, .timeout = 120) {
         cr_assert_eq(run_tool(&p, wrong[i], output, sizeof output), 2, "%s: %s", wrong[i], output);
     }
     remove_folder(&p);
+}
+
+Test(trace, a_browser_shows_the_page, .timeout = 240) {
+    plan p = plan_of(3, -1);
+    char output[16384];
+    cr_assert_str_empty(tshi_test_run(4, train, &p));
+    int code = run_trace_py(&p, "--browser", output, sizeof output);
+    remove_folder(&p);
+    if (code == 77) cr_skip_test("there is no headless browser");
+    cr_assert_eq(code, 0, "%s", output);
 }
 
 Test(trace, the_file_of_a_killed_rank_is_read, .timeout = 120) {

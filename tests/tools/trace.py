@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """trace.py TOOL FOLDER RANKS SLOW: the JSON, the table and the page that tshard-trace makes of a trace are whole, and name
-the slow rank. The page is opened in a headless browser, where there is one."""
+the slow rank. With --browser a headless browser shows the page, and nothing else is looked at; without one: exit code 77."""
 import collections
 import html
 import json
@@ -77,10 +77,12 @@ def check_table():
 def check_page(path):
     page = open(path, encoding="utf-8").read()
     check("http://" not in page and "https://" not in page, "the page needs other files")
+
+
+def check_shown_page(path):
     browser = shutil.which("chromium-headless-shell") or shutil.which("chromium") or shutil.which("google-chrome")
     if not browser:
-        print("no browser: the page has not been looked at")
-        return
+        sys.exit(77)
     with tempfile.TemporaryDirectory() as profile:
         dom = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--dump-dom",
                               "file://" + path], capture_output=True, timeout=100, check=True).stdout.decode()
@@ -93,6 +95,9 @@ def check_page(path):
 with tempfile.TemporaryDirectory() as made:
     out, page = os.path.join(made, "trace.json"), os.path.join(made, "trace.html")
     subprocess.run([tool, folder, "--out", out, "--html", page], check=True)
+    if sys.argv[5:] == ["--browser"]:
+        check_shown_page(page)
+        sys.exit(0)
     found = json.load(open(out, encoding="utf-8"))["traceEvents"]
     check_events(found)
     check_nesting(found)
