@@ -10,15 +10,13 @@
 #endif
 #include "differential/shrink.h"
 #include "differential/team.h"
+#include "support/children.h"
 #include "support/clock.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum {
@@ -143,26 +141,9 @@ static void run_seeds(const options *o, uint64_t seed, double begin, shared *s) 
 
 /* Wait for a child; what it died of goes into the verdict. */
 static void reap(pid_t child, shared *s) {
-    int end;
-    while (waitpid(child, &end, 0) < 0 && errno == EINTR) continue;
-    if (WIFEXITED(end) && WEXITSTATUS(end) == 0) return;
-    if (s->verdict.kind == VERDICT_FAILED && WIFEXITED(end)) return;
-    if (WIFSIGNALED(end)) {
-        tshi_verdict_fail(&s->verdict, "signal %d (%s)", WTERMSIG(end),
-                          WTERMSIG(end) == SIGALRM ? "it hangs" : strsignal(WTERMSIG(end)));
-    } else {
-        tshi_verdict_fail(&s->verdict, "the process left with %d", WEXITSTATUS(end));
-    }
-}
-
-static pid_t fork_child(void) {
-    fflush(NULL);
-    pid_t parent = getpid(), child = fork();
-    if (child < 0) abort();
-    if (child > 0) return child;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    return 0;
+    char words[128];
+    tshi_test_reap(child, words, sizeof words);
+    if (*words && s->verdict.kind != VERDICT_FAILED) tshi_verdict_fail(&s->verdict, "%s", words);
 }
 
 typedef struct attempt {
@@ -176,7 +157,7 @@ static bool fails_alike(const tshi_program *p, void *user) {
     attempt *a = user;
     if (tshi_now() > a->deadline) return false;
     a->s->verdict.kind = VERDICT_SAME;
-    pid_t child = fork_child();
+    pid_t child = tshi_test_fork();
     if (child == 0) {
         int nothing = freopen("/dev/null", "w", stderr)
                           ? 0
@@ -239,7 +220,7 @@ int main(int count, char **words) {
     uint64_t seed = o.seed;
     while (failures < MOST_FAILURES) {
         s->verdict.kind = VERDICT_SAME;
-        pid_t child = fork_child();
+        pid_t child = tshi_test_fork();
         if (child == 0) {
             run_seeds(&o, seed, begin, s);
             exit(0);

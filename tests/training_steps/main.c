@@ -12,18 +12,14 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "support/children.h"
 #include "support/clock.h"
 #include "support/files.h"
 #include "training_steps/run.h"
 
-#include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { HANG_SECONDS = 90, MOST_FAILURES = 5, SHRINK_SECONDS = 60 };
@@ -136,7 +132,8 @@ static bool run_alone(const tshi_program *p, bool exact, bool loud, tshi_trace *
     return run_course(&c, 1, loud, s, exact ? "one rank in float64" : "one rank");
 }
 
-static bool judge(const tshi_program *p, const char *folder, bool loud, shared *s) {
+/* `folder`: for checkpoints, empty. */
+static bool judge_in(const char *folder, const tshi_program *p, bool loud, shared *s) {
     static tshi_trace exact, plain, traces[MOST_RANKS];
     const reference to = {&exact, &plain};
     bool needs_plain = p->deterministic || p->precision != PRECISION_FLOAT64;
@@ -164,9 +161,16 @@ static bool judge(const tshi_program *p, const char *folder, bool loud, shared *
     return true;
 }
 
+static bool judge(const tshi_program *p, bool loud, shared *s) {
+    const char *folder = tshi_test_folder(0);
+    bool good = judge_in(folder, p, loud, s);
+    tshi_test_remove(folder);
+    return good;
+}
+
 /* --- children ----------------------------------------------------------------------------------------------------- */
 
-static void run_seeds(const options *o, uint64_t seed, double begin, const char *folder, shared *s) {
+static void run_seeds(const options *o, uint64_t seed, double begin, shared *s) {
     while ((o->programs == 0 || s->programs < o->programs) && (o->seconds == 0 || tshi_now() - begin < o->seconds)) {
         tshi_program p;
         s->seed = seed++;
@@ -175,32 +179,19 @@ static void run_seeds(const options *o, uint64_t seed, double begin, const char 
         if (o->verbose) tshi_program_print(&p, stdout);
         if (o->verbose) fflush(stdout);
         s->programs++;
-        if (!judge(&p, folder, o->verbose, s)) break;
+        if (!judge(&p, o->verbose, s)) break;
     }
-}
-
-static pid_t fork_child(void) {
-    fflush(NULL);
-    pid_t parent = getpid(), child = fork();
-    if (child < 0) abort();
-    if (child > 0) return child;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    return 0;
 }
 
 /* Wait for a child; what it died of is a failure. */
 static void reap(pid_t child, shared *s) {
-    int end;
-    while (waitpid(child, &end, 0) < 0 && errno == EINTR) continue;
-    if (WIFSIGNALED(end))
-        wrong(s, "signal %d (%s)", WTERMSIG(end), WTERMSIG(end) == SIGALRM ? "it hangs" : strsignal(WTERMSIG(end)));
-    if (WIFEXITED(end) && WEXITSTATUS(end) && !s->wrong) wrong(s, "the process left with %d", WEXITSTATUS(end));
+    char words[128];
+    tshi_test_reap(child, words, sizeof words);
+    if (*words && !s->wrong) wrong(s, "%s", words);
 }
 
 typedef struct attempt {
     shared *s;
-    const char *folder;
     double deadline;
 } attempt;
 
@@ -208,20 +199,20 @@ static bool fails(const tshi_program *p, void *user) {
     attempt *a = user;
     if (tshi_now() > a->deadline) return false;
     a->s->wrong = false;
-    pid_t child = fork_child();
+    pid_t child = tshi_test_fork();
     if (child == 0) {
         alarm(HANG_SECONDS);
         if (!freopen("/dev/null", "w", stderr)) _exit(1);
-        judge(p, a->folder, false, a->s);
+        judge(p, false, a->s);
         exit(0);
     }
     reap(child, a->s);
     return a->s->wrong;
 }
 
-static void report(const options *o, const char *program, const char *folder, shared *s) {
+static void report(const options *o, const char *program, shared *s) {
     tshi_program p;
-    attempt a = {s, folder, tshi_now() + SHRINK_SECONDS};
+    attempt a = {s, tshi_now() + SHRINK_SECONDS};
     uint64_t seed = s->seed;
     tshi_program_generate(seed, o->ranks, &p);
     printf("program %llu is wrong: %s\n", (unsigned long long)seed, s->words);
@@ -273,24 +264,22 @@ static options read_options(int count, char **words) {
 int main(int count, char **words) {
     options o = read_options(count, words);
     shared *s = tshi_test_shared(sizeof *s);
-    const char *folder = tshi_test_folder(0);
     double begin = tshi_now();
     int failures = 0;
     s->wrong = true;
     for (uint64_t seed = o.seed; s->wrong && failures <= MOST_FAILURES; seed = s->seed + 1) {
         s->wrong = false;
-        pid_t child = fork_child();
+        pid_t child = tshi_test_fork();
         if (child == 0) {
-            run_seeds(&o, seed, begin, folder, s);
+            run_seeds(&o, seed, begin, s);
             exit(0);
         }
         reap(child, s);
         if (!s->wrong) break;
         failures++;
-        report(&o, words[0], folder, s);
+        report(&o, words[0], s);
         s->wrong = true;
     }
-    tshi_test_remove(folder);
     printf("%lld programs, %lld numbers compared, %d wrong\n", (long long)s->programs, (long long)s->numbers, failures);
     return failures > 0;
 }
