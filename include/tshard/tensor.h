@@ -20,7 +20,7 @@ typedef struct tsh_tensor tsh_tensor;
 /* Element type, GLOBAL shape, and a layout for each axis of the mesh (REPLICATED where left out). */
 typedef struct tsh_tensor_config {
     tsh_dtype dtype;
-    int ndim; /* 0 to TSH_MAX_DIMS */
+    int ndim; /* 0 (a scalar: shape is {0} then) to TSH_MAX_DIMS */
     int64_t shape[TSH_MAX_DIMS];
     tsh_layout layout[TSH_MAX_AXES];
 } tsh_tensor_config;

@@ -318,6 +318,10 @@ static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *co
     if (config->ndim < 0 || config->ndim > TSH_MAX_DIMS) {
         return tshi_fail(TSH_ERR_SHAPE, "tensor_create: %d dims, 0 to %d are possible", config->ndim, TSH_MAX_DIMS);
     }
+    if (config->ndim == 0 && config->shape[0] != 0) {
+        return tshi_fail(TSH_ERR_SHAPE, "tensor_create: ndim is 0, that of a scalar, and shape[0] is %lld: set ndim",
+                         (long long)config->shape[0]);
+    }
     int64_t numel;
     tsh_status status = tshi_owner_check(mesh->device->owner, "tensor_create");
     return status == TSH_OK ? tshi_dims_product(config->ndim, config->shape, &numel) : status;

@@ -67,6 +67,12 @@ Test(tensor, empty_slices_and_scalars_are_tensors) {
     tsh_tensor_release(scalar);
 }
 
+Test(tensor, a_shape_wants_its_number_of_dims) {
+    tsh_tensor *t;
+    cr_expect_eq(tsh_tensor_create(&mesh_view.mesh, &(tsh_tensor_config){.shape = {6, 8}}, &t), TSH_ERR_SHAPE);
+    expect_words("ndim is 0");
+}
+
 /* Neither a term of a sum nor a slice is the value of the tensor. */
 Test(tensor, has_an_item_where_a_rank_holds_it_all) {
     const tsh_layout partial[] = {TSH_PARTIAL, TSH_REPLICATED}, first[] = {TSH_SHARD(0), TSH_REPLICATED};

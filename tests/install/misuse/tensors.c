@@ -16,6 +16,10 @@ static void many_dims(job *j) {
     create(j, &(tsh_tensor_config){.ndim = 99});
 }
 
+static void no_ndim(job *j) {
+    create(j, &(tsh_tensor_config){.shape = {6, 8}});
+}
+
 static void huge(job *j) {
     create(j, &(tsh_tensor_config){.ndim = 2, .shape = {INT64_MAX / 2, 8}});
 }
@@ -54,6 +58,7 @@ static void grad_of_integers(job *j) {
 const misuse tensor_rows[] = {
     {"negative_dim", BOTH, "", "dim 0 is negative: -3", negative_dim, false},
     {"many_dims", BOTH, "", "tensor_create: 99 dims, 0 to", many_dims, false},
+    {"no_ndim", BOTH, "", "tensor_create: ndim is 0, that of a scalar, and shape[0] is 6", no_ndim, false},
     {"huge_tensor", BOTH, "", "TSH_ERR_OVERFLOW", huge, false},
     {"more_than_memory", BOTH, "TSHARD_HEAP=64M", "TSH_ERR_MEMORY", more_than_memory, false},
     {"no_dtype", BOTH, "", "tensor_create: 55 is no dtype", no_dtype, false},
