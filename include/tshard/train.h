@@ -96,8 +96,8 @@ TSH_API tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
 /* One step with the present gradients. Not collective, but for a tsh_data_parallel with a level, over its group; waits
  * for the sums of a tsh_data_parallel that has any of the parameters. When these fail or have not been started, the
- * step fails and changes nothing. A step without any gradient is warned of in the log, once, and so is the second step
- * in sequence with a learning rate of 0. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule
+ * step fails and changes nothing. A step without any gradient is warned of in the log, once, and so are the second step
+ * in sequence with a learning rate of 0, one above 1e6, and parameters with gradients that no optimizer has. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule
  * with a level. */
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* From now on a backward steps this parameter [rows, cols] itself where it is the weight of one linear layer or

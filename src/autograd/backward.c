@@ -5,6 +5,8 @@
 #include "device/record.h"
 #include "device/trace.h"
 
+#include <math.h>
+
 /* --- one call ----------------------------------------------------------------------------------------------------- */
 
 /* Moves the gradient of an intermediate tensor to the sum over the step's backwards: the next one starts it anew. */
@@ -106,6 +108,19 @@ static tsh_status run_backward(tsh_tape *tape, tsh_call *node) {
     return status;
 }
 
+/* The gradient of input i is complete, and no optimizer will use it, though optimizers make steps here. */
+static void warn_of_unstepped(const tsh_tape *tape, const tsh_call *node, int i) {
+    char text[160];
+    const tsh_tensor *p = node->in[i];
+    tape->world->told_unstepped = true;
+    tshi_log(
+        &tape->world->log, TSH_LOG_WARNING,
+        "backward: %s%s%s%s, an input of %s, has a gradient and is a parameter of no optimizer: is its layer in no "
+        "list, or in one that was registered after the optimizer was created?",
+        p->name ? "'" : "", p->name ? p->name : "", p->name ? "', " : "", tsh_tensor_describe(p, text, sizeof text),
+        node->op->name);
+}
+
 /* The call adds to no gradient any more, in this backward: those that it was the last to add to are complete. */
 static tsh_status pass(tsh_tape *tape, int index) {
     const tsh_call *node = &tape->nodes[index];
@@ -117,6 +132,8 @@ static tsh_status pass(tsh_tape *tape, int index) {
             status = start_early(tape, node->in[i]);
         else if (!node->in[i]->computed && g->sink && g->sink == tape->sink)
             g->sink->ops->complete(g->sink, g->slot);
+        if (g->parameter && !g->stepped && tape->world->optimizes && !tape->world->told_unstepped)
+            warn_of_unstepped(tape, node, i);
     }
     return status == TSH_OK && tape->sink ? advance_sink(tape) : status;
 }
@@ -310,6 +327,17 @@ static void warn_of_endless_step(tsh_tape *tape) {
              tape->owned_count, times);
 }
 
+/* On a GPU looking at the loss is waiting for it. */
+static void warn_of_nan(tsh_tape *tape, const tsh_tensor *loss) {
+    const tsh_device *device = loss->mesh->device;
+    bool looks = device->ops->kind == TSH_CPU || tape->world->checked;
+    if (tape->told_nan || !looks || loss->numel != 1 || !tshi_data(loss) || !isnan(tshi_tensor_element(loss))) return;
+    char text[160];
+    tape->told_nan = true;
+    tshi_log(&tape->world->log, TSH_LOG_WARNING, "backward: the loss, %s, is NaN, and so will be the gradients",
+             tsh_tensor_describe(loss, text, sizeof text));
+}
+
 /* A step that has failed, and whose status the program has not looked at, would leave the parameters as they are for
  * ever. */
 static tsh_status check_dropped(tsh_tape *tape) {
@@ -332,6 +360,7 @@ tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backwar
     bool traced = tshi_is_noted(device) && note_backward(device);
     warn_of_endless_step(tape);
     tsh_status status = backward_from(tape, loss, config);
+    if (status == TSH_OK) warn_of_nan(tape, loss);
     if (traced && device->trace) tshi_trace_range_end(device->trace);
     device->place.backward = false;
     device->purpose = before;

@@ -16,6 +16,8 @@ typedef struct tshi_gradient {
     bool retained;      /* of an intermediate tensor: kept past backward */
     bool stale;         /* `value` is memory to reuse, its elements are not to be read */
     bool wide;          /* of a leaf, and of transitions made of it: `value` is of the dtype of sums, tshi_dtype_sum */
+    bool parameter;     /* of a leaf: a layer has it, or a list */
+    bool stepped;       /* of a leaf: an optimizer has it */
     uint8_t arithmetic; /* 1 + the dtype that functions compute in which take the tensor; 0: its own */
     tsh_tensor *value;
     tsh_tensor *kept; /* with `retained`: the sum over the backwards of this step, each of which starts `value` anew */

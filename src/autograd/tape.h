@@ -35,6 +35,7 @@ struct tsh_tape {
     int owned_count, owned_capacity;
     int usual_count; /* what owned_count was in the first backward */
     bool warned;     /* the warning that steps do not end has been logged */
+    bool told_nan;   /* so has that of a loss that is NaN */
 };
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */

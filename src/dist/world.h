@@ -31,6 +31,8 @@ struct tsh_world {
     void *data_state;              /* its own, where it is not control */
     int rank, size, local_rank;
     double timeout;
+    bool optimizes;         /* an optimizer has made a step */
+    bool told_unstepped;    /* the warning of a parameter that no optimizer has has been logged */
     bool logs_plans;        /* each change of layout goes to the log */
     bool checked;           /* TSHARD_CHECK */
     bool ended;             /* destroyed before what belongs to it, which can only be released */

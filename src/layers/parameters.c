@@ -55,6 +55,7 @@ static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
                                   sizeof *list->items);
     if (status != TSH_OK) return status;
     list->items[list->count++] = (tshi_parameter){name, tsh_tensor_retain(tensor)};
+    if (tensor->gradient) tensor->gradient->parameter = true;
     if (!tensor->name) tensor->name = name;
     return TSH_OK;
 }
@@ -107,6 +108,7 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
     tsh_status status = tshi_tensor_defer(mesh, &config, out);
     if (status == TSH_OK) status = tsh_tensor_init(*out, init->kind == TSH_INIT_DEFAULT ? fallback : init);
     if (status == TSH_OK) status = tsh_tensor_require_grad(*out);
+    if (status == TSH_OK) (*out)->gradient->parameter = true;
     if (status == TSH_OK) return TSH_OK;
     tsh_tensor_release(*out);
     *out = NULL;

@@ -36,6 +36,49 @@ static bool spans_world(const tsh_parameters *list) {
     return spans;
 }
 
+/* What lists of one model have in common. */
+typedef struct list_summary {
+    uint64_t count, seed, streams; /* streams of random numbers, of which each layer's parameter draws one */
+} list_summary;
+
+/* What is drawn from now on differs between ranks: parameters that they have in common, dropout. */
+static void warn_of_streams(const tsh_world *world, uint64_t ours, int rank, uint64_t theirs) {
+    tshi_log(
+        &world->log, TSH_LOG_WARNING,
+        "optimizer: rank 0 has drawn %llu tensors of random numbers, rank %d %llu: a layer, or a random tensor, is "
+        "created on some ranks only",
+        (unsigned long long)ours, rank, (unsigned long long)theirs);
+}
+
+/* Ranks whose lists differ in length get the first parameter that one of them lacks. */
+static tsh_status compare_summaries(const tsh_parameters *list) {
+    const tsh_world *world = list->world;
+    tsh_group *group = tsh_world_group(list->world);
+    const list_summary mine = {(uint64_t)list->count, world->seed, world->next_stream};
+    char text[TSHI_LINE + 160], shape[TSHI_LINE] = "";
+    tsh_status status = TSH_OK;
+    uint64_t most = 0, least = UINT64_MAX;
+    int other = 0;
+    list_summary *all = tshi_group_gather(group, "optimizer: parameters", &mine, sizeof mine, &status);
+    for (int i = 0; all && i < world->size; i++) {
+        if (all[i].streams != all[0].streams && world->rank == 0 && !other++)
+            warn_of_streams(world, all[0].streams, i, all[i].streams);
+        most = all[i].count > most ? all[i].count : most;
+        least = all[i].count < least ? all[i].count : least;
+    }
+    world->host->ops->memory.release(world->host, all);
+    for (uint64_t i = 0; i < most && most > least && least > 0 && status == TSH_OK; i++) {
+        const tshi_parameter *p = i < mine.count ? &list->items[i] : NULL;
+        if (p) tshi_tensor_describe_whole(p->tensor, shape, sizeof shape);
+        snprintf(text, sizeof text, "optimizer: parameter %d is %.100s%s%s", (int)i, p ? p->name : "missing",
+                 p ? ", " : "", p ? shape : "");
+        status = tshi_group_agree(group, text, status);
+    }
+    snprintf(text, sizeof text, "optimizer of %d parameters, of seed %llu", list->count,
+             (unsigned long long)world->seed);
+    return status == TSH_OK ? tshi_group_agree(group, text, status) : status;
+}
+
 tsh_status tshi_compare_lists(const tsh_parameters *list) {
     const tsh_world *world = list->world;
     tsh_status status = TSH_OK;
@@ -43,7 +86,7 @@ tsh_status tshi_compare_lists(const tsh_parameters *list) {
     if (!world->checked) return TSH_OK;
     int used = snprintf(text, sizeof text, "optimizer of %d parameters, of seed %llu", list->count,
                         (unsigned long long)world->seed);
-    if (world->size > 1 && spans_world(list)) status = tshi_group_agree(tsh_world_group(list->world), text, TSH_OK);
+    if (world->size > 1 && spans_world(list)) status = compare_summaries(list);
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         const tsh_tensor *t = list->items[i].tensor;
         snprintf(text + used, sizeof text - (size_t)used, ": parameter %d is %.100s, %s", i, list->items[i].name,

@@ -9,6 +9,9 @@
 
 #include <math.h>
 
+/* Steps of more than this throw any parameter out of its range. */
+#define LR_OUT_OF_RANGE 1e6
+
 static tsh_status check_lr(const char *what, double lr) {
     if (lr >= 0 && isfinite(lr)) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: lr %g is not in [0, inf)", what, lr);
@@ -47,6 +50,7 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
         return tshi_fail(TSH_ERR_DTYPE, "'%s' is float16: TSH_STOCHASTIC_ROUNDING is for bfloat16", item->name);
     }
     slot->parameter = tsh_tensor_retain(parameter);
+    if (parameter->gradient) parameter->gradient->stepped = true;
     slot->stepped = tsh_tensor_retain(tshi_shards_values(parameter));
     slot->stream = stream_of(item->name);
     tshi_gradient_layout(slot->stepped, slot->layout);
@@ -256,8 +260,17 @@ static void warn_of_idle_steps(tsh_optimizer *optimizer) {
         tshi_log(log, TSH_LOG_WARNING,
                  "%s: the second step in sequence with a learning rate of 0: no parameter changes", name);
     }
-    if (optimizer->told_empty || has_gradients(optimizer)) return;
+    if (optimizer->lr > LR_OUT_OF_RANGE && !optimizer->told_lr) {
+        optimizer->told_lr = true;
+        tshi_log(log, TSH_LOG_WARNING, "%s: a step with the learning rate %g", name, optimizer->lr);
+    }
+    if (optimizer->told_empty || (has_gradients(optimizer) && optimizer->count > 0)) return;
     optimizer->told_empty = true;
+    if (optimizer->count == 0) {
+        tshi_log(log, TSH_LOG_WARNING,
+                 "%s: a step of no parameters: the list was empty when the optimizer was created from it", name);
+        return;
+    }
     tshi_log(log, TSH_LOG_WARNING,
              "%s: a step, and none of %d parameters has a gradient: no parameter changes (is tsh_backward missing, or "
              "are these not the parameters of the model?)",
@@ -322,6 +335,24 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     }
 }
 
+/* With TSHARD_CHECK=1, of a CPU's tensors: a parameter that a step has made infinite or NaN. */
+static void warn_of_lost_values(tsh_optimizer *optimizer) {
+    for (int i = 0; i < optimizer->count && !optimizer->told_lost; i++) {
+        const tsh_tensor *p = optimizer->slots[i].stepped;
+        tsh_device *device = tshi_device_of(p);
+        double squares = 0;
+        if (device->ops->kind != TSH_CPU || !tshi_data(p)) continue;
+        device->ops->sum[p->dtype].squares(device, p->numel, tshi_data(p), &squares);
+        optimizer->told_lost = !isfinite(squares);
+        if (!optimizer->told_lost) continue;
+        const tsh_tensor *named = optimizer->slots[i].parameter;
+        tshi_log(&optimizer->world->log, TSH_LOG_WARNING,
+                 "%s: step %lld has left parameter %d, '%s', with an infinity or a NaN (learning rate %g)",
+                 optimizer->kind->name, (long long)optimizer->slots[i].steps, i, named->name ? named->name : "",
+                 optimizer->lr);
+    }
+}
+
 static tsh_status step(tsh_optimizer *optimizer) {
     tsh_status own = tshi_owner_check(&optimizer->world->owner, "optimizer_step");
     if (own != TSH_OK) return own;
@@ -344,6 +375,8 @@ static tsh_status step(tsh_optimizer *optimizer) {
     if (status != TSH_OK) return status;
     tsh_device *device = tsh_world_device(optimizer->world);
     tshi_record_step(device->record);
+    optimizer->world->optimizes = true;
+    if (optimizer->world->checked) warn_of_lost_values(optimizer);
     return device->ops->check(device);
 }
 

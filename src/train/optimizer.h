@@ -48,7 +48,8 @@ struct tsh_optimizer {
     double lr, weight_decay;
     bool decay_matrices;
     int still_steps; /* the last so many had the learning rate 0 */
-    bool told_empty; /* a step without gradients has been warned of */
+    /* Warned of: a step without gradients, one with a learning rate that nobody means, values that are not finite. */
+    bool told_empty, told_lr, told_lost;
     union {
         tsh_sgd_config sgd;
         tsh_adamw_config adamw;
