@@ -80,25 +80,22 @@ static double limit_of(const tshi_program *p, const tshi_trace *exact, const tsh
     return 16 * noise + 16 * unit * size;
 }
 
-typedef struct reference {
-    const tshi_trace *exact, *plain;
-} reference;
-
-static bool compare(const tshi_program *p, const reference *to, const tshi_trace *got, const char *who, shared *s) {
-    static const char *const kinds[] = {"the loss", "the norm", "whether all is finite:", "the gradient of",
-                                        "the parameter"};
-    const tshi_trace *truth = p->deterministic ? to->plain : to->exact;
+static bool compare(const tshi_program *p, const tshi_trace *exact, const tshi_trace *plain, const tshi_trace *got,
+                    const char *who, shared *s) {
+    static const char *const kinds[] = {"the loss", "the norm", "whether all is finite", "the gradient of ",
+                                        "the parameter "};
+    const tshi_trace *truth = p->deterministic ? plain : exact;
     for (int k = 0; k < got->entries; k++) {
         const tshi_entry *e = &got->entry[k], *wanted = find(truth, e);
         if (!wanted)
-            return wrong(s, "%s: step %d: nothing to compare %s %s with", who, e->step, kinds[e->kind], e->name);
-        double limit = p->deterministic ? 0 : limit_of(p, truth, wanted, to->plain);
+            return wrong(s, "%s: step %d: nothing to compare %s%s with", who, e->step, kinds[e->kind], e->name);
+        double limit = p->deterministic ? 0 : limit_of(p, truth, wanted, plain);
         for (int i = 0; i < e->count; i++) {
             double a = got->number[e->at + i], b = truth->number[wanted->at + i];
             s->numbers++;
             if (p->deterministic ? !memcmp(&a, &b, sizeof a) || a == b : fabs(a - b) <= limit) continue;
-            return wrong(s, "%s: step %d: %s %s, element %d is %.17g, wanted %.17g", who, e->step, kinds[e->kind],
-                         e->index || e->kind >= ENTRY_GRADIENT ? e->name : "", i, a, b);
+            return wrong(s, "%s: step %d: %s%s, element %d is %.17g, wanted %.17g", who, e->step, kinds[e->kind],
+                         e->name, i, a, b);
         }
     }
     return true;
@@ -135,7 +132,6 @@ static bool run_alone(const tshi_program *p, bool exact, bool loud, tshi_trace *
 /* `folder`: for checkpoints, empty. */
 static bool judge_in(const char *folder, const tshi_program *p, bool loud, shared *s) {
     static tshi_trace exact, plain, traces[MOST_RANKS];
-    const reference to = {&exact, &plain};
     bool needs_plain = p->deterministic || p->precision != PRECISION_FLOAT64;
     s->wrong = false;
     if (!p->deterministic && !run_alone(p, true, loud, &exact, s)) return false;
@@ -154,7 +150,7 @@ static bool judge_in(const char *folder, const tshi_program *p, bool loud, share
         if (!run_course(&c, tshi_phase_ranks(phase), loud, s, who)) return false;
         for (int r = 0; r < tshi_phase_ranks(phase); r++) {
             snprintf(who, sizeof who, "phase %d, rank %d", i, r);
-            if (!compare(p, &to, &traces[r], who, s)) return false;
+            if (!compare(p, &exact, &plain, &traces[r], who, s)) return false;
         }
         first = c.last + 1;
     }

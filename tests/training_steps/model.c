@@ -52,7 +52,7 @@ void *tshi_model_values(const tshi_program *p, uint64_t salt, tsh_dtype dtype, i
     return narrow;
 }
 
-static int64_t whole_numel(const tsh_tensor *t) {
+int64_t tshi_model_numel(const tsh_tensor *t) {
     int64_t n = 1;
     for (int d = 0; d < tsh_tensor_ndim(t); d++) n *= tsh_tensor_shape(t)[d];
     return n;
@@ -62,7 +62,7 @@ bool tshi_model_write(tshi_rank *r, const tshi_model *m) {
     for (int i = 0; i < tsh_parameters_count(m->list) && !r->failed; i++) {
         tsh_tensor *t = tsh_parameters_tensor(m->list, i);
         bool ones = tsh_tensor_ndim(t) == 1 && strstr(tsh_parameters_name(m->list, i), "norm.weight");
-        void *values = tshi_model_values(m->p, (uint64_t)i, tsh_tensor_dtype(t), whole_numel(t), ones);
+        void *values = tshi_model_values(m->p, (uint64_t)i, tsh_tensor_dtype(t), tshi_model_numel(t), ones);
         tshi_check_ok(r, tsh_tensor_write_whole(t, values));
         free(values);
     }

@@ -46,5 +46,7 @@ tsh_precision tshi_model_precision(const tshi_model *m);
 int tshi_model_losses(const tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses);
 /* Elements of the dtype, from whole values that are exact in all of them. The caller frees them. */
 void *tshi_model_values(const tshi_program *p, uint64_t salt, tsh_dtype dtype, int64_t count, bool ones);
+/* The number of elements of the whole tensor. */
+int64_t tshi_model_numel(const tsh_tensor *t);
 
 #endif

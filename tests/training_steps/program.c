@@ -1,7 +1,6 @@
 #include "training_steps/program.h"
 #include "support/values.h"
 
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -27,7 +26,7 @@ static const char *const precisions[] = {"float64",
                                          "float32, float16 arithmetic"};
 static const char *const low_bits[] = {"main weights", "rounded by chance", "lost"};
 static const char *const shards[] = {"dense", "row", "column"};
-static const char *const writes[] = {"write_whole", "fill", "scatter_whole", "write", "init"};
+static const char *const writes[] = {"write_whole", "fill", "scatter_whole", "init"};
 static const char *const moments[] = {"before forward", "in forward", "before backward", "after backward"};
 static const char *const losses[] = {"cross entropy", "squares", "both", "both and binary"};
 static const char *const kinds[] = {"linear", "column and row", "transposed", "gain", "norm", "block", "dropout"};
@@ -65,7 +64,7 @@ static const field program_fields[] = {
     {"gradients are read", OF_PROGRAM(look), 1, 40, NULL},
     {"evaluations in each step (2: on tapes of their own)", OF_PROGRAM(peek), 2, 30, NULL},
     {"a parameter is written in step (0: none)", OF_PROGRAM(write_step), 4, 35, NULL},
-    {"by", OF_PROGRAM(write_way), 4, 80, writes},
+    {"by", OF_PROGRAM(write_way), 3, 80, writes},
     {"its number", OF_PROGRAM(write_index), 20, 90, NULL},
     {"a rank fails in step (0: none)", OF_PROGRAM(fail_step), 4, 25, NULL},
     {"it fails", OF_PROGRAM(fail_moment), 3, 80, moments},
@@ -113,31 +112,23 @@ static const field phase_fields[] = {
 typedef struct fields {
     const field *all;
     int count;
-    char *at; /* the struct that has them */
-    char title[32];
+    void *at; /* the struct that has them */
+    const char *title;
+    uint64_t number;
 } fields;
 
-#define TABLE(table, where, ...)                                                                                       \
-    set_fields(&out[count++], table, (int)(sizeof table / sizeof *table), where, __VA_ARGS__)
-
-static TSH_PRINTF(5, 6) void set_fields(fields *f, const field *all, int count, void *at, const char *format, ...) {
-    va_list arguments;
-    *f = (fields){.all = all, .count = count, .at = at};
-    va_start(arguments, format);
-    vsnprintf(f->title, sizeof f->title, format, arguments);
-    va_end(arguments);
-}
+#define FIELDS(table, at, title, number) ((fields){table, (int)(sizeof table / sizeof *table), at, title, number})
 
 static int *number_at(const fields *f, int i) {
-    return (int *)(void *)(f->at + f->all[i].at);
+    return (int *)(void *)((char *)f->at + f->all[i].at);
 }
 
 /* All structs of a program that have numbers; out [1 + MOST_PARTS + MOST_PHASES]. */
 static int tables_of(tshi_program *p, fields *out) {
     int count = 0;
-    TABLE(program_fields, p, "program %llu", (unsigned long long)p->seed);
-    for (int i = 0; i <= p->more_parts; i++) TABLE(part_fields, &p->part[i], "part %d", i);
-    for (int i = 0; i <= p->more_phases; i++) TABLE(phase_fields, &p->phase[i], "phase %d", i);
+    out[count++] = FIELDS(program_fields, p, "program", p->seed);
+    for (int i = 0; i <= p->more_parts; i++) out[count++] = FIELDS(part_fields, &p->part[i], "part", (uint64_t)i);
+    for (int i = 0; i <= p->more_phases; i++) out[count++] = FIELDS(phase_fields, &p->phase[i], "phase", (uint64_t)i);
     return count;
 }
 
@@ -256,7 +247,7 @@ void tshi_program_print(const tshi_program *p, FILE *to) {
     fields tables[1 + MOST_PARTS + MOST_PHASES];
     int count = tables_of(&copy, tables);
     for (int t = 0; t < count; t++) {
-        fprintf(to, "  %s:", tables[t].title);
+        fprintf(to, "  %s %llu:", tables[t].title, (unsigned long long)tables[t].number);
         const char *between = " ";
         for (int i = 0; i < tables[t].count; i++) {
             const field *f = &tables[t].all[i];

@@ -35,32 +35,25 @@ static double *add_entry(run *u, tshi_entry_kind kind, int index, const char *na
     return t->number + e->at;
 }
 
-static void add_number(run *u, tshi_entry_kind kind, const char *name, double value) {
-    double *to = add_entry(u, kind, 0, name, 1);
+static void add_number(run *u, tshi_entry_kind kind, double value) {
+    double *to = add_entry(u, kind, 0, "", 1);
     if (to) *to = value;
 }
 
-static void add_whole(run *u, tshi_entry_kind kind, int index, const tsh_tensor *t) {
-    int count = 1;
-    for (int d = 0; d < tsh_tensor_ndim(t); d++) count *= (int)tsh_tensor_shape(t)[d];
-    double *to = add_entry(u, kind, index, tsh_parameters_name(u->model.list, index), count);
-    void *whole = malloc(sizeof *to * (size_t)(count + 1));
-    if (!whole) abort();
-    if (to && tshi_check_ok(u->r, tsh_tensor_read_whole(t, whole)))
-        tshi_cpu_convert(NULL, count, tsh_tensor_dtype(t), whole, TSH_FLOAT64, to);
-    free(whole);
-}
-
-static void add_gradients(run *u) {
+/* All parameters, or the gradients that there are. */
+static void add_wholes(run *u, tshi_entry_kind kind) {
     for (int i = 0; i < tsh_parameters_count(u->model.list) && !u->r->failed; i++) {
-        tsh_tensor *gradient = tsh_tensor_grad(tsh_parameters_tensor(u->model.list, i));
-        if (gradient) add_whole(u, ENTRY_GRADIENT, i, gradient);
+        const tsh_tensor *t = tsh_parameters_tensor(u->model.list, i);
+        if (kind == ENTRY_GRADIENT) t = tsh_tensor_grad(t);
+        if (!t) continue;
+        int count = (int)tshi_model_numel(t);
+        double *to = add_entry(u, kind, i, tsh_parameters_name(u->model.list, i), count);
+        void *whole = malloc(sizeof *to * (size_t)(count + 1));
+        if (!whole) abort();
+        if (to && tshi_check_ok(u->r, tsh_tensor_read_whole(t, whole)))
+            tshi_cpu_convert(NULL, count, tsh_tensor_dtype(t), whole, TSH_FLOAT64, to);
+        free(whole);
     }
-}
-
-static void add_parameters(run *u) {
-    for (int i = 0; i < tsh_parameters_count(u->model.list) && !u->r->failed; i++)
-        add_whole(u, ENTRY_PARAMETER, i, tsh_parameters_tensor(u->model.list, i));
 }
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
@@ -139,23 +132,20 @@ static bool set_up(run *u) {
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-static bool fails_here(const run *u, int piece, int moment) {
-    const tshi_program *p = u->p;
-    bool here = !u->c->plain && u->model.step == p->fail_step && !u->failed_once && p->fail_moment == moment;
-    return here && u->r->rank == p->fail_rank % u->r->size && piece == tshi_program_draw(p, 99, u->model.pieces);
-}
-
-/* The rank says so, or makes a mistake; the status of the step. */
+/* True where this rank fails: it says so, or makes a mistake. */
 static bool maybe_fail(run *u, int piece, int moment) {
-    if (!fails_here(u, piece, moment)) return false;
+    const tshi_program *p = u->p;
+    bool now = !u->c->plain && u->model.step == p->fail_step && !u->failed_once && p->fail_moment == moment;
+    if (!now || u->r->rank != p->fail_rank % u->r->size || piece != tshi_program_draw(p, 99, u->model.pieces))
+        return false;
     u->failed_once = true;
-    if (moment == 1 && !tsh_reshape(u->model.tape, u->model.piece[piece].numbers, 1, (int64_t[]){1 << 20})) return true;
-    tsh_world_fail(u->r->world, "it was asked to");
+    if (moment == 1) tsh_reshape(u->model.tape, u->model.piece[piece].numbers, 1, (int64_t[]){1 << 20});
+    if (moment != 1) tsh_world_fail(u->r->world, "it was asked to");
     return true;
 }
 
 /* Without a record, on the step's tape or on others, which live until the end. */
-static bool evaluate(run *u) {
+static bool evaluate(run *u, bool may_fail) {
     enum { AT_ONCE = 3 };
     tsh_tensor *losses[MOST_LOSSES];
     for (int i = 0; i < (u->p->peek == 2 ? AT_ONCE : 1); i++) {
@@ -165,8 +155,9 @@ static bool evaluate(run *u) {
             u->other[u->others++] = tape;
         }
         tsh_tape_set_recording(tape, false);
-        tshi_model_losses(&u->model, tape, 0, losses);
+        int count = tshi_model_losses(&u->model, tape, 0, losses);
         tsh_tape_set_recording(tape, true);
+        if (!tshi_check(u->r, count || may_fail, "an evaluation: %s", tsh_tape_message(tape))) return false;
     }
     return true;
 }
@@ -206,32 +197,24 @@ static bool write_one(run *u) {
     const tshi_program *p = u->p;
     int index = p->write_index % tsh_parameters_count(u->model.list);
     tsh_tensor *t = tsh_parameters_tensor(u->model.list, index);
-    int64_t count = 1;
-    for (int d = 0; d < tsh_tensor_ndim(t); d++) count *= tsh_tensor_shape(t)[d];
-    void *values = tshi_model_values(p, 5000011, tsh_tensor_dtype(t), count, false);
+    void *values = tshi_model_values(p, 5000011, tsh_tensor_dtype(t), tshi_model_numel(t), false);
     tsh_status status = TSH_OK;
     switch (p->write_way) {
     case 0: status = tsh_tensor_write_whole(t, values); break;
     case 1: status = tsh_tensor_fill(t, 0.25); break;
     case 2: status = tsh_tensor_scatter_whole(t, 0, values); break;
-    case 3: /* a part of equal values is that part of any whole of them */
-        for (int64_t i = 1; i < count; i++)
-            memcpy((char *)values + (size_t)i * tsh_dtype_size(tsh_tensor_dtype(t)), values,
-                   tsh_dtype_size(tsh_tensor_dtype(t)));
-        status = tsh_tensor_write(t, values, tsh_tensor_local_numel(t));
-        break;
     default: status = tsh_tensor_init(t, &(tsh_init){.kind = TSH_INIT_UNIFORM, .a = -0.25, .b = 0.25}); break;
     }
     free(values);
     return tshi_check_ok(u->r, status);
 }
 
-static bool begin_step(run *u) {
+static bool begin_step(run *u, bool may_fail) {
     double rate = u->p->rates ? RATE / (1 + u->model.step % 3) : RATE;
     if (!tshi_check_ok(u->r, tsh_optimizer_set_lr(u->optimizer, rate))) return false;
     tsh_world_seed(u->r->world, u->p->seed + (uint64_t)u->model.step);
     tsh_parameters_zero_grad(u->model.list);
-    if (u->p->peek && !u->c->plain && !evaluate(u)) return false;
+    if (u->p->peek && !u->c->plain && !evaluate(u, may_fail)) return false;
     if (u->model.step == u->p->write_step && !write_one(u)) return false;
     tsh_world_seed(u->r->world, u->p->seed * 3 + (uint64_t)u->model.step);
     return true;
@@ -240,7 +223,7 @@ static bool begin_step(run *u) {
 /* All micro-batches. `may_fail`: ranks agree on each of them before they go on. */
 static bool try_step(run *u, bool may_fail, double *total) {
     *total = 0;
-    if (!begin_step(u)) return false;
+    if (!begin_step(u, may_fail)) return false;
     for (int piece = 0; piece < u->model.pieces; piece++) {
         bool good = one_piece(u, piece, total);
         tshi_check(u->r, good || may_fail, "step %d: %s", u->model.step, tsh_tape_message(u->model.tape));
@@ -262,10 +245,10 @@ static bool update(run *u) {
     } else if (p->clip && !tshi_check_ok(u->r, tsh_clip_grad_norm(list, most, &norm))) {
         return false;
     }
-    add_number(u, ENTRY_FINITE, "finite gradients", finite);
+    add_number(u, ENTRY_FINITE, finite);
     if (!finite) return true;
-    if (p->clip) add_number(u, ENTRY_NORM, "norm", norm);
-    if (p->look) add_gradients(u);
+    if (p->clip) add_number(u, ENTRY_NORM, norm);
+    if (p->look) add_wholes(u, ENTRY_GRADIENT);
     return !u->r->failed && tshi_check_ok(u->r, tsh_optimizer_step(u->optimizer));
 }
 
@@ -285,9 +268,9 @@ static bool step(run *u) {
         good = try_step(u, may_fail, &total);
     if (!tshi_check(u->r, good, "step %d: it fails again and again: %s", u->model.step, tsh_error_message()))
         return false;
-    if (!u->c->phase->average) add_number(u, ENTRY_LOSS, "loss", total);
+    if (!u->c->phase->average) add_number(u, ENTRY_LOSS, total);
     if (!update(u)) return false;
-    if (u->p->look || u->model.step == tshi_program_steps(u->p)) add_parameters(u);
+    if (u->p->look || u->model.step == tshi_program_steps(u->p)) add_wholes(u, ENTRY_PARAMETER);
     return !u->r->failed;
 }
 
