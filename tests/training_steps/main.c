@@ -82,8 +82,8 @@ static double limit_of(const tshi_program *p, const tshi_trace *exact, const tsh
 
 static bool compare(const tshi_program *p, const tshi_trace *exact, const tshi_trace *plain, const tshi_trace *got,
                     const char *who, shared *s) {
-    static const char *const kinds[] = {"the loss", "the norm", "whether all is finite", "the gradient of ",
-                                        "the parameter "};
+    static const char *const kinds[] = {"the loss",         "the norm",         "whether all is finite",
+                                        "the gradient of ", "the gradient of ", "the parameter "};
     const tshi_trace *truth = p->deterministic ? plain : exact;
     for (int k = 0; k < got->entries; k++) {
         const tshi_entry *e = &got->entry[k], *wanted = find(truth, e);

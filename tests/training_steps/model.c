@@ -320,13 +320,15 @@ static tsh_tensor *embed(const tshi_model *m, tsh_tape *tape, int piece) {
     return m->phase->sequence ? tsh_redistribute_along(tape, x, m->along, TSH_SHARD(0)) : x;
 }
 
-int tshi_model_losses(const tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses) {
+int tshi_model_losses(tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses) {
     const tshi_piece *now = &m->piece[piece];
     const tshi_program *p = m->p;
     tsh_reduction reduction = p->sums ? TSH_REDUCTION_SUM : TSH_REDUCTION_MEAN;
     double share = (double)(p->sums ? now->sequences / now->here : now->sequences) / (p->sums ? 32 : 1 + p->more_batch);
     int count = 0;
-    tsh_tensor *x = forward_parts(m, tape, piece, embed(m, tape, piece));
+    m->embedded = embed(m, tape, piece);
+    if (p->look) tsh_tensor_retain_grad(m->embedded); /* which an evaluation refuses */
+    tsh_tensor *x = forward_parts(m, tape, piece, m->embedded);
     if (!x) return 0;
     tsh_tensor *numbers = p->losses ? tsh_cast(tape, now->numbers, tsh_tensor_dtype(x)) : NULL;
     if (p->losses != 1) {

@@ -33,6 +33,7 @@ typedef struct tshi_model {
     tsh_embedding *table[2];
     tshi_layers part[MOST_PARTS];
     tsh_linear *head;
+    tsh_tensor *embedded; /* of the last forward, with its gradient where the program reads gradients */
     tsh_tensor *positions;
     tshi_piece piece[MOST_PIECES];
 } tshi_model;
@@ -43,7 +44,7 @@ bool tshi_model_write(tshi_rank *r, const tshi_model *m);
 void tshi_model_close(tshi_model *m);
 tsh_precision tshi_model_precision(const tshi_model *m);
 /* The losses of a piece, each with its share of the batch; returns how many, 0 on failure. */
-int tshi_model_losses(const tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses);
+int tshi_model_losses(tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses);
 /* Elements of the dtype, from whole values that are exact in all of them. The caller frees them. */
 void *tshi_model_values(const tshi_program *p, uint64_t salt, tsh_dtype dtype, int64_t count, bool ones);
 /* The number of elements of the whole tensor. */

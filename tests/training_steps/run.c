@@ -40,20 +40,32 @@ static void add_number(run *u, tshi_entry_kind kind, double value) {
     if (to) *to = value;
 }
 
+static void add_whole(run *u, tshi_entry_kind kind, int index, const char *name, const tsh_tensor *t) {
+    int count = (int)tshi_model_numel(t);
+    double *to = add_entry(u, kind, index, name, count);
+    void *whole = malloc(sizeof *to * (size_t)(count + 1));
+    if (!whole) abort();
+    if (to && tshi_check_ok(u->r, tsh_tensor_read_whole(t, whole)))
+        tshi_cpu_convert(NULL, count, tsh_tensor_dtype(t), whole, TSH_FLOAT64, to);
+    free(whole);
+}
+
 /* All parameters, or the gradients that there are. */
 static void add_wholes(run *u, tshi_entry_kind kind) {
     for (int i = 0; i < tsh_parameters_count(u->model.list) && !u->r->failed; i++) {
         const tsh_tensor *t = tsh_parameters_tensor(u->model.list, i);
         if (kind == ENTRY_GRADIENT) t = tsh_tensor_grad(t);
-        if (!t) continue;
-        int count = (int)tshi_model_numel(t);
-        double *to = add_entry(u, kind, i, tsh_parameters_name(u->model.list, i), count);
-        void *whole = malloc(sizeof *to * (size_t)(count + 1));
-        if (!whole) abort();
-        if (to && tshi_check_ok(u->r, tsh_tensor_read_whole(t, whole)))
-            tshi_cpu_convert(NULL, count, tsh_tensor_dtype(t), whole, TSH_FLOAT64, to);
-        free(whole);
+        if (t) add_whole(u, kind, i, tsh_parameters_name(u->model.list, i), t);
     }
+}
+
+/* The gradient of what the tables give, where one rank's is the same. */
+static void add_retained(run *u, int piece) {
+    const tshi_program *p = u->p;
+    const tsh_tensor *gradient = p->look ? tsh_tensor_grad(u->model.embedded) : NULL;
+    bool alike = p->deterministic || (!p->micro && !p->scaled);
+    if (gradient && alike && !u->c->phase->average && u->model.step != p->fail_step)
+        add_whole(u, ENTRY_RETAINED, piece, "what the tables give", gradient);
 }
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
@@ -186,6 +198,7 @@ static bool one_piece(run *u, int piece, double *total) {
     if (maybe_fail(u, piece, 1) || count == 0) return false;
     for (int i = 0; i < count; i++) tsh_tensor_retain(losses[i]);
     bool good = !maybe_fail(u, piece, 2) && backward(u, piece, losses, count) && !maybe_fail(u, piece, 3);
+    if (good) add_retained(u, piece);
     for (int i = 0; i < count; i++) {
         if (good && !u->c->phase->average) *total += tsh_tensor_item(losses[i]);
         tsh_tensor_release(losses[i]);

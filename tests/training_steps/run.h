@@ -8,7 +8,14 @@
 
 enum { MOST_RANKS = 4, MOST_ENTRIES = 512, MOST_NUMBERS = 1 << 15 };
 
-typedef enum tshi_entry_kind { ENTRY_LOSS, ENTRY_NORM, ENTRY_FINITE, ENTRY_GRADIENT, ENTRY_PARAMETER } tshi_entry_kind;
+typedef enum tshi_entry_kind {
+    ENTRY_LOSS,
+    ENTRY_NORM,
+    ENTRY_FINITE,
+    ENTRY_RETAINED,
+    ENTRY_GRADIENT,
+    ENTRY_PARAMETER
+} tshi_entry_kind;
 
 /* Numbers that a run has seen after the steps before `step`. */
 typedef struct tshi_entry {
