@@ -297,6 +297,21 @@ Test(run, user_signals_reach_the_ranks_and_stop_nothing, .timeout = 120) {
     wait_for_text(job.out, "two", 2);
 }
 
+/* Rank 0 has no handler, as a program has none before it has made its world; of rank 1 a child of its shell has one. */
+Test(run, user_signals_end_no_rank, .timeout = 120) {
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c",
+                                   "test $RANK = 0 && echo ready && exec sleep 1000; "
+                                   "sh -c 'trap \"echo rang\" USR1; echo ready; while :; do sleep 0.02; done'; echo"));
+    wait_for_text(job.out, "ready", 2);
+    kill(job.pid, SIGUSR1);
+    wait_for_text(job.out, "rang", 1);
+    kill(job.pid, SIGTERM);
+    cr_assert_eq(finish(&job), 143);
+    char *err = contents(job.err);
+    cr_assert_str_eq(err, "tshard-run: stopped by signal 15 (Terminated)\n");
+    free(err);
+}
+
 Test(run, interrupted_job_says_so, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "echo ready; exec sleep 60"));
     wait_for_text(job.out, "ready", 2);
@@ -387,6 +402,18 @@ Test(run, killing_both_leaves_no_rank, .timeout = 120) {
     kill(supervisor, SIGKILL);
     cr_assert_eq(finish(&job), -SIGKILL);
     assert_nothing_left(60);
+}
+
+/* The shell is the rank, and what it has started is not its parent's to end. */
+Test(run, killing_both_leaves_nothing_that_a_shell_has_started, .timeout = 120) {
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "sh -c 'echo ready; sleep 1000; echo no'; echo no"));
+    wait_for_text(job.out, "ready", 2);
+    pid_t supervisor = child_of(job.pid);
+    kill(supervisor, SIGSTOP);
+    kill(job.pid, SIGKILL);
+    kill(supervisor, SIGKILL);
+    cr_assert_eq(finish(&job), -SIGKILL);
+    assert_nothing_left(20);
 }
 
 /* --- on a terminal ------------------------------------------------------------------------------------------------ */

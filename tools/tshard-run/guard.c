@@ -152,19 +152,29 @@ static int supervise(run_options *options, run_link *link, const guard_state *gu
 int run_guard(run_options *options, run_signals *signals) {
     guard_state guard = {0};
     run_link link = {.signals = signals};
-    int life[2] = {-1, -1};
+    int life[2] = {-1, -1}, keeper[2] = {-1, -1};
     run_signals_block(signals);
     prctl(PR_SET_CHILD_SUBREAPER, 1L);
-    bool ready = open_standard_descriptors() && open_input(&guard, &link) && pipe2(life, O_CLOEXEC) == 0;
+    bool ready = open_standard_descriptors() && open_input(&guard, &link) && pipe2(life, O_CLOEXEC) == 0 &&
+                 pipe2(keeper, O_CLOEXEC) == 0 && fcntl(keeper[1], F_SETFL, O_NONBLOCK) == 0;
     link.life = life[0];
+    link.keeper = keeper[1];
     guard.signal_fd = signalfd(-1, &signals->taken, SFD_CLOEXEC | SFD_NONBLOCK);
     guard.supervisor = ready && guard.signal_fd >= 0 ? fork() : -1;
     if (guard.supervisor < 0) {
         run_say("cannot start: %s", strerror(errno));
         return 1;
     }
-    if (guard.supervisor == 0) _exit(supervise(options, &link, &guard, life[1]));
+    if (guard.supervisor == 0) {
+        close(keeper[0]);
+        _exit(supervise(options, &link, &guard, life[1]));
+    }
+    const int closed[] = {link.input, link.life, life[1], guard.signal_fd, link.keeper, guard.input, -1};
+    pid_t keeping = run_keeper_start(keeper[0], closed);
+    close(keeper[0]);
     close(link.input);
     close(link.life);
-    return attend(&guard);
+    int code = attend(&guard);
+    run_keeper_end(keeping);
+    return code;
 }

@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "run.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,10 +57,34 @@ static void signal_groups(const job_state *job, int number) {
     }
 }
 
-static void signal_ranks(const job_state *job, int number) {
-    for (int i = 0; i < job->options->ranks; i++) {
-        if (!job->ranks[i].ended) kill(job->ranks[i].pid, number);
+/* The process has a handler for the signal, or has blocked it to wait for it: the signal does not end it. */
+static bool takes_signal(pid_t pid, int number) {
+    char path[64], line[256];
+    uint64_t taken = 0, mask;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "SigCgt: %" SCNx64, &mask) == 1 || sscanf(line, "SigBlk: %" SCNx64, &mask) == 1) taken |= mask;
     }
+    if (file) fclose(file);
+    return taken >> (number - 1) & 1;
+}
+
+static bool is_of_a_rank(const job_state *job, pid_t group) {
+    int i = 0;
+    while (i < job->options->ranks && (job->ranks[i].ended || job->ranks[i].pid != group)) i++;
+    return i < job->options->ranks;
+}
+
+/* To the ranks, and to what a script of a rank has started: those that take it. Others, such as a shell or a program
+ * without a world yet, would end. */
+static void signal_ranks(const job_state *job, int number) {
+    DIR *all = opendir("/proc");
+    for (const struct dirent *entry; all && (entry = readdir(all));) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (pid > 0 && is_of_a_rank(job, getpgid(pid)) && takes_signal(pid, number)) kill(pid, number);
+    }
+    if (all) closedir(all);
 }
 
 static void enter(job_state *job, job_phase phase) {
@@ -269,8 +295,9 @@ static int open_log(const job_state *job, int index, int stream) {
     return fd < 0 ? -2 : fd;
 }
 
-static bool adopt(job_state *job, int index) {
+static bool adopt(job_state *job, const run_link *link, int index) {
     const run_rank *rank = &job->ranks[index];
+    run_tell_keeper(link, rank->pid);
     const int fds[2] = {rank->stdout_fd, rank->stderr_fd};
     for (int i = 0; i < 2; i++) {
         run_stream *stream = &job->streams[2 * index + i];
@@ -313,7 +340,7 @@ static int start_ranks(job_state *job, const run_link *link, int null_input) {
     for (int i = 0; i < o->ranks && code == 0; i++) {
         code = choose_cores(&plan, i);
         if (code == 0) code = run_spawn(&plan, i, &job->ranks[i]);
-        if (code == 0 && !adopt(job, i)) code = 1;
+        if (code == 0 && !adopt(job, link, i)) code = 1;
     }
     free(plan.chosen);
     free(cores);
@@ -432,6 +459,7 @@ static int run_once(const run_options *options, const run_link *link, int null_i
         if (code == 0) supervise(&job);
         signal_groups(&job, SIGKILL);
         run_sweep();
+        run_tell_keeper(link, 0);
         drain_output(&job);
         if (code == 0) {
             code = verdict(&job);

@@ -72,7 +72,7 @@ static const char help[] =
     "stdin goes to rank 0, the others read /dev/null. Lines are passed on whole (up to 1 MiB, longer ones in pieces).\n"
     "\n"
     "INT, TERM, HUP and QUIT go to all ranks; what has not ended after the grace period is killed, and a second one\n"
-    "of them kills at once. USR1 and USR2 go to all ranks and change nothing else. When a rank fails, the others have\n"
+    "of them kills at once. USR1 and USR2 go to all ranks that handle them and end none. When a rank fails, the others have\n"
     "one second to notice, then get TERM, then KILL. A signal that is ignored when tshard-run starts (nohup) stays\n"
     "ignored. Once a job is ending, output that its reader does not take within a second is dropped.\n"
     "\n"

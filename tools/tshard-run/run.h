@@ -4,7 +4,8 @@
  *   guard       the process that the user started: it takes the user's signals and terminal, and outlives the
  *   supervisor  its child, in a process group of its own: it starts the ranks, passes their output on, ends them.
  * Ranks die with the supervisor (PR_SET_PDEATHSIG). The supervisor ends everything when the guard is gone; the guard
- * does when the supervisor is. Both are subreapers: what a rank leaves behind becomes their child and is found. */
+ * does when the supervisor is. Both are subreapers: what a rank leaves behind becomes their child and is found. When both
+ * are killed, a third process, the keeper, kills the ranks' process groups: what a rank's shell has started. */
 #ifndef RUN_H
 #define RUN_H
 
@@ -104,10 +105,19 @@ int run_flush_stdout(void);
 
 /* The guard's descriptors for its supervisor. */
 typedef struct run_link {
-    int input; /* rank 0's stdin */
-    int life;  /* reads end of file when the guard is gone */
+    int input;  /* rank 0's stdin */
+    int life;   /* reads end of file when the guard is gone */
+    int keeper; /* writing end */
     const run_signals *signals;
 } run_link;
+
+/* keeper.c: starts the keeper, which reads from fd. Its process, or -1. `closed`: what it must not keep open, ended by
+ * -1. */
+pid_t run_keeper_start(int fd, const int *closed);
+/* Of a rank that has been started; 0: all processes of the job have ended. */
+void run_tell_keeper(const run_link *link, pid_t rank);
+/* The job is over. */
+void run_keeper_end(pid_t keeper);
 
 /* guard.c: runs the job under a supervisor; returns the exit code. */
 int run_guard(run_options *options, run_signals *signals);
