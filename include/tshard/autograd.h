@@ -137,8 +137,9 @@ TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
  *   SHARED -> SHARED_OWN            nothing          exchange         sums over the ranks that share a unit
  *
  * The tape inserts transitions where the layout rules of functions need them. A transition that is requested twice of
- * one tensor within a step is made once, so that three layers on one input share one backward all-reduce. Collective
- * where the table names a collective, forward or backward. */
+ * one tensor within a step is made once, so that three layers on one input share one backward all-reduce; it is made
+ * anew where the tensor has been written to meanwhile, which then all ranks do. Collective where the table names a
+ * collective, forward or backward. */
 
 /* x with `layout` along the axis of `group`, and its other layouts; x itself when it has that layout. The input does
  * not change. */

@@ -40,7 +40,8 @@ void tshi_gradient_release_value(tshi_gradient *gradient) {
 
 void tshi_gradient_end_step(tsh_tensor *tensor) {
     tshi_gradient *g = tensor->gradient;
-    tensor->computed = false;
+    tensor->computed = tensor->taped = false;
+    tensor->ended = true;
     if (!g) return;
     tshi_gradient_leave_lists(tensor);
     g->sink = NULL;

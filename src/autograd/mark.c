@@ -16,7 +16,6 @@ tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep)
             tape->owned[kept++] = t;
         } else {
             tshi_gradient_end_step(t);
-            t->ended = true;
             tshi_tensor_release(t);
         }
     }

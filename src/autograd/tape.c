@@ -56,7 +56,6 @@ static void free_step(tsh_tape *tape) {
     tape->node_count = tape->segment_count = 0;
     for (int i = 0; i < tape->owned_count; i++) {
         tshi_gradient_end_step(tape->owned[i]);
-        tape->owned[i]->ended = true;
         tshi_tensor_release(tape->owned[i]);
     }
     tape->owned_count = 0;
@@ -247,6 +246,7 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
         return status;
     }
     tensor->held--;
+    tensor->taped = true;
     tape->owned[tape->owned_count++] = tensor;
     return TSH_OK;
 }

@@ -30,23 +30,26 @@ static const tsh_op to_local_op = {.name = "to_local",
                                    .views = true,
                                    .reads_no_input = true};
 
-/* The gradient of the local part is a term or a copy where the tensor is not split, and split alike where it is. */
-static tsh_status choose_gradient(const tsh_tensor *x, const tsh_layout *named, tsh_layout *gradient) {
+/* The gradient of the local part is a term or a copy where the tensor is not split, and split alike where it is.
+ * `gradient` has the layouts that the program names, or those of the tensor. */
+static tsh_status choose_gradient(const tsh_tensor *x, bool named, tsh_layout gradient[TSH_MAX_AXES]) {
     char text[160], name[TSHI_LAYOUT_NAME];
-    for (int a = 0; a < x->mesh->axes; a++) {
+    tsh_shape shape = x->shape;
+    tsh_status status = tshi_shape_resolve(x->mesh, &shape, gradient);
+    for (int a = 0; status == TSH_OK && a < x->mesh->axes; a++) {
         tsh_layout have = x->layout[a];
-        bool split = have.kind == TSH_KIND_SHARD || have.kind == TSH_KIND_LOCAL;
-        gradient[a] = named                              ? named[a]
-                      : have.kind == TSH_KIND_REPLICATED ? TSH_PARTIAL
-                      : have.kind == TSH_KIND_PARTIAL    ? TSH_REPLICATED
-                                                         : have;
-        bool whole = gradient[a].kind == TSH_KIND_PARTIAL || gradient[a].kind == TSH_KIND_REPLICATED;
-        if (split ? tshi_layout_alike(gradient[a], have) : whole) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "the gradient of a local part of %s cannot be %s along axis %s",
-                         tsh_tensor_describe(x, text, sizeof text), tshi_layout_name(gradient[a], name, sizeof name),
-                         x->mesh->axis[a].name);
+        if (have.kind == TSH_KIND_SHARD || have.kind == TSH_KIND_LOCAL) {
+            if (tshi_layout_equal(gradient[a], have)) continue;
+        } else {
+            bool whole = have.kind == TSH_KIND_REPLICATED;
+            if (!named) gradient[a] = whole ? TSH_PARTIAL : TSH_REPLICATED;
+            if (gradient[a].kind == TSH_KIND_PARTIAL || gradient[a].kind == TSH_KIND_REPLICATED) continue;
+        }
+        status = tshi_fail(TSH_ERR_LAYOUT, "the gradient of a local part of %s cannot be %s along axis %s",
+                           tsh_tensor_describe(x, text, sizeof text), tshi_layout_name(gradient[a], name, sizeof name),
+                           x->mesh->axis[a].name);
     }
-    return TSH_OK;
+    return status;
 }
 
 tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layouts) {
@@ -59,7 +62,8 @@ tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layout
         x = tshi_transit(tape, x, a, own, false);
     }
     if (!x) return NULL;
-    tsh_status status = choose_gradient(x, layouts, params.gradient);
+    memcpy(params.gradient, layouts ? layouts : x->layout, sizeof *layouts * (size_t)x->mesh->axes);
+    tsh_status status = choose_gradient(x, layouts != NULL, params.gradient);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "to_local");
     tsh_shape shape = x->shape;
     memcpy(shape.global, shape.local, sizeof shape.global);

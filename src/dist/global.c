@@ -110,7 +110,7 @@ static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts
     const tsh_mesh *mesh = local->mesh;
     if (!layouts) return tshi_fail(TSH_ERR_ARGUMENT, "from_local: layouts is NULL");
     if (!local->storage) return tshi_tensor_check(local, "from_local", "the tensor");
-    if (local->computed) {
+    if (local->taped) {
         return tshi_fail(TSH_ERR_STATE, "from_local: %s was made by a tape, whose layouts are not claims",
                          tsh_tensor_describe(local, text, sizeof text));
     }

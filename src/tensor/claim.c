@@ -65,7 +65,7 @@ static tsh_status check_claim(const tsh_tensor *tensor, int a, tsh_layout layout
     if (!tshi_layout_exists(layout)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "tensor_claim: %d is no kind of layout", (int)layout.kind);
     }
-    if (tensor->computed) {
+    if (tensor->taped) {
         return tshi_fail(TSH_ERR_STATE, "tensor_claim: %s was made by a tape, whose layouts are not claims",
                          tsh_tensor_describe(tensor, text, sizeof text));
     }

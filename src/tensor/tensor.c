@@ -242,7 +242,7 @@ static void empty(tsh_tensor *tensor) {
     tensor->mesh = &nowhere;
     tensor->gradient = NULL;
     tensor->storage = NULL;
-    tensor->computed = false;
+    tensor->computed = tensor->taped = false;
     tensor->held = 0;
 }
 

@@ -39,10 +39,11 @@ struct tsh_tensor {
     tshi_storage *storage; /* NULL once backward has freed it */
     size_t offset;         /* bytes into the storage */
 
-    const char *name; /* in a list of parameters, which has the text; or NULL */
-    bool ended;       /* a tape owned it, and its step has ended */
-    bool computed;    /* a recorded call made it in this step: it is no leaf, and its layouts are not claims */
-    struct tshi_gradient *gradient;            /* what autograd keeps for it (autograd/gradient.h), or NULL */
+    const char *name;               /* in a list of parameters, which has the text; or NULL */
+    bool taped;                     /* a tape owns it: its layouts are no claims, and its step has not ended */
+    bool ended;                     /* a tape owned it, and its step has ended */
+    bool computed;                  /* a recorded call made it in this step: it is no leaf */
+    struct tshi_gradient *gradient; /* what autograd keeps for it (autograd/gradient.h), or NULL */
     void (*gradient_free)(tsh_tensor *tensor); /* frees that together with the tensor */
 };
 

@@ -324,7 +324,7 @@ static void describe_end(int end, const char *said, char *words) {
     } else if (WEXITSTATUS(end)) {
         snprintf(words, WORDS, "ended with exit code %d", WEXITSTATUS(end));
     } else if (said[0]) {
-        snprintf(words, WORDS, "returned %s", said);
+        snprintf(words, WORDS, "returned %.200s", said);
     }
 }
 

@@ -300,10 +300,11 @@ static void check_local(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, tsh_
 }
 
 static void refuse_local(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, tsh_layout layout, tsh_layout named) {
+    bool exists = (int)named.kind != 7;
     tsh_tensor *x = make_matrix(r, mesh, 5, 3, layout, TSH_REPLICATED);
     if (r->rank == 1) {
-        check_failure(r, tape, tsh_to_local(tape, x, &named), TSH_ERR_LAYOUT,
-                      "to_local: the gradient of a local part of float64 [");
+        check_failure(r, tape, tsh_to_local(tape, x, &named), exists ? TSH_ERR_LAYOUT : TSH_ERR_ARGUMENT,
+                      exists ? "to_local: the gradient of a local part of float64 [" : "to_local: 7 along axis a");
     }
     tsh_tensor_release(x);
     go_on(r, tape, r->rank == 1);
@@ -323,6 +324,10 @@ static void local_parts(tshi_rank *r, void *arg) {
     check_local(r, tape, mesh, term, NULL, mine);
     check_local(r, tape, mesh, term, &term, 1 + 2 + 3);
     check_local(r, tape, mesh, own, NULL, mine);
+    const tsh_layout last = TSH_SHARD(-2), units = TSH_SHARD_UNITS(-2, 5, 0);
+    check_local(r, tape, mesh, rows, &last, mine);
+    check_local(r, tape, mesh, rows, &units, mine);
+    check_local(r, tape, mesh, units, &rows, mine);
     const tsh_layout refusals[][2] = {
         {whole, rows},        {whole, own}, {rows, whole}, {rows, term},
         {rows, TSH_SHARD(1)}, {term, rows}, {own, term},   {rows, {.kind = (tsh_layout_kind)7}}};

@@ -184,6 +184,32 @@ static tsh_tensor *local_ones(tshi_rank *r, const tsh_mesh *mesh, int64_t n, dou
     return t;
 }
 
+/* What a tape has made has no layouts to claim, with or without recording, until its step has ended. */
+static void claims_of_a_tape(tshi_rank *r, void *arg) {
+    const tsh_layout whole = TSH_REPLICATED;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tape *tape = NULL;
+    tsh_tensor *x = local_ones(r, tsh_world_mesh(r->world), 4, 1), *global = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int recording = 0; recording < 2; recording++) {
+        tsh_tape_set_recording(tape, recording);
+        tsh_tensor *y = tsh_tensor_retain(tsh_scale(tape, x, 2));
+        tshi_check_status(r, tsh_tensor_claim(y, group, whole, 0), TSH_ERR_STATE, "made by a tape");
+        tshi_check_status(r, tsh_from_local(y, &whole, (int64_t[]){4}, &global), TSH_ERR_STATE, "made by a tape");
+        tshi_check_ok(r, tsh_tape_reset(tape));
+        tshi_check_ok(r, tsh_tensor_claim(y, group, whole, 0));
+        tsh_tensor_release(y);
+    }
+    tsh_tensor_release(x);
+    tsh_tape_destroy(tape);
+}
+
+Test(transition, a_tapes_tensors_are_not_claimed, .timeout = 60) {
+    cr_assert_str_empty(tshi_test_run(1, claims_of_a_tape, NULL));
+}
+
 /* gather of r * ones(8): 0, 1, 2, 3 blocks. */
 static void gather_blocks(tshi_rank *r, void *arg) {
     (void)arg;
