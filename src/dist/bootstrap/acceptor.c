@@ -183,7 +183,7 @@ static void greet(tshi_acceptor *a, int index) {
 
 static void lose(tshi_acceptor *a, int index) {
     const tshi_peer *peer = &a->peers[index];
-    if (peer->state == TSHI_PEER_JOINED) {
+    if (peer->state == TSHI_PEER_JOINED && tshi_warning_due(&a->next_loss, a->rendezvous->settings->warn_every)) {
         tshi_log(a->rendezvous->log, TSH_LOG_WARNING, "rendezvous: rank %d of %s came and went", peer->hello.rank,
                  peer->hello.process.host);
     }

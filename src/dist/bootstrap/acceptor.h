@@ -49,6 +49,7 @@ typedef struct tshi_acceptor {
     const tshi_acceptor_plan *plan;
     tshi_peer *peers; /* [n], of `room`, which grows up to `most` */
     int n, room, most, joined, refused;
+    double next_loss;     /* when a rank that came and went is worth the next warning */
     bool full;            /* there was no descriptor for a connection */
     struct pollfd *polls; /* [polls_room]: listeners, then peers */
     int polls_room;

@@ -7,16 +7,17 @@
 #include "dist/core/signal.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LONGEST_PARTING 2.0
 #define LONGEST_DOUBT   0.5 /* about a deadlock, or a peer that moves data in a world that is lost */
 #define SHORT_NAP       1e-4
+#define MOST_LOOKS      32
 
 static tshi_rank_record *record_of(const tsh_world *world, int rank) {
     return &tshi_local_of(world)->control->record[rank];
@@ -85,44 +86,33 @@ static tsh_status permanent_trouble(tsh_world *world) {
     return TSH_OK;
 }
 
-static int open_process(int pid) {
-#ifdef SYS_pidfd_open
-    return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
-#else
-    (void)pid;
-    return -1;
-#endif
-}
-
-/* Only a rank that waits for long needs descriptors of its peers. The process id of a rank that has ended is its own
- * until the parent has waited for it; after that there is no such process, which is a death too. */
-static void watch_process(tsh_world *world, int rank) {
-    int *process = &tshi_local_of(world)->process[rank];
-    if (*process != TSHI_UNWATCHED) return;
-    *process = open_process(record_of(world, rank)->process);
-    if (*process >= 0 || errno != ESRCH || atomic_load(&record_of(world, rank)->left)) return;
-    uint32_t state = state_of(world, rank);
-    if (state != TSHI_DEAD && state != TSHI_STUCK) set_state(world, rank, state, TSHI_DEAD);
-}
-
-void tshi_local_watch(tsh_world *world) {
-    for (int i = 0; i < world->size; i++) {
-        if (i != world->rank) watch_process(world, i);
+tsh_status tshi_local_appear(tsh_world *world) {
+    struct flock mine = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = world->rank, .l_len = 1};
+    tshi_rank_record *r = record_of(world, world->rank);
+    struct stat names;
+    r->process = getpid();
+    r->namespace = stat("/proc/self/ns/pid", &names) == 0 ? names.st_ino : 0;
+    if (fcntl(tshi_local_of(world)->file, F_SETLK, &mine) != 0) {
+        return tshi_fail_errno(errno, "world_init: a lock of the memory of all ranks");
     }
+    atomic_store(&r->appeared, 1);
+    return TSH_OK;
 }
 
-/* Marks ranks whose process has ended without leaving the world. */
+/* However a process ends, the kernel takes back its locks; and children do not inherit them. */
+static bool has_ended(const tsh_world *world, int rank) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+    return fcntl(tshi_local_of(world)->file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
+/* Marks ranks whose process has ended without leaving the world: a few in each look, in turn. */
 static void look_for_deaths(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
-    struct pollfd *polls = local->polls;
-    if (!local->process) return;
-    tshi_local_watch(world);
-    for (int i = 0; i < world->size; i++) {
-        polls[i] = (struct pollfd){.fd = i == world->rank ? -1 : local->process[i], .events = POLLIN};
-    }
-    if (poll(polls, (nfds_t)world->size, 0) <= 0) return;
-    for (int i = 0; i < world->size; i++) {
-        if (!(polls[i].revents & POLLIN) || atomic_load(&record_of(world, i)->left)) continue;
+    for (int k = 0; !local->threads && k < world->size && k < MOST_LOOKS; k++) {
+        int i = local->next_looked;
+        local->next_looked = (i + 1) % world->size;
+        tshi_rank_record *r = record_of(world, i);
+        if (i == world->rank || !atomic_load(&r->appeared) || !has_ended(world, i) || atomic_load(&r->left)) continue;
         uint32_t state = state_of(world, i);
         if (state != TSHI_DEAD && state != TSHI_STUCK) set_state(world, i, state, TSHI_DEAD);
     }
@@ -199,6 +189,16 @@ static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopp
     return local_break(world, TSH_ERR_TIMEOUT, words);
 }
 
+/* Those of this process namespace, which alone have the same numbers here; a rank may have appeared since the last look. */
+static void know_processes(tsh_world *world) {
+    const tshi_rank_record *mine = record_of(world, world->rank);
+    for (int i = 0; !tshi_local_of(world)->threads && i < world->size; i++) {
+        tshi_rank_record *r = record_of(world, i);
+        bool known = atomic_load(&r->appeared) && r->namespace == mine->namespace;
+        tshi_local_of(world)->waits.process[i] = known ? r->process : 0;
+    }
+}
+
 static double doubt(const tsh_world *world) {
     return world->timeout < 4 * LONGEST_DOUBT ? world->timeout / 4 : LONGEST_DOUBT;
 }
@@ -210,6 +210,7 @@ static tsh_status look_at_clock(tshi_wait *wait) {
     char ranks[TSHI_LINE], stopped[TSHI_LINE];
     double now = tshi_clock(), grace = doubt(world);
     if (now < wait->deadline && now < wait->next_word) return TSH_OK;
+    know_processes(world);
     bool sure = tshi_waits_name(&tshi_local_of(world)->waits, ranks, sizeof ranks, stopped, sizeof stopped);
     if (now >= wait->deadline + (sure ? 0 : grace)) return time_out(wait, ranks, stopped);
     if (now < wait->next_word) return TSH_OK;

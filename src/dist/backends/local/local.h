@@ -93,8 +93,10 @@ typedef struct tshi_rank_record {
     _Atomic uint32_t recover;                        /* its last step of recovering */
     _Atomic uint32_t let_go;                         /* it has unmapped the GPU memory of its peers */
     _Atomic uint32_t sleepers;
-    int32_t process;                      /* this field and the next two are set by rank 0 before any rank reads them */
-    uint64_t heap_at, heap_bytes;         /* in the memory that all map */
+    _Atomic uint32_t appeared;            /* its process holds its lock; it has written the next two before */
+    int32_t process;                      /* its number in ... */
+    uint64_t namespace;                   /* ... this process namespace */
+    uint64_t heap_at, heap_bytes;         /* in the memory that all map; set by rank 0 before any rank reads them */
     unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
     tshi_tape_step step;                  /* of FAILED, written before the state, as the next is */
     char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK */
@@ -105,8 +107,6 @@ typedef struct tshi_control {
     _Atomic uint32_t cause;                             /* 1 + the first of them, 0 for none */
     tshi_rank_record record[];                          /* [size], then the world group's block, then tshi_waits.rows */
 } tshi_control;
-
-#define TSHI_UNWATCHED (-2)
 
 /* --- this rank's side --------------------------------------------------------------------------------------------- */
 
@@ -119,12 +119,12 @@ typedef struct tshi_local {
     size_t memory_bytes;
     char **heap; /* [size] */
     size_t *heap_bytes;
-    int *process;   /* [size] pidfds, TSHI_UNWATCHED until first needed, -1: nothing to watch; NULL: threads */
-    void *polls;    /* [size] struct pollfd */
-    bool crowded;   /* more ranks than cores that they may run on together; the same on all ranks */
-    int spins;      /* polls of a peer before the first yield, ... */
-    int yields;     /* ... and yields before sleeping */
-    uint32_t steps; /* steps of recovering that this rank has made */
+    int file;        /* of processes: that memory's. Each rank has locked a byte of it for as long as it lives */
+    int next_looked; /* the rank that the next look for deaths begins with */
+    bool crowded;    /* more ranks than cores that they may run on together; the same on all ranks */
+    int spins;       /* polls of a peer before the first yield, ... */
+    int yields;      /* ... and yields before sleeping */
+    uint32_t steps;  /* steps of recovering that this rank has made */
     tsh_status broken;
     char broken_words[TSHI_MESSAGE_SIZE];
     /* The state of the wait under way. */
@@ -306,8 +306,8 @@ tsh_status tshi_local_depart(tsh_group *group, const tshi_call *call, const stru
 /* Waits until the peer that has set *word to `held` for as long as it reads `bytes` at `data` is done. */
 void tshi_local_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, uint32_t held, const void *data,
                              size_t bytes);
-/* Open descriptors of all ranks' processes, through which their deaths show. */
-void tshi_local_watch(tsh_world *world);
+/* From here on the death of this rank's process shows. */
+tsh_status tshi_local_appear(tsh_world *world);
 /* Checks for deaths, failures and the deadline while this rank waits for world rank `rank`. */
 tsh_status tshi_local_look(tshi_wait *wait, int rank);
 /* See tshi_group_ops.trouble. */

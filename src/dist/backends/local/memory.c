@@ -9,10 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Up to so many ranks each has a descriptor of every other process from the start; in larger worlds from its first long
- * wait. */
-#define EAGER_RANKS 64
-
 static size_t control_bytes(int size) {
     return sizeof(tshi_control) + (size_t)size * sizeof(tshi_rank_record) + tshi_block_bytes(size) +
            tshi_waits_bytes(size);
@@ -43,7 +39,7 @@ static tsh_status lay_out(const tshi_memory_ranks *ranks, size_t *total) {
                      ranks->size);
 }
 
-/* A tshi_memory_make: rank 0 records the process and the heap of each rank, before any other rank maps the file. */
+/* A tshi_memory_make: rank 0 records the heap of each rank, before any other rank maps the file. */
 static int make_memory(const tshi_memory_ranks *ranks) {
     size_t bytes, at = round_up(control_bytes(ranks->size));
     tsh_status status = lay_out(ranks, &bytes);
@@ -59,7 +55,6 @@ static int make_memory(const tshi_memory_ranks *ranks) {
     }
     for (int i = 0; i < ranks->size; i++) {
         tshi_rank_record *r = &control->record[i];
-        r->process = ranks->process[i];
         r->heap_at = at;
         r->heap_bytes = ranks->heap_bytes[i];
         at += round_up(ranks->heap_bytes[i]);
@@ -68,12 +63,13 @@ static int make_memory(const tshi_memory_ranks *ranks) {
     return fd;
 }
 
-static tsh_status map_memory(tsh_world *world, int memory) {
+static tsh_status map_memory(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     struct stat s;
-    if (fstat(memory, &s) != 0) return tshi_fail_errno(errno, "world_init: the memory of all ranks");
+    if (fstat(local->file, &s) != 0) return tshi_fail_errno(errno, "world_init: the memory of all ranks");
     local->memory_bytes = (size_t)s.st_size;
-    if (local->memory_bytes >= control_bytes(world->size)) local->memory = tshi_map_memory(memory, local->memory_bytes);
+    if (local->memory_bytes >= control_bytes(world->size))
+        local->memory = tshi_map_memory(local->file, local->memory_bytes);
     if (!local->memory) {
         tshi_fail_errno(errno, "world_init: mapping the %zu bytes of all ranks (TSHARD_HEAP makes it smaller)",
                         local->memory_bytes);
@@ -84,21 +80,14 @@ static tsh_status map_memory(tsh_world *world, int memory) {
         local->heap[i] = local->memory + local->control->record[i].heap_at;
         local->heap_bytes[i] = (size_t)local->control->record[i].heap_bytes;
     }
-    if (world->size <= EAGER_RANKS) tshi_local_watch(world);
-    return TSH_OK;
+    return tshi_local_appear(world);
 }
 
 tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline) {
     tshi_local *local = tshi_local_of(world);
-    int memory = -1;
-    local->process = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *local->process);
-    if (!local->process) return TSH_ERR_MEMORY;
-    for (int i = 0; i < world->size; i++) local->process[i] = TSHI_UNWATCHED;
     tsh_status status =
-        tshi_memory_exchange(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &memory);
-    if (status == TSH_OK) status = map_memory(world, memory);
-    if (memory >= 0) close(memory);
-    return status;
+        tshi_memory_exchange(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &local->file);
+    return status == TSH_OK ? map_memory(world) : status;
 }
 
 /* --- threads ------------------------------------------------------------------------------------------------------ */

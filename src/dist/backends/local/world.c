@@ -4,7 +4,6 @@
 #include "dist/bootstrap/rendezvous.h"
 #include "dist/registry.h"
 
-#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -38,10 +37,10 @@ static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
     world->state = local;
     local->heap = tshi_calloc(allocator, size, sizeof *local->heap);
     local->heap_bytes = tshi_calloc(allocator, size, sizeof *local->heap_bytes);
-    local->polls = tshi_calloc(allocator, size, sizeof(struct pollfd));
+    local->file = -1;
     local->spins = SPINS_SHARED; /* until count_cores */
     local->yields = YIELDS;
-    return local->heap && local->heap_bytes && local->polls ? TSH_OK : TSH_ERR_MEMORY;
+    return local->heap && local->heap_bytes ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 tsh_status tshi_local_world_open(tsh_world *world, const tshi_start *start, void **heap) {
@@ -72,11 +71,7 @@ static void count_cores(tsh_world *world, tshi_local *local) {
 static tsh_status open_waits(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     char *block = (char *)&local->control->record[world->size];
-    tsh_status status = tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
-    for (int i = 0; status == TSH_OK && !local->threads && i < world->size; i++) {
-        local->waits.process[i] = local->control->record[i].process;
-    }
-    return status;
+    return tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
 }
 
 tsh_status tshi_local_world_join(tsh_world *world, tsh_status mine) {
@@ -105,12 +100,8 @@ void tshi_local_world_close(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     const tsh_allocator *allocator = &world->allocator;
     if (local->memory) munmap(local->memory, local->memory_bytes);
-    for (int i = 0; local->process && i < world->size; i++) {
-        if (local->process[i] >= 0) close(local->process[i]);
-    }
+    if (local->file >= 0) close(local->file);
     tshi_waits_close(world, &local->waits);
-    tshi_free(allocator, local->process);
-    tshi_free(allocator, local->polls);
     tshi_free(allocator, local->heap);
     tshi_free(allocator, local->heap_bytes);
     tshi_free(allocator, local);
