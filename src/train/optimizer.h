@@ -48,7 +48,7 @@ struct tsh_optimizer {
     double lr, weight_decay;
     bool decay_matrices;
     int still_steps; /* the last so many had the learning rate 0 */
-    /* Warned of: a step without gradients, one with a learning rate that nobody means, values that are not finite. */
+    /* Warnings that have been logged: a step without gradients, a learning rate out of range, values not finite. */
     bool told_empty, told_lr, told_lost;
     union {
         tsh_sgd_config sgd;
