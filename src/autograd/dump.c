@@ -1,6 +1,6 @@
 /* A step as text, as a graph, and its memory by function. */
 #include "autograd/dump.h"
-#include "layout/box.h"
+#include "autograd/exchange.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,8 +27,7 @@ static char *movement_of(const tsh_call *call, char *text, size_t size) {
     if (changes == 0 && x->mesh == y->mesh) return text;
     if (step.axis >= 0 && !tshi_transition_find(x->layout[step.axis], y->layout[step.axis], false)) return text;
     tshi_cost cost = tshi_plan_step_cost(x->mesh, y->mesh, &x->shape, x->layout, &step);
-    snprintf(text, size, "%s, %.0f bytes sent", cost.name, cost.elements * (double)tsh_dtype_size(x->dtype));
-    return text;
+    return tshi_cost_describe(&cost, x, true, text, size);
 }
 
 /* "#3", or the leaf's name, or "". */

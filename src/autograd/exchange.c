@@ -88,13 +88,22 @@ static char *layouts_name(const tsh_mesh *mesh, const tsh_layout *layout, char *
     return text;
 }
 
+char *tshi_cost_describe(const tshi_cost *cost, const tsh_tensor *x, bool recorded, char *text, size_t size) {
+    double there = cost->elements * (double)tsh_dtype_size(x->dtype);
+    double back = cost->backward_elements * (double)tsh_dtype_size(tshi_gradient_dtype(x));
+    snprintf(text, size, "%s, %.0f bytes sent", cost->name, there);
+    if (recorded && tshi_requires_grad(x) && back > 0)
+        tshi_append(text, size, "; backward: %s, %.0f bytes sent", cost->backward_name, back);
+    return text;
+}
+
 void tshi_log_step(const tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_mesh *mesh,
                    const tshi_plan_step *step) {
-    char text[160], to[TSHI_LINE], other[TSHI_LINE] = "";
+    char text[160], to[TSHI_LINE], other[TSHI_LINE] = "", moves[128];
     tshi_cost cost = tshi_plan_step_cost(x->mesh, mesh, &x->shape, x->layout, step);
     size_t used = mesh == x->mesh ? 0 : (size_t)snprintf(other, sizeof other, " on mesh ");
     if (used) tshi_mesh_name(mesh, other + used, sizeof other - used);
-    tshi_log(&tape->world->log, TSH_LOG_INFO, "%s: %s -> %s%s: %s, %.0f bytes sent", what,
-             tsh_tensor_describe(x, text, sizeof text), layouts_name(mesh, step->to, to, sizeof to), other, cost.name,
-             cost.elements * (double)tsh_dtype_size(x->dtype));
+    tshi_log(&tape->world->log, TSH_LOG_INFO, "%s: %s -> %s%s: %s", what, tsh_tensor_describe(x, text, sizeof text),
+             layouts_name(mesh, step->to, to, sizeof to), other,
+             tshi_cost_describe(&cost, x, tape->recording, moves, sizeof moves));
 }

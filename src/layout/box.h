@@ -71,8 +71,10 @@ void tshi_exchange_reverse(const tshi_exchange *e, tshi_exchange *out);
 
 /* What a step of a plan costs this rank. */
 typedef struct tshi_cost {
-    const char *name; /* "all_gather", ... */
-    double elements;  /* that the rank sends, by a ring algorithm where the collective has one */
+    const char *name;          /* "all_gather", ... */
+    double elements;           /* that the rank sends, by a ring algorithm where the collective has one */
+    const char *backward_name; /* the same of the gradient's way back */
+    double backward_elements;
 } tshi_cost;
 
 /* The cost of a step from these layouts on mesh `from` to those of the step on mesh `to`, which differs from `from` in an

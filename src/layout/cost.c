@@ -20,7 +20,7 @@ static tshi_cost exchange_cost(const tsh_mesh *from, const tsh_mesh *to, const t
         .ndim = shape->ndim, .from = tshi_mesh_placement(from, layout), .to = tshi_mesh_placement(to, wanted)};
     const tsh_mesh *mine = tshi_mesh_has_me(from) ? from : to;
     int rank = !tshi_mesh_has_me(mine) ? -1 : mine->ranks ? mine->ranks[mine->member] : mine->member;
-    tshi_cost cost = {"exchange", 0};
+    tshi_cost cost = {.name = "exchange"};
     memcpy(e.shape, shape->global, sizeof e.shape);
     tshi_exchange second = e;
     if (tshi_exchange_reduces_first(&e, &second.from)) {
@@ -31,13 +31,26 @@ static tshi_cost exchange_cost(const tsh_mesh *from, const tsh_mesh *to, const t
     return cost;
 }
 
+/* Back, with PARTIAL counting as REPLICATED on both sides. */
+static double exchanged_back(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape, const tsh_layout *layout,
+                             const tsh_layout *wanted) {
+    tsh_layout out[TSH_MAX_AXES], in[TSH_MAX_AXES];
+    for (int a = 0; a < TSH_MAX_AXES; a++) {
+        out[a] = wanted[a].kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : wanted[a];
+        in[a] = layout[a].kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : layout[a];
+    }
+    return exchange_cost(to, from, shape, out, in).elements;
+}
+
 static const char *const move_names[TSHI_MOVE_COUNT] = {
     "no data moves", "all_reduce", "all_gather", "slice", "reduce_scatter", "all_to_all", "zero-pad", "the first keeps",
 };
 
 tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
                               const tsh_layout layout[TSH_MAX_AXES], const tshi_plan_step *step) {
-    if (step->axis < 0) return exchange_cost(from, to, shape, layout, step->to);
+    double back = step->axis < 0 ? exchanged_back(from, to, shape, layout, step->to) : 0;
+    if (step->axis < 0)
+        return (tshi_cost){"exchange", exchange_cost(from, to, shape, layout, step->to).elements, "exchange", back};
     const tshi_transition *t = tshi_transition_find(layout[step->axis], step->to[step->axis], false);
     double p = from->axis[step->axis].size, before = part(from, shape, layout), after = part(from, shape, step->to);
     double whole = before > after ? before : after; /* an all_to_all keeps the size, and sends a p-th to each peer */
@@ -47,5 +60,7 @@ tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const ts
     } else if (t->forward == TSHI_MOVE_ALL_TO_ALL) {
         sent = before * (p - 1) / p;
     }
-    return (tshi_cost){move_names[t->forward], sent};
+    back = tshi_move_cost[t->backward] * whole * (p - 1) / p;
+    if (t->backward == TSHI_MOVE_ALL_TO_ALL) back = exchanged_back(from, to, shape, layout, step->to);
+    return (tshi_cost){move_names[t->forward], sent, move_names[t->backward], back};
 }
