@@ -39,6 +39,9 @@ TSH_API tsh_status tsh_tensor_create_full(const tsh_mesh *mesh, const tsh_tensor
                                           tsh_tensor **out);
 TSH_API tsh_status tsh_tensor_create_arange(const tsh_mesh *mesh, const tsh_tensor_config *config, double start,
                                             double step, tsh_tensor **out);
+/* Give one reference more, and take one. The program has one of each tensor that it creates, clones, receives or makes
+ * from parts. What a getter or a function of a tape returns is borrowed (a gradient, a weight, a result): its release is
+ * refused in the log with words that say which tensor it is, and so is a second release. */
 TSH_API tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor);
 TSH_API void tsh_tensor_release(tsh_tensor *tensor);
 /* A copy with memory of its own and the same layouts, without a gradient. */
@@ -60,8 +63,9 @@ TSH_API tsh_box tsh_tensor_box(const tsh_tensor *tensor);
 TSH_API const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor);
 /* The layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
 TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group);
-/* The elements in device memory, row-major (host memory on a CPU). NULL when tsh_backward has freed them, and where a
- * layer's parameter, of which this is the first use, finds no memory. */
+/* The elements in device memory, row-major (host memory on a CPU). What is written there is not seen by what keeps
+ * something made of the values from before: backward, and an optimizer's main weights. NULL when tsh_backward has freed
+ * them, and where a layer's parameter, of which this is the first use, finds no memory. */
 TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
 
 /* Writes "float32 [4,16] of [8,16] data=SHARD(0) model=REPLICATED" into text, always terminated (size > 0): the local

@@ -55,7 +55,8 @@ typedef struct tsh_optimizer tsh_optimizer;
 typedef enum tsh_low_bits {
     TSH_LOSE_LOW_BITS = 0, /* lost: small steps may change nothing; creating the optimizer logs a warning */
     /* The optimizer keeps float32 values beside the parameter, steps these and rounds the parameter from them. They
-     * begin as the parameter's values at its first step, and checkpoints have them as "optimizer.NAME.main". */
+     * begin as the parameter's values at its first step, and anew at each step before which anything else has written
+     * the parameter (but through tsh_tensor_data, which is not seen). Checkpoints have them as "optimizer.NAME.main". */
     TSH_MAIN_WEIGHTS,
     /* bfloat16 alone: rounded up or down by chance, so that the mean is kept. The numbers depend on the world's seed,
      * the parameter's name, its step and the global element index, not on the number of ranks. */

@@ -72,28 +72,12 @@ static tsh_status settled(tsh_call *node, tsh_status (*backward)(tsh_call *call)
     return tshi_gradient_settle(node, tshi_op_is_custom(node->op) ? tshi_custom_run(node, backward) : backward(node));
 }
 
-/* Values that backward reads are those that forward has read. */
-static tsh_status check_unchanged(const tsh_call *node) {
-    static const char *const places[] = {"input 0", "input 1", "an input after the first two", "the output"};
-    char text[160];
-    uint64_t changed = tshi_call_versions(node) ^ node->versions;
-    if (!changed) return TSH_OK;
-    int k = 0;
-    while (!(changed >> 16 * k & 0xffff)) k++;
-    const tsh_tensor *t = k < 2 ? node->in[k] : k == 3 ? node->out : NULL;
-    return tshi_fail(TSH_ERR_STATE,
-                     "%s%s%s%s%s was written to after the call, and backward needs the values from before: write, or "
-                     "step, after backward, or to a clone",
-                     places[k], t && t->name ? " '" : "", t && t->name ? t->name : "", t && t->name ? "', " : ", ",
-                     t ? tsh_tensor_describe(t, text, sizeof text) : "");
-}
-
 /* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
 static tsh_status run_entered(tsh_tape *tape, tsh_call *node) {
     if (!tshi_call_runs(node)) return fail_in(tape, node, settled(node, backward_elsewhere));
     bool rest = has_rest(node);
-    tsh_status status = fail_in(tape, node, check_unchanged(node));
-    if (status == TSH_OK) status = fail_in(tape, node, tshi_call_use(node, true));
+    tsh_status status = fail_in(tape, node, tshi_call_use(node, true));
+    if (status == TSH_OK) status = fail_in(tape, node, tshi_call_check_unchanged(node, true));
     if (status == TSH_OK) status = fail_in(tape, node, settled(node, node->op->backward));
     if (status != TSH_OK || !rest) return status;
     if (tshi_requires_grad(node->in[0]) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);

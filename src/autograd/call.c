@@ -15,11 +15,37 @@ bool tshi_call_records(const tsh_call *call) {
 }
 
 uint64_t tshi_call_versions(const tsh_call *call) {
-    uint64_t versions = 0;
-    for (int i = 0; !call->op->reads_no_input && i < call->inputs; i++) {
-        versions += tshi_tensor_version(call->in[i]) << 16 * (i < 2 ? i : 2);
+    uint16_t versions[] = {0, 0, 0, tshi_tensor_version(call->out)};
+    for (int i = 0; i < call->inputs; i++) versions[i < 2 ? i : 2] += tshi_tensor_version(call->in[i]);
+    uint64_t all = 0;
+    for (int k = 0; k < 4; k++) all |= (uint64_t)versions[k] << 16 * k;
+    return all;
+}
+
+/* The versions of what is read: by backward, or by forward, which runs again. */
+static uint64_t versions_read(const tsh_call *call, bool backward) {
+    const uint64_t one = 0xffff;
+    uint64_t read = backward && call->op->reads_output ? one << 48 : 0;
+    bool numbers = !backward || !call->op->reads_no_input;
+    for (int k = 0; k < 3 && k < call->inputs; k++) {
+        if (numbers || !tshi_differentiable(call->in[k])) read |= one << 16 * k; /* backward always reads ids */
     }
-    return call->op->reads_output ? versions + (tshi_tensor_version(call->out) << 48) : versions;
+    return read;
+}
+
+tsh_status tshi_call_check_unchanged(const tsh_call *call, bool backward) {
+    static const char *const places[] = {"input 0", "input 1", "an input after the first two", "the output"};
+    char text[160];
+    uint64_t changed = (tshi_call_versions(call) ^ call->versions) & versions_read(call, backward);
+    if (!changed) return TSH_OK;
+    int k = 0;
+    while (!(changed >> 16 * k & 0xffff)) k++;
+    const tsh_tensor *t = k < 2 ? call->in[k] : k == 3 ? call->out : NULL;
+    return tshi_fail(TSH_ERR_STATE,
+                     "%s%s%s%s%s was written to after the call, and backward needs the values from before: write, or "
+                     "step, after backward, or to a clone",
+                     places[k], t && t->name ? " '" : "", t && t->name ? t->name : "", t && t->name ? "', " : ", ",
+                     t ? tsh_tensor_describe(t, text, sizeof text) : "");
 }
 
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
@@ -113,7 +139,11 @@ tsh_status tshi_call_use(const tsh_call *call, bool backward) {
 
 tsh_status tshi_call_forward(tsh_call *call) {
     if (!tshi_call_runs(call) || !call->op->forward) return TSH_OK;
-    return tshi_op_is_custom(call->op) ? tshi_custom_run(call, call->op->forward) : call->op->forward(call);
+    uint16_t version = call->out->storage->version;
+    tsh_status status =
+        tshi_op_is_custom(call->op) ? tshi_custom_run(call, call->op->forward) : call->op->forward(call);
+    call->out->storage->version = version; /* its collectives have written what the call makes, perhaps once more */
+    return status;
 }
 
 tsh_tensor *tshi_call_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,

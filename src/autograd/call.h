@@ -16,9 +16,10 @@ void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before);
 tsh_status tshi_call_forward(tsh_call *call);
 /* Lenders bring what the call's forward, or backward, reads. */
 tsh_status tshi_call_use(const tsh_call *call, bool backward);
-/* The versions of the first input, the second input, all further inputs together and the output, 16 bits each; 0 for a
- * tensor that backward does not read. */
+/* The versions of the first input, the second input, all further inputs together and the output, 16 bits each. */
 uint64_t tshi_call_versions(const tsh_call *call);
+/* TSH_ERR_STATE where what backward reads, or forward when it runs again, has been written since the call was recorded. */
+tsh_status tshi_call_check_unchanged(const tsh_call *call, bool backward);
 /* The call goes on the tape: a gradient may be asked of it. */
 bool tshi_call_records(const tsh_call *call);
 

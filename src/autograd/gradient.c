@@ -131,7 +131,7 @@ static tsh_tensor *sink_memory(const tsh_tensor *x, double *beta) {
     if (!x->computed) return memory;
     if (memory && g->value != memory) {
         tshi_tensor_release(g->value);
-        g->value = tsh_tensor_retain(memory);
+        g->value = tshi_tensor_retain(memory);
     }
     g->stale = false;
     return memory;

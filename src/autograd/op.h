@@ -46,7 +46,7 @@ struct tsh_call {
     /* Segments (segment.h) have numbers from 1 on; 0: none. */
     int segment;       /* the innermost one that the call is in */
     int dropped_by;    /* the one that frees the output's memory */
-    uint64_t versions; /* of what backward reads, when forward had run: tshi_call_versions */
+    uint64_t versions; /* when forward had run: tshi_call_versions */
     bool saves;        /* forward saves tensors, which the innermost segment frees */
     bool again;        /* the segment that runs again needs this call */
     int holders;       /* references to the output that are not the program's */

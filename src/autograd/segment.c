@@ -112,6 +112,7 @@ static tsh_status run_again(tsh_tape *tape, tsh_call *node) {
     tsh_status status = TSH_OK;
     if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->shares ? node->in[0] : NULL);
     if (status == TSH_OK && !node->shares) status = tshi_call_use(node, false);
+    if (status == TSH_OK) status = tshi_call_check_unchanged(node, false);
     if (status == TSH_OK) status = tshi_call_forward(node);
     tshi_call_leave(node, before);
     if (status != TSH_OK) tshi_tape_fail(tape, status, "%s, run again: %s", node->op->name, tsh_error_message());

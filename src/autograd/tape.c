@@ -245,7 +245,6 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
         tshi_tensor_release(tensor);
         return status;
     }
-    tensor->held--;
     tensor->taped = true;
     tape->owned[tape->owned_count++] = tensor;
     return TSH_OK;

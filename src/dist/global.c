@@ -171,9 +171,11 @@ tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, co
     if (shape) memcpy(global.global, shape, sizeof *shape * (size_t)global.ndim);
     if (status == TSH_OK) status = open_view(local, layouts, &global, &view);
     if (member) status = join_parts(local, shape != NULL, view, status);
-    if (status == TSH_OK)
-        *out = view;
-    else
-        tsh_tensor_release(view);
-    return status;
+    if (status != TSH_OK) {
+        tshi_tensor_release(view);
+        return status;
+    }
+    view->held = 1;
+    *out = view;
+    return TSH_OK;
 }

@@ -141,7 +141,7 @@ static tsh_status move_parts(parts *p) {
     if (status == TSH_OK) status = exchange(p, boxes);
     if (status == TSH_OK && !p->writes && numel) status = tsh_tensor_read(p->held, p->values, numel);
     if (boxes) host->ops->memory.release(host, boxes);
-    tsh_tensor_release(p->held);
+    tshi_tensor_release(p->held);
     return status;
 }
 

@@ -122,8 +122,8 @@ static tsh_status print_open(printing *p) {
 
 static void print_close(printing *p) {
     const tsh_allocator *allocator = &p->tensor->mesh->world->allocator;
-    tsh_tensor_release(p->packed);
-    tsh_tensor_release(p->all);
+    tshi_tensor_release(p->packed);
+    tshi_tensor_release(p->all);
     tshi_free(allocator, p->counts);
     tshi_free(allocator, p->host);
     tshi_free(allocator, p->whole);

@@ -81,7 +81,7 @@ static tsh_status move_whole(whole *w, bool rooted) {
     if (status == TSH_OK) status = exchange(w);
     if (w->held == &w->over) return status;
     if (status == TSH_OK && holds(w) && !w->writes) status = tsh_tensor_read(w->held, w->values, w->held->numel);
-    tsh_tensor_release(w->held);
+    tshi_tensor_release(w->held);
     return status;
 }
 

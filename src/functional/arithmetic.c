@@ -86,7 +86,7 @@ static tsh_status sum_to(const tsh_tensor *x, const tsh_tensor *like, double fac
         tsh_status status = tshi_tensor_scratch(x->mesh, x->dtype, r.outer * r.inner, &next);
         if (status == TSH_OK)
             device->ops->sum[x->dtype].over_dim(device, r.outer, r.n, r.inner, factor, values, tshi_data(next));
-        tsh_tensor_release(*out);
+        tshi_tensor_release(*out);
         *out = next;
         if (status != TSH_OK) return status;
         values = tshi_data(next);
@@ -111,7 +111,7 @@ static tsh_status add_input_gradient(const tsh_call *call, int i, double factor,
         device->ops->elementwise[x->dtype].axpby(device, x->numel, factor, tshi_data(values), beta, tshi_data(dx),
                                                  tshi_data(dx));
     }
-    tsh_tensor_release(sum);
+    tshi_tensor_release(sum);
     return status;
 }
 
@@ -168,7 +168,7 @@ static tsh_status mul_gradient(const tsh_call *call, int i) {
     if (status != TSH_OK) return status;
     combine(TSHI_MUL, dz, other, dz, product);
     status = add_input_gradient(call, i, 1, product);
-    tsh_tensor_release(product);
+    tshi_tensor_release(product);
     return status;
 }
 
@@ -193,7 +193,7 @@ static tsh_status div_gradient(const tsh_call *call, int i) {
     if (i == 1) combine(TSHI_MUL, dz, call->out, dz, quotient);
     combine(TSHI_DIV, i == 1 ? quotient : dz, call->in[1], dz, quotient);
     status = add_input_gradient(call, i, i == 1 ? -1 : 1, quotient);
-    tsh_tensor_release(quotient);
+    tshi_tensor_release(quotient);
     return status;
 }
 

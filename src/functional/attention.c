@@ -135,7 +135,7 @@ static tsh_status attention_forward(tsh_call *call) {
         ops->forward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
                      tshi_data(call->saved[0]), tshi_data(scratch));
     }
-    tsh_tensor_release(scratch);
+    tshi_tensor_release(scratch);
     return status;
 }
 
@@ -165,7 +165,7 @@ static tsh_status attention_backward(tsh_call *call) {
         ops->backward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
                       tshi_data(call->saved[0]), tshi_data(tsh_call_grad_out(call)), &grads, tshi_data(scratch));
     }
-    tsh_tensor_release(scratch);
+    tshi_tensor_release(scratch);
     return status;
 }
 

@@ -131,7 +131,7 @@ static tsh_status sum_weights(const tsh_tensor *weight, void *to) {
     if (status != TSH_OK) return status;
     device->ops->copy.convert(device, wide->numel, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
     device->ops->sum[wide->dtype].over_dim(device, 1, wide->numel, 1, 1, tshi_data(wide), to);
-    tsh_tensor_release(wide);
+    tshi_tensor_release(wide);
     return TSH_OK;
 }
 
@@ -148,7 +148,7 @@ static tsh_status reduce_classes(tsh_call *call, const tshi_classes *c, unsigned
         device->ops->cross_entropy[logits->dtype].shift(device, c, tshi_data(own), tshi_data(max), tshi_data(sums));
         status = tshi_statistics_reduce(axes, sums, TSH_SUM);
     }
-    tsh_tensor_release(own);
+    tshi_tensor_release(own);
     return status;
 }
 
@@ -179,7 +179,7 @@ static tsh_status make_totals(tsh_call *call, const tshi_classes *c, const tsh_t
     device->ops->sum[totals->dtype].over_dim(device, 1, c->rows, 1, 1, tshi_data(losses), element(totals, NUMERATOR));
     status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
     if (status == TSH_OK) status = tshi_statistics_reduce(axes, pair, TSH_SUM);
-    tsh_tensor_release(pair);
+    tshi_tensor_release(pair);
     return status;
 }
 
@@ -206,7 +206,7 @@ static tsh_status make_loss(tsh_call *call, const tshi_classes *c) {
     tsh_tensor *losses = NULL;
     tsh_status status = TSH_OK;
     if (p->reduction == TSH_REDUCTION_NONE) {
-        losses = tsh_tensor_retain(call->out);
+        losses = tshi_tensor_retain(call->out);
     } else {
         status = tshi_statistics_new(logits, c->rows, &losses);
     }
@@ -214,7 +214,7 @@ static tsh_status make_loss(tsh_call *call, const tshi_classes *c) {
     device->ops->cross_entropy[logits->dtype].loss(device, c, tshi_data(call->in[1]), tshi_data(call->saved[SUMS]),
                                                    tshi_data(losses));
     if (losses != call->out) status = reduce_losses(call, c, losses);
-    tsh_tensor_release(losses);
+    tshi_tensor_release(losses);
     return status;
 }
 

@@ -211,7 +211,7 @@ static tsh_status weight_gradient_taken(const tsh_call *call, const tsh_tensor *
                                            0, tshi_data(piece), cols);
         if (status == TSH_OK) taker->take(taker, first, count, tshi_data(piece));
     }
-    tsh_tensor_release(piece);
+    tshi_tensor_release(piece);
     return status;
 }
 

@@ -87,7 +87,7 @@ static tsh_status count_ids(const tsh_tensor *table, const tsh_tensor *ids, tsh_
     }
     if (status == TSH_OK)
         ops->forward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, tshi_data(counts), tshi_data(*out));
-    tsh_tensor_release(counts);
+    tshi_tensor_release(counts);
     return status;
 }
 
@@ -106,7 +106,7 @@ static tsh_status divide_by_counts(const tsh_tensor *table, const tsh_tensor *id
         device->ops->elementwise[(*out)->dtype].binary(device, TSHI_DIV, &o, tshi_data(*out), tshi_data(counts),
                                                        tshi_data(*out));
     }
-    tsh_tensor_release(counts);
+    tshi_tensor_release(counts);
     return status;
 }
 
@@ -117,13 +117,13 @@ static tsh_status rows_gradient(const tsh_call *call, tsh_dtype dtype, tsh_tenso
     tsh_device *device = tshi_device_of(dy);
     tsh_status status = p->scale_grad_by_freq ? divide_by_counts(call->in[0], call->in[1], dy, &divided) : TSH_OK;
     const tsh_tensor *from = divided ? divided : dy;
-    *out = status == TSH_OK && from->dtype == dtype ? tsh_tensor_retain(divided ? divided : dy) : NULL;
+    *out = status == TSH_OK && from->dtype == dtype ? tshi_tensor_retain(divided ? divided : dy) : NULL;
     if (status == TSH_OK && !*out) {
         status = tshi_tensor_scratch(dy->mesh, dtype, dy->numel, out);
         if (status == TSH_OK)
             device->ops->copy.convert(device, dy->numel, from->dtype, tshi_data(from), dtype, tshi_data(*out));
     }
-    tsh_tensor_release(divided);
+    tshi_tensor_release(divided);
     return status;
 }
 
@@ -137,7 +137,7 @@ static tsh_status add_rows(const tsh_call *call, table_rows s) {
     if (tshi_grad_takes_rows(call, 0)) {
         tsh_status status = rows_gradient(call, tshi_gradient_dtype(call->in[0]), &dy);
         if (status == TSH_OK) status = tshi_grad_add_rows(call, 0, ids, s.start, p->padding, dy);
-        tsh_tensor_release(dy);
+        tshi_tensor_release(dy);
         return status;
     }
     double beta;
@@ -148,7 +148,7 @@ static tsh_status add_rows(const tsh_call *call, table_rows s) {
     if (status == TSH_OK)
         device->ops->embedding[dy->dtype].backward(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,
                                                    p->padding, tshi_data(dy), tshi_data(dtable));
-    tsh_tensor_release(dy);
+    tshi_tensor_release(dy);
     return status;
 }
 
@@ -235,7 +235,7 @@ static tsh_status gather_ids(const tsh_tensor *ids, tsh_tensor **out) {
         tsh_tensor *part = *out;
         status = tshi_tensor_scratch(ids->mesh, TSH_INT64, axis->size * part->numel, out);
         if (status == TSH_OK) status = tsh_all_gather_into_tensor(axis->group, *out, part, NULL);
-        tsh_tensor_release(part);
+        tshi_tensor_release(part);
     }
     return status;
 }
@@ -276,9 +276,9 @@ static tsh_status bound_rows(const tsh_tensor *table, const tsh_tensor *ids, con
         device->ops->embedding[table->dtype].bound(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,
                                                    tshi_data(norms), lookup->max_norm, tshi_data(rows),
                                                    tshi_data(table));
-    tsh_tensor_release(norms);
-    tsh_tensor_release(powers);
-    tsh_tensor_release(rows);
+    tshi_tensor_release(norms);
+    tshi_tensor_release(powers);
+    tshi_tensor_release(rows);
     return status;
 }
 
@@ -299,7 +299,7 @@ static tsh_status bound_forward(tsh_call *call) {
     tsh_status status = tshi_call_use(call, false); /* a view's inputs are not brought otherwise */
     if (status == TSH_OK) status = gather_ids(call->in[1], &ids);
     if (status == TSH_OK) status = bound_rows(call->in[0], ids, call->params);
-    tsh_tensor_release(ids);
+    tshi_tensor_release(ids);
     return status;
 }
 
@@ -313,16 +313,16 @@ static const tsh_op bound_op = {.name = "embedding_forward",
                                 .by_element = true,
                                 .engine = &tshi_as_stored};
 
-/* A whole that stands in for the table has been scaled, and goes: this rank's slice, which stays, takes its rows. */
+/* The table has been scaled, or a whole that stands in for it, and goes: this rank's slice, which stays, takes its rows. */
 static void keep_slice(tsh_tensor *table) {
     const tsh_tensor *whole = tshi_gradient_stand_in(table);
+    void *to = tshi_data_to_write(table); /* on every rank: each knows that a whole has to be gathered anew */
     if (whole == table || table->numel == 0) return;
     tsh_device *device = tshi_device_of(table);
     int64_t row = tshi_shape_start(table->mesh, &table->shape, table->layout, 0) -
                   tshi_shape_start(whole->mesh, &whole->shape, whole->layout, 0);
     size_t before = (size_t)(row * tshi_cols(table)) * tsh_dtype_size(table->dtype);
-    device->ops->copy.within(device, tsh_tensor_local_nbytes(table), (const char *)tshi_data(whole) + before,
-                             tshi_data(table));
+    device->ops->copy.within(device, tsh_tensor_local_nbytes(table), (const char *)tshi_data(whole) + before, to);
 }
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */

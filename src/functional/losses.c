@@ -81,7 +81,7 @@ static tsh_status reduced_forward(tsh_call *call) {
     if (status != TSH_OK) return status;
     device->ops->loss[x->dtype].forward(device, &in, tshi_data(losses));
     device->ops->sum[out->dtype].over_dim(device, 1, x->numel, 1, loss_scale(call), tshi_data(losses), tshi_data(out));
-    tsh_tensor_release(losses);
+    tshi_tensor_release(losses);
     return tshi_statistics_reduce(tshi_sharding_axes(x, -1), out, TSH_SUM);
 }
 

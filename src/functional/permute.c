@@ -72,7 +72,7 @@ static tsh_status permute_backward(tsh_call *call) {
     if (status != TSH_OK) return status;
     permute(dy, back, dx);
     status = tshi_grad_adopt(call, 0, dx);
-    tsh_tensor_release(dx);
+    tshi_tensor_release(dx);
     return status;
 }
 

@@ -139,7 +139,7 @@ static tsh_status draw_numbers(const sampling *s, const tsh_shape *shape, const 
     if (status != TSH_OK) return status;
     tshi_tensor_draw(numbers, false, s->mesh->world->seed, stream, 0, 1);
     s->device->ops->copy.to_host(s->device, (size_t)s->rows * sizeof *s->number, tshi_data(numbers), s->number);
-    tsh_tensor_release(numbers);
+    tshi_tensor_release(numbers);
     return TSH_OK;
 }
 

@@ -181,7 +181,7 @@ static tsh_status slice_backward(tsh_call *call) {
     tshi_part_copy(dx, p->dim, p->start, length, tshi_data(sum), true);
     device->ops->elementwise[dx->dtype].axpby(device, dy->numel, 1, tshi_data(dy), 1, tshi_data(sum), tshi_data(sum));
     tshi_part_copy(dx, p->dim, p->start, length, tshi_data(sum), false);
-    tsh_tensor_release(sum);
+    tshi_tensor_release(sum);
     return TSH_OK;
 }
 
@@ -242,7 +242,7 @@ static tsh_status concat_backward(tsh_call *call) {
         if (status != TSH_OK) return status;
         tshi_part_copy(tsh_call_grad_out(call), dim, start, length, tshi_data(part), true);
         status = tshi_grad_adopt(call, i, part);
-        tsh_tensor_release(part);
+        tshi_tensor_release(part);
     }
     return status;
 }

@@ -36,8 +36,8 @@ static tsh_status softmax_forward(tsh_call *call) {
         ops->forward(device, p->log, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum),
                      tshi_data(call->out));
     }
-    tsh_tensor_release(max);
-    tsh_tensor_release(sum);
+    tshi_tensor_release(max);
+    tshi_tensor_release(sum);
     return status;
 }
 
@@ -62,7 +62,7 @@ static tsh_status softmax_backward(tsh_call *call) {
         ops->backward(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot),
                       tshi_data(dx));
     }
-    tsh_tensor_release(dot);
+    tshi_tensor_release(dot);
     return status;
 }
 

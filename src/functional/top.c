@@ -27,7 +27,7 @@ static tsh_status merge_along(const tsh_tensor *x, const tshi_axis *axis, const 
     status = tsh_all_gather_into_tensor(axis->group, all, list, NULL);
     if (status == TSH_OK)
         device->ops->top.merge(device, axis->size, a->outer, most, a->inner, tshi_data(all), tshi_data(list));
-    tsh_tensor_release(all);
+    tshi_tensor_release(all);
     return status;
 }
 
@@ -43,7 +43,7 @@ tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_t
         if (axes >> i & 1u) status = merge_along(x, &x->mesh->axis[i], &a, most, *out);
     }
     if (status == TSH_OK) return TSH_OK;
-    tsh_tensor_release(*out);
+    tshi_tensor_release(*out);
     *out = NULL;
     return status;
 }
@@ -85,12 +85,12 @@ static tsh_status topk_forward(tsh_call *call) {
     tsh_tensor *y = call->out, *list = NULL, *wide = NULL;
     tsh_status status = make_indices(call);
     if (status != TSH_OK) return status;
-    call->saved[0] = tsh_tensor_retain(p->indices);
+    call->saved[0] = tshi_tensor_retain(p->indices);
     status = tshi_top_candidates(call->in[0], p->dim, p->most, &list);
     if (status == TSH_OK) status = tshi_tensor_scratch(y->mesh, TSH_FLOAT64, y->numel, &wide);
     if (status == TSH_OK) unpack(list, tshi_data(wide), y, p->indices);
-    tsh_tensor_release(wide);
-    tsh_tensor_release(list);
+    tshi_tensor_release(wide);
+    tshi_tensor_release(list);
     return status;
 }
 

@@ -12,12 +12,13 @@ static tsh_status read_tensor(tshi_reader *r, const tshi_stored_tensor *t, tsh_t
     tsh_device *device = tshi_device_of(tensor);
     size_t size = tsh_dtype_size(t->dtype);
     bool staged = stage != NULL;
+    char *data = tshi_data_to_write(tensor);
     int64_t most = staged ? (int64_t)(STAGE / size) : tensor->numel;
     tsh_box box = tsh_tensor_box(tensor), share, slab, part;
     bool shares = tshi_checkpoint_share(tensor, &share);
     tsh_status status = TSH_OK;
     for (int64_t done = 0, n; status == TSH_OK && done < tensor->numel; done += n) {
-        char *to = (char *)tshi_data(tensor) + (size_t)done * size, *memory = staged ? stage : to;
+        char *to = data + (size_t)done * size, *memory = staged ? stage : to;
         slab = tshi_box_cut(t->ndim, &box, done, most);
         n = tshi_box_numel(t->ndim, &slab);
         status = tshi_reader_read(r, t, &slab, memory);

@@ -60,10 +60,11 @@ static tsh_status add_tensor(tsh_parameters *list, const char *name, const char 
 }
 
 static tsh_status add_states(const tsh_checkpoint *what, tsh_parameters *list) {
-    const tsh_optimizer *o = what->optimizer;
+    tsh_optimizer *o = what->optimizer;
     tsh_status status = TSH_OK;
     for (int i = 0; i < o->count && status == TSH_OK; i++) {
-        const tshi_optimizer_slot *slot = &o->slots[i];
+        tshi_optimizer_slot *slot = &o->slots[i];
+        tshi_optimizer_renew_main(slot);
         const char *name = name_of(what->parameters, slot->parameter, i);
         if (!name) return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint: a parameter of the optimizer is not in the list");
         size_t size = strlen(name) + sizeof "optimizer.";
@@ -321,6 +322,7 @@ void tshi_checkpoint_unpack(const tshi_index *index, tsh_checkpoint *what) {
     for (int i = 0; o && i < o->count; i++) {
         const char *name = name_of(what->parameters, o->slots[i].parameter, i);
         o->slots[i].steps = json_integer_value(json_object_get(steps, name));
+        o->slots[i].version = tshi_tensor_version(o->slots[i].stepped); /* what it is rounded from is loaded, too */
     }
     for (int i = 0; i < what->value_count; i++) unpack_value(values, &what->values[i]);
     what->step = index->step;

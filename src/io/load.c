@@ -240,9 +240,10 @@ static tsh_status read_parameter(loading *l, int first, int count) {
     tsh_device *device = tshi_device_of(t);
     size_t size = tsh_dtype_size(t->dtype);
     tsh_box box = tsh_tensor_box(t);
+    char *data = tshi_data_to_write(t);
     for (int64_t done = 0, n; done < t->numel; done += n) {
         tsh_box piece = tshi_box_cut(t->shape.ndim, &box, done, TSHI_IO_ELEMENTS);
-        char *to = (char *)tshi_data(t) + (size_t)done * size;
+        char *to = data + (size_t)done * size;
         n = tshi_box_numel(t->shape.ndim, &piece);
         for (int i = first; i < first + count; i++) {
             tsh_status status = read_link(l, i, t, &piece, l->staged ? l->staged : to);

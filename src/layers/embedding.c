@@ -60,7 +60,7 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
 
 void tsh_embedding_destroy(tsh_embedding *layer) {
     if (!layer) return;
-    tsh_tensor_release(layer->weight);
+    tshi_tensor_release(layer->weight);
     tshi_free(&layer->world->allocator, layer);
 }
 

@@ -46,9 +46,9 @@ static tsh_status make_tensors(tsh_kv_cache *cache, const tsh_mesh *mesh, const 
     for (int a = 0; a < mesh->axes; a++) {
         if (config->layout[a].kind == TSH_KIND_SHARD && config->layout[a].dim == 0) lengths.layout[a] = c.layout[a];
     }
-    tsh_status status = tsh_tensor_create(mesh, &c, &cache->k);
-    if (status == TSH_OK) status = tsh_tensor_create(mesh, &c, &cache->v);
-    if (status == TSH_OK) status = tsh_tensor_create(mesh, &lengths, &cache->lengths);
+    tsh_status status = tshi_tensor_create(mesh, &c, &cache->k);
+    if (status == TSH_OK) status = tshi_tensor_create(mesh, &c, &cache->v);
+    if (status == TSH_OK) status = tshi_tensor_create(mesh, &lengths, &cache->lengths);
     return status;
 }
 
@@ -73,9 +73,9 @@ tsh_status tsh_kv_cache_create(const tsh_mesh *mesh, const tsh_kv_cache_config *
 
 void tsh_kv_cache_destroy(tsh_kv_cache *cache) {
     if (!cache) return;
-    tsh_tensor_release(cache->k);
-    tsh_tensor_release(cache->v);
-    tsh_tensor_release(cache->lengths);
+    tshi_tensor_release(cache->k);
+    tshi_tensor_release(cache->v);
+    tshi_tensor_release(cache->lengths);
     tshi_free(&cache->world->allocator, cache->length);
     tshi_free(&cache->world->allocator, cache);
 }
@@ -181,7 +181,7 @@ static void put(const tsh_kv_cache *cache, const tsh_tensor *from, const tsh_ten
     size_t from_step = (size_t)from->shape.local[1] * row, to_step = (size_t)to->shape.local[1] * row;
     int64_t together = equal_lengths(cache) ? batch : 1;
     for (int64_t b = 0; b < batch && from_step > 0; b += together) {
-        char *at = (char *)tshi_data(to) + (size_t)b * to_step + (size_t)cache->length[first + b] * row;
+        char *at = (char *)tshi_data_to_write(to) + (size_t)b * to_step + (size_t)cache->length[first + b] * row;
         device->ops->copy.strided(device, together, from_step, (const char *)tshi_data(from) + (size_t)b * from_step,
                                   from_step, at, to_step);
     }

@@ -72,8 +72,8 @@ tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, 
 
 void tsh_linear_destroy(tsh_linear *layer) {
     if (!layer) return;
-    tsh_tensor_release(layer->weight);
-    tsh_tensor_release(layer->bias);
+    tshi_tensor_release(layer->weight);
+    tshi_tensor_release(layer->bias);
     tshi_free(&layer->world->allocator, layer);
 }
 

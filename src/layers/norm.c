@@ -54,8 +54,8 @@ tsh_status tsh_norm_create(tsh_group *group, const tsh_norm_config *config, tsh_
 
 void tsh_norm_destroy(tsh_norm *layer) {
     if (!layer) return;
-    tsh_tensor_release(layer->weight);
-    tsh_tensor_release(layer->bias);
+    tshi_tensor_release(layer->weight);
+    tshi_tensor_release(layer->bias);
     tshi_free(&layer->world->allocator, layer);
 }
 

@@ -12,7 +12,7 @@ tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out) {
     if (!list) return TSH_ERR_MEMORY;
     list->world = world;
     tsh_status status =
-        tsh_tensor_create(tsh_world_mesh(world), &(tsh_tensor_config){.dtype = TSH_FLOAT64}, &list->scalar);
+        tshi_tensor_create(tsh_world_mesh(world), &(tsh_tensor_config){.dtype = TSH_FLOAT64}, &list->scalar);
     if (status != TSH_OK) {
         tsh_parameters_destroy(list);
         return status;
@@ -34,9 +34,9 @@ void tsh_parameters_destroy(tsh_parameters *list) {
     for (int i = 0; i < list->count; i++) {
         forget_name(list->items[i].tensor, list->items[i].name);
         tshi_free(allocator, list->items[i].name);
-        tsh_tensor_release(list->items[i].tensor);
+        tshi_tensor_release(list->items[i].tensor);
     }
-    tsh_tensor_release(list->scalar);
+    tshi_tensor_release(list->scalar);
     tshi_free(allocator, list->items);
     tshi_free(allocator, list);
 }
@@ -54,7 +54,7 @@ static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
     tsh_status status = tshi_grow(&list->world->allocator, (void **)&list->items, &list->capacity, list->count + 1,
                                   sizeof *list->items);
     if (status != TSH_OK) return status;
-    list->items[list->count++] = (tshi_parameter){name, tsh_tensor_retain(tensor)};
+    list->items[list->count++] = (tshi_parameter){name, tshi_tensor_retain(tensor)};
     if (tensor->gradient) tensor->gradient->parameter = true;
     if (!tensor->name) tensor->name = name;
     return TSH_OK;
@@ -110,7 +110,7 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
     if (status == TSH_OK) status = tsh_tensor_require_grad(*out);
     if (status == TSH_OK) (*out)->gradient->parameter = true;
     if (status == TSH_OK) return TSH_OK;
-    tsh_tensor_release(*out);
+    tshi_tensor_release(*out);
     *out = NULL;
     return status;
 }

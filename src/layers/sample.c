@@ -57,7 +57,7 @@ static tsh_status fetch_top(sampling *s, int64_t most) {
     tsh_status status = tshi_top_candidates(s->logits, 1, s->most, &list);
     if (status == TSH_OK) status = fetch(s, list, &host);
     s->top = host;
-    tsh_tensor_release(list);
+    tshi_tensor_release(list);
     for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) {
         double largest = s->top[b * s->most].value;
         if (isfinite(largest)) continue;
@@ -81,7 +81,7 @@ static tsh_status make_draws(sampling *s) {
         status = fetch(s, draws, &host);
     }
     s->draws = host;
-    tsh_tensor_release(draws);
+    tshi_tensor_release(draws);
     return status;
 }
 
@@ -126,7 +126,7 @@ static tsh_status make_weights(const sampling *s, int64_t **out) {
                                              tshi_data(wide));
         status = fetch(s, wide, &host);
     }
-    tsh_tensor_release(wide);
+    tshi_tensor_release(wide);
     *out = status == TSH_OK ? take(s, x->numel, sizeof **out) : NULL;
     if (!*out) return status == TSH_OK ? TSH_ERR_MEMORY : status;
     const double *logits = host;
@@ -142,7 +142,7 @@ static tsh_status sum_over_ranks(const sampling *s, int64_t n, int64_t *values) 
     if (status == TSH_OK) status = tsh_tensor_write(t, values, n);
     if (status == TSH_OK) status = tshi_statistics_reduce(s->axes, t, TSH_SUM);
     if (status == TSH_OK) status = tsh_tensor_read(t, values, n);
-    tsh_tensor_release(t);
+    tshi_tensor_release(t);
     return status;
 }
 
@@ -212,13 +212,13 @@ static tsh_status gather_shares(const sampling *s, const share *own, share **all
         *ranks *= mesh->axis[a].size;
         status = tshi_tensor_scratch(mesh, TSH_INT64, words * *ranks, &more);
         if (status == TSH_OK) status = tsh_all_gather_into_tensor(mesh->axis[a].group, more, list, NULL);
-        tsh_tensor_release(list);
+        tshi_tensor_release(list);
         list = more;
         more = NULL;
     }
     if (status == TSH_OK) status = fetch(s, list, &host);
     *all = host;
-    tsh_tensor_release(list);
+    tshi_tensor_release(list);
     return status;
 }
 
@@ -317,7 +317,7 @@ static tsh_status make_ids(const tsh_tensor *logits, tsh_tensor **out) {
         tsh_layout l = logits->layout[a];
         if (l.kind == TSH_KIND_SHARD && l.dim == 0) config.layout[a] = l;
     }
-    return tsh_tensor_create(logits->mesh, &config, out);
+    return tshi_tensor_create(logits->mesh, &config, out);
 }
 
 /* Terms are added up, and no rank shares classes with another. */

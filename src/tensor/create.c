@@ -136,10 +136,10 @@ tsh_status tsh_tensor_create_arange(const tsh_mesh *mesh, const tsh_tensor_confi
     if (status == TSH_OK && s.tensor->numel > 0 && tshi_tensor_is_first_term(s.tensor)) {
         status = tshi_tensor_scratch(mesh, TSH_FLOAT64, 2 * CHUNK, &s.staging);
         if (status == TSH_OK) fill_sequence(&s);
-        tsh_tensor_release(s.staging);
+        tshi_tensor_release(s.staging);
     }
     if (status == TSH_OK) return TSH_OK;
-    tsh_tensor_release(*out);
+    tshi_tensor_release(*out);
     *out = NULL;
     return status;
 }

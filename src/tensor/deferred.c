@@ -19,9 +19,10 @@ static void clear_row(const tsh_tensor *t, int64_t row) {
 }
 
 void tshi_tensor_start(tsh_tensor *tensor, const tshi_initial *initial) {
+    void *to = tshi_data_to_write(tensor);
     if (initial->kind == TSHI_STARTS_CONSTANT) {
         tsh_device *device = tshi_device_of(tensor);
-        device->ops->copy.fill(device, tensor->dtype, tensor->numel, initial->a, tshi_data(tensor));
+        device->ops->copy.fill(device, tensor->dtype, tensor->numel, initial->a, to);
     } else {
         tshi_tensor_draw(tensor, initial->kind == TSHI_STARTS_NORMAL, initial->seed, initial->stream, initial->a,
                          initial->b);
@@ -41,7 +42,9 @@ static tsh_status use(tshi_lender *lender, uint64_t step, uint64_t call) {
     (void)call;
     tsh_status status = tshi_tensor_load(&d->tensor, tsh_tensor_local_nbytes(&d->tensor), TSH_MEMORY_PARAMETERS);
     if (status != TSH_OK) return status;
+    uint16_t version = storage->version; /* these are the values that the tensor has had all along */
     tshi_tensor_start(&d->tensor, &d->initial);
+    storage->version = version;
     storage->lender = NULL;
     end(lender);
     return TSH_OK;
@@ -59,7 +62,7 @@ tsh_status tshi_tensor_defer(const tsh_mesh *mesh, const tsh_tensor_config *conf
         tshi_free(&mesh->device->allocator, d);
         return status;
     }
-    d->lender = (tshi_lender){use, end};
+    d->lender = (tshi_lender){.use = use, .free = end};
     d->tensor = **out;
     (*out)->storage->lender = &d->lender;
     return TSH_OK;

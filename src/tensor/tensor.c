@@ -27,7 +27,7 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     tsh_device *device = mesh->device;
     tsh_tensor *tensor = handle_new(device);
     if (!tensor) return NULL;
-    tensor->references = tensor->held = 1;
+    tensor->references = 1;
     tensor->device = device;
     tensor->dtype = dtype;
     tensor->shape = *shape;
@@ -75,7 +75,10 @@ static void storage_release(tshi_storage *storage) {
     if (!storage || --storage->references > 0) return;
     tsh_device *device = storage->device;
     if (storage->lender && storage->lender->free) storage->lender->free(storage->lender);
-    device->ops->memory.release(device, storage->data);
+    if (storage->whole)
+        storage_release(storage->whole);
+    else
+        device->ops->memory.release(device, storage->data);
     tshi_pool_give(&device->storages, storage);
 }
 
@@ -150,6 +153,20 @@ tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const t
     return TSH_OK;
 }
 
+tsh_status tshi_tensor_part(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
+                            size_t offset, tsh_tensor **out) {
+    tshi_storage *part = storage_new(x->mesh->device);
+    tsh_status status = part ? tshi_tensor_view(x, shape, layout, offset, out) : TSH_ERR_MEMORY;
+    if (status != TSH_OK) {
+        tshi_pool_give(&x->mesh->device->storages, part);
+        return status;
+    }
+    part->data = x->storage->data;
+    part->whole = x->storage; /* the reference that the view had */
+    (*out)->storage = part;
+    return TSH_OK;
+}
+
 void tshi_tensor_drop_storage(tsh_tensor *tensor) {
     storage_release(tensor->storage);
     tensor->storage = NULL;
@@ -213,11 +230,15 @@ tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const c
 }
 
 /* A mistake of a program, in a call that returns no status. */
-static void refuse(const tsh_tensor *tensor, const char *what) {
-    tshi_fail(TSH_ERR_STATE, "%s: %s", what,
+static void refuse(const tsh_tensor *tensor, const char *what, const char *done) {
+    char text[160];
+    const char *name = tshi_tensor_is_free(tensor) || !tensor->name ? NULL : tensor->name;
+    tshi_fail(TSH_ERR_STATE, "%s: %s%s%s%s cannot be %s: %s", what, name ? "'" : "", name ? name : "",
+              name ? "', " : "", tsh_tensor_describe(tensor, text, sizeof text), done,
               tshi_tensor_is_free(tensor) ? fate_of(tensor)
-                                          : "the tensor belongs to its tape, its layer or its leaf: the program has no "
-                                            "reference to it (what it creates, clones or retains, it releases)");
+                                          : "it belongs to its tape, its layer, its leaf or its optimizer, and the "
+                                            "program has no reference to it (what it creates, clones or retains, it "
+                                            "releases)");
     tshi_log(tensor->device ? tensor->device->log : NULL, TSH_LOG_ERROR, "%s", tsh_error_message());
 }
 
@@ -229,7 +250,7 @@ tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
 tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
     if (!tensor) return NULL;
     if (tshi_tensor_is_free(tensor)) {
-        refuse(tensor, "tensor_retain");
+        refuse(tensor, "tensor_retain", "retained");
         return NULL;
     }
     tensor->held++;
@@ -262,7 +283,7 @@ void tshi_tensor_free(tsh_tensor *tensor) {
 void tsh_tensor_release(tsh_tensor *tensor) {
     if (!tensor) return;
     if (tensor->held <= 0) {
-        refuse(tensor, "tensor_release");
+        refuse(tensor, "tensor_release", "released");
         return;
     }
     tensor->held--;
@@ -337,14 +358,20 @@ tsh_status tshi_tensor_resolve(const tsh_mesh *mesh, const tsh_tensor_config *co
     return tshi_shape_resolve(mesh, shape, layout);
 }
 
-tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
+tsh_status tshi_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape;
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
     *out = NULL;
     tsh_status status = tshi_tensor_resolve(mesh, config, &shape, layout);
     if (status == TSH_OK) status = tshi_tensor_new(mesh, config->dtype, &shape, layout, out);
     if (status == TSH_OK) mesh->device->ops->copy.zero(mesh->device, tsh_tensor_local_nbytes(*out), tshi_data(*out));
+    return status;
+}
+
+tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
+    tsh_status status = tshi_tensor_create(mesh, config, out);
+    if (status == TSH_OK) (*out)->held = 1;
     return status;
 }
 
@@ -356,6 +383,7 @@ tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     if (status == TSH_OK) status = tshi_tensor_bring(tensor);
     if (status == TSH_OK) status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
     if (status != TSH_OK) return status;
+    (*out)->held = 1;
     tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
                                            tshi_data(*out));
     return TSH_OK;

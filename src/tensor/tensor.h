@@ -14,22 +14,26 @@ struct tshi_lender {
     tsh_status (*use)(tshi_lender *lender, uint64_t step, uint64_t call);
     /* Ends a lender that its storage owns (deferred.c); NULL where that does not own it. */
     void (*free)(tshi_lender *lender);
+    /* The version of what is lent to the tensor; NULL: the storage's own. */
+    uint16_t (*version)(const tshi_lender *lender, const tsh_tensor *tensor);
 };
 
 /* Device memory shared by the tensors that view it. */
-typedef struct tshi_storage {
+typedef struct tshi_storage tshi_storage;
+struct tshi_storage {
     tsh_device *device;
     void *data; /* NULL while a lender's is not used */
     int references;
     tshi_lender *lender; /* or NULL */
-    uint16_t version;    /* times that the program has written to it, or an optimizer's step, modulo 2^16 */
-} tshi_storage;
+    tshi_storage *whole; /* whose memory this is a part of (tshi_tensor_part), or NULL */
+    uint16_t version;    /* times that its elements have been written (tshi_data_to_write), modulo 2^16 */
+};
 
 struct tsh_tensor {
     void *next; /* in the list that the handle is in: of the device's free handles; checked, of all that were made */
     tsh_tensor *newer, *older; /* in the device's list of those that are alive */
     int references;            /* 0: the handle is free; its shape and dtype are as they were */
-    int held;                  /* references that are the program's: no more are released by it */
+    int held;                  /* of these, the program's: no more are released by it */
     tsh_device *device;        /* whose pool the handle is of; NULL: its world has been destroyed */
     tsh_dtype dtype;
     tsh_shape shape;
@@ -122,8 +126,9 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
-/* tsh_tensor_retain and tsh_tensor_release for references that the library holds for itself. A reference that the
- * program may release, because it has created the tensor, is one of tensor->held. */
+/* tsh_tensor_retain and tsh_tensor_release for references that the library holds for itself, such as that which each
+ * function below gives with a new tensor. A reference that the program may release is one of tensor->held, too: what
+ * gives it to the program counts it there. */
 tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor);
 /* Frees a tensor whose last reference tshi_tensor_release has taken. */
 void tshi_tensor_free(tsh_tensor *tensor);
@@ -146,6 +151,8 @@ void tshi_tensors_end(tsh_device *device);
 /* The shape and the layouts, resolved, that the configuration says; TSH_ERR_* where it is none. */
 tsh_status tshi_tensor_resolve(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_shape *shape,
                                tsh_layout layout[TSH_MAX_AXES]);
+/* tsh_tensor_create. */
+tsh_status tshi_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out);
 /* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
@@ -159,6 +166,9 @@ tsh_status tshi_tensor_scratch_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, i
 tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 /* As tshi_tensor_scratch, in symmetric memory, `offset` bytes into it; NULL where there is no room. */
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset);
+/* tshi_tensor_view with a version of its own, of elements that no other tensor but x shows. */
+tsh_status tshi_tensor_part(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
+                            size_t offset, tsh_tensor **out);
 /* A tensor that shares x's memory from `offset` bytes (within x) on. */
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out);
@@ -173,13 +183,13 @@ void tshi_tensor_become(tsh_tensor *tensor, const tsh_tensor *view);
 void tshi_tensor_unload(const tsh_tensor *tensor);
 /* Memory of this size, not zeroed, for all tensors that share the storage, which has none. */
 tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_purpose purpose);
-/* The program, or an optimizer's step, writes to the tensor: backward refuses what needs the values from before. */
-static inline void tshi_tensor_changes(tsh_tensor *tensor) {
-    if (tensor->storage) tensor->storage->version++;
-}
-/* What that counts; 0 where the values are lent. */
-static inline uint64_t tshi_tensor_version(const tsh_tensor *tensor) {
-    return tensor->storage && !tensor->storage->lender ? tensor->storage->version : 0;
+/* Two versions of a tensor differ where its elements have been written in between, by anything but the call that made
+ * the tensor: what was made of them is stale. 0 without memory. */
+static inline uint16_t tshi_tensor_version(const tsh_tensor *tensor) {
+    const tshi_storage *storage = tensor->storage;
+    if (!storage) return 0;
+    return storage->lender && storage->lender->version ? storage->lender->version(storage->lender, tensor)
+                                                       : storage->version;
 }
 static inline bool tshi_tensor_is_loaded(const tsh_tensor *tensor) {
     return tensor->storage && tensor->storage->data;
@@ -190,6 +200,13 @@ bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
 /* NULL for no tensor, and for one without memory. */
 static inline void *tshi_data(const tsh_tensor *t) {
     return t && t->storage && t->storage->data ? (char *)t->storage->data + t->offset : NULL;
+}
+
+/* The elements, for whoever is about to write them: a program's call, a load, a collective, an optimizer's step. Every
+ * writer but the functions of a call (autograd/op.h), which write their own output and gradients, comes through here. */
+static inline void *tshi_data_to_write(const tsh_tensor *t) {
+    if (t && t->storage) t->storage->version++;
+    return tshi_data(t);
 }
 
 /* The device of a tensor's memory: its table has the kernels. */

@@ -19,8 +19,7 @@ tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count)
     if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write");
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
-    tshi_tensor_changes(tensor);
-    device->ops->copy.from_host(device, tsh_tensor_local_nbytes(tensor), from, tshi_data(tensor));
+    device->ops->copy.from_host(device, tsh_tensor_local_nbytes(tensor), from, tshi_data_to_write(tensor));
     return TSH_OK;
 }
 
@@ -75,11 +74,10 @@ static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user)
     int ndim = tensor->shape.ndim;
     tsh_device *device = tshi_device_of(tensor);
     size_t size = tsh_dtype_size(tensor->dtype);
-    char *staging = NULL, *to = tshi_data(tensor);
+    char *staging = NULL, *to = tshi_data_to_write(tensor);
     tsh_box held = tsh_tensor_box(tensor);
     tsh_status status = TSH_OK;
     if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
-    tshi_tensor_changes(tensor);
     if (device->record && device->record->planned) return TSH_OK; /* a planned run keeps no values */
     if (device->ops->kind != TSH_CPU) {
         size_t bytes = tsh_tensor_local_nbytes(tensor);
@@ -132,8 +130,7 @@ tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     if (status == TSH_OK) status = tshi_tensor_bring(tensor);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
-    tshi_tensor_changes(tensor);
-    device->ops->copy.fill(device, tensor->dtype, tensor->numel, value, tshi_data(tensor));
+    device->ops->copy.fill(device, tensor->dtype, tensor->numel, value, tshi_data_to_write(tensor));
     return TSH_OK;
 }
 

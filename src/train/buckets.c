@@ -82,7 +82,7 @@ static tsh_status make_views(const tsh_data_parallel *dp, tshi_bucket_slot *slot
 
 static void release_memory(const tsh_data_parallel *dp) {
     for (int b = 0; b < dp->bucket_count; b++) {
-        tsh_tensor_release(dp->buckets[b].memory);
+        tshi_tensor_release(dp->buckets[b].memory);
         dp->buckets[b].memory = NULL;
     }
 }
@@ -172,12 +172,12 @@ static void release_works(tsh_data_parallel *dp) {
 void tshi_buckets_destroy(tsh_data_parallel *dp) {
     release_works(dp);
     tshi_shards_destroy(dp);
-    for (int b = 0; b < dp->bucket_count; b++) tsh_tensor_release(dp->buckets[b].flags);
+    for (int b = 0; b < dp->bucket_count; b++) tshi_tensor_release(dp->buckets[b].flags);
     release_memory(dp);
     for (int i = 0; i < dp->count; i++) {
-        tsh_tensor_release(dp->slots[i].whole);
-        tsh_tensor_release(dp->slots[i].term);
-        tsh_tensor_release(dp->slots[i].surplus);
+        tshi_tensor_release(dp->slots[i].whole);
+        tshi_tensor_release(dp->slots[i].term);
+        tshi_tensor_release(dp->slots[i].surplus);
     }
     tshi_free(tshi_data_parallel_allocator(dp), dp->flags);
 }
@@ -240,7 +240,7 @@ static tsh_status finish(tsh_data_parallel *dp, tshi_bucket *bucket) {
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
         slot->unsummed = false;
         if (!is_present(dp, bucket, i++)) slot->parameter->gradient->stale = true;
-        tsh_tensor_release(slot->surplus);
+        tshi_tensor_release(slot->surplus);
         slot->surplus = NULL;
     }
     if (status == TSH_OK && bucket->level) tshi_shards_finish(dp, bucket);
@@ -260,7 +260,7 @@ void tshi_buckets_drop(tsh_data_parallel *dp) {
         tshi_bucket_slot *slot = &dp->slots[i];
         slot->parameter->gradient->stale = true;
         slot->unsummed = false;
-        tsh_tensor_release(slot->surplus);
+        tshi_tensor_release(slot->surplus);
         slot->surplus = NULL;
     }
 }

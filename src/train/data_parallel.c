@@ -125,7 +125,7 @@ static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
         if (!is_summed(p, dp->mesh, dp->sink.axis) || !tshi_requires_grad(p) || p->gradient->sink) continue;
         tshi_bucket_slot *slot = &dp->slots[dp->count];
         slot->name = list->items[i].name;
-        slot->parameter = tsh_tensor_retain(p);
+        slot->parameter = tshi_tensor_retain(p);
         slot->over = tshi_summands_of(dp, p);
         if (slot->over == TSHI_SUMMANDS_SHARERS) dp->shared = p->layout[dp->model];
         p->gradient->sink = &dp->sink;
@@ -146,8 +146,8 @@ static void move_gradients(tsh_data_parallel *dp) {
             device->ops->copy.within(
                 device, tsh_tensor_local_nbytes(to),
                 (char *)tshi_data(g->value) + tshi_shards_before(dp, slot) * tsh_dtype_size(to->dtype), tshi_data(to));
-        tsh_tensor_release(g->value);
-        g->value = tsh_tensor_retain(to);
+        tshi_tensor_release(g->value);
+        g->value = tshi_tensor_retain(to);
     }
 }
 
@@ -295,7 +295,7 @@ void tsh_data_parallel_destroy(tsh_data_parallel *dp) {
         g->stale = true;
     }
     if (dp->buckets) tshi_buckets_destroy(dp);
-    for (int i = 0; i < dp->count; i++) tsh_tensor_release(dp->slots[i].parameter);
+    for (int i = 0; i < dp->count; i++) tshi_tensor_release(dp->slots[i].parameter);
     if (dp->group != dp->parent) tsh_group_destroy(dp->group);
     tsh_group_destroy(dp->sums[TSHI_SUMMANDS_ALL]);
     tsh_group_destroy(dp->sums[TSHI_SUMMANDS_SHARERS]);

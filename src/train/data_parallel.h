@@ -59,6 +59,7 @@ typedef struct tshi_bucket {
     tsh_data_parallel *schedule;    /* of a unit (units.c), as what follows: */
     tsh_tensor *held, *unit;        /* this rank's slices of the values; all values, while they are used */
     uint64_t used_in;               /* the call that has used the values last */
+    uint16_t version;               /* of the slices, when they were gathered */
 } tshi_bucket;
 
 typedef enum tshi_sums_state {

@@ -34,11 +34,20 @@ static uint64_t stream_of(const char *name) {
     return (hash | UINT64_C(1) << 63) & ~(uint64_t)UINT32_MAX;
 }
 
-/* The values before they were rounded are not known yet: the parameter's own. */
-static void start_main(const tshi_optimizer_slot *slot) {
+void tshi_optimizer_renew_main(tshi_optimizer_slot *slot) {
     const tsh_tensor *p = slot->stepped;
+    if (!slot->main || (slot->steps > 0 && slot->version == tshi_tensor_version(p))) return;
     tsh_device *device = tshi_device_of(p);
     device->ops->copy.convert(device, p->numel, p->dtype, tshi_data(p), slot->main->dtype, tshi_data(slot->main));
+    slot->version = tshi_tensor_version(p);
+}
+
+/* The slot is about to be stepped. */
+static void begin_step(tshi_optimizer_slot *slot) {
+    tshi_optimizer_renew_main(slot);
+    slot->steps++;
+    tshi_data_to_write(slot->stepped);
+    slot->version = tshi_tensor_version(slot->stepped);
 }
 
 static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot *slot, const tshi_parameter *item,
@@ -49,9 +58,9 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
     if (optimizer->low_bits == TSH_STOCHASTIC_ROUNDING && parameter->dtype == TSH_FLOAT16) {
         return tshi_fail(TSH_ERR_DTYPE, "'%s' is float16: TSH_STOCHASTIC_ROUNDING is for bfloat16", item->name);
     }
-    slot->parameter = tsh_tensor_retain(parameter);
+    slot->parameter = tshi_tensor_retain(parameter);
     if (parameter->gradient) parameter->gradient->stepped = true;
-    slot->stepped = tsh_tensor_retain(tshi_shards_values(parameter));
+    slot->stepped = tshi_tensor_retain(tshi_shards_values(parameter));
     slot->stream = stream_of(item->name);
     tshi_gradient_layout(slot->stepped, slot->layout);
     if (optimizer->low_bits == TSH_MAIN_WEIGHTS && tshi_dtype_sum(parameter->dtype) != parameter->dtype) {
@@ -59,7 +68,7 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
         status = tshi_tensor_bring(like);
         if (status == TSH_OK)
             status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->main);
-        if (status == TSH_OK) start_main(slot);
+        if (status == TSH_OK) tshi_optimizer_renew_main(slot);
     }
     for (int i = 0; i < states && status == TSH_OK; i++) {
         const tsh_tensor *like = slot->stepped;
@@ -140,10 +149,10 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count; i++) {
         if (optimizer->slots[i].taker) optimizer->slots[i].parameter->gradient->taker = NULL;
         tshi_free(allocator, optimizer->slots[i].taker);
-        tsh_tensor_release(optimizer->slots[i].parameter);
-        tsh_tensor_release(optimizer->slots[i].stepped);
-        tsh_tensor_release(optimizer->slots[i].main);
-        for (int s = 0; s < TSHI_MAX_STATES; s++) tsh_tensor_release(optimizer->slots[i].state[s]);
+        tshi_tensor_release(optimizer->slots[i].parameter);
+        tshi_tensor_release(optimizer->slots[i].stepped);
+        tshi_tensor_release(optimizer->slots[i].main);
+        for (int s = 0; s < TSHI_MAX_STATES; s++) tshi_tensor_release(optimizer->slots[i].state[s]);
     }
     tshi_free(allocator, optimizer->slots);
     tshi_free(allocator, optimizer->updates);
@@ -207,9 +216,7 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         if (!slot->gradient || decays(optimizer, slot) != decaying) continue;
-        if (slot->main && slot->steps == 0) start_main(slot); /* values may have been loaded since */
-        slot->steps++;
-        tshi_tensor_changes(slot->stepped);
+        begin_step(slot);
         if (count > 0 && (slot->steps != first->steps || slot->stepped->dtype != first->stepped->dtype)) {
             optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count,
                                   optimizer->updates);
@@ -324,8 +331,7 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     const tsh_tensor *gradient = tsh_tensor_sparse_grad(slot->parameter, &rows, &row);
     double weight_decay = decays(optimizer, slot) ? optimizer->weight_decay : 0;
     int count = 0;
-    if (slot->main && slot->steps == 0) start_main(slot);
-    slot->steps++;
+    begin_step(slot);
     for (int64_t i = 0; i < rows; i++) {
         set_row(optimizer, slot, gradient, i, row[i], cols, &updates[count], &roundings[count]);
         count++;
@@ -393,9 +399,7 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
 
 static void begin_taking(tshi_gradient_taker *taker) {
     const tshi_step_taker *t = (const tshi_step_taker *)taker;
-    tshi_optimizer_slot *slot = &t->optimizer->slots[t->slot];
-    if (slot->main && slot->steps == 0) start_main(slot);
-    slot->steps++;
+    begin_step(&t->optimizer->slots[t->slot]);
 }
 
 static void take(tshi_gradient_taker *taker, int64_t first, int64_t count, const void *values) {

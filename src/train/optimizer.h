@@ -23,6 +23,7 @@ typedef struct tshi_optimizer_slot {
     const tsh_tensor *gradient;      /* of this step, borrowed; of the box of `stepped`. NULL: the step leaves it out */
     tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as `stepped` */
     int64_t steps;                      /* taken */
+    uint16_t version;                   /* of `stepped` after the last one */
     tshi_step_taker *taker;             /* or NULL: stepped by tsh_optimizer_step alone */
     uint64_t stream;                    /* of the words that `stepped` is rounded by, before the step's number */
 } tshi_optimizer_slot;
@@ -70,6 +71,8 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
 /* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states,
                                  const tshi_optimizer_common *common, tsh_optimizer **out);
+/* The values that `stepped` is rounded from become its own where anything but a step of the slot has written it. */
+void tshi_optimizer_renew_main(tshi_optimizer_slot *slot);
 /* The sum of squares of the gradients on this rank: with `counted` of those that this rank adds to the whole model's sum,
  * otherwise of replicas, which another rank adds. Waits. */
 tsh_status tshi_clip_local_squares(const tsh_parameters *list, bool counted, double *sum);

@@ -74,7 +74,7 @@ static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *buc
     if (status == TSH_OK)
         status = tshi_tensor_view(p, &shape, layout, (size_t)start * tsh_dtype_size(p->dtype), &slot->values);
     if (status == TSH_OK && bucket->held)
-        status = tshi_tensor_view(bucket->held, &shape, layout, (size_t)at * tsh_dtype_size(p->dtype), &slot->held);
+        status = tshi_tensor_part(bucket->held, &shape, layout, (size_t)at * tsh_dtype_size(p->dtype), &slot->held);
     return status;
 }
 
@@ -145,17 +145,17 @@ void tshi_shards_destroy(tsh_data_parallel *dp) {
     tshi_units_destroy(dp);
     for (int b = 0; b < dp->bucket_count; b++) {
         tshi_bucket *bucket = &dp->buckets[b];
-        tsh_tensor_release(bucket->gathered);
-        tsh_tensor_release(bucket->own);
-        tsh_tensor_release(bucket->slices);
+        tshi_tensor_release(bucket->gathered);
+        tshi_tensor_release(bucket->own);
+        tshi_tensor_release(bucket->slices);
         tshi_shards_drop(bucket);
         tshi_free(tshi_data_parallel_allocator(dp), bucket->counts);
     }
     for (int i = 0; i < dp->count; i++) {
-        tsh_tensor_release(dp->slots[i].slice);
-        tsh_tensor_release(dp->slots[i].values);
+        tshi_tensor_release(dp->slots[i].slice);
+        tshi_tensor_release(dp->slots[i].values);
     }
-    for (int i = 0; i < 2; i++) tsh_tensor_release(dp->room[i]);
+    for (int i = 0; i < 2; i++) tshi_tensor_release(dp->room[i]);
 }
 
 /* --- packing ------------------------------------------------------------------------------------------------------ */
@@ -314,12 +314,12 @@ void tshi_shards_finish(const tsh_data_parallel *dp, tshi_bucket *bucket) {
 void tshi_shards_drop(tshi_bucket *bucket) {
     if (!bucket->level) return;
     if (bucket->level >= TSH_SHARD_GRADIENTS && bucket->memory) tshi_tensor_unload(bucket->memory);
-    tsh_tensor_release(bucket->flags);
-    tsh_tensor_release(bucket->result);
-    tsh_tensor_release(bucket->packed);
+    tshi_tensor_release(bucket->flags);
+    tshi_tensor_release(bucket->result);
+    tshi_tensor_release(bucket->packed);
     bucket->flags = bucket->result = bucket->packed = NULL;
     for (tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
-        tsh_tensor_release(slot->extra);
+        tshi_tensor_release(slot->extra);
         slot->extra = NULL;
     }
 }

@@ -73,13 +73,29 @@ static tsh_status make_unit(tsh_data_parallel *dp, tshi_bucket *unit, tshi_lende
 
 static tsh_status use(tshi_lender *lender, uint64_t step, uint64_t call);
 
+/* A whole in the unit's memory changes with this rank's slice of it. */
+static uint16_t version_of(const tshi_lender *lender, const tsh_tensor *tensor) {
+    const tshi_bucket_slot *slot = ((const tshi_bucket *)lender)->first;
+    size_t size = tsh_dtype_size(tensor->dtype);
+    while (slot->next && (size_t)slot->next->start * size <= tensor->offset) slot = slot->next;
+    return tshi_tensor_version(slot->parameter);
+}
+
+/* It differs where that of any slice does. */
+static uint16_t versions_of(const tshi_bucket *unit) {
+    uint16_t sum = 0;
+    for (const tshi_bucket_slot *slot = unit->first; slot; slot = slot->next)
+        sum += tshi_tensor_version(slot->parameter);
+    return sum;
+}
+
 tsh_status tshi_units_create(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
     if (dp->level < TSH_SHARD_PARAMETERS) return TSH_OK;
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         tshi_bucket *unit = &dp->buckets[b];
         if (!unit->level) continue;
-        unit->lender.use = use;
+        unit->lender = (tshi_lender){.use = use, .version = version_of};
         unit->schedule = dp;
         status = make_unit(dp, unit, &unit->lender);
     }
@@ -107,8 +123,8 @@ void tshi_units_take_over(tsh_data_parallel *dp) {
         tshi_bucket_slot *slot = &dp->slots[i];
         if (!slot->stand_in) continue;
         become_slice(slot->parameter, slot->values, slot->held);
-        tsh_tensor_release(slot->values);
-        slot->values = tsh_tensor_retain(slot->parameter);
+        tshi_tensor_release(slot->values);
+        slot->values = tshi_tensor_retain(slot->parameter);
         slot->parameter->gradient->slot = i + dp->count; /* what is added to the slice itself */
     }
 }
@@ -156,14 +172,14 @@ void tshi_units_destroy(tsh_data_parallel *dp) {
     for (int i = 0; i < dp->count; i++) {
         tshi_bucket_slot *slot = &dp->slots[i];
         if (slot->stand_in && slot->stand_in->gradient) slot->stand_in->gradient->sink = NULL;
-        tsh_tensor_release(slot->stand_in);
-        tsh_tensor_release(slot->held);
+        tshi_tensor_release(slot->stand_in);
+        tshi_tensor_release(slot->held);
     }
     for (int b = 0; b < dp->bucket_count; b++) {
         tshi_bucket *unit = &dp->buckets[b];
         if (unit->unit) unit->unit->storage->lender = NULL;
-        tsh_tensor_release(unit->unit);
-        tsh_tensor_release(unit->held);
+        tshi_tensor_release(unit->unit);
+        tshi_tensor_release(unit->held);
     }
     for (int i = 0; i < 2; i++) tshi_free(tshi_data_parallel_allocator(dp), dp->order[i]);
 }
@@ -197,6 +213,7 @@ static tsh_status start(const tsh_data_parallel *dp, tshi_bucket *unit) {
     tsh_status status =
         tshi_tensor_load(unit->gathered, tsh_tensor_local_nbytes(unit->gathered), TSH_MEMORY_COMMUNICATION);
     if (status != TSH_OK) return status;
+    unit->version = versions_of(unit);
     const tsh_tensor *from = unit->held, *own = unit->own;
     tsh_device *device = dp->mesh->device;
     if (own) device->ops->copy.convert(device, own->numel, from->dtype, tshi_data(from), own->dtype, tshi_data(own));
@@ -268,6 +285,10 @@ static tsh_status use(tshi_lender *lender, uint64_t step, uint64_t call) {
         dp->step = step;
     }
     unit->used_in = call;
+    if (unit->version != versions_of(unit)) { /* slices have been written since */
+        free_gathered(unit);
+        free_unit(unit);
+    }
     if (tshi_tensor_is_loaded(unit->unit)) return TSH_OK;
     free_others(dp, call);
     tsh_status status = fetch(dp, unit);

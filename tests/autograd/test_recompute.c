@@ -427,7 +427,7 @@ static void fails_again(tshi_rank *r, void *arg) {
     h = tsh_tape_recompute_since(b.tape, start, h);
     tsh_tensor *loss = loss_of(&b, h);
     tshi_check(r, loss, "%s", tsh_tape_message(b.tape));
-    if (r->rank == r->size - 1) tshi_check_ok(r, tsh_tensor_write(ids, bad, 3));
+    if (r->rank == r->size - 1) memcpy(tsh_tensor_data(ids), bad, sizeof bad); /* a call that writes would be seen */
     tsh_status status = tsh_backward(b.tape, loss);
     bool mine = r->rank == r->size - 1;
     tshi_check(r, status == (mine ? TSH_ERR_RANGE : TSH_ERR_PEER), "%s", tsh_tape_message(b.tape));

@@ -6,7 +6,8 @@
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
 # tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
 # Inside dist, bootstrap sees itself alone, core sees no bootstrap and no backend, a backend no other backend; the
-# registry names backends without their headers. cblas.h belongs to src/device/cpu, getenv to src/base/settings.c.
+# registry names backends without their headers. cblas.h belongs to src/device/cpu, getenv to src/base/settings.c;
+# tsh_tensor_retain and tsh_tensor_release are the program's, and src calls the private ones.
 # Tests, tools and benchmarks may look inside, so only the library is layered.
 set -uo pipefail
 cd "$1" || exit 2
@@ -60,6 +61,11 @@ xargs awk '
     /(^|[^a-zA-Z0-9_])getenv[ \t]*\(/ && path[1] == "src" && FILENAME != "src/base/settings.c" {
         header = $0
         wrong("a variable is read past base/settings.h")
+    }
+    # References that the library takes for itself are none that a program may give back.
+    /(^|[^a-zA-Z0-9_])tsh_tensor_(retain|release)[ \t]*\(/ && path[1] == "src" && FILENAME !~ /^src\/tensor\/tensor\.[ch]$/ {
+        header = $0
+        wrong("the library retains and releases by tshi_tensor_retain and tshi_tensor_release")
     }
     /^#include KERNELS$/ { next } # a file of kernels, compiled for each dtype: the line that defines it is read
     /^[ \t]*#[ \t]*define[ \t]+KERNELS|^[ \t]*#[ \t]*include/ {

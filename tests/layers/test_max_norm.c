@@ -90,7 +90,7 @@ static void check_replicas(tshi_rank *r, const char *name, const tsh_tensor *wei
     tshi_check_ok(r, tsh_broadcast(tsh_world_group(r->world), first, 0));
     tshi_check_ok(r, tsh_tensor_read(first, bytes, weight->numel));
     tshi_check(r, !memcmp(own, bytes, tsh_tensor_local_nbytes(weight)), "%s: the table differs from rank 0's", name);
-    tsh_tensor_release(first);
+    tshi_tensor_release(first);
 }
 
 static void check_calls(tshi_rank *r, const variant *w) {

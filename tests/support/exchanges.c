@@ -184,8 +184,8 @@ bool tshi_try_exchange(tshi_rank *r, uint32_t seed, bool messages) {
     }
     if (!messages && !r->failed) check_counts(r, seed, &t, &before);
     if (!r->failed) check_values(r, seed, &t, out, &wanted, to);
-    tsh_tensor_release(in);
-    tsh_tensor_release(out);
+    tshi_tensor_release(in);
+    tshi_tensor_release(out);
     tsh_tensor_release(all_in);
     tsh_tensor_release(all_out);
     return !r->failed;

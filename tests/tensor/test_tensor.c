@@ -99,7 +99,7 @@ Test(tensor, views_share_memory_until_the_last) {
     ((double *)tsh_tensor_data(view))[0] = -1;
     cr_assert_eq(((double *)tsh_tensor_data(clone))[0], 4, "a clone has its own");
     cr_assert_eq(((double *)tsh_tensor_data(view))[3], 7);
-    tsh_tensor_release(view);
+    tshi_tensor_release(view);
     tsh_tensor_release(clone);
     tsh_tensor_release(NULL);
 }

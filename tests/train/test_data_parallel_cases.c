@@ -507,8 +507,9 @@ static void goes(tshi_rank *r, void *arg) {
     backward(r, &k, term(r, &k, 1, 1));
     check(r, &k, 0, 5 * r->size);
     check(r, &k, 1, r->size);
-    loss = term(r, &k, 1, 1); /* and one that comes takes them over */
-    tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, k.group, NULL, &k.dp));
+    loss = term(r, &k, 1, 1); /* and one that comes takes them over; values that it wrote would be others than loss's */
+    const tsh_data_parallel_config keep = {.keep_values = true};
+    tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, k.group, &keep, &k.dp));
     check(r, &k, 0, 5 * r->size);
     backward(r, &k, loss);
     check(r, &k, 1, 2 * r->size);

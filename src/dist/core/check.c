@@ -170,7 +170,6 @@ static tsh_status check(const tsh_group *group, const tshi_arguments *a, tshi_ca
     if (status != TSH_OK) return status;
     call->dtype = a->in ? a->in->dtype : a->out->dtype;
     call->in = a->in ? tshi_data(a->in) : NULL;
-    call->out = a->out ? tshi_data(a->out) : NULL;
     if (c->in == TSHI_LISTED)
         status = check_lists(group, a, call);
     else if (c->in != c->out)
@@ -185,4 +184,5 @@ void tshi_check_call(const tsh_group *group, const tshi_arguments *a, tshi_call 
     call->root = a->root;
     call->on_device = group->world->device != group->world->host;
     call->failed = check(group, a, call);
+    if (call->failed == TSH_OK) call->out = tshi_data_to_write(a->out);
 }

@@ -49,7 +49,7 @@ static tsh_status gather(tsh_group *group, const own_reduction *r) {
         tshi_tensor_view(r->pieces, &(tsh_shape){.ndim = 1, .local = {n}, .global = {n}}, r->pieces->layout, 0, &mine);
     status = status == TSH_OK ? tsh_all_gather_into_tensor(group, r->tensor, mine, r->in_counts)
                               : tshi_call_failed(group, TSH_COLLECTIVE_ALL_GATHER, status);
-    tsh_tensor_release(mine);
+    tshi_tensor_release(mine);
     return status;
 }
 
@@ -65,7 +65,7 @@ tsh_status tsh_all_reduce_with(tsh_group *group, tsh_tensor *tensor, int64_t ite
         join_pieces(group, &r, join, user);
         status = gather(group, &r);
     }
-    tsh_tensor_release(r.pieces);
+    tshi_tensor_release(r.pieces);
     tshi_free(&group->world->allocator, r.in_counts);
     return status;
 }

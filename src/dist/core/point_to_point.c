@@ -33,7 +33,7 @@ static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor 
     call->on_device = group->world->device != group->world->host;
     call->reduce = meta ? TSH_MAX : TSH_SUM;
     call->in = op == TSH_COLLECTIVE_SEND ? tshi_data(tensor) : NULL;
-    call->out = op == TSH_COLLECTIVE_RECV ? tshi_data(tensor) : NULL;
+    call->out = op == TSH_COLLECTIVE_RECV ? tshi_data_to_write(tensor) : NULL;
     return TSH_OK;
 }
 
@@ -103,7 +103,7 @@ tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
     group->world->device->ops->copy.from_host(group->world->device, sizeof description, description, tshi_data(meta));
     status = now(group, TSH_COLLECTIVE_SEND, meta, to, true, NULL);
     if (status == TSH_OK) status = now(group, TSH_COLLECTIVE_SEND, tensor, to, false, NULL);
-    tsh_tensor_release(meta);
+    tshi_tensor_release(meta);
     return status;
 }
 
@@ -134,13 +134,14 @@ tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *s
         group->world->device->ops->copy.to_host(group->world->device, sizeof description, tshi_data(meta), description);
         status = make_tensor(mesh, description, &tensor);
     }
-    tsh_tensor_release(meta);
+    tshi_tensor_release(meta);
     if (status == TSH_OK) status = now(group, TSH_COLLECTIVE_RECV, tensor, found, false, NULL);
     if (status != TSH_OK) {
-        tsh_tensor_release(tensor);
+        tshi_tensor_release(tensor);
         return status;
     }
     if (sender) *sender = found;
+    tensor->held = 1;
     *out = tensor;
     return TSH_OK;
 }

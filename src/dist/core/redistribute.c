@@ -140,8 +140,8 @@ static tsh_status run_packed(tsh_group *group, const tshi_exchange_plan *plan, c
     if (status == TSH_OK && out && out->numel) {
         tshi_exchange_fill(plan, tshi_device_of(out), out->dtype, tshi_data(out));
     }
-    tsh_tensor_release(p.in);
-    tsh_tensor_release(p.out);
+    tshi_tensor_release(p.in);
+    tshi_tensor_release(p.out);
     return status;
 }
 
@@ -203,7 +203,7 @@ static tsh_status give(tsh_world *world, const tshi_exchange_plan *plan, const t
     pack(plan, in, t, tshi_data(packed));
     status = tsh_send_async(world->group, packed, t->to, &g->work[g->count]);
     if (status == TSH_OK) g->count++;
-    tsh_tensor_release(packed); /* the message has a reference */
+    tshi_tensor_release(packed); /* the message has a reference */
     return status;
 }
 
@@ -215,7 +215,7 @@ static tsh_status fetch(tsh_world *world, const tsh_tensor *to, int64_t at, int6
     tsh_status status = tshi_tensor_view(to, &shape, local, (size_t)at * tsh_dtype_size(to->dtype), &part);
     if (status != TSH_OK) return status;
     status = tsh_recv_async(world->group, part, from, work);
-    tsh_tensor_release(part);
+    tshi_tensor_release(part);
     return status;
 }
 
@@ -277,7 +277,7 @@ static tsh_status run_messages(tsh_world *world, const tshi_exchange_plan *plan,
     if (status == TSH_OK && out && out->numel) {
         tshi_exchange_fill(plan, tshi_device_of(out), out->dtype, tshi_data(out));
     }
-    tsh_tensor_release(packed);
+    tshi_tensor_release(packed);
     return status;
 }
 
@@ -323,13 +323,14 @@ static tsh_status run_both(tsh_group *group, tsh_world *world, const tshi_exchan
     }
     status = tshi_exchange_run(group, &first, in, between);
     if (status == TSH_OK) status = tshi_exchange_run(group, &second, between, out);
-    tsh_tensor_release(between);
+    tshi_tensor_release(between);
     return status;
 }
 
 tsh_status tshi_exchange_run(tsh_group *group, const tshi_exchange *e, const tsh_tensor *in, tsh_tensor *out) {
     tsh_world *world = (out ? out : in)->mesh->world;
     if (group && group->rank < 0) return TSH_OK;
+    tshi_data_to_write(out); /* also where this rank's part is empty */
     tshi_exchange_plan *plan = tshi_exchange_plan_find(world, e);
     if (plan && plan->reduces_first) return run_both(group, world, e, &plan->middle, in, out);
     tsh_status status = plan ? check(plan, world->rank, in, out) : TSH_ERR_MEMORY;

@@ -20,7 +20,7 @@ static bool adjoin(tsh_tensor *const *parts, int n) {
 }
 
 static void list_close(const tsh_group *group, list *l) {
-    tsh_tensor_release(l->whole);
+    tshi_tensor_release(l->whole);
     tshi_free(&group->world->allocator, l->counts);
 }
 
@@ -64,14 +64,14 @@ static void list_copy(const tsh_group *group, const tsh_tensor *whole, tsh_tenso
     char *at = whole->storage == parts[0]->storage ? NULL : tshi_data(whole);
     for (int i = 0; at && i < group->size; i++) {
         size_t bytes = tsh_tensor_local_nbytes(parts[i]);
-        char *part = tshi_data(parts[i]);
+        char *part = to_parts ? tshi_data_to_write(parts[i]) : tshi_data(parts[i]);
         if (bytes) device->ops->copy.within(device, bytes, to_parts ? at : part, to_parts ? part : at);
         at += bytes;
     }
 }
 
 static void release_parts(const tsh_group *group, tsh_tensor **parts) {
-    for (int i = 0; parts && i < group->size; i++) tsh_tensor_release(parts[i]);
+    for (int i = 0; parts && i < group->size; i++) tshi_tensor_release(parts[i]);
     tshi_free(&group->world->allocator, parts);
 }
 
@@ -86,7 +86,7 @@ void tshi_work_spread(tsh_work *work) {
 static tsh_status retain_parts(const tsh_group *group, tsh_tensor *const *parts, tsh_tensor ***out) {
     *out = tshi_calloc(&group->world->allocator, (size_t)group->size, sizeof(tsh_tensor *));
     if (!*out) return TSH_ERR_MEMORY;
-    for (int i = 0; i < group->size; i++) (*out)[i] = tsh_tensor_retain(parts[i]);
+    for (int i = 0; i < group->size; i++) (*out)[i] = tshi_tensor_retain(parts[i]);
     return TSH_OK;
 }
 

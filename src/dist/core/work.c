@@ -13,7 +13,7 @@
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 static tsh_tensor *hold(const tsh_tensor *tensor) {
-    return tensor ? tsh_tensor_retain((tsh_tensor *)(uintptr_t)tensor) : NULL;
+    return tensor ? tshi_tensor_retain((tsh_tensor *)(uintptr_t)tensor) : NULL;
 }
 
 void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call) {
@@ -63,8 +63,8 @@ tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tenso
 }
 
 static void work_free(tsh_work *work) {
-    tsh_tensor_release(work->in);
-    tsh_tensor_release(work->out);
+    tshi_tensor_release(work->in);
+    tshi_tensor_release(work->out);
     tshi_pool_give(&work->group->works, work);
 }
 

@@ -180,7 +180,7 @@ static void overlaps(tshi_rank *r, void *arg) {
     tsh_status wanted = r->rank == 0 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER;
     tshi_check_status(r, tsh_all_gather_into_tensor(group, whole, part, NULL), wanted, "overlap elsewhere");
     tshi_check_status(r, tsh_reduce_scatter_tensor(group, part, whole, TSH_SUM, NULL), wanted, "overlap elsewhere");
-    tsh_tensor_release(part);
+    tshi_tensor_release(part);
     tsh_tensor_release(whole);
     still_works(r);
 }

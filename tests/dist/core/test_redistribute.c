@@ -105,7 +105,7 @@ static void no_memory(tshi_rank *r, void *arg) {
     }
     tsh_status status = tshi_exchange_run(group, &e, in, out);
     tshi_check_status(r, status, r->rank ? TSH_ERR_PEER : TSH_ERR_MEMORY, "no room for a tensor of");
-    for (int i = 0; i < MOST; i++) tsh_tensor_release(filler[i]);
+    for (int i = 0; i < MOST; i++) tshi_tensor_release(filler[i]);
     tshi_check_ok(r, tshi_exchange_run(group, &e, in, out));
     tsh_tensor_release(in);
     tsh_tensor_release(out);

@@ -116,10 +116,12 @@ static void parameter_after_release(job *j) {
 }
 
 const misuse reference_rows[] = {
-    {"released_twice", BOTH, "", "tensor_release: it has been released", released_twice, false},
-    {"retained_after_release", BOTH, "", "tensor_retain: it has been released", retained_after_release, false},
-    {"result_released", BOTH, "", "tensor_release: the tensor belongs to its tape", result_released, false},
-    {"weight_released", BOTH, "", "tensor_release: it has been released", weight_released, false},
+    {"released_twice", BOTH, "", "tensor_release: float32 [4] cannot be released: it has been released", released_twice,
+     false},
+    {"retained_after_release", BOTH, "", "tensor_retain: float32 [4] cannot be retained: it has been released",
+     retained_after_release, false},
+    {"result_released", BOTH, "", "cannot be released: it belongs to its tape", result_released, false},
+    {"weight_released", BOTH, "", "cannot be released: it belongs to its tape, its layer", weight_released, false},
     {"used_after_release", BOTH, "", "relu: input 0 cannot be used: it has been released", used_after_release, false},
     {"sum_after_release", BOTH, "", "all_reduce: tensor cannot be used: it has been released", sum_after_release,
      false},

@@ -59,7 +59,7 @@ void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
     tshi_free(&group->world->allocator, op->kept);
     op->scratch = op->kept = NULL;
     for (int i = 0; i < 2; i++) {
-        tsh_tensor_release(op->held[i]);
+        tshi_tensor_release(op->held[i]);
         op->held[i] = NULL;
     }
     op->phase = TSHI_IDLE;
@@ -111,8 +111,8 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     op->identity = identity_of(group, op);
     if (work) {
         keep_counts(group);
-        op->held[0] = work->in ? tsh_tensor_retain(work->in) : NULL;
-        op->held[1] = work->out ? tsh_tensor_retain(work->out) : NULL;
+        op->held[0] = work->in ? tshi_tensor_retain(work->in) : NULL;
+        op->held[1] = work->out ? tshi_tensor_retain(work->out) : NULL;
     }
     int error = tshi_entry_arrive(group);
     /* The bookkeeping overlaps with the arrival at the peers. */
