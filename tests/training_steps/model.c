@@ -58,11 +58,13 @@ int64_t tshi_model_numel(const tsh_tensor *t) {
     return n;
 }
 
-bool tshi_model_write(tshi_rank *r, const tshi_model *m) {
+bool tshi_model_write(tshi_rank *r, const tshi_model *m, bool early) {
+    bool wrong = early && m->phase->schedule && tsh_group_rank(m->data) > 0;
     for (int i = 0; i < tsh_parameters_count(m->list) && !r->failed; i++) {
         tsh_tensor *t = tsh_parameters_tensor(m->list, i);
         bool ones = tsh_tensor_ndim(t) == 1 && strstr(tsh_parameters_name(m->list, i), "norm.weight");
-        void *values = tshi_model_values(m->p, (uint64_t)i, tsh_tensor_dtype(t), tshi_model_numel(t), ones);
+        uint64_t salt = (uint64_t)i + (wrong ? 1000 : 0);
+        void *values = tshi_model_values(m->p, salt, tsh_tensor_dtype(t), tshi_model_numel(t), ones);
         tshi_check_ok(r, tsh_tensor_write_whole(t, values));
         free(values);
     }
@@ -262,7 +264,7 @@ bool tshi_model_open(tshi_rank *r, tshi_model *m, bool written) {
     if (!r->failed) make_batch(r, m);
     tsh_precision precision = tshi_model_precision(m);
     if (!r->failed) tshi_check_ok(r, tsh_parameters_set_precision(m->list, &precision));
-    return !r->failed && (!written || tshi_model_write(r, m));
+    return !r->failed && (!written || tshi_model_write(r, m, true));
 }
 
 void tshi_model_close(tshi_model *m) {

@@ -40,7 +40,8 @@ typedef struct tshi_model {
 
 /* The members above `mesh` are the caller's. The parameters have the program's values where `written`. */
 bool tshi_model_open(tshi_rank *r, tshi_model *m, bool written);
-bool tshi_model_write(tshi_rank *r, const tshi_model *m);
+/* Early: a schedule of data parallelism replaces the values of all ranks but the first. */
+bool tshi_model_write(tshi_rank *r, const tshi_model *m, bool early);
 void tshi_model_close(tshi_model *m);
 tsh_precision tshi_model_precision(const tshi_model *m);
 /* The losses of a piece, each with its share of the batch; returns how many, 0 on failure. */

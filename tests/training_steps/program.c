@@ -190,6 +190,12 @@ static void settle_model(tshi_program *p) {
     }
 }
 
+static bool is_alone_along_data(const tshi_program *p) {
+    bool alone = true;
+    for (int i = 0; i <= p->more_phases; i++) alone = alone && tshi_phase_data(&p->phase[i]) == 1;
+    return alone;
+}
+
 /* Numbers that contradict others become plainer. */
 static void settle(tshi_program *p) {
     bool float16 = p->precision == PRECISION_FLOAT16 || p->precision == PRECISION_CASTS_FLOAT16;
@@ -199,7 +205,9 @@ static void settle(tshi_program *p) {
     if (float16 && !p->scaled) p->scaled = 1;
     if (p->scaled == 2 && !(float16 && p->deterministic)) p->scaled = 1; /* others may find other infinities */
     if (!stored16 || (p->low_bits == 1 && float16)) p->low_bits = 0;
-    if (p->sparse) p->optimizer = p->momentum = p->decay = 0; /* rows without a gradient wait */
+    /* Rows without a gradient wait, but not where a sum over ranks makes the gradient one of all rows. */
+    if (p->sparse && !(p->deterministic && !p->tied && is_alone_along_data(p)))
+        p->optimizer = p->momentum = p->decay = 0;
     if (p->optimizer == OPTIMIZER_LION && !p->deterministic) p->optimizer = OPTIMIZER_ADAMW; /* signs have no limit */
     if (p->micro > p->more_batch) p->micro = p->more_batch;
     if (p->clip || p->scaled || p->micro || p->apart || p->fail_step || (stored16 && p->low_bits == 1))

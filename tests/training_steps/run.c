@@ -139,7 +139,7 @@ static bool set_up(run *u) {
                             .exact = u->c->exact,
                             .pieces = u->c->exact && !tshi_program_keeps_pieces(u->p) ? 1 : 1 + u->p->micro};
     return tshi_model_open(u->r, &u->model, !late && !resumed) && make_schedule(u) &&
-           (!late || resumed || tshi_model_write(u->r, &u->model)) && make_optimizer(u) && (!resumed || load(u));
+           (!late || resumed || tshi_model_write(u->r, &u->model, false)) && make_optimizer(u) && (!resumed || load(u));
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
