@@ -200,6 +200,7 @@ static tsh_tensor *make_input(tshi_rank *r, const tshi_model *m, const tshi_piec
     tsh_tensor_config config = {.dtype = dtype, .ndim = columns ? 2 : 1, .shape = {piece->here * rows, columns}};
     bool own = m->phase->average;
     config.layout[m->phase->turned] = own ? TSH_LOCAL : TSH_SHARD_UNITS(0, piece->sequences, 0);
+    if (m->phase->both) config.layout[!m->phase->turned] = TSH_SHARD_UNITS(0, piece->sequences, 0);
     if (!tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &t))) return NULL;
     size_t before = own ? (size_t)tsh_group_rank(m->data) * tsh_tensor_local_nbytes(t) : 0;
     const char *from = (const char *)whole + before;

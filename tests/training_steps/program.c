@@ -101,6 +101,7 @@ static const field phase_fields[] = {
     {"buckets of hundreds of bytes", OF_PHASE(buckets), 3, 60, NULL},
     {"the schedule knows the model axis", OF_PHASE(model_group), 1, 50, NULL},
     {"sums in every micro-batch", OF_PHASE(sync_each), 1, 25, NULL},
+    {"sequences are split along both axes", OF_PHASE(both), 1, 20, NULL},
     {"a batch of each rank's own", OF_PHASE(average), 1, 35, NULL},
     {"sequence parallel", OF_PHASE(sequence), 1, 30, NULL},
     {"recomputation", OF_PHASE(recompute), 2, 45, NULL},
@@ -174,6 +175,7 @@ static bool divides(const tshi_program *p, const tshi_phase *phase) {
 static void settle_phase(const tshi_program *p, tshi_phase *phase) {
     if (!phase->schedule) phase->level = phase->buckets = phase->model_group = phase->written_late = phase->average = 0;
     if (p->in_backward) phase->level = 0;
+    if (phase->both) phase->average = 0;
     bool casts = p->precision == PRECISION_CASTS_BFLOAT16 || p->precision == PRECISION_CASTS_FLOAT32 ||
                  p->precision == PRECISION_CASTS_FLOAT16;
     if (p->max_norm && casts && phase->level == 3) phase->level = 2; /* gathered rows are casts */

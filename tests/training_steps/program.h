@@ -45,6 +45,7 @@ typedef struct tshi_phase {
     int more_ranks, data, turned,
         reversed; /* the axes: data, a divisor of the ranks, and model; in this order or not */
     int schedule, level, buckets, model_group, sync_each;
+    int both;    /* the batch is split along model, too */
     int average; /* each rank along data has a batch and a loss of its own */
     int sequence, recompute, written_late, background;
     int more_steps;
