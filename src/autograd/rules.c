@@ -233,11 +233,20 @@ static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout
     if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
 }
 
+/* An input is LOCAL, as the row wants it: what the ranks make of the others by it has a value on each of them. */
+static bool takes_local(const tsh_call *call, const tsh_rule *row, int axis) {
+    for (int i = 0; i < call->inputs; i++) {
+        bool local = call->in[i]->layout[axis].kind == TSH_KIND_LOCAL;
+        if (local && input_pattern(row, i) == TSH_AS_L) return true;
+    }
+    return false;
+}
+
 /* Ranks that share units may use them in a row that passes each item on by itself: not in one that reduces the dim, which
- * would count a value for each of those ranks. Beside an input of which each rank has its own copy all use is their own.
- */
-static void settle_sharing(const tsh_rule *row, tsh_layout *bound) {
-    if (!is_split(row->out) || row_has(row, TSH_AS_DIM)) {
+ * would count a value for each of those ranks, nor beside a LOCAL input. Beside an input of which each rank has its own
+ * copy all use is their own. */
+static void settle_sharing(const tsh_call *call, const tsh_rule *row, int axis, tsh_layout *bound) {
+    if (!is_split(row->out) || row_has(row, TSH_AS_DIM) || takes_local(call, row, axis)) {
         bound->units = 0;
         bound->sharing = TSH_UNSHARED;
     } else if (row_has(row, TSH_AS_L) || row_has(row, TSH_AS_COPY)) {
@@ -274,7 +283,7 @@ static int find_splits(const tsh_call *call, const tsh_rule *row, int axis, int 
         if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &TSH_SHARD(-1), tshi_call_dim(call), &named)) continue;
         if (have.dim != (d < 0 ? named.dim : d)) continue;
         have = split_like(&have, d);
-        if (have.sharing) settle_sharing(row, &have);
+        if (have.sharing) settle_sharing(call, row, axis, &have);
         int k = 0;
         while (k < count && !tshi_layout_alike(splits[k], have)) k++;
         if (k == count && count < MAX_SPLITS) splits[count++] = have;

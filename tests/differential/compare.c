@@ -1,5 +1,6 @@
 /* What ranks hold, put together and compared with the whole. */
 #include "differential/trace.h"
+#include "layout/layout.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -88,13 +89,25 @@ static bool differ(comparison *c, const tshi_entry *e, int rank, const char *for
 static bool layouts_equal(const tshi_program *p, const tsh_layout *a, const tsh_layout *b) {
     for (int i = 0; i < p->axes; i++) {
         if (a[i].kind != b[i].kind || a[i].order != b[i].order) return false;
-        if (a[i].kind == TSH_KIND_SHARD && a[i].dim != b[i].dim) return false;
+        bool alike = a[i].dim == b[i].dim && a[i].units == b[i].units && a[i].blocks == b[i].blocks;
+        if (a[i].kind == TSH_KIND_SHARD && (!alike || a[i].sharing != b[i].sharing)) return false;
     }
     return true;
 }
 
 static bool dims_equal(const tshi_dims *a, const tshi_dims *b) {
     return a->ndim == b->ndim && !memcmp(a->dim, b->dim, sizeof *a->dim * (size_t)a->ndim);
+}
+
+/* Ranks at two indices along an axis hold terms of one sum: along a PARTIAL axis, and of a gradient where they share a
+ * unit for their own use. */
+static bool are_terms(const comparison *c, const tshi_entry *e, int axis, int i, int j) {
+    const tsh_layout *layout = &e->layout[axis];
+    bool gradient = e->kind == ENTRY_GRADIENT || e->kind == ENTRY_RETAINED;
+    if (layout->kind == TSH_KIND_PARTIAL || i == j) return true;
+    if (!gradient || layout->sharing != TSH_SHARED_OWN) return false;
+    int first, count = tshi_layout_sharers(layout, c->p->size[axis], i, &first);
+    return j >= first && j < first + count;
 }
 
 /* The sum of element i over the ranks that hold terms of it beside rank. */
@@ -104,10 +117,8 @@ static double summed(const comparison *c, int k, int rank, int64_t i) {
     double sum = 0;
     for (int r = 0; r < ranks; r++) {
         bool term = true;
-        for (int a = 0; a < c->p->axes; a++) {
-            bool free = e->layout[a].kind == TSH_KIND_PARTIAL;
-            term = term && (free || tshi_rank_index(c->p, r, a) == tshi_rank_index(c->p, rank, a));
-        }
+        for (int a = 0; a < c->p->axes; a++)
+            term = term && are_terms(c, e, a, tshi_rank_index(c->p, rank, a), tshi_rank_index(c->p, r, a));
         if (term) sum += c->ranks[r].numbers[c->ranks[r].entries[k].at + (size_t)i];
     }
     return sum;

@@ -131,7 +131,8 @@ bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     switch (s->call) {
     case CALL_DIV:
         s->bound /= input(p, s, 1)->least;
-        return input(p, s, 1)->least >= least_divisor && same_dims(&s->shape, &input(p, s, 1)->shape);
+        return input(p, s, 1)->least >= least_divisor &&
+               tshi_repeated_dims(&input(p, s, 0)->shape, &input(p, s, 1)->shape, &s->shape);
     case CALL_EXP:
         s->bound = exp(bound);
         s->least = exp(-bound);

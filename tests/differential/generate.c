@@ -22,9 +22,22 @@ static int add_product(tshi_maker *m, tshi_verb call, int x) {
     return tshi_maker_add(m, &s);
 }
 
+/* The shape of what is repeated to x's now and then: without its first dims, or with sizes of 1. */
+static tshi_dims repeated_shape(tshi_maker *m, int x) {
+    tshi_dims shape = m->p->step[x].shape;
+    if (!tshi_maker_chance(m, 30)) return shape;
+    int drop = tshi_maker_below(m, shape.ndim + 1);
+    shape.ndim -= drop;
+    memmove(shape.dim, shape.dim + drop, sizeof *shape.dim * (size_t)shape.ndim);
+    for (int d = 0; d < shape.ndim; d++) shape.dim[d] = tshi_maker_chance(m, 25) ? 1 : shape.dim[d];
+    return shape;
+}
+
 static int add_two(tshi_maker *m, tshi_verb call, int x) {
-    const tshi_dims shape = m->p->step[x].shape;
+    const tshi_dims shape = repeated_shape(m, x);
     int y = tshi_maker_chance(m, 8) ? x : tshi_maker_value_of(m, shape.ndim, shape.dim);
+    if (y >= 0 && tshi_maker_chance(m, 30))
+        return tshi_maker_add(m, &(tshi_step){.call = call, .inputs = 2, .in = {y, x}});
     return y < 0 ? -1 : tshi_maker_add(m, &(tshi_step){.call = call, .inputs = 2, .in = {x, y}});
 }
 
@@ -102,6 +115,7 @@ static int add_move_of_all(tshi_maker *m, int x) {
         s.layout[a] = random_target(m, x);
         if (s.layout[a].kind == TSH_KIND_LOCAL) s.layout[a] = TSH_PARTIAL;
     }
+    if (!m->p->step[x].local) tshi_maker_units(m, &m->p->step[x].shape, s.layout);
     return tshi_maker_add(m, &s);
 }
 
@@ -113,6 +127,7 @@ static int add_move(tshi_maker *m, int x) {
     s.n[0] = tshi_maker_below(m, m->p->axes);
     s.n[1] = s.call == CALL_SCATTER ? tshi_maker_dim(m, x) : 0;
     if (s.call == CALL_REDISTRIBUTE) s.layout[0] = random_target(m, x);
+    if (s.call == CALL_REDISTRIBUTE && m->p->step[x].local == 0) tshi_maker_units(m, &m->p->step[x].shape, s.layout);
     return tshi_maker_add(m, &s);
 }
 
@@ -243,7 +258,7 @@ static int add_of_positive(tshi_maker *m, tshi_verb call, int x) {
 }
 
 static int add_quotient(tshi_maker *m, int x) {
-    const tshi_dims shape = m->p->step[x].shape;
+    const tshi_dims shape = repeated_shape(m, x);
     int y = add_positive(m, tshi_maker_value_of(m, shape.ndim, shape.dim));
     return y < 0 ? -1 : tshi_maker_add(m, &(tshi_step){.call = CALL_DIV, .inputs = 2, .in = {x, y}});
 }

@@ -76,13 +76,24 @@ static bool infer_product(const tshi_program *p, tshi_step *s, int in, int out) 
     return true;
 }
 
+bool tshi_repeated_dims(const tshi_dims *x, const tshi_dims *y, tshi_dims *out) {
+    const tshi_dims *longer = x->ndim >= y->ndim ? x : y, *other = longer == x ? y : x;
+    int more = longer->ndim - other->ndim;
+    *out = *longer;
+    for (int d = more; d < longer->ndim; d++) {
+        int64_t a = longer->dim[d], b = other->dim[d - more];
+        if (a != b && a != 1 && b != 1) return false;
+        if (a == 1) out->dim[d] = b;
+    }
+    return true;
+}
+
 static bool infer_two(const tshi_program *p, tshi_step *s) {
     const tshi_step *x = input(p, s, 0), *y = input(p, s, 1);
-    s->shape = x->shape;
     bool product = s->call == CALL_MUL;
     s->bound = product ? x->bound * y->bound : x->bound + y->bound;
     s->bits = product ? x->bits + y->bits : x->bits > y->bits ? x->bits : y->bits;
-    return same_dims(&x->shape, &y->shape);
+    return tshi_repeated_dims(&x->shape, &y->shape, &s->shape);
 }
 
 static bool infer_concat(const tshi_program *p, tshi_step *s) {
@@ -301,11 +312,15 @@ static bool splits_what_is(const tshi_program *p, const tshi_step *s) {
 }
 
 static bool infer_move(const tshi_program *p, tshi_step *s) {
-    if (s->call == CALL_MOVE_ALL) return splits_what_is(p, s);
+    bool units = tshi_layouts_have_units(p, s->layout);
+    if (s->call == CALL_MOVE_ALL)
+        return splits_what_is(p, s) && (!units || (!s->local && tshi_layouts_fit(p, s->layout, &s->shape)));
     int axis = (int)s->n[s->call == CALL_PREPARE ? LAYER_AXIS : 0];
     if (axis < p->axes) move_local(p, s, axis);
     int dim = s->call == CALL_SCATTER ? (int)s->n[1] : s->layout[0].dim;
     bool splits = s->call == CALL_SCATTER || (s->call == CALL_REDISTRIBUTE && s->layout[0].kind == TSH_KIND_SHARD);
+    int64_t n = splits && dim < s->shape.ndim ? s->shape.dim[dim] : 0;
+    if (units && (s->layout[0].units < 1 || s->local || n % s->layout[0].units)) return false;
     return axis < p->axes && (!splits || dim < s->shape.ndim);
 }
 
@@ -321,6 +336,7 @@ static bool infer_leaf(const tshi_program *p, tshi_step *s) {
         if (s->layout[a].kind == TSH_KIND_LOCAL) s->local |= 1u << a;
     }
     bool ragged = tshi_leaf_flags(s) & FLAG_RAGGED;
+    if (tshi_layouts_have_units(p, s->layout) && (ragged || !tshi_layouts_fit(p, s->layout, &s->shape))) return false;
     if (ragged && (p->ragged < 0 || s->shape.ndim < 1 || s->layout[p->ragged].kind != TSH_KIND_LOCAL)) return false;
     return !s->integer || s->n[IDS_LIMIT] > 0 || tshi_dims_numel(&s->shape) == 0;
 }
@@ -469,6 +485,11 @@ static bool ragged_step_fits(const tshi_program *p, const tshi_program *q, int k
         differs = differs || ragged;
     }
     if (!differs) return true;
+    bool pairs = s->call == CALL_ADD || s->call == CALL_SUB || s->call == CALL_MUL || s->call == CALL_DIV;
+    /* What is repeated is the same on all ranks. */
+    bool equal = !pairs || (same_dims(&input(p, s, 0)->shape, &input(p, s, 1)->shape) &&
+                            same_dims(&input(q, s, 0)->shape, &input(q, s, 1)->shape));
+    if (!equal) return false;
     /* A sum over the axis is one of equal shapes. */
     bool was_local = input(p, s, 0)->local >> p->ragged & 1u, is_local = s->local >> p->ragged & 1u;
     if (was_local && !is_local) return false;

@@ -68,6 +68,27 @@ tsh_layout tshi_maker_shard(tshi_maker *m, int ndim) {
                            tshi_maker_chance(m, 60) ? tshi_maker_below(m, 3) : 0);
 }
 
+static int64_t divisor(tshi_maker *m, int64_t n) {
+    int64_t d = 1 + tshi_maker_below(m, (int)n);
+    while (n % d) d--;
+    return d;
+}
+
+void tshi_maker_units(tshi_maker *m, const tshi_dims *dims, tsh_layout layout[TSH_MAX_AXES]) {
+    tsh_layout with[TSH_MAX_AXES];
+    if (!tshi_maker_chance(m, 30)) return;
+    memcpy(with, layout, sizeof with);
+    for (int a = 0; a < m->p->axes; a++) {
+        int64_t n = with[a].kind == TSH_KIND_SHARD ? dims->dim[with[a].dim] : 0;
+        int kind = tshi_maker_below(m, 4);
+        if (n < 1 || kind == 0) continue;
+        with[a].units = divisor(m, n);
+        if (kind == 1) with[a].blocks = with[a].units * divisor(m, n / with[a].units);
+        if (kind == 2) with[a].sharing = TSH_SHARED;
+    }
+    if (tshi_layouts_fit(m->p, with, dims)) memcpy(layout, with, sizeof with);
+}
+
 static tsh_layout random_layout(tshi_maker *m, int ndim) {
     int pick = tshi_maker_below(m, 100);
     if (pick < (m->p->ragged >= 0 ? 20 : 10) && m->local) return TSH_LOCAL;
@@ -97,6 +118,7 @@ static bool all_of_a_whole(const tshi_program *p, const tshi_step *s) {
 static void choose_flags(tshi_maker *m, tshi_step *s) {
     if (tshi_maker_chance(m, 20)) s->n[LEAF_FLAGS] |= FLAG_CLAIM;
     for (int a = 0; s->n[LEAF_FLAGS] & FLAG_CLAIM && a < m->p->axes; a++) s->layout[a].order = 0;
+    if (s->n[LEAF_FLAGS] & FLAG_CLAIM && tshi_layouts_have_units(m->p, s->layout)) s->n[LEAF_FLAGS] = 0;
     bool drawn = !m->p->exact && all_of_a_whole(m->p, s) && !splits_two_dims(m->p, s);
     if (drawn && tshi_maker_chance(m, 20)) s->n[LEAF_FLAGS] |= FLAG_INIT;
 }
@@ -113,6 +135,7 @@ int tshi_maker_leaf(tshi_maker *m, int ndim, const int64_t *dims, bool grad) {
     tshi_step s = {.call = CALL_LEAF, .shape = {.ndim = ndim}, .grad = grad};
     memcpy(s.shape.dim, dims, sizeof *dims * (size_t)ndim);
     for (int a = 0; a < m->p->axes; a++) s.layout[a] = random_layout(m, ndim);
+    tshi_maker_units(m, &s.shape, s.layout);
     choose_flags(m, &s);
     return add_ragged(m, &s);
 }
@@ -134,6 +157,7 @@ int tshi_maker_ids(tshi_maker *m, const tshi_dims *shape, int64_t limit, bool ta
         if (s.layout[a].kind == TSH_KIND_LOCAL && a == no_local) s.layout[a] = TSH_REPLICATED;
         if (s.layout[a].kind == TSH_KIND_PARTIAL && target) s.layout[a] = TSH_REPLICATED;
     }
+    tshi_maker_units(m, shape, s.layout);
     s.n[IDS_LIMIT] = limit;
     s.n[IDS_FLAGS] = target ? FLAG_TARGET : 0;
     s.n[IDS_IGNORE] = ignored[tshi_maker_below(m, 4)];

@@ -29,6 +29,8 @@ int tshi_maker_value_of(tshi_maker *m, int ndim, const int64_t *dims);
 
 /* Often by a dim that another axis splits too, in any split order. */
 tsh_layout tshi_maker_shard(tshi_maker *m, int ndim);
+/* Units, blocks and ranks that share units, now and then, where they fit. */
+void tshi_maker_units(tshi_maker *m, const tshi_dims *dims, tsh_layout layout[TSH_MAX_AXES]);
 int64_t tshi_maker_size(tshi_maker *m);
 /* Of value x: the size of its last dim, one of its dims. */
 int64_t tshi_maker_last(const tshi_maker *m, int x);

@@ -6,6 +6,22 @@ static int64_t small_size(tshi_maker *m, int most) {
     return tshi_maker_chance(m, 97) ? 1 + tshi_maker_below(m, most) : tshi_maker_size(m);
 }
 
+/* A leaf [B, T, H, D] whose heads most axes split, in units at times. */
+static int leaf_by_heads(tshi_maker *m, const int64_t *dims) {
+    tshi_step s = {.call = CALL_LEAF, .shape = {.ndim = 4, .dim = {dims[0], dims[1], dims[2], dims[3]}}, .grad = true};
+    for (int a = 0; a < m->p->axes; a++)
+        s.layout[a] = tshi_maker_chance(m, 70) ? TSH_SHARD_ORDER(tshi_maker_chance(m, 80) ? 2 : 0,
+                                                                 tshi_maker_chance(m, 30) ? tshi_maker_below(m, 3) : 0)
+                                               : TSH_REPLICATED;
+    for (int tries = 0; tries < 3 && !tshi_layouts_have_units(m->p, s.layout); tries++)
+        tshi_maker_units(m, &s.shape, s.layout);
+    return tshi_maker_add(m, &s);
+}
+
+static int heads_of(tshi_maker *m, const int64_t *dims) {
+    return tshi_maker_chance(m, 40) ? leaf_by_heads(m, dims) : tshi_maker_value_of(m, 4, dims);
+}
+
 /* A value [B, T, H, D], or a new one. */
 static int by_heads(tshi_maker *m) {
     const int64_t dims[4] = {small_size(m, 3), small_size(m, 4), small_size(m, 6), small_size(m, 4)};
@@ -13,7 +29,7 @@ static int by_heads(tshi_maker *m) {
         int k = tshi_maker_value(m);
         if (k >= 0 && m->p->step[k].shape.ndim == 4) return k;
     }
-    return tshi_maker_value_of(m, 4, dims);
+    return heads_of(m, dims);
 }
 
 int tshi_add_rotary(tshi_maker *m) {
@@ -44,7 +60,7 @@ int tshi_add_attention(tshi_maker *m) {
     int64_t heads = dims.dim[2], sharers = 1 + tshi_maker_below(m, 3);
     dims.dim[1] = tshi_maker_chance(m, 50) ? dims.dim[1] : small_size(m, 5);
     if (heads % sharers == 0) dims.dim[2] = heads / sharers;
-    int k = tshi_maker_value_of(m, 4, dims.dim), v = tshi_maker_chance(m, 10) ? k : tshi_maker_value_of(m, 4, dims.dim);
+    int k = heads_of(m, dims.dim), v = tshi_maker_chance(m, 10) ? k : heads_of(m, dims.dim);
     if (k < 0 || v < 0 || !has_small_scores(m->p, q, k)) return -1;
     tshi_step s = {.call = CALL_ATTENTION,
                    .inputs = 3,

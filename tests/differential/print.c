@@ -14,6 +14,9 @@ static void print_layout(tsh_layout layout, FILE *to) {
     fprintf(to, "%c", letters[layout.kind]);
     if (layout.kind == TSH_KIND_SHARD) fprintf(to, "%d", layout.dim);
     if (layout.order) fprintf(to, "/%d", layout.order);
+    if (layout.units || layout.sharing) fprintf(to, " of %lld units", (long long)layout.units);
+    if (layout.blocks) fprintf(to, " and %lld blocks", (long long)layout.blocks);
+    if (layout.sharing) fprintf(to, " shared");
 }
 
 static void print_layouts(const tshi_program *p, const tshi_step *s, FILE *to) {

@@ -1,8 +1,10 @@
 /* Programs: parameters, values, places. */
 #include "differential/program.h"
+#include "layout/layout.h"
 #include "support/values.h"
 
 #include <math.h>
+#include <string.h>
 
 const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_LEAF] = {"leaf", 0, 0},
@@ -207,6 +209,23 @@ void tshi_split_order(const tshi_program *p, const tsh_layout *layout, int seque
         for (; at > 0 && layout[sequence[at - 1]].order > layout[a].order; at--) sequence[at] = sequence[at - 1];
         sequence[at] = a;
     }
+}
+
+bool tshi_layouts_fit(const tshi_program *p, const tsh_layout *layout, const tshi_dims *whole) {
+    tsh_mesh mesh = {.axes = p->axes, .member = -1};
+    tsh_shape shape = {.ndim = whole->ndim};
+    tsh_layout resolved[TSH_MAX_AXES];
+    for (int a = 0; a < p->axes; a++) mesh.axis[a].size = p->size[a];
+    memcpy(shape.global, whole->dim, sizeof shape.global);
+    memcpy(resolved, layout, sizeof resolved);
+    return tshi_shape_resolve(&mesh, &shape, resolved) == TSH_OK;
+}
+
+bool tshi_layouts_have_units(const tshi_program *p, const tsh_layout *layout) {
+    for (int a = 0; a < p->axes; a++) {
+        if (layout[a].units || layout[a].sharing) return true;
+    }
+    return false;
 }
 
 /* The unit that a rank shares: parts and index become those among the ranks that share it. */

@@ -191,6 +191,8 @@ bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s);
 bool tshi_program_ragged_fits(const tshi_program *p);
 /* The shape that a reshape asks for. */
 tshi_dims tshi_reshape_dims(const tshi_step *s, const tshi_dims *x);
+/* The dims of what add makes of x and y, aligned at the last one; sizes of 1 are repeated. False where it does not. */
+bool tshi_repeated_dims(const tshi_dims *x, const tshi_dims *y, tshi_dims *out);
 int64_t tshi_dims_numel(const tshi_dims *d);
 /* The whole of a leaf that a rank has a part of: a ragged one's dim 0 grows with its index. */
 tshi_dims tshi_leaf_dims(const tshi_program *p, const tshi_step *s, int rank);
@@ -220,6 +222,10 @@ int tshi_rank_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_
 
 /* The axes in the order in which they split dims. */
 void tshi_split_order(const tshi_program *p, const tsh_layout *layout, int sequence[TSH_MAX_AXES]);
+
+/* Whether units divide the dims that they split, and no axis cuts those of another; whether any layout has units. */
+bool tshi_layouts_fit(const tshi_program *p, const tsh_layout *layout, const tshi_dims *whole);
+bool tshi_layouts_have_units(const tshi_program *p, const tsh_layout *layout);
 
 /* What a rank holds of a whole: its first element in each dim, and how many. */
 typedef struct tshi_held {

@@ -1,5 +1,6 @@
 /* A program as one of its ranks runs it. */
 #include "differential/rank.h"
+#include "layout/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -329,6 +330,23 @@ static tsh_status forward(run *r, bool recording) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
+/* This rank's is the first of the copies that ranks share for their own use: the gradient counts once. */
+static bool holds_first(const run *r, const tsh_layout *layout) {
+    for (int a = 0; a < r->p->axes; a++) {
+        int index = tshi_rank_index(r->p, r->part->rank, a), first = index;
+        if (layout[a].sharing == TSH_SHARED_OWN) tshi_layout_sharers(&layout[a], r->p->size[a], index, &first);
+        if (first != index) return false;
+    }
+    return true;
+}
+
+static bool is_shared_for_own_use(const run *r, const tsh_tensor *x) {
+    for (int a = 0; a < r->p->axes; a++) {
+        if (layout_of(r, x, a).sharing == TSH_SHARED_OWN) return true;
+    }
+    return false;
+}
+
 /* Laid out as the objective's gradient, whole numbers or small ones. */
 static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tensor **out) {
     const tsh_tensor *x = r->value[o->value];
@@ -344,8 +362,10 @@ static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tenso
     if (status != TSH_OK) return status;
     int copy = tshi_rank_number(r->p, config.layout, TSH_KIND_LOCAL, r->part->rank);
     tshi_held box = tshi_held_of(r->p, config.layout, r->part->rank, &whole);
+    bool first = holds_first(r, config.layout);
     for (int64_t i = 0; i < tsh_tensor_local_numel(*out); i++) {
-        put(*out, i, tshi_salted_value(r->p, o->salt, copy, tshi_held_index(&box, &whole, i)));
+        double value = o->given ? tshi_salted_value(r->p, o->salt, copy, tshi_held_index(&box, &whole, i)) : 1;
+        put(*out, i, first ? value : 0);
     }
     return TSH_OK;
 }
@@ -355,8 +375,9 @@ static tsh_status backward(run *r, int i) {
     tsh_tensor *x = r->value[o->value], *gradient = NULL;
     r->step = r->p->steps + i;
     if (r->dp) tsh_data_parallel_set_sync(r->dp, o->sync);
-    tsh_status status = o->given ? make_gradient(r, o, &gradient) : TSH_OK;
-    bool plain = !o->given && !o->retain_graph && tsh_tensor_ndim(x) == 0;
+    bool given = o->given || is_shared_for_own_use(r, x);
+    tsh_status status = given ? make_gradient(r, o, &gradient) : TSH_OK;
+    bool plain = !given && !o->retain_graph && tsh_tensor_ndim(x) == 0;
     const tsh_backward_config config = {.retain_graph = o->retain_graph, .gradient = gradient};
     const tsh_loss_scale one = {.scale = 1};
     /* An earlier backward may have freed the loss, which apply reads. */

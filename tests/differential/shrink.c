@@ -159,6 +159,9 @@ static void simplify(tshi_step *s, int way, int axis) {
     case 1: s->grad = false; break;
     case 2: s->retain = false; break;
     case 6: s->detached = false; break;
+    case 9:
+        for (int a = 0; a < TSH_MAX_AXES; a++) s->layout[a].units = s->layout[a].blocks = s->layout[a].sharing = 0;
+        break;
     case 8:
         for (int a = 0; a < TSH_MAX_AXES; a++) s->layout[a].order = 0;
         break;
@@ -185,7 +188,7 @@ static void simplify(tshi_step *s, int way, int axis) {
 static bool simplify_steps(shrinking *s) {
     bool any = false;
     for (int k = 0; k < s->best->steps; k++) {
-        for (int way = 0; way <= 8; way++) {
+        for (int way = 0; way <= 9; way++) {
             for (int axis = 0; axis < (way == 0 ? s->best->axes : 1); axis++) {
                 tshi_program p = *s->best;
                 simplify(&p.step[k], way, axis);

@@ -4,6 +4,7 @@
 #include "differential/functions.h"
 #include "differential/rank.h"
 #include "dist/world.h"
+#include "layout/layout.h"
 #include "support/values.h"
 
 #include <math.h>
@@ -185,14 +186,19 @@ static void cut(truth *t, const tsh_layout *layout, const copies *c, int r, copi
     out->of[r] = x;
 }
 
-static void join_along(truth *t, int axis, int dim, copies *c) {
+/* Of ranks that share a unit the first has the part. */
+static void join_along(truth *t, int axis, const tsh_layout *layout, copies *c) {
     copies in = *c;
     for (int r = 0; r < t->ranks; r++) {
         tsh_tensor *parts[MAX_RANKS];
-        int q = 0;
+        int q = 0, count = 0;
         while (q < r && !same_along(t, &in, axis, r, q)) q++;
-        for (int i = 0; i < t->p->size[axis]; i++) parts[i] = in.of[along(t, r, axis, i)];
-        c->of[r] = q < r ? c->of[q] : tsh_concat(t->bench.tape, parts, t->p->size[axis], dim);
+        for (int i = 0; i < t->p->size[axis]; i++) {
+            int first;
+            tshi_layout_sharers(layout, t->p->size[axis], i, &first);
+            if (first == i) parts[count++] = in.of[along(t, r, axis, i)];
+        }
+        c->of[r] = q < r ? c->of[q] : tsh_concat(t->bench.tape, parts, count, layout->dim);
     }
 }
 
@@ -220,7 +226,7 @@ static bool join(truth *t, const tsh_layout *layout, copies *c) {
     for (int r = 0; r < t->ranks; r++) cut(t, layout, c, r, &piece);
     for (int i = t->p->axes - 1; i >= 0; i--) {
         int a = sequence[i];
-        if (layout[a].kind == TSH_KIND_SHARD) join_along(t, a, layout[a].dim, &piece);
+        if (layout[a].kind == TSH_KIND_SHARD) join_along(t, a, &layout[a], &piece);
     }
     *c = piece;
     return true;

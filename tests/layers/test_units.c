@@ -300,6 +300,29 @@ Test(units, own_uses_of_what_ranks_share) {
     cr_assert_str_empty(tshi_test_run_each(1, 7, own_uses, NULL));
 }
 
+/* Two ranks share x; with a LOCAL bias of each there is no one value of what they share: each takes half of x. */
+static void local_bias(tshi_rank *r, void *arg) {
+    tsh_tape *tape = NULL;
+    tsh_tensor *b = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    const tsh_mesh *mesh = tsh_world_mesh(r->world);
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {2, 1}, .layout = {TSH_SHARD_SHARED(0, 1)}};
+    tsh_tensor *x = tshi_test_leaf(r, mesh, &config, (double[]){10, 20});
+    config = (tsh_tensor_config){.dtype = TSH_FLOAT64, .ndim = 1, .shape = {1}, .layout = {TSH_LOCAL}};
+    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &b));
+    tshi_check_ok(r, tsh_tensor_write(b, (double[]){r->rank + 1}, 1));
+    tsh_tensor *y = tsh_bias(tape, x, b);
+    check_whole(r, "y", y, (double[]){11, 22});
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+    tsh_tensor_release(b);
+}
+
+Test(units, beside_a_local_input_are_not_shared) {
+    cr_assert_str_empty(tshi_test_run(2, local_bias, NULL));
+}
+
 Test(units, parts_of_ranks_that_share_make_the_whole) {
     cr_assert_str_empty(tshi_test_run_each(1, 7, parts_make_the_whole, NULL));
 }
