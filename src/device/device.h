@@ -2,7 +2,6 @@
 #ifndef TSHI_DEVICE_H
 #define TSHI_DEVICE_H
 
-#include "base/owner.h"
 #include "device/kernels.h"
 #include "device/slabs.h"
 #include "tshard/graph.h"
@@ -144,7 +143,7 @@ struct tsh_device {
     struct tsh_tensor *newest;              /* of the tensors that are alive: the first of their list */
     bool ended;                             /* the world has been destroyed before these: they have no memory */
     const tsh_log_sink *log;                /* the world's, which outlives the device; NULL: stderr */
-    tshi_owner *owner;                      /* the world's; NULL: there is none */
+    struct tshi_owner *owner;               /* base/owner.h; the world's; NULL: there is none */
     int threads;                            /* of the CPU's matrix products; 0 on a GPU */
     bool checked;                           /* TSHARD_CHECK: handles of tensors are not used again */
     bool tunes; /* TSHARD_CUDA_TUNE: algorithms are chosen by their time, which no other device chooses alike */

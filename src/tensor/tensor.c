@@ -1,5 +1,6 @@
 /* Tensor lifetime: memory, views, references. */
 #include "tensor/tensor.h"
+#include "base/owner.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* Reading and writing a tensor's elements. */
+#include "base/owner.h"
 #include "device/record.h"
 #include "tensor/runs.h"
 #include "tensor/tensor.h"
