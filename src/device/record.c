@@ -175,8 +175,7 @@ tsh_status tshi_record_write(const tshi_record *r, FILE *to) {
     }
     fprintf(to, "end\n");
     if (fflush(to) == 0 && !ferror(to)) return TSH_OK;
-    return tshi_fail(TSH_ERR_IO, "the record of a planned run cannot be written: %s",
-                     errno ? strerror(errno) : "the file has an error");
+    return tshi_fail(TSH_ERR_IO, "the record cannot be written: %s", errno ? strerror(errno) : "the file has an error");
 }
 
 static void no_dash(char *text) {

@@ -91,9 +91,9 @@ static tsh_status record_write(const tshi_record *record, const char *name) {
     snprintf(path, sizeof path, opened ? "%.900s" : "%.900s.%d", name, record->rank);
     FILE *to = opened ? fdopen(fd, "w") : fopen(path, "we");
     if (!to) return tshi_fail_errno(errno, "TSHARD_RECORD: %s", path);
-    tsh_status status = tshi_record_write(record, to);
-    if (fclose(to) != 0 && status == TSH_OK) status = tshi_fail_errno(errno, "TSHARD_RECORD: %s", path);
-    return status;
+    int error = tshi_record_write(record, to) == TSH_OK ? 0 : errno;
+    if (fclose(to) != 0 && !error) error = errno;
+    return error ? tshi_fail_errno(error, "TSHARD_RECORD: writing %s", path) : TSH_OK;
 }
 
 /* The end of the world is that of the run. */
@@ -154,6 +154,7 @@ static tsh_status find_ranks(tsh_world *world, tshi_start *start) {
     if (status != TSH_OK || world->control) return status;
     status = tshi_rendezvous_run(start->settings, &world->log, &world->allocator, start->deadline, NULL, &roster);
     if (status != TSH_OK) return status;
+    tshi_rendezvous_warn(start->settings, &roster, &world->log);
     tshi_roster_settings(&roster, start->settings);
     start->roster = &roster;
     status = tshi_backend_connect(start, &world->control);

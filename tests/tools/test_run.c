@@ -67,6 +67,18 @@ Test(run, program_that_cannot_be_run, .timeout = 120) {
     cr_assert_str_eq(line, "tshard-run: cannot run '/etc/passwd': Permission denied");
 }
 
+Test(run, options_of_torchrun_that_change_nothing, .timeout = 120) {
+    char line[256];
+    cr_expect_eq(run_to_end(ARGUMENTS("--nproc-per-node", "2", "--rdzv-endpoint", "localhost:0", "--rdzv-backend",
+                                      "c10d", "--rdzv-conf", "timeout=3", "true"),
+                            line),
+                 0, "%s", line);
+    cr_expect_eq(run_to_end(ARGUMENTS("--standalone", "--nproc_per_node", "2", "--local-addr", "127.0.0.1",
+                                      "--start-method=spawn", "sh", "-c", "test $MASTER_PORT -gt 0"),
+                            line),
+                 0, "%s", line);
+}
+
 Test(run, wrong_use, .timeout = 120) {
     const struct {
         char *argv[8];

@@ -38,7 +38,7 @@ bool run_endpoint_split(char *text, const char **host, int *port) {
     bool bracketed = text[0] == '[';
     char *name = text + bracketed, *end = name + strcspn(name, bracketed ? "]" : ":"), *rest = end + bracketed;
     if (end == name || (bracketed && *end != ']')) return false;
-    if (*rest && (*rest != ':' || !tshi_parse_int(rest + 1, 1, 65535, port))) return false;
+    if (*rest && (*rest != ':' || !tshi_parse_int(rest + 1, 0, 65535, port))) return false;
     *end = '\0';
     *host = name;
     return true;

@@ -59,10 +59,11 @@ static const char help[] =
     "      --master-addr HOST  MASTER_ADDR (default: the first node, or 127.0.0.1)\n"
     "      --master-port PORT  MASTER_PORT, 1 to 65535 (default: 29500; on one node one that is free; also --port)\n"
     "      --rdzv-endpoint HOST[:PORT]\n"
-    "                          the two in one\n"
+    "                          the two in one; port 0 on one node: one that is free\n"
     "      --rdzv-id ID        the job's name, the same on all nodes\n"
     "      --standalone        one node, a free port\n"
-    "torchrun's spelling with underscores is understood too. Nodes share no secret by themselves: set TSHARD_TOKEN\n"
+    "torchrun's spelling with underscores is understood too, and its --rdzv-backend, --rdzv-conf, --local-addr and\n"
+    "--start-method change nothing. Nodes share no secret by themselves: set TSHARD_TOKEN\n"
     "alike on all of them. Between nodes MPI moves the data: tshard's build needs Open MPI and PMIx for it (where\n"
     "it has another MPI, start the ranks by its mpirun).\n"
     "\n"
@@ -72,7 +73,8 @@ static const char help[] =
     "stdin goes to rank 0, the others read /dev/null. Lines are passed on whole (up to 1 MiB, longer ones in pieces).\n"
     "\n"
     "INT, TERM, HUP and QUIT go to all ranks; what has not ended after the grace period is killed, and a second one\n"
-    "of them kills at once. USR1 and USR2 go to all ranks that handle them and end none. When a rank fails, the others have\n"
+    "of them kills at once. USR1 and USR2 go to all ranks that handle them and end none. When a rank fails, the others "
+    "have\n"
     "one second to notice, then get TERM, then KILL. A signal that is ignored when tshard-run starts (nohup) stays\n"
     "ignored. Once a job is ending, output that its reader does not take within a second is dropped.\n"
     "\n"
@@ -161,6 +163,12 @@ static const struct option long_options[] = {{"plan", required_argument, NULL, O
                                              {"rdzv_id", required_argument, NULL, OPTION_RUN_ID},
                                              {"rdzv-backend", required_argument, NULL, OPTION_BACKEND},
                                              {"rdzv_backend", required_argument, NULL, OPTION_BACKEND},
+                                             {"rdzv-conf", required_argument, NULL, OPTION_BACKEND},
+                                             {"rdzv_conf", required_argument, NULL, OPTION_BACKEND},
+                                             {"local-addr", required_argument, NULL, OPTION_BACKEND},
+                                             {"local_addr", required_argument, NULL, OPTION_BACKEND},
+                                             {"start-method", required_argument, NULL, OPTION_BACKEND},
+                                             {"start_method", required_argument, NULL, OPTION_BACKEND},
                                              {"standalone", no_argument, NULL, OPTION_STANDALONE},
                                              {"log-dir", required_argument, NULL, OPTION_LOG_DIR},
                                              {"log_dir", required_argument, NULL, OPTION_LOG_DIR},
@@ -256,7 +264,7 @@ static int take_node_option(int option, run_options *out) {
         if (tshi_parse_int(optarg, 1, 65535, &out->port)) return -1;
         return usage_error("--master-port wants a port from 1 to 65535, not '%s'", optarg);
     case OPTION_STANDALONE: out->nnodes = 1; return -1;
-    default: return -1; /* a backend is torchrun's affair */
+    default: return -1; /* what is torchrun's affair: its backend, its store, how it starts Python's processes */
     }
 }
 

@@ -40,9 +40,6 @@ static bool take_token(run_plan *plan) {
             run_say("%s", tsh_error_message());
             return false;
         }
-        if (!plan->token[0] && plan->options->node_rank == 0) {
-            run_say("TSHARD_TOKEN is not set: set it to one secret on all nodes to keep other programs out");
-        }
         return true;
     }
     if (!tshi_random_bytes(bytes, sizeof bytes)) {

@@ -125,6 +125,21 @@ static tsh_status check_address(const tshi_settings *s) {
                      s->local_size, s->size);
 }
 
+void tshi_rendezvous_warn(const tshi_settings *s, const tshi_roster *roster, const tsh_log_sink *log) {
+    size_t length = strlen(s->token);
+    if (roster->rank != 0 || length >= TSHI_TOKEN_LENGTH || is_one_machine(s)) return;
+    if (length > 0) {
+        tshi_log(log, TSH_LOG_WARNING,
+                 "rendezvous: TSHARD_TOKEN has %zu characters, which can be guessed from what is sent: take at least "
+                 "%d random ones (openssl rand -hex 16)",
+                 length, TSHI_TOKEN_LENGTH);
+    } else if (roster->nodes > 1) {
+        tshi_log(log, TSH_LOG_WARNING,
+                 "rendezvous: TSHARD_TOKEN is not set: any program that reaches these machines can join; set it to one "
+                 "secret on all of them (openssl rand -hex 16)");
+    }
+}
+
 tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                double deadline, int *connections, tshi_roster *out) {
     tshi_rendezvous r;

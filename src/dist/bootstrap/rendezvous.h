@@ -26,6 +26,8 @@ typedef struct tshi_rendezvous {
  * that rank's index, each other rank the one that it has at its own. */
 tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                double deadline, int *connections, tshi_roster *out);
+/* Rank 0 warns of a token that others can guess from what has been sent, and where there is none between machines. */
+void tshi_rendezvous_warn(const tshi_settings *settings, const tshi_roster *roster, const tsh_log_sink *log);
 /* Fills what a rendezvous under the settings' key needs. */
 tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                  double deadline, tshi_rendezvous *out);

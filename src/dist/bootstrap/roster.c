@@ -140,21 +140,10 @@ static tsh_status make_roster(tshi_acceptor *a, tshi_roster *out) {
 
 /* --- the listening rank ------------------------------------------------------------------------------------------- */
 
-/* A greeting that was overheard allows tokens to be tried offline, as fast as they can be hashed. */
-static void warn_of_short_token(const tshi_rendezvous *r) {
-    size_t length = strlen(r->settings->token);
-    if (length == 0 || length >= TSHI_TOKEN_LENGTH) return;
-    tshi_log(r->log, TSH_LOG_WARNING,
-             "rendezvous: TSHARD_TOKEN has %zu characters, which can be guessed from what is sent: take at least %d "
-             "random ones (openssl rand -hex 16)",
-             length, TSHI_TOKEN_LENGTH);
-}
-
 static tsh_status conclude(tshi_acceptor *a, tshi_roster *out) {
     tshi_rendezvous *r = a->rendezvous;
     tsh_status status = tshi_acceptor_verdict(a);
     if (status != TSH_OK) return status;
-    warn_of_short_token(r);
     status = make_roster(a, out);
     if (status != TSH_OK) return status;
     tshi_wire_answer answer = {.status = TSH_OK, .roster = *out};

@@ -22,6 +22,7 @@ struct tsh_work {
     bool backward;                  /* it was made in a backward */
     struct tshi_trace_event *event; /* of a trace, or NULL */
     int64_t number;                 /* for that event */
+    uint64_t post;                  /* the number of a message, from tshi_group_note */
     tsh_status status;
     char message[TSHI_MESSAGE_SIZE]; /* of a failure */
     int sender;                      /* of a receive */

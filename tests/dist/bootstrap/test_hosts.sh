@@ -63,10 +63,14 @@ rendezvous() {
         last $side '[0-3]' 'exited with code '
     done
     [ "${codes[0]}" != 0 ] && [ "${codes[1]}" != 0 ] || fail "$what: exit codes ${codes[*]}"
+    local words="TSHARD_TOKEN has 5 characters"
+    [ -n "$TSHARD_TOKEN" ] || words="TSHARD_TOKEN is not set: any program"
+    [ "$(cat "$folder/a.err" "$folder/b.err" | grep -cF "[0] tshard warning: rendezvous: $words")" = 1 ] || fail "$what: not once '$words'"
     echo "$what: found each other"
 }
 
 rendezvous "env" "$net.1"
+TSHARD_TOKEN="" rendezvous "env, no token" "$net.1"
 rendezvous "tcp, IPv4" "$net.1" "tcp://$net.1:29511"
 rendezvous "multicast, IPv4" "$net.1" "tcp://239.255.17.9:29512"
 if [ "$have_ipv6" = 1 ]; then

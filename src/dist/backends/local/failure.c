@@ -151,7 +151,7 @@ static const char *name_of(const tshi_wait *wait) {
 }
 
 static unsigned long long number_of(const tshi_wait *wait) {
-    if (wait->message) return wait->group->posts;
+    if (wait->message) return wait->message->post;
     return wait->group ? wait->group->calls : tshi_local_of(wait->world)->steps;
 }
 

@@ -359,7 +359,7 @@ tsh_status tshi_message_start(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_mailbox *box = mailbox_of(group);
     if (!box) return TSH_ERR_MEMORY;
-    tshi_group_note(group, &work->call);
+    work->post = tshi_group_note(group, &work->call);
     tsh_status status = heed_complaint(group);
     if (status != TSH_OK) return status;
     if (work->call.op == TSH_COLLECTIVE_RECV) look_in_kept(work, box);
@@ -403,7 +403,7 @@ bool tshi_message_quick(tsh_work *work) {
     if (!box || box->kept || tshi_local_troubled(tshi_local_of(group->world))) return false;
     if (atomic_load_explicit(&me->complaint, memory_order_relaxed) != 0) return false;
     if (!(work->call.op == TSH_COLLECTIVE_SEND ? send_quickly(work) : receive_quickly(work, box))) return false;
-    tshi_group_note(group, &work->call);
+    work->post = tshi_group_note(group, &work->call);
     return true;
 }
 

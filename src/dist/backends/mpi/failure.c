@@ -131,10 +131,8 @@ tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const ch
     tshi_mpi_post_wait(group, message);
     bool sure = tshi_waits_name(&mpi->waits, ranks, sizeof ranks, stopped, sizeof stopped);
     say_late(group, sure, ranks, stopped, late, sizeof late);
-    if (message)
-        snprintf(words, sizeof words, "%.160s: %s", what, late);
-    else
-        snprintf(words, sizeof words, "%.160s #%llu: %s", what, (unsigned long long)mg->op.post.number, late);
+    unsigned long long number = message ? message->post : mg->op.post.number;
+    snprintf(words, sizeof words, "%.160s #%llu: %s", what, number, late);
     tshi_waits_leave(&mpi->waits);
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     tshi_group_log_ring(group);
@@ -252,7 +250,7 @@ static void warn(const tsh_group *group, const tsh_work *message, double waited,
                  const char *stopped) {
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     const char *name = message ? tsh_collective_name(message->call.op) : op->text;
-    unsigned long long number = message ? group->posts : op->post.number;
+    unsigned long long number = message ? message->post : op->post.number;
     tshi_log(&group->world->log, TSH_LOG_WARNING, "%.160s #%llu: rank %d has waited %.1f s for %s%s",
              name ? name : tsh_collective_name(op->call.op), number, group->world->rank, waited,
              ranks[0] ? ranks : "the others", stopped);

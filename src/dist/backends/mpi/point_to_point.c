@@ -226,6 +226,7 @@ tsh_status tshi_mpi_message_start(tsh_work *work) {
     if (!m) return TSH_ERR_MEMORY;
     for (int i = 0; i < 3; i++) m->request[i] = MPI_REQUEST_NULL;
     work->state = m;
+    work->post = tshi_group_note(work->group, call);
     int error = call->op == TSH_COLLECTIVE_SEND ? send_start(work) : receive_start(work);
     if (error == MPI_SUCCESS) return TSH_OK;
     return tshi_mpi_error(world, tsh_collective_name(call->op), error);

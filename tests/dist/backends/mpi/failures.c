@@ -271,6 +271,37 @@ void scenario_forks(tshi_rank *r) {
     tsh_tensor_release(x);
 }
 
+/* tsh_log_sink.fn: the wait for the third message has been warned of. */
+static void hear_wait(void *user, tsh_log_level level, const char *line) {
+    bool *heard = user;
+    (void)level;
+    if (*heard || !strstr(line, "recv #3: rank 0 has waited ")) return;
+    *heard = true;
+    rank_arrives(0);
+}
+
+/* Rank 0 waits for the last rank's third message, which comes after a warning has named it. */
+void scenario_named(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
+    const int last = r->size - 1;
+    tsh_work *work[3] = {NULL};
+    bool heard = r->rank != 0;
+    if (r->rank == 0) r->world->log = (tsh_log_sink){.fn = hear_wait, .user = &heard};
+    r->world->warn_every = 0.05;
+    for (int i = 0; i < 3 && r->rank == 0; i++) tshi_check_ok(r, tsh_recv_async(group, x, last, &work[i]));
+    if (r->rank == 0) tshi_check_ok(r, tsh_send(group, x, last)); /* the newest message is not the one waited for */
+    if (r->rank == last) tshi_check_ok(r, tsh_recv(group, x, 0, NULL));
+    for (int i = 0; i < 3 && r->rank == last; i++) {
+        if (i == 2) await_rank(0);
+        tshi_check_ok(r, tsh_send(group, x, 0));
+    }
+    for (int i = 0; i < 3 && r->rank == 0; i++) tshi_check_ok(r, tsh_work_wait(work[i]));
+    for (int i = 0; i < 3; i++) tsh_work_release(work[i]);
+    tshi_check(r, heard, "no warning named the message");
+    tsh_tensor_release(x);
+}
+
 /* The last rank is stopped for good, every second time inside a wait of its own (TEST_DEADLINE=1). */
 void scenario_stopped(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);

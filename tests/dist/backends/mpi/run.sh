@@ -54,8 +54,8 @@ case $scenario in
         cat "$folder/out"
         [ "$(grep -c '^told: ' "$folder/out")" = $((ranks - 1)) ] || code=1
         ;;
-    exits)
-        TEST_DEADLINE=10 launch "$copy" exits || code=1
+    exits | named)
+        TEST_DEADLINE=10 launch "$copy" "$scenario" || code=1
         ;;
     hung)
         TEST_DEADLINE=1 launch "$copy" hung > "$folder/out" 2>&1

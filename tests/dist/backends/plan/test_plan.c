@@ -5,9 +5,11 @@
 #include "tshard/train.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -233,6 +235,23 @@ Test(plan, without_an_optimizer_a_step_is_what_a_reset_ends) {
     cr_expect_eq(r->steps, 0);
     cr_expect_eq(calls_of(r, 1), 2);
     tshi_record_destroy(r);
+}
+
+static void keep_record_line(void *user, tsh_log_level level, const char *line) {
+    if (level == TSH_LOG_ERROR) snprintf(user, 256, "%s", line);
+}
+
+Test(plan, a_record_that_the_disk_does_not_take_is_an_error_with_its_name, .timeout = 60) {
+    char text[32], said[256] = "";
+    tsh_world *world = NULL;
+    int fd = open("/dev/full", O_WRONLY);
+    cr_assert_geq(fd, 0);
+    snprintf(text, sizeof text, "fd:%d", fd);
+    setenv("TSHARD_RECORD", text, 1);
+    const tsh_world_config config = {.heap_bytes = 1 << 20, .log = {keep_record_line, said}};
+    cr_assert_eq(tsh_world_init(&config, &world), TSH_OK, "%s", tsh_error_message());
+    tsh_world_destroy(world);
+    cr_assert(strstr(said, "TSHARD_RECORD: writing fd:") && strstr(said, "No space left on device"), "%s", said);
 }
 
 Test(plan, a_record_is_read_as_it_was_written) {
