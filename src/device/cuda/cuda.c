@@ -4,7 +4,6 @@
 #include "device/cuda/kernels/kernels.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void cuda_describe(const tsh_device *device, char *text, size_t size) {
@@ -82,7 +81,7 @@ static tsh_status make_report(tshi_cuda_device *cuda) {
 }
 
 static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
-    const char *loading = getenv("CUDA_MODULE_LOADING");
+    const char *loading = tshi_variable("CUDA_MODULE_LOADING");
     cuda->loads_at_once = loading && strcmp(loading, "EAGER") == 0;
     tsh_status status = tshi_setting_switch(TSHI_SETTING_CUDA_MANAGED, &cuda->managed);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CUDA_CACHE, &cuda->cached);

@@ -36,7 +36,7 @@ static tshi_trace_event *begin_kernel(tsh_device *device, const char *family, ts
     return event;
 }
 
-/* Of a kernel that began at `begin`, before its event was opened. */
+/* Ends the event of a kernel that began at `begin`, before the event was opened. */
 static void end_kernel(tshi_trace_event *event, uint64_t begin) {
     if (!event) return;
     event->begin = begin;
