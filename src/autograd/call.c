@@ -60,15 +60,17 @@ static tsh_status record(tsh_call *call) {
                       : call->in_step  ? call->in
                                        : tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in);
     void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
-    if (in && tshi_op_is_custom(call->op)) call->op = tshi_tape_copy(tape, call->op, 1, sizeof *call->op);
+    const tsh_op *op = call->op;
+    if (in && tshi_op_is_custom(op)) op = tshi_tape_copy(tape, op, 1, sizeof *op);
     tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
-    if (!gradient || !call->op || (params_size && !params)) return TSH_ERR_MEMORY;
+    if (!gradient || !op || (params_size && !params)) return TSH_ERR_MEMORY;
     gradient->required = true;
     gradient->generation = tape->generation;
     gradient->node = tape->node_count;
     call->out->computed = true;
     tsh_call *node = &tape->nodes[tape->node_count++];
     *node = *call;
+    node->op = op;
     node->in = in;
     node->params = params;
     node->want = NULL;

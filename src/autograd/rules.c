@@ -271,26 +271,24 @@ static void settle_whole(const tsh_call *call, const tsh_rule *row, tsh_layout *
     if (bound->blocks == bound->units) bound->blocks = 0;
 }
 
-#define MAX_SPLITS 8
+/* How input i is split whose pattern binds dim d, or for d < 0 names the dim; false for another input. */
+static bool input_split(const tsh_call *call, const tsh_rule *row, int axis, int d, int i, tsh_layout *split) {
+    tsh_layout have = call->in[i]->layout[axis], named;
+    tsh_pattern p = input_pattern(row, i);
+    if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds(p) != (d >= 0)) return false;
+    if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &TSH_SHARD(-1), tshi_call_dim(call), &named)) return false;
+    if (have.dim != (d < 0 ? named.dim : d)) return false;
+    *split = split_like(&have, d);
+    if (split->sharing) settle_sharing(call, row, axis, split);
+    return true;
+}
 
-/* The splits of inputs, different in dim or units, whose patterns bind dim d, or for d < 0 name the dim. */
-static int find_splits(const tsh_call *call, const tsh_rule *row, int axis, int d, tsh_layout splits[MAX_SPLITS]) {
-    int count = 0;
-    for (int i = 0; i < call->inputs; i++) {
-        tsh_layout have = call->in[i]->layout[axis], named;
-        tsh_pattern p = input_pattern(row, i);
-        if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds(p) != (d >= 0)) continue;
-        if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &TSH_SHARD(-1), tshi_call_dim(call), &named)) continue;
-        if (have.dim != (d < 0 ? named.dim : d)) continue;
-        have = split_like(&have, d);
-        if (have.sharing) settle_sharing(call, row, axis, &have);
-        int k = 0;
-        while (k < count && !tshi_layout_alike(splits[k], have)) k++;
-        if (k == count && count < MAX_SPLITS) splits[count++] = have;
+static bool is_split_before(const tsh_call *call, const tsh_rule *row, int axis, int d, int i, tsh_layout split) {
+    tsh_layout other;
+    for (int k = 0; k < i; k++) {
+        if (input_split(call, row, axis, d, k, &other) && tshi_layout_alike(other, split)) return true;
     }
-    if (count == 0 && d < 0) splits[count++] = TSH_SHARD(-1);
-    for (int k = 0; k < count && row_has(row, TSH_AS_S2_WHOLE); k++) settle_whole(call, row, &splits[k]);
-    return count;
+    return false;
 }
 
 /* The dims along which inputs whose pattern binds are split, a bit each. */
@@ -311,12 +309,28 @@ static bool takes_replicated(const tsh_call *call, const tsh_rule *row, int axis
     return true;
 }
 
+/* Considers the row for each way in which inputs are split, different in dim or units; for d < 0 also where none is. */
+static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis, int d, const tshi_output *out,
+                            candidate *best) {
+    bool any = false, whole = row_has(row, TSH_AS_S2_WHOLE);
+    tsh_layout split;
+    for (int i = 0; i < call->inputs; i++) {
+        if (!input_split(call, row, axis, d, i, &split) || is_split_before(call, row, axis, d, i, split)) continue;
+        any = true;
+        if (whole) settle_whole(call, row, &split);
+        consider(call, row, &split, axis, out, best);
+    }
+    if (any || d >= 0) return;
+    split = TSH_SHARD(-1);
+    if (whole) settle_whole(call, row, &split);
+    consider(call, row, &split, axis, out, best);
+}
+
 /* Rows that find_best leaves out. */
 typedef enum avoided { AVOID_NONE, AVOID_SHARED_UNITS, AVOID_SPLITS } avoided;
 
 /* The search ends where no later row can be better. best->row stays NULL where no row holds. */
 static void find_best(const tsh_call *call, int axis, const tshi_output *out, avoided avoid, candidate *best) {
-    tsh_layout splits[MAX_SPLITS];
     for (const tsh_rule *row = call->op->rules; row->out != TSH_ROW_END; row++) {
         const tsh_layout none = TSH_SHARD(-1);
         if (row->in[0] == TSH_AS_R && row->out == TSH_AS_R && !row_splits(row)) {
@@ -333,8 +347,7 @@ static void find_best(const tsh_call *call, int axis, const tshi_output *out, av
         if (avoid == AVOID_SPLITS && row_splits(row)) continue;
         unsigned dims = bound ? dims_to_bind(call, row, axis) : 1u;
         for (int d = 0; dims >> d; d++) {
-            int n = dims >> d & 1u ? find_splits(call, row, axis, bound ? d : -1, splits) : 0;
-            for (int k = 0; k < n; k++) consider(call, row, &splits[k], axis, out, best);
+            if (dims >> d & 1u) consider_splits(call, row, axis, bound ? d : -1, out, best);
         }
         if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
     }

@@ -539,3 +539,57 @@ static void out_of_scope(tshi_rank *r, void *arg) {
 Test(custom, an_operation_may_go_after_the_call) {
     cr_assert_str_empty(tshi_test_run(2, out_of_scope, NULL));
 }
+
+/* --- without memory ----------------------------------------------------------------------------------------------- */
+
+/* Requests of a world's memory until one fails; 0: none will. */
+static void *alloc_until(void *due, size_t size) {
+    int64_t *left = due;
+    return *left && --*left == 0 ? NULL : malloc(size);
+}
+
+static void release_one(void *due, void *pointer) {
+    (void)due;
+    free(pointer);
+}
+
+/* After a first step, which fills the world's pools, the requests are those of a new tape: enough calls that each kind of
+ * its memory is refused once. */
+static void without_memory(tshi_rank *r, void *arg) {
+    enum { CALLS = 64 };
+    int64_t left = 0;
+    (void)arg;
+    tsh_world *world = NULL;
+    tsh_world_config config = {.rank = 0,
+                               .world_size = 1,
+                               .heap_bytes = (size_t)8 << 20,
+                               .blas_threads = 1,
+                               .allocator = {.alloc = alloc_until, .release = release_one, .user = &left}};
+    if (!tshi_check_ok(r, tsh_world_init(&config, &world))) return;
+    tsh_tensor *x = make(r, tsh_world_mesh(world), (tsh_tensor_config){TSH_FLOAT64, 2, {2, 3}, {TSH_REPLICATED}});
+    tsh_status status = TSH_ERR_MEMORY;
+    int64_t due = 0;
+    for (; (due == 1 || status != TSH_OK) && !r->failed; due++) {
+        tsh_tape *tape = NULL;
+        tshi_check_ok(r, tsh_tape_create(world, &tape));
+        left = due;
+        tsh_tensor *y = x;
+        for (int i = 0; i < CALLS; i++) y = shrink(tape, y);
+        status = tsh_backward(tape, tsh_sum(tape, y, TSH_ALL_DIMS));
+        bool refused = due > 0 && left == 0;
+        left = 0;
+        tshi_check(r, refused ? status == TSH_ERR_MEMORY : status == TSH_OK, "request %lld: %s", (long long)due,
+                   tsh_tape_message(tape));
+        tsh_tensor_zero_grad(x);
+        tshi_check_ok(r, tsh_tape_reset(tape));
+        tsh_tape_destroy(tape);
+    }
+    tshi_check(r, due > 8, "only %lld requests", (long long)due);
+    tsh_tensor_release(x);
+    tsh_world_destroy(world);
+}
+
+Test(custom, every_request_of_a_step_may_be_refused) {
+    tshi_test_options options = {.ranks = 1, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, without_memory, NULL, NULL, NULL));
+}

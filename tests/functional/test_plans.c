@@ -269,6 +269,32 @@ Test(plans, what_is_split_is_used_as_it_is, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(RANKS, stays_split, NULL));
 }
 
+/* Each input is split in units of its own: the largest, which comes last, stays where it is. */
+static void many_ways(tshi_rank *r, void *arg) {
+    static const int64_t units[] = {3, 5, 7, 9, 15, 21, 27, 35, 45, 63};
+    enum { WAYS = sizeof units / sizeof *units, COLS = 945 };
+    kit k;
+    tsh_tensor *in[WAYS];
+    char text[160];
+    (void)arg;
+    make_kit(r, &k);
+    for (int i = 0; i < WAYS; i++) {
+        tsh_layout split = TSH_SHARD_UNITS(1, units[i], 0);
+        in[i] = tensor(r, &k, 2, (int64_t[]){i == WAYS - 1 ? 100 : 1, COLS}, split, TSH_REPLICATED);
+    }
+    tsh_tensor *y = tsh_concat(k.tape, in, WAYS, 0);
+    if (tshi_check(r, y != NULL, "%s", tsh_tape_message(k.tape)))
+        tshi_check(r, tshi_layout_equal(y->layout[0], in[WAYS - 1]->layout[0]), "the result is %s",
+                   tsh_tensor_describe(y, text, sizeof text));
+    tsh_tape_reset(k.tape);
+    for (int i = 0; i < WAYS; i++) tsh_tensor_release(in[i]);
+    free_kit(r, &k);
+}
+
+Test(plans, every_way_of_splitting_is_considered, .timeout = 60) {
+    cr_assert_str_empty(tshi_test_run(RANKS, many_ways, NULL));
+}
+
 /* --- empty tensors ------------------------------------------------------------------------------------------------ */
 
 /* The layouts of a function's result, the first dim of its first input being `rows` long. */
