@@ -202,12 +202,17 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
     char text[160];
     if (tshi_tape_is_inside(tape, "backward") || tape->status != TSH_OK) return tape->status;
     int node = loss ? tshi_tape_node(tape, loss) : -1;
-    if (loss && tshi_tensor_is_free(loss)) {
+    if (!loss) {
+        tshi_tape_fail(tape, TSH_ERR_STATE, "backward: the loss is NULL, and no call of this step has failed");
+    } else if (tshi_tensor_is_free(loss)) {
         tshi_tape_fail_with(tape, tshi_tensor_check(loss, "backward", "the loss"));
+    } else if (node < 0 && !tape->recording) {
+        tshi_tape_fail(tape, TSH_ERR_STATE, "backward: recording is off (tsh_tape_set_recording)");
     } else if (node < 0) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
-                       "backward: the tape recorded nothing that leads from a leaf with a gradient to %s",
-                       tsh_tensor_describe(loss, text, sizeof text));
+                       "backward: the tape recorded nothing that leads from a leaf with a gradient to %s%s",
+                       tsh_tensor_describe(loss, text, sizeof text),
+                       loss->computed || tape->node_count ? "" : " (it has recorded no call: was recording off?)");
     } else if (tape->nodes[node].used) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
                        "backward: a second time over the same step (tsh_backward_config.retain_graph keeps it)");

@@ -66,6 +66,8 @@ tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks
 /* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
  * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed);
+/* TSH_ERR_ARGUMENT for a call that needs a group and has none: where tsh_mesh_group has failed before, with its words. */
+tsh_status tshi_group_missing(const char *what);
 /* Makes a mesh without axes of the group's ranks. */
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);
 /* Gives the group a mesh of its own, with one axis. */

@@ -18,9 +18,11 @@ static tsh_status parse_axis(const char *axes, const char **cursor, tsh_mesh *me
         return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: \"%.200s\" has more than %d axes", axes, TSH_MAX_AXES);
     }
     if (length == 0 || length >= TSHI_AXIS_NAME || text[length] != '=') {
-        return tshi_fail(TSH_ERR_ARGUMENT,
-                         "mesh_create: \"%.200s\": \"%.32s\" is no name of up to %d letters, digits and _, then =",
-                         axes, text, TSHI_AXIS_NAME - 1);
+        return tshi_fail(
+            TSH_ERR_ARGUMENT,
+            "mesh_create: \"%.200s\": NAME=SIZE,... is expected, like \"data=2,model=2\", with names of up "
+            "to %d letters, digits and _; this is not: \"%.32s\"",
+            axes, TSHI_AXIS_NAME - 1, text);
     }
     tshi_axis *axis = &mesh->axis[mesh->axes];
     memcpy(axis->name, text, length);
@@ -66,9 +68,12 @@ static tsh_status check_sizes(const char *axes, const tsh_group *parent, tsh_mes
         return TSH_OK;
     }
     if (open < 0 && product == parent->size) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: \"%.200s\" is a mesh of %s%lld ranks, the %s has %d", axes,
+    bool alone = parent->world->size == 1 && product > 1;
+    char hint[80] = "";
+    if (alone) snprintf(hint, sizeof hint, "; tshard-run -n %lld PROGRAM starts as many", (long long)product);
+    return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: \"%.200s\" is a mesh of %s%lld ranks, the %s has %d%s", axes,
                      open >= 0 ? "a multiple of " : "", (long long)product,
-                     parent == parent->world->group ? "world" : "group", parent->size);
+                     parent == parent->world->group ? "world" : "group", parent->size, hint);
 }
 
 static tsh_status parse_axes(const char *axes, const tsh_group *parent, tsh_mesh *mesh) {
@@ -271,6 +276,13 @@ tsh_group *tsh_mesh_group(const tsh_mesh *mesh, const char *axis) {
     for (int i = 0; i < mesh->axes; i++) tshi_append(names, sizeof names, "%s%s", i ? ", " : "", mesh->axis[i].name);
     tshi_fail(TSH_ERR_ARGUMENT, "mesh_group: no axis \"%.32s\"; there are %s", axis ? axis : "(null)", names);
     return NULL;
+}
+
+tsh_status tshi_group_missing(const char *what) {
+    const char *last = tsh_error_message(), *const wrong_axis = "mesh_group: ";
+    bool named = !strncmp(last, wrong_axis, strlen(wrong_axis));
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL%s%.300s%s", what, named ? " (" : "", named ? last : "",
+                     named ? ")" : "");
 }
 
 int tsh_mesh_axes(const tsh_mesh *mesh) {

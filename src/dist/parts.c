@@ -130,7 +130,7 @@ static tsh_status exchange(const parts *p, const tsh_box *boxes) {
 }
 
 static tsh_status move_parts(parts *p) {
-    if (!p->group) return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL", p->what);
+    if (!p->group) return tshi_group_missing(p->what);
     if (p->group->rank < 0) return TSH_OK;
     tsh_device *host = p->group->world->host;
     tsh_status status = check(p);

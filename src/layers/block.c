@@ -56,7 +56,7 @@ static tsh_status make_halves(tsh_group *group, const tsh_block_config *c, tsh_b
 tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, tsh_block **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: where to put the layer is required");
     *out = NULL;
-    if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: a group is required");
+    if (!group) return tshi_group_missing("block_create");
     tsh_status status = check_config(config);
     if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);

@@ -31,7 +31,7 @@ static tsh_linear_config part_config(const tsh_mlp_config *c, tsh_mlp_part part)
 tsh_status tsh_mlp_create(tsh_group *group, const tsh_mlp_config *config, tsh_mlp **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "mlp_create: where to put the layer is required");
     *out = NULL;
-    if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "mlp_create: a group is required");
+    if (!group) return tshi_group_missing("mlp_create");
     tsh_status status = check_config(config);
     if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);

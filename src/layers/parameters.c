@@ -123,7 +123,7 @@ bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_t
 
 tsh_status tshi_sharding_check(const char *what, const tsh_group *group, tsh_sharding shard, bool gather_output,
                                bool sequence_parallel, tsh_dtype dtype) {
-    if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group is required", what);
+    if (!group) return tshi_group_missing(what);
     if (shard != TSH_DENSE && shard != TSH_ROW && shard != TSH_COLUMN) {
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d is no sharding", what, (int)shard);
     }

@@ -75,7 +75,8 @@ tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: where to put the layer is required");
     *out = NULL;
     if (!group || !config)
-        return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: a group and a configuration are required");
+        return group ? tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: a configuration is required")
+                     : tshi_group_missing("self_attention_create");
     tsh_self_attention_config c = *config;
     tsh_status status = resolve(&c);
     if (status != TSH_OK) return status;

@@ -87,7 +87,8 @@ static tsh_status check_model(const tsh_group *group, const tsh_data_parallel_co
 static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const tsh_group *group,
                         const tsh_data_parallel_config *config) {
     if (!tape || !list || !group) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: a tape, parameters and a group are required");
+        return tape && list ? tshi_group_missing("data_parallel_create")
+                            : tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: a tape and parameters are required");
     }
     if (tape->world != list->world || tape->world != tsh_group_world(group)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: tape, parameters and group are of several worlds");

@@ -48,6 +48,16 @@ Test(groups, two_by_two, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_threads(4, square, NULL));
 }
 
+static void no_launcher(tshi_rank *r, void *arg) {
+    (void)arg;
+    tshi_check_status(r, tsh_mesh_create(r->world, "data=2", &(tsh_mesh *){NULL}), TSH_ERR_ARGUMENT,
+                      "of 2 ranks, the world has 1; tshard-run -n 2 PROGRAM starts as many");
+}
+
+Test(groups, a_world_of_one_names_the_launcher, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, no_launcher, NULL));
+}
+
 static void cube(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_mesh *mesh = NULL;
@@ -86,17 +96,18 @@ static void bad_meshes(tshi_rank *r, void *arg) {
     } cases[] = {
         {"data=2,model=2", "mesh of 4 ranks, the world has 3"},
         {"data=2,model=-1", "a multiple of 2 ranks, the world has 3"},
+        {"data:3", "NAME=SIZE,... is expected, like \"data=2,model=2\""},
         {"a=-1,b=-1", "more than one size open"},
         {"a=3,a=1", "axis a twice"},
         {"a=0", "positive number"},
         {"a=-3", "positive number"},
         {"a=3x", "positive number"},
         {"a=3,", "ends in a comma"},
-        {"=3", "no name"},
-        {"a", "no name"},
+        {"=3", "this is not: \"=3\""},
+        {"a", "this is not: \"a\""},
         {"", "no axes"},
         {NULL, "no axes"},
-        {"an_axis_with_a_long_name=3", "no name"},
+        {"an_axis_with_a_long_name=3", "up to 15 letters"},
         {"a=1,b=1,c=1,d=1,e=3", "more than 4 axes"},
         {"a=99999999999999999999", "positive number"},
         {"a=2000000000,b=2000000000,c=2000000000", "the world has 3"},

@@ -366,6 +366,11 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
         tshi_check(r, strstr(tsh_error_message(), wrong[i].words), "%zu: \"%s\"", i, tsh_error_message());
     }
     tshi_check_status(r, tsh_linear_create(NULL, &wrong[9].config, &plain), TSH_ERR_ARGUMENT, "group");
+    tsh_mesh *mesh = NULL;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=1,model=-1", &mesh));
+    tshi_check_status(r, tsh_linear_create(tsh_mesh_group(mesh, "modle"), &wrong[9].config, &plain), TSH_ERR_ARGUMENT,
+                      "no axis \"modle\"; there are data, model");
+    tsh_mesh_destroy(mesh);
     tshi_check_status(r, tsh_linear_create(g, NULL, &plain), TSH_ERR_ARGUMENT, "configuration");
     tsh_linear_create(g, &(tsh_linear_config){.in_features = 1, .out_features = 1}, &plain);
     float one = 1;

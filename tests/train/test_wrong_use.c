@@ -183,6 +183,19 @@ static void backward_of_nothing(kit *k) {
     tsh_backward(k->tape, NULL);
 }
 
+static void backward_unrecorded(kit *k) {
+    tsh_tape_set_recording(k->tape, false);
+    tsh_backward(k->tape, tsh_sum(k->tape, tsh_linear_weight(k->l->up), TSH_ALL_DIMS));
+    tsh_tape_set_recording(k->tape, true);
+}
+
+static void recording_too_late(kit *k) {
+    tsh_tape_set_recording(k->tape, false);
+    tsh_tensor *loss = tsh_sum(k->tape, tsh_linear_weight(k->l->up), TSH_ALL_DIMS);
+    tsh_tape_set_recording(k->tape, true);
+    tsh_backward(k->tape, loss);
+}
+
 static void backward_of_a_leaf(kit *k) {
     tsh_backward_with(k->tape, k->x, NULL);
 }
@@ -267,7 +280,9 @@ static const mistake mistakes[] = {
      tensor_of_another_mesh,
      TSH_ERR_ARGUMENT,
      {"add: input 0 is on mesh model=", "input 1 on mesh world="}},
-    {"backward_of_nothing", backward_of_nothing, TSH_ERR_STATE, {"backward: ", "recorded nothing"}},
+    {"backward_of_nothing", backward_of_nothing, TSH_ERR_STATE, {"backward: the loss is NULL", ""}},
+    {"backward_unrecorded", backward_unrecorded, TSH_ERR_STATE, {"backward: recording is off", ""}},
+    {"recording_too_late", recording_too_late, TSH_ERR_STATE, {"recorded nothing", "was recording off?"}},
     {"backward_of_a_leaf", backward_of_a_leaf, TSH_ERR_STATE, {"backward: ", "float32 [2,3]"}},
     {"backward_without_parameters", backward_without_parameters, TSH_ERR_STATE, {"backward: ", "recorded nothing"}},
     {"backward_of_many", backward_of_many, TSH_ERR_SHAPE, {"backward: the loss is float32", "one element is wanted"}},

@@ -118,7 +118,7 @@ void tshi_group_count(tsh_group *group, const tshi_call *call, bool early) {
 }
 
 static tsh_status no_group(tsh_collective op) {
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL", tsh_collective_name(op));
+    return tshi_group_missing(tsh_collective_name(op));
 }
 
 tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_status early) {

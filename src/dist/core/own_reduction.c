@@ -55,7 +55,7 @@ static tsh_status gather(tsh_group *group, const own_reduction *r) {
 
 tsh_status tsh_all_reduce_with(tsh_group *group, tsh_tensor *tensor, int64_t item, tsh_join_fn *join, void *user) {
     own_reduction r = {.tensor = tensor};
-    if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "all_reduce_with: group is NULL");
+    if (!group) return tshi_group_missing("all_reduce_with");
     if (group->rank < 0) return TSH_OK;
     tsh_status status = check(group, tensor, item, join);
     if (status == TSH_OK) status = prepare(group, item, &r);

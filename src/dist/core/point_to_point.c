@@ -23,7 +23,7 @@ static tsh_status check_peer(const tsh_group *group, const tshi_call *call) {
 static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor *tensor, int peer, bool meta,
                           tshi_call *call) {
     *call = (tshi_call){.op = op, .root = peer};
-    if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL", tsh_collective_name(op));
+    if (!group) return tshi_group_missing(tsh_collective_name(op));
     tsh_status status = tshi_owner_check(&group->world->owner, tsh_collective_name(op));
     if (status == TSH_OK) status = tshi_check_tensor(group, op, tensor, "tensor");
     if (status == TSH_OK) status = check_peer(group, call);
