@@ -214,6 +214,51 @@ Test(failure, leaves_early, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, leaves_early, NULL));
 }
 
+/* --- while peers recover ------------------------------------------------------------------------------------------ */
+
+typedef struct recovery {
+    enum { KILLED_THEN, EXITS_THEN, LEAVES_THEN } how;
+    bool failed; /* by a rank that recovers; else rank 1 fails before it goes */
+    atomic_int recovering;
+} recovery;
+
+static void goes_in_a_recovery(tshi_rank *r, void *arg) {
+    recovery *c = arg;
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    if (r->rank == (c->failed ? 2 : 1)) tsh_world_fail(r->world, "enough");
+    if (r->rank == 1) {
+        /* Both are inside the recovery, or about to be. */
+        tshi_test_await(r, &c->recovering, 2);
+        if (c->how == KILLED_THEN) raise(SIGKILL);
+        if (c->how == EXITS_THEN) _exit(0);
+        return;
+    }
+    atomic_fetch_add(&c->recovering, 1);
+    double start = tshi_now();
+    const char *words = c->how == LEAVES_THEN ? "rank 1 has left the world" : "rank 1 died";
+    tshi_check_status(r, tsh_world_recover(r->world), TSH_ERR_PEER, words);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "the error took %g s", tshi_now() - start);
+    tshi_check_status(r, tsh_barrier(tsh_world_group(r->world)), TSH_ERR_PEER, words);
+}
+
+static void expect_end_of_recovery(int how, bool failed) {
+    tshi_outcome outcomes[3];
+    recovery *c = tshi_test_shared(sizeof *c);
+    c->how = how;
+    c->failed = failed;
+    tshi_test_options options = {.ranks = 3};
+    tshi_test_run_with(&options, goes_in_a_recovery, c, outcomes, NULL);
+    cr_expect_str_empty(outcomes[0].words);
+    cr_expect_str_empty(outcomes[2].words);
+}
+
+Test(failure, goes_while_peers_recover, .timeout = 120) {
+    for (int how = KILLED_THEN; how <= LEAVES_THEN; how++) {
+        expect_end_of_recovery(how, true);
+        expect_end_of_recovery(how, false);
+    }
+}
+
 /* --- deadlines ---------------------------------------------------------------------------------------------------- */
 
 /* Rank 1 stops making calls, as a process that is stopped by SIGSTOP; its process lives. */
