@@ -12,12 +12,14 @@
 #include "common/output.h"
 #include "tshard/dist.h"
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,13 +85,22 @@ static const char *full_method(const char *name, int port, char *text, size_t si
     return text;
 }
 
+/* One that the kernel has chosen, and that nobody else has taken since. */
+static int free_port(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (const void *)&at, sizeof at) != 0 || getsockname(fd, (void *)&at, &size) != 0) return 0;
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
 static bool sweep(const char *name, int most, times *all) {
     bool good = true;
     for (int ranks = 2; ranks <= most; ranks *= 2) {
         char method[64];
         times slowest;
-        /* Below the ports that the system assigns by itself. */
-        int port = 10000 + (int)((unsigned)getpid() * 16u + (unsigned)ranks) % 20000;
+        int port = free_port();
         set_number("MASTER_PORT", port);
         if (!measure(full_method(name, port, method, sizeof method), ranks, all, &slowest)) good = false;
         printf("%-9s %6d %10.4f %12.4f %16.6f\n", name, ranks, slowest.joined, slowest.passed, slowest.joined / ranks);

@@ -36,7 +36,7 @@ static void enter(struct tshi_saving *s, stage next) {
 /* Waits until the stage is reached, at most `seconds` (0: for as long as it takes). */
 static bool await(struct tshi_saving *s, stage wanted, double seconds) {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += (long)(seconds * 1e9);
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
@@ -106,7 +106,11 @@ void tshi_saving_start(tshi_save *save) {
     world->saving_end = end_with_world;
     s->save = save;
     pthread_mutex_init(&s->mutex, NULL);
-    pthread_cond_init(&s->changed, NULL);
+    pthread_condattr_t forward;
+    pthread_condattr_init(&forward);
+    pthread_condattr_setclock(&forward, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &forward);
+    pthread_condattr_destroy(&forward);
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&s->thread, NULL, run, s);

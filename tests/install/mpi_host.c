@@ -7,12 +7,14 @@
 #include "tshard/tshard.h"
 
 #include <mpi.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static int rank, size; /* of MPI_COMM_WORLD */
@@ -276,9 +278,22 @@ static void set_number(const char *name, int value) {
     setenv(name, text, 1);
 }
 
+/* Where all ranks meet, at a port that the kernel has chosen for rank `first`, which has left it. */
+static const char *meeting(int first, char text[64]) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 0;
+    bool bound = bind(fd, (const void *)&at, sizeof at) == 0 && getsockname(fd, (void *)&at, &bytes) == 0;
+    if (bound) port = ntohs(at.sin_port);
+    close(fd);
+    MPI_Bcast(&port, 1, MPI_INT, first, MPI_COMM_WORLD);
+    snprintf(text, 64, "tcp://127.0.0.1:%d", port);
+    return text;
+}
+
 /* The rank and size of the configuration are taken, whatever the variables of launchers say, mpirun's and others. */
 static void variables(void) {
-    char file[256];
+    char file[256], tcp[64];
     const char *folder = getenv("TEST_FOLDER");
     int first = size / 2, last = size - first;
     for (int round = 0; round < 3; round++) {
@@ -298,7 +313,7 @@ static void variables(void) {
         snprintf(file, sizeof file, "file://%s/rendezvous-%d", folder ? folder : "/tmp", rank < first);
         check_explicit(file, rank < first ? rank : rank - first, rank < first ? first : last,
                        rank < first ? sum_below(first) : sum_below(size) - sum_below(first));
-        check_explicit("tcp://127.0.0.1:29611", size - 1 - rank, size, sum_below(size));
+        check_explicit(meeting(size - 1, tcp), size - 1 - rank, size, sum_below(size));
         check_explicit("env://", 0, 1, rank);
         tsh_world *world = world_over(MPI_COMM_WORLD);
         check_sum(world, rank, sum_below(size));

@@ -4,6 +4,7 @@
 #include "support/ranks.h"
 #include "dist/world.h"
 #include "support/clock.h"
+#include "support/ports.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -88,6 +89,7 @@ typedef struct job {
     tshi_rank_fn *fn;
     void *arg;
     tsh_thread_rendezvous *threads;
+    int port;     /* where processes meet */
     char *shared; /* [ranks] a tshi_rank and its result */
     size_t stride;
     child *children; /* [ranks] */
@@ -129,7 +131,7 @@ static void set_environment(const job *j, int rank, const char *token) {
     set_number("WORLD_SIZE", j->options.ranks);
     set_number("LOCAL_RANK", rank);
     set_number("LOCAL_WORLD_SIZE", j->options.ranks);
-    set_number("MASTER_PORT", 20000 + getppid() % 20000);
+    set_number("MASTER_PORT", j->port);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("TSHARD_TOKEN", token, 1);
     setenv("TSHARD_BLAS_THREADS", "1", 1);
@@ -188,10 +190,17 @@ static void reap(child *children, int n, double deadline) {
     }
 }
 
+int tshi_test_master_port(void) {
+    static int port;
+    if (!port) port = tshi_test_port();
+    return port;
+}
+
 static void run_processes(job *j) {
     char token[64];
     int n = j->options.ranks;
     pid_t parent = getpid();
+    j->port = tshi_test_master_port();
     make_token(token, sizeof token);
     fflush(NULL);
     for (int i = 0; i < n; i++) {

@@ -63,6 +63,8 @@ const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg);
 const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *fn, void *arg, tshi_outcome *outcomes,
                                void *results);
 
+/* MASTER_PORT of all ranks that this process runs. */
+int tshi_test_master_port(void);
 /* Memory of zeros that the test and the ranks of its later runs share. Never released. */
 void *tshi_test_shared(size_t bytes);
 /* Wait until *events is at least n. Noted, and false, when it is not within the minute that guards against what

@@ -1,5 +1,7 @@
 /* tshard-run on several nodes, all of them this machine: the real program, one launcher a node. */
 #define _GNU_SOURCE
+#include "support/ports.h"
+
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -68,7 +70,7 @@ static int run(char *const argv[]) {
 
 static char *port(void) {
     static char text[16];
-    snprintf(text, sizeof text, "%d", 10000 + (int)((unsigned)getpid() * 11u % 20000u));
+    snprintf(text, sizeof text, "%d", tshi_test_port());
     return text;
 }
 

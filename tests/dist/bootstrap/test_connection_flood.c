@@ -8,6 +8,7 @@
 #include "dist/bootstrap/sockets.h"
 #include "dist/bootstrap/wire.h"
 #include "support/collectives.h"
+#include "support/ports.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -203,7 +204,7 @@ static void run_flood(bool local) {
     const char *text = getenv("TSHARD_TEST_FLOOD");
     flood *f = mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(f, MAP_FAILED);
-    f->port = local ? 0 : 10000 + (int)((unsigned)getpid() * 7u % 20000u);
+    f->port = local ? 0 : tshi_test_port();
     f->wanted = text ? atol(text) : USUAL;
     if (local)
         snprintf(f->method, sizeof f->method, "env://");

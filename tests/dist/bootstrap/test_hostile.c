@@ -5,6 +5,7 @@
 #include "dist/bootstrap/wire.h"
 #include "support/clock.h"
 #include "support/collectives.h"
+#include "support/ports.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -31,7 +32,7 @@ typedef struct place {
 } place;
 
 static place make_place(void) {
-    place p = {.port = 10000 + (int)((unsigned)getpid() * 13u % 20000u)};
+    place p = {.port = tshi_test_port()};
     snprintf(p.text, sizeof p.text, "tcp://127.0.0.1:%d", p.port);
     return p;
 }

@@ -5,6 +5,7 @@
 #include "dist/bootstrap/rendezvous.h"
 #include "support/clock.h"
 #include "support/collectives.h"
+#include "support/ports.h"
 
 #include <criterion/criterion.h>
 #include <net/if.h>
@@ -28,12 +29,6 @@
 #else
 #define MANY 512
 #endif
-
-/* A port below those that the system assigns, another one for each use. */
-static int next_port(void) {
-    static unsigned used;
-    return 10000 + (int)(((unsigned)getpid() * 17u + used++ * 3u) % 20000u);
-}
 
 static void file_name(char text[64]) {
     static int used;
@@ -75,7 +70,7 @@ static void write_method(const method *m, char out[128]) {
     } else if (strstr(m->format, "%d")) {
         char host[64];
         snprintf(host, sizeof host, "%.*s", (int)strcspn(m->format, "%"), m->format);
-        snprintf(out, 128, "%s%d", host, next_port());
+        snprintf(out, 128, "%s%d", host, tshi_test_port());
     } else {
         snprintf(out, 128, "%s", m->format);
     }
@@ -449,11 +444,11 @@ typedef struct port_case {
 static void port_in_use(tshi_rank *r, void *arg) {
     port_case *c = arg;
     if (r->rank == 1) {
-        struct sockaddr_in at = {.sin_family = AF_INET,
-                                 .sin_port = htons((uint16_t)atoi(strrchr(c->text, ':') + 1)),
-                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t size = sizeof at;
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        tshi_check(r, bind(fd, (const void *)&at, sizeof at) == 0, "bind");
+        tshi_check(r, bind(fd, (const void *)&at, sizeof at) == 0 && getsockname(fd, (void *)&at, &size) == 0, "bind");
+        snprintf(c->text, sizeof c->text, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
         atomic_fetch_add(&c->bound, 1);
         if (c->never) tshi_test_await(r, &c->over, 1);
         if (!c->never) tshi_nap(0.3);
@@ -476,7 +471,6 @@ Test(methods, port_that_is_in_use, .timeout = 120) {
     for (int i = 0; i < 2; i++) {
         port_case *c = tshi_test_shared(sizeof *c);
         c->never = i == 1;
-        write_method(&methods[1], c->text);
         tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = patience[i]};
         cr_assert_str_empty(tshi_test_run_with(&options, port_in_use, c, NULL, NULL));
     }

@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "support/ports.h"
 #include "support/ranks.h"
 
 #include <criterion/criterion.h>
@@ -76,7 +77,7 @@ static void besieged(tshi_rank *r, void *arg) {
 
 Test(system_calls, connections_without_end_do_not_stop_the_clock, .timeout = 120) {
     char tcp[64];
-    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", 10000 + (int)((unsigned)getpid() * 23u % 20000u));
+    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", tshi_test_port());
     char *const methods[] = {"env://", tcp};
     for (int i = 0; i < 2; i++) {
         tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "1"};

@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "support/ports.h"
 #include "support/ranks.h"
 
 #include <criterion/criterion.h>
@@ -16,10 +17,6 @@
 #include <unistd.h>
 
 #define HEAP ((size_t)8 << 20)
-
-static int port_of(int number) {
-    return 10000 + (int)(((unsigned)getpid() * 19u + (unsigned)number * 5u) % 20000u);
-}
 
 /* --- warnings ----------------------------------------------------------------------------------------------------- */
 
@@ -74,9 +71,9 @@ Test(warnings, which_ranks_are_missing, .timeout = 120) {
     cr_assert_neq(cases, MAP_FAILED);
     cases[0].to_rank_0 = "rendezvous: 2/3 joined, missing rank 2";
     cases[0].to_rank_1 = "rank 1 waits for all 3 ranks to come";
-    snprintf(cases[0].method, sizeof cases[0].method, "tcp://127.0.0.1:%d", port_of(0));
+    snprintf(cases[0].method, sizeof cases[0].method, "tcp://127.0.0.1:%d", tshi_test_port());
     snprintf(cases[1].method, sizeof cases[1].method, "file:///tmp/tshard-test-words-%d", (int)getpid());
-    snprintf(cases[2].method, sizeof cases[2].method, "tcp://239.255.17.8:%d", port_of(1));
+    snprintf(cases[2].method, sizeof cases[2].method, "tcp://239.255.17.8:%d", tshi_test_port());
     setenv("TSHARD_WARN", "0.2", 1);
     tshi_test_options options = {.ranks = 9, .bare = true, .world_timeout = "40", .timeout = 45};
     cr_assert_str_empty(tshi_test_run_with(&options, waiting, cases, NULL, NULL));
@@ -100,7 +97,7 @@ static void without_rank_0(tshi_rank *r, void *arg) {
 
 Test(warnings, rank_0_is_missing, .timeout = 120) {
     char tcp[64];
-    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(3));
+    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", tshi_test_port());
     char *const methods[] = {"env://", tcp};
     setenv("TSHARD_WARN", "0.2", 1);
     for (int i = 0; i < 2; i++) {
@@ -140,7 +137,7 @@ Test(warnings, a_token_that_can_be_guessed, .timeout = 60) {
                                  {"", "0123456789abcdef", NULL},
                                  {"", "", NULL}};
     for (int i = 0; i < 4; i++) {
-        snprintf(cases[i].method, sizeof cases[i].method, "tcp://127.0.0.1:%d", port_of(6 + i));
+        snprintf(cases[i].method, sizeof cases[i].method, "tcp://127.0.0.1:%d", tshi_test_port());
         tshi_test_options options = {.ranks = 2, .bare = true};
         cr_assert_str_empty(tshi_test_run_with(&options, with_token, &cases[i], NULL, NULL));
     }
@@ -169,7 +166,7 @@ static void few_descriptors(tshi_rank *r, void *arg) {
 
 Test(warnings, too_few_descriptors, .timeout = 120) {
     char tcp[64];
-    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(2));
+    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", tshi_test_port());
     char *const methods[] = {"env://", tcp};
     for (int i = 0; i < 2; i++) {
         tshi_test_options options = {.ranks = 6, .bare = true, .world_timeout = "2"};
@@ -246,9 +243,9 @@ static void large_world(tshi_rank *r, void *arg) {
 
 Test(warnings, a_large_world_takes_little_memory, .timeout = 120) {
     char tcp[64], file[96], many[64];
-    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(4));
+    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", tshi_test_port());
     snprintf(file, sizeof file, "file:///tmp/tshard-test-large-%d", (int)getpid());
-    snprintf(many, sizeof many, "tcp://239.255.17.8:%d", port_of(5));
+    snprintf(many, sizeof many, "tcp://239.255.17.8:%d", tshi_test_port());
     char *const methods[] = {"env://", tcp, file, many};
     for (int i = 0; i < 4; i++) {
         tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "0.5"};

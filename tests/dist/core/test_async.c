@@ -160,8 +160,9 @@ Test(async, one_of_three_is_bad) {
 }
 
 typedef struct end {
-    int how;  /* 0: killed, 1: fails, 2: leaves, 3: stopped */
-    int when; /* 0: before its call, 1: after it has started it */
+    int how;             /* 0: killed, 1: fails, 2: leaves, 3: stopped */
+    int when;            /* 0: before its call, 1: after it has started it */
+    atomic_int *waiting; /* its peers */
 } end;
 
 static void ends(tshi_rank *r, void *arg) {
@@ -173,7 +174,7 @@ static void ends(tshi_rank *r, void *arg) {
     if (e->how == 3) r->world->timeout = 0.3;
     if (r->rank != 1 || e->when == 1) tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &a));
     if (r->rank == 1) {
-        usleep(20000);
+        tshi_test_await(r, e->waiting, r->size - 1);
         if (e->how == 0) raise(SIGKILL);
         if (e->how == 1) tsh_world_fail(r->world, "no more");
         if (e->how == 3) raise(SIGSTOP);
@@ -182,6 +183,7 @@ static void ends(tshi_rank *r, void *arg) {
     } else {
         tsh_status wanted = e->how == 3 ? TSH_ERR_TIMEOUT : TSH_ERR_PEER;
         tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &b));
+        atomic_fetch_add(e->waiting, 1);
         tsh_status status = tsh_work_wait(b);
         /* With three ranks one of the two that wait may get the error through the other. */
         bool good = status == wanted || (e->how == 3 && r->size == 3 && status == TSH_ERR_PEER);
@@ -207,7 +209,7 @@ static void ends(tshi_rank *r, void *arg) {
 
 Test(async, ranks_that_end) {
     for (int k = 0; k < 16; k++) {
-        end e = {k / 4, k % 2};
+        end e = {k / 4, k % 2, tshi_test_shared(sizeof(atomic_int))};
         int ranks = 2 + k / 2 % 2;
         tshi_outcome outcomes[3];
         tshi_test_options options = {.ranks = ranks};

@@ -338,7 +338,8 @@ Test(messages, that_do_not_fit) {
 typedef struct end {
     int how; /* 0: killed, 1: fails, 2: leaves, 3: stopped */
     bool any, large;
-    atomic_int *told; /* ranks that know of it */
+    atomic_int *told;    /* ranks that know of it */
+    atomic_int *waiting; /* rank 0 */
 } end;
 
 static void ends(tshi_rank *r, void *arg) {
@@ -349,7 +350,7 @@ static void ends(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_barrier(group));
     if (e->how == 3) r->world->timeout = 0.3;
     if (r->rank == 1) {
-        usleep(20000);
+        tshi_test_await(r, e->waiting, 1);
         if (e->how == 0) raise(SIGKILL);
         if (e->how == 1) tsh_world_fail(r->world, "no more");
         if (e->how == 3) raise(SIGSTOP);
@@ -364,6 +365,7 @@ static void ends(tshi_rank *r, void *arg) {
         tsh_status wanted = e->how == 3 ? TSH_ERR_TIMEOUT : TSH_ERR_PEER;
         if (e->large) tshi_check_ok(r, tsh_send_async(group, x, 1, &works[0]));
         tshi_check_ok(r, tsh_recv_async(group, x, e->any ? TSH_ANY_RANK : 1, &works[1]));
+        atomic_fetch_add(e->waiting, 1);
         tshi_check_status(r, tsh_work_wait(works[1]), wanted, "rank 1");
         if (e->large) tshi_check_status(r, tsh_work_wait(works[0]), wanted, "rank 1");
         tsh_work_release(works[0]);
@@ -382,7 +384,8 @@ static void ends(tshi_rank *r, void *arg) {
 
 Test(messages, of_ranks_that_end) {
     for (int k = 0; k < 14; k++) {
-        end e = {k / 4, k % 2, k / 2 % 2, tshi_test_shared(sizeof(atomic_int))};
+        atomic_int *events = tshi_test_shared(2 * sizeof *events);
+        end e = {k / 4, k % 2, k / 2 % 2, events, events + 1};
         tshi_outcome outcomes[2];
         tshi_test_options options = {.ranks = 2};
         const char *words = tshi_test_run_with(&options, ends, &e, outcomes, NULL);

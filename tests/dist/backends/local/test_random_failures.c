@@ -151,11 +151,6 @@ static void strike(const plan *p) {
     if (p->fate == STOPPED) kill(getpid(), SIGSTOP);
 }
 
-/* The port that tests/support assigns to the ranks of process `parent`. */
-static int port_of(pid_t parent) {
-    return 20000 + parent % 20000;
-}
-
 /* Kept from seed to seed, so that a later seed finds what an earlier one has left. */
 static const char *file_of(pid_t parent, char path[64]) {
     snprintf(path, 64, "/tmp/tshard-trouble-%d", (int)parent);
@@ -166,7 +161,7 @@ static const char *file_of(pid_t parent, char path[64]) {
 static tsh_status enter(tshi_rank *r, const plan *p) {
     char method[80], path[64];
     tsh_world_config config = {.log = {no_line, NULL}};
-    if (p->way == BY_TCP) snprintf(method, sizeof method, "tcp://127.0.0.1:%d", port_of(getppid()));
+    if (p->way == BY_TCP) snprintf(method, sizeof method, "tcp://127.0.0.1:%d", tshi_test_master_port());
     if (p->way == BY_FILE) snprintf(method, sizeof method, "file://%s", file_of(getppid(), path));
     if (p->way != BY_NAME) config.init_method = method;
     config.timeout = p->moment == JOINING ? JOIN_DEADLINE : DEADLINE;
@@ -455,14 +450,13 @@ static int count_lines(const char *path, const char *part) {
 /* Orphans of this process' ranks become its own children, so that it can wait for them. */
 static void check_nothing_left(const char *what, int descriptors) {
     char name[64];
-    int port = port_of(getpid());
     cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "%s: a process is left", what);
     cr_assert_eq(errno, ECHILD, "%s: %s", what, strerror(errno));
     cr_assert_eq(count_entries("/proc/self/fd", ""), descriptors, "%s: descriptors are left", what);
     /* Folders of tshard-pmix belong to other tests that run meanwhile: no rank of this test has one. */
     cr_assert_eq(count_entries("/dev/shm", "tshard"), count_entries("/dev/shm", "tshard-pmix-"),
                  "%s: shared memory is left", what);
-    snprintf(name, sizeof name, ":%04X 00000000:0000 0A", (unsigned)port);
+    snprintf(name, sizeof name, ":%04X 00000000:0000 0A", (unsigned)tshi_test_master_port());
     cr_assert_eq(count_lines("/proc/net/tcp", name), 0, "%s: a listener is left", what);
 }
 
@@ -478,6 +472,7 @@ static void try_seed(unsigned seed, shared *where) {
              : p.call.behind ? ", behind a started one"
                              : "",
              p.axes ? ", on two axes" : "");
+    tshi_test_master_port(); /* its socket is there before and after */
     int descriptors = count_entries("/proc/self/fd", "");
     tshi_test_options options = {.ranks = p.ranks, .bare = true, .timeout = 2 * DEADLINE};
     tshi_test_run_with(&options, rank_main, &p, outcomes, NULL);

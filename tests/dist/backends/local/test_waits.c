@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "dist/core/wait_graph.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 
@@ -14,6 +15,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+
+#define DEADLINE 0.4
 
 /* --- a blocking call behind a started one ------------------------------------------------------------------------- */
 
@@ -51,6 +54,7 @@ Test(waits, a_rank_dies_behind_a_started_call, .timeout = 120) {
 /* Written by the ranks; the parent made it. */
 typedef struct shared {
     _Atomic int process;  /* of the rank that stands still */
+    _Atomic int ready;    /* peers that have seen it stand still */
     _Atomic int finished; /* peers that are through */
 } shared;
 
@@ -97,11 +101,21 @@ static void stop_later(double seconds) {
     _exit(0);
 }
 
+/* Makes the call only when the victim makes none any more, and all others are here: their deadlines begin now. */
+static void await_victim(tshi_rank *r, const story *s) {
+    double guard = tshi_now() + 60;
+    while (!s->asleep && !tshi_process_stopped(atomic_load(&s->shared->process)) && tshi_now() < guard) tshi_nap(0.001);
+    atomic_fetch_add(&s->shared->ready, 1);
+    tshi_test_await(r, &s->shared->ready, r->size - 1);
+    r->world->timeout = DEADLINE;
+}
+
 static tsh_status call_until(tshi_rank *r, const story *s, tsh_mesh *mesh) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3000), *y = tshi_test_vector(r, TSH_FLOAT32, 3000);
     tsh_status status = TSH_OK;
     bool victim = r->rank == s->victim;
     for (int i = 0; status == TSH_OK; i++) {
+        if (!victim && i == s->calls) await_victim(r, s);
         if (victim && i == s->calls && s->inside) stop_later(0.002);
         if (victim && i == s->calls && s->asleep) break;
         if (victim && i == s->calls && !s->inside) raise(SIGSTOP);
@@ -140,7 +154,7 @@ static void keeps_others(tshi_rank *r, void *arg) {
 
 static void expect_blame(const story *told, int ranks) {
     tshi_outcome outcomes[6];
-    tshi_test_options options = {.ranks = ranks, .world_timeout = "0.4"};
+    tshi_test_options options = {.ranks = ranks};
     story s = *told;
     s.shared = mmap(NULL, sizeof *s.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert(s.shared != MAP_FAILED);

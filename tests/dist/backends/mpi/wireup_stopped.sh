@@ -91,7 +91,7 @@ export TSHARD_TIMEOUT=30
 # The helper ends with the ranks, also where no launcher looks for what they leave behind.
 what="ranks are killed"
 for rank in 0 1; do
-    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) "$program" linger \
+    RANK=$rank WORLD_SIZE=2 TSHARD_INIT="file://$folder/meeting" "$program" linger \
         < /dev/null > "$folder/out$rank" 2>&1 &
     job=$!
 done
