@@ -31,7 +31,7 @@ tsh_status tshi_owner_stranger(tshi_owner *owner, const char *what);
 static inline tsh_status tshi_owner_check(tshi_owner *owner, const char *what) {
     return owner && tshi_owner_is_other(owner) ? tshi_owner_stranger(owner, what) : TSH_OK;
 }
-/* The same of a call that returns nothing, which then logs the error. */
+/* tshi_owner_check for calls without a status, which log the error: true for one that must not be made. */
 bool tshi_owner_refuses(tshi_owner *owner, const char *what);
 
 /* tshi_owner_check at the beginning of a call that waits for peers: TSH_ERR_STATE also while another thread is in one.

@@ -70,7 +70,7 @@ static int run(char *const argv[]) {
 
 static char *port(void) {
     static char text[16];
-    snprintf(text, sizeof text, "%d", tshi_test_port());
+    if (!text[0]) snprintf(text, sizeof text, "%d", tshi_test_port());
     return text;
 }
 
