@@ -86,7 +86,7 @@ static tsh_status make_leaf(run *r, int k) {
     tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : r->p->dtype, .ndim = s->shape.ndim};
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
     tshi_held box = tshi_held_of(r->p, s->layout, r->part->rank, &whole);
-    memcpy(config.shape, claim ? box.shape.dim : whole.dim, sizeof config.shape);
+    memcpy(config.shape, claim ? box.shape.dim : whole.dim, sizeof *config.shape * (size_t)config.ndim);
     for (int a = 0; a < r->p->axes; a++) config.layout[a] = claim ? TSH_LOCAL : s->layout[a];
     tsh_status status = tsh_tensor_create(r->part->mesh, &config, &r->leaf[k]);
     if (status != TSH_OK) return status;

@@ -50,7 +50,7 @@ static tsh_tensor *make_leaf(truth *t, int k, int copy, int rank) {
     tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : t->p->dtype, .ndim = s->shape.ndim};
     tsh_tensor *out;
     tshi_dims dims = tshi_leaf_dims(t->p, s, rank);
-    memcpy(config.shape, dims.dim, sizeof config.shape);
+    memcpy(config.shape, dims.dim, sizeof *config.shape * (size_t)config.ndim);
     if (tsh_tensor_create(t->bench.mesh, &config, &out) != TSH_OK) return NULL;
     for (int64_t i = 0; i < tsh_tensor_local_numel(out); i++) {
         double value = tshi_leaf_value(t->p, s, copy, i);
