@@ -1,6 +1,8 @@
 /* The program tshard-run, started with real children. */
 #include "tools/launched.h"
 
+#include <poll.h>
+
 /* --- codes -------------------------------------------------------------------------------------------------------- */
 
 Test(run, all_ranks_end_well, .timeout = 120) {
@@ -77,6 +79,16 @@ Test(run, options_of_torchrun_that_change_nothing, .timeout = 120) {
                                       "--start-method=spawn", "sh", "-c", "test $MASTER_PORT -gt 0"),
                             line),
                  0, "%s", line);
+}
+
+/* The launcher needs more descriptors than its ranks. */
+Test(run, ranks_have_the_limits_of_the_launcher, .timeout = 120) {
+    struct rlimit limit;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 256;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    char line[256];
+    cr_expect_eq(run_to_end(ARGUMENTS("-n", "2", "sh", "-c", "test $(ulimit -n) = 256"), line), 0, "%s", line);
 }
 
 Test(run, wrong_use, .timeout = 120) {
@@ -360,7 +372,8 @@ Test(run, reader_that_stops_does_not_keep_the_job, .timeout = 120) {
         execv(LAUNCHER, ARGUMENTS("-n", "2", "--grace", "0.2", "yes"));
         _exit(99);
     }
-    tshi_nap(0.3); /* there is no reader: by now every pipe is full */
+    struct pollfd pipe_end = {.fd = fds[1], .events = POLLOUT};
+    while (poll(&pipe_end, 1, 0) > 0) tshi_nap(0.005); /* there is no reader: it fills */
     kill(job.pid, SIGTERM);
     cr_assert_eq(finish(&job), 143);
     assert_nothing_left(0.0);
@@ -377,10 +390,22 @@ static void *family_and(const char *rest, char text[512]) {
     return text;
 }
 
+/* The job's exit code. Its ranks end, by that command, when all of their families are there. */
+static int run_families(const char *end) {
+    char script[512], rest[128], path[] = "/tmp/tshard-family-XXXXXX";
+    close(mkstemp(path));
+    snprintf(rest, sizeof rest, "while test -e %s; do sleep 0.01; done; %s", path, end);
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", family_and(rest, script)));
+    wait_for_text(job.out, "ready", 4);
+    unlink(path);
+    int code = finish(&job);
+    assert_nothing_left(0.0);
+    return code;
+}
+
 Test(run, grandchildren_end_with_the_job, .timeout = 120) {
-    char script[512], line[256];
-    cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "sh", "-c", family_and("sleep 0.3", script)), line), 0);
-    cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "sh", "-c", family_and("sleep 0.3; kill -9 $$", script)), line), 137);
+    cr_assert_eq(run_families("exit 0"), 0);
+    cr_assert_eq(run_families("kill -9 $$"), 137);
 }
 
 Test(run, killing_the_launcher_leaves_nothing, .timeout = 120) {

@@ -154,6 +154,7 @@ int run_guard(run_options *options, run_signals *signals) {
     run_link link = {.signals = signals};
     int life[2] = {-1, -1}, keeper[2] = {-1, -1};
     run_signals_block(signals);
+    getrlimit(RLIMIT_NOFILE, &link.descriptors);
     prctl(PR_SET_CHILD_SUBREAPER, 1L);
     bool ready = open_standard_descriptors() && open_input(&guard, &link) && pipe2(life, O_CLOEXEC) == 0 &&
                  pipe2(keeper, O_CLOEXEC) == 0 && fcntl(keeper[1], F_SETFL, O_NONBLOCK) == 0;

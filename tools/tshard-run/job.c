@@ -412,9 +412,7 @@ static int verdict(const job_state *job) {
 }
 
 /* Three descriptors a rank: the usual soft limit of 1024 ends at some 330 ranks. */
-static void raise_descriptor_limit(struct rlimit *before) {
-    getrlimit(RLIMIT_NOFILE, before);
-    struct rlimit wanted = *before;
+static void raise_descriptor_limit(struct rlimit wanted) {
     rlim_t need = 3 * RUN_MAX_RANKS + 64;
     if (wanted.rlim_cur >= need) return;
     wanted.rlim_cur = wanted.rlim_max < need ? wanted.rlim_max : need;
@@ -471,18 +469,19 @@ static int run_once(const run_options *options, const run_link *link, int null_i
 }
 
 int run_job(run_options *options, const run_link *link) {
-    struct rlimit limit;
     int code = 1, null_input = open("/dev/null", O_RDONLY | O_CLOEXEC);
     bool again;
     if (null_input < 0) {
         run_say("cannot open /dev/null: %s", strerror(errno));
         return 1;
     }
-    raise_descriptor_limit(&limit);
+    raise_descriptor_limit(link->descriptors);
     for (options->attempt = 0;; options->attempt++) {
         code = run_once(options, link, null_input, &again);
         if (!again || options->attempt >= options->max_restarts) break;
-        run_say("starting all ranks again, %d of %d times", options->attempt + 1, options->max_restarts);
+        run_say("starting all ranks%s again, %d of %d times%s", options->nnodes > 1 ? " of this node" : "",
+                options->attempt + 1, options->max_restarts,
+                options->nnodes > 1 ? "; they wait for those of the other nodes, which go on until they fail too" : "");
     }
     return code;
 }

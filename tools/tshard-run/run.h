@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #define RUN_USAGE_EXIT      2
@@ -109,12 +110,13 @@ typedef struct run_link {
     int life;   /* reads end of file when the guard is gone */
     int keeper; /* writing end */
     const run_signals *signals;
+    struct rlimit descriptors; /* at the start, which ranks get */
 } run_link;
 
 /* keeper.c: starts the keeper, which reads from fd. Its process, or -1. `closed`: what it must not keep open, ended by
  * -1. */
 pid_t run_keeper_start(int fd, const int *closed);
-/* Of a rank that has been started; 0: all processes of the job have ended. */
+/* Tells it of a rank that has been started; 0: all processes of the job have ended. */
 void run_tell_keeper(const run_link *link, pid_t rank);
 /* The job is over. */
 void run_keeper_end(pid_t keeper);

@@ -151,6 +151,7 @@ static void become_rank(const run_plan *plan, int rank, int output, int error, i
     ready = ready && set_descriptors(input, output, error);
     if (ready) {
         run_signals_restore(plan->link->signals);
+        setrlimit(RLIMIT_NOFILE, &plan->link->descriptors);
         execvp(plan->options->command[0], plan->options->command);
     }
     int number = errno;

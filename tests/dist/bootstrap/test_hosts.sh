@@ -130,7 +130,7 @@ launch b 1 "test \$RANK\$TORCHELASTIC_RESTART_COUNT = 30 && sleep 1 && exit 7; $
 finish $first $!
 says b "rank 3 (pid "
 says b "on host-b) exited with code 7"
-says b "starting all ranks again, 1 of 1 times"
+says b "starting all ranks of this node again, 1 of 1 times"
 says a "(host-a: ranks 0, 1; host-b: ranks 2, 3)"
 last a '[01]' 'exited with code '
 echo "$what: found each other after it"

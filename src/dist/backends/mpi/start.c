@@ -158,7 +158,7 @@ bool tshi_mpi_is_forked(void) {
 }
 
 /* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. Worlds that the
- * program has not destroyed end here: their peers are told. MPI_Finalize waits for all ranks, so a rank that exits with
+ * program has not destroyed end here, and tell their peers. MPI_Finalize waits for all ranks, so a rank that exits with
  * an error goes without it: the launcher names the rank that has failed, not one that has noticed. */
 static void finalize(int code, void *user) {
     int finalized = 1;

@@ -237,17 +237,25 @@ void scenario_leave(tshi_rank *r) {
     tsh_tensor_release(x);
 }
 
-/* The last rank exits, with TEST_CODE, and has not destroyed its world (TEST_DEADLINE=10). */
+/* The last rank exits, with TEST_CODE, and has not destroyed its world; "killed": it is killed. Its peers are in a
+ * collective, or with TEST_RECOVER in a recovery (TEST_DEADLINE=10). */
 void scenario_exits(tshi_rank *r) {
     const char *code = getenv("TEST_CODE");
+    bool recovers = getenv("TEST_RECOVER") != NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
     tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    if (r->rank == r->size - 1 && code && !strcmp(code, "killed")) raise(SIGKILL);
     if (r->rank == r->size - 1) exit(code ? (int)strtol(code, NULL, 10) : 0);
     double since = tshi_clock();
-    tsh_status status = tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM);
-    tshi_check(r, status == TSH_ERR_PEER && tshi_clock() - since < TSHI_SOON, "after %.1f s: %s", tshi_clock() - since,
-               tsh_error_message());
+    if (recovers) tsh_world_fail(r->world, "out of luck");
+    tsh_status status = recovers ? tsh_world_recover(r->world) : tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM);
+    bool told = status == TSH_ERR_PEER && tshi_clock() - since < TSHI_SOON;
+    tshi_check(r, told, "after %.1f s: %s", tshi_clock() - since, tsh_error_message());
+    if (told) printf("told: %s\n", tsh_error_message());
+    fflush(stdout);
     tsh_tensor_release(x);
+    rank_arrives(r->rank);
+    for (int i = 0; i < r->size - 1; i++) await_rank(i); /* the launcher may end all ranks when one ends */
 }
 
 /* The last rank's child uses the world that it has inherited, and exits. */
