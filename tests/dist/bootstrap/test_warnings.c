@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -173,6 +174,46 @@ Test(warnings, too_few_descriptors, .timeout = 120) {
         const char *words = tshi_test_run_with(&options, few_descriptors, methods[i], NULL, NULL);
         cr_assert_str_empty(words, "%s: %s", methods[i], words);
     }
+}
+
+/* --- a rank that comes and goes ----------------------------------------------------------------------------------- */
+
+static void count_losses(void *user, tsh_log_level level, const char *line) {
+    (void)level;
+    if (strstr(line, "rank 1 of") && strstr(line, "came and went")) atomic_fetch_add((atomic_int *)user, 1);
+}
+
+typedef struct coming {
+    char method[64];
+    atomic_int over, said;
+} coming;
+
+/* Rank 1 comes several times, and goes each time, before rank 2 comes. */
+static void comes_and_goes_again(tshi_rank *r, void *arg) {
+    coming *c = arg;
+    tsh_world_config config = {.init_method = c->method, .heap_bytes = HEAP, .log = {count_losses, &c->said}};
+    for (int i = 0; r->rank == 1 && i < 3; i++) {
+        pid_t child = fork();
+        config.timeout = 0.1;
+        if (child == 0) {
+            tsh_world_init(&config, &r->world);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
+    if (r->rank == 1) atomic_store(&c->over, 1);
+    if (r->rank == 2) tshi_test_await(r, &c->over, 1);
+    config.timeout = 60;
+    if (tshi_check_ok(r, tsh_world_init(&config, &r->world))) tsh_world_destroy(r->world);
+    tshi_check(r, atomic_load(&c->said) <= 1, "%d warnings", atomic_load(&c->said));
+}
+
+Test(warnings, comes_and_goes, .timeout = 120) {
+    coming *c = tshi_test_shared(sizeof *c);
+    setenv("TSHARD_WARN", "60", 1);
+    snprintf(c->method, sizeof c->method, "tcp://127.0.0.1:%d", tshi_test_port());
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, comes_and_goes_again, c, NULL, NULL));
 }
 
 /* --- sizes of files ----------------------------------------------------------------------------------------------- */
