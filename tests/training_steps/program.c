@@ -218,8 +218,10 @@ static void settle(tshi_program *p) {
     if (p->write_step > tshi_program_steps(p)) p->write_step = 0;
     if (p->fail_step > tshi_program_steps(p)) p->fail_step = 0;
     if (p->fail_step == p->write_step) p->write_step = 0;
-    if (p->max_norm && p->precision != PRECISION_FLOAT64)
-        p->peek = p->fail_step = 0; /* rounded rows may shrink twice */
+    /* A failed step has scaled rows in place: rounded ones may shrink twice, and a head sees those of all pieces. */
+    if (p->max_norm && p->precision != PRECISION_FLOAT64) p->peek = p->fail_step = 0;
+    if (p->max_norm && p->tied) p->fail_step = 0;
+    p->peek = p->fail_step = 0; /* rounded rows may shrink twice */
 }
 
 /* --- generate, print, shrink -------------------------------------------------------------------------------------- */
