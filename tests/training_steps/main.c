@@ -65,19 +65,27 @@ static double largest(const tshi_trace *t, const tshi_entry *e) {
     return most;
 }
 
-/* How far numbers may be from the exact ones. `plain`: those of one rank in the program's precision. */
+/* How far one rank in the program's precision is from the exact numbers. */
+static double noise_of(const tshi_trace *exact, const tshi_entry *e, const tshi_trace *plain) {
+    const tshi_entry *same = find(plain, e);
+    double most = 0;
+    for (int i = 0; same && i < e->count; i++)
+        most = fmax(most, fabs(plain->number[same->at + i] - exact->number[e->at + i]));
+    return most;
+}
+
+/* How far numbers may be from the exact ones. Where these are small the errors are those of what they are made from, as
+ * large as in other numbers of the step. */
 static double limit_of(const tshi_program *p, const tshi_trace *exact, const tshi_entry *e, const tshi_trace *plain) {
     double unit = p->precision == PRECISION_FLOAT32 ? 0x1p-24 : 0x1p-9, size = 0x1p-10, noise = 0;
+    bool narrow = p->precision != PRECISION_FLOAT64;
     for (int i = 0; i < exact->entries; i++) {
         const tshi_entry *other = &exact->entry[i];
-        double share = other == e ? 1 : 1e-3;
-        if (other->kind == e->kind && other->step == e->step) size = fmax(size, share * largest(exact, other));
+        if (other->kind != e->kind || other->step != e->step) continue;
+        size = fmax(size, (other == e ? 1 : 1e-3) * largest(exact, other));
+        if (narrow) noise = fmax(noise, (other == e ? 1 : 0x1p-4) * noise_of(exact, other, plain));
     }
-    if (p->precision == PRECISION_FLOAT64) return 1e-9 * size;
-    const tshi_entry *same = find(plain, e);
-    for (int i = 0; same && i < e->count; i++)
-        noise = fmax(noise, fabs(plain->number[same->at + i] - exact->number[e->at + i]));
-    return 16 * noise + 16 * unit * size;
+    return narrow ? 16 * noise + 16 * unit * size : 1e-9 * size;
 }
 
 static bool compare(const tshi_program *p, const tshi_trace *exact, const tshi_trace *plain, const tshi_trace *got,
