@@ -459,7 +459,7 @@ static void wrong_on_one(tshi_rank *r, void *arg) {
     make_kit(r, NULL, &k);
     tsh_parameters *list = r->rank == 1 ? NULL : k.list;
     tshi_check_status(r, tsh_data_parallel_create(k.tape, list, k.group, NULL, &dp),
-                      r->rank == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "parameters and a group are required");
+                      r->rank == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "a tape and parameters are required");
     tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, k.group, NULL, &k.dp));
     backward(r, &k, term(r, &k, 0, 1));
     check(r, &k, 0, r->size);

@@ -160,7 +160,7 @@ static void matrices_alone(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tshi_check_ok(r, tsh_parameters_create(r->world, &list));
     for (int i = 0; i < 3; i++) {
-        const tsh_tensor_config shape = {.dtype = TSH_FLOAT64, .ndim = i == 1 ? 2 : i / 2, .shape = {1, 1}};
+        const tsh_tensor_config shape = {.dtype = TSH_FLOAT64, .ndim = i == 1 ? 2 : i / 2, .shape = {i > 0, i == 1}};
         p[i] = tshi_test_leaf(r, tsh_world_mesh(r->world), &shape, &five);
         tshi_check_ok(r, tsh_parameters_add(list, (const char *[]){"scalar", "matrix", "vector"}[i], p[i]));
         set_gradient(r, tape, p[i], &one);
