@@ -29,8 +29,11 @@ libdnnl-dev      |have_header dnnl.h                         |matrix products of
 libjansson-dev   |have_header jansson.h                      |the JSON of model files
 libcriterion-dev |have_module criterion                      |the test suites"
 setup_table_test="
+python3          |have_command python3                       |checks of the pages that tools write
 clang-format     |have_command clang-format                  |the format check"
 setup_table_all="
+ccache           |have_command ccache                        |what one stage has compiled, for the next
+mmdebstrap       |have_command mmdebstrap                    |a minimal system, for the README's commands
 clang            |have_command clang                         |a second compiler's warnings and code
 valgrind         |have_command valgrind                      |memory errors in a training step
 libc6-dbg        |have_libc_symbols                          |symbols that valgrind reads

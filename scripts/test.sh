@@ -2,13 +2,15 @@
 # The tests. `scripts/test.sh` runs those that say whether tshard works here, in minutes; `--all` runs every stage, and
 # in each the suites that have the label `extended` too (tests/CMakeLists.txt); NAME... runs these stages; `--list`
 # names them. Quiet where it passes: a line a stage, with its seconds. The output of each stage is in
-# build-logs/NAME.log. The last line counts: each ctest once a build, and each stage that is no ctest run as one.
+# build-logs/NAME.log, that of its build in build-logs/NAME.build.log: builds are those of CMakePresets.json, and run
+# beside the suites of the stages before. The last line counts: each ctest once a build, and each stage that is no ctest
+# run as one.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
 . scripts/setup.sh
 
-all_stages=(gcc install package clang asan tsan fuzz valgrind mpich cuda gpu docs format)
+all_stages=(newcomer gcc install package clang asan tsan fuzz valgrind mpich cuda gpu docs format)
 quick_stages=(gcc format)
 # TSHARD_TEST_DEVICE=cuda scripts/test.sh: the suites on a GPU alone.
 [ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu) quick_stages=(gpu)
@@ -18,15 +20,13 @@ logs=build-logs
 passed=0 failed=0 skipped=0
 failures=() skips=()
 
-# --- the stages: each writes to its log and returns 0, 77 to be skipped with its last line as the reason, or a failure
+# --- the stages: each writes to its log and returns 0, 77 to be skipped with its last line as the reason, or a failure.
+# build_NAME, where a stage has one, makes what it runs.
 
-# build FOLDER CMAKE_ARGUMENT... Debug information is lines and functions alone, which is what a backtrace and a report of
-# the sanitizers show: with all of it the folders of --all fill 12 GB.
-build() {
-    local folder=$1
-    shift
-    cmake -S . -B "$folder" -G Ninja -DTSHARD_WERROR=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O2 -g1 -DNDEBUG" "$@" &&
-        cmake --build "$folder"
+# preset NAME [TARGET...]
+preset() {
+    local targets=("${@:2}")
+    cmake --preset "$1" && cmake --build "build-$1" ${targets:+--target "${targets[@]}"}
 }
 
 # suites FOLDER LABELS [LEFT_OUT]: those with one of the labels, `a|b`, and none of those that are left out. What has
@@ -39,40 +39,61 @@ suites() {
         --label-regex "^($2)$" --label-exclude "^(${left_out:-none})$"
 }
 
-# With the CUDA side where there is a toolkit, its kernels for one architecture alone: they compile long, and each of some
-# 200 programs holds them.
-stage_gcc() {
-    build build-gcc -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=AUTO -DTSHARD_CUDA_ARCHITECTURES=90-real && suites build-gcc '.*' 'install|docs'
+# The README's two commands as somebody runs them who has a new Debian and a clone: in a root folder of the fewest
+# packages, besides which scripts/setup.sh installs what it misses. ccache is there, so that nothing is compiled again
+# in the stage gcc.
+stage_newcomer() {
+    [ "$(id -u)" = 0 ] && grep -q '^ID=debian' /etc/os-release && have_command mmdebstrap ||
+        { echo "a minimal system is made as root, on Debian, by mmdebstrap"; return 77; }
+    local root status
+    root=$(mktemp -d) || return
+    # shellcheck disable=SC1091
+    (. /etc/os-release && mmdebstrap --quiet --variant=minbase --include=ca-certificates,ccache "$VERSION_CODENAME" "$root") || return
+    mkdir -p "$root/tshard" "$root/root/.cache/ccache" "$CCACHE_DIR"
+    git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$root/tshard"
+    # shellcheck disable=SC2016  # for the inner shell
+    unshare --mount --pid --fork --kill-child bash -euc '
+        mount --bind "$1" "$1"
+        mount -t proc proc "$1/proc"
+        mount --rbind /dev "$1/dev"
+        mount --bind "$2" "$1/root/.cache/ccache"
+        cp /etc/resolv.conf "$1/etc"
+        cd "$1/tshard"
+        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$1" sh -ec "
+            cd /tshard && scripts/quickstart.sh && scripts/test.sh"' bash "$root" "$CCACHE_DIR"
+    status=$?
+    cp "$root/tshard/$logs/gcc.log" "$logs/newcomer.gcc.log"
+    rm -rf --one-file-system "$root"
+    return $status
 }
 
-# The stages below leave CUDA out: neither sanitizers nor fuzzers look at it.
+build_gcc() { preset gcc; }
+stage_gcc() { suites build-gcc '.*' 'install|docs'; }
 
 # The second compiler's warnings over everything, and its code where compilers differ: the kernels.
-stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang 'base|device|layout|tensor|functional'; }
+build_clang() { preset clang; }
+stage_clang() { suites build-clang 'base|device|layout|tensor|functional'; }
 
-stage_asan() {
-    build build-asan -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF "-DTSHARD_SANITIZE=address;undefined" &&
-        suites build-asan '.*' 'install|layering|docs'
-}
+build_asan() { preset asan; }
+stage_asan() { suites build-asan '.*' 'install|layering|docs'; }
 
 # ThreadSanitizer needs an address space without much randomness; not every machine lets us ask for that.
+build_tsan() { preset tsan; }
 stage_tsan() {
     local plain=""
     setarch "$(uname -m)" -R true 2> /dev/null && plain="setarch $(uname -m) -R"
-    build build-tsan -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF -DTSHARD_SANITIZE=thread &&
-        OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
+    OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
 }
 
 # Fuzzers of what arrives over a network and of model files, for FUZZ_SECONDS in all; new inputs that they find are not kept.
+corpora=(tests/fuzz/corpus/*)
+build_fuzz() {
+    local names=("${corpora[@]##*/}")
+    preset fuzz "${names[@]/#/fuzz_}"
+}
 stage_fuzz() {
-    local corpora=(tests/fuzz/corpus/*) name found
-    local seconds=$((${FUZZ_SECONDS:-50} / ${#corpora[@]}))
-    have_command clang || { echo "fuzzing needs clang"; return 77; }
-    cmake -S . -B build-fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DTSHARD_BUILD_FUZZERS=ON -DTSHARD_BUILD_TESTS=OFF \
-        -DTSHARD_BUILD_EXAMPLES=OFF -DTSHARD_BUILD_BENCHMARKS=OFF -DTSHARD_MPI=OFF -DTSHARD_CUDA=OFF || return
-    for name in "${corpora[@]}"; do
-        name=${name##*/}
-        cmake --build build-fuzz --target "fuzz_$name" || return
+    local name found seconds=$((${FUZZ_SECONDS:-50} / ${#corpora[@]}))
+    for name in "${corpora[@]##*/}"; do
         found=build-fuzz/found/$name
         mkdir -p "$found"
         (cd build-fuzz && exec "./tests/fuzz/fuzz_$name" -max_total_time="$seconds" -max_len=4096 -print_final_stats=1 \
@@ -86,7 +107,6 @@ stage_valgrind() {
     local check="valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect
         --errors-for-leak-kinds=definite,indirect --error-exitcode=9 --trace-children=yes"
     local model="--steps 1 --batch 2 --context 4 --embed 8 --hidden 12 --seed 1 --sample 8"
-    cmake --build build-gcc --target train_text tshard-run threads_training || return
     export OPENBLAS_NUM_THREADS=1
     # shellcheck disable=SC2086
     $check build-gcc/bin/train_text $model && $check build-gcc/bin/tshard-run -n 2 build-gcc/bin/train_text $model &&
@@ -96,20 +116,18 @@ stage_valgrind() {
 stage_install() { suites build-gcc install; }
 
 # Debian packages, as a packager builds them, installed by dpkg and used in a copy of this system that is then dropped.
+build_package() { preset package; }
 stage_package() {
     have_command dpkg-shlibdeps && have_command lintian || { echo "packages need dpkg-dev and lintian"; return 77; }
-    cmake -S . -B build-package -G Ninja -DCMAKE_C_COMPILER=gcc -DCMAKE_INSTALL_PREFIX=/usr -DTSHARD_CUDA=OFF \
-        -DTSHARD_BUILD_TESTS=OFF -DTSHARD_BUILD_EXAMPLES=OFF && cmake --build build-package &&
-        CC=gcc bash tests/install/package.sh build-package
+    CC=gcc bash tests/install/package.sh build-package
 }
 
 # The mpi backend on the other MPI: Debian has both side by side, and the build takes Open MPI where nothing else is
 # said.
+build_mpich() { ! have_command mpicc.mpich || preset mpich mpi_ranks mpi_host own_function; }
 stage_mpich() {
     have_command mpicc.mpich || { echo "there is no MPICH (mpicc.mpich)"; return 77; }
-    cmake -S . -B build-mpich -G Ninja -DTSHARD_WERROR=ON -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF -DTSHARD_MPI=ON \
-        -DMPI_C_COMPILER=mpicc.mpich "-DMPIEXEC_EXECUTABLE=$(command -v mpiexec.mpich)" &&
-        cmake --build build-mpich --target mpi_ranks mpi_host own_function && suites build-mpich mpi
+    suites build-mpich mpi
 }
 
 # nccl_headers FOLDER: NCCL's header as it is published, of the oldest version that is supported, of the first with
@@ -142,19 +160,22 @@ check_nccl_headers() {
     return $status
 }
 
-# The kernels for all architectures, linked into library and programs, and what an installed build of them carries; that
-# none of one architecture spills; NCCL's headers. The suites of the CUDA side, which need no GPU, are in the stage gcc.
+# The CUDA side without a GPU: its suites on the stand-ins; what an installed build carries; that no kernel spills; NCCL's
+# headers.
+have_nvcc() { have_command nvcc || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; }
+build_cuda() { ! have_nvcc || preset cuda; }
 stage_cuda() {
-    have_command nvcc || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ] || { echo "there is no nvcc"; return 77; }
-    build build-cuda -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON -DTSHARD_BUILD_TESTS=OFF &&
-        CC=gcc bash tests/install/test_install.sh build-cuda && { scripts/gpu-registers.sh 90 || [ $? = 77 ]; } && check_nccl_headers
+    have_nvcc || { echo "there is no nvcc"; return 77; }
+    CC=gcc bash tests/install/test_install.sh build-cuda && { scripts/gpu-registers.sh 90 || [ $? = 77 ]; } &&
+        check_nccl_headers && suites build-cuda cuda
 }
 
 # The rooms' suites and the golden vectors on the GPU that is here.
+have_gpu() { nvidia-smi -L 2> /dev/null; }
+build_gpu() { ! have_gpu || preset gpu; }
 stage_gpu() {
-    nvidia-smi -L 2> /dev/null || { echo "no GPU here, so nothing has run on one"; return 77; }
-    build build-gpu -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON -DTSHARD_CUDA_ARCHITECTURES=native &&
-        TSHARD_TEST_DEVICE=cuda suites build-gpu 'tensor|dist|autograd|functional|layers|train|examples' &&
+    have_gpu || { echo "no GPU here, so nothing has run on one"; return 77; }
+    TSHARD_TEST_DEVICE=cuda suites build-gpu 'tensor|dist|autograd|functional|layers|train|examples' &&
         build-gpu/bin/check_vectors tests/data/vectors --device cuda
 }
 
@@ -193,11 +214,32 @@ processor_seconds() {
     echo $(((fields[15] + fields[16]) / $(getconf CLK_TCK)))
 }
 
+# The builds of the stages, one after the other; how each ended is in NAME.built.
+build_all() {
+    local name
+    for name in "${stages[@]}"; do
+        if [ "$(type -t "build_$name")" = function ]; then
+            "build_$name" > "$logs/$name.build.log" 2>&1 < /dev/null
+            echo $? > "$logs/$name.built"
+        fi
+    done
+}
+
+# Waits for the stage's build; fails, with its output in the stage's log, where that has failed.
+await_build() {
+    [ "$(type -t "build_$1")" = function ] || return 0
+    until [ -e "$logs/$1.built" ]; do
+        kill -0 "$builder" 2> /dev/null || [ -e "$logs/$1.built" ] || return
+        sleep 0.2
+    done
+    [ "$(< "$logs/$1.built")" = 0 ] || { cat "$logs/$1.build.log"; return 1; }
+}
+
 run_stage() {
     local name=$1 log=$logs/$1.log started=$SECONDS used code detail=""
     used=$(processor_seconds)
     printf '%-10s ... ' "$name"
-    "stage_$name" > "$log" 2>&1 < /dev/null
+    { await_build "$name" && "stage_$name"; } > "$log" 2>&1 < /dev/null
     code=$?
     case $code in
         0) count_suites "$log" || passed=$((passed + 1)); printf 'ok' ;;
@@ -232,7 +274,17 @@ else
     tshard_setup test || exit 1
 fi
 mkdir -p "$logs"
+rm -f "$logs"/*.built
+# What one build has compiled, the next ones take from the cache.
+if have_command ccache; then
+    export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+    export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_DIR=${CCACHE_DIR:-$HOME/.cache/ccache} CCACHE_COMPILERCHECK=content
+fi
+build_all &
+builder=$!
+trap 'kill $(jobs -p) 2> /dev/null' EXIT
 for name in "${stages[@]}"; do run_stage "$name"; done
+wait
 
 echo
 for name in "${failures[@]}"; do echo "failed: $name, see $logs/$name.log"; done
