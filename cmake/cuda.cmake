@@ -49,10 +49,9 @@ if(TSHARD_HAVE_CUDA)
     target_include_directories(tshard_dependencies SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
     target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_CUDA)
     # Kernels' launches guard their first time with the C++ runtime. CMake need not add a CUDA runtime of its own.
-    list(APPEND TSHARD_LINK_LIBRARIES cudart_static stdc++ dl rt)
+    # By its path: the toolkit's folder is none that packages may name to the linker.
+    list(APPEND TSHARD_LINK_LIBRARIES ${CUDA_cudart_static_LIBRARY} stdc++ dl rt)
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)
-    cmake_path(GET CUDA_cudart_static_LIBRARY PARENT_PATH cuda_directory)
-    list(APPEND TSHARD_LINK_DIRECTORIES ${cuda_directory})
     message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${TSHARD_CUDA_ARCHITECTURES}")
 endif()
 

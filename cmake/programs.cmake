@@ -1,10 +1,15 @@
 # Programs by convention: DIR/NAME.c is the program NAME, and DIR/NAME/*.c together are the program NAME.
-# They link the static library, so that build/bin can be copied. The examples have rules of their own
-# (examples/CMakeLists.txt), and see the public headers alone.
+# What is installed links the shared library; the rest sees more of the inside and links the static one. The examples have
+# rules of their own (examples/CMakeLists.txt), and see the public headers only.
 
 function(tshard_add_program name)
     add_executable(${name} ${ARGN})
-    target_link_libraries(${name} PRIVATE tshard_flags tshard_static)
+    set(library tshard_static)
+    if(name MATCHES "^tshard-")
+        set(library tshard_shared)
+    endif()
+    target_link_libraries(${name} PRIVATE tshard_flags ${library} -Wl,--as-needed ${TSHARD_LINK_LIBRARIES})
+    target_link_directories(${name} PRIVATE ${TSHARD_LINK_DIRECTORIES})
     target_link_libraries(${name} PRIVATE tshard_dependencies)
     target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tools")
 endfunction()

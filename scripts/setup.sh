@@ -26,9 +26,9 @@ ninja-build      |have_command ninja                         |the build, in para
 pkg-config       |have_command pkg-config                    |finds the libraries below
 libopenblas-dev  |have_cblas                                 |matrix products
 libdnnl-dev      |have_header dnnl.h                         |matrix products of float32, by the CPU's newest instructions
-libjansson-dev   |have_header jansson.h                      |the JSON of model files
-libcriterion-dev |have_module criterion                      |the test suites"
+libjansson-dev   |have_header jansson.h                      |the JSON of model files"
 setup_table_test="
+libcriterion-dev |have_module criterion                      |the test suites
 python3          |have_command python3                       |checks of the pages that tools write
 clang-format     |have_command clang-format                  |the format check"
 setup_table_all="

@@ -57,7 +57,7 @@ stage_newcomer() {
         mount -t proc proc "$1/proc"
         mount --rbind /dev "$1/dev"
         mount --bind "$2" "$1/root/.cache/ccache"
-        cp /etc/resolv.conf "$1/etc"
+        [ -e "$1/etc/resolv.conf" ] || cp /etc/resolv.conf "$1/etc"
         cd "$1/tshard"
         exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$1" sh -ec "
             cd /tshard && scripts/quickstart.sh && scripts/test.sh"' bash "$root" "$CCACHE_DIR"

@@ -6,13 +6,16 @@
 
 #include <stdarg.h>
 
+/* What tshard's own tools call besides the interface: the shared library exports it for those of its own version. */
+#define TSHI_TOOLS        TSH_API
+
 #define TSHI_MESSAGE_SIZE 512
 /* Large enough for a line that names a call or a list of ranks. */
 #define TSHI_LINE 256
 
 /* Records the message of a failure for tsh_error_message() and returns `status`, so that a caller writes:
  * return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
-tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
+TSHI_TOOLS tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
 /* A failure, or TSH_OK, that is reported later, or on another thread. */
 typedef struct tshi_failure {
@@ -46,10 +49,10 @@ void tshi_log_print(void *user, tsh_log_level level, const char *line);
 tsh_status tshi_size_mul(size_t a, size_t b, size_t *out);
 tsh_status tshi_size_add(size_t a, size_t b, size_t *out);
 /* Product of n dims (1 when n is 0); TSH_ERR_ARGUMENT for a negative one, TSH_ERR_OVERFLOW past INT64_MAX. */
-tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out);
+TSHI_TOOLS tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out);
 
 /* Fill unset hooks with malloc, free and "always". */
-tsh_allocator tshi_allocator_resolve(const tsh_allocator *wanted);
+TSHI_TOOLS tsh_allocator tshi_allocator_resolve(const tsh_allocator *wanted);
 /* True when this process may make a file of `bytes` (ulimit -f), else false with errno EFBIG; the system ends a process
  * that tries in vain by a signal. */
 bool tshi_file_fits(size_t bytes);
@@ -57,7 +60,7 @@ bool tshi_file_fits(size_t bytes);
 int tshi_memory_file(const char *name, size_t bytes);
 /* Zeroed memory for count items of size bytes, or NULL with the message set. */
 void *tshi_calloc(const tsh_allocator *allocator, size_t count, size_t size);
-void tshi_free(const tsh_allocator *allocator, void *pointer); /* NULL is fine */
+TSHI_TOOLS void tshi_free(const tsh_allocator *allocator, void *pointer); /* NULL is fine */
 
 /* A growing array: make room for `needed` items of `size` bytes; *items and *capacity change on success only. */
 tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size);

@@ -2,14 +2,16 @@
 #ifndef TSHI_CLOCK_H
 #define TSHI_CLOCK_H
 
+#include "base/base.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 /* Seconds of a clock that only goes forward. */
-double tshi_clock(void);
+TSHI_TOOLS double tshi_clock(void);
 
 /* Sleep for a part of a second, or less when a signal comes. */
-void tshi_sleep(double seconds);
+TSHI_TOOLS void tshi_sleep(double seconds);
 
 /* A cheap counter with a constant rate: cycles of the time stamp counter, or nanoseconds. */
 static inline uint64_t tshi_ticks(void) {

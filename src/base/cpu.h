@@ -2,6 +2,8 @@
 #ifndef TSHI_CPU_H
 #define TSHI_CPU_H
 
+#include "base/base.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -19,12 +21,12 @@ static inline void tshi_cpu_pause(void) {
 }
 
 /* Number of cores that this process may run on, at least 1. `mask` gets a bit for each of the first 8 * size cores. */
-int tshi_granted_cores(unsigned char *mask, size_t size);
+TSHI_TOOLS int tshi_granted_cores(unsigned char *mask, size_t size);
 
 /* Numbers of cores or nodes as the kernel writes them, "0-3,8": the first item of the list, and the list behind it. False
  * when it begins with none. */
-bool tshi_list_item(const char **list, long *first, long *last);
-bool tshi_list_has(const char *list, long number);
+TSHI_TOOLS bool tshi_list_item(const char **list, long *first, long *last);
+TSHI_TOOLS bool tshi_list_has(const char *list, long number);
 
 /* The memory node (NUMA) that all cores which this process may run on belong to, by the files in `folder` (the kernel's is
  * TSHI_NODES); -1 when there is no such node, or no other. */

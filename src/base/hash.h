@@ -3,6 +3,8 @@
 #ifndef TSHI_HASH_H
 #define TSHI_HASH_H
 
+#include "base/base.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,12 +22,12 @@ void tshi_sha256_add(tshi_sha256 *hash, const void *data, size_t size);
 void tshi_sha256_end(tshi_sha256 *hash, unsigned char out[TSHI_HASH_SIZE]);
 
 /* HMAC-SHA-256 of `a` followed by `b`, under a key of at most 64 bytes. */
-void tshi_hmac(const unsigned char *key, size_t key_size, const void *a, size_t a_size, const void *b, size_t b_size,
-               unsigned char out[TSHI_HASH_SIZE]);
+TSHI_TOOLS void tshi_hmac(const unsigned char *key, size_t key_size, const void *a, size_t a_size, const void *b,
+                          size_t b_size, unsigned char out[TSHI_HASH_SIZE]);
 /* Compares secrets in a time that does not depend on where they differ. */
 bool tshi_equal_secret(const unsigned char *a, const unsigned char *b, size_t size);
 /* Random bytes that cannot be guessed; false with errno set. */
-bool tshi_random_bytes(unsigned char *out, size_t size);
+TSHI_TOOLS bool tshi_random_bytes(unsigned char *out, size_t size);
 
 #define TSHI_FINGERPRINT UINT64_C(14695981039346656037)
 

@@ -4,18 +4,20 @@
 #ifndef TSHI_NUMBER_H
 #define TSHI_NUMBER_H
 
+#include "base/base.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-bool tshi_parse_int(const char *text, int low, int high, int *out);
-bool tshi_parse_int64(const char *text, int64_t low, int64_t high, int64_t *out);
+TSHI_TOOLS bool tshi_parse_int(const char *text, int low, int high, int *out);
+TSHI_TOOLS bool tshi_parse_int64(const char *text, int64_t low, int64_t high, int64_t *out);
 bool tshi_parse_uint64(const char *text, uint64_t low, uint64_t high, uint64_t *out);
 /* The first `length` characters of text: a part of a list. */
-bool tshi_parse_part(const char *text, size_t length, int64_t low, int64_t high, int64_t *out);
+TSHI_TOOLS bool tshi_parse_part(const char *text, size_t length, int64_t low, int64_t high, int64_t *out);
 /* "4096", "16K", "64m", "2G", "1T": powers of 1024. */
-bool tshi_parse_bytes(const char *text, int64_t low, int64_t high, int64_t *out);
+TSHI_TOOLS bool tshi_parse_bytes(const char *text, int64_t low, int64_t high, int64_t *out);
 /* "0.5", "3", "1e-3", with a point in every locale; no inf, nan or hexadecimal. */
-bool tshi_parse_real(const char *text, double low, double high, double *out);
+TSHI_TOOLS bool tshi_parse_real(const char *text, double low, double high, double *out);
 
 #endif

@@ -59,7 +59,7 @@ typedef struct tshi_setting {
 extern const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT];
 
 /* The value in the environment, NULL where it is not set. */
-const char *tshi_setting_value(tshi_setting_id id);
+TSHI_TOOLS const char *tshi_setting_value(tshi_setting_id id);
 /* The value, or the default; *out stays as it was where there is neither. TSH_ERR_ARGUMENT when the value is
  * malformed. */
 tsh_status tshi_setting_switch(tshi_setting_id id, bool *out);
@@ -69,13 +69,13 @@ tsh_status tshi_setting_seconds(tshi_setting_id id, double *out);
 /* *out is the index of the value in `choices`. */
 tsh_status tshi_setting_choice(tshi_setting_id id, int *out);
 /* A copy; a text that does not fit is an error. */
-tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size);
+TSHI_TOOLS tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size);
 
 /* Warns about variables whose names begin with TSHARD_ and that are no setting, with the setting that was probably
  * meant. TSHARD_TEST_ begins the names of the tests' own variables. */
 void tshi_settings_check(const tsh_log_sink *log);
 /* A row of the table in Markdown: name, type, default, text. Returns its length as snprintf does. */
-int tshi_setting_describe(tshi_setting_id id, char *out, size_t size);
+TSHI_TOOLS int tshi_setting_describe(tshi_setting_id id, char *out, size_t size);
 
 /* 0 or 1, off or on, no or yes, false or true, in letters of either case; false: the text is none of them. */
 bool tshi_parse_switch(const char *text, bool *out);
@@ -83,7 +83,7 @@ bool tshi_parse_switch(const char *text, bool *out);
 /* --- variables of launchers and other programs -------------------------------------------------------------------- */
 
 /* The value of a variable that is set and not empty, else NULL. A NULL name is a variable that is not set. */
-const char *tshi_variable(const char *name);
+TSHI_TOOLS const char *tshi_variable(const char *name);
 /* *out stays as it was where the variable is not set; *found (may be NULL) says whether it is. */
 tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found);
 /* A copy in `out`; a text that does not fit is an error. */

@@ -15,7 +15,7 @@
 
 bool tshi_dtype_is_complex(tsh_dtype dtype); /* complex64, complex128 */
 /* The dtype that sums of dtype are kept in: float32 for bfloat16 and float16, else dtype. */
-tsh_dtype tshi_dtype_sum(tsh_dtype dtype);
+TSHI_TOOLS tsh_dtype tshi_dtype_sum(tsh_dtype dtype);
 
 /* --- copies, fills, conversions ----------------------------------------------------------------------------------- */
 

@@ -75,8 +75,8 @@ typedef struct tshi_record {
 } tshi_record;
 
 /* NULL without memory. */
-tshi_record *tshi_record_create(const tsh_allocator *allocator);
-void tshi_record_destroy(tshi_record *record);
+TSHI_TOOLS tshi_record *tshi_record_create(const tsh_allocator *allocator);
+TSHI_TOOLS void tshi_record_destroy(tshi_record *record);
 
 /* --- while a run is planned; a NULL record is ignored ------------------------------------------------------------- */
 
@@ -94,6 +94,6 @@ void tshi_record_end(tshi_record *record);
 
 tsh_status tshi_record_write(const tshi_record *record, FILE *to);
 /* TSH_ERR_IO where the text is no record. */
-tsh_status tshi_record_read(const tsh_allocator *allocator, FILE *from, tshi_record **out);
+TSHI_TOOLS tsh_status tshi_record_read(const tsh_allocator *allocator, FILE *from, tshi_record **out);
 
 #endif

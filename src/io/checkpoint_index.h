@@ -41,25 +41,25 @@ typedef struct tshi_index {
     json_t *state; /* an object: what a checkpoint has beside tensors; NULL in the parts of ranks but the first */
 } tshi_index;
 
-void tshi_index_clear(tshi_index *index);
+TSHI_TOOLS void tshi_index_clear(tshi_index *index);
 /* Adds a file, a tensor without boxes (NULL without memory), a box. Names are copied. */
-tsh_status tshi_index_add_file(tshi_index *index, const char *name, uint64_t bytes);
-tshi_stored_tensor *tshi_index_add_tensor(tshi_index *index, const char *name, tsh_dtype dtype, int ndim,
-                                          const int64_t *shape);
-tsh_status tshi_stored_tensor_add(tshi_stored_tensor *tensor, int file, const tsh_box *box);
+TSHI_TOOLS tsh_status tshi_index_add_file(tshi_index *index, const char *name, uint64_t bytes);
+TSHI_TOOLS tshi_stored_tensor *tshi_index_add_tensor(tshi_index *index, const char *name, tsh_dtype dtype, int ndim,
+                                                     const int64_t *shape);
+TSHI_TOOLS tsh_status tshi_stored_tensor_add(tshi_stored_tensor *tensor, int file, const tsh_box *box);
 /* The tensor of that name, or NULL; `hint` is where it probably is. */
-tshi_stored_tensor *tshi_index_find(const tshi_index *index, const char *name, int hint);
+TSHI_TOOLS tshi_stored_tensor *tshi_index_find(const tshi_index *index, const char *name, int hint);
 /* Adds a part's files, boxes, sums and state. */
 tsh_status tshi_index_merge(tshi_index *index, const tshi_index *part);
 /* TSH_ERR_IO when the boxes of a tensor do not have all its elements once. `path` is for the message. */
-tsh_status tshi_index_check(const tshi_index *index, const char *path);
+TSHI_TOOLS tsh_status tshi_index_check(const tshi_index *index, const char *path);
 
 /* Writes a file, and waits until it is on the disk. */
-tsh_status tshi_index_write(const tshi_index *index, const char *path);
+TSHI_TOOLS tsh_status tshi_index_write(const tshi_index *index, const char *path);
 /* TSH_ERR_IO for a file that cannot be read or is no index; *index is then empty. */
 tsh_status tshi_index_read(const char *path, tshi_index *index);
 /* Reads a folder's index. TSH_ERR_IO also where the boxes are not the tensors', or a file is missing or has another
  * size. */
-tsh_status tshi_index_read_whole(const char *folder, tshi_index *index);
+TSHI_TOOLS tsh_status tshi_index_read_whole(const char *folder, tshi_index *index);
 
 #endif

@@ -7,7 +7,7 @@
 #include "base/base.h"
 
 /* Records "PATH: what: the system's words (errno N)". */
-tsh_status tshi_file_fail(int error, const char *path, const char *format, ...) TSH_PRINTF(3, 4);
+TSHI_TOOLS tsh_status tshi_file_fail(int error, const char *path, const char *format, ...) TSH_PRINTF(3, 4);
 
 /* Opens a regular file for reading; *bytes is its size. */
 tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes);
@@ -15,19 +15,19 @@ tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes);
 tsh_status tshi_file_open_for_writing(const char *path, int *fd);
 /* Creates a file of `bytes` zeros, in place of one that is there, with room on the disk where the file system can
  * promise it. */
-tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd);
+TSHI_TOOLS tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd);
 /* Closes a descriptor, -1 being none, and makes it -1. */
-void tshi_file_close(int *fd);
+TSHI_TOOLS void tshi_file_close(int *fd);
 
 /* Reads or writes all `bytes` at `offset`. A file that ends before is an error. */
 tsh_status tshi_file_read(int fd, const char *path, void *to, size_t bytes, uint64_t offset);
-tsh_status tshi_file_write(int fd, const char *path, const void *from, size_t bytes, uint64_t offset);
+TSHI_TOOLS tsh_status tshi_file_write(int fd, const char *path, const void *from, size_t bytes, uint64_t offset);
 /* Waits until the file's bytes are on the disk. */
-tsh_status tshi_file_sync(int fd, const char *path);
+TSHI_TOOLS tsh_status tshi_file_sync(int fd, const char *path);
 
 /* Renames, and waits until the folder's new entry is on the disk; both paths are in one folder. */
-tsh_status tshi_file_rename(const char *from, const char *to);
+TSHI_TOOLS tsh_status tshi_file_rename(const char *from, const char *to);
 /* Waits until the entries of the folder in which `path` lies are on the disk. */
-tsh_status tshi_file_sync_folder(const char *path);
+TSHI_TOOLS tsh_status tshi_file_sync_folder(const char *path);
 
 #endif

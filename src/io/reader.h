@@ -15,12 +15,13 @@ typedef struct tshi_reader {
 } tshi_reader;
 
 /* Also after an error the reader has to be closed. */
-tsh_status tshi_reader_open(tshi_reader *r, const char *folder, const tshi_index *index,
-                            const tsh_allocator *allocator);
-void tshi_reader_close(tshi_reader *r);
+TSHI_TOOLS tsh_status tshi_reader_open(tshi_reader *r, const char *folder, const tshi_index *index,
+                                       const tsh_allocator *allocator);
+TSHI_TOOLS void tshi_reader_close(tshi_reader *r);
 /* Reads a box of a tensor, row-major. */
-tsh_status tshi_reader_read(tshi_reader *r, const tshi_stored_tensor *t, const tsh_box *box, void *memory);
+TSHI_TOOLS tsh_status tshi_reader_read(tshi_reader *r, const tshi_stored_tensor *t, const tsh_box *box, void *memory);
 /* The checksum of `part`, which is not empty, in memory that holds `box`. */
-uint64_t tshi_checksum_part(const tshi_stored_tensor *t, const tsh_box *part, const char *memory, const tsh_box *box);
+TSHI_TOOLS uint64_t tshi_checksum_part(const tshi_stored_tensor *t, const tsh_box *part, const char *memory,
+                                       const tsh_box *box);
 
 #endif

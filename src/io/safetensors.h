@@ -42,8 +42,8 @@ const char *tshi_safetensors_type_name(tsh_dtype dtype);
 
 /* Opens a file and checks its whole header: TSH_ERR_IO for anything that the format forbids, for types that it does not
  * know, for more than TSH_MAX_DIMS dims, and for a file whose size is not what the header says. */
-tsh_status tshi_safetensors_open(const tsh_allocator *allocator, const char *path, tshi_safetensors **out);
-void tshi_safetensors_close(tshi_safetensors *file);
+TSHI_TOOLS tsh_status tshi_safetensors_open(const tsh_allocator *allocator, const char *path, tshi_safetensors **out);
+TSHI_TOOLS void tshi_safetensors_close(tshi_safetensors *file);
 /* The tensor of that name, or NULL. */
 const tshi_safetensors_entry *tshi_safetensors_find(const tshi_safetensors *file, const char *name);
 /* The text under `key` in __metadata__, or NULL. */
@@ -67,10 +67,11 @@ uint64_t tshi_safetensors_fingerprint(const char *header, size_t length);
  * NULL; or NULL. *bytes is memory of the allocator, for the caller to free. The same on every rank for the same
  * arguments. TSH_ERR_ARGUMENT for a name that is twice there or no UTF-8, TSH_ERR_DTYPE for complex128,
  * TSH_ERR_OVERFLOW. */
-tsh_status tshi_safetensors_header(const tsh_allocator *allocator, tshi_safetensors_entry *entries, int count,
-                                   const char *const *metadata, char **bytes, size_t *size, uint64_t *file_bytes);
+TSHI_TOOLS tsh_status tshi_safetensors_header(const tsh_allocator *allocator, tshi_safetensors_entry *entries,
+                                              int count, const char *const *metadata, char **bytes, size_t *size,
+                                              uint64_t *file_bytes);
 /* Writes a box of a tensor at its place. Boxes that do not overlap may be written by several ranks at once. */
-tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry, const tsh_box *box,
-                                      const void *in);
+TSHI_TOOLS tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry,
+                                                 const tsh_box *box, const void *in);
 
 #endif

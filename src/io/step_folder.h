@@ -8,22 +8,22 @@
 #define TSHI_STEP_NAME 48
 
 /* PATH/NAME; TSH_ERR_ARGUMENT when it does not fit. */
-tsh_status tshi_path_join(char out[TSHI_PATH], const char *path, const char *name);
+TSHI_TOOLS tsh_status tshi_path_join(char out[TSHI_PATH], const char *path, const char *name);
 /* "step-00001200". */
-void tshi_step_name(int64_t step, char out[TSHI_STEP_NAME]);
+TSHI_TOOLS void tshi_step_name(int64_t step, char out[TSHI_STEP_NAME]);
 /* The steps of which `path` has a folder, whole or not, the newest first: memory for free(), NULL where there is
  * none. */
-tsh_status tshi_step_list(const char *path, int64_t **steps, int *count);
+TSHI_TOOLS tsh_status tshi_step_list(const char *path, int64_t **steps, int *count);
 /* A new folder under a hidden name, in `path`, which is created with it; what earlier saves have left behind is
  * removed. `token` makes the name. */
-tsh_status tshi_step_begin(const char *path, int64_t step, uint64_t token, char folder[TSHI_PATH]);
+TSHI_TOOLS tsh_status tshi_step_begin(const char *path, int64_t step, uint64_t token, char folder[TSHI_PATH]);
 /* The hidden folder's name on every rank. */
 tsh_status tshi_step_hidden(const char *path, int64_t step, uint64_t token, char folder[TSHI_PATH]);
 /* The hidden folder gets its name, in place of one that has it. */
-tsh_status tshi_step_rename(const char *path, int64_t step, const char *folder);
+TSHI_TOOLS tsh_status tshi_step_rename(const char *path, int64_t step, const char *folder);
 /* Removes steps, oldest first, until `keep` are left; `step` stays. What cannot be removed stays. */
 void tshi_step_prune(const char *path, int64_t step, int keep);
 /* Removes a folder and the files in it, as far as that is possible. */
-void tshi_folder_remove(const char *folder);
+TSHI_TOOLS void tshi_folder_remove(const char *folder);
 
 #endif

@@ -19,12 +19,12 @@ typedef struct tshi_placement {
 /* Where the tensors of a mesh with these layouts are; the mesh must outlive it. */
 tshi_placement tshi_mesh_placement(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES]);
 
-int64_t tshi_box_numel(int ndim, const tsh_box *box);
+TSHI_TOOLS int64_t tshi_box_numel(int ndim, const tsh_box *box);
 /* The elements that both boxes have; false when there is none. */
-bool tshi_box_intersect(int ndim, const tsh_box *a, const tsh_box *b, tsh_box *out);
+TSHI_TOOLS bool tshi_box_intersect(int ndim, const tsh_box *a, const tsh_box *b, tsh_box *out);
 /* The part of a box (none of its lengths is 0) that begins at its element `offset`, has at most `most` >= 1 elements and
  * is contiguous in the box's row-major order. The next part begins where this one ends. */
-tsh_box tshi_box_cut(int ndim, const tsh_box *box, int64_t offset, int64_t most);
+TSHI_TOOLS tsh_box tshi_box_cut(int ndim, const tsh_box *box, int64_t offset, int64_t most);
 
 /* Number of members. */
 int tshi_placement_members(const tshi_placement *p);

@@ -90,7 +90,7 @@ tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length);
 /* Write "SHARD(0)", with a split order "SHARD(0,1)", with units "SHARD(0, 2 units)", into text; return text. */
 char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
 /* Write "[8,16]" into text; return text. */
-char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
+TSHI_TOOLS char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
 /* Write "data=2,model=2 of ranks 0,1,2,3" into text, always terminated; return text. */
 char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size);
 /* The number of the mesh's axis whose group is `group`, or -1. */

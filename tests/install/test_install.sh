@@ -121,7 +121,7 @@ for standard in c++11 c++17; do
         "$here/layouts.c" || fail "layouts in $standard"
 done
 
-# Each header stands alone, mpi.h beside that of the MPI in the build, and only the interface is exported.
+# Each header stands alone, mpi.h beside that of the MPI in the build. Exported are the interface and what the tools call.
 mpi=$(sed -n 's/^MPI_C_HEADER_DIR:PATH=\(\/.*\)/-isystem \1/p' "$build/CMakeCache.txt")
 for header in "$prefix"/include/tshard/*.h; do
     # shellcheck disable=SC2086
@@ -130,7 +130,9 @@ for header in "$prefix"/include/tshard/*.h; do
 done
 exported=$(nm -D --defined-only "$libdir/libtshard.so" | awk '{ print $NF }')
 [ "$(grep -c '^tsh_' <<< "$exported")" -gt 20 ] || fail "hardly anything is exported: $exported"
-foreign=$(grep -v '^tsh_' <<< "$exported") && fail "exported, but no part of the interface: $foreign"
+tools=$(grep -rhE '^(extern )?TSHI_TOOLS ' "$here/../../src" | sed 's/.*[ *]\(tshi_[a-z0-9_]*\)[(;[].*/\1/' | sort)
+foreign=$(grep -v '^tsh_' <<< "$exported" | sort | comm -23 - <(echo "$tools"))
+[ -z "$foreign" ] || fail "exported, but no part of the interface: $foreign"
 declared=$(cat "$prefix"/include/tshard/*.h | sed -n '/^TSH_API/s/.*[ *]\(tsh_[a-z0-9_]*\)(.*/\1/p' | sort)
 undefined=$(comm -23 <(echo "$declared") <(sort <<< "$exported")) || fail "comm"
 [ -z "$undefined" ] || fail "declared, but not exported: $undefined"

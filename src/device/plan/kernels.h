@@ -20,7 +20,7 @@ typedef struct tshi_plan_tables {
 } tshi_plan_tables;
 
 /* The CPU's kernels in `ops` become those of a planned run. */
-void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
+TSHI_TOOLS void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
 /* A device's kernels in `ops` become those that run the ones of device->trace->behind as events. */
 void tshi_timed_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
 

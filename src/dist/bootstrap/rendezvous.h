@@ -6,6 +6,8 @@
 #ifndef TSHI_RENDEZVOUS_H
 #define TSHI_RENDEZVOUS_H
 
+#include "base/base.h"
+
 #include "dist/bootstrap/wire.h"
 
 /* What a rank brings to a rendezvous. */
@@ -24,8 +26,9 @@ typedef struct tshi_rendezvous {
  * the launcher says that all ranks are on this machine, no message is needed.
  * `connections` ([size] of -1, or NULL) keeps the connections: the listening rank gets the one to each other rank at
  * that rank's index, each other rank the one that it has at its own. */
-tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
-                               double deadline, int *connections, tshi_roster *out);
+TSHI_TOOLS tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log_sink *log,
+                                          const tsh_allocator *allocator, double deadline, int *connections,
+                                          tshi_roster *out);
 /* Rank 0 warns of a token that others can guess from what has been sent, and where there is none between machines. */
 void tshi_rendezvous_warn(const tshi_settings *settings, const tshi_roster *roster, const tsh_log_sink *log);
 /* Fills what a rendezvous under the settings' key needs. */
@@ -40,13 +43,13 @@ tsh_status tshi_rendezvous_file(tshi_rendezvous *r, tshi_roster *out);
 tsh_status tshi_rendezvous_multicast(tshi_rendezvous *r, tshi_roster *out);
 /* For a launcher whose ranks have ended: takes the records of dead processes of this machine out of the file that a
  * file:// method names, and removes a file without other records. Any other method, or NULL: nothing. */
-void tshi_rendezvous_tidy(const char *init_method);
+TSHI_TOOLS void tshi_rendezvous_tidy(const char *init_method);
 
 /* --- roster.c ----------------------------------------------------------------------------------------------------- */
 
 /* Arrays for `size` ranks on at most `nodes` machines. */
 tsh_status tshi_roster_init(tshi_roster *roster, int size, int nodes, const tsh_allocator *allocator);
-void tshi_roster_free(tshi_roster *roster, const tsh_allocator *allocator);
+TSHI_TOOLS void tshi_roster_free(tshi_roster *roster, const tsh_allocator *allocator);
 /* The roster of processes in the order of their ranks, with a new key; machines are numbered by their lowest rank. The
  * caller sets its own rank in it. */
 tsh_status tshi_roster_of(const tshi_process *const *process, int size, const tsh_allocator *allocator,

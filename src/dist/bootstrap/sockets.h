@@ -2,6 +2,8 @@
 #ifndef TSHI_SOCKETS_H
 #define TSHI_SOCKETS_H
 
+#include "base/base.h"
+
 #include "dist/bootstrap/environment.h"
 
 #include <sys/socket.h>
@@ -37,9 +39,9 @@ int tshi_socket_connect(const tshi_endpoint *endpoint, double deadline);
 /* Waits until `events` (POLLIN, POLLOUT) of fd; false with errno set (ETIMEDOUT at the deadline). */
 bool tshi_socket_wait(int fd, short events, double deadline);
 /* Read or write all of it before the deadline; false with errno set, 0 at the end of the connection. */
-bool tshi_socket_read(int fd, void *bytes, size_t size, double deadline);
-bool tshi_socket_write(int fd, const void *bytes, size_t size, double deadline);
-void tshi_socket_close(int *fds, int n);
+TSHI_TOOLS bool tshi_socket_read(int fd, void *bytes, size_t size, double deadline);
+TSHI_TOOLS bool tshi_socket_write(int fd, const void *bytes, size_t size, double deadline);
+TSHI_TOOLS void tshi_socket_close(int *fds, int n);
 
 /* --- unix_socket.c: streams on one machine, which carry descriptors ----------------------------------------------- */
 

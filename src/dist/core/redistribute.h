@@ -3,6 +3,8 @@
 #ifndef TSHI_REDISTRIBUTE_H
 #define TSHI_REDISTRIBUTE_H
 
+#include "base/base.h"
+
 #include "dist/core/collectives.h"
 #include "tensor/runs.h"
 
@@ -64,7 +66,7 @@ static inline int tshi_group_member(const tsh_group *group, int rank) {
 }
 
 /* The plan from the world's table, or a new one in it, valid until the next call. NULL without memory. */
-tshi_exchange_plan *tshi_exchange_plan_find(tsh_world *world, const tshi_exchange *e);
+TSHI_TOOLS tshi_exchange_plan *tshi_exchange_plan_find(tsh_world *world, const tshi_exchange *e);
 /* Some value changes rank; the same on every rank. */
 bool tshi_exchange_moves(const tshi_exchange *e);
 /* Copies and adds the values of the plan's pieces into `out`, memory that holds plan->wanted. */
