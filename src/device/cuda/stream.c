@@ -108,14 +108,17 @@ void tshi_cuda_quiet(tshi_cuda_device *device, const char *what) {
     device->drain(device->watcher);
 }
 
-/* Where there is no memory for the table every launch counts as the first one. */
+/* Where the table has no place for a kernel, every launch of it counts as the first one. */
 static bool is_loaded(tshi_cuda_device *cuda, const void *kernel) {
     if (!cuda->loaded) cuda->loaded = tshi_calloc(&cuda->base.allocator, TSHI_CUDA_KERNELS, sizeof *cuda->loaded);
     if (!cuda->loaded) return false;
-    size_t at = ((uintptr_t)kernel >> 4) * 0x9E3779B1u & (TSHI_CUDA_KERNELS - 1);
-    while (cuda->loaded[at] && cuda->loaded[at] != kernel) at = (at + 1) & (TSHI_CUDA_KERNELS - 1);
-    if (cuda->loaded[at]) return true;
-    cuda->loaded[at] = kernel;
+    size_t at = (uint32_t)((uintptr_t)kernel >> 4) * 0x9E3779B1u >> 20; /* as many bits as the table has */
+    for (int tries = 0; tries < 16; tries++, at = (at + 1) & (TSHI_CUDA_KERNELS - 1)) {
+        if (cuda->loaded[at] == kernel) return true;
+        if (cuda->loaded[at]) continue;
+        cuda->loaded[at] = kernel;
+        return false;
+    }
     return false;
 }
 

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 #define TSHI_CUDA_COMMUNICATIONS 4
-#define TSHI_CUDA_KERNELS        4096 /* a power of two, several times the kernels that there are */
+#define TSHI_CUDA_KERNELS        4096 /* 2^12, many times the kernels that a program uses */
 
 typedef struct tshi_cuda_device {
     tsh_device base;
