@@ -47,6 +47,7 @@ part_b() {
     step probe     10   60 "the probe of CUDA is built"               probe_build gpu_probe
     stay
     step build    120  330 "build, with the suites"                   build tests
+    step suites    20  120 "the kernels' own suites"                  kernel_suites
     step suites    60  240 "suites, 16 at once"                       suites
     step ranks      5   60 "mlp, two ranks on the GPU"                two_ranks mlp
     step ranks     10   60 "a text, two ranks on the GPU"             two_ranks text

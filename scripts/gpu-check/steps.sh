@@ -53,7 +53,7 @@ build() {
     have nvcc && have cmake || omit "there is no CUDA toolkit, or no CMake"
     ! have ninja || generator=Ninja
     if [ "${1:-}" = tests ]; then
-        if pkg-config --exists criterion; then suites=ON targets=(all); else echo "no Criterion: no suites"; fi
+        if pkg-config --exists criterion; then suites=ON targets=(all gpu_kernels); else echo "no Criterion: no suites"; fi
     fi
     nvidia-smi -L > /dev/null 2>&1 || architecture=90
     cmake -S . -B "$build" -G "$generator" -DTSHARD_CUDA=ON -DTSHARD_CUDA_ARCHITECTURES=$architecture \
@@ -137,6 +137,17 @@ torch_layers() {
     built tshard-bench
     python3 benchmarks/compare_torch.py --build "$(dirname "$bin")" --device cuda --seconds "$each" --rounds 2 |
         figures '/^mlp / && $2 ~ /^(4096|64)\// { print "figure: mlp_" int($2) "_" $3, $6 }'
+}
+
+# Each kernel beside the CPU's.
+kernel_suites() {
+    local program=$build/tests/cuda/gpu_kernels words code
+    [ -x "$program" ] || omit "no suites are built"
+    words=$("$program" --jobs 16 2>&1)
+    code=$?
+    printf '%s\n' "$words"
+    [[ $words != *"Tested: 0 "* ]] || omit "no kernel could be tested"
+    return $code
 }
 
 # Memory that only the GPU reads: these five suites expect wrong indices to be told of at once, as managed memory has it.

@@ -1,5 +1,6 @@
 /* For the suites of the GPU's kernels: the same numbers for a kernel of the GPU and for the CPU's, side by side.
- * bfloat16 and float16 are compared with the CPU's float32 on the same rounded inputs. */
+ * bfloat16 and float16 are compared with the CPU's float32 on the same rounded inputs. The kernels run on the stand-in,
+ * or, in the program gpu_kernels, on a GPU (kernel_gpu.h). */
 #ifndef TSHARD_KERNEL_PAIR_H
 #define TSHARD_KERNEL_PAIR_H
 
@@ -9,6 +10,7 @@
 
 static const tsh_dtype gpu_dtypes[4] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
 
+#ifdef TSHARD_CUDA_STANDIN
 /* --- a device that has memory, and nothing else ------------------------------------------------------------------- */
 
 static int scratch_in_use;
@@ -37,6 +39,9 @@ static inline tsh_device *gpu(void) {
     cr_assert_eq(scratch_in_use, 0, "scratch memory is not given back");
     return &device.base;
 }
+#else
+#include "cuda/kernel_gpu.h"
+#endif
 
 /* --- pairs -------------------------------------------------------------------------------------------------------- */
 

@@ -98,6 +98,16 @@ said "$work/printed" "linear 8192, bfloat16                          FAILED: exi
 said "$work/out/part-a.md" "    line 1:an illegal memory access" "of its products alone | >= 0.97 |  | not measured |"
 ln -sf "$(realpath "$programs/tshard-bench")" "$work/bin/tshard-bench"
 
+# The kernels' suites, which come before the rooms'.
+mkdir -p "$work/built/tests/cuda"
+printf '#!/bin/sh\necho "[====] Synthesis: Tested: $TESTED | Passing: 0"\nexit $((TESTED != 0))\n' > "$work/built/tests/cuda/gpu_kernels"
+chmod +x "$work/built/tests/cuda/gpu_kernels"
+TESTED=3 part b 1 --build "$work/built" suites
+said "$work/printed" "the kernels' own suites                        FAILED: exit code 1"
+[[ $(grep -n "suites" "$work/printed" | head -n 1) == 1:*own* ]] || fail "the kernels' suites are not the first"
+TESTED=0 part b 0 --build "$work/built" suites
+said "$work/printed" "the kernels' own suites                        skipped: no kernel could be tested"
+
 # Without a GPU only the build is tried.
 rm "$work/bin/gpu_probe"
 printf '#!/bin/sh\necho "  no GPU here: none at all"\nexit 77\n' > "$work/bin/gpu_probe"

@@ -2,7 +2,7 @@
 #include "device/attention_cases.h"
 #include "kernel_pair.h"
 
-TestSuite(cuda_attention, .timeout = 120);
+TestSuite(cuda_attention, .timeout = 600);
 
 #define MOST_SCORES 25000 /* more take long on a stand-in */
 
@@ -19,7 +19,7 @@ Test(cuda_attention, rounds_once_to_16_bits) {
 }
 
 static void check_rotary(tsh_dtype dtype, bool pairs, bool batched, bool back, double beta) {
-    static const int64_t far[6] = {0, 1, 1000, 7, 131071, -3}, near[6] = {0, 1, 40, 7, 90, -3};
+    const int64_t far[6] = {0, 1, 1000, 7, 131071, -3}, near[6] = {0, 1, 40, 7, 90, -3};
     bool scaled = pairs && batched;
     const tshi_rotary r = {.batch = 2,
                            .tokens = 3,

@@ -2,7 +2,7 @@
  * place and out of place. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_buffers, .timeout = 120);
+TestSuite(cuda_buffers, .timeout = 600);
 
 #define MOST 5
 

@@ -1,7 +1,7 @@
 /* The GPU's cross entropy of a vocabulary slice against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_cross_entropy, .timeout = 120);
+TestSuite(cuda_cross_entropy, .timeout = 600);
 
 enum { IGNORED = -7 };
 

@@ -1,7 +1,7 @@
 /* The GPU's activations and element-wise arithmetic against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_elementwise, .timeout = 120);
+TestSuite(cuda_elementwise, .timeout = 600);
 
 /* Where x, y and z begin behind a 16-byte boundary: together, together but not on it, each elsewhere. */
 static const int skews[3][3] = {{0, 0, 0}, {1, 1, 1}, {0, 1, 3}};

@@ -1,7 +1,7 @@
 /* The GPU's embedding and its gradient against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_embedding, .timeout = 120);
+TestSuite(cuda_embedding, .timeout = 600);
 
 typedef struct lookup {
     tsh_dtype dtype;

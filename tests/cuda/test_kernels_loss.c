@@ -1,7 +1,7 @@
 /* The GPU's losses of elements and masked fills against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_loss, .timeout = 120);
+TestSuite(cuda_loss, .timeout = 600);
 
 /* shift: of the targets, by which they are not aligned as the rest is. */
 static void check_loss(tshi_loss f, tsh_dtype dtype, int64_t n, int shift, int64_t weights, bool none, double beta) {

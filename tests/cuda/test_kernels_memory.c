@@ -1,7 +1,7 @@
 /* The GPU's fills and conversions against the CPU's, bit for bit. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_memory, .timeout = 120);
+TestSuite(cuda_memory, .timeout = 600);
 
 #define MOST 1100
 

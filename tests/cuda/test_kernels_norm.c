@@ -1,7 +1,7 @@
 /* The GPU's layer norm and RMS norm against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_norm, .timeout = 120);
+TestSuite(cuda_norm, .timeout = 600);
 
 typedef struct norm_case {
     tsh_dtype dtype;

@@ -1,7 +1,7 @@
 /* The GPU's optimizers against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_optimizer, .timeout = 120);
+TestSuite(cuda_optimizer, .timeout = 600);
 
 #define STEPS 3
 

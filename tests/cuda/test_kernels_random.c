@@ -2,7 +2,7 @@
 #include "kernel_pair.h"
 #include "support/philox.h"
 
-TestSuite(cuda_random, .timeout = 120);
+TestSuite(cuda_random, .timeout = 600);
 
 #define SHAPES 10
 

@@ -1,7 +1,7 @@
 /* The GPU's softmax and log-softmax against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_softmax, .timeout = 120);
+TestSuite(cuda_softmax, .timeout = 600);
 
 typedef struct dims {
     tsh_dtype dtype;

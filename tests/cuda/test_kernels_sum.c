@@ -1,7 +1,7 @@
 /* The GPU's bias, sums and norms against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_sum, .timeout = 120);
+TestSuite(cuda_sum, .timeout = 600);
 
 static void check_bias(tsh_dtype dtype, int64_t rows, int64_t cols, int skew) {
     pair x = pair_integers(dtype, rows * cols, skew), b = pair_integers(dtype, cols, 0);

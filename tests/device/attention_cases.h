@@ -12,8 +12,8 @@ typedef struct attention_case {
     double dropout;
 } attention_case;
 
-/* Sizes below, at and past those of vectors, tiles and blocks. */
-static const attention_case attention_cases[] = {
+/* Sizes below, at and past those of vectors, tiles and blocks. Not constants, whose memory no GPU reads. */
+static attention_case attention_cases[] = {
     {1, 1, 1, 1, 1, 1, 1, 0, true, {-1}, 0},           {2, 7, 7, 3, 3, 5, 1, 0, true, {-1}, 0},
     {1, 70, 70, 2, 2, 64, 1, 0, true, {-1}, 0},        {1, 130, 130, 1, 1, 16, 1, 0, true, {-1}, 0},
     {2, 65, 140, 2, 1, 20, 2, 0, true, {-1}, 0},       {1, 140, 65, 2, 2, 32, 1, 0, true, {-1}, 0},

@@ -78,7 +78,7 @@ static inline void check_top(const tshi_top_ops *ops, tsh_device *device, tsh_dt
 
 /* Gradients go to those of the indices that lie in the slice. */
 static inline void check_top_backward(const tshi_top_ops *ops, tsh_device *device, tsh_dtype dtype) {
-    static const int64_t index[] = {7, 3, 4, 5, 2, 9}; /* [1, 3, 2], the slice is [3, 6) */
+    const int64_t index[] = {7, 3, 4, 5, 2, 9}; /* [1, 3, 2], the slice is [3, 6) */
     double dy[] = {1, 2, 3, 4, 5, 6}, dx[] = {10, 20, 30, 40, 50, 60};
     static const double wanted[] = {10, 22, 33, 40, 50, 64};
     char y[sizeof dy], x[sizeof dx];
