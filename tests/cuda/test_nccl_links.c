@@ -355,6 +355,7 @@ static void leaves_a_group(tshi_rank *r, void *arg) {
         rest(r, queued);
         nap(100000);
         tshi_check_ok(r, tsh_work_wait(work));
+        tsh_work_release(work);
         tsh_group_destroy(pair);
     } else if (r->rank == 1) {
         tshi_check_ok(r, tsh_send(pair, x, 0));
@@ -365,7 +366,6 @@ static void leaves_a_group(tshi_rank *r, void *arg) {
     } else {
         tsh_group_destroy(pair);
     }
-    tsh_work_release(work);
     tsh_tensor_release(x);
 }
 
