@@ -353,6 +353,16 @@ static double patience(const tsh_world *world) {
     return tshi_local_of(world)->broken == TSH_OK ? world->timeout : doubt(world);
 }
 
+/* There is no memory for this rank's own copy, or it is a GPU's. */
+static void hold_on(tsh_world *world, int rank, double *next_word) {
+    if (tshi_warning_due(next_word, world->warn_every)) {
+        tshi_log(&world->log, TSH_LOG_WARNING, "rank %d waits for rank %d, which still moves data of a failed call",
+                 world->rank, rank);
+    }
+    tshi_sleep(LONGEST_DOUBT);
+    look_for_deaths(world);
+}
+
 /* A member that moves data, or -1. The memory of those that have died is out of their reach. */
 static int mover(const tsh_group *group) {
     for (int i = 0; i < group->size; i++) {
@@ -365,7 +375,7 @@ static int mover(const tsh_group *group) {
 tsh_status tshi_local_depart(tsh_group *group, const tshi_call *call, const tshi_exchange_plan *plan,
                              tsh_status status) {
     tsh_world *world = group->world;
-    double end = tshi_clock() + patience(world);
+    double end = tshi_clock() + patience(world), next_word = 0;
     tshi_failure before;
     int rank;
     if (mover(group) < 0) return status;
@@ -377,18 +387,18 @@ tsh_status tshi_local_depart(tsh_group *group, const tshi_call *call, const tshi
         size_t out = plan ? 0 : (size_t)tshi_elements_out(group, call) * size;
         bool kept = !call->on_device && keep_pages(tshi_local_of(world), call->in, in);
         if (kept && keep_pages(tshi_local_of(world), call->out, out)) break;
-        tshi_sleep(LONGEST_DOUBT);
+        hold_on(world, rank, &next_word);
     }
     return tshi_failure_report(&before);
 }
 
 void tshi_local_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, uint32_t held, const void *data,
                              size_t bytes) {
-    double end = tshi_clock() + patience(world);
+    double end = tshi_clock() + patience(world), next_word = 0;
     while (atomic_load(word) == held && state_of(world, rank) != TSHI_DEAD) {
         if (waits_on(world, rank, end)) continue;
         if (keep_pages(tshi_local_of(world), data, bytes)) return;
-        tshi_sleep(LONGEST_DOUBT);
+        hold_on(world, rank, &next_word);
     }
 }
 
