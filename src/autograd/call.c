@@ -48,6 +48,14 @@ tsh_status tshi_call_check_unchanged(const tsh_call *call, bool backward) {
                      t ? tsh_tensor_describe(t, text, sizeof text) : "");
 }
 
+/* Functions take the output in a wider dtype than it is stored in (tshi_cast_as): its gradient is not rounded on its way
+ * to one that is as wide. */
+static bool has_wide_gradient(const tsh_call *call) {
+    const tsh_tensor *x = call->in[0];
+    bool as_stored = call->op->engine && call->op->engine->as_stored && x->dtype == call->out->dtype;
+    return as_stored && x->dtype != tshi_gradient_dtype(x) && tshi_gradient_computed_in(x) == tshi_gradient_dtype(x);
+}
+
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
 static tsh_status record(tsh_call *call) {
     tsh_tape *tape = call->tape;
@@ -65,6 +73,7 @@ static tsh_status record(tsh_call *call) {
     tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
     if (!gradient || !op || (params_size && !params)) return TSH_ERR_MEMORY;
     gradient->required = true;
+    gradient->wide = has_wide_gradient(call);
     gradient->generation = tape->generation;
     gradient->node = tape->node_count;
     call->out->computed = true;

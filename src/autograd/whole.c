@@ -21,9 +21,22 @@ static bool sums_gradients(const tsh_rule *row) {
     return false;
 }
 
+/* The gradient of an input that is repeated is a sum, whose bits depend on the sizes of a rank's part. */
+static bool sums_repeats(const tsh_call *call) {
+    bool repeats = false;
+    for (int i = 0; i < call->inputs; i++) {
+        const tsh_shape *x = &call->in[i]->shape;
+        for (int k = 0; k < call->inputs && tshi_requires_grad(call->in[i]); k++) {
+            const tsh_shape *y = &call->in[k]->shape;
+            for (int d = 0; x->ndim == y->ndim && d < x->ndim; d++) repeats = repeats || x->global[d] < y->global[d];
+        }
+    }
+    return repeats && tshi_call_records(call);
+}
+
 bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows) {
     const tsh_mesh *mesh = call->in[0]->mesh;
-    bool wanted = !call->op->by_element;
+    bool wanted = !call->op->by_element || sums_repeats(call);
     for (int a = 0; a < mesh->axes && !wanted; a++) wanted = sums_gradients(rows->row[a]) && !any_local(call, a);
     return wanted;
 }
@@ -37,7 +50,10 @@ static tsh_tensor *whole_input(const tsh_call *call, int i, const tsh_layout nee
     tsh_tensor *x = call->in[i];
     tsh_call copy = {.tape = call->tape, .op = &copy_op, .inputs = 1, .in = &x};
     if (tshi_call_records(&copy)) x = tshi_call_run(&copy, x->dtype, &x->shape, x->layout, x);
-    if (x && x->computed) x->gradient->wide = call->in[i]->gradient->wide;
+    if (x && x->computed && x != call->in[i]) {
+        x->gradient->wide = call->in[i]->gradient->wide;
+        x->gradient->arithmetic = call->in[i]->gradient->arithmetic;
+    }
     return x ? tshi_bring(call->tape, call->op->name, x, need, false) : NULL;
 }
 

@@ -4,6 +4,7 @@
 #include "functional/functional.h"
 
 #include <math.h>
+#include <string.h>
 
 static const tsh_rule lookup_rules[] = {
     {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_S0, TSH_AS_R}, TSH_AS_P}, /* vocabulary: ids of other ranks' rows give zeros */
@@ -313,16 +314,32 @@ static const tsh_op bound_op = {.name = "embedding_forward",
                                 .by_element = true,
                                 .engine = &tshi_as_stored};
 
-/* The table has been scaled, or a whole that stands in for it, and goes: this rank's slice, which stays, takes its rows. */
-static void keep_slice(tsh_tensor *table) {
-    const tsh_tensor *whole = tshi_gradient_stand_in(table);
+/* In a deterministic world norms are those of whole rows. */
+static tsh_tensor *whole_rows(tsh_tape *tape, tsh_tensor *table) {
+    unsigned axes = table && table->shape.ndim == 2 ? tshi_sharding_axes(table, 1) : 0;
+    if (!axes || !tape || !tape->world->deterministic) return table;
+    tsh_tensor *x = tshi_gradient_stand_in(table);
+    tsh_layout layout[TSH_MAX_AXES];
+    memcpy(layout, x->layout, sizeof layout);
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (axes >> a & 1u) layout[a] = TSH_REPLICATED;
+    }
+    return tshi_bring(tape, "embedding_forward", x, layout, false);
+}
+
+/* Rows of `scaled`, the table or a whole of which it is a part, and goes, have been scaled: the table takes its part. */
+static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
     void *to = tshi_data_to_write(table); /* on every rank: each knows that a whole has to be gathered anew */
-    if (whole == table || table->numel == 0) return;
+    if (scaled == table || table->numel == 0) return;
     tsh_device *device = tshi_device_of(table);
-    int64_t row = tshi_shape_start(table->mesh, &table->shape, table->layout, 0) -
-                  tshi_shape_start(whole->mesh, &whole->shape, whole->layout, 0);
-    size_t before = (size_t)(row * tshi_cols(table)) * tsh_dtype_size(table->dtype);
-    device->ops->copy.within(device, tsh_tensor_local_nbytes(table), (const char *)tshi_data(whole) + before, to);
+    size_t size = tsh_dtype_size(table->dtype), from_row = (size_t)tshi_cols(scaled) * size;
+    int64_t before[2];
+    for (int d = 0; d < 2; d++)
+        before[d] = tshi_shape_start(table->mesh, &table->shape, table->layout, d) -
+                    tshi_shape_start(scaled->mesh, &scaled->shape, scaled->layout, d);
+    const char *from = (const char *)tshi_data(scaled) + (size_t)before[0] * from_row + (size_t)before[1] * size;
+    device->ops->copy.strided(device, tshi_rows(table), (size_t)tshi_cols(table) * size, from, from_row, to,
+                              (size_t)tshi_cols(table) * size);
 }
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
@@ -346,10 +363,12 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
         bound.op = &bound_op;
         bound.want = &in_place;
         bool recording = tsh_tape_set_recording(tape, false);
+        tsh_tensor *scaled = whole_rows(tape, table);
+        bound.in = (tsh_tensor *[]){scaled, ids};
         tsh_tensor *bounded = tshi_tape_apply(tape, &bound);
         tsh_tape_set_recording(tape, recording);
         if (!bounded) return NULL;
-        keep_slice(table);
+        keep_part(table, tshi_gradient_stand_in(scaled));
     }
     return tshi_cast_as(tape, tshi_tape_apply(tape, &call), table);
 }

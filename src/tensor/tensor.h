@@ -202,8 +202,8 @@ static inline void *tshi_data(const tsh_tensor *t) {
     return t && t->storage && t->storage->data ? (char *)t->storage->data + t->offset : NULL;
 }
 
-/* The elements, for whoever is about to write them: a program's call, a load, a collective, an optimizer's step. Every
- * writer but the functions of a call (autograd/op.h), which write their own output and gradients, comes through here. */
+/* tshi_data for a caller that is about to write the elements: a program's call, a load, a collective, an optimizer's step. A
+ * call's own functions (autograd/op.h) write its output and gradients, and all other writers come through here. */
 static inline void *tshi_data_to_write(const tsh_tensor *t) {
     if (t && t->storage) t->storage->version++;
     return tshi_data(t);

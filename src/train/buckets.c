@@ -189,6 +189,7 @@ tsh_status tshi_slot_open(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     tsh_status status = dp->buckets[slot->bucket].level ? tshi_shards_open(dp, slot) : TSH_OK;
     if (status != TSH_OK) return status;
     slot->unsummed = true;
+    slot->added = TSHI_ADDED_NOTHING;
     if (!dp->buckets[slot->bucket].level && tsh_group_rank(dp->sums[slot->over]) != 0)
         slot->parameter->gradient->stale = true;
     return TSH_OK;

@@ -110,7 +110,8 @@ static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *con
     dp->model = c.model ? tshi_mesh_axis(dp->mesh, c.model) : -1;
     dp->splits_tokens = c.sequence_parallel;
     if (tsh_group_size(dp->parent) > 1) dp->level = c.level; /* one rank has everything at any level */
-    if (tsh_group_size(dp->parent) == 1) dp->added = TSHI_ADDED_TERMS;
+    /* In a deterministic world every rank computes the same gradients of the whole batch. */
+    if (tsh_group_size(dp->parent) == 1 || dp->mesh->world->deterministic) dp->added = TSHI_ADDED_TERMS;
     dp->sink.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
 }
 

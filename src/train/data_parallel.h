@@ -14,6 +14,13 @@ typedef enum tshi_summands {
     TSHI_SUMMANDS
 } tshi_summands;
 
+/* What backwards have added to gradients so far. */
+typedef enum tshi_additions {
+    TSHI_ADDED_NOTHING,
+    TSHI_ADDED_THE_SAME, /* the same on all ranks of the schedule's axis */
+    TSHI_ADDED_TERMS     /* terms of sums over it, too; or there is one rank, or a warning that there are none */
+} tshi_additions;
+
 /* Where the gradient of one parameter lies. */
 typedef struct tshi_bucket_slot {
     tsh_tensor *parameter;
@@ -30,6 +37,7 @@ typedef struct tshi_bucket_slot {
     int bucket;
     tshi_summands over;
     bool unsummed;                 /* the gradient is this rank's term of a sum that has not been made yet */
+    tshi_additions added;          /* of a sharded bucket, since that; the same: this rank's slice of it is the sum's */
     struct tshi_bucket_slot *next; /* in the bucket */
 } tshi_bucket_slot;
 
@@ -68,13 +76,6 @@ typedef enum tshi_sums_state {
     TSHI_SUMS_STARTED, /* all sums are started and not waited for */
     TSHI_SUMS_FAILED   /* there are no gradients until the next backward */
 } tshi_sums_state;
-
-/* What backwards have added to gradients so far. */
-typedef enum tshi_additions {
-    TSHI_ADDED_NOTHING,
-    TSHI_ADDED_THE_SAME, /* the same on all ranks of the schedule's axis */
-    TSHI_ADDED_TERMS     /* terms of sums over it, too; or there is one rank, or a warning that there are none */
-} tshi_additions;
 
 struct tsh_data_parallel {
     tshi_gradient_sink sink; /* first: what autograd knows */
@@ -147,6 +148,8 @@ tsh_status tshi_shards_create(tsh_data_parallel *dp);
 void tshi_shards_destroy(tsh_data_parallel *dp);
 /* tshi_slot_open, tshi_bucket_start of a sharded bucket; what its sum leaves when it is done, and when it is dropped. */
 tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot);
+/* This rank's slice of the slot's whole stays, and the rest becomes zeros. */
+void tshi_shards_keep_own(const tsh_data_parallel *dp, const tshi_bucket_slot *slot);
 /* The memory for what a call adds to the gradient of the slice itself, beside the sum of the ranks' terms. */
 tsh_tensor *tshi_shards_extra(tsh_data_parallel *dp, tshi_bucket_slot *slot, double *beta);
 tsh_status tshi_shards_start(const tsh_data_parallel *dp, tshi_bucket *bucket);

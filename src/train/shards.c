@@ -186,10 +186,10 @@ static void put_pieces(const tsh_data_parallel *dp, const tshi_bucket *bucket, c
     int64_t start, length;
     tshi_shards_piece(dp, slot, r, &start, &length);
     size_t bytes = (size_t)length * size, rest = (size_t)tshi_shards_padded(bucket, length) * size - bytes;
-    bool stale = slot->parameter->gradient->stale;
-    if (!stale && slot->unsummed)
+    bool stale = slot->parameter->gradient->stale, mine = r == tsh_group_rank(dp->parent);
+    if (!stale && slot->unsummed && (mine || slot->added != TSHI_ADDED_THE_SAME))
         from = (char *)tshi_data(slot->term) + (size_t)start * size;
-    else if (!stale && r == tsh_group_rank(dp->parent))
+    else if (!stale && mine)
         from = tshi_data(slot->slice);
     if (from)
         device->ops->copy.strided(device, n, bytes, from, bytes, to, block);
@@ -236,6 +236,16 @@ static tsh_status load(const tshi_bucket *bucket) {
     return tshi_tensor_load(bucket->memory, tsh_tensor_local_nbytes(bucket->memory), TSH_MEMORY_GRADIENTS);
 }
 
+void tshi_shards_keep_own(const tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(slot->whole->dtype);
+    int64_t start, length;
+    tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+    char *whole = tshi_data(slot->whole), *end = whole + (size_t)(start + length) * size;
+    device->ops->copy.zero(device, (size_t)start * size, whole);
+    device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->whole) - (size_t)(end - whole), end);
+}
+
 tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     const tshi_bucket *bucket = &dp->buckets[slot->bucket];
     tsh_device *device = dp->mesh->device;
@@ -244,10 +254,9 @@ tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot)
     tsh_status status = load(bucket);
     if (status != TSH_OK || slot->parameter->gradient->stale) return status;
     tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
-    char *whole = tshi_data(slot->whole), *part = whole + (size_t)start * size, *end = part + (size_t)length * size;
+    char *part = (char *)tshi_data(slot->whole) + (size_t)start * size;
     if (bucket->slices) device->ops->copy.within(device, (size_t)length * size, tshi_data(slot->slice), part);
-    device->ops->copy.zero(device, (size_t)start * size, whole);
-    device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->whole) - (size_t)(end - whole), end);
+    tshi_shards_keep_own(dp, slot);
     return TSH_OK;
 }
 

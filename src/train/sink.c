@@ -94,15 +94,21 @@ static tsh_tensor *memory(tshi_gradient_sink *sink, int number, const tsh_tensor
     if (number >= dp->count) return tshi_shards_extra(dp, slot, beta);
     note_addition(dp, x);
     const tsh_tensor *p = slot->parameter, *w = slot->whole;
+    bool term = is_term(p, x);
     if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
-    if (!contributes(p, x)) {
+    /* Each rank adds what is the same on all of them to the slice that it keeps, one call after another: a sum of what
+     * one rank has added up and what another has kept would be rounded otherwise than on one rank. */
+    bool keeps = slot->slice && !term && slot->added != TSHI_ADDED_TERMS;
+    if (slot->added == TSHI_ADDED_THE_SAME && !keeps && slot->slice) tshi_shards_keep_own(dp, slot);
+    if (slot->slice) slot->added = keeps ? TSHI_ADDED_THE_SAME : TSHI_ADDED_TERMS;
+    if (!keeps && !contributes(p, x)) {
         *beta = slot->surplus ? 1 : 0;
         if (!slot->surplus) tshi_tensor_new(p->mesh, w->dtype, &w->shape, w->layout, &slot->surplus);
         return slot->surplus;
     }
     *beta = p->gradient->stale ? 0 : 1;
     p->gradient->stale = false;
-    return is_term(p, x) ? slot->term : slot->whole;
+    return term ? slot->term : slot->whole;
 }
 
 static void complete(tshi_gradient_sink *sink, int slot) {
