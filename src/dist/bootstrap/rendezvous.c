@@ -130,9 +130,8 @@ void tshi_rendezvous_warn(const tshi_settings *s, const tshi_roster *roster, con
     if (roster->rank != 0 || length >= TSHI_TOKEN_LENGTH || is_one_machine(s)) return;
     if (length > 0) {
         tshi_log(log, TSH_LOG_WARNING,
-                 "rendezvous: TSHARD_TOKEN has %zu characters, which can be guessed offline by anybody who connects: "
-                 "take at "
-                 "least %d random ones (openssl rand -hex 16)",
+                 "rendezvous: TSHARD_TOKEN has %zu characters, which any program that connects can guess offline: "
+                 "take at least %d random ones (openssl rand -hex 16)",
                  length, TSHI_TOKEN_LENGTH);
     } else if (roster->nodes > 1) {
         tshi_log(log, TSH_LOG_WARNING,

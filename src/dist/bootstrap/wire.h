@@ -69,8 +69,8 @@ typedef struct tshi_wire_answer {
 /* What the HMAC at the end of a frame is made of beside the frame: the job's key, and the nonce that the frame answers
  * (NULL: none). Both ends draw a nonce for each connection, so that a frame that was overheard and sent again is
  * refused. The key of the world is masked with an HMAC of the nonce that the answer is for: it cannot be read without
- * the job's key. An overheard frame, and the CHALLENGE that anybody gets who connects, allow keys
- * of the job to be tried offline: a token has to be too long for that. */
+ * the job's key. An overheard frame allows keys of the job to be tried offline, and so does the CHALLENGE that any
+ * program gets when it connects: a token has to be too long for that. */
 typedef struct tshi_seal {
     const unsigned char *key, *nonce;
 } tshi_seal;

@@ -133,10 +133,11 @@ static void with_token(tshi_rank *r, void *arg) {
 }
 
 Test(warnings, a_token_that_can_be_guessed, .timeout = 60) {
-    static token_case cases[] = {{"", "hush", "TSHARD_TOKEN has 4 characters, which can be guessed"},
-                                 {"", "0123456789abcde", "TSHARD_TOKEN has 15 characters"},
-                                 {"", "0123456789abcdef", NULL},
-                                 {"", "", NULL}};
+    static token_case cases[] = {
+        {"", "hush", "TSHARD_TOKEN has 4 characters, which any program that connects can guess"},
+        {"", "0123456789abcde", "TSHARD_TOKEN has 15 characters"},
+        {"", "0123456789abcdef", NULL},
+        {"", "", NULL}};
     for (int i = 0; i < 4; i++) {
         snprintf(cases[i].method, sizeof cases[i].method, "tcp://127.0.0.1:%d", tshi_test_port());
         tshi_test_options options = {.ranks = 2, .bare = true};

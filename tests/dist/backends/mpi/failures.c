@@ -153,7 +153,9 @@ static void forgotten(tshi_rank *r, tsh_group *group) {
     }
     tshi_check_ok(r, tsh_world_recover(r->world));
     tsh_work_release(work);
-    for (int i = 0; i < NUMBERS + 1 && !r->failed && (r->rank == 0 || r->rank == last); i++) {
+    /* As if so many messages had been sent meanwhile: the next number is that of the forgotten one, to the tags. */
+    if (r->rank == last) ((tshi_mpi_group *)group->state)->sent[0] += NUMBERS - 1;
+    for (int i = 0; i < 3 && !r->failed && (r->rank == 0 || r->rank == last); i++) {
         if (r->rank == last) own[0] = i;
         tshi_check_ok(r, r->rank ? tsh_send(group, x, 0) : tsh_recv(group, x, last, NULL));
         tshi_check(r, own[0] == i, "message %d is %d", i, own[0]);
