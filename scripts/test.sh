@@ -58,6 +58,7 @@ stage_newcomer() {
         mount --rbind /dev "$1/dev"
         mount --bind "$2" "$1/root/.cache/ccache"
         [ -e "$1/etc/resolv.conf" ] || cp /etc/resolv.conf "$1/etc"
+        [ -e "$1/etc/hosts" ] || echo "127.0.0.1 localhost" > "$1/etc/hosts"
         cd "$1/tshard"
         exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$1" sh -ec "
             cd /tshard && scripts/quickstart.sh && scripts/test.sh"' bash "$root" "$CCACHE_DIR"

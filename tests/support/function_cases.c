@@ -1,6 +1,6 @@
 /* The cases of tests/functional, one line of code a case. Sizes divide by neither 2, 3 nor 4, or are smaller. */
-#include "functional/functional.h"
 #include "support/function_cases.h"
+#include "functional/functional.h"
 
 #include <math.h>
 
@@ -116,47 +116,124 @@ CASE(attention_lengths, tsh_attention(t, in[0], in[1], in[1], &(tsh_attention_co
 CASE(attention_dropout, tsh_attention(t, in[0], in[1], in[1], &(tsh_attention_config){.causal = true, .dropout = 0.3}))
 CASE(rotary_half, tsh_rotary(t, in[0], in[1], NULL))
 CASE(rotary_pairs, tsh_rotary(t, in[0], in[1], &(tsh_rotary_config){.theta = 50, .order = TSH_ROTARY_PAIRS, .dims = 4}))
-CASE(rotary_scaled, tsh_rotary(t, in[0], in[1], &(tsh_rotary_config){.theta = 50, .scaling = {.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_positions = 16}}))
+CASE(rotary_scaled,
+     tsh_rotary(t, in[0], in[1],
+                &(tsh_rotary_config){
+                    .theta = 50,
+                    .scaling = {.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_positions = 16}}))
 CASE(residual, tsh_add(t, in[0], tsh_gelu(t, tsh_affine(t, in[0], in[1], NULL))))
 #undef CASE
 
-#define A (function_input){0, 2, {5, 7}}
-#define B (function_input){0, 3, {5, 2, 3}}
-#define V (function_input){0, 1, {7}}
-#define ONE(name, a) {#name, 1, {a}, build_##name, false}
-#define TWO(name, a, b) {#name, 2, {a, b}, build_##name, false}
-#define THREE(name, a, b, c) {#name, 3, {a, b, c}, build_##name, false}
+#define A                                                                                                              \
+    (function_input) {                                                                                                 \
+        0, 2, {                                                                                                        \
+            5, 7                                                                                                       \
+        }                                                                                                              \
+    }
+#define B                                                                                                              \
+    (function_input) {                                                                                                 \
+        0, 3, {                                                                                                        \
+            5, 2, 3                                                                                                    \
+        }                                                                                                              \
+    }
+#define V                                                                                                              \
+    (function_input) {                                                                                                 \
+        0, 1, {                                                                                                        \
+            7                                                                                                          \
+        }                                                                                                              \
+    }
+#define ONE(name, a)                                                                                                   \
+    { #name, 1, {a }, build_##name, false }
+#define TWO(name, a, b)                                                                                                \
+    { #name, 2, {a, b }, build_##name, false }
+#define THREE(name, a, b, c)                                                                                           \
+    { #name, 3, {a, b, c }, build_##name, false }
 const function_case function_cases[] = {
     TWO(matmul, A, ((function_input){0, 2, {7, 3}})),
     TWO(matmul_stack, ((function_input){0, 3, {3, 5, 2}}), ((function_input){0, 3, {3, 2, 5}})),
     THREE(affine, A, ((function_input){0, 2, {3, 7}}), ((function_input){0, 1, {3}})),
     TWO(affine_3d, B, ((function_input){0, 2, {2, 3}})),
-    TWO(add, A, A), ONE(add_self, A), TWO(sub, A, A), TWO(mul, A, A), ONE(mul_self, A), TWO(add_inner, B, ((function_input){0, 2, {2, 1}})), TWO(add_outer, V, A),
+    TWO(add, A, A),
+    ONE(add_self, A),
+    TWO(sub, A, A),
+    TWO(mul, A, A),
+    ONE(mul_self, A),
+    TWO(add_inner, B, ((function_input){0, 2, {2, 1}})),
+    TWO(add_outer, V, A),
     TWO(sub_both, ((function_input){0, 2, {5, 1}}), ((function_input){0, 2, {1, 7}})),
     TWO(mul_inner, B, ((function_input){0, 3, {5, 1, 3}})),
     TWO(mul_both, ((function_input){0, 3, {5, 1, 3}}), ((function_input){0, 2, {2, 1}})),
-    TWO(div, A, A), ONE(div_self, A), TWO(div_inner, B, ((function_input){0, 2, {2, 1}})), TWO(div_outer, V, A),
+    TWO(div, A, A),
+    ONE(div_self, A),
+    TWO(div_inner, B, ((function_input){0, 2, {2, 1}})),
+    TWO(div_outer, V, A),
     TWO(div_both, ((function_input){0, 3, {5, 1, 3}}), ((function_input){0, 2, {2, 1}})),
     TWO(add_middle, ((function_input){0, 4, {2, 3, 1, 5}}), ((function_input){0, 4, {1, 3, 2, 1}})),
-    ONE(scale, A), TWO(bias, A, V),
-    ONE(gelu, A), ONE(gelu_tanh, A), ONE(relu, A), ONE(silu, A), ONE(dropout, A),
-    TWO(masked_fill, A, A), TWO(masked_fill_inner, B, ((function_input){0, 2, {2, 1}})), TWO(masked_fill_outer, A, ((function_input){0, 2, {1, 7}})),
+    ONE(scale, A),
+    TWO(bias, A, V),
+    ONE(gelu, A),
+    ONE(gelu_tanh, A),
+    ONE(relu, A),
+    ONE(silu, A),
+    ONE(dropout, A),
+    TWO(masked_fill, A, A),
+    TWO(masked_fill_inner, B, ((function_input){0, 2, {2, 1}})),
+    TWO(masked_fill_outer, A, ((function_input){0, 2, {1, 7}})),
     {"cast", 1, {A}, build_cast, true},
-    TWO(mse_mean, A, A), TWO(mse_sum, B, B), TWO(mse_none, V, V), ONE(mse_self, A), TWO(bce_mean, A, A), TWO(bce_sum, V, V),
+    TWO(mse_mean, A, A),
+    TWO(mse_sum, B, B),
+    TWO(mse_none, V, V),
+    ONE(mse_self, A),
+    TWO(bce_mean, A, A),
+    TWO(bce_sum, V, V),
     TWO(bce_none, B, B),
-    ONE(exp, A), ONE(log, A), ONE(tanh, A), ONE(sqrt, A), ONE(sigmoid, B), ONE(pow, B), ONE(pow_broken, A), ONE(clamp, A),
-    ONE(merge, B), ONE(split, ((function_input){0, 2, {5, 6}})), ONE(grow, ((function_input){0, 2, {5, 6}})), ONE(flatten, B),
-    ONE(permute_3, B), ONE(permute_last, B), ONE(permute_ones, ((function_input){0, 3, {1, 5, 3}})), ONE(transpose, A),
-    ONE(slice_0, A), ONE(slice_last, B), ONE(slice_none, A), ONE(slice_twice, A), ONE(split_all, A), ONE(split_last, A), ONE(split_some, A), THREE(concat_0, A, A, A), TWO(concat_last, A, A),
+    ONE(exp, A),
+    ONE(log, A),
+    ONE(tanh, A),
+    ONE(sqrt, A),
+    ONE(sigmoid, B),
+    ONE(pow, B),
+    ONE(pow_broken, A),
+    ONE(clamp, A),
+    ONE(merge, B),
+    ONE(split, ((function_input){0, 2, {5, 6}})),
+    ONE(grow, ((function_input){0, 2, {5, 6}})),
+    ONE(flatten, B),
+    ONE(permute_3, B),
+    ONE(permute_last, B),
+    ONE(permute_ones, ((function_input){0, 3, {1, 5, 3}})),
+    ONE(transpose, A),
+    ONE(slice_0, A),
+    ONE(slice_last, B),
+    ONE(slice_none, A),
+    ONE(slice_twice, A),
+    ONE(split_all, A),
+    ONE(split_last, A),
+    ONE(split_some, A),
+    THREE(concat_0, A, A, A),
+    TWO(concat_last, A, A),
     TWO(concat_many, ((function_input){0, 1, {5}}), ((function_input){0, 1, {5}})),
-    ONE(sum_0, A), ONE(sum_1, B), ONE(sum_all, B), ONE(mean_last, B), ONE(mean_all, A),
-    ONE(topk_0, A), ONE(topk_last, A), ONE(topk_middle, B), ONE(softmax_0, A), ONE(softmax_last, B), ONE(log_softmax_1, A),
+    ONE(sum_0, A),
+    ONE(sum_1, B),
+    ONE(sum_all, B),
+    ONE(mean_last, B),
+    ONE(mean_all, A),
+    ONE(topk_0, A),
+    ONE(topk_last, A),
+    ONE(topk_middle, B),
+    ONE(softmax_0, A),
+    ONE(softmax_last, B),
+    ONE(log_softmax_1, A),
     TWO(lookup, ((function_input){0, 2, {6, 3}}), ((function_input){6, 1, {9}})),
     {"lookup_padding", 2, {{0, 2, {6, 3}}, {6, 2, {3, 2}}}, build_lookup_padding, true},
-    THREE(layer_norm, A, V, V), ONE(layer_norm_plain, A), TWO(rms_norm, A, V),
-    THREE(attention, ((function_input){0, 4, {1, 2, 4, 2}}), ((function_input){0, 4, {1, 3, 2, 2}}), ((function_input){0, 4, {1, 3, 2, 2}})),
+    THREE(layer_norm, A, V, V),
+    ONE(layer_norm_plain, A),
+    TWO(rms_norm, A, V),
+    THREE(attention, ((function_input){0, 4, {1, 2, 4, 2}}), ((function_input){0, 4, {1, 3, 2, 2}}),
+          ((function_input){0, 4, {1, 3, 2, 2}})),
     ONE(attention_self, ((function_input){0, 4, {3, 2, 3, 2}})),
-    THREE(attention_lengths, ((function_input){0, 4, {3, 1, 2, 2}}), ((function_input){0, 4, {3, 2, 1, 2}}), ((function_input){3, 1, {3}})),
+    THREE(attention_lengths, ((function_input){0, 4, {3, 1, 2, 2}}), ((function_input){0, 4, {3, 2, 1, 2}}),
+          ((function_input){3, 1, {3}})),
     TWO(attention_dropout, ((function_input){0, 4, {1, 5, 3, 2}}), ((function_input){0, 4, {1, 4, 1, 2}})),
     TWO(rotary_half, ((function_input){0, 4, {3, 2, 3, 6}}), ((function_input){40, 1, {2}})),
     TWO(rotary_pairs, ((function_input){0, 4, {3, 2, 3, 5}}), ((function_input){40, 2, {3, 2}})),
