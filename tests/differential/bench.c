@@ -7,10 +7,24 @@
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
+/* A tape with a step: a sum over the ranks of an axis. */
+static tsh_status open_beside(const tshi_bench *b, tsh_tape **out) {
+    const tsh_tensor_config config = {.dtype = TSH_FLOAT64, .layout = {TSH_PARTIAL}};
+    tsh_tensor *x = NULL;
+    tsh_status status = tsh_tape_create(b->world, out);
+    if (status == TSH_OK) status = tsh_tensor_create_full(b->mesh, &config, 1, &x);
+    double ranks = status == TSH_OK ? tsh_tensor_item(tsh_full(*out, x)) : 0;
+    tsh_tensor_release(x);
+    if (status == TSH_OK) status = tsh_tape_status(*out);
+    return status == TSH_OK && ranks != 1 ? TSH_ERR_STATE : status;
+}
+
 tsh_status tshi_bench_open(tshi_bench *b) {
     tsh_world_seed(b->world, b->p->seed);
     for (int a = 0; a < b->p->axes; a++) b->group[a] = tsh_mesh_axis_group(b->mesh, a);
-    tsh_status status = tsh_tape_create(b->world, &b->tape);
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < b->p->tapes && status == TSH_OK; i++) status = open_beside(b, &b->beside[i]);
+    if (status == TSH_OK) status = tsh_tape_create(b->world, &b->tape);
     if (status == TSH_OK) status = tsh_parameters_create(b->world, &b->all);
     return status == TSH_OK ? tsh_parameters_create(b->world, &b->stepped) : status;
 }
@@ -20,6 +34,7 @@ void tshi_bench_close(tshi_bench *b) {
     tsh_parameters_destroy(b->all);
     tsh_parameters_destroy(b->stepped);
     tsh_tape_destroy(b->tape);
+    for (int i = 0; i < MAX_TAPES; i++) tsh_tape_destroy(b->beside[i]);
     for (int k = 0; k < MAX_STEPS; k++) {
         tsh_linear_destroy(b->linear[k]);
         tsh_embedding_destroy(b->embedding[k]);

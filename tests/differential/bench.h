@@ -9,9 +9,9 @@ typedef struct tshi_bench {
     tsh_world *world;
     const tsh_mesh *mesh;
     tsh_group *group[TSH_MAX_AXES];
-    tsh_tape *tape;
-    bool whole;                    /* layers are dense */
-    tsh_linear *linear[MAX_STEPS]; /* of the steps that own one */
+    tsh_tape *tape, *beside[MAX_TAPES]; /* the program's; those that have steps of their own */
+    bool whole;                         /* layers are dense */
+    tsh_linear *linear[MAX_STEPS];      /* of the steps that own one */
     tsh_embedding *embedding[MAX_STEPS];
     tshi_transformer transformer[MAX_STEPS];
     tsh_parameters *all, *stepped; /* those with gradients; those that the optimizer steps */

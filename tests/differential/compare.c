@@ -49,6 +49,11 @@ bool tshi_judge_ends(const tshi_program *p, const tshi_trace *ranks, tshi_verdic
         if (ranks[r].status != TSH_OK && (worst < 0 || ranks[worst].status == TSH_ERR_PEER)) worst = r;
     }
     if (worst < 0) return true;
+    if (p->spoil >= 0 &&
+        strstr(ranks[worst].words, "was written to after the call")) { /* backward is no step by step */
+        v->kind = VERDICT_UNJUDGED;
+        return false;
+    }
     describe_end(&ranks[worst], worst, a, sizeof a);
     for (int r = 0; r < count; r++) {
         if (ended_alike(&ranks[r], &ranks[worst])) continue;

@@ -450,6 +450,8 @@ static void choose_training(tshi_maker *m) {
     static const int64_t buckets[] = {0, 8, 100, 1000};
     p->rounds = tshi_maker_chance(m, 60) || p->dtype == TSH_FLOAT32 ? 1 : 2 + tshi_maker_below(m, MAX_ROUNDS - 1);
     p->evaluate = tshi_maker_chance(m, 30);
+    p->rewrite = p->evaluate && tshi_maker_chance(m, 50);
+    p->tapes = tshi_maker_chance(m, 5) ? MAX_TAPES : 0;
     p->zero = (tshi_zero)tshi_maker_below(m, 3);
     if (tshi_maker_chance(m, 45)) p->stepper = p->exact || tshi_maker_chance(m, 50) ? STEPPER_SGD : STEPPER_ADAMW;
     p->lr = p->exact ? 0.5 : 0.05;
@@ -470,7 +472,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     tshi_maker m = {.p = out, .random = tshi_mix(seed)};
     memset(out, 0, sizeof *out);
     out->seed = seed;
-    out->ragged = -1;
+    out->ragged = out->spoil = -1;
     choose_mesh(&m, ranks);
     out->exact = tshi_maker_chance(&m, 50);
     out->dtype = out->exact && tshi_maker_chance(&m, 20) ? TSH_FLOAT32 : TSH_FLOAT64;
@@ -485,5 +487,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     if (out->steps == 0) tshi_maker_leaf(&m, 0, m.size, true);
     for (int tries = 0, made = 0; made < wanted && tries < 60; tries++) made += add_random(&m) >= 0;
     choose_objectives(&m);
+    if (out->stepper == STEPPER_NONE && out->rounds == 1 && tshi_maker_chance(&m, 8))
+        out->spoil = tshi_maker_below(&m, 4);
     if (!tshi_program_infer(out)) abort();
 }

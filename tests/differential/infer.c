@@ -326,6 +326,7 @@ static bool infer_move(const tshi_program *p, tshi_step *s) {
 
 static bool infer_leaf(const tshi_program *p, tshi_step *s) {
     if (!splits_what_is(p, s)) return false;
+    for (int d = s->shape.ndim; d < TSH_MAX_DIMS; d++) s->shape.dim[d] = 0;
     s->integer = s->call == CALL_IDS;
     s->bound = s->integer ? (double)s->n[IDS_LIMIT] : p->exact ? 8 : 2;
     s->bits = 0;

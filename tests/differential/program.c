@@ -152,6 +152,10 @@ double tshi_salted_value(const tshi_program *p, uint64_t salt, int copy, int64_t
     return ((double)(int)(bits % 4001) - 2000) / 1024;
 }
 
+double tshi_rewritten_value(const tshi_program *p, const tshi_owned *o, int copy, int64_t i) {
+    return tshi_salted_value(p, p->step[o->step].salt + 31 + 16 * (uint64_t)o->part + 64 * (uint64_t)o->nth, copy, i);
+}
+
 static double id_value(const tshi_program *p, const tshi_step *s, int copy, int64_t i) {
     uint64_t bits = bits_of(p, s->salt, copy, i);
     /* The first of the targets counts, so that a mean is over something. */

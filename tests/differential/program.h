@@ -16,6 +16,7 @@ enum {
     MAX_OBJECTIVES = 3,
     MAX_ROUNDS = 3,
     MAX_RANKS = 8,
+    MAX_TAPES = 10,
     MAX_PARTS = 4,
     MAX_PARAMETERS = 18 * MAX_STEPS
 };
@@ -153,6 +154,9 @@ typedef struct tshi_program {
     int objectives;
     tshi_objective objective[MAX_OBJECTIVES];
     bool evaluate; /* first once without recording */
+    bool rewrite;  /* then parameters are written to, and the same step of the tape goes on with another evaluation */
+    int spoil;     /* the parameter that is written to between forward and backward; -1: none */
+    int tapes;     /* beside the program's, each with a step of its own */
     int rounds;
     tshi_stepper stepper;
     double lr, momentum, weight_decay, clip; /* clip 0: none */
@@ -212,6 +216,8 @@ bool tshi_parameter_steps(const tshi_program *p, const tshi_owned *o);
 double tshi_leaf_value(const tshi_program *p, const tshi_step *s, int copy, int64_t i);
 /* The term of the rank with number `place` > 0 among those along the PARTIAL axes. */
 double tshi_leaf_term(const tshi_program *p, const tshi_step *s, int copy, int place, int64_t i);
+/* What a parameter is written over with. */
+double tshi_rewritten_value(const tshi_program *p, const tshi_owned *o, int copy, int64_t i);
 double tshi_salted_value(const tshi_program *p, uint64_t salt, int copy, int64_t i);
 
 /* Places of a rank: its index along an axis; its number among those that differ along axes of these kinds alone. */

@@ -391,6 +391,7 @@ static tsh_status backward(run *r, int i) {
 
 static void trace_gradients(run *r, int i) {
     for (int k = 0; k < r->owned_count; k++) {
+        if (r->p->seed % 5 == 0) tsh_tensor_release(tsh_tensor_grad(r->parameter[k])); /* borrowed: it stays */
         tshi_trace_tensor(
             r->part->trace,
             &(tshi_entry){.kind = ENTRY_GRADIENT, .index = k, .pass = r->pass, .objective = i, .alias = -1},
@@ -417,17 +418,68 @@ static tsh_status backwards(run *r) {
     return status;
 }
 
+/* --- writes to parameters ----------------------------------------------------------------------------------------- */
+
+/* The copy of a parameter that this rank has: a LOCAL leaf has one for each. */
+static int copy_of(const run *r, const tshi_owned *o) {
+    return o->part == OWNED_LEAF ? tshi_rank_number(r->p, r->p->step[o->step].layout, TSH_KIND_LOCAL, r->part->rank)
+                                 : 0;
+}
+
+/* As a whole, from one rank or from each, or this rank's part. */
+static tsh_status rewrite(run *r, int k) {
+    const tshi_owned *o = &r->owned[k];
+    tsh_tensor *t = r->parameter[k], *host = NULL;
+    tshi_dims whole = {.ndim = tsh_tensor_ndim(t)}, local = whole;
+    tsh_layout layout[TSH_MAX_AXES] = {{0}};
+    bool one_whole = true, terms = false;
+    memcpy(whole.dim, tsh_tensor_shape(t), sizeof *whole.dim * (size_t)whole.ndim);
+    for (int a = 0; a < r->p->axes; a++) {
+        layout[a] = layout_of(r, t, a);
+        one_whole = one_whole && layout[a].kind != TSH_KIND_LOCAL;
+        terms = terms || layout[a].kind == TSH_KIND_PARTIAL;
+    }
+    int way = terms ? (int)(r->p->seed % 2) : (int)(r->p->seed % 3);
+    if (!one_whole && terms) return TSH_OK;
+    tshi_held box = tshi_held_of(r->p, layout, r->part->rank, &whole);
+    bool part = !one_whole || way == 2;
+    local = part ? box.shape : whole;
+    tsh_tensor_config config = {.dtype = tsh_tensor_dtype(t), .ndim = local.ndim};
+    memcpy(config.shape, local.dim, sizeof config.shape);
+    tsh_status status = tsh_tensor_create(r->part->mesh, &config, &host);
+    for (int64_t i = 0; status == TSH_OK && i < tshi_dims_numel(&local); i++)
+        put(host, i, tshi_rewritten_value(r->p, o, copy_of(r, o), part ? tshi_held_index(&box, &whole, i) : i));
+    if (status == TSH_OK && part) status = tsh_tensor_write(t, tsh_tensor_data(host), tsh_tensor_local_numel(t));
+    if (status == TSH_OK && !part && way == 0) status = tsh_tensor_write_whole(t, tsh_tensor_data(host));
+    if (status == TSH_OK && !part && way == 1) status = tsh_tensor_scatter_whole(t, 0, tsh_tensor_data(host));
+    tsh_tensor_release(host);
+    return status;
+}
+
+static tsh_status rewrite_all(run *r) {
+    tsh_status status = TSH_OK;
+    for (int k = 0; k < r->owned_count && status == TSH_OK; k++) status = rewrite(r, k);
+    return note(r, status, "rewrite");
+}
+
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status evaluate(run *r) {
     if (!r->p->evaluate) return TSH_OK;
     tsh_status status = forward(r, false);
+    if (status == TSH_OK && r->p->rewrite) {
+        r->pass = -1;
+        status = rewrite_all(r);
+        if (status == TSH_OK) status = forward(r, false);
+    }
     return status == TSH_OK ? note(r, tsh_tape_reset(r->bench.tape), "tape_reset") : status;
 }
 
 static tsh_status train(run *r) {
     double norm = 0;
     tsh_status status = forward(r, true);
+    if (status == TSH_OK && r->p->spoil >= 0 && r->p->spoil < r->owned_count)
+        status = note(r, rewrite(r, r->p->spoil), "rewrite");
     if (status == TSH_OK) status = backwards(r);
     if (status != TSH_OK) return status;
     r->step = -1;

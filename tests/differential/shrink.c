@@ -46,13 +46,16 @@ static void drop_setting(tshi_program *p, int which) {
     case 11: p->zero = ZERO_OPTIMIZER; break;
     case 12: p->objectives = 0; break;
     case 15: p->dp_level = 0; break;
+    case 16: p->rewrite = false; break;
+    case 17: p->spoil = -1; break;
+    case 18: p->tapes = 0; break;
     default: break;
     }
 }
 
 static bool shrink_settings(shrinking *s) {
     bool any = false;
-    for (int i = 0; i <= 15; i++) {
+    for (int i = 0; i <= 18; i++) {
         tshi_program p = *s->best;
         drop_setting(&p, i);
         any |= keep(s, &p);

@@ -108,9 +108,15 @@ static void run_program(member *m, tsh_world *world, meshes *all) {
     snprintf(trace->words, sizeof trace->words, "no mesh: %s", tsh_error_message());
 }
 
+/* Programs are strange enough to be warned of. */
+static void no_log(void *user, tsh_log_level level, const char *line) {
+    (void)user, (void)level, (void)line;
+}
+
 static void *live(void *argument) {
     member *m = argument;
     const tsh_world_config config = {.threads = m->team->threads,
+                                     .log = {.fn = no_log},
                                      .rank = m->rank,
                                      .heap_bytes = (size_t)64 << 20,
                                      .blas_threads = 1,
@@ -180,8 +186,12 @@ struct tshi_teams {
 
 tshi_teams *tshi_teams_open(void) {
     tshi_teams *all = calloc(1, sizeof *all);
-    const tsh_world_config config = {
-        .rank = 0, .world_size = 1, .heap_bytes = (size_t)64 << 20, .blas_threads = 1, .timeout = world_timeout};
+    const tsh_world_config config = {.log = {.fn = no_log},
+                                     .rank = 0,
+                                     .world_size = 1,
+                                     .heap_bytes = (size_t)64 << 20,
+                                     .blas_threads = 1,
+                                     .timeout = world_timeout};
     if (!all || tsh_world_init(&config, &all->world) != TSH_OK) abort();
     return all;
 }

@@ -50,7 +50,8 @@ typedef struct tshi_verdict {
     enum {
         VERDICT_SAME,
         VERDICT_REFUSED,  /* for layouts, equal on every rank */
-        VERDICT_UNJUDGED, /* numbers too large to be compared, or near a corner of a function */
+        VERDICT_UNJUDGED, /* numbers too large to be compared, or near a corner of a function, or a backward
+                           * that a write to a parameter has spoilt, as all ranks say */
         VERDICT_FAILED
     } kind;
     int64_t compared;

@@ -520,10 +520,37 @@ static bool train(truth *t) {
     return true;
 }
 
+static void rewrite(truth *t, int k) {
+    const tshi_owned *o = &t->owned[k];
+    bool local = false, terms = false;
+    for (int a = 0; o->part == OWNED_LEAF && a < t->p->axes; a++) {
+        local = local || t->p->step[o->step].layout[a].kind == TSH_KIND_LOCAL;
+        terms = terms || t->p->step[o->step].layout[a].kind == TSH_KIND_PARTIAL;
+    }
+    for (int r = 0; r < t->ranks && !(local && terms); r++) {
+        tsh_tensor *x = t->parameter[k].of[r];
+        int copy = local ? tshi_rank_number(t->p, t->p->step[o->step].layout, TSH_KIND_LOCAL, r) : 0;
+        for (int64_t i = 0; i < tsh_tensor_local_numel(x); i++) {
+            double value = tshi_rewritten_value(t->p, o, copy, i);
+            if (t->p->dtype == TSH_FLOAT32)
+                ((float *)tsh_tensor_data(x))[i] = (float)value;
+            else
+                ((double *)tsh_tensor_data(x))[i] = value;
+        }
+    }
+}
+
 static bool evaluate(truth *t) {
     t->stream = t->bench.world->next_stream;
     bool ok = forward(t, false);
     if (ok) trace_values(t);
+    if (ok && t->p->rewrite) {
+        t->pass = -1;
+        t->stream = t->bench.world->next_stream;
+        for (int k = 0; k < t->owned_count; k++) rewrite(t, k);
+        ok = forward(t, false);
+        if (ok) trace_values(t);
+    }
     tsh_tape_reset(t->bench.tape);
     return ok;
 }
@@ -533,6 +560,7 @@ static bool run_all(truth *t) {
     for (t->pass = 1; t->pass <= t->p->rounds; t->pass++) {
         if (!train(t)) return false;
     }
+    if (t->p->spoil >= 0 && t->p->spoil < t->owned_count) rewrite(t, t->p->spoil);
     for (int k = 0; k < t->owned_count; k++) {
         trace(t, &(tshi_entry){.kind = ENTRY_PARAMETER, .index = k, .pass = t->pass, .alias = -1}, &t->parameter[k],
               false);
