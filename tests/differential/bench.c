@@ -1,11 +1,36 @@
 #include "differential/functions.h"
 #include "dist/world.h"
+#include "support/values.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
+
+tsh_dtype tshi_bench_dtype(const tshi_bench *b, bool parameter) {
+    const tshi_program *p = b->p;
+    if (b->whole || p->policy == POLICY_NONE) return p->dtype;
+    bool narrow = parameter ? p->policy != POLICY_COMPUTED_NARROW : p->policy != POLICY_COMPUTED_WIDE;
+    return narrow ? p->narrow : TSH_FLOAT32;
+}
+
+static tsh_precision precision_of(const tshi_bench *b) {
+    const tshi_program *p = b->p;
+    tsh_precision precision = {.storage = tshi_bench_dtype(b, true), .reduction = tshi_bench_dtype(b, true)};
+    if (b->whole || p->policy == POLICY_NONE) return precision;
+    precision.reduction = TSH_FLOAT32;
+    if (p->policy == POLICY_COMPUTED_NARROW)
+        precision.arithmetic = p->narrow == TSH_FLOAT16 ? TSH_ARITHMETIC_FLOAT16 : TSH_ARITHMETIC_BFLOAT16;
+    if (p->policy == POLICY_COMPUTED_WIDE) precision.arithmetic = TSH_ARITHMETIC_FLOAT32;
+    return precision;
+}
+
+tsh_status tshi_bench_precision(tshi_bench *b) {
+    const tsh_precision precision = precision_of(b);
+    if (tsh_precision_dtype(&precision, "v0") != precision.storage) return TSH_ERR_DTYPE;
+    return tsh_parameters_set_precision(b->all, &precision);
+}
 
 /* A tape with a step: a sum over the ranks of an axis. */
 static tsh_status open_beside(const tshi_bench *b, tsh_tape **out) {
@@ -45,16 +70,13 @@ void tshi_bench_close(tshi_bench *b) {
 /* --- layers ------------------------------------------------------------------------------------------------------- */
 
 /* The whole of a dense parameter, elements of the program's dtype. */
-static void *dense_values(const tshi_program *p, uint64_t salt, int64_t count) {
-    double *wide = malloc(sizeof *wide * (size_t)(count + 1));
-    if (!wide) abort();
-    for (int64_t i = 0; i < count; i++) wide[i] = tshi_salted_value(p, salt, 0, i);
-    if (p->dtype == TSH_FLOAT64) return wide;
-    float *narrow = malloc(sizeof *narrow * (size_t)(count + 1));
-    if (!narrow) abort();
-    for (int64_t i = 0; i < count; i++) narrow[i] = (float)wide[i];
-    free(wide);
-    return narrow;
+static void *dense_values(const tshi_bench *b, uint64_t salt, int64_t count) {
+    tsh_dtype dtype = tshi_bench_dtype(b, true);
+    void *values = malloc(tsh_dtype_size(dtype) * (size_t)(count + 1));
+    if (!values) abort();
+    for (int64_t i = 0; i < count; i++)
+        tshi_put(dtype, values, i, (tshi_number){tshi_salted_value(b->p, salt, 0, i), 0});
+    return values;
 }
 
 static tsh_init init_of(const tshi_step *s) {
@@ -73,12 +95,12 @@ static tsh_status open_linear(tshi_bench *b, int k) {
                                 .gather_output = !b->whole && flags & FLAG_GATHER,
                                 .sequence_parallel = !b->whole && flags & FLAG_SEQUENCE,
                                 .activation = (tsh_activation)s->n[LAYER_ACTIVATION],
-                                .dtype = b->p->dtype,
+                                .dtype = tshi_bench_dtype(b, true),
                                 .weight_init = init_of(s)};
     tsh_status status = tsh_linear_create(b->group[s->n[LAYER_AXIS]], &config, &b->linear[k]);
     if (status != TSH_OK || !(flags & FLAG_LOAD)) return status;
-    void *weight = dense_values(b->p, s->salt, in * config.out_features), *bias = NULL;
-    if (config.bias) bias = dense_values(b->p, s->salt + 1, config.out_features);
+    void *weight = dense_values(b, s->salt, in * config.out_features), *bias = NULL;
+    if (config.bias) bias = dense_values(b, s->salt + 1, config.out_features);
     status = tsh_linear_load(b->linear[k], weight, bias);
     free(weight);
     free(bias);
@@ -95,10 +117,10 @@ static tsh_status open_embedding(tshi_bench *b, int k) {
                                    .padding = s->n[EMBEDDING_PADDING],
                                    .gather_output = !b->whole && flags & FLAG_GATHER,
                                    .sequence_parallel = !b->whole && flags & FLAG_SEQUENCE,
-                                   .dtype = b->p->dtype};
+                                   .dtype = tshi_bench_dtype(b, true)};
     tsh_status status = tsh_embedding_create(b->group[s->n[LAYER_AXIS]], &config, &b->embedding[k]);
     if (status != TSH_OK || !(flags & FLAG_LOAD)) return status;
-    void *table = dense_values(b->p, s->salt, config.num_embeddings * config.embedding_dim);
+    void *table = dense_values(b, s->salt, config.num_embeddings * config.embedding_dim);
     status = tsh_embedding_load(b->embedding[k], table);
     free(table);
     return status;
@@ -143,13 +165,9 @@ tsh_status tshi_bench_optimizer(tshi_bench *b) {
     const tsh_sgd_config sgd = {
         .lr = p->lr / 2, .momentum = p->momentum, .weight_decay = p->weight_decay, .nesterov = p->nesterov};
     const tsh_adamw_config adamw = {.lr = p->lr, .eps = 1e-3, .weight_decay = p->weight_decay};
-    const tsh_precision precision = {.storage = p->dtype, .reduction = p->dtype};
     if (p->stepper == STEPPER_NONE) return TSH_OK;
-    if (tsh_precision_dtype(&precision, "v0") != p->dtype) return TSH_ERR_DTYPE;
-    tsh_status status = tsh_parameters_set_precision(b->stepped, &precision);
-    if (status != TSH_OK) return status;
-    status = p->stepper == STEPPER_SGD ? tsh_sgd_create(b->stepped, &sgd, &b->optimizer)
-                                       : tsh_adamw_create(b->stepped, &adamw, &b->optimizer);
+    tsh_status status = p->stepper == STEPPER_SGD ? tsh_sgd_create(b->stepped, &sgd, &b->optimizer)
+                                                  : tsh_adamw_create(b->stepped, &adamw, &b->optimizer);
     /* Lion's signs have no tolerance: it is made for the same tensors, and does not step. */
     tsh_optimizer *lion = NULL;
     if (status == TSH_OK) status = tsh_lion_create(b->stepped, &(tsh_lion_config){.lr = p->lr}, &lion);

@@ -18,6 +18,8 @@ typedef struct tshi_bench {
     tsh_optimizer *optimizer;
 } tshi_bench;
 
+/* The dtype of parameters, and of other floats, as the program's policy has it. */
+tsh_dtype tshi_bench_dtype(const tshi_bench *b, bool parameter);
 /* The rest of a bench whose p, world, mesh and whole are set. Close it in any case. */
 tsh_status tshi_bench_open(tshi_bench *b);
 void tshi_bench_close(tshi_bench *b);
@@ -26,6 +28,8 @@ void tshi_bench_close(tshi_bench *b);
 tsh_status tshi_bench_layer(tshi_bench *b, int k);
 /* Leaf and layer parameters into the lists, and an optimizer over them. leaf: of the parameter's step. */
 tsh_status tshi_bench_add(tshi_bench *b, const tshi_owned *o, int copy, tsh_tensor *tensor);
+/* The policy's, of the parameters; before a schedule and an optimizer. */
+tsh_status tshi_bench_precision(tshi_bench *b);
 tsh_status tshi_bench_optimizer(tshi_bench *b);
 tsh_tensor *tshi_bench_parameter(const tshi_bench *b, const tshi_owned *o);
 /* The end of a round: clip (*norm, when the program does), step, forget gradients. */

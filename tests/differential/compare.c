@@ -220,6 +220,8 @@ static bool find_scale(comparison *c) {
         for (size_t i = 0; i < c->truths[r].used; i++) {
             double size = fabs(c->truths[r].numbers[i]);
             if (!(size <= limit)) return false;
+            bool narrow = size <= 64 && 4 * size == floor(4 * size);
+            if (c->p->policy && !narrow) return false;
             c->largest = fmax(c->largest, size);
         }
     }

@@ -219,7 +219,7 @@ double tshi_function_margin(const tshi_step *s, const tsh_tensor *x) {
 
 /* There and back through the other float dtype; to integers; from integers. */
 static tsh_tensor *cast(const tshi_bench *b, const tshi_step *s, tsh_tensor *x) {
-    tsh_dtype own = b->p->dtype, other = own == TSH_FLOAT64 ? TSH_FLOAT32 : TSH_FLOAT64;
+    tsh_dtype own = tshi_bench_dtype(b, false), other = own == TSH_FLOAT64 ? TSH_FLOAT32 : TSH_FLOAT64;
     if (tsh_tensor_dtype(x) == TSH_INT64) return tsh_cast(b->tape, x, own);
     return s->n[0] ? tsh_cast(b->tape, x, TSH_INT64) : tsh_cast(b->tape, tsh_cast(b->tape, x, other), own);
 }

@@ -476,8 +476,12 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     choose_mesh(&m, ranks);
     out->exact = tshi_maker_chance(&m, 50);
     out->dtype = out->exact && tshi_maker_chance(&m, 20) ? TSH_FLOAT32 : TSH_FLOAT64;
+    if (out->exact && out->dtype == TSH_FLOAT64 && tshi_maker_chance(&m, 25)) {
+        out->policy = (tshi_policy)(1 + tshi_maker_below(&m, 3));
+        out->narrow = tshi_maker_chance(&m, 50) ? TSH_FLOAT16 : TSH_BFLOAT16;
+    }
     m.local = tshi_maker_chance(&m, 45);
-    m.partial = tshi_maker_chance(&m, 60);
+    m.partial = !out->policy && tshi_maker_chance(&m, 60); /* terms are larger than their sum */
     out->ragged = m.local && tshi_maker_chance(&m, 25) ? tshi_maker_below(&m, out->axes) : -1;
     m.detached = tshi_maker_chance(&m, 15) ? 25 : 0;
     for (int i = 0; i < 4; i++) m.size[i] = tshi_maker_chance(&m, 4) ? 0 : 1 + tshi_maker_below(&m, 7);

@@ -26,6 +26,7 @@ static bool is_sensible(const tshi_program *p, const tshi_step *s) {
     if (s->shape.ndim > 5 || tshi_dims_numel(&s->shape) > 700) return false;
     if (s->integer) return true;
     if (!p->exact) return s->bound <= 1e3;
+    if (p->policy) return s->bits <= 2 && s->bound * exp2(s->bits) <= 0x1p8;
     return s->bits <= 5 && s->bound * exp2(s->bits) <= (p->dtype == TSH_FLOAT64 ? 0x1p22 : 0x1p11);
 }
 

@@ -143,12 +143,22 @@ typedef struct tshi_objective {
 typedef enum tshi_stepper { STEPPER_NONE, STEPPER_SGD, STEPPER_ADAMW } tshi_stepper;
 typedef enum tshi_zero { ZERO_OPTIMIZER, ZERO_PARAMETERS, ZERO_NOT } tshi_zero;
 
+/* How parameters are stored and computed with on the ranks, in a program of small whole numbers; gradients are float32. */
+typedef enum tshi_policy {
+    POLICY_NONE,
+    POLICY_STORED_NARROW,
+    POLICY_COMPUTED_NARROW,
+    POLICY_COMPUTED_WIDE
+} tshi_policy;
+
 typedef struct tshi_program {
     uint64_t seed;
     int axes, size[TSH_MAX_AXES];
-    int order;  /* of the world's ranks in the mesh: 0 as they are numbered, else a random one */
-    bool exact; /* whole numbers and functions that keep them exact */
-    tsh_dtype dtype;
+    int order;       /* of the world's ranks in the mesh: 0 as they are numbered, else a random one */
+    bool exact;      /* whole numbers and functions that keep them exact */
+    tsh_dtype dtype; /* of the truth; of the ranks without a policy */
+    tshi_policy policy;
+    tsh_dtype narrow; /* the policy's 16 bits */
     int steps;
     tshi_step step[MAX_STEPS];
     int objectives;

@@ -1,6 +1,7 @@
 /* A program as one of its ranks runs it. */
 #include "differential/rank.h"
 #include "layout/layout.h"
+#include "support/values.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,12 +51,7 @@ static double element(const run *r, const tshi_step *s, int64_t i) {
 }
 
 static void put(tsh_tensor *t, int64_t i, double value) {
-    void *data = tsh_tensor_data(t);
-    switch (tsh_tensor_dtype(t)) {
-    case TSH_FLOAT32: ((float *)data)[i] = (float)value; break;
-    case TSH_INT64: ((int64_t *)data)[i] = (int64_t)value; break;
-    default: ((double *)data)[i] = value; break;
-    }
+    tshi_put(tsh_tensor_dtype(t), tsh_tensor_data(t), i, (tshi_number){value, 0});
 }
 
 static void fill_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
@@ -83,7 +79,8 @@ static tsh_status claim_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
 static tsh_status make_leaf(run *r, int k) {
     const tshi_step *s = &r->p->step[k];
     bool integer = s->call == CALL_IDS, claim = !integer && s->n[LEAF_FLAGS] & FLAG_CLAIM;
-    tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : r->p->dtype, .ndim = s->shape.ndim};
+    tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : tshi_bench_dtype(&r->bench, s->grad),
+                                .ndim = s->shape.ndim};
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
     tshi_held box = tshi_held_of(r->p, s->layout, r->part->rank, &whole);
     memcpy(config.shape, claim ? box.shape.dim : whole.dim, sizeof *config.shape * (size_t)config.ndim);
@@ -153,6 +150,7 @@ static tsh_status set_up(run *r) {
     tsh_status status = tshi_bench_open(&r->bench);
     bool able = tsh_function_supports(tsh_world_device(r->part->world), "attention", r->p->dtype);
     if (status == TSH_OK) status = able ? make_parameters(r) : TSH_ERR_STATE;
+    if (status == TSH_OK) status = tshi_bench_precision(&r->bench);
     if (status == TSH_OK) status = make_schedule(r);
     if (status == TSH_OK) status = tshi_bench_optimizer(&r->bench);
     return note(r, status, "set-up");
@@ -352,7 +350,7 @@ static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tenso
     const tsh_tensor *x = r->value[o->value];
     tshi_dims whole = {.ndim = tsh_tensor_ndim(x)};
     memcpy(whole.dim, tsh_tensor_shape(x), sizeof *whole.dim * (size_t)whole.ndim);
-    tsh_tensor_config config = {.dtype = r->p->dtype, .ndim = whole.ndim};
+    tsh_tensor_config config = {.dtype = tsh_tensor_dtype(x), .ndim = whole.ndim};
     memcpy(config.shape, whole.dim, sizeof config.shape);
     for (int a = 0; a < r->p->axes; a++) {
         tsh_layout layout = layout_of(r, x, a);

@@ -1,4 +1,5 @@
 #include "differential/trace.h"
+#include "support/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,14 +48,7 @@ static tshi_dims dims_of(int ndim, const int64_t *sizes) {
 }
 
 static void widen(const tsh_tensor *tensor, int64_t count, double *to) {
-    const void *data = tsh_tensor_data(tensor);
-    for (int64_t i = 0; i < count; i++) {
-        switch (tsh_tensor_dtype(tensor)) {
-        case TSH_FLOAT32: to[i] = ((const float *)data)[i]; break;
-        case TSH_INT64: to[i] = (double)((const int64_t *)data)[i]; break;
-        default: to[i] = ((const double *)data)[i]; break;
-        }
-    }
+    for (int64_t i = 0; i < count; i++) to[i] = tshi_test_element(tensor, i);
 }
 
 tshi_entry *tshi_trace_tensor(tshi_trace *t, const tshi_entry *what, const tsh_tensor *tensor) {

@@ -106,7 +106,8 @@ static bool set_up(truth *t) {
             if (tshi_bench_add(&t->bench, o, r, t->parameter[i].of[r]) != TSH_OK) return failed(t, "parameters");
         }
     }
-    return tshi_bench_optimizer(&t->bench) == TSH_OK || failed(t, "optimizer");
+    return (tshi_bench_precision(&t->bench) == TSH_OK && tshi_bench_optimizer(&t->bench) == TSH_OK) ||
+           failed(t, "optimizer");
 }
 
 /* --- moves -------------------------------------------------------------------------------------------------------- */
