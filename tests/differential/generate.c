@@ -462,7 +462,7 @@ static void choose_training(tshi_maker *m) {
     p->dp_axis = tshi_maker_chance(m, 35) ? tshi_maker_below(m, p->axes) : -1;
     if (p->dp_axis < 0) return;
     int ranks = p->size[p->dp_axis];
-    p->dp_average = tshi_maker_chance(m, 30) && (!p->exact || (ranks & (ranks - 1)) == 0);
+    p->dp_average = tshi_maker_chance(m, 30) && !p->deterministic && (!p->exact || (ranks & (ranks - 1)) == 0);
     p->dp_keep = tshi_maker_chance(m, 30);
     p->dp_bucket = buckets[tshi_maker_below(m, 4)];
     p->dp_level = tshi_maker_chance(m, 60) ? 1 + tshi_maker_below(m, 3) : 0;
@@ -480,8 +480,9 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
         out->policy = (tshi_policy)(1 + tshi_maker_below(&m, 3));
         out->narrow = tshi_maker_chance(&m, 50) ? TSH_FLOAT16 : TSH_BFLOAT16;
     }
-    m.local = tshi_maker_chance(&m, 45);
-    m.partial = !out->policy && tshi_maker_chance(&m, 60); /* terms are larger than their sum */
+    out->deterministic = !out->exact && tshi_maker_chance(&m, 25);
+    m.local = !out->deterministic && tshi_maker_chance(&m, 45);
+    m.partial = !out->policy && !out->deterministic && tshi_maker_chance(&m, 60); /* terms are larger than their sum */
     out->ragged = m.local && tshi_maker_chance(&m, 25) ? tshi_maker_below(&m, out->axes) : -1;
     m.detached = tshi_maker_chance(&m, 15) ? 25 : 0;
     for (int i = 0; i < 4; i++) m.size[i] = tshi_maker_chance(&m, 4) ? 0 : 1 + tshi_maker_below(&m, 7);
@@ -491,7 +492,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     if (out->steps == 0) tshi_maker_leaf(&m, 0, m.size, true);
     for (int tries = 0, made = 0; made < wanted && tries < 60; tries++) made += add_random(&m) >= 0;
     choose_objectives(&m);
-    if (out->stepper == STEPPER_NONE && out->rounds == 1 && tshi_maker_chance(&m, 8))
+    if (out->stepper == STEPPER_NONE && out->rounds == 1 && !out->deterministic && tshi_maker_chance(&m, 8))
         out->spoil = tshi_maker_below(&m, 4);
     if (!tshi_program_infer(out)) abort();
 }

@@ -164,8 +164,8 @@ void tshi_program_print(const tshi_program *p, FILE *to) {
     tshi_program_order(p, ranks);
     for (int i = 0; i < count && p->order; i++) fprintf(to, "%s%d", i ? "," : " of ranks ", ranks[i]);
     static const char *const policies[] = {"", ", stored in ", ", computed in ", ", computed in float32, stored in "};
-    fprintf(to, ", %s%s%s%s\n", tsh_dtype_name(p->dtype), p->exact ? ", whole numbers, exact" : "", policies[p->policy],
-            p->policy ? tsh_dtype_name(p->narrow) : "");
+    fprintf(to, ", %s%s%s%s%s\n", tsh_dtype_name(p->dtype), p->exact ? ", whole numbers, exact" : "",
+            policies[p->policy], p->policy ? tsh_dtype_name(p->narrow) : "", p->deterministic ? ", deterministic" : "");
     for (int k = 0; k < p->steps; k++) print_step(p, k, to);
     print_training(p, to);
     print_parameters(p, to);

@@ -154,9 +154,10 @@ typedef enum tshi_policy {
 typedef struct tshi_program {
     uint64_t seed;
     int axes, size[TSH_MAX_AXES];
-    int order;       /* of the world's ranks in the mesh: 0 as they are numbered, else a random one */
-    bool exact;      /* whole numbers and functions that keep them exact */
-    tsh_dtype dtype; /* of the truth; of the ranks without a policy */
+    int order;          /* of the world's ranks in the mesh: 0 as they are numbered, else a random one */
+    bool deterministic; /* the ranks' worlds are, and have the bits of one rank */
+    bool exact;         /* whole numbers and functions that keep them exact */
+    tsh_dtype dtype;    /* of the truth; of the ranks without a policy */
     tshi_policy policy;
     tsh_dtype narrow; /* the policy's 16 bits */
     int steps;

@@ -1,5 +1,6 @@
 /* A program as one of its ranks runs it. */
 #include "differential/rank.h"
+#include "dist/world.h"
 #include "layout/layout.h"
 #include "support/values.h"
 
@@ -514,6 +515,8 @@ bool tshi_part_run(const tshi_part *part) {
     if (!r) abort();
     *r = (run){.part = part, .p = part->p, .step = -1};
     r->bench = (tshi_bench){.p = part->p, .world = part->world, .mesh = part->mesh};
+    bool deterministic = part->world->deterministic;
+    part->world->deterministic = deterministic || part->p->deterministic;
     tsh_status status = set_up(r);
     if (!together(r)) status = TSH_ERR_STATE;
     if (status == TSH_OK) status = evaluate(r);
@@ -521,6 +524,7 @@ bool tshi_part_run(const tshi_part *part) {
     if (status == TSH_OK) trace_parameters(r);
     bool failed = tshi_gate_pass(part->gate, part->rank, status != TSH_OK), usable = !failed || recover(r);
     close_run(r);
+    part->world->deterministic = deterministic;
     free(r);
     return usable;
 }

@@ -50,13 +50,14 @@ static void drop_setting(tshi_program *p, int which) {
     case 17: p->spoil = -1; break;
     case 18: p->tapes = 0; break;
     case 19: p->policy = POLICY_NONE; break;
+    case 20: p->deterministic = false; break;
     default: break;
     }
 }
 
 static bool shrink_settings(shrinking *s) {
     bool any = false;
-    for (int i = 0; i <= 19; i++) {
+    for (int i = 0; i <= 20; i++) {
         tshi_program p = *s->best;
         drop_setting(&p, i);
         any |= keep(s, &p);

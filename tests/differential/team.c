@@ -219,6 +219,21 @@ static bool judge_ends(team *t, const tshi_program *p, tshi_verdict *v) {
     return false;
 }
 
+/* A deterministic world has the bits of one rank. */
+static void judge_bits(tshi_teams *all, const tshi_trace *traces, const tshi_program *p, tshi_verdict *v) {
+    tshi_program *alone = malloc(sizeof *alone);
+    if (!alone) abort();
+    *alone = *p;
+    alone->order = 0;
+    for (int a = 0; a < p->axes; a++) alone->size[a] = 1;
+    if (!all->of[1]) all->of[1] = open_team(1);
+    if (!run_team(all->of[1], alone, false) || all->of[1]->traces[0].status != TSH_OK)
+        tshi_verdict_fail(v, "on one rank: %s", all->of[1]->traces[0].words);
+    else
+        tshi_compare_bits(p, traces, all->of[1]->traces, v);
+    free(alone);
+}
+
 void tshi_teams_judge(tshi_teams *all, const tshi_program *p, tshi_verdict *v) {
     int ranks = tshi_program_ranks(p);
     *v = (tshi_verdict){.kind = VERDICT_SAME};
@@ -232,6 +247,7 @@ void tshi_teams_judge(tshi_teams *all, const tshi_program *p, tshi_verdict *v) {
         tsh_mesh *mesh = find_mesh(&all->meshes, all->world, p, true);
         tshi_truth_run(p, all->world, mesh, t->traces, all->truths, v);
         tshi_compare(p, t->traces, all->truths, v);
+        if (p->deterministic && ranks > 1 && v->kind == VERDICT_SAME) judge_bits(all, t->traces, p, v);
     }
     if (v->kind != VERDICT_FAILED) return;
     close_team(t);

@@ -61,6 +61,8 @@ typedef struct tshi_verdict {
 void tshi_verdict_fail(tshi_verdict *v, const char *format, ...) TSH_PRINTF(2, 3);
 /* The ranks' traces with the truth's. */
 void tshi_compare(const tshi_program *p, const tshi_trace *ranks, const tshi_trace *truths, tshi_verdict *v);
+/* The ranks' traces, of a deterministic world, with that of the same program on one rank. */
+void tshi_compare_bits(const tshi_program *p, const tshi_trace *ranks, const tshi_trace *one, tshi_verdict *v);
 /* True when all ranks have ended with equal results; otherwise false, with a verdict. */
 bool tshi_judge_ends(const tshi_program *p, const tshi_trace *ranks, tshi_verdict *v);
 
