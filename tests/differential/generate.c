@@ -468,6 +468,16 @@ static void choose_training(tshi_maker *m) {
     p->dp_level = tshi_maker_chance(m, 60) ? 1 + tshi_maker_below(m, 3) : 0;
 }
 
+/* A view of a parameter, whose values are gathered for calls alone, not for who reads it between them. */
+static bool shows_a_parameter(const tshi_program *p) {
+    for (int k = 0; k < p->steps; k++) {
+        tshi_verb call = p->step[k].call;
+        if (call == CALL_RESHAPE || call == CALL_PERMUTE || call == CALL_TRANSPOSE || call == CALL_SPLIT_PARTS)
+            return true;
+    }
+    return false;
+}
+
 void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     tshi_maker m = {.p = out, .random = tshi_mix(seed)};
     memset(out, 0, sizeof *out);
@@ -492,6 +502,10 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     if (out->steps == 0) tshi_maker_leaf(&m, 0, m.size, true);
     for (int tries = 0, made = 0; made < wanted && tries < 60; tries++) made += add_random(&m) >= 0;
     choose_objectives(&m);
+    /* Sums that are shared out are added up by themselves, which is another order where others came before. */
+    bool several = out->objectives > 1 || out->zero == ZERO_NOT;
+    if (out->deterministic && out->dp_axis >= 0 && several) out->dp_level = 0;
+    if (out->dp_axis >= 0 && out->dp_level == TSH_SHARD_PARAMETERS && shows_a_parameter(out)) out->rewrite = false;
     if (out->stepper == STEPPER_NONE && out->rounds == 1 && !out->deterministic && tshi_maker_chance(&m, 8))
         out->spoil = tshi_maker_below(&m, 4);
     if (!tshi_program_infer(out)) abort();
