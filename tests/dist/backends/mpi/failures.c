@@ -137,6 +137,29 @@ static void keeps_off(tshi_rank *r, tsh_group *group) {
     mpi->chunk = chunk;
 }
 
+/* The last rank fails while a large message goes from rank 0 to rank 1: both keep to it, or neither gets it. */
+static void under_way(tshi_rank *r, tsh_group *group) {
+    enum { N = 4000000, ROUNDS = 4 };
+    int last = r->size - 1, wrong = 0;
+    bool moves = r->rank < 2;
+    tsh_tensor *x = tshi_test_vector(r, TSH_INT32, moves ? N : 1);
+    int32_t *own = tsh_tensor_data(x);
+    for (int round = 0; round < ROUNDS && !r->failed; round++) {
+        for (int i = 0; i < N && moves; i++) own[i] = r->rank ? -1 : i;
+        tshi_check_ok(r, tsh_barrier(group));
+        tsh_status status = TSH_ERR_PEER;
+        if (r->rank == last) tsh_world_fail(r->world, "out of luck");
+        if (moves) status = r->rank ? tsh_recv(group, x, 0, NULL) : tsh_send(group, x, 1);
+        tshi_check(r, status == TSH_OK || status == TSH_ERR_PEER, "%s", tsh_error_message());
+        for (int i = 0; i < N && r->rank == 1 && status == TSH_OK; i++) wrong += own[i] != i;
+        for (int i = 0; i < N && moves; i++) own[i] = -2;
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        for (int i = 0; i < N && moves; i++) wrong += own[i] != -2;
+        tshi_check(r, wrong == 0, "round %d: %d elements are wrong", round, wrong);
+    }
+    tsh_tensor_release(x);
+}
+
 /* A message that no rank has received before the recovery is not received after it. */
 static void forgotten(tshi_rank *r, tsh_group *group) {
     enum { N = 1024, NUMBERS = 8192 };
@@ -197,6 +220,7 @@ void scenario_recover(tshi_rank *r) {
     if (!r->failed) given_up(r, group);
     if (!r->failed) keeps_off(r, group);
     if (!r->failed) forgotten(r, group);
+    if (!r->failed && r->size > 2) under_way(r, group);
     tsh_tensor_release(x);
     tsh_group_destroy(others);
 }
