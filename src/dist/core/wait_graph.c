@@ -5,13 +5,18 @@
 #include <string.h>
 
 #define BITS 64u
+/* Behind the bits of a row: a stamp, which is 4 times the number of posts, plus 2 where the words of the call follow,
+ * plus 1 where the wait stands; and those words. */
+#define CALL_BYTES 160
+#define CALL_WORDS (CALL_BYTES / sizeof(uint64_t))
+#define EXTRA      (1 + CALL_WORDS)
 
 static size_t words_of(int size) {
     return ((size_t)size + BITS - 1) / BITS;
 }
 
 size_t tshi_waits_bytes(int size) {
-    return (size_t)size * words_of(size) * sizeof(uint64_t);
+    return (size_t)size * (words_of(size) + EXTRA) * sizeof(uint64_t);
 }
 
 tsh_status tshi_waits_open(tsh_world *world, tshi_waits *waits, void *rows) {
@@ -20,7 +25,8 @@ tsh_status tshi_waits_open(tsh_world *world, tshi_waits *waits, void *rows) {
     *waits = (tshi_waits){.rank = world->rank, .size = world->size, .words = words, .rows = rows};
     waits->mine = tshi_calloc(allocator, 2 * words, sizeof *waits->mine);
     waits->process = tshi_calloc(allocator, (size_t)world->size, sizeof *waits->process);
-    if (!waits->mine || !waits->process) return TSH_ERR_MEMORY;
+    waits->since = tshi_calloc(allocator, (size_t)world->size, sizeof *waits->since);
+    if (!waits->mine || !waits->process || !waits->since) return TSH_ERR_MEMORY;
     waits->seen = waits->mine + words;
     return TSH_OK;
 }
@@ -28,6 +34,7 @@ tsh_status tshi_waits_open(tsh_world *world, tshi_waits *waits, void *rows) {
 void tshi_waits_close(tsh_world *world, tshi_waits *waits) {
     tshi_free(&world->allocator, waits->mine);
     tshi_free(&world->allocator, waits->process);
+    tshi_free(&world->allocator, waits->since);
     *waits = (tshi_waits){0};
 }
 
@@ -40,13 +47,29 @@ static void put(uint64_t *set, int rank) {
 }
 
 static _Atomic uint64_t *row_of(const tshi_waits *waits, int rank) {
-    return waits->rows + (size_t)rank * waits->words;
+    return waits->rows + (size_t)rank * (waits->words + EXTRA);
+}
+
+static _Atomic uint64_t *stamp_of(const tshi_waits *waits, int rank) {
+    return row_of(waits, rank) + waits->words;
 }
 
 /* --- this rank's row ---------------------------------------------------------------------------------------------- */
 
 void tshi_waits_begin(tshi_waits *waits) {
     memset(waits->mine, 0, waits->words * sizeof *waits->mine);
+    waits->stands = waits->said = false;
+}
+
+void tshi_waits_say(tshi_waits *waits, const char *call, bool stands) {
+    uint64_t words[CALL_WORDS] = {0};
+    waits->stands = stands;
+    waits->said = true;
+    if (!waits->rows) return;
+    size_t length = strnlen(call, CALL_BYTES - 1);
+    memcpy(words, call, length);
+    _Atomic uint64_t *to = stamp_of(waits, waits->rank) + 1;
+    for (size_t k = 0; k < CALL_WORDS; k++) atomic_store_explicit(&to[k], words[k], memory_order_relaxed);
 }
 
 void tshi_waits_add(tshi_waits *waits, int rank) {
@@ -56,8 +79,14 @@ void tshi_waits_add(tshi_waits *waits, int rank) {
 void tshi_waits_post(tshi_waits *waits) {
     if (!waits->rows) return;
     _Atomic uint64_t *row = row_of(waits, waits->rank);
+    for (int i = 0; !waits->posted && i < waits->size; i++) {
+        if (has(waits->mine, i)) waits->since[i] = atomic_load(stamp_of(waits, i)) >> 2;
+    }
     for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], waits->mine[k], memory_order_relaxed);
     waits->posted = true;
+    uint64_t posts = atomic_load_explicit(&row[waits->words], memory_order_relaxed) >> 2;
+    uint64_t stamp = (posts + 1) << 2 | (waits->said ? 2u : 0u) | (waits->stands ? 1u : 0u);
+    atomic_store_explicit(&row[waits->words], stamp, memory_order_release);
 }
 
 void tshi_waits_end(tshi_waits *waits) {
@@ -139,4 +168,37 @@ bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *st
         if (has(waits->mine, i)) say_rank(ranks, size, i);
     }
     return false;
+}
+
+bool tshi_waits_call(const tshi_waits *waits, int rank, char *text, size_t size) {
+    uint64_t words[CALL_WORDS];
+    text[0] = '\0';
+    if (!waits->rows || !is_waiting(waits, rank) || !(atomic_load(stamp_of(waits, rank)) & 2)) return false;
+    const _Atomic uint64_t *from = stamp_of(waits, rank) + 1;
+    for (size_t k = 0; k < CALL_WORDS; k++) words[k] = atomic_load_explicit(&from[k], memory_order_relaxed);
+    snprintf(text, size, "%.*s", (int)CALL_BYTES - 1, (const char *)words);
+    return text[0] != '\0';
+}
+
+/* The rank waits for this one: it has said so twice since this rank's wait began, so that it has looked in between, and
+ * neither of the two makes another call before its wait ends. */
+static bool waits_for_me(const tshi_waits *waits, int rank) {
+    uint64_t stamp = atomic_load_explicit(stamp_of(waits, rank), memory_order_acquire);
+    uint64_t bits = atomic_load_explicit(&row_of(waits, rank)[(size_t)waits->rank / BITS], memory_order_relaxed);
+    return waits->stands && (stamp & 1) && stamp >> 2 >= waits->since[rank] + 2 &&
+           (bits >> ((unsigned)waits->rank % BITS) & 1) && atomic_load(stamp_of(waits, rank)) == stamp;
+}
+
+bool tshi_waits_cycle(const tshi_waits *waits, char *text, size_t size) {
+    char ours[CALL_BYTES], theirs[CALL_BYTES];
+    int rank = 0;
+    if (!waits->rows || !waits->posted) return false;
+    while (rank < waits->size && !(has(waits->mine, rank) && waits_for_me(waits, rank))) rank++;
+    if (rank == waits->size) return false;
+    tshi_waits_call(waits, waits->rank, ours, sizeof ours);
+    tshi_waits_call(waits, rank, theirs, sizeof theirs);
+    bool first = waits->rank < rank;
+    snprintf(text, size, "two ranks wait for each other: rank %d in %s, rank %d in %s", first ? waits->rank : rank,
+             first ? ours : theirs, first ? rank : waits->rank, first ? theirs : ours);
+    return true;
 }

@@ -16,7 +16,10 @@ typedef struct tshi_waits {
     uint64_t *mine;         /* [words] what this rank is about to post */
     uint64_t *seen;         /* [words] scratch */
     int *process;           /* [size] process numbers, 0: not to be looked at */
+    uint64_t *since;        /* [size] how often a rank had posted its row when this rank's wait began */
     bool posted;            /* this rank's row is not empty */
+    bool said;              /* the row has the words of the call */
+    bool stands;            /* this rank makes no call before its wait ends, and one absent rank is enough to hold it */
 } tshi_waits;
 
 size_t tshi_waits_bytes(int size);
@@ -27,6 +30,8 @@ void tshi_waits_close(tsh_world *world, tshi_waits *waits);
 /* This rank waits for the ranks that are added after `begin`, from `post` until `end`. */
 void tshi_waits_begin(tshi_waits *waits);
 void tshi_waits_add(tshi_waits *waits, int rank);
+/* Before `post`: the call that waits, in words. */
+void tshi_waits_say(tshi_waits *waits, const char *call, bool stands);
 void tshi_waits_post(tshi_waits *waits);
 void tshi_waits_end(tshi_waits *waits);
 /* The wait has ended in vain, for good: its row stays, for the ranks whose deadlines come later. */
@@ -37,6 +42,12 @@ void tshi_waits_leave(tshi_waits *waits);
  * the second text, else "". False, and the ranks that this one waits for, where every chain leads back: a deadlock, or
  * a row that is about to change. */
 bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *stopped, size_t stopped_size);
+
+/* The call in which a rank waits; false, and "", where it does not. */
+bool tshi_waits_call(const tshi_waits *waits, int rank, char *text, size_t size);
+/* True, with both calls in `text`, the same on both, where another rank and this one wait for each other and will for
+ * ever. */
+bool tshi_waits_cycle(const tshi_waits *waits, char *text, size_t size);
 
 /* A signal has stopped that process; false for 0, and where there is no /proc. */
 bool tshi_process_stopped(int process);

@@ -131,19 +131,6 @@ static bool comes_from(const tshi_wait *wait, int i) {
     return peer < 0 ? i != wait->group->rank : i == peer;
 }
 
-void tshi_local_post_wait(const tshi_wait *wait) {
-    tshi_waits *waits = &tshi_local_of(wait->world)->waits;
-    int n = wait->group ? wait->group->size : wait->world->size;
-    tshi_waits_begin(waits);
-    for (int i = 0; i < n; i++) {
-        _Atomic uint32_t *word = &record_of(wait->world, i)->recover;
-        if (wait->group) word = &tshi_slot_at(wait->group->state, i, wait->sync)->sync;
-        bool here = wait->message ? !comes_from(wait, i) : tshi_reached(word, wait->sync);
-        if (!here) tshi_waits_add(waits, wait->group ? wait->group->ranks[i] : i);
-    }
-    tshi_waits_post(waits);
-}
-
 static const char *name_of(const tshi_wait *wait) {
     const tshi_local_group *lg = wait->group ? wait->group->state : NULL;
     if (wait->message) return tsh_collective_name(wait->message->call.op);
@@ -153,6 +140,44 @@ static const char *name_of(const tshi_wait *wait) {
 static unsigned long long number_of(const tshi_wait *wait) {
     if (wait->message) return wait->message->post;
     return wait->group ? wait->group->calls : tshi_local_of(wait->world)->steps;
+}
+
+/* "all_reduce float32 [8] sum #7, in backward of linear". */
+static void describe_call(const tshi_wait *wait, char *text, size_t size) {
+    const tshi_place *place = &wait->world->device->place;
+    const tshi_post *post = wait->group ? &((tshi_local_group *)wait->group->state)->draft.post : NULL;
+    if (wait->message || !post || post->kind == TSHI_KIND_TEXT || post->kind == TSHI_KIND_FAILED)
+        snprintf(text, size, "%.100s #%llu", name_of(wait), number_of(wait));
+    else
+        tshi_post_describe(post, NULL, text, size);
+    if (place->function)
+        tshi_append(text, size, ", in %s%.40s", place->backward ? "backward of " : "", place->function);
+}
+
+/* What this rank has started beside the call that it waits in may be what another one waits for; a message that comes
+ * from any rank needs none in particular. */
+static bool stands(const tshi_wait *wait) {
+    int own = wait->message || (wait->group && wait->group->queue) ? 1 : 0;
+    bool any = wait->message && wait->message->call.root < 0;
+    return wait->group && !any && wait->world->pending <= own;
+}
+
+void tshi_local_post_wait(const tshi_wait *wait) {
+    char text[TSHI_LINE];
+    tshi_waits *waits = &tshi_local_of(wait->world)->waits;
+    int n = wait->group ? wait->group->size : wait->world->size;
+    tshi_waits_begin(waits);
+    for (int i = 0; i < n; i++) {
+        _Atomic uint32_t *word = &record_of(wait->world, i)->recover;
+        if (wait->group) word = &tshi_slot_at(wait->group->state, i, wait->sync)->sync;
+        bool here = wait->message ? !comes_from(wait, i) : tshi_reached(word, wait->sync);
+        if (!here) tshi_waits_add(waits, wait->group ? wait->group->ranks[i] : i);
+    }
+    if (waits->posted) { /* not the first time, which most waits do not outlast */
+        describe_call(wait, text, sizeof text);
+        tshi_waits_say(waits, text, stands(wait));
+    }
+    tshi_waits_post(waits);
 }
 
 static void log_last_calls(const tshi_wait *wait) {
@@ -167,8 +192,10 @@ static void log_last_calls(const tshi_wait *wait) {
             tshi_slot *slot = tshi_slot_at(lg, i, k);
             if (slot->post.number > last->post.number) last = slot;
         }
-        tshi_log(&wait->world->log, TSH_LOG_WARNING, "rank %d's last call: %s", wait->group->ranks[i],
-                 last->post.number ? tshi_slot_describe(last, text, sizeof text) : "none");
+        bool waits = tshi_waits_call(&tshi_local_of(wait->world)->waits, wait->group->ranks[i], text, sizeof text);
+        if (!waits && last->post.number) tshi_slot_describe(last, text, sizeof text);
+        tshi_log(&wait->world->log, TSH_LOG_WARNING, "rank %d%s: %s", wait->group->ranks[i],
+                 waits ? " waits in" : "'s last call", text[0] ? text : "none");
     }
 }
 
@@ -233,7 +260,14 @@ static int all_left(const tshi_wait *wait) {
     return last;
 }
 
+/* Both ranks fail: the one that sees it first tells the other. */
+static tsh_status end_cycle(const tshi_wait *wait, const char *words) {
+    tshi_local_fail(wait->world, words, (tshi_tape_step){0});
+    return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
+}
+
 tsh_status tshi_local_look(tshi_wait *wait, int rank) {
+    char cycle[TSHI_MESSAGE_SIZE];
     tsh_world *world = wait->world;
     tshi_signal_look(world);
     look_for_deaths(world);
@@ -252,7 +286,8 @@ tsh_status tshi_local_look(tshi_wait *wait, int rank) {
         return local_break(world, TSH_ERR_PEER, words);
     }
     tshi_local_post_wait(wait);
-    return look_at_clock(wait);
+    return tshi_waits_cycle(&tshi_local_of(world)->waits, cycle, sizeof cycle) ? end_cycle(wait, cycle)
+                                                                               : look_at_clock(wait);
 }
 
 tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits) {

@@ -280,3 +280,37 @@ Test(waits, a_long_wait_warns_on_stderr, .timeout = 60) {
     cr_assert_str_empty(tshi_test_run_with(&options, waits_without_a_sink, seen, NULL, NULL));
     munmap(seen, 64);
 }
+
+/* --- two waits for each other --------------------------------------------------------------------------------------- */
+
+/* Rank 0 prints a tensor of the mesh, which is a call of all ranks, and its peer trains. */
+static void print_alone(tshi_rank *r, void *arg) {
+    tsh_mesh *mesh = NULL;
+    tsh_tensor *t = NULL, *x = tshi_test_vector(r, TSH_FLOAT32, 4);
+    char words[TSHI_TEST_WORDS];
+    (void)arg;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=2", &mesh));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){.ndim = 1, .shape = {3}}, &t));
+    for (int i = 0; i < 2; i++) {
+        double begun = tshi_now();
+        tsh_status status =
+            r->rank == 0 ? tsh_tensor_print(t, stderr, NULL) : tsh_all_reduce(tsh_mesh_group(mesh, "data"), x, TSH_SUM);
+        snprintf(words, sizeof words, "%s", tsh_error_message());
+        tshi_check(r, status == TSH_ERR_MISMATCH || status == TSH_ERR_PEER, "%s: %s", tsh_status_name(status), words);
+        tshi_check(r,
+                   strstr(words, "two ranks wait for each other: rank 0 in tensor_print") &&
+                       strstr(words, "rank 1 in all_reduce float32 [4] sum #"),
+                   "%s", words);
+        tshi_check(r, tshi_now() - begun < TSHI_SOON, "after %g s", tshi_now() - begun);
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        tshi_check_ok(r, tsh_all_reduce(tsh_mesh_group(mesh, "data"), x, TSH_SUM));
+    }
+    tsh_tensor_release(t);
+    tsh_tensor_release(x);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(waits, a_cycle_of_two_ends_at_once_with_both_calls, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(2, print_alone, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(2, print_alone, NULL));
+}
