@@ -51,23 +51,24 @@ static TSH_PRINTF(2, 3) bool wrong(shared *s, const char *format, ...) {
 
 /* --- comparison --------------------------------------------------------------------------------------------------- */
 
-static const tshi_entry *find(const tshi_trace *t, const tshi_entry *like) {
+static const tshi_training_entry *find(const tshi_training_trace *t, const tshi_training_entry *like) {
     for (int i = 0; i < t->entries; i++) {
-        const tshi_entry *e = &t->entry[i];
+        const tshi_training_entry *e = &t->entry[i];
         if (e->kind == like->kind && e->step == like->step && e->index == like->index) return e;
     }
     return NULL;
 }
 
-static double largest(const tshi_trace *t, const tshi_entry *e) {
+static double largest(const tshi_training_trace *t, const tshi_training_entry *e) {
     double most = 0;
     for (int i = 0; i < e->count; i++) most = fmax(most, fabs(t->number[e->at + i]));
     return most;
 }
 
 /* How far one rank in the program's precision is from the exact numbers. */
-static double noise_of(const tshi_trace *exact, const tshi_entry *e, const tshi_trace *plain) {
-    const tshi_entry *same = find(plain, e);
+static double noise_of(const tshi_training_trace *exact, const tshi_training_entry *e,
+                       const tshi_training_trace *plain) {
+    const tshi_training_entry *same = find(plain, e);
     double most = 0;
     for (int i = 0; same && i < e->count; i++)
         most = fmax(most, fabs(plain->number[same->at + i] - exact->number[e->at + i]));
@@ -76,11 +77,12 @@ static double noise_of(const tshi_trace *exact, const tshi_entry *e, const tshi_
 
 /* How far numbers may be from the exact ones. Where these are small the errors are those of what they are made from, as
  * large as in other numbers of the step. */
-static double limit_of(const tshi_program *p, const tshi_trace *exact, const tshi_entry *e, const tshi_trace *plain) {
+static double limit_of(const tshi_training_program *p, const tshi_training_trace *exact, const tshi_training_entry *e,
+                       const tshi_training_trace *plain) {
     double unit = p->precision == PRECISION_FLOAT32 ? 0x1p-24 : 0x1p-9, size = 0x1p-10, noise = 0;
     bool narrow = p->precision != PRECISION_FLOAT64;
     for (int i = 0; i < exact->entries; i++) {
-        const tshi_entry *other = &exact->entry[i];
+        const tshi_training_entry *other = &exact->entry[i];
         if (other->kind != e->kind || other->step != e->step) continue;
         size = fmax(size, (other == e ? 1 : 1e-3) * largest(exact, other));
         if (narrow) noise = fmax(noise, (other == e ? 1 : 0x1p-4) * noise_of(exact, other, plain));
@@ -88,13 +90,13 @@ static double limit_of(const tshi_program *p, const tshi_trace *exact, const tsh
     return narrow ? 16 * noise + 16 * unit * size : 1e-9 * size;
 }
 
-static bool compare(const tshi_program *p, const tshi_trace *exact, const tshi_trace *plain, const tshi_trace *got,
-                    const char *who, shared *s) {
+static bool compare(const tshi_training_program *p, const tshi_training_trace *exact, const tshi_training_trace *plain,
+                    const tshi_training_trace *got, const char *who, shared *s) {
     static const char *const kinds[] = {"the loss",         "the norm",         "whether all is finite",
                                         "the gradient of ", "the gradient of ", "the parameter "};
-    const tshi_trace *truth = p->deterministic ? plain : exact;
+    const tshi_training_trace *truth = p->deterministic ? plain : exact;
     for (int k = 0; k < got->entries; k++) {
-        const tshi_entry *e = &got->entry[k], *wanted = find(truth, e);
+        const tshi_training_entry *e = &got->entry[k], *wanted = find(truth, e);
         if (!wanted)
             return wrong(s, "%s: step %d: nothing to compare %s%s with", who, e->step, kinds[e->kind], e->name);
         double limit = p->deterministic ? 0 : limit_of(p, truth, wanted, plain);
@@ -115,7 +117,7 @@ static void say_nothing(void *user, tsh_log_level level, const char *line) {
     (void)user, (void)level, (void)line;
 }
 
-static bool run_course(tshi_course *c, int ranks, bool loud, shared *s, const char *who) {
+static bool run_course(tshi_training_course *c, int ranks, bool loud, shared *s, const char *who) {
     const tshi_test_options how = {
         .ranks = ranks, .threads = true, .heap_bytes = (size_t)64 << 20, .log = {.fn = loud ? NULL : say_nothing}};
     setenv("TSHARD_CHECK", c->p->check && !c->plain ? "1" : "0", 1);
@@ -125,34 +127,34 @@ static bool run_course(tshi_course *c, int ranks, bool loud, shared *s, const ch
     return !*words || wrong(s, "%s: %s", who, words);
 }
 
-static bool run_alone(const tshi_program *p, bool exact, bool loud, tshi_trace *trace, shared *s) {
-    static const tshi_phase plain;
-    tshi_course c = {.p = p,
-                     .phase = &plain,
-                     .plain = true,
-                     .exact = exact,
-                     .first = 1,
-                     .last = tshi_program_steps(p),
-                     .traces = trace};
+static bool run_alone(const tshi_training_program *p, bool exact, bool loud, tshi_training_trace *trace, shared *s) {
+    static const tshi_training_phase plain;
+    tshi_training_course c = {.p = p,
+                              .phase = &plain,
+                              .plain = true,
+                              .exact = exact,
+                              .first = 1,
+                              .last = tshi_program_steps(p),
+                              .traces = trace};
     return run_course(&c, 1, loud, s, exact ? "one rank in float64" : "one rank");
 }
 
 /* `folder`: for checkpoints, empty. */
-static bool judge_in(const char *folder, const tshi_program *p, bool loud, shared *s) {
-    static tshi_trace exact, plain, traces[MOST_RANKS];
+static bool judge_in(const char *folder, const tshi_training_program *p, bool loud, shared *s) {
+    static tshi_training_trace exact, plain, traces[MOST_RANKS];
     bool needs_plain = p->deterministic || p->precision != PRECISION_FLOAT64;
     s->wrong = false;
     if (!p->deterministic && !run_alone(p, true, loud, &exact, s)) return false;
     if (needs_plain && !run_alone(p, false, loud, &plain, s)) return false;
     int first = 1;
     for (int i = 0; i <= p->more_phases; i++) {
-        const tshi_phase *phase = &p->phase[i];
-        tshi_course c = {.p = p,
-                         .phase = phase,
-                         .first = first,
-                         .last = first + phase->more_steps,
-                         .folder = folder,
-                         .traces = traces};
+        const tshi_training_phase *phase = &p->phase[i];
+        tshi_training_course c = {.p = p,
+                                  .phase = phase,
+                                  .first = first,
+                                  .last = first + phase->more_steps,
+                                  .folder = folder,
+                                  .traces = traces};
         char who[32];
         snprintf(who, sizeof who, "phase %d", i);
         if (!run_course(&c, tshi_phase_ranks(phase), loud, s, who)) return false;
@@ -165,7 +167,7 @@ static bool judge_in(const char *folder, const tshi_program *p, bool loud, share
     return true;
 }
 
-static bool judge(const tshi_program *p, bool loud, shared *s) {
+static bool judge(const tshi_training_program *p, bool loud, shared *s) {
     const char *folder = tshi_test_folder(0);
     bool good = judge_in(folder, p, loud, s);
     tshi_test_remove(folder);
@@ -176,11 +178,11 @@ static bool judge(const tshi_program *p, bool loud, shared *s) {
 
 static void run_seeds(const options *o, uint64_t seed, double begin, shared *s) {
     while ((o->programs == 0 || s->programs < o->programs) && (o->seconds == 0 || tshi_now() - begin < o->seconds)) {
-        tshi_program p;
+        tshi_training_program p;
         s->seed = seed++;
         alarm(HANG_SECONDS);
-        tshi_program_generate(s->seed, o->ranks, &p);
-        if (o->verbose) tshi_program_print(&p, stdout);
+        tshi_training_generate(s->seed, o->ranks, &p);
+        if (o->verbose) tshi_training_print(&p, stdout);
         if (o->verbose) fflush(stdout);
         s->programs++;
         if (!judge(&p, o->verbose, s)) break;
@@ -199,7 +201,7 @@ typedef struct attempt {
     double deadline;
 } attempt;
 
-static bool fails(const tshi_program *p, void *user) {
+static bool fails(const tshi_training_program *p, void *user) {
     attempt *a = user;
     if (tshi_now() > a->deadline) return false;
     a->s->wrong = false;
@@ -215,16 +217,16 @@ static bool fails(const tshi_program *p, void *user) {
 }
 
 static void report(const options *o, const char *program, shared *s) {
-    tshi_program p;
+    tshi_training_program p;
     attempt a = {s, tshi_now() + SHRINK_SECONDS};
     uint64_t seed = s->seed;
-    tshi_program_generate(seed, o->ranks, &p);
+    tshi_training_generate(seed, o->ranks, &p);
     printf("program %llu is wrong: %s\n", (unsigned long long)seed, s->words);
     fflush(stdout);
-    tshi_program_shrink(&p, fails, &a);
+    tshi_training_shrink(&p, fails, &a);
     a.deadline += HANG_SECONDS;
     printf("made plainer%s: %s\n", fails(&p, &a) ? "" : " (it is not wrong every time)", s->words);
-    tshi_program_print(&p, stdout);
+    tshi_training_print(&p, stdout);
     printf("  again: %s --ranks %d --seed %llu --programs 1\n", program, o->ranks, (unsigned long long)seed);
     fflush(stdout);
 }

@@ -6,15 +6,15 @@
 
 static const char *const float32_layers[] = {"layers.*.norm", NULL};
 
-static int64_t embed_of(const tshi_program *p) {
+static int64_t embed_of(const tshi_training_program *p) {
     return 2 + p->more_embed;
 }
 
-static int64_t words_of(const tshi_program *p) {
+static int64_t words_of(const tshi_training_program *p) {
     return 3 + p->more_words;
 }
 
-static int64_t time_of(const tshi_program *p) {
+static int64_t time_of(const tshi_training_program *p) {
     return 1 + p->more_time;
 }
 
@@ -41,7 +41,7 @@ static tsh_dtype dtype_of(const tshi_model *m, const char *layer) {
     return tsh_precision_dtype(&precision, layer);
 }
 
-void *tshi_model_values(const tshi_program *p, uint64_t salt, tsh_dtype dtype, int64_t count, bool ones) {
+void *tshi_model_values(const tshi_training_program *p, uint64_t salt, tsh_dtype dtype, int64_t count, bool ones) {
     double *wide = malloc(sizeof *wide * (size_t)(count + 1));
     void *narrow = malloc(sizeof *wide * (size_t)(count + 1));
     if (!wide || !narrow) abort();
@@ -74,7 +74,7 @@ bool tshi_model_write(tshi_rank *r, const tshi_model *m, bool early) {
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
 static tsh_linear *make_linear(tshi_rank *r, const tshi_model *m, const char *name, int64_t in, int64_t out,
-                               tsh_sharding shard, bool gather, const tshi_part *part) {
+                               tsh_sharding shard, bool gather, const tshi_training_part *part) {
     tsh_linear *layer = NULL;
     const tsh_linear_config config = {.in_features = in,
                                       .out_features = out,
@@ -103,7 +103,8 @@ static tsh_tensor *make_leaf(tshi_rank *r, const tshi_model *m, const char *name
     return good ? leaf : NULL;
 }
 
-static void make_block(tshi_rank *r, const tshi_model *m, const tshi_part *part, const char *name, tshi_layers *out) {
+static void make_block(tshi_rank *r, const tshi_model *m, const tshi_training_part *part, const char *name,
+                       tshi_layers *out) {
     const tsh_self_attention_config attention = {.heads = (1 + part->kv_heads) * (1 + part->repeats),
                                                  .kv_heads = 1 + part->kv_heads,
                                                  .head_dim = 2,
@@ -129,7 +130,8 @@ static void make_block(tshi_rank *r, const tshi_model *m, const tshi_part *part,
         tshi_check_ok(r, tsh_block_register(out->block, m->list, name));
 }
 
-static void make_norm(tshi_rank *r, const tshi_model *m, const tshi_part *part, const char *name, tshi_layers *out) {
+static void make_norm(tshi_rank *r, const tshi_model *m, const tshi_training_part *part, const char *name,
+                      tshi_layers *out) {
     const tsh_norm_config config = {.features = embed_of(m->p),
                                     .kind = part->rms ? TSH_RMS_NORM : TSH_LAYER_NORM,
                                     .eps = 0.1,
@@ -139,13 +141,14 @@ static void make_norm(tshi_rank *r, const tshi_model *m, const tshi_part *part, 
         tshi_check_ok(r, tsh_norm_register(out->norm, m->list, name));
 }
 
-static void make_gain(tshi_rank *r, const tshi_model *m, const tshi_part *part, const char *name, tshi_layers *out) {
+static void make_gain(tshi_rank *r, const tshi_model *m, const tshi_training_part *part, const char *name,
+                      tshi_layers *out) {
     const int64_t n = embed_of(m->p), shapes[3][2] = {{n}, {1, n}, {1}};
     out->leaf = make_leaf(r, m, name, part->shard == 1 ? 2 : 1, shapes[part->shard]);
 }
 
 static void make_part(tshi_rank *r, tshi_model *m, int i) {
-    const tshi_part *part = &m->p->part[i];
+    const tshi_training_part *part = &m->p->part[i];
     tshi_layers *out = &m->part[i];
     int64_t n = embed_of(m->p), hidden = 3 + part->wide;
     char name[64], second[64];
@@ -194,8 +197,8 @@ static void make_table(tshi_rank *r, tshi_model *m, int i) {
 }
 
 /* `rows` rows for each of the piece's sequences, of `columns` numbers; 0: of one, without a dim. */
-static tsh_tensor *make_input(tshi_rank *r, const tshi_model *m, const tshi_piece *piece, tsh_dtype dtype, int64_t rows,
-                              int64_t columns, const void *whole) {
+static tsh_tensor *make_input(tshi_rank *r, const tshi_model *m, const tshi_model_piece *piece, tsh_dtype dtype,
+                              int64_t rows, int64_t columns, const void *whole) {
     tsh_tensor *t = NULL;
     tsh_tensor_config config = {.dtype = dtype, .ndim = columns ? 2 : 1, .shape = {piece->here * rows, columns}};
     bool own = m->phase->average;
@@ -212,7 +215,7 @@ static tsh_tensor *make_input(tshi_rank *r, const tshi_model *m, const tshi_piec
 static void make_piece(tshi_rank *r, tshi_model *m, int i, const int64_t *ids, const int64_t *classes,
                        const int64_t *lengths, const double *numbers) {
     int64_t first, n = embed_of(m->p), time = time_of(m->p);
-    tshi_piece *piece = &m->piece[i];
+    tshi_model_piece *piece = &m->piece[i];
     tsh_split(1 + m->p->more_batch, m->pieces, i, &first, &piece->sequences);
     piece->here = m->phase->average ? piece->sequences / tsh_group_size(m->data) : piece->sequences;
     piece->ids = make_input(r, m, piece, TSH_INT64, time, 0, ids + first * time);
@@ -223,7 +226,7 @@ static void make_piece(tshi_rank *r, tshi_model *m, int i, const int64_t *ids, c
 
 static void make_batch(tshi_rank *r, tshi_model *m) {
     enum { MOST_TOKENS = 16, MOST_NUMBERS = MOST_TOKENS * 8 };
-    const tshi_program *p = m->p;
+    const tshi_training_program *p = m->p;
     int64_t ids[MOST_TOKENS], classes[MOST_TOKENS], places[MOST_TOKENS], lengths[MOST_TOKENS];
     double numbers[MOST_NUMBERS];
     const tsh_tensor_config row = {.dtype = TSH_INT64, .ndim = 1, .shape = {time_of(p)}};
@@ -255,7 +258,7 @@ static bool make_mesh(tshi_rank *r, tshi_model *m) {
 }
 
 bool tshi_model_open(tshi_rank *r, tshi_model *m, bool written) {
-    const tshi_part plain = {0};
+    const tshi_training_part plain = {0};
     if (!make_mesh(r, m)) return false;
     for (int i = 0; i <= m->p->tables && !r->failed; i++) make_table(r, m, i);
     for (int i = 0; i <= m->p->more_parts && !r->failed; i++) make_part(r, m, i);
@@ -288,7 +291,7 @@ void tshi_model_close(tshi_model *m) {
 
 static tsh_tensor *forward_part(const tshi_model *m, tsh_tape *tape, int i, int piece, tsh_tensor *x) {
     while (m->p->part[i].again) i--;
-    const tshi_part *part = &m->p->part[i];
+    const tshi_training_part *part = &m->p->part[i];
     const tshi_layers *layers = &m->part[i];
     const tsh_sequences sequences = {.batch = m->piece[piece].here,
                                      .positions = part->rotary ? m->positions : NULL,
@@ -307,7 +310,7 @@ static tsh_tensor *forward_part(const tshi_model *m, tsh_tape *tape, int i, int 
 static tsh_tensor *forward_parts(const tshi_model *m, tsh_tape *tape, int piece, tsh_tensor *x) {
     tsh_mark around = tsh_tape_mark(tape);
     for (int i = 0; i <= m->p->more_parts && x; i++) {
-        const tshi_part *part = &m->p->part[i];
+        const tshi_training_part *part = &m->p->part[i];
         if (part->rests && m->step % 2) continue;
         tsh_mark start = tsh_tape_mark(tape);
         tsh_tensor *y = forward_part(m, tape, i, piece, x);
@@ -324,8 +327,8 @@ static tsh_tensor *embed(const tshi_model *m, tsh_tape *tape, int piece) {
 }
 
 int tshi_model_losses(tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses) {
-    const tshi_piece *now = &m->piece[piece];
-    const tshi_program *p = m->p;
+    const tshi_model_piece *now = &m->piece[piece];
+    const tshi_training_program *p = m->p;
     tsh_reduction reduction = p->sums ? TSH_REDUCTION_SUM : TSH_REDUCTION_MEAN;
     double share = (double)(p->sums ? now->sequences / now->here : now->sequences) / (p->sums ? 32 : 1 + p->more_batch);
     int count = 0;

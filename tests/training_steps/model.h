@@ -16,14 +16,14 @@ typedef struct tshi_layers {
 } tshi_layers;
 
 /* A micro-batch: some of the sequences. */
-typedef struct tshi_piece {
+typedef struct tshi_model_piece {
     int64_t sequences, here; /* here: those that tensors have, which are a rank's own where losses are averaged */
     tsh_tensor *ids, *classes, *numbers, *lengths;
-} tshi_piece;
+} tshi_model_piece;
 
 typedef struct tshi_model {
-    const tshi_program *p;
-    const tshi_phase *phase;
+    const tshi_training_program *p;
+    const tshi_training_phase *phase;
     bool exact; /* float64, whatever the program says */
     int pieces, step;
     tsh_mesh *mesh;
@@ -35,7 +35,7 @@ typedef struct tshi_model {
     tsh_linear *head;
     tsh_tensor *embedded; /* of the last forward, with its gradient where the program reads gradients */
     tsh_tensor *positions;
-    tshi_piece piece[MOST_PIECES];
+    tshi_model_piece piece[MOST_PIECES];
 } tshi_model;
 
 /* The members above `mesh` are the caller's. The parameters have the program's values where `written`. */
@@ -47,7 +47,7 @@ tsh_precision tshi_model_precision(const tshi_model *m);
 /* The losses of a piece, each with its share of the batch; returns how many, 0 on failure. */
 int tshi_model_losses(tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **losses);
 /* Elements of the dtype, from whole values that are exact in all of them. The caller frees them. */
-void *tshi_model_values(const tshi_program *p, uint64_t salt, tsh_dtype dtype, int64_t count, bool ones);
+void *tshi_model_values(const tshi_training_program *p, uint64_t salt, tsh_dtype dtype, int64_t count, bool ones);
 /* The number of elements of the whole tensor. */
 int64_t tshi_model_numel(const tsh_tensor *t);
 

@@ -12,9 +12,9 @@ typedef struct field {
     const char *const *names; /* of the values, or NULL */
 } field;
 
-#define OF_PROGRAM(member) offsetof(tshi_program, member)
-#define OF_PART(member)    offsetof(tshi_part, member)
-#define OF_PHASE(member)   offsetof(tshi_phase, member)
+#define OF_PROGRAM(member) offsetof(tshi_training_program, member)
+#define OF_PART(member)    offsetof(tshi_training_part, member)
+#define OF_PHASE(member)   offsetof(tshi_training_phase, member)
 
 static const char *const precisions[] = {"float64",
                                          "float32",
@@ -125,7 +125,7 @@ static int *number_at(const fields *f, int i) {
 }
 
 /* All structs of a program that have numbers; out [1 + MOST_PARTS + MOST_PHASES]. */
-static int tables_of(tshi_program *p, fields *out) {
+static int tables_of(tshi_training_program *p, fields *out) {
     int count = 0;
     out[count++] = FIELDS(program_fields, p, "program", p->seed);
     for (int i = 0; i <= p->more_parts; i++) out[count++] = FIELDS(part_fields, &p->part[i], "part", (uint64_t)i);
@@ -135,35 +135,35 @@ static int tables_of(tshi_program *p, fields *out) {
 
 /* --- what goes together ------------------------------------------------------------------------------------------- */
 
-int tshi_phase_ranks(const tshi_phase *phase) {
+int tshi_phase_ranks(const tshi_training_phase *phase) {
     return 1 + phase->more_ranks;
 }
 
-int tshi_phase_data(const tshi_phase *phase) {
+int tshi_phase_data(const tshi_training_phase *phase) {
     int ranks = tshi_phase_ranks(phase), data = 1 + phase->data;
     while (data > ranks || ranks % data) data--;
     return data;
 }
 
-int tshi_program_steps(const tshi_program *p) {
+int tshi_program_steps(const tshi_training_program *p) {
     int steps = 0;
     for (int i = 0; i <= p->more_phases; i++) steps += 1 + p->phase[i].more_steps;
     return steps;
 }
 
-static bool drops(const tshi_program *p) {
+static bool drops(const tshi_training_program *p) {
     bool any = false;
     for (int i = 0; i <= p->more_parts; i++)
         any = any || p->part[i].kind == PART_DROPOUT || (p->part[i].kind == PART_BLOCK && p->part[i].drops);
     return any;
 }
 
-bool tshi_program_keeps_pieces(const tshi_program *p) {
+bool tshi_program_keeps_pieces(const tshi_training_program *p) {
     return drops(p) || p->by_frequency || p->max_norm;
 }
 
 /* Each micro-batch has as many sequences for each rank along data. */
-static bool divides(const tshi_program *p, const tshi_phase *phase) {
+static bool divides(const tshi_training_program *p, const tshi_training_phase *phase) {
     for (int i = 0; i <= p->micro; i++) {
         int64_t length;
         tsh_split(1 + p->more_batch, 1 + p->micro, i, NULL, &length);
@@ -172,7 +172,7 @@ static bool divides(const tshi_program *p, const tshi_phase *phase) {
     return true;
 }
 
-static void settle_phase(const tshi_program *p, tshi_phase *phase) {
+static void settle_phase(const tshi_training_program *p, tshi_training_phase *phase) {
     if (!phase->schedule) phase->level = phase->buckets = phase->model_group = phase->written_late = phase->average = 0;
     if (p->in_backward) phase->level = 0;
     if (phase->both) phase->average = 0;
@@ -182,24 +182,24 @@ static void settle_phase(const tshi_program *p, tshi_phase *phase) {
     if (p->deterministic || tshi_program_keeps_pieces(p) || !divides(p, phase)) phase->average = 0;
 }
 
-static void settle_model(tshi_program *p) {
+static void settle_model(tshi_training_program *p) {
     if (p->precision <= PRECISION_FLOAT32) p->float32_norms = 0;
     if (p->losses == 0) p->apart = 0;
     if (p->losses == 1) p->tied = 0;
     for (int i = 0; i <= p->more_parts; i++) {
-        tshi_part *part = &p->part[i];
+        tshi_training_part *part = &p->part[i];
         if (i == 0 || part->kind != p->part[i - 1].kind) part->again = 0;
     }
 }
 
-static bool is_alone_along_data(const tshi_program *p) {
+static bool is_alone_along_data(const tshi_training_program *p) {
     bool alone = true;
     for (int i = 0; i <= p->more_phases; i++) alone = alone && tshi_phase_data(&p->phase[i]) == 1;
     return alone;
 }
 
 /* Numbers that contradict others become plainer. */
-static void settle(tshi_program *p) {
+static void settle(tshi_training_program *p) {
     bool float16 = p->precision == PRECISION_FLOAT16 || p->precision == PRECISION_CASTS_FLOAT16;
     bool stored16 = p->precision == PRECISION_BFLOAT16 || p->precision == PRECISION_BFLOAT16_SUMS ||
                     p->precision == PRECISION_CASTS_FLOAT32 || p->precision == PRECISION_FLOAT16;
@@ -226,7 +226,7 @@ static void settle(tshi_program *p) {
 
 /* --- generate, print, shrink -------------------------------------------------------------------------------------- */
 
-int tshi_program_draw(const tshi_program *p, uint64_t salt, int n) {
+int tshi_program_draw(const tshi_training_program *p, uint64_t salt, int n) {
     return (int)((tshi_mix(tshi_mix(p->seed) ^ salt) >> 8) % (uint64_t)n);
 }
 
@@ -242,10 +242,10 @@ static void generate(const fields *f, uint64_t *state) {
     }
 }
 
-void tshi_program_generate(uint64_t seed, int ranks, tshi_program *p) {
+void tshi_training_generate(uint64_t seed, int ranks, tshi_training_program *p) {
     fields tables[1 + MOST_PARTS + MOST_PHASES];
     uint64_t state = seed;
-    *p = (tshi_program){.seed = seed, .more_parts = MOST_PARTS - 1, .more_phases = MOST_PHASES - 1};
+    *p = (tshi_training_program){.seed = seed, .more_parts = MOST_PARTS - 1, .more_phases = MOST_PHASES - 1};
     int count = tables_of(p, tables);
     for (int t = 0; t < count; t++) generate(&tables[t], &state);
     for (int i = 0; i < MOST_PHASES; i++) {
@@ -254,8 +254,8 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *p) {
     settle(p);
 }
 
-void tshi_program_print(const tshi_program *p, FILE *to) {
-    tshi_program copy = *p;
+void tshi_training_print(const tshi_training_program *p, FILE *to) {
+    tshi_training_program copy = *p;
     fields tables[1 + MOST_PARTS + MOST_PHASES];
     int count = tables_of(&copy, tables);
     for (int t = 0; t < count; t++) {
@@ -275,9 +275,9 @@ void tshi_program_print(const tshi_program *p, FILE *to) {
 }
 
 /* True when one number has become plainer. */
-static bool shrink_once(tshi_program *p, tshi_program_fails *fails, void *user) {
+static bool shrink_once(tshi_training_program *p, tshi_program_fails *fails, void *user) {
     fields tables[1 + MOST_PARTS + MOST_PHASES];
-    tshi_program smaller = *p;
+    tshi_training_program smaller = *p;
     bool any = false;
     int count = tables_of(&smaller, tables);
     for (int t = 0; t < count; t++) {
@@ -297,6 +297,6 @@ static bool shrink_once(tshi_program *p, tshi_program_fails *fails, void *user) 
     return any;
 }
 
-void tshi_program_shrink(tshi_program *p, tshi_program_fails *fails, void *user) {
+void tshi_training_shrink(tshi_training_program *p, tshi_program_fails *fails, void *user) {
     for (int i = 0; i < 4 && shrink_once(p, fails, user); i++) continue;
 }

@@ -21,12 +21,12 @@ typedef enum tshi_part_kind {
 } tshi_part_kind;
 
 /* x becomes part(x), or x + part(x). */
-typedef struct tshi_part {
+typedef struct tshi_training_part {
     int kind, residual;
     int again; /* the layer is that of the part before, where this is of the same kind */
     int rests; /* every other step */
     int shard, activation, bias, wide, rms, kv_heads, repeats, causal, rotary, lengths, drops;
-} tshi_part;
+} tshi_training_part;
 
 typedef enum tshi_precision_kind {
     PRECISION_FLOAT64,
@@ -41,7 +41,7 @@ typedef enum tshi_precision_kind {
 } tshi_precision_kind;
 
 /* Some steps on some ranks, between two checkpoints. Nothing in it changes numbers, but for the order of additions. */
-typedef struct tshi_phase {
+typedef struct tshi_training_phase {
     int more_ranks, data, turned,
         reversed; /* the axes: data, a divisor of the ranks, and model; in this order or not */
     int schedule, level, buckets, model_group, sync_each;
@@ -49,11 +49,11 @@ typedef struct tshi_phase {
     int average; /* each rank along data has a batch and a loss of its own */
     int sequence, recompute, written_late, background;
     int more_steps;
-} tshi_phase;
+} tshi_training_phase;
 
 enum { OPTIMIZER_SGD, OPTIMIZER_ADAMW, OPTIMIZER_LION };
 
-typedef struct tshi_program {
+typedef struct tshi_training_program {
     uint64_t seed;
     int deterministic, precision, low_bits, float32_norms, check;
     int more_batch, more_time, more_embed, more_words;
@@ -64,23 +64,23 @@ typedef struct tshi_program {
     int write_step, write_way, write_index;
     int fail_step, fail_moment, fail_rank; /* step 0: none fails */
     int more_parts, more_phases;
-    tshi_part part[MOST_PARTS];
-    tshi_phase phase[MOST_PHASES];
-} tshi_program;
+    tshi_training_part part[MOST_PARTS];
+    tshi_training_phase phase[MOST_PHASES];
+} tshi_training_program;
 
-void tshi_program_generate(uint64_t seed, int ranks, tshi_program *p);
-void tshi_program_print(const tshi_program *p, FILE *to);
+void tshi_training_generate(uint64_t seed, int ranks, tshi_training_program *p);
+void tshi_training_print(const tshi_training_program *p, FILE *to);
 /* The plainer values of all numbers, one after another, each where `fails` is still true of the program with it. */
-typedef bool tshi_program_fails(const tshi_program *p, void *user);
-void tshi_program_shrink(tshi_program *p, tshi_program_fails *fails, void *user);
+typedef bool tshi_program_fails(const tshi_training_program *p, void *user);
+void tshi_training_shrink(tshi_training_program *p, tshi_program_fails *fails, void *user);
 
-int tshi_program_steps(const tshi_program *p);
-int tshi_phase_ranks(const tshi_phase *phase);
+int tshi_program_steps(const tshi_training_program *p);
+int tshi_phase_ranks(const tshi_training_phase *phase);
 /* The number of ranks along the axis data. */
-int tshi_phase_data(const tshi_phase *phase);
+int tshi_phase_data(const tshi_training_phase *phase);
 /* Its numbers depend on the micro-batches. */
-bool tshi_program_keeps_pieces(const tshi_program *p);
+bool tshi_program_keeps_pieces(const tshi_training_program *p);
 /* A whole number in [0, n) of the program's; each salt has one. */
-int tshi_program_draw(const tshi_program *p, uint64_t salt, int n);
+int tshi_program_draw(const tshi_training_program *p, uint64_t salt, int n);
 
 #endif

@@ -10,9 +10,9 @@ static const double RATE = 0.03125;
 
 typedef struct run {
     tshi_rank *r;
-    tshi_course *c;
-    const tshi_program *p;
-    tshi_trace *trace;
+    tshi_training_course *c;
+    const tshi_training_program *p;
+    tshi_training_trace *trace;
     tshi_model model;
     tsh_data_parallel *dp;
     tsh_optimizer *optimizer;
@@ -24,23 +24,23 @@ typedef struct run {
 
 /* --- what it sees ------------------------------------------------------------------------------------------------- */
 
-static double *add_entry(run *u, tshi_entry_kind kind, int index, const char *name, int count) {
-    tshi_trace *t = u->trace;
+static double *add_entry(run *u, tshi_training_entry_kind kind, int index, const char *name, int count) {
+    tshi_training_trace *t = u->trace;
     if (!tshi_check(u->r, t->entries < MOST_ENTRIES && t->numbers + count <= MOST_NUMBERS, "the trace is full"))
         return NULL;
-    tshi_entry *e = &t->entry[t->entries++];
-    *e = (tshi_entry){.kind = kind, .step = u->model.step, .index = index, .count = count, .at = t->numbers};
+    tshi_training_entry *e = &t->entry[t->entries++];
+    *e = (tshi_training_entry){.kind = kind, .step = u->model.step, .index = index, .count = count, .at = t->numbers};
     snprintf(e->name, sizeof e->name, "%s", name);
     t->numbers += count;
     return t->number + e->at;
 }
 
-static void add_number(run *u, tshi_entry_kind kind, double value) {
+static void add_number(run *u, tshi_training_entry_kind kind, double value) {
     double *to = add_entry(u, kind, 0, "", 1);
     if (to) *to = value;
 }
 
-static void add_whole(run *u, tshi_entry_kind kind, int index, const char *name, const tsh_tensor *t) {
+static void add_whole(run *u, tshi_training_entry_kind kind, int index, const char *name, const tsh_tensor *t) {
     int count = (int)tshi_model_numel(t);
     double *to = add_entry(u, kind, index, name, count);
     void *whole = malloc(sizeof *to * (size_t)(count + 1));
@@ -51,7 +51,7 @@ static void add_whole(run *u, tshi_entry_kind kind, int index, const char *name,
 }
 
 /* All parameters, or the gradients that there are. */
-static void add_wholes(run *u, tshi_entry_kind kind) {
+static void add_wholes(run *u, tshi_training_entry_kind kind) {
     for (int i = 0; i < tsh_parameters_count(u->model.list) && !u->r->failed; i++) {
         const tsh_tensor *t = tsh_parameters_tensor(u->model.list, i);
         if (kind == ENTRY_GRADIENT) t = tsh_tensor_grad(t);
@@ -61,7 +61,7 @@ static void add_wholes(run *u, tshi_entry_kind kind) {
 
 /* The gradient of what the tables give, where one rank's is the same. */
 static void add_retained(run *u, int piece) {
-    const tshi_program *p = u->p;
+    const tshi_training_program *p = u->p;
     const tsh_tensor *gradient = p->look ? tsh_tensor_grad(u->model.embedded) : NULL;
     bool alike = p->deterministic || (!p->micro && !p->scaled);
     if (gradient && alike && !u->c->phase->average && u->model.step != p->fail_step)
@@ -71,7 +71,7 @@ static void add_retained(run *u, int piece) {
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 static bool make_schedule(run *u) {
-    const tshi_phase *phase = u->c->phase;
+    const tshi_training_phase *phase = u->c->phase;
     const tsh_data_parallel_config config = {.bucket_bytes = (size_t)phase->buckets * 100,
                                              .first_bucket_bytes = (size_t)phase->buckets * 100,
                                              .level = (tsh_sharding_level)phase->level,
@@ -84,7 +84,7 @@ static bool make_schedule(run *u) {
 
 static bool make_optimizer(run *u) {
     static const tsh_low_bits kinds[] = {TSH_MAIN_WEIGHTS, TSH_STOCHASTIC_ROUNDING, TSH_LOSE_LOW_BITS};
-    const tshi_program *p = u->p;
+    const tshi_training_program *p = u->p;
     tsh_precision precision = tshi_model_precision(&u->model);
     bool narrow = precision.storage == TSH_BFLOAT16 || precision.storage == TSH_FLOAT16;
     tsh_low_bits low_bits = narrow ? kinds[p->low_bits] : TSH_LOSE_LOW_BITS;
@@ -131,7 +131,7 @@ static bool load(run *u) {
 }
 
 static bool set_up(run *u) {
-    const tshi_phase *phase = u->c->phase;
+    const tshi_training_phase *phase = u->c->phase;
     bool late = phase->written_late, resumed = u->c->first > 1;
     u->scale = (tsh_loss_scale){.scale = u->p->scaled == 2 ? 0x1p30 : 64, .backoff = 0.0625, .interval = 2};
     u->model = (tshi_model){.p = u->p,
@@ -146,7 +146,7 @@ static bool set_up(run *u) {
 
 /* True where this rank fails: it says so, or makes a mistake. */
 static bool maybe_fail(run *u, int piece, int moment) {
-    const tshi_program *p = u->p;
+    const tshi_training_program *p = u->p;
     bool now = !u->c->plain && u->model.step == p->fail_step && !u->failed_once && p->fail_moment == moment;
     if (!now || u->r->rank != p->fail_rank % u->r->size || piece != tshi_program_draw(p, 99, u->model.pieces))
         return false;
@@ -207,7 +207,7 @@ static bool one_piece(run *u, int piece, double *total) {
 }
 
 static bool write_one(run *u) {
-    const tshi_program *p = u->p;
+    const tshi_training_program *p = u->p;
     int index = p->write_index % tsh_parameters_count(u->model.list);
     tsh_tensor *t = tsh_parameters_tensor(u->model.list, index);
     void *values = tshi_model_values(p, 5000011, tsh_tensor_dtype(t), tshi_model_numel(t), false);
@@ -247,7 +247,7 @@ static bool try_step(run *u, bool may_fail, double *total) {
 }
 
 static bool update(run *u) {
-    const tshi_program *p = u->p;
+    const tshi_training_program *p = u->p;
     bool finite = true;
     double norm = 0, most = p->clip ? 0.25 : 0;
     tsh_parameters *list = u->model.list;
@@ -288,7 +288,7 @@ static bool step(run *u) {
 }
 
 void tshi_course_run(tshi_rank *r, void *arg) {
-    tshi_course *c = arg;
+    tshi_training_course *c = arg;
     run *u = calloc(1, sizeof *u);
     if (!u) abort();
     *u = (run){.r = r, .c = c, .p = c->p, .trace = &c->traces[r->rank]};

@@ -8,40 +8,40 @@
 
 enum { MOST_RANKS = 4, MOST_ENTRIES = 2048, MOST_NUMBERS = 1 << 16 };
 
-typedef enum tshi_entry_kind {
+typedef enum tshi_training_entry_kind {
     ENTRY_LOSS,
     ENTRY_NORM,
     ENTRY_FINITE,
     ENTRY_RETAINED,
     ENTRY_GRADIENT,
     ENTRY_PARAMETER
-} tshi_entry_kind;
+} tshi_training_entry_kind;
 
 /* Numbers that a run has seen after the steps before `step`. */
-typedef struct tshi_entry {
-    tshi_entry_kind kind;
+typedef struct tshi_training_entry {
+    tshi_training_entry_kind kind;
     int step, index; /* index: of a parameter */
     char name[48];
     int count, at;
-} tshi_entry;
+} tshi_training_entry;
 
-typedef struct tshi_trace {
+typedef struct tshi_training_trace {
     int entries, numbers;
-    tshi_entry entry[MOST_ENTRIES];
+    tshi_training_entry entry[MOST_ENTRIES];
     double number[MOST_NUMBERS];
-} tshi_trace;
+} tshi_training_trace;
 
 /* A run: all phases of the program, or all steps on one rank with nothing that the program could do without. */
-typedef struct tshi_course {
-    const tshi_program *p;
-    const tshi_phase *phase;
-    bool plain, exact;  /* exact: in float64, without micro-batches, scale and sparse gradients */
-    int first, last;    /* steps */
-    const char *folder; /* of checkpoints */
-    atomic_int arrived; /* ranks that wait for the step in which one fails */
-    atomic_bool gone;   /* a rank that the others need not wait for */
-    tshi_trace *traces; /* [ranks] */
-} tshi_course;
+typedef struct tshi_training_course {
+    const tshi_training_program *p;
+    const tshi_training_phase *phase;
+    bool plain, exact;           /* exact: in float64, without micro-batches, scale and sparse gradients */
+    int first, last;             /* steps */
+    const char *folder;          /* of checkpoints */
+    atomic_int arrived;          /* ranks that wait for the step in which one fails */
+    atomic_bool gone;            /* a rank that the others need not wait for */
+    tshi_training_trace *traces; /* [ranks] */
+} tshi_training_course;
 
 /* A tshi_rank_fn; arg is a course. */
 void tshi_course_run(tshi_rank *r, void *arg);
