@@ -566,6 +566,7 @@ static void forgets(tshi_rank *r, void *arg) {
     kit k;
     if (!make_kit(r, arg, &k)) return;
     if (backward(r, &k, NULL)) tshi_check(r, k.dp->order_length[0] > 1, "no order of gathers is remembered");
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world))); /* rank 0 has ended the step before */
     if (r->rank == 1) tsh_reshape(k.tape, k.frozen, 1, (int64_t[]){EMBED + 1});
     tshi_check(r, try_backward(&k) != TSH_OK, "the step has not failed");
     tshi_check_ok(r, tsh_tape_reset(k.tape));
