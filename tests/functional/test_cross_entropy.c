@@ -121,7 +121,8 @@ static void check_one(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, const 
         r, mesh, &(tsh_tensor_config){TSH_INT64, 1, {s->rows}, {l->target[0], l->target[1]}}, t.target);
     tsh_tensor *weight =
         tshi_test_tensor(r, mesh, &(tsh_tensor_config){dtype, 1, {s->classes}, {l->weight[0], l->weight[1]}}, t.weight);
-    tsh_tensor_config dloss_config = {dtype, rows ? 1 : 0, {s->rows}, {rows ? l->target[0] : TSH_REPLICATED}};
+    tsh_tensor_config dloss_config = {
+        dtype, rows ? 1 : 0, {rows ? s->rows : 0}, {rows ? l->target[0] : TSH_REPLICATED}};
     tsh_tensor *dloss = tshi_test_tensor(r, mesh, &dloss_config, t.dloss);
     tsh_cross_entropy_config config = {.weight = s->weighted ? weight : NULL,
                                        .has_ignore_index = true,
