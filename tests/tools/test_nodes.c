@@ -247,7 +247,8 @@ Test(nodes, logs_and_restarts, .timeout = 120) {
     cr_assert_str_eq(text, "err 3\n");
     cr_assert_null(strstr(out, "out"), "stdout went to its files alone: %s", out);
     cr_assert(strstr(err, "[3] err 3\n"), "stderr to both: %s", err);
-    cr_assert(strstr(err, "exited with code 5") && strstr(err, "starting all ranks again, 1 of 2 times"), "%s", err);
+    cr_assert(strstr(err, "exited with code 5") && strstr(err, "starting all ranks of this node again, 1 of 2 times"),
+              "%s", err);
     snprintf(command, sizeof command, "rm -r %s", folder);
     cr_assert_eq(system(command), 0);
 }
@@ -298,7 +299,7 @@ Test(nodes, restarts_of_two_launchers, .timeout = 120) {
     for (int i = 0; i < 2; i++) {
         int code = finish(&nodes[i], out, err);
         cr_assert_eq(code, 0, "node %d: %d %s", i, code, err);
-        cr_assert(strstr(err, "starting all ranks again, 1 of 1 times"), "node %d: %s", i, err);
+        cr_assert(strstr(err, "starting all ranks of this node again, 1 of 1 times"), "node %d: %s", i, err);
         if (i == 0) cr_assert(strstr(err, "rank 3"), "the rank that failed: %s", err);
         if (i == 0) cr_assert(strstr(out, "\"ranks\":4") || strstr(out, "\"ranks\": 4"), "%s", out);
         if (i == 1) cr_assert(strstr(err, "exited with code 9"), "%s", err);
