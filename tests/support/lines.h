@@ -17,4 +17,9 @@ static inline void tshi_keep_line(void *user, tsh_log_level level, const char *l
     snprintf(l->text + used, sizeof l->text - used, "%d %s\n", (int)level, line);
 }
 
+/* Leaves out what only informs, such as of a way that a device takes. */
+static inline void tshi_keep_warning(void *user, tsh_log_level level, const char *line) {
+    if (level >= TSH_LOG_WARNING) tshi_keep_line(user, level, line);
+}
+
 #endif

@@ -300,7 +300,8 @@ static void replicated_batch(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_write(t, x[r->rank], 2));
     for (int i = 0; i < 2; i++) {
         tsh_tensor *loss = tsh_sum(s.tape, tsh_linear_forward(s.tape, s.layer, t), TSH_ALL_DIMS);
-        bool checked = r->world->checked && !*(bool *)arg;
+        /* The host compares what it can read. */
+        bool checked = r->world->checked && !*(bool *)arg && tsh_device_kind_of(tshi_device_of(t)) == TSH_CPU;
         tsh_status status = tsh_backward(s.tape, loss), wanted = checked ? TSH_ERR_MISMATCH : TSH_OK;
         tshi_check(r, status == wanted, "%s", tsh_tape_message(s.tape));
         tshi_check(r, !checked || strstr(tsh_tape_message(s.tape), "input of linear"), "%s", tsh_tape_message(s.tape));
@@ -314,7 +315,7 @@ static void replicated_batch(tshi_rank *r, void *arg) {
 static const char *log_of_batch(bool local) {
     static tshi_lines *lines;
     lines = tshi_test_shared(sizeof *lines);
-    cr_assert_str_empty(tshi_test_run_with(&(tshi_test_options){.ranks = 2, .log = {tshi_keep_line, lines}},
+    cr_assert_str_empty(tshi_test_run_with(&(tshi_test_options){.ranks = 2, .log = {tshi_keep_warning, lines}},
                                            replicated_batch, &local, NULL, NULL));
     return lines->text;
 }

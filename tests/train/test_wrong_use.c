@@ -407,7 +407,7 @@ static void dropped_step(tshi_rank *r, void *looks) {
 Test(wrong_use, a_dropped_failure_is_logged_and_the_next_backward_returns_it, .timeout = 120) {
     for (int looks = 0; looks < 2; looks++) {
         tshi_lines *lines = tshi_test_shared(sizeof *lines);
-        const tshi_test_options options = {.ranks = 2, .log = {tshi_keep_line, lines}};
+        const tshi_test_options options = {.ranks = 2, .log = {tshi_keep_warning, lines}};
         cr_assert_str_empty(tshi_test_run_with(&options, dropped_step, &(bool){looks}, NULL, NULL));
         cr_expect_eq(strstr(lines->text, "has not looked at: optimizer_step: ") != NULL, !looks, "%s", lines->text);
     }
@@ -512,7 +512,7 @@ static void one_suspect(tshi_rank *r, void *arg) {
 
 static void check_suspect(const suspect *s, bool checked) {
     tshi_lines *lines = tshi_test_shared(sizeof *lines);
-    const tshi_test_options options = {.ranks = 2, .log = {tshi_keep_line, lines}};
+    const tshi_test_options options = {.ranks = 2, .log = {tshi_keep_warning, lines}};
     setenv("TSHARD_CHECK", checked ? "1" : "0", 1);
     cr_assert_str_empty(tshi_test_run_with(&options, one_suspect, (void *)(uintptr_t)s, NULL, NULL));
     bool expected = s->words && (checked || !s->checked);
@@ -553,7 +553,7 @@ static void world_first(tshi_rank *r, void *level) {
 
 static void check_world_first(int level) {
     tshi_lines *lines = tshi_test_shared(sizeof *lines);
-    const tshi_test_options options = {.ranks = 2, .log = {tshi_keep_line, lines}};
+    const tshi_test_options options = {.ranks = 2, .log = {tshi_keep_warning, lines}};
     cr_assert_str_empty(tshi_test_run_with(&options, world_first, &level, NULL, NULL));
     cr_expect(strstr(lines->text, "world_destroy: rank "), "%s", lines->text);
     cr_expect(strstr(lines->text, ".weight'"), "%s", lines->text);
