@@ -224,6 +224,11 @@ static tsh_tensor *cast(const tshi_bench *b, const tshi_step *s, tsh_tensor *x) 
     return s->n[0] ? tsh_cast(b->tape, x, TSH_INT64) : tsh_cast(b->tape, tsh_cast(b->tape, x, other), own);
 }
 
+/* A loss of 16 bits is float32. */
+static tsh_tensor *as_others(const tshi_bench *b, tsh_tensor *loss) {
+    return b->p->policy && !b->whole ? tsh_cast(b->tape, loss, tshi_bench_dtype(b, false)) : loss;
+}
+
 static tsh_tensor *permute(const tshi_bench *b, const tshi_step *s, tsh_tensor *x) {
     int order[TSH_MAX_DIMS] = {0}, ndim = tsh_tensor_ndim(x);
     tshi_permute_order(s, ndim, order);
@@ -271,7 +276,7 @@ tsh_tensor *tshi_function_call(const tshi_bench *b, int k, tsh_tensor *const *in
     case CALL_SPLIT_PARTS: return parts(b, s, in[0]);
     case CALL_TOPK: return topk(b, s, in[0], dim);
     case CALL_ARGMAX: return tsh_argmax(tape, in[0], dim);
-    case CALL_MSE_LOSS: return tsh_mse_loss(tape, in[0], in[1], reduction);
+    case CALL_MSE_LOSS: return as_others(b, tsh_mse_loss(tape, in[0], in[1], reduction));
     case CALL_BCE_LOSS: {
         const tsh_bce_loss_config config = {.pos_weight = s->inputs == 3 ? in[2] : NULL, .reduction = reduction};
         bool plain = s->inputs == 2 && reduction == TSH_REDUCTION_MEAN;

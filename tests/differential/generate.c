@@ -506,6 +506,8 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     bool several = out->objectives > 1 || out->zero == ZERO_NOT;
     if (out->deterministic && out->dp_axis >= 0 && several) out->dp_level = 0;
     if (out->dp_axis >= 0 && out->dp_level == TSH_SHARD_PARAMETERS && shows_a_parameter(out)) out->rewrite = false;
+    bool same_steps = out->stepper == STEPPER_NONE || (out->stepper == STEPPER_SGD && out->momentum == 0);
+    out->sparse = same_steps && out->weight_decay == 0 && tshi_maker_chance(&m, 40);
     if (out->stepper == STEPPER_NONE && out->rounds == 1 && !out->deterministic && tshi_maker_chance(&m, 8))
         out->spoil = tshi_maker_below(&m, 4);
     if (!tshi_program_infer(out)) abort();

@@ -142,6 +142,7 @@ static void print_training(const tshi_program *p, FILE *to) {
             p->nesterov ? " nesterov" : "", p->weight_decay, p->clip, zeros[p->zero]);
     if (p->evaluate && p->rewrite) fprintf(to, "  parameters are written to between two evaluations of one step\n");
     if (p->spoil >= 0) fprintf(to, "  parameter %d is written to after each forward\n", p->spoil);
+    if (p->sparse) fprintf(to, "  gradients of tables are sparse\n");
     if (p->tapes) fprintf(to, "  beside %d tapes\n", p->tapes);
     if (p->dp_axis < 0) return;
     fprintf(to, "  data_parallel along axis %d, level %d, buckets of %lld bytes%s%s\n", p->dp_axis, p->dp_level,

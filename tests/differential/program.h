@@ -167,6 +167,7 @@ typedef struct tshi_program {
     bool evaluate; /* first once without recording */
     bool rewrite;  /* then parameters are written to, and the same step of the tape goes on with another evaluation */
     int spoil;     /* the parameter that is written to between forward and backward; -1: none */
+    bool sparse;   /* gradients of tables are, on the ranks; steps are such that rows without a gradient stay */
     int tapes;     /* beside the program's, each with a step of its own */
     int rounds;
     tshi_stepper stepper;

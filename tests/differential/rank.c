@@ -2,6 +2,7 @@
 #include "differential/rank.h"
 #include "dist/world.h"
 #include "layout/layout.h"
+#include "support/tensors.h"
 #include "support/values.h"
 
 #include <stdlib.h>
@@ -108,6 +109,13 @@ static tsh_status check_list(const run *r) {
     return same ? TSH_OK : TSH_ERR_STATE;
 }
 
+static bool is_table(const run *r, const tsh_tensor *t) {
+    for (int a = 0; a < r->p->axes; a++) {
+        if (tsh_tensor_layout(t, r->bench.group[a]).kind == TSH_KIND_PARTIAL) return false;
+    }
+    return tsh_tensor_ndim(t) == 2;
+}
+
 static tsh_status make_parameters(run *r) {
     tsh_status status = TSH_OK;
     for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
@@ -119,6 +127,9 @@ static tsh_status make_parameters(run *r) {
         const tshi_owned *o = &r->owned[i];
         r->parameter[i] = o->part == OWNED_LEAF ? r->leaf[o->step] : tshi_bench_parameter(&r->bench, o);
         status = tshi_bench_add(&r->bench, o, 0, r->parameter[i]);
+    }
+    for (int i = 0; i < r->owned_count && status == TSH_OK && r->p->sparse; i++) {
+        if (is_table(r, r->parameter[i])) status = tsh_tensor_set_sparse_grad(r->parameter[i]);
     }
     return status == TSH_OK ? check_list(r) : status;
 }
@@ -388,13 +399,28 @@ static tsh_status backward(run *r, int i) {
     return note(r, status, "backward");
 }
 
+/* The gradient of a parameter, or one of all rows that is made of a sparse one. */
+static void trace_gradient(run *r, const tshi_entry *what, const tsh_tensor *parameter) {
+    int64_t count = 0, cols = tsh_tensor_ndim(parameter) == 2 ? tsh_tensor_local_shape(parameter)[1] : 0;
+    const int64_t *rows = NULL;
+    const tsh_tensor *sparse = r->p->sparse ? tsh_tensor_sparse_grad(parameter, &count, &rows) : NULL;
+    tsh_tensor *all = NULL;
+    if (!sparse || tsh_tensor_clone(parameter, &all) != TSH_OK || tsh_tensor_fill(all, 0) != TSH_OK) {
+        tshi_trace_tensor(r->part->trace, what, tsh_tensor_grad(parameter));
+    } else {
+        for (int64_t e = 0; e < count * cols; e++)
+            put(all, rows[e / cols] * cols + e % cols, tshi_test_element(sparse, e));
+        tshi_trace_tensor(r->part->trace, what, all);
+    }
+    tsh_tensor_release(all);
+}
+
 static void trace_gradients(run *r, int i) {
     for (int k = 0; k < r->owned_count; k++) {
         if (r->p->seed % 5 == 0) tsh_tensor_release(tsh_tensor_grad(r->parameter[k])); /* borrowed: it stays */
-        tshi_trace_tensor(
-            r->part->trace,
-            &(tshi_entry){.kind = ENTRY_GRADIENT, .index = k, .pass = r->pass, .objective = i, .alias = -1},
-            tsh_tensor_grad(r->parameter[k]));
+        trace_gradient(r,
+                       &(tshi_entry){.kind = ENTRY_GRADIENT, .index = k, .pass = r->pass, .objective = i, .alias = -1},
+                       r->parameter[k]);
     }
     for (int k = 0; k < r->p->steps; k++) {
         bool traced = r->p->step[k].retain && !tshi_verb_moves(r->p->step[k].call) && alias_of(r, k) < 0;
