@@ -500,13 +500,21 @@ static tsh_status evaluate(run *r) {
     return status == TSH_OK ? note(r, tsh_tape_reset(r->bench.tape), "tape_reset") : status;
 }
 
+/* Around a backward that a write may spoil the ranks wait for each other: it may fail on some of them only, which have
+ * read what was written, and a rank elsewhere would recover in another call than its peers. False when one has failed. */
+static bool gather_to_spoil(run *r, tsh_status *status) {
+    bool failed = *status != TSH_OK;
+    if (r->p->spoil >= 0 && tshi_gate_pass(r->part->gate, r->part->rank, failed) && !failed) *status = TSH_ERR_STATE;
+    return *status == TSH_OK;
+}
+
 static tsh_status train(run *r) {
     double norm = 0;
     tsh_status status = forward(r, true);
-    if (status == TSH_OK && r->p->spoil >= 0 && r->p->spoil < r->owned_count)
-        status = note(r, rewrite(r, r->p->spoil), "rewrite");
+    if (!gather_to_spoil(r, &status)) return status;
+    if (r->p->spoil >= 0 && r->p->spoil < r->owned_count) status = note(r, rewrite(r, r->p->spoil), "rewrite");
     if (status == TSH_OK) status = backwards(r);
-    if (status != TSH_OK) return status;
+    if (!gather_to_spoil(r, &status)) return status;
     r->step = -1;
     status = note(r, tshi_bench_step(&r->bench, &norm), "step");
     if (status == TSH_OK && r->p->clip > 0) {
