@@ -262,7 +262,7 @@ Test(nodes, last_line_names_the_first_failure, .timeout = 120) {
                    "test $RANK = 2 && { i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; echo $$ > $f; "
                    "kill -9 $$; }; "
                    "until test -s $f && grep -q '^State:.Z' /proc/$(cat $f)/status; do sleep 0.01; done; rm $f; "
-                   "echo noise >&2; exit 3";
+                   "i=0; while [ $i -lt 10 ]; do echo noise $i >&2; i=$((i+1)); done; exit 3";
     int code = run(
         ARGUMENTS("-n", "2", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1", "sh", "-c", script));
     cr_assert_eq(code, 137);

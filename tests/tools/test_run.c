@@ -207,13 +207,29 @@ Test(run, ranks_are_bound_to_cores_of_their_own, .timeout = 120) {
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
 Test(run, both_outputs_keep_their_place, .timeout = 120) {
-    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "echo out; echo err >&2; printf partial"));
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "echo out; echo err $RANK >&2; printf partial"));
     cr_assert_eq(finish(&job), 0);
     char *out = contents(job.out), *err = contents(job.err);
     cr_assert(strstr(out, "[0] out\n") && strstr(out, "[1] out\n"), "%s", out);
     cr_assert(strstr(out, "[0] partial\n") && strstr(out, "[1] partial\n"), "%s", out);
-    cr_assert(strcmp(err, "[0] err\n[1] err\n") == 0 || strcmp(err, "[1] err\n[0] err\n") == 0, "%s", err);
+    cr_assert(strstr(err, "[0] err 0\n") && strstr(err, "[1] err 1\n") && strlen(err) == 20, "%s", err);
     free(out);
+    free(err);
+}
+
+/* An error that all ranks have in common is shown once, and not again at the end; what a rank repeats is shown. */
+Test(run, one_error_is_shown_once, .timeout = 120) {
+    launched job =
+        start(ARGUMENTS("-n", "4", "sh", "-c", "echo rank 2: wrong >&2; test $RANK = 2 || exec sleep 60; exit 3"));
+    cr_assert_eq(finish(&job), 3);
+    char *err = contents(job.err), *first = strstr(err, "rank 2: wrong\n");
+    cr_assert(first && !strstr(first + 1, "rank 2: wrong"), "%s", err);
+    cr_assert(strstr(err, "exited with code 3") && !strstr(err, "the last that"), "%s", err);
+    free(err);
+    job = start(ARGUMENTS("-n", "2", "sh", "-c", "test $RANK = 1 || exec sleep 60; echo a >&2; echo a >&2; exit 3"));
+    cr_assert_eq(finish(&job), 3);
+    err = contents(job.err);
+    cr_assert(strstr(err, "[1] a\n[1] a\n"), "%s", err);
     free(err);
 }
 

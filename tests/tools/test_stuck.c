@@ -232,10 +232,10 @@ static void assert_says(launched *job, const char *words) {
 
 Test(stuck, full_disk_is_said, .timeout = 120) {
     int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
-    launched job = start_as(&(launch){.out = full}, ARGUMENTS("-n", "2", "sh", "-c", "echo one; echo two >&2"));
+    launched job = start_as(&(launch){.out = full}, ARGUMENTS("-n", "2", "sh", "-c", "echo one; echo two $RANK >&2"));
     cr_assert_eq(finish(&job), 1);
     assert_says(&job, "cannot write the ranks' output to stdout: No space left on device\n");
-    assert_says(&job, "[1] two\n");
+    assert_says(&job, "[1] two 1\n");
     job = start_as(&(launch){.out = full}, ARGUMENTS("-n", "2", "sh", "-c", "echo one; exit 7"));
     cr_assert_eq(finish(&job), 7, "a rank's own code comes first");
     job = start_as(&(launch){.out = full}, ARGUMENTS("--help"));

@@ -359,10 +359,18 @@ static void add(char *text, size_t size, const char *format, ...) {
     va_end(arguments);
 }
 
-/* What it said last, on stderr or, when it said nothing there, on stdout. */
+/* Does stderr show the stream's newest line near its end? */
+static bool is_in_sight(const run_stream *stream) {
+    enum { IN_SIGHT = 10 };
+    return stream->sink->fd == STDERR_FILENO && stream->shown > 0 && stream->sink->lines - stream->shown < IN_SIGHT;
+}
+
+/* What it said last, on stderr or, when it said nothing there, on stdout, and in which file, unless the screen shows
+ * all of it. */
 static void add_last_words(const job_state *job, char *out, size_t size) {
     char text[RUN_TAIL + 1], path[4096] = "";
     int index = job->first_failed, stream = job->streams[2 * index + 1].total > 0;
+    if (!job->options->log_dir && is_in_sight(&job->streams[2 * index + stream])) return;
     if (run_stream_tail(&job->streams[2 * index + stream], text) == 0) return;
     if (job->options->log_dir) log_path(job, index, stream, path, sizeof path);
     add(out, size, "the last that rank %d wrote to %s%s%.400s:\n", job->options->first_rank + index,

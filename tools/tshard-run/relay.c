@@ -1,5 +1,6 @@
 /* Output of the ranks: whole lines, each with its rank before it. */
 #define _GNU_SOURCE
+#include "base/hash.h"
 #include "run.h"
 
 #include <errno.h>
@@ -62,6 +63,16 @@ void run_sink_end_line(run_sink *sink) {
     sink->screen->returned = false;
 }
 
+/* Has another rank just written this line to stderr? An error that all ranks have in common is shown once. */
+static bool is_shown(const run_stream *stream, uint64_t fingerprint) {
+    const run_sink *sink = stream->sink;
+    if (!sink->prefix || sink->fd != STDERR_FILENO) return false;
+    for (unsigned long i = 0; i < RUN_NEWEST && i < sink->lines; i++) {
+        if (sink->newest[i] == fingerprint && sink->newest_rank[i] != stream->rank) return true;
+    }
+    return false;
+}
+
 /* A piece that ends with a newline, a carriage return, or with nothing. */
 static void put_piece(run_stream *stream, const char *text, size_t size) {
     run_sink *sink = stream->sink;
@@ -75,6 +86,18 @@ static void put_piece(run_stream *stream, const char *text, size_t size) {
     sink_put(sink, text, size);
     screen->owner = text[size - 1] == '\n' ? NULL : stream;
     screen->returned = text[size - 1] == '\r';
+}
+
+static void put_line(run_stream *stream, const char *text, size_t size) {
+    run_sink *sink = stream->sink;
+    uint64_t fingerprint = TSHI_FINGERPRINT;
+    for (size_t i = 0; i < size; i++) fingerprint = tshi_fingerprint_add(fingerprint, (unsigned char)text[i]);
+    if (!is_shown(stream, fingerprint)) {
+        put_piece(stream, text, size);
+        sink->newest[sink->lines % RUN_NEWEST] = fingerprint;
+        sink->newest_rank[sink->lines++ % RUN_NEWEST] = stream->rank;
+    }
+    stream->shown = sink->lines;
 }
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
@@ -92,7 +115,7 @@ static const char *line_end(const run_stream *stream, const char *text, size_t s
 static void pass_lines(run_stream *stream, size_t scanned) {
     const char *start = stream->line, *past = stream->line + stream->used, *from = start + scanned, *end;
     while (from < past && (end = line_end(stream, from, (size_t)(past - from)))) {
-        put_piece(stream, start, (size_t)(end - start));
+        put_line(stream, start, (size_t)(end - start));
         start = from = end;
     }
     stream->used = (size_t)(past - start);

@@ -177,6 +177,8 @@ typedef struct run_screen {
     bool returned;                  /* the cursor is back at its start */
 } run_screen;
 
+enum { RUN_NEWEST = 4 };
+
 typedef struct run_sink {
     int fd;
     bool terminal, prefix;
@@ -190,6 +192,10 @@ typedef struct run_sink {
     void *user;
     size_t used;
     char buffer[16384];
+    /* The lines that have been shown: how many, and the fingerprints and ranks of the newest. */
+    unsigned long lines;
+    uint64_t newest[RUN_NEWEST];
+    int newest_rank[RUN_NEWEST];
 } run_sink;
 
 #define RUN_TAIL 2048
@@ -205,6 +211,7 @@ typedef struct run_stream {
     size_t used, capacity;
     char tail[RUN_TAIL]; /* the last that came, a ring */
     size_t total;
+    unsigned long shown; /* the sink's count of lines at the newest one of this stream */
 } run_stream;
 
 /* The last whole lines of what came, at most RUN_TAIL bytes with an end; returns their length. */
