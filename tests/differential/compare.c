@@ -129,9 +129,36 @@ static double summed(const comparison *c, int k, int rank, int64_t i) {
     return sum;
 }
 
+/* Ranks that differ along REPLICATED axes alone, or that share units, hold the same terms of sums. */
+static bool is_replica(const comparison *c, const tshi_entry *e, int rank, int other) {
+    for (int a = 0; a < c->p->axes; a++) {
+        int i = tshi_rank_index(c->p, rank, a), j = tshi_rank_index(c->p, other, a), first = i, count = 1;
+        if (e->layout[a].sharing == TSH_SHARED) count = tshi_layout_sharers(&e->layout[a], c->p->size[a], i, &first);
+        bool alike = e->layout[a].kind == TSH_KIND_REPLICATED || (j >= first && j < first + count);
+        if (!alike) return false;
+    }
+    return true;
+}
+
 static bool same_number(const comparison *c, double got, double wanted) {
     if (c->tolerance == 0) return got == wanted || (isnan(got) && isnan(wanted));
     return fabs(got - wanted) <= c->tolerance; /* false of NaNs */
+}
+
+static bool compare_replicas(comparison *c, int k, int rank) {
+    const tshi_entry *e = &c->ranks[rank].entries[k];
+    for (int r = 0; r < rank; r++) {
+        const tshi_entry *other = &c->ranks[r].entries[k];
+        if (!is_replica(c, e, rank, r) || other->count != e->count) continue;
+        for (int64_t i = 0; i < e->count; i++) {
+            double a = c->ranks[rank].numbers[e->at + (size_t)i], b = c->ranks[r].numbers[other->at + (size_t)i];
+            if (!same_number(c, a, b))
+                return differ(c, e, rank, "element %lld here is %.17g, on rank %d, which holds the same, %.17g",
+                              (long long)i, a, r, b);
+        }
+        return true;
+    }
+    return true;
 }
 
 static bool compare_numbers(comparison *c, int k, int rank) {
@@ -140,6 +167,7 @@ static bool compare_numbers(comparison *c, int k, int rank) {
     if (!dims_equal(&e->shape, &box.shape) || !dims_equal(&e->whole, &whole->shape)) {
         return differ(c, e, rank, "its shape or global shape is wrong");
     }
+    if (!compare_replicas(c, k, rank)) return false;
     if (tshi_rank_number(c->p, e->layout, TSH_KIND_PARTIAL, rank) > 0) return true;
     for (int64_t i = 0; i < e->count; i++) {
         int64_t at = tshi_held_index(&box, &whole->shape, i);

@@ -169,6 +169,18 @@ static int add_lookup(tshi_maker *m) {
                                           .n = {tshi_maker_chance(m, 40) ? tshi_maker_below(m, (int)dims[0]) : -1}});
 }
 
+/* Two tables whose rows are added: the gradient of the sum is that of both. */
+static int add_two_lookups(tshi_maker *m) {
+    int a = add_lookup(m);
+    if (a < 0 || !tshi_maker_chance(m, 30)) return a;
+    const tshi_step first = m->p->step[a];
+    const tshi_dims table = m->p->step[first.in[0]].shape;
+    tshi_step second = first;
+    second.in[0] = tshi_maker_leaf(m, 2, table.dim, true);
+    int b = second.in[0] < 0 ? -1 : tshi_maker_add(m, &second);
+    return b < 0 ? a : tshi_maker_add(m, &(tshi_step){.call = CALL_ADD, .inputs = 2, .in = {a, b}});
+}
+
 static void choose_layer(tshi_maker *m, tshi_step *s) {
     s->n[LAYER_AXIS] = tshi_maker_below(m, m->p->axes);
     s->n[LAYER_SHARDING] = tshi_maker_below(m, 3);
@@ -390,7 +402,7 @@ static int add_random(tshi_maker *m) {
     case CALL_MEAN: return add_reduction(m, call, x);
     case CALL_SOFTMAX:
     case CALL_LOG_SOFTMAX: return tshi_maker_add1(m, call, x, tshi_maker_dim(m, x), 0, 0);
-    case CALL_LOOKUP: return add_lookup(m);
+    case CALL_LOOKUP: return add_two_lookups(m);
     case CALL_ATTENTION: return tshi_add_attention(m);
     case CALL_ROTARY: return tshi_add_rotary(m);
     case CALL_LINEAR: return add_linear(m, x);

@@ -233,12 +233,25 @@ static int alias_of(const run *r, int k) {
     return -1;
 }
 
+/* Beside a parameter with an arithmetic the others may be of another dtype: they are cast for the call. */
+static void other_dtypes(run *r, const tshi_step *s, tsh_tensor *in[MAX_IN]) {
+    tshi_policy policy = r->p->policy;
+    tsh_dtype other = policy == POLICY_COMPUTED_WIDE ? r->p->narrow : TSH_FLOAT32;
+    bool parameter = false, takes = (s->call >= CALL_MATMUL && s->call <= CALL_MUL) || s->call == CALL_BIAS;
+    for (int i = 0; i < s->inputs; i++) parameter = parameter || r->p->step[s->in[i]].grad;
+    if (policy < POLICY_COMPUTED_NARROW || !takes || !parameter) return;
+    for (int i = 0; i < s->inputs; i++) {
+        if (!r->p->step[s->in[i]].grad && s->salt >> 20 & 1u) in[i] = tsh_cast(r->bench.tape, in[i], other);
+    }
+}
+
 static tsh_status forward_step(run *r, int k, bool recording) {
     const tshi_step *s = &r->p->step[k];
     tsh_tensor *in[MAX_IN] = {NULL};
     for (int i = 0; i < s->inputs; i++) in[i] = r->value[s->in[i]];
     r->step = k;
     tsh_tape_set_recording(r->bench.tape, recording && !s->detached);
+    other_dtypes(r, s, in);
     if (s->call == CALL_LEAF || s->call == CALL_IDS) {
         r->value[k] = r->leaf[k];
     } else {
