@@ -480,6 +480,23 @@ static void choose_training(tshi_maker *m) {
     p->dp_level = tshi_maker_chance(m, 60) ? 1 + tshi_maker_below(m, 3) : 0;
 }
 
+static bool adds_two_lookups(const tshi_program *p) {
+    for (int k = 0; k < p->steps; k++) {
+        const tshi_step *s = &p->step[k];
+        bool two = s->call == CALL_ADD && s->in[0] != s->in[1];
+        if (two && p->step[s->in[0]].call == CALL_LOOKUP && p->step[s->in[1]].call == CALL_LOOKUP) return true;
+    }
+    return false;
+}
+
+/* A step of clipped gradients that may be sparse, which shows one that is clipped twice. */
+static void clip_tables(tshi_program *p) {
+    p->stepper = STEPPER_SGD;
+    p->momentum = p->weight_decay = 0;
+    p->nesterov = false;
+    p->clip = 0.5;
+}
+
 /* A view of a parameter, whose values are gathered for calls alone, not for who reads it between them. */
 static bool shows_a_parameter(const tshi_program *p) {
     for (int k = 0; k < p->steps; k++) {
@@ -518,8 +535,10 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     bool several = out->objectives > 1 || out->zero == ZERO_NOT;
     if (out->deterministic && out->dp_axis >= 0 && several) out->dp_level = 0;
     if (out->dp_axis >= 0 && out->dp_level == TSH_SHARD_PARAMETERS && shows_a_parameter(out)) out->rewrite = false;
+    if (!out->exact && !out->policy && adds_two_lookups(out)) clip_tables(out);
     bool same_steps = out->stepper == STEPPER_NONE || (out->stepper == STEPPER_SGD && out->momentum == 0);
-    out->sparse = same_steps && out->weight_decay == 0 && tshi_maker_chance(&m, 40);
+    int often = adds_two_lookups(out) ? 80 : 40;
+    out->sparse = same_steps && out->weight_decay == 0 && tshi_maker_chance(&m, often);
     if (out->stepper == STEPPER_NONE && out->rounds == 1 && !out->deterministic && tshi_maker_chance(&m, 8))
         out->spoil = tshi_maker_below(&m, 4);
     if (!tshi_program_infer(out)) abort();
