@@ -393,8 +393,8 @@ static void plans_in_the_log(tshi_rank *r, void *arg) {
         "redistribute: float64 [4,2] of [8,4] a=SHARD(0) b=SHARD(1) -> a=SHARD(0) b=REPLICATED: all_gather, 64 bytes",
         "redistribute: float64 [4,2] of [8,4] a=SHARD(0) b=SHARD(1) -> a=SHARD(1,1) b=SHARD(1): ",
         "redistribute: float64 [4,2] of [8,4] a=SHARD(0) b=SHARD(1) -> m=SHARD(1) on mesh m=2 of ranks 2,3: ",
-        "matmul: float64 [2,6] of [4,6] a=REPLICATED b=SHARD(0) -> a=LOCAL b=SHARD(0): no data moves, 0 bytes sent; "
-        "backward: all_reduce, 96 bytes sent",
+        ("matmul: float64 [2,6] of [4,6] a=REPLICATED b=SHARD(0) -> a=LOCAL b=SHARD(0): no data moves, 0 bytes sent; "
+         "backward: all_reduce, 96 bytes sent"),
         "gelu: float64 [4,6] of [8,6] a=SHARD(0) b=PARTIAL -> a=SHARD(0) b=REPLICATED: all_reduce, "};
     lines l = {0};
     (void)arg;
