@@ -216,8 +216,10 @@ Test(failure, leaves_early, .timeout = 120) {
 
 /* --- while peers recover ------------------------------------------------------------------------------------------ */
 
+typedef enum recovery_end { KILLED_THEN, EXITS_THEN, LEAVES_THEN } recovery_end;
+
 typedef struct recovery {
-    enum { KILLED_THEN, EXITS_THEN, LEAVES_THEN } how;
+    recovery_end how;
     bool failed; /* by a rank that recovers; else rank 1 fails before it goes */
     atomic_int recovering;
 } recovery;
@@ -241,7 +243,7 @@ static void goes_in_a_recovery(tshi_rank *r, void *arg) {
     tshi_check_status(r, tsh_barrier(tsh_world_group(r->world)), TSH_ERR_PEER, words);
 }
 
-static void expect_end_of_recovery(int how, bool failed) {
+static void expect_end_of_recovery(recovery_end how, bool failed) {
     tshi_outcome outcomes[3];
     recovery *c = tshi_test_shared(sizeof *c);
     c->how = how;
@@ -254,8 +256,8 @@ static void expect_end_of_recovery(int how, bool failed) {
 
 Test(failure, goes_while_peers_recover, .timeout = 120) {
     for (int how = KILLED_THEN; how <= LEAVES_THEN; how++) {
-        expect_end_of_recovery(how, true);
-        expect_end_of_recovery(how, false);
+        expect_end_of_recovery((recovery_end)how, true);
+        expect_end_of_recovery((recovery_end)how, false);
     }
 }
 
