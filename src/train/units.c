@@ -6,9 +6,11 @@
 
 enum { ORDERS = 4 }; /* uses of each unit in a forward or a backward that are remembered */
 
-/* Values are gathered in the dtype that functions compute in, which is most often narrower than what a rank holds. */
-static tsh_dtype dtype_of(const tshi_bucket *unit) {
-    return tshi_gradient_computed_in(unit->first->parameter);
+/* Values are gathered in the dtype that functions compute in, which is most often narrower than what a rank holds. In a
+ * deterministic world they are cast behind the gathering, so that gradients of casts are summed as they are on one rank:
+ * those of each backward first. */
+static tsh_dtype dtype_of(const tsh_tensor *parameter) {
+    return parameter->mesh->world->deterministic ? parameter->dtype : tshi_gradient_computed_in(parameter);
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -42,14 +44,14 @@ static tsh_status make_leaf(tsh_data_parallel *dp, const tshi_bucket_slot *slot)
 /* The slot's stand-in: a whole leaf in the unit's memory. */
 static tsh_status make_stand_in(tsh_data_parallel *dp, const tshi_bucket *unit, tshi_bucket_slot *slot) {
     const tsh_tensor *p = slot->parameter;
-    size_t offset = (size_t)slot->start * tsh_dtype_size(dtype_of(unit));
+    size_t offset = (size_t)slot->start * tsh_dtype_size(dtype_of(p));
     tsh_status status = tshi_tensor_view(unit->unit, &p->shape, p->layout, offset, &slot->stand_in);
     return status == TSH_OK ? make_leaf(dp, slot) : status;
 }
 
 static tsh_status make_unit(tsh_data_parallel *dp, tshi_bucket *unit, tshi_lender *lender) {
     int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent);
-    tsh_dtype stored = unit->first->parameter->dtype, dtype = dtype_of(unit);
+    tsh_dtype stored = unit->first->parameter->dtype, dtype = dtype_of(unit->first->parameter);
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     int64_t all = 0, before = 0;
     for (int r = 0; r < size; r++) {
@@ -141,7 +143,7 @@ static tsh_status make_elsewhere(tsh_data_parallel *dp, tshi_bucket_slot *slot) 
     if (status == TSH_OK) status = tshi_shards_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK) status = tshi_tensor_new(p->mesh, tshi_gradient_dtype(p), &shape, layout, &slot->slice);
     if (status == TSH_OK)
-        status = tshi_tensor_new(p->mesh, tshi_gradient_computed_in(p), &p->shape, p->layout, &slot->stand_in);
+        status = tshi_tensor_new(p->mesh, dtype_of(p), &p->shape, p->layout, &slot->stand_in);
     return status == TSH_OK ? make_leaf(dp, slot) : status;
 }
 
