@@ -142,8 +142,7 @@ static tsh_status make_elsewhere(tsh_data_parallel *dp, tshi_bucket_slot *slot) 
     tshi_gradient_layout(p, layout);
     if (status == TSH_OK) status = tshi_shards_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK) status = tshi_tensor_new(p->mesh, tshi_gradient_dtype(p), &shape, layout, &slot->slice);
-    if (status == TSH_OK)
-        status = tshi_tensor_new(p->mesh, dtype_of(p), &p->shape, p->layout, &slot->stand_in);
+    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, dtype_of(p), &p->shape, p->layout, &slot->stand_in);
     return status == TSH_OK ? make_leaf(dp, slot) : status;
 }
 
