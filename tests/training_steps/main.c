@@ -155,7 +155,7 @@ static bool judge_in(const char *folder, const tshi_training_program *p, bool lo
                                   .last = first + phase->more_steps,
                                   .folder = folder,
                                   .traces = traces};
-        char who[32];
+        char who[48];
         snprintf(who, sizeof who, "phase %d", i);
         if (!run_course(&c, tshi_phase_ranks(phase), loud, s, who)) return false;
         for (int r = 0; r < tshi_phase_ranks(phase); r++) {

@@ -171,7 +171,7 @@ int run_guard(run_options *options, run_signals *signals) {
         _exit(supervise(options, &link, &guard, life[1]));
     }
     const int closed[] = {link.input, link.life, life[1], guard.signal_fd, link.keeper, guard.input, -1};
-    pid_t keeping = run_keeper_start(keeper[0], closed);
+    pid_t keeping = run_keeper_start(keeper[0], guard.supervisor, closed);
     close(keeper[0]);
     close(link.input);
     close(link.life);

@@ -115,7 +115,7 @@ typedef struct run_link {
 
 /* keeper.c: starts the keeper, which reads from fd. Its process, or -1. `closed`: what it must not keep open, ended by
  * -1. */
-pid_t run_keeper_start(int fd, const int *closed);
+pid_t run_keeper_start(int fd, pid_t supervisor, const int *closed);
 /* Tells it of a rank that has been started; 0: all processes of the job have ended. */
 void run_tell_keeper(const run_link *link, pid_t rank);
 /* The job is over. */
