@@ -17,8 +17,8 @@ file(GLOB tools RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/tools tools/tshard-*)
 set(installed_tools "")
 foreach(tool IN LISTS tools ITEMS tshard-bench)
     if(TARGET ${tool})
-        # A tree that is installed elsewhere finds its library wherever it is moved; the loader knows the system's folders.
-        if(NOT CMAKE_INSTALL_PREFIX MATCHES "^/usr(/local)?$")
+        # An installed tree may be moved; in /usr, where packages go, the loader knows the folder.
+        if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
             cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY ${CMAKE_INSTALL_FULL_BINDIR} OUTPUT_VARIABLE up)
             set_target_properties(${tool} PROPERTIES INSTALL_RPATH "$ORIGIN/${up}")
         endif()

@@ -58,12 +58,10 @@ needs_shared "$work/pc_shared" || fail "pkg-config did not give the shared libra
 runs "$work/pc_static"
 needs_shared "$work/pc_static" && fail "pkg-config --static did not give the static library"
 
-# The program with libtshard.a in it needs nothing of tshard, and is a rank as any other.
-mv "$libdir" "$libdir.away"
+# The program with libtshard.a in it is a rank as any other.
 said=$(env -u RANK -u WORLD_SIZE "$prefix/bin/tshard-run" -np 2 "$work/pc_static") || fail "two ranks, static: exit code $?"
 [ "$(sort <<< "$said")" = "[0] tshard $version: 2 ranks, a layer: yes
 [1] tshard $version: 2 ranks, a layer: yes" ] || fail "two ranks, static: '$said'"
-mv "$libdir.away" "$libdir"
 
 # The examples, as they are installed; read-only, as a user has them.
 cp -r "$prefix/share/doc/tshard/examples" "$work/examples" && chmod -R a-w "$work/examples"
