@@ -230,6 +230,15 @@ static bool tell_alive(const tsh_world *world) {
     return true;
 }
 
+/* Worlds that have ended before what belongs to them, as long as the process lives, so that a leak checker finds them. */
+static _Atomic(tsh_world *) former_worlds;
+
+static void keep_ended(tsh_world *world) {
+    world->device->record = NULL;
+    world->former = atomic_load(&former_worlds);
+    while (!atomic_compare_exchange_weak(&former_worlds, &world->former, world)) continue;
+}
+
 /* The groups' communication ends, and the groups themselves where nothing can use them any more. */
 static void end_groups(tsh_world *world) {
     if (!world->ended) {
@@ -263,7 +272,7 @@ void tsh_world_destroy(tsh_world *world) {
     tshi_record_destroy(record);
     tshi_owner_close(&world->owner);
     if (alive)
-        world->device->record = NULL;
+        keep_ended(world);
     else
         tshi_free(&allocator, world);
 }

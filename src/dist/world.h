@@ -36,6 +36,7 @@ struct tsh_world {
     bool logs_plans;        /* each change of layout goes to the log */
     bool checked;           /* TSHARD_CHECK */
     bool ended;             /* destroyed before what belongs to it, which can only be released */
+    tsh_world *former;      /* the world before this one that ended so */
     int meshes, live_tapes; /* that the program has and has not destroyed */
     tshi_owner owner;       /* the thread that has created the world */
     bool deterministic;     /* calls take whole tensors where parts would change bits */
