@@ -152,7 +152,10 @@ case $scenario in
         }
         # shellcheck disable=SC2086
         {
-            refuses "RANK and WORLD_SIZE say rank 1 of $ranks, but MPI says rank 0 of 1" $tool -n "$ranks" "$copy" place
+            # Ranks that are jobs of their own race for a folder, too.
+            # shellcheck disable=SC2016
+            refuses "RANK and WORLD_SIZE say rank 1 of $ranks, but MPI says rank 0 of 1" $tool -n "$ranks" \
+                sh -c 'mkdir "$TEST_FOLDER/$RANK" && OMPI_MCA_orte_tmpdir_base=$TEST_FOLDER/$RANK exec "$0" place' "$copy"
             export TSHARD_INIT=env://
             refuses "WORLD_SIZE is 1, but" $tool -n 1 "$launcher" $flags -n "$ranks" "$copy" place
             # Inside MPI's launcher tshard-run numbers the ranks; the variables of another MPI's are no ranks of this one.
