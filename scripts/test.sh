@@ -281,9 +281,13 @@ if have_command ccache; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
     export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_DIR=${CCACHE_DIR:-$HOME/.cache/ccache} CCACHE_COMPILERCHECK=content
 fi
+set -m # the builds are a process group, which ends with this script
 build_all &
+set +m
 builder=$!
-trap 'kill $(jobs -p) 2> /dev/null' EXIT
+trap 'kill -- -$builder 2> /dev/null' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 for name in "${stages[@]}"; do run_stage "$name"; done
 wait
 

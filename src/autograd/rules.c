@@ -233,7 +233,7 @@ static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout
     if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
 }
 
-/* An input is LOCAL, as the row wants it: what the ranks make of the others by it has a value on each of them. */
+/* Does the row take an input that is LOCAL? Then each rank's output differs, also in units that ranks share. */
 static bool takes_local(const tsh_call *call, const tsh_rule *row, int axis) {
     for (int i = 0; i < call->inputs; i++) {
         bool local = call->in[i]->layout[axis].kind == TSH_KIND_LOCAL;
@@ -242,9 +242,9 @@ static bool takes_local(const tsh_call *call, const tsh_rule *row, int axis) {
     return false;
 }
 
-/* Ranks that share units may use them in a row that passes each item on by itself: not in one that reduces the dim, which
- * would count a value for each of those ranks, nor beside a LOCAL input. Beside an input of which each rank has its own
- * copy all use is their own. */
+/* A row that passes each item on by itself keeps units that ranks share. A row that reduces the dim would add a shared item
+ * once a rank, and beside a LOCAL input the sharers' outputs differ: there the units are not shared. Beside an input that
+ * each rank copies for its own use, the shared units are for the rank's own use, too. */
 static void settle_sharing(const tsh_call *call, const tsh_rule *row, int axis, tsh_layout *bound) {
     if (!is_split(row->out) || row_has(row, TSH_AS_DIM) || takes_local(call, row, axis)) {
         bound->units = 0;

@@ -143,7 +143,7 @@ struct tsh_device {
     struct tsh_tensor *newest;              /* of the tensors that are alive: the first of their list */
     bool ended;                             /* the world has been destroyed before these: they have no memory */
     const tsh_log_sink *log;                /* the world's, which outlives the device; NULL: stderr */
-    struct tshi_owner *owner;               /* base/owner.h; the world's; NULL: there is none */
+    struct tshi_owner *owner;               /* the world's thread and process (base/owner.h), or NULL */
     int threads;                            /* of the CPU's matrix products; 0 on a GPU */
     bool checked;                           /* TSHARD_CHECK: handles of tensors are not used again */
     bool tunes; /* TSHARD_CUDA_TUNE: algorithms are chosen by their time, which no other device chooses alike */

@@ -327,7 +327,8 @@ static tsh_tensor *whole_rows(tsh_tape *tape, tsh_tensor *table) {
     return tshi_bring(tape, "embedding_forward", x, layout, false);
 }
 
-/* Rows of `scaled`, the table or a whole of which it is a part, and goes, have been scaled: the table takes its part. */
+/* Copies this rank's part of `scaled`, the whole table whose rows have been scaled, to the table; nothing where `scaled` is
+ * the table itself. */
 static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
     void *to = tshi_data_to_write(table); /* on every rank: each knows that a whole has to be gathered anew */
     if (scaled == table || table->numel == 0) return;

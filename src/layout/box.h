@@ -73,7 +73,7 @@ void tshi_exchange_reverse(const tshi_exchange *e, tshi_exchange *out);
 typedef struct tshi_cost {
     const char *name;          /* "all_gather", ... */
     double elements;           /* that the rank sends, by a ring algorithm where the collective has one */
-    const char *backward_name; /* the same of the gradient's way back */
+    const char *backward_name; /* the collective that the gradient takes */
     double backward_elements;
 } tshi_cost;
 

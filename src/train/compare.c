@@ -38,7 +38,7 @@ static bool spans_world(const tsh_parameters *list) {
 
 /* What lists of one model have in common. */
 typedef struct list_summary {
-    uint64_t count, seed, streams; /* streams of random numbers, of which each layer's parameter draws one */
+    uint64_t count, seed, streams; /* streams: random streams drawn, one for each initialised parameter */
 } list_summary;
 
 /* What is drawn from now on differs between ranks: parameters that they have in common, dropout. */

@@ -18,7 +18,7 @@ typedef enum tshi_summands {
 typedef enum tshi_additions {
     TSHI_ADDED_NOTHING,
     TSHI_ADDED_THE_SAME, /* the same on all ranks of the schedule's axis */
-    TSHI_ADDED_TERMS     /* terms of sums over it, too; or there is one rank, or a warning that there are none */
+    TSHI_ADDED_TERMS /* also terms of sums over the axis; set as well with one rank, and once the warning is logged */
 } tshi_additions;
 
 /* Where the gradient of one parameter lies. */

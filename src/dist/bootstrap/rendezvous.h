@@ -29,7 +29,7 @@ typedef struct tshi_rendezvous {
 TSHI_TOOLS tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log_sink *log,
                                           const tsh_allocator *allocator, double deadline, int *connections,
                                           tshi_roster *out);
-/* Rank 0 warns of a token that others can guess from what has been sent, and where there is none between machines. */
+/* Rank 0 warns of a token that is short enough to be guessed from a challenge, and of machines that share no token. */
 void tshi_rendezvous_warn(const tshi_settings *settings, const tshi_roster *roster, const tsh_log_sink *log);
 /* Fills what a rendezvous under the settings' key needs. */
 tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,

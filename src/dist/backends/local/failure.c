@@ -216,7 +216,8 @@ static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopp
     return local_break(world, TSH_ERR_TIMEOUT, words);
 }
 
-/* Those of this process namespace, which alone have the same numbers here; a rank may have appeared since the last look. */
+/* Process numbers of ranks in this rank's process namespace: other namespaces number processes differently. Read anew in
+ * each look, because ranks appear one after another. */
 static void know_processes(tsh_world *world) {
     const tshi_rank_record *mine = record_of(world, world->rank);
     for (int i = 0; !tshi_local_of(world)->threads && i < world->size; i++) {
