@@ -2,6 +2,7 @@
 #include "base/hash.h"
 #include "io/checkpoint_background.h"
 #include "io/checkpoint_load.h"
+#include "io/reader.h"
 #include "layers/layers.h"
 
 #include <errno.h>

@@ -1,12 +1,10 @@
 /* The index of a checkpoint, in memory. */
 #include "io/checkpoint_index.h"
 #include "base/base.h"
-#include "io/step_folder.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static char *copy_text(const char *text) {
     size_t size = strlen(text) + 1;
@@ -128,29 +126,4 @@ tsh_status tshi_index_check(const tshi_index *index, const char *path) {
                          t->name);
     }
     return TSH_OK;
-}
-
-static tsh_status check_file(const char *folder, const tshi_stored_file *file) {
-    char path[TSHI_PATH];
-    struct stat info;
-    if (strchr(file->name, '/')) return tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is no file here", folder, file->name);
-    tsh_status status = tshi_path_join(path, folder, file->name);
-    if (status != TSH_OK) return status;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
-        return tshi_fail(TSH_ERR_IO, "%.220s: the checkpoint has no file '%.100s'", folder, file->name);
-    }
-    if ((uint64_t)info.st_size == file->bytes) return TSH_OK;
-    return tshi_fail(TSH_ERR_IO, "%.220s: has %lld bytes, and had %llu when it was saved", path,
-                     (long long)info.st_size, (unsigned long long)file->bytes);
-}
-
-tsh_status tshi_index_read_whole(const char *folder, tshi_index *index) {
-    char path[TSHI_PATH];
-    *index = (tshi_index){0};
-    tsh_status status = tshi_path_join(path, folder, TSHI_INDEX_NAME);
-    if (status == TSH_OK) status = tshi_index_read(path, index);
-    if (status == TSH_OK) status = tshi_index_check(index, path);
-    for (int i = 0; i < index->files && status == TSH_OK; i++) status = check_file(folder, &index->file[i]);
-    if (status != TSH_OK) tshi_index_clear(index);
-    return status;
 }

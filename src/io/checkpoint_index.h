@@ -58,8 +58,5 @@ TSHI_TOOLS tsh_status tshi_index_check(const tshi_index *index, const char *path
 TSHI_TOOLS tsh_status tshi_index_write(const tshi_index *index, const char *path);
 /* TSH_ERR_IO for a file that cannot be read or is no index; *index is then empty. */
 tsh_status tshi_index_read(const char *path, tshi_index *index);
-/* Reads a folder's index. TSH_ERR_IO also where the boxes are not the tensors', or a file is missing or has another
- * size. */
-TSHI_TOOLS tsh_status tshi_index_read_whole(const char *folder, tshi_index *index);
 
 #endif

@@ -14,8 +14,8 @@ static tsh_status read_tensor(tshi_reader *r, const tshi_stored_tensor *t, tsh_t
     bool staged = stage != NULL;
     char *data = tshi_data_to_write(tensor);
     int64_t most = staged ? (int64_t)(STAGE / size) : tensor->numel;
-    tsh_box box = tsh_tensor_box(tensor), share, slab, part;
-    bool shares = tshi_checkpoint_share(tensor, &share);
+    tsh_box box = tsh_tensor_box(tensor), share = box, slab, part;
+    bool shares = tshi_box_share(tensor->mesh, tensor->layout, t->ndim, &share);
     tsh_status status = TSH_OK;
     for (int64_t done = 0, n; status == TSH_OK && done < tensor->numel; done += n) {
         char *to = data + (size_t)done * size, *memory = staged ? stage : to;

@@ -41,11 +41,11 @@ static tsh_status list_entries(tshi_save *save, const tsh_parameters *tensors) {
     if (!save->entry || !save->tensor) return TSH_ERR_MEMORY;
     for (int i = 0; i < tensors->count && status == TSH_OK; i++) {
         const tsh_tensor *t = tensors->items[i].tensor;
-        tsh_box share;
+        tsh_box share = tsh_tensor_box(t);
         tshi_stored_tensor *stored =
             tshi_index_add_tensor(&save->part, tensors->items[i].name, t->dtype, t->shape.ndim, t->shape.global);
         if (!stored) return TSH_ERR_MEMORY;
-        if (!tshi_checkpoint_share(t, &share)) continue;
+        if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &share)) continue;
         if (!t->storage) return tshi_fail(TSH_ERR_STATE, "checkpoint_save: '%.100s' has no memory", stored->name);
         status = tshi_tensor_bring(t);
         if (status == TSH_OK) status = tshi_stored_tensor_add(stored, 0, &share);

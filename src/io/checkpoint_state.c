@@ -97,28 +97,6 @@ tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **
     return status;
 }
 
-bool tshi_checkpoint_share(const tsh_tensor *tensor, tsh_box *share) {
-    int ndim = tensor->shape.ndim, replicas = 1, replica = 0, longest = 0;
-    *share = tsh_tensor_box(tensor);
-    if (tensor->numel == 0) return false;
-    for (int a = 0; a < tensor->mesh->axes; a++) {
-        const tshi_axis *axis = &tensor->mesh->axis[a];
-        int first = 0, alike = axis->size;
-        if (tensor->layout[a].kind != TSH_KIND_REPLICATED)
-            alike = tshi_layout_sharers(&tensor->layout[a], axis->size, axis->index, &first);
-        replicas *= alike;
-        replica = replica * alike + axis->index - first;
-    }
-    if (ndim == 0) return replica == 0;
-    for (int d = 1; d < ndim; d++) {
-        if (share->length[d] > share->length[longest]) longest = d;
-    }
-    int64_t start;
-    tsh_split(share->length[longest], replicas, replica, &start, &share->length[longest]);
-    share->start[longest] += start;
-    return share->length[longest] > 0;
-}
-
 /* --- the rest, into JSON ------------------------------------------------------------------------------------------ */
 
 static json_t *pack_bytes(const tsh_value *v) {

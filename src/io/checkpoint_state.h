@@ -10,10 +10,6 @@ tsh_status tshi_checkpoint_check(const char *call, const char *path, const tsh_c
 /* The parameters, then the optimizer's state tensors as "optimizer.PARAMETER.STATE". The caller destroys the list.
  * TSH_ERR_LAYOUT for a PARTIAL or LOCAL tensor. */
 tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **out);
-/* The part of this rank's box that this rank writes and checks: its share among the ranks with the same box. False for
- * one without elements. */
-bool tshi_checkpoint_share(const tsh_tensor *tensor, tsh_box *share);
-
 /* Random streams, the optimizer's numbers, and values. NULL with the message set. */
 json_t *tshi_checkpoint_pack(const tsh_checkpoint *what);
 /* TSH_ERR_IO with all differences between the checkpoint and what the caller wants loaded. `folder` is for the

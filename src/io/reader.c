@@ -5,11 +5,41 @@
 #include "tensor/runs.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 /* Bytes that are read at once where they do not go to their place directly. */
 #define CHUNK ((size_t)1 << 20)
 /* Files that are open at once. */
 #define MOST_OPEN 200
+
+/* --- a checkpoint's folder ---------------------------------------------------------------------------------------- */
+
+static tsh_status check_file(const char *folder, const tshi_stored_file *file) {
+    char path[TSHI_PATH];
+    struct stat info;
+    if (strchr(file->name, '/')) return tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is no file here", folder, file->name);
+    tsh_status status = tshi_path_join(path, folder, file->name);
+    if (status != TSH_OK) return status;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
+        return tshi_fail(TSH_ERR_IO, "%.220s: the checkpoint has no file '%.100s'", folder, file->name);
+    }
+    if ((uint64_t)info.st_size == file->bytes) return TSH_OK;
+    return tshi_fail(TSH_ERR_IO, "%.220s: has %lld bytes, and had %llu when it was saved", path,
+                     (long long)info.st_size, (unsigned long long)file->bytes);
+}
+
+tsh_status tshi_index_read_whole(const char *folder, tshi_index *index) {
+    char path[TSHI_PATH];
+    *index = (tshi_index){0};
+    tsh_status status = tshi_path_join(path, folder, TSHI_INDEX_NAME);
+    if (status == TSH_OK) status = tshi_index_read(path, index);
+    if (status == TSH_OK) status = tshi_index_check(index, path);
+    for (int i = 0; i < index->files && status == TSH_OK; i++) status = check_file(folder, &index->file[i]);
+    if (status != TSH_OK) tshi_index_clear(index);
+    return status;
+}
+
+/* --- boxes -------------------------------------------------------------------------------------------------------- */
 
 /* A stored box of a tensor, with its place in a file. */
 typedef struct source {

@@ -5,6 +5,10 @@
 #include "io/checkpoint_index.h"
 #include "io/safetensors.h"
 
+/* Reads a folder's index. TSH_ERR_IO also where the boxes are not the tensors', or a file is missing or has another
+ * size. */
+TSHI_TOOLS tsh_status tshi_index_read_whole(const char *folder, tshi_index *index);
+
 typedef struct tshi_reader {
     const char *folder;
     const tshi_index *index;

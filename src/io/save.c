@@ -5,7 +5,6 @@
 
 #include "base/hash.h"
 #include "dist/world.h"
-#include "io/checkpoint_state.h"
 #include "io/file.h"
 #include "io/weights.h"
 #include "tensor/runs.h"
@@ -51,8 +50,8 @@ static tsh_status write_parameter(saving *s, int number, int fd, const tshi_save
     const tsh_tensor *t = s->list->items[s->plan.links.items[number].parameter].tensor;
     tsh_device *device = tshi_device_of(t);
     size_t size = tsh_dtype_size(t->dtype);
-    tsh_box box = tsh_tensor_box(t), share, part;
-    if (!tshi_checkpoint_share(t, &share)) return TSH_OK;
+    tsh_box box = tsh_tensor_box(t), share = box, part;
+    if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &share)) return TSH_OK;
     for (int64_t done = 0, n; done < t->numel; done += n) {
         tsh_box slab = tshi_box_cut(t->shape.ndim, &box, done, TSHI_IO_ELEMENTS);
         const char *memory = (const char *)tshi_data(t) + (size_t)done * size;

@@ -45,6 +45,32 @@ tsh_box tshi_box_cut(int ndim, const tsh_box *box, int64_t offset, int64_t most)
     return piece;
 }
 
+static int longest_dim(int ndim, const tsh_box *box) {
+    int longest = 0;
+    for (int d = 1; d < ndim; d++) {
+        if (box->length[d] > box->length[longest]) longest = d;
+    }
+    return longest;
+}
+
+bool tshi_box_share(const tsh_mesh *mesh, const tsh_layout *layout, int ndim, tsh_box *box) {
+    int replicas = 1, replica = 0, d = longest_dim(ndim, box);
+    int64_t start;
+    if (tshi_box_numel(ndim, box) == 0) return false;
+    for (int a = 0; a < mesh->axes; a++) {
+        const tshi_axis *axis = &mesh->axis[a];
+        int first = 0, alike = axis->size;
+        if (layout[a].kind != TSH_KIND_REPLICATED)
+            alike = tshi_layout_sharers(&layout[a], axis->size, axis->index, &first);
+        replicas *= alike;
+        replica = replica * alike + axis->index - first;
+    }
+    if (ndim == 0) return replica == 0;
+    tsh_split(box->length[d], replicas, replica, &start, &box->length[d]);
+    box->start[d] += start;
+    return box->length[d] > 0;
+}
+
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
 int tshi_placement_members(const tshi_placement *p) {
@@ -295,14 +321,6 @@ static double elements(const tshi_placement *p, int ndim, const int64_t *shape) 
     double n = count_along(p, REPLICAS);
     for (int d = 0; d < ndim; d++) n *= (double)shape[d];
     return n;
-}
-
-static int longest_dim(int ndim, const tsh_box *box) {
-    int longest = 0;
-    for (int d = 1; d < ndim; d++) {
-        if (box->length[d] > box->length[longest]) longest = d;
-    }
-    return longest;
 }
 
 bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle) {

@@ -26,6 +26,10 @@ TSHI_TOOLS bool tshi_box_intersect(int ndim, const tsh_box *a, const tsh_box *b,
  * is contiguous in the box's row-major order. The next part begins where this one ends. */
 TSHI_TOOLS tsh_box tshi_box_cut(int ndim, const tsh_box *box, int64_t offset, int64_t most);
 
+/* `box`, this rank's of a tensor with these layouts, becomes its share among the ranks that hold the same box: the shares
+ * of all ranks cover each element once. False for a share without elements. */
+bool tshi_box_share(const tsh_mesh *mesh, const tsh_layout *layout, int ndim, tsh_box *box);
+
 /* Number of members. */
 int tshi_placement_members(const tshi_placement *p);
 /* The member that a rank is, or -1. */

@@ -32,11 +32,6 @@ const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor) {
     return tensor && !tshi_tensor_is_free(tensor) ? tensor->mesh : NULL;
 }
 
-void *tsh_tensor_data(const tsh_tensor *tensor) {
-    if (tensor && !tensor->storage) tshi_tensor_check(tensor, "tensor_data", "the tensor");
-    return tensor && tshi_tensor_bring(tensor) == TSH_OK ? tshi_data(tensor) : NULL;
-}
-
 tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group) {
     int axis = tensor ? tshi_mesh_axis(tensor->mesh, group) : -1;
     return axis < 0 ? TSH_REPLICATED : tensor->layout[axis];

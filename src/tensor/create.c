@@ -1,13 +1,13 @@
-/* Values that depend on the index in the whole tensor alone: the same at any layout. */
+/* Tensors that a program creates: zeros, one value, a sequence. */
 #include "tensor/tensor.h"
 
 #include <math.h>
 
-bool tshi_tensor_is_first_term(const tsh_tensor *tensor) {
-    for (int a = 0; a < tensor->mesh->axes; a++) {
-        if (tensor->layout[a].kind == TSH_KIND_PARTIAL && tensor->mesh->axis[a].index != 0) return false;
-    }
-    return true;
+tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
+    tsh_status status = tshi_tensor_create(mesh, config, out);
+    if (status == TSH_OK) (*out)->held = 1;
+    return status;
 }
 
 tsh_status tsh_tensor_create_full(const tsh_mesh *mesh, const tsh_tensor_config *config, double value,
@@ -15,27 +15,6 @@ tsh_status tsh_tensor_create_full(const tsh_mesh *mesh, const tsh_tensor_config 
     tsh_status status = tsh_tensor_create(mesh, config, out);
     if (status == TSH_OK && tshi_tensor_is_first_term(*out)) status = tsh_tensor_fill(*out, value);
     return status;
-}
-
-tsh_status tshi_check_distribution(const char *what, bool normal, double a, double b) {
-    if (isfinite(a) && isfinite(b) && (normal ? b >= 0 : a <= b)) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s %g, %g is no distribution", what,
-                     normal ? "mean and deviation" : "range", a, b);
-}
-
-void tshi_tensor_draw(tsh_tensor *tensor, bool normal, uint64_t seed, uint64_t stream, double a, double b) {
-    tsh_device *device = tshi_device_of(tensor);
-    if (tensor->numel == 0 || !tshi_tensor_is_first_term(tensor)) return;
-    for (int64_t i = 0; i < tshi_tensor_blocks(tensor); i++) {
-        int64_t offset;
-        tshi_block block = tshi_tensor_block(tensor, i, &offset);
-        void *to = (char *)tshi_data(tensor) + (size_t)offset * tsh_dtype_size(tensor->dtype);
-        if (normal) {
-            device->ops->random[tensor->dtype].normal(device, &block, seed, stream, a, b, to);
-        } else {
-            device->ops->random[tensor->dtype].uniform(device, &block, seed, stream, a, b, to);
-        }
-    }
 }
 
 /* --- arange ------------------------------------------------------------------------------------------------------- */

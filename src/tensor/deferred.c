@@ -11,25 +11,6 @@ typedef struct deferred {
     tshi_initial initial;
 } deferred;
 
-static void clear_row(const tsh_tensor *t, int64_t row) {
-    row -= tshi_shape_start(t->mesh, &t->shape, t->layout, 0);
-    if (row < 0 || row >= t->shape.local[0] || t->numel == 0) return;
-    size_t bytes = tsh_tensor_local_nbytes(t) / (size_t)t->shape.local[0];
-    t->mesh->device->ops->copy.zero(t->mesh->device, bytes, (char *)tshi_data(t) + (size_t)row * bytes);
-}
-
-void tshi_tensor_start(tsh_tensor *tensor, const tshi_initial *initial) {
-    void *to = tshi_data_to_write(tensor);
-    if (initial->kind == TSHI_STARTS_CONSTANT) {
-        tsh_device *device = tshi_device_of(tensor);
-        device->ops->copy.fill(device, tensor->dtype, tensor->numel, initial->a, to);
-    } else {
-        tshi_tensor_draw(tensor, initial->kind == TSHI_STARTS_NORMAL, initial->seed, initial->stream, initial->a,
-                         initial->b);
-    }
-    if (initial->has_zero_row) clear_row(tensor, initial->zero_row);
-}
-
 static void end(tshi_lender *lender) {
     deferred *d = (deferred *)lender;
     tshi_free(&d->tensor.mesh->device->allocator, d);

@@ -368,24 +368,3 @@ tsh_status tshi_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *con
     if (status == TSH_OK) mesh->device->ops->copy.zero(mesh->device, tsh_tensor_local_nbytes(*out), tshi_data(*out));
     return status;
 }
-
-tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
-    tsh_status status = tshi_tensor_create(mesh, config, out);
-    if (status == TSH_OK) (*out)->held = 1;
-    return status;
-}
-
-tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_clone: out is NULL");
-    *out = NULL;
-    tsh_status status = tshi_tensor_check(tensor, "tensor_clone", "the tensor");
-    if (status == TSH_OK) status = tshi_owner_check(tensor->mesh->device->owner, "tensor_clone");
-    if (status == TSH_OK) status = tshi_tensor_bring(tensor);
-    if (status == TSH_OK) status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
-    if (status != TSH_OK) return status;
-    (*out)->held = 1;
-    tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
-                                           tshi_data(*out));
-    return TSH_OK;
-}

@@ -32,6 +32,25 @@ tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count) {
     return device->ops->check(device);
 }
 
+void *tsh_tensor_data(const tsh_tensor *tensor) {
+    if (tensor && !tensor->storage) tshi_tensor_check(tensor, "tensor_data", "the tensor");
+    return tensor && tshi_tensor_bring(tensor) == TSH_OK ? tshi_data(tensor) : NULL;
+}
+
+tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_clone: out is NULL");
+    *out = NULL;
+    tsh_status status = tshi_tensor_check(tensor, "tensor_clone", "the tensor");
+    if (status == TSH_OK) status = tshi_owner_check(tensor->mesh->device->owner, "tensor_clone");
+    if (status == TSH_OK) status = tshi_tensor_bring(tensor);
+    if (status == TSH_OK) status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
+    if (status != TSH_OK) return status;
+    (*out)->held = 1;
+    tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
+                                           tshi_data(*out));
+    return TSH_OK;
+}
+
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
