@@ -35,8 +35,11 @@ static tsh_status cast_forward(tsh_call *call) {
     return TSH_OK;
 }
 
+static const tsh_rule cast_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END}};
+
 static const tsh_op cast_op = {"cast",
-                               tshi_element_rules,
+                               cast_rules,
                                cast_shape,
                                cast_forward,
                                tshi_pass_gradient,

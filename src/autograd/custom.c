@@ -211,15 +211,6 @@ tsh_tensor *tsh_call_saved(const tsh_call *call, int slot) {
     return saved;
 }
 
-tsh_status tsh_call_reduce(const tsh_call *call, const tsh_tensor *x, int dim, tsh_tensor *statistics,
-                           tsh_reduce_op op) {
-    if (!call || !x || !statistics || dim < -1 || dim >= x->shape.ndim) {
-        return tshi_fail(TSH_ERR_ARGUMENT,
-                         "call_reduce: a call, a tensor, a dim of it (-1: any) and statistics wanted");
-    }
-    return tshi_statistics_reduce(tshi_sharding_axes(x, dim), statistics, op);
-}
-
 tsh_status tsh_call_fail(const tsh_call *call, tsh_status status, const char *format, ...) {
     va_list arguments;
     if (!call || !format) return tshi_fail(TSH_ERR_ARGUMENT, "call_fail: a call and a format are required");

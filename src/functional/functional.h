@@ -25,6 +25,26 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
 /* y = f(x) */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 
+/* --- what functions share ---------------------------------------------------------------------------------------- */
+
+/* Rules of one input: for f(x + y) = f(x) + f(y), and for any function of each element. */
+extern const tsh_rule tshi_linear_rules[], tshi_element_rules[];
+/* The output has the shape of input 0, all inputs are floats. */
+tsh_status tshi_same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
+/* All inputs are of one float dtype that the device computes with. */
+tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype);
+/* TSH_ERR_SHAPE: "A and B: WANTED". */
+tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char *wanted);
+
+/* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
+
+/* Memory for n statistics of x, not zeroed, of the dtype of sums of x. */
+tsh_status tshi_statistics_new(const tsh_tensor *x, int64_t n, tsh_tensor **out);
+/* Bit a: axis a, of several ranks, shards dim of x; dim -1: any dim. */
+unsigned tshi_sharding_axes(const tsh_tensor *x, int dim);
+/* Reduce the statistics in place over the ranks of each of these axes. Collective over them. */
+tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_reduce_op op);
+
 /* --- tensors around a dim ----------------------------------------------------------------------------------------- */
 
 /* This rank's part as outer x n x inner elements, n along the dim. Where the part has no row along the dim, outer is 0,

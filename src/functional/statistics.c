@@ -1,5 +1,5 @@
 /* Statistics of rows, such as maxima and sums, where ranks hold parts of a row. */
-#include "autograd/op.h"
+#include "functional/functional.h"
 
 tsh_status tshi_statistics_new(const tsh_tensor *x, int64_t n, tsh_tensor **out) {
     return tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), n, out);
@@ -20,4 +20,13 @@ tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_red
         if (axes >> a & 1u) status = tsh_all_reduce(statistics->mesh->axis[a].group, statistics, op);
     }
     return status;
+}
+
+tsh_status tsh_call_reduce(const tsh_call *call, const tsh_tensor *x, int dim, tsh_tensor *statistics,
+                           tsh_reduce_op op) {
+    if (!call || !x || !statistics || dim < -1 || dim >= x->shape.ndim) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "call_reduce: a call, a tensor, a dim of it (-1: any) and statistics wanted");
+    }
+    return tshi_statistics_reduce(tshi_sharding_axes(x, dim), statistics, op);
 }

@@ -1,5 +1,5 @@
-/* What operations share: rules, shapes, checks, a gradient. */
-#include "autograd/gradient.h"
+/* What functions share: rules, shapes, checks. */
+#include "functional/functional.h"
 
 const tsh_rule tshi_linear_rules[] = {
     {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY},   {{TSH_AS_P}, TSH_AS_P},
@@ -12,10 +12,6 @@ const tsh_rule tshi_element_rules[] = {
 tsh_status tshi_same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     *out = call->in[0]->shape;
     return tshi_check_floats(call, dtype);
-}
-
-tsh_status tshi_pass_gradient(tsh_call *call) {
-    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
 }
 
 tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype) {
