@@ -52,7 +52,7 @@ static tsh_status check(const parts *p) {
                          tsh_tensor_describe(t, text, sizeof text));
     }
     for (int i = 0; i < t->mesh->members; i++) {
-        int rank = t->mesh->ranks ? t->mesh->ranks[i] : i;
+        int rank = t->mesh->ranks[i];
         if (tsh_group_rank_of(p->group, rank) >= 0) continue;
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: rank %d of the tensor's mesh is not in the group", p->what, rank);
     }
@@ -84,7 +84,7 @@ static uint64_t tensor_fingerprint(const parts *p) {
         h = tshi_fingerprint_add(h, (unsigned char)*c);
     }
     for (int i = 0; i < p->tensor->mesh->members; i++) {
-        h = tshi_fingerprint_add(h, (uint64_t)(p->tensor->mesh->ranks ? p->tensor->mesh->ranks[i] : i));
+        h = tshi_fingerprint_add(h, (uint64_t)p->tensor->mesh->ranks[i]);
     }
     return tshi_fingerprint_add(h, p->writes);
 }

@@ -63,7 +63,7 @@ static tsh_status agree(const whole *w, tsh_status status) {
 static tsh_status exchange(const whole *w) {
     static const tsh_layout everywhere[TSH_MAX_AXES];
     const tsh_mesh *mesh = w->tensor->mesh;
-    const int root = w->root < 0 ? 0 : mesh->ranks ? mesh->ranks[w->root] : w->root;
+    const int root = w->root < 0 ? 0 : mesh->ranks[w->root];
     tshi_placement one = {.ranks = &root}, parts = tshi_tensor_placement(w->tensor);
     if (w->root < 0) one = tshi_mesh_placement(mesh, everywhere);
     tshi_exchange e = {.ndim = w->tensor->shape.ndim, .from = w->writes ? one : parts, .to = w->writes ? parts : one};

@@ -80,15 +80,13 @@ int tshi_placement_members(const tshi_placement *p) {
 }
 
 int tshi_placement_rank(const tshi_placement *p, int member) {
-    return p->ranks ? p->ranks[member] : member;
+    return p->ranks[member];
 }
 
 int tshi_placement_member(const tshi_placement *p, int rank) {
     int n = tshi_placement_members(p);
-    int guess = p->ranks ? rank - p->ranks[0] : rank; /* right where they follow each other */
-    bool within = guess >= 0 && guess < n;
-    if (!p->ranks) return within ? guess : -1;
-    if (within && p->ranks[guess] == rank) return guess;
+    int guess = rank - p->ranks[0]; /* right where they follow each other */
+    if (guess >= 0 && guess < n && p->ranks[guess] == rank) return guess;
     for (int i = 0; i < n; i++) {
         if (p->ranks[i] == rank) return i;
     }

@@ -10,7 +10,7 @@
 typedef struct tshi_placement {
     int axes;
     int size[TSH_MAX_AXES];
-    const int *ranks; /* of each member; NULL: member i is rank i */
+    const int *ranks; /* of each member */
     tsh_layout layout[TSH_MAX_AXES];
     const tsh_box
         *boxes; /* what each member holds, where no layout says it: there is one axis then, a SHARD one; NULL */

@@ -19,7 +19,7 @@ static tshi_cost exchange_cost(const tsh_mesh *from, const tsh_mesh *to, const t
     tshi_exchange e = {
         .ndim = shape->ndim, .from = tshi_mesh_placement(from, layout), .to = tshi_mesh_placement(to, wanted)};
     const tsh_mesh *mine = tshi_mesh_has_me(from) ? from : to;
-    int rank = !tshi_mesh_has_me(mine) ? -1 : mine->ranks ? mine->ranks[mine->member] : mine->member;
+    int rank = tshi_mesh_has_me(mine) ? mine->ranks[mine->member] : -1;
     tshi_cost cost = {.name = "exchange"};
     memcpy(e.shape, shape->global, sizeof e.shape);
     tshi_exchange second = e;

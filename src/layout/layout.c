@@ -73,7 +73,7 @@ char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size) {
     for (int a = 0; a < mesh->axes; a++)
         tshi_append(text, size, "%s%s=%d", a ? "," : "", mesh->axis[a].name, mesh->axis[a].size);
     for (int i = 0; i < mesh->members && strlen(text) + 1 < size; i++)
-        tshi_append(text, size, "%s%d", i ? "," : " of ranks ", mesh->ranks ? mesh->ranks[i] : i);
+        tshi_append(text, size, "%s%d", i ? "," : " of ranks ", mesh->ranks[i]);
     return text;
 }
 

@@ -24,7 +24,7 @@ struct tsh_mesh {
     tshi_axis axis[TSH_MAX_AXES];
     int members;
     int member;       /* the number of this rank among the members; -1 on a rank outside the mesh */
-    const int *ranks; /* the members' numbers in the world, the last axis fastest; NULL: member i is rank i */
+    const int *ranks; /* the members' numbers in the world, the last axis fastest */
     /* For the rooms above: the group of all members, the device and the world. */
     tsh_group *group;
     bool owns_group;
