@@ -192,8 +192,6 @@ static void plans(tshi_rank *r, void *arg) {
     const tshi_exchange_plan *plan = tshi_exchange_plan_find(r->world, &e);
     e.to.ranks = same;
     tshi_check(r, tshi_exchange_plan_find(r->world, &e) == plan, "an equal list of ranks is another plan");
-    e.to.ranks = NULL;
-    tshi_check(r, tshi_exchange_plan_find(r->world, &e) == plan, "the ranks 0 and 1 are another plan");
     e.to.ranks = swapped;
     tshi_check(r, tshi_exchange_plan_find(r->world, &e) != plan, "another list of ranks is the same plan");
     e.to = along(two, 2, TSH_SHARD_ORDER(1, 1));
@@ -214,7 +212,9 @@ Test(redistribute, plans_are_found_by_their_arguments) {
 static void many_terms(tshi_rank *r, void *arg) {
     enum { TERMS = 200, ROWS = 3, COLS = 4, N = ROWS * COLS };
     (void)arg;
-    tshi_exchange e = matrix(ROWS, COLS, along(NULL, TERMS, TSH_PARTIAL), along(NULL, 1, TSH_REPLICATED));
+    int ranks[TERMS];
+    for (int i = 0; i < TERMS; i++) ranks[i] = i;
+    tshi_exchange e = matrix(ROWS, COLS, along(ranks, TERMS, TSH_PARTIAL), along(ranks, 1, TSH_REPLICATED));
     const tshi_exchange_plan *plan = tshi_exchange_plan_find(r->world, &e);
     if (!tshi_check(r, plan && plan->receives == TERMS, "not a transfer for each term")) return;
     tsh_tensor *terms = tshi_test_vector(r, TSH_FLOAT32, TERMS * N), *out = tshi_test_vector(r, TSH_FLOAT32, N);
