@@ -141,9 +141,12 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     if (status == TSH_OK) status = world_group_create(world);
     /* After a failure too: the peers wait for this rank. */
     if (control->world_join) status = control->world_join(world, status);
-    if (status == TSH_OK) status = tshi_backend_take_data(world);
+    if (status != TSH_OK) return status;
+    status = tshi_backend_take_data(world);
     if (status == TSH_OK) status = record_open(world);
-    return status == TSH_OK ? tshi_trace_from_environment(world) : status;
+    if (status == TSH_OK) status = tshi_trace_from_environment(world);
+    if (status != TSH_OK) tshi_world_fail_in(world, tsh_error_message(), (tshi_tape_step){0});
+    return status;
 }
 
 /* The control backend: one that finds the ranks by its own means, or one for the ranks that the rendezvous has

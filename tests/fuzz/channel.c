@@ -18,6 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct peer {
     int fd;
+    int rank; /* that it has greeted as */
     bool greeted;
     unsigned char nonce[TSHI_NONCE_SIZE]; /* of the other side: its challenge's or its HELLO's */
     unsigned char own[TSHI_NONCE_SIZE];
@@ -31,8 +32,9 @@ typedef struct play {
     int listener; /* -1: the other side listens */
     peer peers[PEERS];
     int came;
-    bool may_join[8];
+    bool may_join[8], may_have_joined[8];
     int good_answers;
+    bool joined, join_fails;
 } play;
 
 static bool memory_fails;
@@ -41,6 +43,12 @@ static int make_memory(const tshi_memory_ranks *meeting) {
     (void)meeting;
     if (!memory_fails) return memfd_create("fuzz", MFD_CLOEXEC);
     return -(int)tshi_fail(TSH_ERR_MEMORY, "there is none");
+}
+
+static tsh_status join_memory(void *user) {
+    play *p = user;
+    p->joined = true;
+    return p->join_fails ? tshi_fail(TSH_ERR_SYSTEM, "it does not fit") : TSH_OK;
 }
 
 static void close_one(int *fd) {
@@ -115,6 +123,7 @@ static void greet(play *p, peer *v) {
     if (kind & 4) bytes[script_byte(&p->s) % whole] ^= (unsigned char)(1u << (kind >> 5));
     size_t size = kind & 8 ? script_byte(&p->s) % whole : whole;
     bool sent = say(v->fd, bytes, size, kind & 16 ? (int)(spoiled % 32) : 0);
+    v->rank = hello.rank;
     if (sent && v->greeted && !(kind & 8) && hello.rank >= 0) p->may_join[hello.rank] = true;
 }
 
@@ -144,6 +153,20 @@ static void answer(play *p, peer *v) {
     if (say(v->fd, bytes, size, descriptors) && good) p->good_answers++;
 }
 
+/* How a rank fares with the memory. */
+static void report(play *p, peer *v) {
+    unsigned kind = script_byte(&p->s);
+    unsigned char bytes[2 * TSHI_MESSAGE_SIZE];
+    tshi_wire_answer a = {.status = (tsh_status)(kind & 7)};
+    memset(a.words, 'w', kind & 32 ? sizeof a.words - 1 : kind);
+    tshi_seal seal = {p->settings.key, v->own};
+    size_t whole = tshi_wire_write_answer(&a, &seal, bytes);
+    if (kind & 8) bytes[script_byte(&p->s) % whole] ^= 1;
+    size_t size = kind & 64 ? script_byte(&p->s) % whole : whole;
+    bool good = v->greeted && v->rank >= 0 && !(kind & 15) && size == whole;
+    if (say(v->fd, bytes, size, kind & 16 ? (int)(kind >> 5) : 0) && good) p->may_have_joined[v->rank] = true;
+}
+
 static void talk_nonsense(play *p, peer *v) {
     unsigned char bytes[256];
     int descriptors = (int)(script_byte(&p->s) % 32);
@@ -171,6 +194,9 @@ static void act(play *p) {
     case 6:
         if (p->listener >= 0) challenge(p, v);
         break;
+    case 7:
+        if (p->listener < 0) report(p, v);
+        break;
     default: break;
     }
 }
@@ -192,7 +218,7 @@ static void check_peers(play *p, tsh_status status) {
         ssize_t n = v->fd < 0 ? 0 : tshi_unix_receive(v->fd, bytes, sizeof bytes, &memory);
         if (n > 0 && p->listener < 0) {
             stage_require(tshi_wire_read_answer(bytes, (size_t)n, 0, &seal, p->rendezvous.allocator, &a) == TSH_OK);
-            stage_require((a.status == TSH_OK) == (memory >= 0) && (a.status != TSH_OK || status == TSH_OK));
+            stage_require((a.status == TSH_OK) == (memory >= 0) && (a.status == TSH_OK || status != TSH_OK));
         }
         close_one(&memory);
         leave(v);
@@ -210,17 +236,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stage_settings(&p.settings, (int)(setup & 1), 2 + (int)(setup >> 1) % 4);
     stage_require(tshi_rendezvous_begin(&p.settings, &stage_log, &allocator, 0, &p.rendezvous) == TSH_OK);
     memory_fails = setup & 16;
+    p.join_fails = setup & 32;
     tshi_unix_endpoint(&p.settings, &p.endpoint);
     if (p.settings.rank != 0) {
         p.listener = tshi_socket_listen(&p.endpoint, false);
         stage_require(p.listener >= 0);
     }
-    tsh_status status =
-        tshi_memory_exchange(&p.settings, &stage_log, &allocator, tshi_clock() + 30, make_memory, NULL, &memory);
-    stage_require((status == TSH_OK) == (memory >= 0));
+    const tshi_memory_plan plan = {.make = make_memory, .join = join_memory, .user = &p, .memory = &memory};
+    tsh_status status = tshi_memory_exchange(&p.settings, &stage_log, &allocator, tshi_clock() + 30, &plan);
+    if (status == TSH_OK) stage_require(p.joined && !p.join_fails && memory >= 0);
     stage_require(stage_waited() < 30 + 5);
     if (status == TSH_OK && p.listener >= 0) stage_require(p.good_answers > 0);
-    for (int i = 1; status == TSH_OK && p.listener < 0 && i < p.settings.size; i++) stage_require(p.may_join[i]);
+    for (int i = 1; status == TSH_OK && p.listener < 0 && i < p.settings.size; i++) {
+        stage_require(p.may_join[i] && p.may_have_joined[i]);
+    }
     check_peers(&p, status);
     close_one(&memory);
     close_one(&p.listener);

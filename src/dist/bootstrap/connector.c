@@ -1,4 +1,5 @@
 #include "dist/bootstrap/connector.h"
+#include "dist/bootstrap/memory_exchange.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -106,8 +107,7 @@ static bool wait_for_answer(tshi_rendezvous *r, int fd) {
     return true;
 }
 
-/* A whole answer, the caller's, and the descriptor that came with it or -1; NULL when none came. */
-static unsigned char *receive_answer(tshi_rendezvous *r, int fd, size_t *size, int *descriptor) {
+unsigned char *tshi_connector_answer(tshi_rendezvous *r, int fd, size_t *size, int *descriptor) {
     unsigned char head[TSHI_WIRE_HEAD], *bytes = NULL;
     size_t most = tshi_wire_answer_room(r->settings->size);
     *descriptor = -1;
@@ -117,7 +117,7 @@ static unsigned char *receive_answer(tshi_rendezvous *r, int fd, size_t *size, i
     if (n == 0) errno = 0;
     if (n <= 0 || !tshi_socket_read(fd, head + n, sizeof head - (size_t)n, deadline)) return NULL;
     int64_t body = tshi_wire_body(head, TSHI_ANSWER, most - TSHI_WIRE_HEAD);
-    errno = EBADMSG;
+    errno = body < 0 ? EBADMSG : ENOMEM;
     if (body >= 0) bytes = tshi_calloc(r->allocator, TSHI_WIRE_HEAD + (size_t)body, 1);
     if (!bytes) return NULL;
     memcpy(bytes, head, sizeof head);
@@ -138,7 +138,7 @@ static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned c
     tshi_seal seal = {r->settings->key, nonce};
     tshi_wire_answer answer;
     size_t size = 0;
-    unsigned char *bytes = receive_answer(r, fd, &size, descriptor);
+    unsigned char *bytes = tshi_connector_answer(r, fd, &size, descriptor);
     if (!bytes && r->memory && !can_retry(errno)) {
         *status = tshi_fail_errno(errno, "rendezvous: rank %d receiving rank 0's answer", r->settings->rank);
         return TSHI_CONNECT_ANSWERED;
@@ -160,23 +160,36 @@ static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned c
     return TSHI_CONNECT_ANSWERED;
 }
 
-/* The roster; or the memory, and the answer that every rank has it. */
+static tsh_status join(const tshi_memory_plan *plan, int descriptor) {
+    *plan->memory = descriptor;
+    if (descriptor >= 0) return plan->join ? plan->join(plan->user) : TSH_OK;
+    return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0's memory did not come along: this process may have no more "
+                                     "descriptors (ulimit -n)");
+}
+
+/* Says how this rank has fared with the memory. */
+static void report(tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_status status) {
+    unsigned char bytes[TSHI_WIRE_MOST + TSHI_MESSAGE_SIZE];
+    tshi_seal seal = {r->settings->key, nonce};
+    tshi_wire_answer answer = {.status = status};
+    if (status != TSH_OK) snprintf(answer.words, sizeof answer.words, "%s", tsh_error_message());
+    tshi_socket_write(fd, bytes, tshi_wire_write_answer(&answer, &seal, bytes), r->deadline);
+}
+
+/* The roster; or the memory, which this rank joins, and then the answer that every rank has. */
 static tshi_connect_end take_answers(tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_status *status,
                                      tshi_roster *out, char *reason, size_t size) {
     int first = -1, second = -1;
     tshi_connect_end end = take_answer(r, fd, nonce, &first, status, out, reason, size);
-    if (r->memory && end == TSHI_CONNECT_ANSWERED && *status == TSH_OK) {
-        end = take_answer(r, fd, nonce, &second, status, out, reason, size);
-        if (end == TSHI_CONNECT_ANSWERED && *status == TSH_OK && first < 0) {
-            *status = tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0's memory did not come along: this process may have "
-                                                "no more descriptors (ulimit -n)");
-        }
-        if (end == TSHI_CONNECT_ANSWERED && *status == TSH_OK) {
-            *r->memory = first;
-            first = -1;
-        }
-    }
-    tshi_socket_close(&first, 1);
+    bool came = end == TSHI_CONNECT_ANSWERED && *status == TSH_OK;
+    if (r->memory && came)
+        *status = join(r->memory, first);
+    else
+        tshi_socket_close(&first, 1);
+    if (!r->memory || end != TSHI_CONNECT_ANSWERED) return end;
+    report(r, fd, nonce, *status);
+    if (*status == TSH_OK && take_answer(r, fd, nonce, &second, status, out, reason, size) != TSHI_CONNECT_ANSWERED)
+        *status = tshi_fail(TSH_ERR_PEER, "rendezvous: rank 0 ended before all ranks had its memory (%s)", reason);
     tshi_socket_close(&second, 1);
     return end;
 }

@@ -11,15 +11,21 @@ typedef struct tshi_memory_ranks {
     int size;
     size_t *heap_bytes; /* [size] */
     pid_t *process;     /* [size] */
-    const void *user;   /* for tshi_memory_make */
+    const void *user;   /* of the plan */
 } tshi_memory_ranks;
 
-/* Makes what the ranks share, in rank 0: a descriptor, or minus the status of a failure, with the message set. */
-typedef int (*tshi_memory_make)(const tshi_memory_ranks *ranks);
+typedef struct tshi_memory_plan {
+    /* Makes what the ranks share, in rank 0: a descriptor, or minus the status of a failure, with the message set. */
+    int (*make)(const tshi_memory_ranks *ranks);
+    /* Called in every rank, with *memory set, before any rank goes on. NULL: there is nothing to do. */
+    tsh_status (*join)(void *user);
+    void *user;
+    int *memory; /* gets the descriptor, or -1; the caller's, after a failure too */
+} tshi_memory_plan;
 
-/* Every rank gets the descriptor that rank 0 makes, the caller's. Waits for all ranks until the deadline (tshi_clock's)
- * and logs which ones are missing. */
+/* Every rank gets the descriptor that rank 0 makes, and joins. One that fails in this, or ends, ends the exchange of
+ * all, with its reason. Waits for all ranks until the deadline (tshi_clock's) and logs which ones are missing. */
 tsh_status tshi_memory_exchange(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
-                                double deadline, tshi_memory_make make, const void *user, int *memory);
+                                double deadline, const tshi_memory_plan *plan);
 
 #endif

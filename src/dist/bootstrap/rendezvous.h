@@ -18,8 +18,8 @@ typedef struct tshi_rendezvous {
     double deadline, next_warning;        /* next_warning: when the wait next logs what it waits for */
     unsigned char group[TSHI_GROUP_SIZE]; /* the public name of the job */
     tshi_process me;
-    int *connections; /* see tshi_rendezvous_run */
-    int *memory;      /* of a memory exchange: gets the descriptor; NULL: ranks get a roster */
+    int *connections;                      /* see tshi_rendezvous_run */
+    const struct tshi_memory_plan *memory; /* of a memory exchange; NULL: ranks get a roster */
 } tshi_rendezvous;
 
 /* Finds the other ranks by the settings' method until `deadline`; the roster is the caller's (tshi_roster_free). Where

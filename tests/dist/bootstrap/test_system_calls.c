@@ -10,9 +10,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,6 +27,11 @@ static struct {
     int sends_left; /* messages with a descriptor before one fails with send_error */
     int send_error;
     int receive_error;
+    int receives_left; /* answers before this process is killed, where it is not 0 */
+    int map_error;     /* of shared memory */
+    bool memory_ends;  /* after the second answer only `allocations_left` succeed */
+    int allocations_left;
+    int answers;
     bool resolver_hangs; /* for names of hosts */
 } wrong;
 
@@ -50,9 +57,23 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
 }
 
 ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
+    if (wrong.receives_left && --wrong.receives_left == 0) raise(SIGKILL);
+    wrong.answers++;
     if (wrong.receive_error == 0) return syscall(SYS_recvmsg, fd, message, flags);
     errno = wrong.receive_error;
     return -1;
+}
+
+void *mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset) {
+    if (wrong.map_error == 0 || fd < 0) return (void *)syscall(SYS_mmap, address, size, protection, flags, fd, offset);
+    errno = wrong.map_error;
+    return MAP_FAILED;
+}
+
+static void *allocate(void *user, size_t size) {
+    (void)user;
+    bool fails = wrong.memory_ends && wrong.answers >= 2 && wrong.allocations_left-- <= 0;
+    return fails ? NULL : malloc(size);
 }
 
 typedef int resolver(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **found);
@@ -102,19 +123,91 @@ Test(system_calls, memory_that_cannot_be_sent_fails_every_rank, .timeout = 120) 
     cr_assert_str_empty(tshi_test_run_with(&options, cannot_send, NULL, NULL, NULL));
 }
 
-static void cannot_receive(tshi_rank *r, void *arg) {
+/* What happens to rank 1 between its coming and its first call; its peers are told, long before their deadline. */
+typedef struct ending {
+    void (*prepare)(void);
+    const char *own, *told; /* rank 1's message, and what its peers are told */
+} ending;
+
+static void comes_and_fails(tshi_rank *r, void *arg) {
+    const ending *c = arg;
     tsh_world_config config = {.heap_bytes = HEAP};
-    (void)arg;
-    if (r->rank == 1) wrong.receive_error = EACCES;
+    if (r->rank == 1) c->prepare();
     tsh_status status = tsh_world_init(&config, &r->world);
-    if (r->rank == 0) return; /* it misses rank 1 */
-    tshi_check_status(r, status, TSH_ERR_SYSTEM, "rank 1 receiving rank 0's answer: Permission denied");
+    if (r->rank == 1)
+        tshi_check(r, status != TSH_OK && strstr(tsh_error_message(), c->own), "\"%s\"", tsh_error_message());
+    else
+        tshi_check_status(r, status, TSH_ERR_PEER, c->told);
 }
 
-Test(system_calls, an_answer_that_cannot_be_received_says_why, .timeout = 120) {
-    /* Rank 0 sees at its deadline that rank 1 has not come. */
-    tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "5", .timeout = 30};
-    cr_assert_str_empty(tshi_test_run_with(&options, cannot_receive, NULL, NULL, NULL));
+static void expect_all_told(const ending *c) {
+    tshi_outcome outcomes[3];
+    tshi_test_options options = {.ranks = 3, .bare = true, .world_timeout = "1000", .timeout = 60};
+    tshi_test_run_with(&options, comes_and_fails, (void *)(uintptr_t)c, outcomes, NULL);
+    for (int i = 0; i < 3; i++) {
+        if (i == 1 && !c->own)
+            cr_expect_eq(outcomes[i].signal, SIGKILL);
+        else
+            cr_expect_str_empty(outcomes[i].words);
+    }
+}
+
+static void fail_to_receive(void) {
+    wrong.receive_error = EACCES;
+}
+
+Test(system_calls, an_answer_that_cannot_be_received_is_told_to_all, .timeout = 120) {
+    expect_all_told(&(ending){fail_to_receive, "rank 1 receiving rank 0's answer: Permission denied",
+                              "rank 1: rendezvous: rank 1 receiving rank 0's answer: Permission denied"});
+}
+
+static void die_at_the_first(void) {
+    wrong.receives_left = 1; /* answers: the memory, and that every rank has it */
+}
+
+static void die_at_the_second(void) {
+    wrong.receives_left = 2;
+}
+
+Test(system_calls, a_rank_that_dies_before_it_shares_memory_is_missed_at_once, .timeout = 120) {
+    expect_all_told(&(ending){die_at_the_first, NULL, "rank 1 ended before it had joined the memory of all"});
+    expect_all_told(&(ending){die_at_the_second, NULL, "rank 1 died"});
+}
+
+static void fail_to_map(void) {
+    wrong.map_error = ENOMEM;
+}
+
+Test(system_calls, memory_that_one_rank_cannot_map_fails_every_rank, .timeout = 120) {
+    expect_all_told(&(ending){fail_to_map, "world_init: mapping the ", "rank 1: world_init: mapping the "});
+}
+
+/* *result: the world of all began. */
+static void runs_out_of_memory(tshi_rank *r, void *arg) {
+    tsh_world_config config = {.heap_bytes = HEAP, .allocator = {.alloc = allocate}};
+    wrong.answers = 0; /* Criterion receives, too */
+    wrong.memory_ends = r->rank == 1;
+    wrong.allocations_left = *(const int *)arg;
+    tsh_status status = tsh_world_init(&config, &r->world);
+    *(bool *)r->result = status == TSH_OK;
+    if (r->rank == 1)
+        tshi_check(r, status == TSH_OK || strstr(tsh_error_message(), "emory"), "\"%s\"", tsh_error_message());
+    else if (status != TSH_OK)
+        tshi_check_status(r, status, TSH_ERR_PEER, "rank 1: ");
+    tsh_world_destroy(r->world);
+}
+
+Test(system_calls, a_rank_that_fails_after_it_has_joined_says_why, .timeout = 120) {
+    bool began[2] = {false, false};
+    int allocations = 0;
+    for (; !began[1] && allocations < 200; allocations++) {
+        tshi_test_options options = {
+            .ranks = 2, .bare = true, .world_timeout = "1000", .timeout = 10, .result_bytes = sizeof(bool)};
+        const char *words = tshi_test_run_with(&options, runs_out_of_memory, &allocations, NULL, began);
+        cr_assert_str_empty(words, "%d allocations: %s", allocations, words);
+        cr_assert_eq(began[0], began[1], "%d allocations", allocations);
+    }
+    cr_assert(allocations > 5 && allocations < 200, "%d allocations", allocations);
 }
 
 /* --- a resolver that does not answer ------------------------------------------------------------------------------ */

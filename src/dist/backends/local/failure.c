@@ -95,7 +95,6 @@ tsh_status tshi_local_appear(tsh_world *world) {
     if (fcntl(tshi_local_of(world)->file, F_SETLK, &mine) != 0) {
         return tshi_fail_errno(errno, "world_init: a lock of the memory of all ranks");
     }
-    atomic_store(&r->appeared, 1);
     return TSH_OK;
 }
 
@@ -112,7 +111,7 @@ static void look_for_deaths(tsh_world *world) {
         int i = local->next_looked;
         local->next_looked = (i + 1) % world->size;
         tshi_rank_record *r = record_of(world, i);
-        if (i == world->rank || !atomic_load(&r->appeared) || !has_ended(world, i) || atomic_load(&r->left)) continue;
+        if (i == world->rank || !has_ended(world, i) || atomic_load(&r->left)) continue;
         uint32_t state = state_of(world, i);
         if (state != TSHI_DEAD && state != TSHI_STUCK) set_state(world, i, state, TSHI_DEAD);
     }
@@ -216,17 +215,6 @@ static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopp
     return local_break(world, TSH_ERR_TIMEOUT, words);
 }
 
-/* Process numbers of ranks in this rank's process namespace: other namespaces number processes differently. Read anew in
- * each look, because ranks appear one after another. */
-static void know_processes(tsh_world *world) {
-    const tshi_rank_record *mine = record_of(world, world->rank);
-    for (int i = 0; !tshi_local_of(world)->threads && i < world->size; i++) {
-        tshi_rank_record *r = record_of(world, i);
-        bool known = atomic_load(&r->appeared) && r->namespace == mine->namespace;
-        tshi_local_of(world)->waits.process[i] = known ? r->process : 0;
-    }
-}
-
 static double doubt(const tsh_world *world) {
     return world->timeout < 4 * LONGEST_DOUBT ? world->timeout / 4 : LONGEST_DOUBT;
 }
@@ -238,7 +226,6 @@ static tsh_status look_at_clock(tshi_wait *wait) {
     char ranks[TSHI_LINE], stopped[TSHI_LINE];
     double now = tshi_clock(), grace = doubt(world);
     if (now < wait->deadline && now < wait->next_word) return TSH_OK;
-    know_processes(world);
     bool sure = tshi_waits_name(&tshi_local_of(world)->waits, ranks, sizeof ranks, stopped, sizeof stopped);
     if (now >= wait->deadline + (sure ? 0 : grace)) return time_out(wait, ranks, stopped);
     if (now < wait->next_word) return TSH_OK;

@@ -93,9 +93,8 @@ typedef struct tshi_rank_record {
     _Atomic uint32_t recover;                        /* its last step of recovering */
     _Atomic uint32_t let_go;                         /* it has unmapped the GPU memory of its peers */
     _Atomic uint32_t sleepers;
-    _Atomic uint32_t appeared;            /* its process holds its lock; it has written the next two before */
     int32_t process;                      /* its number in ... */
-    uint64_t namespace;                   /* ... this process namespace */
+    uint64_t namespace;                   /* ... this process namespace; both are set before any rank goes on */
     uint64_t heap_at, heap_bytes;         /* in the memory that all map; set by rank 0 before any rank reads them */
     unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
     tshi_tape_step step;                  /* of FAILED, written before the state, as the next is */

@@ -39,7 +39,7 @@ static tsh_status lay_out(const tshi_memory_ranks *ranks, size_t *total) {
                      ranks->size);
 }
 
-/* A tshi_memory_make: rank 0 records the heap of each rank, before any other rank maps the file. */
+/* tshi_memory_plan.make: rank 0 records the heap of each rank, before any other rank maps the file. */
 static int make_memory(const tshi_memory_ranks *ranks) {
     size_t bytes, at = round_up(control_bytes(ranks->size));
     tsh_status status = lay_out(ranks, &bytes);
@@ -63,7 +63,8 @@ static int make_memory(const tshi_memory_ranks *ranks) {
     return fd;
 }
 
-static tsh_status map_memory(tsh_world *world) {
+static tsh_status map_memory(void *user) {
+    tsh_world *world = user;
     tshi_local *local = tshi_local_of(world);
     struct stat s;
     if (fstat(local->file, &s) != 0) return tshi_fail_errno(errno, "world_init: the memory of all ranks");
@@ -85,9 +86,8 @@ static tsh_status map_memory(tsh_world *world) {
 
 tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline) {
     tshi_local *local = tshi_local_of(world);
-    tsh_status status =
-        tshi_memory_exchange(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &local->file);
-    return status == TSH_OK ? map_memory(world) : status;
+    const tshi_memory_plan plan = {.make = make_memory, .join = map_memory, .user = world, .memory = &local->file};
+    return tshi_memory_exchange(settings, &world->log, &world->allocator, deadline, &plan);
 }
 
 /* --- threads ------------------------------------------------------------------------------------------------------ */

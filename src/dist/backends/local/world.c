@@ -71,12 +71,18 @@ static void count_cores(tsh_world *world, tshi_local *local) {
 static tsh_status open_waits(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     char *block = (char *)&local->control->record[world->size];
-    return tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
+    tsh_status status = tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
+    if (status != TSH_OK || local->threads) return status;
+    /* Other namespaces number processes differently. */
+    const tshi_rank_record *r = local->control->record;
+    for (int i = 0; i < world->size; i++) {
+        local->waits.process[i] = r[i].namespace == r[world->rank].namespace ? r[i].process : 0;
+    }
+    return TSH_OK;
 }
 
-tsh_status tshi_local_world_join(tsh_world *world, tsh_status mine) {
+static tsh_status join(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
-    if (mine != TSH_OK) return mine;
     tshi_local_group *lg = tshi_local_group_new(world, world->size);
     if (!lg) return TSH_ERR_MEMORY;
     lg->block = (char *)&local->control->record[world->size];
@@ -93,6 +99,13 @@ tsh_status tshi_local_world_join(tsh_world *world, tsh_status mine) {
         local->heap[i] = local->threads->heap[i];
         local->heap_bytes[i] = local->threads->heap_bytes[i];
     }
+    return status;
+}
+
+tsh_status tshi_local_world_join(tsh_world *world, tsh_status mine) {
+    const tshi_local *local = tshi_local_of(world);
+    tsh_status status = mine == TSH_OK ? join(world) : mine;
+    if (status != TSH_OK && local && local->control) tshi_local_fail(world, tsh_error_message(), (tshi_tape_step){0});
     return status;
 }
 

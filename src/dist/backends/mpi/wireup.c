@@ -49,7 +49,7 @@ static tsh_status give_order(const wiring *w, const tshi_memory_ranks *ranks, in
     return good ? TSH_OK : tshi_fail_errno(errno, "world_init: telling %s who the ranks are", TSHI_WIREUP_TOOL);
 }
 
-/* A tshi_memory_make of the first rank of a machine: the end of the stream that its ranks share. */
+/* tshi_memory_plan.make of the first rank of a machine: the end of the stream that its ranks share. */
 static int make_stream(const tshi_memory_ranks *ranks) {
     const wiring *w = ranks->user;
     char path[TSHI_PATH_SIZE + 64], hosts[TSHI_LINE];
@@ -120,7 +120,7 @@ static void unset_variables(char *text) {
 /* --- the ranks ---------------------------------------------------------------------------------------------------- */
 
 /* The ranks of this machine, as a world of their own. */
-static tsh_status share_stream(const wiring *w, int *out) {
+static tsh_status share_stream(wiring *w, int *out) {
     static const unsigned char purpose[] = "mpi";
     const tshi_roster *roster = w->roster;
     tshi_settings here = *w->settings;
@@ -133,7 +133,8 @@ static tsh_status share_stream(const wiring *w, int *out) {
     tshi_hmac(w->settings->key, TSHI_KEY_SIZE, purpose, sizeof purpose, "", 0, here.key);
     /* The first rank knows the reason of a failure, which it may report late. */
     double deadline = w->deadline + (here.rank ? TSHI_HELPER_GRACE : 0);
-    return tshi_memory_exchange(&here, NULL, w->allocator, deadline, make_stream, w, out);
+    const tshi_memory_plan plan = {.make = make_stream, .user = w, .memory = out};
+    return tshi_memory_exchange(&here, NULL, w->allocator, deadline, &plan);
 }
 
 static tshi_helper_watch watch_of(const wiring *w, int fd, const char *call) {
@@ -190,10 +191,11 @@ static tsh_status start_mpi(const wiring *w, int fd, char text[TSHI_WIREUP_TEXT]
     return tshi_fail(TSH_ERR_PEER, "world_init: %s", words);
 }
 
-static tsh_status wire_up(const wiring *w) {
+static tsh_status wire_up(wiring *w) {
     int fd = -1; /* open as long as this process lives: the tool waits for that to end */
     char *text = tshi_calloc(w->allocator, TSHI_WIREUP_TEXT, 1);
     tsh_status status = text ? share_stream(w, &fd) : TSH_ERR_MEMORY;
+    if (status != TSH_OK) tshi_socket_close(&fd, 1);
     if (status == TSH_OK) status = start_mpi(w, fd, text);
     tshi_free(w->allocator, text);
     return status;
