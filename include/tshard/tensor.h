@@ -90,7 +90,7 @@ TSH_API tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole)
 /* Writes the elements `box` of a whole tensor, row-major and of the tensor's dtype, into `values`; a status other than
  * TSH_OK ends the call that asked for them. */
 typedef tsh_status tsh_values_fn(void *user, const tsh_box *box, void *values);
-/* As tsh_tensor_write_whole, with the whole's elements written by fn: for boxes of this rank's part alone, of at most 4
+/* As tsh_tensor_write_whole, with the whole's elements written by fn: for boxes of this rank's part alone, of at most 8
  * MiB, one after another. Returns fn's failure. */
 TSH_API tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user);
 /* Set every element of this rank's part to value. */

@@ -3,51 +3,42 @@
 #include "io/reader.h"
 #include "layers/layers.h"
 
-/* Bytes that go to a GPU at once. */
-#define STAGE ((size_t)16 << 20)
+/* A tensor that is read, and the share of it whose checksum this rank takes. */
+typedef struct restored {
+    tshi_reader *reader;
+    const tshi_stored_tensor *stored;
+    tsh_box share;
+    bool shares;
+    uint64_t *sum;
+} restored;
 
-/* `stage` is memory for what goes to a GPU, else NULL. */
-static tsh_status read_tensor(tshi_reader *r, const tshi_stored_tensor *t, tsh_tensor *tensor, char *stage,
-                              uint64_t *sum) {
-    tsh_device *device = tshi_device_of(tensor);
-    size_t size = tsh_dtype_size(t->dtype);
-    bool staged = stage != NULL;
-    char *data = tshi_data_to_write(tensor);
-    int64_t most = staged ? (int64_t)(STAGE / size) : tensor->numel;
-    tsh_box box = tsh_tensor_box(tensor), share = box, slab, part;
-    bool shares = tshi_box_share(tensor->mesh, tensor->layout, t->ndim, &share);
-    tsh_status status = TSH_OK;
-    for (int64_t done = 0, n; status == TSH_OK && done < tensor->numel; done += n) {
-        char *to = data + (size_t)done * size, *memory = staged ? stage : to;
-        slab = tshi_box_cut(t->ndim, &box, done, most);
-        n = tshi_box_numel(t->ndim, &slab);
-        status = tshi_reader_read(r, t, &slab, memory);
-        if (status != TSH_OK) break;
-        if (shares && tshi_box_intersect(t->ndim, &slab, &share, &part))
-            *sum += tshi_checksum_part(t, &part, memory, &slab);
-        if (staged) device->ops->copy.from_host(device, (size_t)n * size, memory, to);
-    }
+static tsh_status read_piece(void *user, const tsh_box *piece, void *values) {
+    const restored *r = user;
+    tsh_box part;
+    tsh_status status = tshi_reader_read(r->reader, r->stored, piece, values);
+    if (status == TSH_OK && r->shares && tshi_box_intersect(r->stored->ndim, piece, &r->share, &part))
+        *r->sum += tshi_checksum_part(r->stored, &part, values, piece);
     return status;
+}
+
+static tsh_status read_tensor(tshi_reader *reader, const tshi_stored_tensor *stored, tsh_tensor *tensor,
+                              uint64_t *sum) {
+    restored r = {.reader = reader, .stored = stored, .share = tsh_tensor_box(tensor), .sum = sum};
+    if (tensor->numel > 0 && !tensor->storage)
+        return tshi_fail(TSH_ERR_STATE, "checkpoint_load: '%.100s' has no memory", stored->name);
+    r.shares = tshi_box_share(tensor->mesh, tensor->layout, stored->ndim, &r.share);
+    tsh_status status = tshi_tensor_bring(tensor);
+    return status == TSH_OK ? tshi_tensor_write_pieces(tensor, read_piece, &r) : status;
 }
 
 tsh_status tshi_checkpoint_read(const char *folder, const tshi_index *index, const tsh_parameters *tensors,
                                 uint64_t *sums) {
-    const tsh_allocator *allocator = &tensors->world->allocator;
-    bool staged = tsh_world_device(tensors->world)->ops->kind != TSH_CPU;
-    tshi_reader r;
-    char *stage = staged ? tshi_calloc(allocator, STAGE, 1) : NULL;
-    tsh_status status = tshi_reader_open(&r, folder, index, allocator);
-    if (staged && !stage) status = TSH_ERR_MEMORY;
+    tshi_reader reader;
+    tsh_status status = tshi_reader_open(&reader, folder, index, &tensors->world->allocator);
     for (int i = 0; i < tensors->count && status == TSH_OK; i++) {
-        const tshi_stored_tensor *t = tshi_index_find(index, tensors->items[i].name, i);
-        if (tensors->items[i].tensor->numel > 0 && !tensors->items[i].tensor->storage) {
-            status = tshi_fail(TSH_ERR_STATE, "checkpoint_load: '%.100s' has no memory", t->name);
-        } else {
-            status = tshi_tensor_bring(tensors->items[i].tensor);
-            if (status == TSH_OK) status = read_tensor(&r, t, tensors->items[i].tensor, stage, &sums[i]);
-        }
+        const tshi_parameter *p = &tensors->items[i];
+        status = read_tensor(&reader, tshi_index_find(index, p->name, i), p->tensor, &sums[i]);
     }
-    tshi_reader_close(&r);
-    tshi_free(allocator, stage);
+    tshi_reader_close(&reader);
     return status;
 }

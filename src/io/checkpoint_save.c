@@ -15,9 +15,8 @@
 #include <unistd.h>
 
 /* Elements go to the file in chunks of so many bytes, small enough to be in the cache when they are written after their
- * checksum; and from a GPU in pieces of so many. */
+ * checksum. */
 #define CHUNK     ((size_t)1 << 20)
-#define STAGE     ((size_t)16 << 20)
 
 #define NAME_SIZE 40
 
@@ -156,24 +155,25 @@ static void put_part(sink *s, const tshi_stored_tensor *t, const tsh_box *part, 
     }
 }
 
-/* This rank's share of a tensor, by way of save->stage where the host cannot read the device's memory. */
-static void put_tensor(sink *s, tshi_save *save, const tshi_stored_tensor *t, const tsh_tensor *tensor, uint64_t *sum) {
-    tsh_device *device = tshi_device_of(tensor);
-    size_t size = tsh_dtype_size(t->dtype);
-    bool staged = device->ops->kind != TSH_CPU;
-    int64_t most = staged ? (int64_t)(STAGE / size) : tensor->numel;
-    tsh_box box = tsh_tensor_box(tensor), slab, part;
-    for (int64_t done = 0, n; s->status == TSH_OK && done < tensor->numel; done += n) {
-        const char *memory = (const char *)tshi_data(tensor) + (size_t)done * size;
-        slab = tshi_box_cut(t->ndim, &box, done, most);
-        n = tshi_box_numel(t->ndim, &slab);
-        if (!tshi_box_intersect(t->ndim, &slab, &t->boxes[0].box, &part)) continue;
-        if (staged) {
-            device->ops->copy.to_host(device, (size_t)n * size, memory, save->stage);
-            s->status = device->ops->check(device);
-        }
-        if (s->status == TSH_OK) put_part(s, t, &part, staged ? save->stage : memory, &slab, sum);
-    }
+/* A tensor whose share goes to a sink. */
+typedef struct stored_share {
+    sink *to;
+    const tshi_stored_tensor *stored;
+    uint64_t *sum;
+} stored_share;
+
+static tsh_status put_piece(void *user, const tsh_box *piece, void *values) {
+    const stored_share *s = user;
+    tsh_box part;
+    if (tshi_box_intersect(s->stored->ndim, piece, &s->stored->boxes[0].box, &part))
+        put_part(s->to, s->stored, &part, values, piece, s->sum);
+    return s->to->status;
+}
+
+/* This rank's share of a tensor. */
+static void put_tensor(sink *s, const tshi_stored_tensor *t, const tsh_tensor *tensor, uint64_t *sum) {
+    tsh_status status = tshi_tensor_read_pieces(tensor, &t->boxes[0].box, put_piece, &(stored_share){s, t, sum});
+    if (s->status == TSH_OK) s->status = status;
 }
 
 /* The tensor of entry e; e only grows from call to call, *at is 0 at first. */
@@ -190,7 +190,7 @@ static tsh_status copy_elements(tshi_save *save) {
     if (!save->copy) return tshi_fail(TSH_ERR_MEMORY, "checkpoint_save: no memory for a copy of %zu bytes", bytes);
     for (int e = 0, at = 0; e < save->entries && s.status == TSH_OK; e++) {
         s.memory = save->copy + (save->entry[e].offset - save->header_bytes);
-        put_tensor(&s, save, tensor_of(save, e, &at), save->tensor[e], NULL);
+        put_tensor(&s, tensor_of(save, e, &at), save->tensor[e], NULL);
     }
     return s.status;
 }
@@ -200,8 +200,7 @@ tsh_status tshi_save_prepare(tshi_save *save, const tsh_checkpoint *what, const 
     tsh_status status = list_entries(save, tensors);
     save->part.step = what->step;
     save->buffer = tshi_calloc(allocator, CHUNK, 1);
-    save->stage = tsh_world_device(save->world)->ops->kind == TSH_CPU ? NULL : tshi_calloc(allocator, STAGE, 1);
-    if (!save->buffer || (!save->stage && tsh_world_device(save->world)->ops->kind != TSH_CPU)) return TSH_ERR_MEMORY;
+    if (!save->buffer) return TSH_ERR_MEMORY;
     if (status == TSH_OK && save->rank == 0) {
         save->part.state = tshi_checkpoint_pack(what);
         if (!save->part.state) status = TSH_ERR_ARGUMENT;
@@ -218,7 +217,6 @@ void tshi_save_clear(tshi_save *save) {
     tshi_free(allocator, save->header);
     tshi_free(allocator, save->copy);
     tshi_free(allocator, save->buffer);
-    tshi_free(allocator, save->stage);
     tshi_free(allocator, save->saving);
     tshi_index_clear(&save->part);
 }
@@ -236,7 +234,7 @@ static tsh_status write_elements(tshi_save *save, int fd, const char *path) {
         if (save->copy) {
             put_part(&s, t, box, save->copy + (s.at - save->header_bytes), box, &t->sum);
         } else {
-            put_tensor(&s, save, t, save->tensor[e], &t->sum);
+            put_tensor(&s, t, save->tensor[e], &t->sum);
         }
         flush_sink(&s);
     }

@@ -27,7 +27,7 @@ typedef struct tshi_save {
     size_t header_bytes;
     uint64_t file_bytes;
     char *copy; /* the elements of all entries, as in the file behind the header; NULL: they are the tensors' */
-    char *buffer, *stage;
+    char *buffer;
     struct tshi_saving *saving; /* of a save in the background (checkpoint_background.h) */
 } tshi_save;
 

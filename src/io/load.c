@@ -41,11 +41,13 @@ uint64_t tshi_parameters_fingerprint(const tsh_parameters *list, uint64_t finger
 }
 
 size_t tshi_io_elements(const tsh_parameters *list) {
-    int64_t most = 0;
+    size_t most = 0;
     for (int i = 0; i < list->count; i++) {
-        if (list->items[i].tensor->numel > most) most = list->items[i].tensor->numel;
+        const tsh_tensor *t = list->items[i].tensor;
+        size_t piece = TSHI_PIECE / tsh_dtype_size(t->dtype), n = (size_t)t->numel < piece ? (size_t)t->numel : piece;
+        if (n > most) most = n;
     }
-    return (size_t)(most < TSHI_IO_ELEMENTS ? most : TSHI_IO_ELEMENTS);
+    return most;
 }
 
 /* In tiles that are copied first: their rows, at equal distances in a large matrix, would evict each other from the
@@ -95,7 +97,7 @@ typedef struct loading {
     bool *taken;                 /* of each tensor: a parameter takes it */
     int problems, left_out;
     char words[TSHI_MESSAGE_SIZE - 64];
-    char *raw, *converted, *staged; /* of tshi_io_elements each */
+    char *raw, *converted; /* of tshi_io_elements each */
 } loading;
 
 /* Notes a problem: in the message, or in rank 0's log where the message has no room. */
@@ -196,9 +198,7 @@ static tsh_status prepare(loading *l) {
     size_t most = tshi_io_elements(l->list);
     l->raw = tshi_calloc(allocator, most, 8);
     l->converted = tshi_calloc(allocator, most, 8);
-    if (l->world->device != l->world->host) l->staged = tshi_calloc(allocator, most, 8);
     if (!l->sources || !l->taken || !l->raw || !l->converted) return TSH_ERR_MEMORY;
-    if (l->world->device != l->world->host && !l->staged) return TSH_ERR_MEMORY;
     return check_all(l);
 }
 
@@ -234,31 +234,26 @@ static tsh_status read_link(loading *l, int number, const tsh_tensor *t, const t
     return TSH_OK;
 }
 
-/* Reads this rank's box of a parameter, piece by piece. */
-static tsh_status read_parameter(loading *l, int first, int count) {
-    tsh_tensor *t = l->list->items[l->links.items[first].parameter].tensor;
-    tsh_device *device = tshi_device_of(t);
-    size_t size = tsh_dtype_size(t->dtype);
-    tsh_box box = tsh_tensor_box(t);
-    char *data = tshi_data_to_write(t);
-    for (int64_t done = 0, n; done < t->numel; done += n) {
-        tsh_box piece = tshi_box_cut(t->shape.ndim, &box, done, TSHI_IO_ELEMENTS);
-        char *to = data + (size_t)done * size;
-        n = tshi_box_numel(t->shape.ndim, &piece);
-        for (int i = first; i < first + count; i++) {
-            tsh_status status = read_link(l, i, t, &piece, l->staged ? l->staged : to);
-            if (status != TSH_OK) return status;
-        }
-        if (l->staged) device->ops->copy.from_host(device, (size_t)n * size, l->staged, to);
-    }
-    return TSH_OK;
+/* The links of a parameter. */
+typedef struct parameter_links {
+    loading *l;
+    int first, count;
+} parameter_links;
+
+static tsh_status read_piece(void *user, const tsh_box *piece, void *values) {
+    const parameter_links *p = user;
+    const tsh_tensor *t = p->l->list->items[p->l->links.items[p->first].parameter].tensor;
+    tsh_status status = TSH_OK;
+    for (int i = 0; status == TSH_OK && i < p->count; i++) status = read_link(p->l, p->first + i, t, piece, values);
+    return status;
 }
 
 static tsh_status read_all(loading *l) {
     tsh_status status = TSH_OK;
     for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
         n = tshi_links_of(&l->links, i);
-        if (l->sources[i]) status = read_parameter(l, i, n);
+        tsh_tensor *t = l->list->items[l->links.items[i].parameter].tensor;
+        if (l->sources[i]) status = tshi_tensor_write_pieces(t, read_piece, &(parameter_links){l, i, n});
     }
     return status;
 }
@@ -294,7 +289,6 @@ static void finish(loading *l, uint64_t *bytes_read) {
     tshi_free(allocator, l->taken);
     tshi_free(allocator, l->raw);
     tshi_free(allocator, l->converted);
-    tshi_free(allocator, l->staged);
 }
 
 tsh_status tshi_load(tsh_parameters *list, const char *path, const tsh_load_options *options, uint64_t *bytes_read) {

@@ -5,16 +5,12 @@
 #include "io/names.h"
 #include "io/safetensors.h"
 
-/* Elements that are in host memory at a time while a rank loads or saves: of at most 8 bytes each, in at most three
- * buffers. */
-#define TSHI_IO_ELEMENTS ((int64_t)2 << 20)
-
 /* tsh_load; *bytes_read (may be NULL) is what this rank has read. */
 tsh_status tshi_load(tsh_parameters *list, const char *path, const tsh_load_options *options, uint64_t *bytes_read);
 
 /* TSH_OK for a parameter that is a part of a whole and has memory; `what` begins the message. */
 tsh_status tshi_check_parameter(const char *what, const tshi_parameter *parameter);
-/* The elements that buffers have room for: those of this rank's largest part, up to TSHI_IO_ELEMENTS. */
+/* The elements that buffers have room for: those of the largest piece of this rank's parts. */
 size_t tshi_io_elements(const tsh_parameters *list);
 /* to[c][r] = from[r][c] for elements of `size` bytes: 1, 2, 4 or 8. A row of `to` begins to_stride elements after the
  * one before it. */

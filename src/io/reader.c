@@ -3,6 +3,7 @@
 #include "io/checksum.h"
 #include "io/step_folder.h"
 #include "tensor/runs.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -85,16 +86,11 @@ static tsh_status read_part(tshi_reader *r, const tshi_stored_tensor *t, const s
     for (int64_t done = 0, n; status == TSH_OK && done < whole.numel; done += n) {
         tsh_box piece = tshi_box_cut(t->ndim, part, done, direct ? whole.numel : (int64_t)(CHUNK / size));
         n = tshi_box_numel(t->ndim, &piece);
-        tshi_runs runs = tshi_runs_of(t->ndim, &piece, &piece, box);
         tsh_box within = piece;
         for (int d = 0; d < t->ndim; d++) within.start[d] -= s->box->start[d];
-        char *to = direct ? memory + (size_t)runs.to_start * size : r->chunk;
+        char *to = direct ? memory + (size_t)whole.to_start * size : r->chunk;
         status = tshi_safetensors_read_box(s->file, s->entry, &within, to);
-        for (int64_t k = 0; !direct && status == TSH_OK && k < runs.numel / runs.count[0]; k++) {
-            int64_t a, b;
-            tshi_runs_at(&runs, 1, k, &a, &b);
-            memcpy(memory + (size_t)b * size, r->chunk + (size_t)a * size, (size_t)runs.count[0] * size);
-        }
+        if (!direct && status == TSH_OK) tshi_copy_box(t->ndim, size, &piece, r->chunk, &piece, memory, box);
     }
     return status;
 }

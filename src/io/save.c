@@ -7,7 +7,6 @@
 #include "dist/world.h"
 #include "io/file.h"
 #include "io/weights.h"
-#include "tensor/runs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,53 +19,48 @@ typedef struct saving {
     tsh_world *world;
     tsh_save_options options;
     tshi_save_plan plan;
-    char *staged, *gathered, *transposed; /* of tshi_io_elements each */
+    char *gathered, *transposed; /* of tshi_io_elements each */
 } saving;
 
 /* --- boxes -------------------------------------------------------------------------------------------------------- */
 
-/* Writes what a link has of `part`, elements of `slab`, which `memory` holds. */
-static tsh_status write_link(saving *s, int number, int fd, const tshi_save_file *file, const tsh_tensor *t,
-                             const tsh_box *part, const tsh_box *slab, const char *memory) {
-    const tshi_link *link = &s->plan.links.items[number];
-    size_t size = tsh_dtype_size(t->dtype);
-    int ndim = t->shape.ndim;
-    tsh_box piece, place;
-    if (!tshi_link_box(link, ndim, part, &piece, &place)) return TSH_OK;
-    if (tshi_box_numel(ndim, &piece) != tshi_box_numel(ndim, slab)) {
-        tshi_runs runs = tshi_runs_of(ndim, &piece, slab, &piece);
-        tshi_runs_copy(s->world->host, size, &runs, memory, s->gathered);
+/* What a link has of a parameter's share, on its way to a file. */
+typedef struct link_share {
+    saving *s;
+    int number, fd;
+    const tshi_save_file *file;
+    const tsh_tensor *tensor;
+    tsh_box share;
+} link_share;
+
+static tsh_status write_piece(void *user, const tsh_box *box, void *values) {
+    const link_share *l = user;
+    saving *s = l->s;
+    const tshi_link *link = &s->plan.links.items[l->number];
+    const char *memory = values;
+    size_t size = tsh_dtype_size(l->tensor->dtype);
+    int ndim = l->tensor->shape.ndim;
+    tsh_box part, piece, place;
+    if (!tshi_box_intersect(ndim, box, &l->share, &part)) return TSH_OK;
+    if (!tshi_link_box(link, ndim, &part, &piece, &place)) return TSH_OK;
+    if (tshi_box_numel(ndim, &piece) != tshi_box_numel(ndim, box)) {
+        tshi_copy_box(ndim, size, &piece, memory, box, s->gathered, &piece);
         memory = s->gathered;
     }
     if (link->transpose) {
         tshi_transpose(size, piece.length[0], piece.length[1], memory, s->transposed, piece.length[0]);
         memory = s->transposed;
     }
-    return tshi_safetensors_write_box(fd, file->partial, &s->plan.entries[s->plan.entry_of[number]], &place, memory);
+    return tshi_safetensors_write_box(l->fd, l->file->partial, &s->plan.entries[s->plan.entry_of[l->number]], &place,
+                                      memory);
 }
 
-/* Writes this rank's share of a parameter as far as a link has it, slab by slab of its memory. */
+/* Writes this rank's share of a parameter as far as a link has it. */
 static tsh_status write_parameter(saving *s, int number, int fd, const tshi_save_file *file) {
     const tsh_tensor *t = s->list->items[s->plan.links.items[number].parameter].tensor;
-    tsh_device *device = tshi_device_of(t);
-    size_t size = tsh_dtype_size(t->dtype);
-    tsh_box box = tsh_tensor_box(t), share = box, part;
-    if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &share)) return TSH_OK;
-    for (int64_t done = 0, n; done < t->numel; done += n) {
-        tsh_box slab = tshi_box_cut(t->shape.ndim, &box, done, TSHI_IO_ELEMENTS);
-        const char *memory = (const char *)tshi_data(t) + (size_t)done * size;
-        n = tshi_box_numel(t->shape.ndim, &slab);
-        if (!tshi_box_intersect(t->shape.ndim, &slab, &share, &part)) continue;
-        if (s->staged) {
-            device->ops->copy.to_host(device, (size_t)n * size, memory, s->staged);
-            tsh_status status = device->ops->check(device);
-            if (status != TSH_OK) return status;
-            memory = s->staged;
-        }
-        tsh_status status = write_link(s, number, fd, file, t, &part, &slab, memory);
-        if (status != TSH_OK) return status;
-    }
-    return TSH_OK;
+    link_share l = {s, number, fd, file, t, tsh_tensor_box(t)};
+    if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &l.share)) return TSH_OK;
+    return tshi_tensor_read_pieces(t, &l.share, write_piece, &l);
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
@@ -144,7 +138,6 @@ static tsh_status name_files(const saving *s) {
 
 static tsh_status prepare(saving *s, const char *path) {
     const tsh_allocator *allocator = &s->world->allocator;
-    bool staged = s->world->device != s->world->host;
     tsh_status status = path && path[0] ? TSH_OK : tshi_fail(TSH_ERR_ARGUMENT, "save: a path is required");
     for (int i = 0; status == TSH_OK && i < s->list->count; i++) {
         status = tshi_check_parameter("save", &s->list->items[i]);
@@ -154,8 +147,7 @@ static tsh_status prepare(saving *s, const char *path) {
     size_t most = tshi_io_elements(s->list);
     s->gathered = tshi_calloc(allocator, most, 8);
     s->transposed = tshi_calloc(allocator, most, 8);
-    if (staged) s->staged = tshi_calloc(allocator, most, 8);
-    return s->gathered && s->transposed && (s->staged || !staged) ? TSH_OK : TSH_ERR_MEMORY;
+    return s->gathered && s->transposed ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 /* What the ranks compare: the files' headers, which have all names, shapes and places, and which parameters they are. */
@@ -196,7 +188,6 @@ tsh_status tsh_save(tsh_parameters *list, const char *path, const tsh_save_optio
     status = tshi_group_agree(s.world->group, text, status);
     if (status == TSH_OK) status = write_all(&s);
     tshi_save_plan_free(&s.plan);
-    tshi_free(allocator, s.staged);
     tshi_free(allocator, s.gathered);
     tshi_free(allocator, s.transposed);
     return status;

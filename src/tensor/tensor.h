@@ -119,6 +119,14 @@ tsh_status tshi_tensor_bring(const tsh_tensor *tensor);
 /* This rank's first element, of a real dtype, as a double, whatever the layouts; NAN, with the message set, on failure. */
 double tshi_tensor_element(const tsh_tensor *tensor);
 
+/* Most bytes of a piece, which waits in host memory on its way to a device or a file. */
+#define TSHI_PIECE ((size_t)8 << 20)
+/* Call fn for this rank's part, piece by piece in the order of its memory: with the piece's box in the whole, and host
+ * memory with its elements, which fn writes, or reads. Pieces without an element of `within` (NULL: the whole) are left
+ * out. Return the first failure, fn's or the device's. */
+tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tsh_values_fn *fn, void *user);
+tsh_status tshi_tensor_read_pieces(const tsh_tensor *tensor, const tsh_box *within, tsh_values_fn *fn, void *user);
+
 /* Copy the elements `box` of a whole, `size` bytes each, between two row-major arrays in host memory, which hold the
  * boxes from_box and to_box of it. */
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,

@@ -67,8 +67,43 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
     }
 }
 
-/* Bytes of a piece: few enough to wait in host memory on their way to a device. */
-#define PIECE ((size_t)4 << 20)
+/* --- piece by piece ----------------------------------------------------------------------------------------------- */
+
+static tsh_status each_piece(const tsh_tensor *tensor, bool writes, const tsh_box *within, tsh_values_fn *fn,
+                             void *user) {
+    int ndim = tensor->shape.ndim;
+    tsh_device *device = tshi_device_of(tensor);
+    size_t size = tsh_dtype_size(tensor->dtype), bytes = tsh_tensor_local_nbytes(tensor);
+    char *staging = NULL, *memory = writes ? tshi_data_to_write(tensor) : tshi_data(tensor);
+    tsh_box own = tsh_tensor_box(tensor), common;
+    tsh_status status = TSH_OK;
+    if (device->ops->kind != TSH_CPU) {
+        staging = tshi_calloc(&device->allocator, 1, bytes < TSHI_PIECE ? bytes : TSHI_PIECE);
+        if (!staging) return TSH_ERR_MEMORY;
+    }
+    for (int64_t at = 0, n; at < tensor->numel && status == TSH_OK; at += n, memory += (size_t)n * size) {
+        tsh_box piece = tshi_box_cut(ndim, &own, at, (int64_t)(TSHI_PIECE / size));
+        n = tshi_box_numel(ndim, &piece);
+        if (within && !tshi_box_intersect(ndim, &piece, within, &common)) continue;
+        if (staging && !writes) {
+            device->ops->copy.to_host(device, (size_t)n * size, memory, staging);
+            status = device->ops->check(device);
+        }
+        if (status == TSH_OK) status = fn(user, &piece, staging ? staging : memory);
+        if (staging && writes && status == TSH_OK)
+            device->ops->copy.from_host(device, (size_t)n * size, staging, memory);
+    }
+    tshi_free(&device->allocator, staging);
+    return status;
+}
+
+tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
+    return each_piece(tensor, true, NULL, fn, user);
+}
+
+tsh_status tshi_tensor_read_pieces(const tsh_tensor *tensor, const tsh_box *within, tsh_values_fn *fn, void *user) {
+    return each_piece(tensor, false, within, fn, user);
+}
 
 static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool source) {
     char text[160];
@@ -82,45 +117,38 @@ static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool s
     return tshi_tensor_bring(tensor);
 }
 
-static tsh_status value_failure(const tsh_tensor *tensor, const tsh_box *box, tsh_status status) {
+/* The function of a program that knows the values. */
+typedef struct program_values {
+    int ndim;
+    tsh_values_fn *fn;
+    void *user;
+} program_values;
+
+static tsh_status ask_program(void *user, const tsh_box *box, void *values) {
+    const program_values *p = user;
     char start[128], length[128];
-    int ndim = tensor->shape.ndim;
+    tsh_status status = p->fn(p->user, box, values);
+    if (status == TSH_OK) return TSH_OK;
     return tshi_fail(status, "tensor_write_boxes: %s from the caller's function for the box %s at %s",
-                     tsh_status_name(status), tshi_dims_name(ndim, box->length, length, sizeof length),
-                     tshi_dims_name(ndim, box->start, start, sizeof start));
+                     tsh_status_name(status), tshi_dims_name(p->ndim, box->length, length, sizeof length),
+                     tshi_dims_name(p->ndim, box->start, start, sizeof start));
 }
 
 static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
-    int ndim = tensor->shape.ndim;
-    tsh_device *device = tshi_device_of(tensor);
-    size_t size = tsh_dtype_size(tensor->dtype);
-    char *staging = NULL, *to = tshi_data_to_write(tensor);
-    tsh_box held = tsh_tensor_box(tensor);
-    tsh_status status = TSH_OK;
+    const tsh_device *device = tshi_device_of(tensor);
     if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
-    if (device->record && device->record->planned) return TSH_OK; /* a planned run keeps no values */
-    if (device->ops->kind != TSH_CPU) {
-        size_t bytes = tsh_tensor_local_nbytes(tensor);
-        staging = tshi_calloc(&device->allocator, 1, bytes < PIECE ? bytes : PIECE);
-        if (!staging) return TSH_ERR_MEMORY;
+    if (device->record && device->record->planned) { /* a planned run keeps no values */
+        tshi_data_to_write(tensor);
+        return TSH_OK;
     }
-    for (int64_t at = 0, n; at < tensor->numel && status == TSH_OK; at += n, to += (size_t)n * size) {
-        tsh_box box = tshi_box_cut(ndim, &held, at, (int64_t)(PIECE / size));
-        n = tshi_box_numel(ndim, &box);
-        status = fn(user, &box, staging ? staging : to);
-        if (status != TSH_OK)
-            status = value_failure(tensor, &box, status);
-        else if (staging)
-            device->ops->copy.from_host(device, (size_t)n * size, staging, to);
-    }
-    tshi_free(&device->allocator, staging);
-    return status;
+    return tshi_tensor_write_pieces(tensor, fn, user);
 }
 
 tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
     tsh_status status = check_boxes("tensor_write_boxes", tensor, fn != NULL);
     if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write_boxes");
-    return status == TSH_OK ? write_boxes(tensor, fn, user) : status;
+    if (status != TSH_OK) return status;
+    return write_boxes(tensor, ask_program, &(program_values){tensor->shape.ndim, fn, user});
 }
 
 typedef struct whole_source {
