@@ -25,7 +25,7 @@ static tsh_status send_memory(tshi_acceptor *a, int memory) {
     return TSH_OK;
 }
 
-/* Whether a rank whose connection is readable has joined. */
+/* TSH_OK when the rank, whose connection is readable, has joined. */
 static tsh_status hear(const tshi_acceptor *a, const tshi_peer *peer) {
     tshi_rendezvous *r = a->rendezvous;
     tshi_seal seal = {r->settings->key, peer->hello.nonce};

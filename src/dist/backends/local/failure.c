@@ -61,7 +61,8 @@ static tsh_status rank_trouble(tsh_world *world, int rank) {
         snprintf(words, sizeof words, "rank %d: %.440s", rank, reason);
         return local_break(world, TSH_ERR_PEER, words);
     case TSHI_DEAD:
-        snprintf(words, sizeof words, "rank %d died (killed by a signal, or exited)", rank);
+        snprintf(words, sizeof words, "rank %d%s%.420s%s died (killed by a signal, or exited)", rank,
+                 reason[0] ? ": " : "", reason, reason[0] ? "; then it" : "");
         return local_break(world, TSH_ERR_PEER, words);
     default: return TSH_OK;
     }
@@ -492,6 +493,7 @@ tsh_status tshi_local_recover(tsh_world *world) {
     status = recover_step(world);
     if (status != TSH_OK) return status;
     groups_align(world);
+    record_of(world, world->rank)->reason[0] = '\0';
     set_state(world, world->rank, TSHI_FAILED, TSHI_ALIVE);
     atomic_store(&local->control->cause, 0);
     return recover_step(world);

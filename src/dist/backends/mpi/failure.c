@@ -21,8 +21,12 @@ static void remember(tsh_world *world, tshi_mpi_peer *peer, const char *words) {
 
 void tshi_mpi_lose(tsh_world *world, int rank, const char *words) {
     tshi_mpi *mpi = tshi_mpi_of(world);
-    mpi->troubled = mpi->peer[rank].broken = true;
-    remember(world, &mpi->peer[rank], words);
+    tshi_mpi_peer *peer = &mpi->peer[rank];
+    char text[TSHI_MESSAGE_SIZE];
+    bool failed = peer->failed == mpi->epoch + 1 && peer->words; /* it has said why, before */
+    snprintf(text, sizeof text, "%.420s%s%s", failed ? peer->words : "", failed ? "; then " : "", words);
+    mpi->troubled = peer->broken = true;
+    remember(world, peer, text);
 }
 
 static void take(tsh_world *world, const tshi_notice *notice, int rank) {

@@ -179,6 +179,29 @@ Test(failure, dies_in_another_group, .timeout = 120) {
     for (int i = 0; i < 3; i++) cr_assert_str_empty(outcomes[i].words);
 }
 
+/* Its peers learn the reason, whether they see the failure or the death. */
+static void says_why_and_dies(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    if (r->rank == 2) {
+        tsh_world_fail(r->world, "linear_forward: x is [8,100]");
+        raise(SIGKILL);
+    }
+    double guard = tshi_now() + 60;
+    do tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
+    while (r->world->control->trouble(group, true, false) && !strstr(tsh_error_message(), "died") &&
+           tshi_now() < guard && !r->failed);
+    tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]; then it died");
+    tshi_check_status(r, tsh_world_recover(r->world), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
+}
+
+Test(failure, a_dead_rank_has_said_why, .timeout = 120) {
+    tshi_outcome outcomes[3];
+    tshi_test_options options = {.ranks = 3};
+    tshi_test_run_with(&options, says_why_and_dies, NULL, outcomes, NULL);
+    for (int i = 0; i < 2; i++) cr_assert_str_empty(outcomes[i].words);
+}
+
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
 
 static void leaves(tshi_rank *r, void *arg) {
@@ -237,7 +260,8 @@ static void goes_in_a_recovery(tshi_rank *r, void *arg) {
     }
     atomic_fetch_add(&c->recovering, 1);
     double start = tshi_now();
-    const char *words = c->how == LEAVES_THEN ? "rank 1 has left the world" : "rank 1 died";
+    const char *words = c->failed ? "rank 1 died" : "rank 1: enough; then it died";
+    if (c->how == LEAVES_THEN) words = "rank 1 has left the world";
     tshi_check_status(r, tsh_world_recover(r->world), TSH_ERR_PEER, words);
     tshi_check(r, tshi_now() - start < TSHI_SOON, "the error took %g s", tshi_now() - start);
     tshi_check_status(r, tsh_barrier(tsh_world_group(r->world)), TSH_ERR_PEER, words);

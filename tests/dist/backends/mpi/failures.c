@@ -263,14 +263,17 @@ void scenario_leave(tshi_rank *r) {
     tsh_tensor_release(x);
 }
 
-/* The last rank exits, with TEST_CODE, and has not destroyed its world; "killed": it is killed. Its peers are in a
+/* The last rank exits, with TEST_CODE, and has not destroyed its world; "killed": it fails and is killed. Its peers are in a
  * collective, or with TEST_RECOVER in a recovery (TEST_DEADLINE=10). */
 void scenario_exits(tshi_rank *r) {
     const char *code = getenv("TEST_CODE");
     bool recovers = getenv("TEST_RECOVER") != NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
     tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
-    if (r->rank == r->size - 1 && code && !strcmp(code, "killed")) raise(SIGKILL);
+    if (r->rank == r->size - 1 && code && !strcmp(code, "killed")) {
+        tsh_world_fail(r->world, "not enough");
+        raise(SIGKILL);
+    }
     if (r->rank == r->size - 1) exit(code ? (int)strtol(code, NULL, 10) : 0);
     double since = tshi_clock();
     if (recovers) tsh_world_fail(r->world, "out of luck");

@@ -67,7 +67,7 @@ case $scenario in
             [ "$ending$recovery" = killed ] && continue
             TEST_CODE=$ending TEST_RECOVER=1 launch "$copy" exits > "$folder/out" 2>&1
             cat "$folder/out"
-            [ "$(grep -cE "^told: .*rank $((ranks - 1)).* (has left|died)" "$folder/out")" = $((ranks - 1)) ] || code=1
+            [ "$(grep -cE "^told: .*rank $((ranks - 1)).*( has left|: not enough; then it died)" "$folder/out")" = $((ranks - 1)) ] || code=1
         done
         ;;
     hung)
