@@ -152,16 +152,66 @@ static bool is_shared(const tsh_tape *tape, const tsh_call *node) {
     return false;
 }
 
-static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *loss) {
-    tsh_call *node = &tape->nodes[index];
+/* A call below the loss that an earlier backward has freed: its gradients would be lost in silence. So would the sum of
+ * a leaf's gradient that another tape's sink makes. */
+static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
+    for (int i = 0; i < node->inputs; i++) {
+        const tshi_gradient *g = node->in[i]->gradient;
+        if (g && g->sink && g->sink != tape->sink && tshi_call_runs(node)) {
+            tshi_tape_fail(tape, TSH_ERR_STATE,
+                           "backward: %s takes a parameter whose gradients are summed by a "
+                           "tsh_data_parallel of another tape",
+                           node->op->name);
+            return tape->status;
+        }
+        int k = tshi_tape_node(tape, node->in[i]);
+        if (k < 0 || !tape->nodes[k].used) continue;
+        tshi_tape_fail(tape, TSH_ERR_STATE,
+                       "backward: %s stands on a part of the step that an earlier backward has freed", node->op->name);
+        return tape->status;
+    }
+    return TSH_OK;
+}
+
+/* From the gradient of the call's output, which is complete or a movement's first term, to those of its inputs. */
+static tsh_status go_back(tsh_tape *tape, tsh_call *node) {
     tshi_gradient *g = node->out->gradient;
-    bool keeps = tape->keeps_graph || is_shared(tape, node);
-    if (!keeps && !node->op->reads_output) drop_output(node->out, 2, loss);
     tsh_status status = run_backward(tape, node);
     if (status != TSH_OK) return status;
     if (g->retained) status = keep_grad(tape, node->out);
     tshi_gradient_release_value(g);
-    if (status == TSH_OK) status = pass(tape, index);
+    return status;
+}
+
+/* In a deterministic world what a call has added to a copy of x goes on to x at once. A sum that the copy makes first
+ * has other bits, and which calls share a copy depends on the layouts. Stages of a pipeline have calls of their own,
+ * and exchange whole gradients. */
+static tsh_status move_on(tsh_tape *tape, const tsh_tensor *copy) {
+    tsh_status status = TSH_OK;
+    int k = tshi_tape_node(tape, copy);
+    while (status == TSH_OK && k >= 0 && has_gradient(copy) && !copy->gradient->sink) {
+        tsh_call *node = &tape->nodes[k];
+        const tsh_tensor *x = node->in[0];
+        if (!node->op->engine || !node->op->engine->moves || x->mesh != copy->mesh) break;
+        status = check_inputs(tape, node);
+        if (status == TSH_OK) status = go_back(tape, node);
+        node->moved_on = true;
+        copy = x;
+        k = tshi_tape_node(tape, x);
+    }
+    return status;
+}
+
+static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *loss) {
+    tsh_call *node = &tape->nodes[index];
+    bool keeps = tape->keeps_graph || is_shared(tape, node);
+    if (!keeps && !node->op->reads_output) drop_output(node->out, 2, loss);
+    tsh_status status = has_gradient(node->out) ? go_back(tape, node) : TSH_OK;
+    for (int i = 0; tape->world->deterministic && i < node->inputs && status == TSH_OK; i++)
+        status = move_on(tape, node->in[i]);
+    if (status != TSH_OK) return status;
+    node->moved_on = false;
+    status = pass(tape, index);
     if (!keeps) node_free(node, loss);
     return status;
 }
@@ -220,27 +270,6 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
     return tape->status;
 }
 
-/* A call below the loss that an earlier backward has freed: its gradients would be lost in silence. So would the sum of
- * a leaf's gradient that another tape's sink makes. */
-static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
-    for (int i = 0; i < node->inputs; i++) {
-        const tshi_gradient *g = node->in[i]->gradient;
-        if (g && g->sink && g->sink != tape->sink && tshi_call_runs(node)) {
-            tshi_tape_fail(tape, TSH_ERR_STATE,
-                           "backward: %s takes a parameter whose gradients are summed by a "
-                           "tsh_data_parallel of another tape",
-                           node->op->name);
-            return tape->status;
-        }
-        int k = tshi_tape_node(tape, node->in[i]);
-        if (k < 0 || !tape->nodes[k].used) continue;
-        tshi_tape_fail(tape, TSH_ERR_STATE,
-                       "backward: %s stands on a part of the step that an earlier backward has freed", node->op->name);
-        return tape->status;
-    }
-    return TSH_OK;
-}
-
 /* Counts the calls up to the loss's that may add to each gradient, or sets all counts to zero, as a backward that ends
  * well leaves them. */
 static void count_uses(tsh_tape *tape, int last, bool count) {
@@ -256,7 +285,7 @@ static void count_uses(tsh_tape *tape, int last, bool count) {
 static tsh_status run_node(tsh_tape *tape, int index, const tsh_tensor *loss) {
     const tsh_call *node = &tape->nodes[index];
     if (node->used) return TSH_OK;
-    if (!has_gradient(node->out)) return pass(tape, index); /* no way leads here from the loss */
+    if (!has_gradient(node->out) && !node->moved_on) return pass(tape, index); /* no way leads here from the loss */
     tsh_status status = check_inputs(tape, node);
     if (status == TSH_OK) status = tshi_segment_enter(tape, node->segment);
     return status == TSH_OK ? node_backward(tape, index, loss) : status;

@@ -39,7 +39,7 @@ static tsh_status exchange_backward(tsh_call *call) {
     return status;
 }
 
-static const tshi_engine_op exchange_engine = {.crosses = true};
+static const tshi_engine_op exchange_engine = {.crosses = true, .moves = true};
 
 static const tsh_op exchange_op = {.name = "redistribute",
                                    .forward = exchange_forward,

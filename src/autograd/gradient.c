@@ -19,7 +19,7 @@ static void gradient_free(tsh_tensor *tensor) {
     tshi_gradient_leave_lists(tensor);
     tshi_tensor_release(tensor->gradient->value);
     tshi_tensor_release(tensor->gradient->kept);
-    tshi_tensor_release(tensor->gradient->narrow);
+    tshi_tensor_release(tensor->gradient->term);
     tshi_sparse_gradient_free(tensor);
     tshi_pool_give(&tensor->mesh->device->gradients, tensor->gradient);
     tensor->gradient = NULL;
@@ -154,8 +154,8 @@ tshi_gradient_taker *tshi_grad_taker(const tsh_call *call, int i) {
     return alone && !call->tape->keeps_graph ? g->taker : NULL;
 }
 
-tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta) {
-    const tsh_tensor *x = call->in[i];
+/* The memory of the gradient itself. */
+static tsh_tensor *sum_memory(const tsh_tensor *x, double *beta) {
     tshi_gradient *g = x->gradient;
     if (goes_to_sink(x)) return sink_memory(x, beta);
     if (tshi_sparse_gradient_spread(x) != TSH_OK || make_writable(x) != TSH_OK) return NULL;
@@ -164,12 +164,41 @@ tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta) {
     return g->value;
 }
 
+/* What the call has added by itself becomes part of the gradient. */
+static tsh_status settle(const tsh_call *call, int i, tsh_status status) {
+    tshi_gradient *g = call->in[i]->gradient;
+    if (!g || !g->term) return status;
+    if (status == TSH_OK) status = tshi_grad_adopt(call, i, g->term);
+    tshi_tensor_release(g->term);
+    g->term = NULL;
+    return status;
+}
+
+static tsh_tensor *term_memory(const tsh_call *call, int i, tsh_dtype dtype, double *beta) {
+    const tsh_tensor *x = call->in[i];
+    tshi_gradient *g = x->gradient;
+    if (g->term && g->term->dtype != dtype && settle(call, i, TSH_OK) != TSH_OK) return NULL;
+    *beta = g->term ? 1 : 0;
+    if (!g->term) tshi_gradient_new_as(x, dtype, &g->term);
+    return g->term;
+}
+
+/* In a deterministic world each call's part of a gradient is rounded before it is added. A kernel that goes on from the
+ * sum rounds otherwise, and which calls meet in one memory depends on the layouts. */
+static bool adds_apart(const tsh_tensor *x) {
+    const tshi_gradient *g = x->gradient;
+    return x->mesh->world->deterministic && (g->term || goes_to_sink(x) || (g->value && !g->stale));
+}
+
+tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta) {
+    const tsh_tensor *x = call->in[i];
+    return adds_apart(x) ? term_memory(call, i, tshi_gradient_dtype(x), beta) : sum_memory(x, beta);
+}
+
 tsh_tensor *tshi_grad_beta(const tsh_call *call, int i, double *beta) {
     const tsh_tensor *x = call->in[i];
-    if (tshi_gradient_dtype(x) == x->dtype) return tshi_grad_sum(call, i, beta);
-    *beta = x->gradient->narrow ? 1 : 0;
-    if (!x->gradient->narrow) tshi_gradient_new_as(x, x->dtype, &x->gradient->narrow);
-    return x->gradient->narrow;
+    bool own = tshi_gradient_dtype(x) == x->dtype;
+    return own ? tshi_grad_sum(call, i, beta) : term_memory(call, i, x->dtype, beta);
 }
 
 tsh_call *tshi_grad_maker(const tsh_call *call, int i) {
@@ -230,7 +259,7 @@ tsh_status tshi_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient) {
         return TSH_OK;
     }
     double beta;
-    tsh_tensor *grad = tshi_grad_sum(call, i, &beta);
+    tsh_tensor *grad = sum_memory(x, &beta);
     return grad ? add_gradient(gradient, beta, grad) : TSH_ERR_MEMORY;
 }
 
@@ -242,13 +271,7 @@ tsh_status tsh_call_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient
 }
 
 tsh_status tshi_gradient_settle(const tsh_call *call, tsh_status status) {
-    for (int i = 0; i < call->inputs; i++) {
-        tshi_gradient *g = call->in[i]->gradient;
-        if (!g || !g->narrow) continue;
-        if (status == TSH_OK) status = tshi_grad_adopt(call, i, g->narrow);
-        tshi_tensor_release(g->narrow);
-        g->narrow = NULL;
-    }
+    for (int i = 0; i < call->inputs; i++) status = settle(call, i, status);
     return status;
 }
 

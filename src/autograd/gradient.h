@@ -21,7 +21,8 @@ typedef struct tshi_gradient {
     uint8_t arithmetic; /* 1 + the dtype that functions compute in which take the tensor; 0: its own */
     tsh_tensor *value;
     tsh_tensor *kept; /* with `retained`: the sum over the backwards of this step, each of which starts `value` anew */
-    tsh_tensor *narrow;         /* with `wide`: what the running call has added, of the tensor's own dtype */
+    tsh_tensor *term; /* what the running call has added beside `value`: where that is wide, of the tensor's own dtype,
+                       * and in a deterministic world */
     tshi_gradient_taker *taker; /* of a leaf: takes its gradient in place of `value` where that is possible, or NULL */
     tshi_sparse_gradient *sparse; /* of a leaf whose gradient may have some rows alone; or NULL */
     int uses;                     /* calls of the running backward that may still add to `value` */

@@ -14,6 +14,7 @@ typedef struct tshi_engine_op {
     bool crosses;   /* input and output may be on different meshes: it runs on the ranks of either */
     bool custom;    /* its functions are the program's */
     bool as_stored; /* inputs are taken in their own dtype, whatever their arithmetic is (cast.h) */
+    bool moves;     /* values are moved, between layouts or to another name: backward rounds nothing */
 } tshi_engine_op;
 
 /* What a call of a layer wants beside what the rules allow. */
@@ -40,6 +41,7 @@ struct tsh_call {
     tsh_work *work;        /* the collective that backward_start has started */
     tsh_tensor *early;     /* the result of that collective */
     bool used;             /* a backward has passed this call and released its tensors */
+    bool moved_on;         /* this backward has passed on what calls have added to the output's gradient so far */
     bool shares;           /* the output is a view of the first input */
     bool in_step;          /* `in` is in the tape's memory of the step already: recording does not copy it */
 

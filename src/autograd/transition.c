@@ -99,7 +99,7 @@ static tsh_status transition_backward(tsh_call *call) {
     return status;
 }
 
-static const tshi_engine_op transition_engine = {.backward_start = transition_backward_start};
+static const tshi_engine_op transition_engine = {.backward_start = transition_backward_start, .moves = true};
 
 static const tsh_op transition_op = {.name = "redistribute",
                                      .forward = transition_forward,

@@ -43,7 +43,10 @@ bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows) {
 
 /* --- copies of inputs --------------------------------------------------------------------------------------------- */
 
-static const tsh_op copy_op = {.name = "whole", .backward = tshi_pass_gradient, .views = true, .reads_no_input = true};
+static const tshi_engine_op copy_engine = {.moves = true};
+
+static const tsh_op copy_op = {
+    .name = "whole", .backward = tshi_pass_gradient, .views = true, .reads_no_input = true, .engine = &copy_engine};
 
 /* Input i, as a tensor that no other call has, in these layouts. */
 static tsh_tensor *whole_input(const tsh_call *call, int i, const tsh_layout need[TSH_MAX_AXES]) {

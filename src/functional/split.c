@@ -47,11 +47,12 @@ static tsh_status part_forward(tsh_call *call) {
 }
 
 /* The parts' calls stand one after another on the tape, and backward passes them from the last to the first: where this
- * is the last, every part before it that will be copied has its gradient already. */
+ * is the last, every part before it that will be copied has its gradient already. In a deterministic world each is added
+ * by itself. */
 static bool all_parts_follow(const tsh_call *call) {
     const split_params *p = call->params;
     const tsh_call *first = &call->tape->nodes[call->out->gradient->node - p->part];
-    if (p->part != p->count - 1) return false;
+    if (p->part != p->count - 1 || call->tape->world->deterministic) return false;
     for (int i = 0; i < p->part; i++) {
         const tsh_tensor *out = first[i].out;
         if (!out || first[i].in[0] != call->in[0] || !out->gradient->value || out->gradient->stale) return false;

@@ -29,8 +29,8 @@ typedef struct tshi_bucket_slot {
     tsh_tensor *slice;           /* of a sharded bucket: this rank's slice of the gradient */
     tsh_tensor *values;          /* of a sharded bucket: the same slice of the parameter */
     tsh_tensor *held, *stand_in; /* of a unit: the slice in the unit's memory; the whole that functions take */
-    tsh_tensor *extra;           /* of a unit: what calls have added to the gradient of the slice itself, or NULL */
-    const char *name;            /* of the parameter in the list, while buckets are assigned */
+    tsh_tensor *part;    /* of a unit: the slice's part of `whole`, where calls that take the slice itself add */
+    const char *name;    /* of the parameter in the list, while buckets are assigned */
     tsh_tensor *surplus; /* on ranks but the first, gradients that are the same on all ranks are added here and dropped:
                           * the sum has the first rank's */
     int64_t start;       /* elements into the bucket */
@@ -150,8 +150,8 @@ void tshi_shards_destroy(tsh_data_parallel *dp);
 tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot);
 /* This rank's slice of the slot's whole stays, and the rest becomes zeros. */
 void tshi_shards_keep_own(const tsh_data_parallel *dp, const tshi_bucket_slot *slot);
-/* The memory for what a call adds to the gradient of the slice itself, beside the sum of the ranks' terms. */
-tsh_tensor *tshi_shards_extra(tsh_data_parallel *dp, tshi_bucket_slot *slot, double *beta);
+/* The memory for what a call adds to the gradient of the slice itself: in this rank's term of its own part of the sum. */
+tsh_tensor *tshi_shards_part(tsh_data_parallel *dp, tshi_bucket_slot *slot, double *beta);
 tsh_status tshi_shards_start(const tsh_data_parallel *dp, tshi_bucket *bucket);
 void tshi_shards_finish(const tsh_data_parallel *dp, tshi_bucket *bucket);
 void tshi_shards_drop(tshi_bucket *bucket);

@@ -69,6 +69,9 @@ static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *buc
     if (status == TSH_OK && !bucket->held) status = tshi_tensor_bring(p);
     if (status == TSH_OK)
         status = tshi_tensor_view(memory, &shape, layout, (size_t)at * tsh_dtype_size(memory->dtype), &slot->slice);
+    if (status == TSH_OK && bucket->held)
+        status = tshi_tensor_view(bucket->memory, &shape, layout,
+                                  (size_t)(slot->start + start) * tsh_dtype_size(bucket->dtype), &slot->part);
     memcpy(layout, p->layout, sizeof layout);
     if (status == TSH_OK) status = tshi_shards_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK)
@@ -153,6 +156,7 @@ void tshi_shards_destroy(tsh_data_parallel *dp) {
     }
     for (int i = 0; i < dp->count; i++) {
         tshi_tensor_release(dp->slots[i].slice);
+        tshi_tensor_release(dp->slots[i].part);
         tshi_tensor_release(dp->slots[i].values);
     }
     for (int i = 0; i < 2; i++) tshi_tensor_release(dp->room[i]);
@@ -260,7 +264,7 @@ tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot)
     return TSH_OK;
 }
 
-tsh_tensor *tshi_shards_extra(tsh_data_parallel *dp, tshi_bucket_slot *slot, double *beta) {
+tsh_tensor *tshi_shards_part(tsh_data_parallel *dp, tshi_bucket_slot *slot, double *beta) {
     tshi_gradient *g = slot->parameter->gradient;
     if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
     if (g->stale) { /* there is a gradient, if no term of one */
@@ -268,10 +272,8 @@ tsh_tensor *tshi_shards_extra(tsh_data_parallel *dp, tshi_bucket_slot *slot, dou
         device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->term), tshi_data(slot->term));
         g->stale = false;
     }
-    *beta = slot->extra ? 1 : 0;
-    if (!slot->extra)
-        tshi_tensor_new(slot->slice->mesh, slot->slice->dtype, &slot->slice->shape, slot->slice->layout, &slot->extra);
-    return slot->extra;
+    *beta = 1;
+    return slot->part;
 }
 
 /* The memory of the blocks, and views of this rank's. */
@@ -311,12 +313,6 @@ void tshi_shards_finish(const tsh_data_parallel *dp, tshi_bucket *bucket) {
         device->ops->copy.within(device, (size_t)length * size, from, tshi_data(slot->slice));
         from += (size_t)tshi_shards_padded(bucket, length) * size;
     }
-    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
-        void *to = tshi_data(slot->slice);
-        if (slot->extra && !slot->parameter->gradient->stale)
-            device->ops->elementwise[bucket->dtype].axpby(device, slot->slice->numel, 1, tshi_data(slot->extra), 1, to,
-                                                          to);
-    }
     tshi_shards_drop(bucket);
 }
 
@@ -327,10 +323,6 @@ void tshi_shards_drop(tshi_bucket *bucket) {
     tshi_tensor_release(bucket->result);
     tshi_tensor_release(bucket->packed);
     bucket->flags = bucket->result = bucket->packed = NULL;
-    for (tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
-        tshi_tensor_release(slot->extra);
-        slot->extra = NULL;
-    }
 }
 
 size_t tshi_shards_before(const tsh_data_parallel *dp, const tshi_bucket_slot *slot) {

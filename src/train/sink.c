@@ -91,7 +91,7 @@ static tsh_tensor *memory(tshi_gradient_sink *sink, int number, const tsh_tensor
         *beta = 1;
         return slot->slice;
     }
-    if (number >= dp->count) return tshi_shards_extra(dp, slot, beta);
+    if (number >= dp->count) return tshi_shards_part(dp, slot, beta);
     note_addition(dp, x);
     const tsh_tensor *p = slot->parameter, *w = slot->whole;
     bool term = is_term(p, x);

@@ -245,3 +245,71 @@ Test(deterministic, a_column_embedding_whose_rows_are_bounded) {
     for (tsh_sharding_level level = 0; level <= TSH_SHARD_PARAMETERS; level++)
         has_the_bits_of_one_rank(bounded_rows, 2, 4, &level);
 }
+
+/* --- copies of parameters ----------------------------------------------------------------------------------------- */
+
+/* A product takes x in the units of c, of which the first rank has the only one; two losses stand on it. */
+static void moved(tshi_rank *r, void *arg) {
+    double values[TALL * WIDE];
+    tsh_tape *tape = NULL;
+    tsh_mesh *mesh = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "ranks=-1", &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor_config config = {
+        .dtype = TSH_FLOAT64, .ndim = 2, .shape = {TALL, WIDE}, .layout = {TSH_SHARD_UNITS(1, 1, 1)}};
+    numbers(values, TALL * WIDE, 1);
+    tsh_tensor *c = tshi_test_tensor(r, mesh, &config, values);
+    config.layout[0] = TSH_SHARD(1);
+    numbers(values, TALL * WIDE, 2);
+    tsh_tensor *x = tshi_test_leaf(r, mesh, &config, values), *y = tsh_mul(tape, c, x);
+    tsh_tensor *first = tsh_sum(tape, tsh_exp(tape, y), TSH_ALL_DIMS);
+    tsh_tensor *second = tsh_sum(tape, tsh_tanh(tape, y), TSH_ALL_DIMS);
+    tshi_check_ok(r, tsh_backward_with(tape, first, &(tsh_backward_config){.retain_graph = true}));
+    tshi_check_ok(r, tsh_backward(tape, second));
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    keep(r, tsh_tensor_grad(x));
+    tsh_tensor_release(x);
+    tsh_tensor_release(c);
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(deterministic, two_losses_over_a_parameter_that_a_product_moves) {
+    has_the_bits_of_one_rank(moved, 2, 4, NULL);
+}
+
+/* Two products take a copy that the program has gathered, the concatenation x itself: gathered in one exchange where
+ * both axes have ranks, and where they have none in the steps that have made the program's copy. */
+static void shared_copy(tshi_rank *r, void *arg) {
+    double values[TALL * WIDE];
+    tsh_tape *tape = NULL;
+    tsh_mesh *mesh = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_mesh_create(r->world, r->size == 4 ? "a=2,b=2" : "a=1,b=1", &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor_config config = {
+        .dtype = TSH_FLOAT64, .ndim = 2, .shape = {TALL, WIDE}, .layout = {TSH_SHARD(1), TSH_SHARD(1)}};
+    numbers(values, TALL * WIDE, 3);
+    tsh_tensor *x = tshi_test_leaf(r, mesh, &config, values), *terms[3];
+    numbers(values, WIDE * WIDE, 4);
+    tsh_tensor *w =
+        tshi_test_tensor(r, mesh, &(tsh_tensor_config){.dtype = TSH_FLOAT64, .ndim = 2, .shape = {WIDE, WIDE}}, values);
+    tsh_tensor *copy =
+        tsh_gather(tape, tsh_gather(tape, x, tsh_mesh_group(mesh, "b"), 1), tsh_mesh_group(mesh, "a"), 1);
+    terms[0] = tsh_affine(tape, copy, w, NULL);
+    terms[1] = tsh_affine(tape, tsh_tanh(tape, copy), w, NULL);
+    terms[2] = x;
+    tsh_tensor *y = tsh_exp(tape, tsh_concat(tape, terms, 3, 1));
+    tshi_check_ok(r, tsh_backward(tape, tsh_sum(tape, y, TSH_ALL_DIMS)));
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    keep(r, tsh_tensor_grad(x));
+    tsh_tensor_release(x);
+    tsh_tensor_release(w);
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(deterministic, calls_that_share_a_copy_on_one_rank_only) {
+    has_the_bits_of_one_rank(shared_copy, 4, 4, NULL);
+}
