@@ -87,13 +87,36 @@ static tsh_status permanent_trouble(tsh_world *world) {
     return TSH_OK;
 }
 
+static size_t page_bytes(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The lock of an open file of its own, which a mapping keeps open that children do not inherit: so it ends with the
+ * process, whatever descriptors the program closes. False where the system has no such locks, or no /proc. */
+static bool lock_for_life(tshi_local *local, struct flock *mine) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", local->file);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return false;
+    void *page = mmap(NULL, page_bytes(), PROT_NONE, MAP_SHARED, fd, 0);
+    bool held = page != MAP_FAILED && madvise(page, page_bytes(), MADV_DONTFORK) == 0;
+    held = held && fcntl(fd, F_OFD_SETLK, mine) == 0;
+    close(fd);
+    if (held)
+        local->life = page;
+    else if (page != MAP_FAILED)
+        munmap(page, page_bytes());
+    return held;
+}
+
 tsh_status tshi_local_appear(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
     struct flock mine = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = world->rank, .l_len = 1};
     tshi_rank_record *r = record_of(world, world->rank);
     struct stat names;
     r->process = getpid();
     r->namespace = stat("/proc/self/ns/pid", &names) == 0 ? names.st_ino : 0;
-    if (fcntl(tshi_local_of(world)->file, F_SETLK, &mine) != 0) {
+    if (!lock_for_life(local, &mine) && fcntl(local->file, F_SETLK, &mine) != 0) {
         return tshi_fail_errno(errno, "world_init: a lock of the memory of all ranks");
     }
     return TSH_OK;
@@ -105,10 +128,28 @@ static bool has_ended(const tsh_world *world, int rank) {
     return fcntl(tshi_local_of(world)->file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
+bool tshi_local_has_file(const tshi_local *local) {
+    struct stat s;
+    if (local->file < 0 || fstat(local->file, &s) != 0) return false;
+    return s.st_dev == local->file_device && s.st_ino == local->file_number;
+}
+
+/* Warns once where the program has closed what this rank looks at. */
+static bool can_look(const tsh_world *world, tshi_local *local) {
+    if (local->file < 0 || tshi_local_has_file(local)) return local->file >= 0;
+    local->file = -1;
+    tshi_log(&world->log, TSH_LOG_WARNING,
+             "rank %d: the program has closed the descriptor of the memory of all ranks (closefrom?): this rank learns "
+             "of deaths from others, or at the deadline",
+             world->rank);
+    return false;
+}
+
 /* Marks ranks whose process has ended without leaving the world: a few in each look, in turn. */
 static void look_for_deaths(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
-    for (int k = 0; !local->threads && k < world->size && k < MOST_LOOKS; k++) {
+    bool looks = can_look(world, local);
+    for (int k = 0; looks && k < world->size && k < MOST_LOOKS; k++) {
         int i = local->next_looked;
         local->next_looked = (i + 1) % world->size;
         tshi_rank_record *r = record_of(world, i);
@@ -337,7 +378,7 @@ void tshi_local_moved(const tsh_group *group) {
 /* Copies the pages into memory of this rank's own, which takes their place: peers go on with those that were there.
  * False for threads, whose memory is one, and without memory. */
 static bool keep_pages(const tshi_local *local, const void *data, size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = page_bytes();
     char *start = (char *)((uintptr_t)data / page * page);
     if (local->threads) return false;
     if (!data || !bytes) return true;

@@ -20,6 +20,7 @@
 #include <assert.h>
 #include <stdalign.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
 /* Bytes in the slot itself, for data that needs one sync only. */
@@ -118,7 +119,10 @@ typedef struct tshi_local {
     size_t memory_bytes;
     char **heap; /* [size] */
     size_t *heap_bytes;
-    int file;        /* of processes: that memory's. Each rank has locked a byte of it for as long as it lives */
+    int file; /* of processes: that memory's, -1 where it is lost. Each rank has locked a byte of it for life */
+    dev_t file_device; /* what `file` must still be */
+    ino_t file_number;
+    void *life;      /* a mapping that keeps this rank's lock, or NULL: `file` has it */
     int next_looked; /* the rank that the next look for deaths begins with */
     bool crowded;    /* more ranks than cores that they may run on together; the same on all ranks */
     int spins;       /* polls of a peer before the first yield, ... */
@@ -307,6 +311,8 @@ void tshi_local_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word,
                              size_t bytes);
 /* From here on the death of this rank's process shows. */
 tsh_status tshi_local_appear(tsh_world *world);
+/* local->file is open, and still what it was: a program may close descriptors that are not its own. */
+bool tshi_local_has_file(const tshi_local *local);
 /* Checks for deaths, failures and the deadline while this rank waits for world rank `rank`. */
 tsh_status tshi_local_look(tshi_wait *wait, int rank);
 /* See tshi_group_ops.trouble. */

@@ -69,6 +69,8 @@ static tsh_status map_memory(void *user) {
     struct stat s;
     if (fstat(local->file, &s) != 0) return tshi_fail_errno(errno, "world_init: the memory of all ranks");
     local->memory_bytes = (size_t)s.st_size;
+    local->file_device = s.st_dev;
+    local->file_number = s.st_ino;
     if (local->memory_bytes >= control_bytes(world->size))
         local->memory = tshi_map_memory(local->file, local->memory_bytes);
     if (!local->memory) {

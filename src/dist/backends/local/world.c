@@ -113,7 +113,8 @@ void tshi_local_world_close(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     const tsh_allocator *allocator = &world->allocator;
     if (local->memory) munmap(local->memory, local->memory_bytes);
-    if (local->file >= 0) close(local->file);
+    if (local->life) munmap(local->life, 1);
+    if (tshi_local_has_file(local)) close(local->file);
     tshi_waits_close(world, &local->waits);
     tshi_free(allocator, local->heap);
     tshi_free(allocator, local->heap_bytes);

@@ -9,6 +9,7 @@
 
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -155,6 +156,47 @@ Test(failure, dies_inside_a_call, .timeout = 120) {
 Test(failure, dies_after_calls, .timeout = 120) {
     expect_deaths(AFTER, 2);
     expect_deaths(AFTER, 4);
+}
+
+/* Rank 1 closes every descriptor, as a daemon does, and opens others of the same numbers: it lives for its peers, hears
+ * of the death of rank 2, whose child lives on, and its files stay its own. */
+static void closes_descriptors(tshi_rank *r, void *arg) {
+    atomic_int *stage = arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_world *world = r->world;
+    tshi_lines log = {""};
+    world->log = (tsh_log_sink){tshi_keep_line, &log};
+    int fds[16];
+    tshi_check_ok(r, tsh_barrier(group));
+    if (r->rank == 1) {
+        for (int fd = 3; fd < 1024; fd++) close(fd);
+        for (int i = 0; i < 16; i++) fds[i] = open("/dev/null", O_RDONLY);
+        tshi_check_ok(r, world->control->trouble(group, true, false));
+        tshi_check(r, strstr(log.text, "has closed the descriptor"), "the log says \"%s\"", log.text);
+        atomic_fetch_add(stage, 1);
+    }
+    tshi_test_await(r, stage, 1);
+    tshi_check_ok(r, world->control->trouble(group, true, false));
+    tshi_try_all(r, group, TSH_FLOAT32, 5000);
+    double guard = tshi_now() + 60;
+    if (r->rank == 2) {
+        if (fork() != 0) raise(SIGKILL);
+        while (atomic_load(stage) < 3 && tshi_now() < guard) tshi_nap(0.001);
+        _exit(0);
+    }
+    while (tsh_barrier(group) == TSH_OK && tshi_now() < guard) continue;
+    tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2 died");
+    atomic_fetch_add(stage, 1);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+    for (int i = 0; r->rank == 1 && i < 16; i++) tshi_check(r, close(fds[i]) == 0, "a file of the program is closed");
+}
+
+Test(failure, closes_descriptors, .timeout = 120) {
+    tshi_outcome outcomes[3];
+    tshi_test_options options = {.ranks = 3};
+    tshi_test_run_with(&options, closes_descriptors, tshi_test_shared(sizeof(atomic_int)), outcomes, NULL);
+    for (int i = 0; i < 2; i++) cr_assert_str_empty(outcomes[i].words);
 }
 
 /* Rank 3 dies while ranks 0 and 1 wait only for each other: their next call that has to wait fails. */
