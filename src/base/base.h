@@ -62,6 +62,9 @@ int tshi_memory_file(const char *name, size_t bytes);
 void *tshi_calloc(const tsh_allocator *allocator, size_t count, size_t size);
 TSHI_TOOLS void tshi_free(const tsh_allocator *allocator, void *pointer); /* NULL is fine */
 
+/* A copy of a text, or NULL with the message set. */
+char *tshi_copy_text(const tsh_allocator *allocator, const char *text);
+
 /* A growing array: make room for `needed` items of `size` bytes; *items and *capacity change on success only. */
 tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size);
 

@@ -116,3 +116,9 @@ bool tshi_random_bytes(unsigned char *out, size_t size) {
     }
     return true;
 }
+
+uint64_t tshi_fingerprint_text(uint64_t fingerprint, const char *text) {
+    do fingerprint = tshi_fingerprint_add(fingerprint, (unsigned char)*text);
+    while (*text++);
+    return fingerprint;
+}

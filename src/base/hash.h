@@ -37,4 +37,7 @@ static inline uint64_t tshi_fingerprint_add(uint64_t fingerprint, uint64_t word)
     return fingerprint ^ fingerprint >> 32;
 }
 
+/* Adds a text, its end included. */
+uint64_t tshi_fingerprint_text(uint64_t fingerprint, const char *text);
+
 #endif

@@ -1,4 +1,4 @@
-/* Text that is put together piece by piece. */
+/* Texts: put together piece by piece, and copied. */
 #include "base/base.h"
 
 #include <stdio.h>
@@ -13,4 +13,10 @@ char *tshi_append(char *text, size_t size, const char *format, ...) {
     if (length < 0) text[used] = '\0';
     if (length >= 0 && (size_t)length >= size - used && size > 4) memcpy(text + size - 4, "...", 4);
     return text;
+}
+
+char *tshi_copy_text(const tsh_allocator *allocator, const char *text) {
+    size_t size = strlen(text) + 1;
+    char *copy = tshi_calloc(allocator, size, 1);
+    return copy ? memcpy(copy, text, size) : NULL;
 }

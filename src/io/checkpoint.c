@@ -2,6 +2,7 @@
 #include "base/hash.h"
 #include "io/checkpoint_background.h"
 #include "io/checkpoint_load.h"
+#include "io/load.h"
 #include "io/reader.h"
 #include "layers/layers.h"
 
@@ -12,23 +13,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static uint64_t add_text(uint64_t fingerprint, const char *text) {
-    for (; *text; text++) fingerprint = tshi_fingerprint_add(fingerprint, (unsigned char)*text);
-    return tshi_fingerprint_add(fingerprint, 0);
-}
-
 /* What has to be the same on every rank. `tensors` may be NULL. */
 static void describe_call(const char *call, const char *path, int64_t step, const tsh_parameters *tensors,
                           char text[TSHI_LINE]) {
-    uint64_t fingerprint = add_text(TSHI_FINGERPRINT, path ? path : "");
-    for (int i = 0; i < tsh_parameters_count(tensors); i++) {
-        const tsh_tensor *t = tensors->items[i].tensor;
-        fingerprint = add_text(fingerprint, tensors->items[i].name);
-        fingerprint = tshi_fingerprint_add(fingerprint, (uint64_t)t->dtype);
-        for (int d = 0; d < t->shape.ndim; d++) {
-            fingerprint = tshi_fingerprint_add(fingerprint, (uint64_t)t->shape.global[d]);
-        }
-    }
+    uint64_t fingerprint = tshi_fingerprint_text(TSHI_FINGERPRINT, path ? path : "");
+    if (tensors) fingerprint = tshi_parameters_fingerprint(tensors, fingerprint);
     snprintf(text, TSHI_LINE, "%s %.120s, step %" PRId64 ", %d tensors #%016" PRIx64, call, path ? path : "", step,
              tsh_parameters_count(tensors), fingerprint);
 }

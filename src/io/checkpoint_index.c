@@ -6,17 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *copy_text(const char *text) {
-    size_t size = strlen(text) + 1;
-    char *copy = malloc(size);
-    if (copy) memcpy(copy, text, size);
-    return copy;
-}
-
-static tsh_status no_memory(void) {
-    return tshi_fail(TSH_ERR_MEMORY, "no memory for a checkpoint's index");
-}
-
 void tshi_index_clear(tshi_index *index) {
     for (int i = 0; i < index->files; i++) free(index->file[i].name);
     for (int i = 0; i < index->tensors; i++) {
@@ -34,8 +23,8 @@ tsh_status tshi_index_add_file(tshi_index *index, const char *name, uint64_t byt
     tsh_status status =
         tshi_grow(&allocator, (void **)&index->file, &index->file_capacity, index->files + 1, sizeof *index->file);
     if (status != TSH_OK) return status;
-    char *copy = copy_text(name);
-    if (!copy) return no_memory();
+    char *copy = tshi_copy_text(&allocator, name);
+    if (!copy) return TSH_ERR_MEMORY;
     index->file[index->files++] = (tshi_stored_file){copy, bytes};
     return TSH_OK;
 }
@@ -48,11 +37,8 @@ tshi_stored_tensor *tshi_index_add_tensor(tshi_index *index, const char *name, t
         return NULL;
     }
     tshi_stored_tensor *tensor = &index->tensor[index->tensors];
-    *tensor = (tshi_stored_tensor){.name = copy_text(name), .dtype = dtype, .ndim = ndim};
-    if (!tensor->name) {
-        no_memory();
-        return NULL;
-    }
+    *tensor = (tshi_stored_tensor){.name = tshi_copy_text(&allocator, name), .dtype = dtype, .ndim = ndim};
+    if (!tensor->name) return NULL;
     for (int d = 0; d < ndim; d++) tensor->shape[d] = shape[d];
     index->tensors++;
     return tensor;

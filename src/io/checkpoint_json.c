@@ -10,7 +10,7 @@
 
 #define FORMAT  "tshard checkpoint"
 #define VERSION 1
-/* A file that is longer is none of a checkpoint. */
+/* A longer file is no index. */
 #define MOST_BYTES ((uint64_t)1 << 30)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
@@ -58,12 +58,7 @@ tsh_status tshi_index_write(const tshi_index *index, const char *path) {
     char *text = all ? json_dumps(all, 0) : NULL;
     json_decref(all);
     if (!text) return tshi_fail(TSH_ERR_MEMORY, "%.220s: no memory, or a name that is no UTF-8", path);
-    int fd = -1;
-    size_t size = strlen(text);
-    tsh_status status = tshi_file_create(path, size, &fd);
-    if (status == TSH_OK) status = tshi_file_write(fd, path, text, size, 0);
-    if (status == TSH_OK) status = tshi_file_sync(fd, path);
-    tshi_file_close(&fd);
+    tsh_status status = tshi_file_save(path, text);
     free(text);
     return status;
 }
@@ -164,27 +159,12 @@ static const char *read_index(tshi_index *index, const json_t *all) {
     return NULL;
 }
 
-static tsh_status read_text(const char *path, char **text, uint64_t *bytes) {
-    int fd = -1;
-    *text = NULL;
-    tsh_status status = tshi_file_open(path, &fd, bytes);
-    if (status == TSH_OK && *bytes > MOST_BYTES) {
-        status =
-            tshi_fail(TSH_ERR_IO, "%.220s: has %llu bytes, too many for an index", path, (unsigned long long)*bytes);
-    }
-    if (status == TSH_OK && !(*text = malloc(*bytes ? *bytes : 1))) {
-        status = tshi_fail(TSH_ERR_MEMORY, "%.220s: no memory for %llu bytes", path, (unsigned long long)*bytes);
-    }
-    if (status == TSH_OK) status = tshi_file_read(fd, path, *text, *bytes, 0);
-    tshi_file_close(&fd);
-    return status;
-}
-
 tsh_status tshi_index_read(const char *path, tshi_index *index) {
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     char *text;
-    uint64_t bytes;
+    size_t bytes;
     *index = (tshi_index){0};
-    tsh_status status = read_text(path, &text, &bytes);
+    tsh_status status = tshi_file_load(&allocator, path, "an index", MOST_BYTES, &text, &bytes);
     if (status == TSH_OK) {
         json_error_t error;
         json_t *all = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
@@ -193,7 +173,7 @@ tsh_status tshi_index_read(const char *path, tshi_index *index) {
         if (wrong) status = tshi_fail(TSH_ERR_IO, "%.220s: %s", path, wrong);
         json_decref(all);
     }
-    free(text);
+    tshi_free(&allocator, text);
     if (status != TSH_OK) tshi_index_clear(index);
     return status;
 }

@@ -24,11 +24,8 @@ static tsh_status read_piece(void *user, const tsh_box *piece, void *values) {
 static tsh_status read_tensor(tshi_reader *reader, const tshi_stored_tensor *stored, tsh_tensor *tensor,
                               uint64_t *sum) {
     restored r = {.reader = reader, .stored = stored, .share = tsh_tensor_box(tensor), .sum = sum};
-    if (tensor->numel > 0 && !tensor->storage)
-        return tshi_fail(TSH_ERR_STATE, "checkpoint_load: '%.100s' has no memory", stored->name);
     r.shares = tshi_box_share(tensor->mesh, tensor->layout, stored->ndim, &r.share);
-    tsh_status status = tshi_tensor_bring(tensor);
-    return status == TSH_OK ? tshi_tensor_write_pieces(tensor, read_piece, &r) : status;
+    return tshi_tensor_write_pieces(tensor, read_piece, &r);
 }
 
 tsh_status tshi_checkpoint_read(const char *folder, const tshi_index *index, const tsh_parameters *tensors,

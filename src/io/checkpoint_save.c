@@ -45,9 +45,7 @@ static tsh_status list_entries(tshi_save *save, const tsh_parameters *tensors) {
             tshi_index_add_tensor(&save->part, tensors->items[i].name, t->dtype, t->shape.ndim, t->shape.global);
         if (!stored) return TSH_ERR_MEMORY;
         if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &share)) continue;
-        if (!t->storage) return tshi_fail(TSH_ERR_STATE, "checkpoint_save: '%.100s' has no memory", stored->name);
-        status = tshi_tensor_bring(t);
-        if (status == TSH_OK) status = tshi_stored_tensor_add(stored, 0, &share);
+        status = tshi_stored_tensor_add(stored, 0, &share);
         tshi_safetensors_entry *entry = &save->entry[save->entries];
         *entry = (tshi_safetensors_entry){.name = stored->name, .dtype = t->dtype, .ndim = t->shape.ndim};
         memcpy(entry->shape, share.length, sizeof entry->shape);

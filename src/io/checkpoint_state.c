@@ -1,6 +1,8 @@
 /* What a checkpoint has beside the elements of tensors: names, numbers, values; and how they differ from what is
  * wanted. */
 #include "io/checkpoint_state.h"
+#include "io/load.h"
+#include "io/problems.h"
 #include "train/optimizer.h"
 
 #include <inttypes.h>
@@ -50,13 +52,8 @@ static const char *name_of(const tsh_parameters *list, const tsh_tensor *tensor,
 }
 
 static tsh_status add_tensor(tsh_parameters *list, const char *name, const char *part, tsh_tensor *tensor) {
-    char text[160];
-    for (int a = 0; a < tensor->mesh->axes; a++) {
-        if (tensor->layout[a].kind == TSH_KIND_REPLICATED || tensor->layout[a].kind == TSH_KIND_SHARD) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "checkpoint: '%.100s' is %s, and has to be REPLICATED or SHARD", name,
-                         tsh_tensor_describe(tensor, text, sizeof text));
-    }
-    return tshi_parameters_add_part(list, name, part, tensor);
+    tsh_status status = tshi_check_parameter("checkpoint", name, tensor);
+    return status == TSH_OK ? tshi_parameters_add_part(list, name, part, tensor) : status;
 }
 
 static tsh_status add_states(const tsh_checkpoint *what, tsh_parameters *list) {
@@ -160,42 +157,19 @@ json_t *tshi_checkpoint_pack(const tsh_checkpoint *what) {
 
 /* --- differences -------------------------------------------------------------------------------------------------- */
 
-/* The differences found so far: as many as fit, and how many more. */
-typedef struct differences {
-    char text[300];
-    size_t used;
-    int more;
-} differences;
-
-static void differ(differences *all, const char *format, ...) TSH_PRINTF(2, 3);
-static void differ(differences *all, const char *format, ...) {
-    va_list arguments;
-    size_t room = sizeof all->text - all->used;
-    int comma = snprintf(all->text + all->used, room, "%s", all->used ? ", " : "");
-    va_start(arguments, format);
-    int length = comma + vsnprintf(all->text + all->used + comma, room - (size_t)comma, format, arguments);
-    va_end(arguments);
-    if (all->more == 0 && (size_t)length < room) {
-        all->used += (size_t)length;
-    } else {
-        all->text[all->used] = '\0';
-        all->more++;
-    }
-}
-
 static void compare_tensors(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *list,
-                            differences *all) {
+                            tshi_problems *all) {
     char has[120], wants[120];
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *t = list->items[i].tensor;
         const tshi_stored_tensor *s = tshi_index_find(index, list->items[i].name, i);
         if (!s) {
-            differ(all, "it has no '%s'", list->items[i].name);
+            tshi_problem(all, "it has no '%s'", list->items[i].name);
         } else if (s->dtype != t->dtype || s->ndim != t->shape.ndim ||
                    memcmp(s->shape, t->shape.global, sizeof *s->shape * (size_t)s->ndim) != 0) {
-            differ(all, "'%s' is %s %s and %s %s is wanted", s->name, tsh_dtype_name(s->dtype),
-                   tshi_dims_name(s->ndim, s->shape, has, sizeof has), tsh_dtype_name(t->dtype),
-                   tshi_dims_name(t->shape.ndim, t->shape.global, wants, sizeof wants));
+            tshi_problem(all, "'%s' is %s %s and %s %s is wanted", s->name, tsh_dtype_name(s->dtype),
+                         tshi_dims_name(s->ndim, s->shape, has, sizeof has), tsh_dtype_name(t->dtype),
+                         tshi_dims_name(t->shape.ndim, t->shape.global, wants, sizeof wants));
         }
     }
     for (int i = 0; i < index->tensors; i++) {
@@ -203,22 +177,23 @@ static void compare_tensors(const tshi_index *index, const tsh_checkpoint *what,
         bool known = i < list->count && !strcmp(list->items[i].name, name);
         for (int j = 0; j < list->count && !known; j++) known = !strcmp(list->items[j].name, name);
         if (known || (!what->optimizer && !strncmp(name, "optimizer.", 10))) continue;
-        differ(all, "it has '%s', which is not wanted", name);
+        tshi_problem(all, "it has '%s', which is not wanted", name);
     }
 }
 
-static void compare_optimizer(const json_t *packed, const tsh_checkpoint *what, differences *all) {
+static void compare_optimizer(const json_t *packed, const tsh_checkpoint *what, tshi_problems *all) {
     const tsh_optimizer *o = what->optimizer;
     const char *kind = json_string_value(json_object_get(packed, "kind"));
     const json_t *steps = json_object_get(packed, "steps");
     if (!kind || strcmp(kind, o->kind->name) != 0) {
-        differ(all, "its optimizer is %.20s and %s is wanted", kind ? kind : "none", o->kind->name);
+        tshi_problem(all, "its optimizer is %.20s and %s is wanted", kind ? kind : "none", o->kind->name);
         return;
     }
-    if (!json_is_real(json_object_get(packed, "lr"))) differ(all, "its optimizer has no learning rate");
+    if (!json_is_real(json_object_get(packed, "lr"))) tshi_problem(all, "its optimizer has no learning rate");
     for (int i = 0; i < o->count; i++) {
         const char *name = name_of(what->parameters, o->slots[i].parameter, i);
-        if (!json_is_integer(json_object_get(steps, name))) differ(all, "its optimizer has no steps of '%s'", name);
+        if (!json_is_integer(json_object_get(steps, name)))
+            tshi_problem(all, "its optimizer has no steps of '%s'", name);
     }
 }
 
@@ -227,21 +202,22 @@ static const json_t *find_value(const json_t *values, const tsh_value *v) {
     return json_object_get(json_object_get(values, v->name), kinds[v->kind]);
 }
 
-static void compare_value(const json_t *values, const tsh_value *v, differences *all) {
+static void compare_value(const json_t *values, const tsh_value *v, tshi_problems *all) {
     const json_t *found = find_value(values, v);
     const char *text = json_string_value(found);
     if (!json_object_get(values, v->name)) {
-        differ(all, "it has no value '%s'", v->name);
+        tshi_problem(all, "it has no value '%s'", v->name);
     } else if (!found || (v->kind == TSH_VALUE_INT64 && !json_is_integer(found)) ||
                (v->kind == TSH_VALUE_DOUBLE && !json_is_real(found) && !text) ||
                (v->kind >= TSH_VALUE_STRING && !text)) {
-        differ(all, "the value '%s' is of another kind", v->name);
+        tshi_problem(all, "the value '%s' is of another kind", v->name);
     } else if (v->kind == TSH_VALUE_STRING && json_string_length(found) >= v->size) {
-        differ(all, "the value '%s' takes %zu bytes and has room for %zu", v->name, json_string_length(found) + 1,
-               v->size);
+        tshi_problem(all, "the value '%s' takes %zu bytes and has room for %zu", v->name, json_string_length(found) + 1,
+                     v->size);
     } else if (v->kind == TSH_VALUE_BYTES &&
                (json_string_length(found) != 2 * v->size || strspn(text, "0123456789abcdef") != 2 * v->size)) {
-        differ(all, "the value '%s' has %zu bytes and %zu are wanted", v->name, json_string_length(found) / 2, v->size);
+        tshi_problem(all, "the value '%s' has %zu bytes and %zu are wanted", v->name, json_string_length(found) / 2,
+                     v->size);
     }
 }
 
@@ -254,19 +230,16 @@ static bool read_number(const json_t *random, const char *name, uint64_t *out) {
 
 tsh_status tshi_checkpoint_compare(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *tensors,
                                    const char *folder) {
-    differences all = {.used = 0};
+    tshi_problems all = {.world = what->parameters->world, .call = "checkpoint_load", .path = folder};
     uint64_t number;
     const json_t *random = json_object_get(index->state, "random"), *values = json_object_get(index->state, "values");
     compare_tensors(index, what, tensors, &all);
     if (what->optimizer) compare_optimizer(json_object_get(index->state, "optimizer"), what, &all);
     for (int i = 0; i < what->value_count; i++) compare_value(values, &what->values[i], &all);
     if (!read_number(random, "seed", &number) || !read_number(random, "next_stream", &number)) {
-        differ(&all, "it has no random streams");
+        tshi_problem(&all, "it has no random streams");
     }
-    if (all.used == 0 && all.more == 0) return TSH_OK;
-    char more[40] = "";
-    if (all.more) snprintf(more, sizeof more, "%s%d more", all.used ? ", and " : "", all.more);
-    return tshi_fail(TSH_ERR_IO, "checkpoint_load: %.120s: %s%s", folder, all.text, more);
+    return tshi_problems_report(&all);
 }
 
 /* --- the rest, from JSON ------------------------------------------------------------------------------------------ */

@@ -143,3 +143,37 @@ tsh_status tshi_file_rename(const char *from, const char *to) {
     if (rename(from, to) != 0) return tshi_file_fail(errno, to, "cannot take its name");
     return tshi_file_sync_folder(to);
 }
+
+/* --- whole files -------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_file_load(const tsh_allocator *allocator, const char *path, const char *kind, uint64_t most,
+                          char **text, size_t *bytes) {
+    uint64_t size;
+    int fd;
+    *text = NULL;
+    tsh_status status = tshi_file_open(path, &fd, &size);
+    if (status != TSH_OK) return status;
+    *bytes = (size_t)size;
+    if (size > most) {
+        status = tshi_fail(TSH_ERR_IO, "%.220s: is %s of %llu bytes; %llu are allowed", path, kind,
+                           (unsigned long long)size, (unsigned long long)most);
+    } else {
+        *text = tshi_calloc(allocator, (size_t)size, 1);
+        status = *text ? tshi_file_read(fd, path, *text, (size_t)size, 0) : TSH_ERR_MEMORY;
+    }
+    tshi_file_close(&fd);
+    if (status == TSH_OK) return TSH_OK;
+    tshi_free(allocator, *text);
+    *text = NULL;
+    return status;
+}
+
+tsh_status tshi_file_save(const char *path, const char *text) {
+    int fd = -1;
+    size_t size = strlen(text);
+    tsh_status status = tshi_file_create(path, size, &fd);
+    if (status == TSH_OK) status = tshi_file_write(fd, path, text, size, 0);
+    if (status == TSH_OK) status = tshi_file_sync(fd, path);
+    tshi_file_close(&fd);
+    return status;
+}

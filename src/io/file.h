@@ -22,6 +22,12 @@ TSHI_TOOLS void tshi_file_close(int *fd);
 /* Reads or writes all `bytes` at `offset`. A file that ends before is an error. */
 tsh_status tshi_file_read(int fd, const char *path, void *to, size_t bytes, uint64_t offset);
 TSHI_TOOLS tsh_status tshi_file_write(int fd, const char *path, const void *from, size_t bytes, uint64_t offset);
+/* Reads a whole file of at most `most` bytes into memory of the allocator, which the caller frees; `kind` is what the file
+ * is, for the message. */
+tsh_status tshi_file_load(const tsh_allocator *allocator, const char *path, const char *kind, uint64_t most,
+                          char **text, size_t *bytes);
+/* Makes a file of this text, in place of one that is there, and waits until it is on the disk. */
+TSHI_TOOLS tsh_status tshi_file_save(const char *path, const char *text);
 /* Waits until the file's bytes are on the disk. */
 TSHI_TOOLS tsh_status tshi_file_sync(int fd, const char *path);
 

@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "dist/world.h"
+#include "io/problems.h"
 #include "io/weights.h"
 #include "tensor/runs.h"
 
@@ -11,27 +12,21 @@
 
 /* --- what is common ----------------------------------------------------------------------------------------------- */
 
-tsh_status tshi_check_parameter(const char *what, const tshi_parameter *parameter) {
+tsh_status tshi_check_parameter(const char *what, const char *name, const tsh_tensor *t) {
     char text[160];
-    const tsh_tensor *t = parameter->tensor;
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind == TSH_KIND_REPLICATED || t->layout[a].kind == TSH_KIND_SHARD) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "%s: '%.100s' (%s) is no part of a whole: redistribute it first", what,
-                         parameter->name, tsh_tensor_describe(t, text, sizeof text));
+        return tshi_fail(TSH_ERR_LAYOUT, "%s: '%.100s' (%s) is no part of a whole: redistribute it first", what, name,
+                         tsh_tensor_describe(t, text, sizeof text));
     }
     if (t->storage) return tshi_tensor_bring(t);
-    return tshi_fail(TSH_ERR_STATE, "%s: '%.100s' has no memory any more", what, parameter->name);
-}
-
-uint64_t tshi_text_fingerprint(const char *text, uint64_t fingerprint) {
-    for (; *text; text++) fingerprint = tshi_fingerprint_add(fingerprint, (unsigned char)*text);
-    return tshi_fingerprint_add(fingerprint, 256);
+    return tshi_fail(TSH_ERR_STATE, "%s: '%.100s' has no memory any more", what, name);
 }
 
 uint64_t tshi_parameters_fingerprint(const tsh_parameters *list, uint64_t fingerprint) {
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *t = list->items[i].tensor;
-        fingerprint = tshi_text_fingerprint(list->items[i].name, fingerprint);
+        fingerprint = tshi_fingerprint_text(fingerprint, list->items[i].name);
         fingerprint = tshi_fingerprint_add(fingerprint, (uint64_t)t->dtype << 8 | (uint64_t)t->shape.ndim);
         for (int d = 0; d < t->shape.ndim; d++) {
             fingerprint = tshi_fingerprint_add(fingerprint, (uint64_t)t->shape.global[d]);
@@ -95,29 +90,9 @@ typedef struct loading {
     tshi_weights *weights;
     const tshi_weight **sources; /* of each link; NULL: the parameter keeps its values */
     bool *taken;                 /* of each tensor: a parameter takes it */
-    int problems, left_out;
-    char words[TSHI_MESSAGE_SIZE - 64];
+    tshi_problems problems;
     char *raw, *converted; /* of tshi_io_elements each */
 } loading;
-
-/* Notes a problem: in the message, or in rank 0's log where the message has no room. */
-static void note(loading *l, const char *format, ...) TSH_PRINTF(2, 3);
-
-static void note(loading *l, const char *format, ...) {
-    char text[TSHI_LINE];
-    va_list arguments;
-    va_start(arguments, format);
-    if (vsnprintf(text, sizeof text, format, arguments) < 0) text[0] = '\0';
-    va_end(arguments);
-    size_t used = strlen(l->words), more = strlen(text) + 2;
-    if (l->left_out == 0 && used + more + sizeof "; and 2147483647 more, in the log of rank 0" < sizeof l->words) {
-        tshi_append(l->words, sizeof l->words, "%s%s", l->problems ? "; " : "", text);
-    } else {
-        if (l->world->rank == 0) tshi_log(&l->world->log, TSH_LOG_ERROR, "load '%s': %s", l->path, text);
-        l->left_out++;
-    }
-    l->problems++;
-}
 
 static bool is_float(tsh_dtype dtype) {
     return dtype == TSH_FLOAT32 || dtype == TSH_FLOAT64 || dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
@@ -135,9 +110,9 @@ static void check_source(loading *l, const tshi_parameter *p, const tshi_link *l
     const char *wrong = tshi_link_check(link, t, e->ndim, e->shape);
     if (!wrong && !converts(e->dtype, t->dtype)) wrong = "has a dtype that does not convert";
     if (!wrong) return;
-    note(l, "'%.80s' %s: %s %s here, %s %s there", e->name, wrong, tsh_dtype_name(t->dtype),
-         tshi_dims_name(t->shape.ndim, t->shape.global, wanted, sizeof wanted), e->type,
-         tshi_dims_name(e->ndim, e->shape, found, sizeof found));
+    tshi_problem(&l->problems, "'%.80s' %s: %s %s here, %s %s there", e->name, wrong, tsh_dtype_name(t->dtype),
+                 tshi_dims_name(t->shape.ndim, t->shape.global, wanted, sizeof wanted), e->type,
+                 tshi_dims_name(e->ndim, e->shape, found, sizeof found));
 }
 
 /* Finds the sources of a parameter's links. */
@@ -146,7 +121,7 @@ static void check_parameter(loading *l, int first, int count) {
     const tshi_parameter *p = &l->list->items[links->parameter];
     const char *wrong = tshi_links_check(links, count, p->tensor);
     int missing = 0;
-    if (wrong) note(l, "'%.80s' %s", p->name, wrong);
+    if (wrong) tshi_problem(&l->problems, "'%.80s' %s", p->name, wrong);
     for (int i = first; i < first + count; i++) {
         l->sources[i] = tshi_weights_find(l->weights, l->links.items[i].tensor);
         if (!l->sources[i]) {
@@ -158,7 +133,7 @@ static void check_parameter(loading *l, int first, int count) {
     }
     if (missing == 0 || (missing == count && l->options.allow_missing)) return;
     for (int i = first; i < first + count; i++) {
-        if (!l->sources[i]) note(l, "'%.80s' is missing", l->links.items[i].tensor);
+        if (!l->sources[i]) tshi_problem(&l->problems, "'%.80s' is missing", l->links.items[i].tensor);
     }
 }
 
@@ -175,11 +150,9 @@ static tsh_status check_all(loading *l) {
     }
     for (int i = 0; i < l->weights->count; i++) {
         const char *name = l->weights->items[i].entry->name;
-        if (!l->taken[i] && !may_stay(l, name)) note(l, "'%.80s' is unexpected", name);
+        if (!l->taken[i] && !may_stay(l, name)) tshi_problem(&l->problems, "'%.80s' is unexpected", name);
     }
-    if (l->problems == 0) return TSH_OK;
-    if (l->left_out) tshi_append(l->words, sizeof l->words, "; and %d more, in the log of rank 0", l->left_out);
-    return tshi_fail(TSH_ERR_IO, "load '%.120s': %s", l->path, l->words);
+    return tshi_problems_report(&l->problems);
 }
 
 /* Everything that can be wrong before an element is read. */
@@ -187,7 +160,7 @@ static tsh_status prepare(loading *l) {
     const tsh_allocator *allocator = &l->world->allocator;
     tsh_status status = TSH_OK;
     for (int i = 0; status == TSH_OK && i < l->list->count; i++) {
-        status = tshi_check_parameter("load", &l->list->items[i]);
+        status = tshi_check_parameter("load", l->list->items[i].name, l->list->items[i].tensor);
     }
     if (status == TSH_OK) status = tshi_patterns_check(l->options.ignored);
     if (status == TSH_OK) status = tshi_links_make(l->list, l->options.rules, l->options.rule_count, &l->links);
@@ -265,7 +238,7 @@ static void describe(const loading *l, char *text, size_t size) {
     uint64_t mine = tshi_parameters_fingerprint(l->list, TSHI_FINGERPRINT), files = TSHI_FINGERPRINT;
     for (int i = 0; i < l->links.count; i++) {
         const tshi_link *k = &l->links.items[i];
-        mine = tshi_text_fingerprint(k->tensor, mine);
+        mine = tshi_fingerprint_text(mine, k->tensor);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->dim << 1 | k->transpose);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->length);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->parameter_start);
@@ -296,6 +269,7 @@ tsh_status tshi_load(tsh_parameters *list, const char *path, const tsh_load_opti
     if (bytes_read) *bytes_read = 0;
     if (!list) return tshi_fail(TSH_ERR_ARGUMENT, "load: a list of parameters is required");
     loading l = {.list = list, .world = list->world, .path = path ? path : ""};
+    l.problems = (tshi_problems){.world = l.world, .call = "load", .path = l.path};
     if (options) l.options = *options;
     tsh_status status = path ? prepare(&l) : tshi_fail(TSH_ERR_ARGUMENT, "load: a path is required");
     describe(&l, text, sizeof text);

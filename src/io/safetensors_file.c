@@ -16,13 +16,6 @@
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-static char *copy_text(const tsh_allocator *allocator, const char *text) {
-    size_t size = strlen(text) + 1;
-    char *copy = tshi_calloc(allocator, size, 1);
-    if (copy) memcpy(copy, text, size);
-    return copy;
-}
-
 static tsh_status read_length(tshi_safetensors *file) {
     unsigned char bytes[TSHI_SAFETENSORS_PREFIX];
     uint64_t length = 0;
@@ -64,7 +57,7 @@ tsh_status tshi_safetensors_open(const tsh_allocator *allocator, const char *pat
     if (!file) return TSH_ERR_MEMORY;
     file->allocator = *allocator;
     file->fd = -1;
-    file->path = copy_text(allocator, path);
+    file->path = tshi_copy_text(allocator, path);
     tsh_status status = file->path ? read_header(file) : TSH_ERR_MEMORY;
     if (status == TSH_OK)
         *out = file;

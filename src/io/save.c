@@ -103,14 +103,10 @@ static tsh_status write_file(saving *s, const tshi_save_file *file) {
 /* Rank 0: the index of several files, whole under its name or not there. */
 static tsh_status write_index(const saving *s, const char *path) {
     char partial[TSHI_PATH + 16];
-    int fd = -1;
     char *text = tshi_save_plan_index(&s->plan);
     if (!text) return tshi_fail(TSH_ERR_MEMORY, "save: no memory for an index");
     snprintf(partial, sizeof partial, "%s.partial", path);
-    tsh_status status = tshi_file_create(partial, strlen(text), &fd);
-    if (status == TSH_OK) status = tshi_file_write(fd, partial, text, strlen(text), 0);
-    if (status == TSH_OK) status = tshi_file_sync(fd, partial);
-    tshi_file_close(&fd);
+    tsh_status status = tshi_file_save(partial, text);
     if (status == TSH_OK) status = tshi_file_rename(partial, path);
     if (status != TSH_OK) unlink(partial);
     free(text);
@@ -140,7 +136,7 @@ static tsh_status prepare(saving *s, const char *path) {
     const tsh_allocator *allocator = &s->world->allocator;
     tsh_status status = path && path[0] ? TSH_OK : tshi_fail(TSH_ERR_ARGUMENT, "save: a path is required");
     for (int i = 0; status == TSH_OK && i < s->list->count; i++) {
-        status = tshi_check_parameter("save", &s->list->items[i]);
+        status = tshi_check_parameter("save", s->list->items[i].name, s->list->items[i].tensor);
     }
     if (status == TSH_OK) status = tshi_save_plan_make(s->list, path, &s->options, &s->plan);
     if (status != TSH_OK) return status;

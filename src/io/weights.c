@@ -16,7 +16,7 @@ static bool is_plain(const char *name) {
     return name && name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
-tsh_status tshi_index_parse(const char *path, const char *text, size_t length, void **json) {
+tsh_status tshi_weights_parse(const char *path, const char *text, size_t length, void **json) {
     json_error_t error;
     const char *name;
     json_t *file, *index = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
@@ -37,23 +37,13 @@ tsh_status tshi_index_parse(const char *path, const char *text, size_t length, v
 }
 
 static tsh_status read_index(const tsh_allocator *allocator, const char *path, json_t **index) {
-    uint64_t bytes;
+    size_t bytes;
+    char *text;
     void *json = NULL;
-    int fd;
-    tsh_status status = tshi_file_open(path, &fd, &bytes);
-    if (status != TSH_OK) return status;
-    char *text = NULL;
-    if (bytes > TSHI_SAFETENSORS_HEADER_MOST) {
-        status = tshi_fail(TSH_ERR_IO, "%.220s: is an index of %llu bytes; %d are allowed", path,
-                           (unsigned long long)bytes, TSHI_SAFETENSORS_HEADER_MOST);
-    } else {
-        text = tshi_calloc(allocator, (size_t)bytes, 1);
-        status = text ? tshi_file_read(fd, path, text, (size_t)bytes, 0) : TSH_ERR_MEMORY;
-    }
-    if (status == TSH_OK) status = tshi_index_parse(path, text, (size_t)bytes, &json);
+    tsh_status status = tshi_file_load(allocator, path, "an index", TSHI_SAFETENSORS_HEADER_MOST, &text, &bytes);
+    if (status == TSH_OK) status = tshi_weights_parse(path, text, bytes, &json);
     *index = json;
     tshi_free(allocator, text);
-    tshi_file_close(&fd);
     return status;
 }
 

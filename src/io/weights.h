@@ -29,6 +29,6 @@ void tshi_weights_close(tshi_weights *weights);
 const tshi_weight *tshi_weights_find(const tshi_weights *weights, const char *name);
 
 /* Reads an index: *json (a json_t, for the caller to release) has its "weight_map", an object of plain file names. */
-tsh_status tshi_index_parse(const char *path, const char *text, size_t length, void **json);
+tsh_status tshi_weights_parse(const char *path, const char *text, size_t length, void **json);
 
 #endif

@@ -53,10 +53,17 @@ static int longest_dim(int ndim, const tsh_box *box) {
     return longest;
 }
 
-bool tshi_box_share(const tsh_mesh *mesh, const tsh_layout *layout, int ndim, tsh_box *box) {
-    int replicas = 1, replica = 0, d = longest_dim(ndim, box);
+bool tshi_box_split(int ndim, tsh_box *box, int parts, int i) {
+    int d = longest_dim(ndim, box);
     int64_t start;
-    if (tshi_box_numel(ndim, box) == 0) return false;
+    if (ndim == 0) return i == 0;
+    tsh_split(box->length[d], parts, i, &start, &box->length[d]);
+    box->start[d] += start;
+    return tshi_box_numel(ndim, box) > 0;
+}
+
+bool tshi_box_share(const tsh_mesh *mesh, const tsh_layout *layout, int ndim, tsh_box *box) {
+    int replicas = 1, replica = 0;
     for (int a = 0; a < mesh->axes; a++) {
         const tshi_axis *axis = &mesh->axis[a];
         int first = 0, alike = axis->size;
@@ -65,10 +72,7 @@ bool tshi_box_share(const tsh_mesh *mesh, const tsh_layout *layout, int ndim, ts
         replicas *= alike;
         replica = replica * alike + axis->index - first;
     }
-    if (ndim == 0) return replica == 0;
-    tsh_split(box->length[d], replicas, replica, &start, &box->length[d]);
-    box->start[d] += start;
-    return box->length[d] > 0;
+    return tshi_mesh_has_me(mesh) && tshi_box_split(ndim, box, replicas, replica);
 }
 
 /* --- members ------------------------------------------------------------------------------------------------------ */

@@ -26,6 +26,8 @@ TSHI_TOOLS bool tshi_box_intersect(int ndim, const tsh_box *a, const tsh_box *b,
  * is contiguous in the box's row-major order. The next part begins where this one ends. */
 TSHI_TOOLS tsh_box tshi_box_cut(int ndim, const tsh_box *box, int64_t offset, int64_t most);
 
+/* `box` becomes its part `i` of `parts`, cut along its longest dim. False for a part without elements. */
+TSHI_TOOLS bool tshi_box_split(int ndim, tsh_box *box, int parts, int i);
 /* `box`, this rank's of a tensor with these layouts, becomes its share among the ranks that hold the same box: the shares
  * of all ranks cover each element once. False for a share without elements. */
 bool tshi_box_share(const tsh_mesh *mesh, const tsh_layout *layout, int ndim, tsh_box *box);

@@ -127,11 +127,6 @@ static tsh_status each_input(const tsh_data_parallel *dp, const tsh_tensor *loss
     return status;
 }
 
-static uint64_t add_text(uint64_t fingerprint, const char *text) {
-    for (const char *c = text; *c; c++) fingerprint = tshi_fingerprint_add(fingerprint, (unsigned char)*c);
-    return fingerprint;
-}
-
 /* What a rank's inputs are, and their values. */
 typedef struct inputs {
     uint64_t descriptions, values;
@@ -141,8 +136,8 @@ static tsh_status add_input(const tsh_data_parallel *dp, const tsh_call *node, c
     char text[TSHI_LINE];
     inputs *sum = to;
     (void)dp;
-    sum->descriptions = add_text(sum->descriptions, node->op->name);
-    sum->descriptions = add_text(sum->descriptions, tshi_tensor_describe_whole(input, text, sizeof text));
+    sum->descriptions = tshi_fingerprint_text(sum->descriptions, node->op->name);
+    sum->descriptions = tshi_fingerprint_text(sum->descriptions, tshi_tensor_describe_whole(input, text, sizeof text));
     sum->values = tshi_fingerprint_add(sum->values, fingerprint_of(input));
     return TSH_OK;
 }

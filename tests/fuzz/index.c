@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *text = malloc(size ? size : 1);
     require(text != NULL);
     memcpy(text, data, size);
-    if (tshi_index_parse("fuzzed", text, size, &json) == TSH_OK) {
+    if (tshi_weights_parse("fuzzed", text, size, &json) == TSH_OK) {
         json_t *map = json_object_get(json, "weight_map");
         require(json_is_object(map));
         json_object_foreach(map, name, file) {

@@ -200,8 +200,8 @@ static void difference(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_fill(tsh_parameters_tensor(wanted, 2), 4));
     tsh_checkpoint load = {.parameters = wanted, .step = 77};
     tshi_check_status(r, tsh_checkpoint_load(folder, &load), TSH_ERR_IO,
-                      "step-00000001: it has no 'less', 'type' is float32 [7] and float64 [7] is wanted, 'shape' is "
-                      "float32 [6] and float32 [5] is wanted, it has 'more', which is not wanted");
+                      "step-00000001': it has no 'less'; 'type' is float32 [7] and float64 [7] is wanted; 'shape' is "
+                      "float32 [6] and float32 [5] is wanted; it has 'more', which is not wanted");
     tsh_tensor *same = tsh_parameters_tensor(wanted, 2);
     float values[5] = {4}, first = 4;
     if (tsh_tensor_local_numel(same) > 0) {

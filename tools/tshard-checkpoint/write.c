@@ -133,13 +133,9 @@ static tsh_status write_weight_map(const writer *w, const plan *p) {
     }
     json_t *all = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)p->bytes, "weight_map", map);
     char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
-    int fd = -1;
     tsh_status status = text ? TSH_OK : tshi_fail(TSH_ERR_MEMORY, "no memory");
     if (status == TSH_OK) status = tshi_path_join(path, w->folder, "model.safetensors.index.json");
-    if (status == TSH_OK) status = tshi_file_create(path, strlen(text), &fd);
-    if (status == TSH_OK) status = tshi_file_write(fd, path, text, strlen(text), 0);
-    if (status == TSH_OK) status = tshi_file_sync(fd, path);
-    tshi_file_close(&fd);
+    if (status == TSH_OK) status = tshi_file_save(path, text);
     free(text);
     json_decref(all);
     return status;
@@ -203,19 +199,6 @@ int tool_merge(const char *path, const char *folder, int64_t file_bytes, bool op
 
 /* --- split -------------------------------------------------------------------------------------------------------- */
 
-/* A file's part of a tensor: cut along its longest dim. False where it has none. */
-static bool share_of(const tshi_stored_tensor *t, int files, int file, tsh_box *box) {
-    int longest = 0;
-    *box = (tsh_box){{0}, {0}};
-    memcpy(box->length, t->shape, sizeof box->length);
-    if (t->ndim == 0) return file == 0;
-    for (int d = 1; d < t->ndim; d++) {
-        if (box->length[d] > box->length[longest]) longest = d;
-    }
-    tsh_split(t->shape[longest], files, file, &box->start[longest], &box->length[longest]);
-    return tshi_box_numel(t->ndim, box) > 0;
-}
-
 /* File number `file` of a checkpoint, and its part of the index. */
 static tsh_status split_file(writer *w, int files, int file, tshi_index *out) {
     tshi_index *in = &w->from->index;
@@ -225,8 +208,9 @@ static tsh_status split_file(writer *w, int files, int file, tshi_index *out) {
     piece *pieces = calloc((size_t)in->tensors + 1, sizeof *pieces);
     if (!pieces) return tshi_fail(TSH_ERR_MEMORY, "no memory");
     for (int i = 0; i < in->tensors; i++) {
-        pieces[count].tensor = &in->tensor[i];
-        if (share_of(&in->tensor[i], files, file, &pieces[count].box)) count++;
+        pieces[count] = (piece){.tensor = &in->tensor[i]};
+        memcpy(pieces[count].box.length, in->tensor[i].shape, sizeof in->tensor[i].shape);
+        if (tshi_box_split(in->tensor[i].ndim, &pieces[count].box, files, file)) count++;
     }
     snprintf(name, sizeof name, "rank-%05d.safetensors", file);
     tsh_status status = write_file(w, name, pieces, count, NULL, &bytes);
