@@ -1,8 +1,8 @@
 /* One call of an operation, from its inputs as they come to a recorded output. */
 #include "autograd/apply.h"
 #include "autograd/cast.h"
-#include "autograd/custom.h"
 #include "autograd/rules.h"
+#include "autograd/run/invoke.h"
 #include "autograd/transition.h"
 #include "autograd/whole.h"
 
@@ -78,7 +78,7 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
     }
     tsh_status status = !call.in ? TSH_ERR_MEMORY : casts ? tshi_cast_inputs(&call) : TSH_OK;
     if (status == TSH_OK && call.op->has_dim) status = resolve_dim(&call);
-    if (status == TSH_OK) status = tshi_call_shape(&call, &dtype, &shape);
+    if (status == TSH_OK) status = tshi_invoke_shape(&call, &dtype, &shape);
     if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);
     if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, rows.out);
     if (status == TSH_OK && wants_output(&call)) {

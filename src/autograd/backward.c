@@ -1,6 +1,6 @@
 /* Backward: nodes in reverse, gradients into their inputs. */
 #include "autograd/call.h"
-#include "autograd/custom.h"
+#include "autograd/run/invoke.h"
 #include "autograd/segment.h"
 #include "device/record.h"
 #include "device/trace.h"
@@ -44,7 +44,7 @@ static tsh_status start_early(tsh_tape *tape, const tsh_tensor *x) {
     tsh_call *node = &tape->nodes[k];
     const tshi_engine_op *engine = node->op->engine;
     return engine && engine->backward_start && !node->work && tshi_call_runs(node)
-               ? fail_in(tape, node, engine->backward_start(node))
+               ? fail_in(tape, node, tshi_invoke(node, engine->backward_start, "backward"))
                : TSH_OK;
 }
 
@@ -69,12 +69,12 @@ static tsh_status advance_sink(tsh_tape *tape) {
 }
 
 static tsh_status settled(tsh_call *node, tsh_status (*backward)(tsh_call *call)) {
-    return tshi_gradient_settle(node, tshi_op_is_custom(node->op) ? tshi_custom_run(node, backward) : backward(node));
+    return tshi_gradient_settle(node, tshi_invoke(node, backward, "backward"));
 }
 
 /* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
 static tsh_status run_entered(tsh_tape *tape, tsh_call *node) {
-    if (!tshi_call_runs(node)) return fail_in(tape, node, settled(node, backward_elsewhere));
+    if (!tshi_call_runs(node)) return fail_in(tape, node, tshi_gradient_settle(node, backward_elsewhere(node)));
     bool rest = has_rest(node);
     tsh_status status = fail_in(tape, node, tshi_call_use(node, true));
     if (status == TSH_OK) status = fail_in(tape, node, tshi_call_check_unchanged(node, true));

@@ -1,7 +1,7 @@
 /* A call whose inputs have their layouts: it makes its output, runs forward and goes on the tape. */
 #include "autograd/call.h"
-#include "autograd/custom.h"
 #include "autograd/observe.h"
+#include "autograd/run/invoke.h"
 #include "device/record.h"
 #include "device/trace.h"
 
@@ -15,11 +15,11 @@ bool tshi_call_records(const tsh_call *call) {
 }
 
 uint64_t tshi_call_versions(const tsh_call *call) {
-    uint16_t versions[] = {0, 0, 0, tshi_tensor_version(call->out)};
-    for (int i = 0; i < call->inputs; i++) versions[i < 2 ? i : 2] += tshi_tensor_version(call->in[i]);
-    uint64_t all = 0;
-    for (int k = 0; k < 4; k++) all |= (uint64_t)versions[k] << 16 * k;
-    return all;
+    uint16_t rest = 0;
+    for (int i = 2; i < call->inputs; i++) rest += tshi_tensor_version(call->in[i]);
+    uint64_t second = call->inputs > 1 ? tshi_tensor_version(call->in[1]) : 0;
+    return tshi_tensor_version(call->in[0]) | second << 16 | (uint64_t)rest << 32 |
+           (uint64_t)tshi_tensor_version(call->out) << 48;
 }
 
 /* The versions of what is read: by backward, or by forward, which runs again. */
@@ -36,7 +36,8 @@ static uint64_t versions_read(const tsh_call *call, bool backward) {
 tsh_status tshi_call_check_unchanged(const tsh_call *call, bool backward) {
     static const char *const places[] = {"input 0", "input 1", "an input after the first two", "the output"};
     char text[160];
-    uint64_t changed = (tshi_call_versions(call) ^ call->versions) & versions_read(call, backward);
+    uint64_t changed = tshi_call_versions(call) ^ call->versions;
+    if (changed) changed &= versions_read(call, backward);
     if (!changed) return TSH_OK;
     int k = 0;
     while (!(changed >> 16 * k & 0xffff)) k++;
@@ -151,8 +152,7 @@ tsh_status tshi_call_use(const tsh_call *call, bool backward) {
 tsh_status tshi_call_forward(tsh_call *call) {
     if (!tshi_call_runs(call) || !call->op->forward) return TSH_OK;
     uint16_t version = call->out->storage->version;
-    tsh_status status =
-        tshi_op_is_custom(call->op) ? tshi_custom_run(call, call->op->forward) : call->op->forward(call);
+    tsh_status status = tshi_invoke(call, call->op->forward, "forward");
     call->out->storage->version = version; /* its collectives have written what the call makes, perhaps once more */
     return status;
 }

@@ -1,64 +1,8 @@
 /* Operations of a program's own, and what their functions may call. */
-#include "autograd/custom.h"
 #include "autograd/apply.h"
 #include "device/record.h"
 
 #include <stdio.h>
-
-/* --- what the engine calls ---------------------------------------------------------------------------------------- */
-
-/* A failure without words gets some: those of an older failure would mislead. */
-static tsh_status with_words(const tsh_call *call, const char *what, uint64_t before, tsh_status status) {
-    if (status == TSH_OK) return status;
-    if ((unsigned)status >= TSH_STATUS_COUNT) {
-        return tshi_fail(TSH_ERR_STATE, "the %s of %s returned %d, which is no status", what, call->op->name,
-                         (int)status);
-    }
-    if (tshi_failures() != before) return status;
-    return tshi_fail(status, "the %s of %s failed with %s and gave no reason (tsh_call_fail gives one)", what,
-                     call->op->name, tsh_status_name(status));
-}
-
-static tsh_status check_shape(const tsh_call *call, tsh_dtype dtype, const tsh_shape *shape) {
-    char text[128];
-    int64_t numel;
-    if ((unsigned)dtype >= TSH_DTYPE_COUNT) {
-        return tshi_fail(TSH_ERR_DTYPE, "the shape rule of %s gave dtype %d, which is none", call->op->name,
-                         (int)dtype);
-    }
-    if (shape->ndim < 0 || shape->ndim > TSH_MAX_DIMS) {
-        return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %d dims, 0 to %d are possible", call->op->name,
-                         shape->ndim, TSH_MAX_DIMS);
-    }
-    if (tshi_dims_product(shape->ndim, shape->global, &numel) == TSH_OK) return TSH_OK;
-    return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %s, which is no shape", call->op->name,
-                     tshi_dims_name(shape->ndim, shape->global, text, sizeof text));
-}
-
-tsh_status tshi_custom_shape(tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    uint64_t before = tshi_failures();
-    const tsh_op *inside = call->tape->inside;
-    *dtype = call->in[0]->dtype;
-    if (!call->op->shape) {
-        *out = call->in[0]->shape;
-        return TSH_OK;
-    }
-    call->tape->inside = call->op;
-    tsh_status status = with_words(call, "shape rule", before, call->op->shape(call, dtype, out));
-    call->tape->inside = inside;
-    return status == TSH_OK ? check_shape(call, *dtype, out) : status;
-}
-
-tsh_status tshi_custom_run(tsh_call *call, tsh_status (*function)(tsh_call *call)) {
-    tsh_tape *tape = call->tape;
-    uint64_t before = tshi_failures();
-    tape->inside = call->op;
-    tsh_status status =
-        with_words(call, function == call->op->forward ? "forward" : "backward", before, function(call));
-    tape->inside = NULL;
-    while (tape->scratch_count > 0) tshi_tensor_release(tape->scratch[--tape->scratch_count]);
-    return status == TSH_OK ? tape->status : status; /* it may have called what it must not, and gone on */
-}
 
 /* --- the public call ---------------------------------------------------------------------------------------------- */
 

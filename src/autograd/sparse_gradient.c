@@ -120,13 +120,6 @@ static tsh_status add_values(const tsh_tensor *x, int64_t before, int64_t n, con
     return TSH_OK;
 }
 
-/* No other gradient and no program has the values: where they are the output's gradient itself, the tensor has its
- * reference beside the caller's. */
-static bool has_one_owner(const tsh_call *call, const tsh_tensor *values) {
-    int own = values == tsh_call_grad_out(call) ? 2 : 1;
-    return values->references == own && values->storage->references == 1;
-}
-
 bool tshi_grad_takes_rows(const tsh_call *call, int i) {
     const tsh_tensor *x = call->in[i];
     const tshi_gradient *g = x->gradient;
@@ -149,7 +142,7 @@ tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids
     tsh_memory_purpose purpose = tshi_device_purpose(device, TSH_MEMORY_GRADIENTS);
     tsh_status status;
     bool plain = place_ids(s, n, start, x->shape.local[0], padding);
-    if (plain && has_one_owner(call, values)) {
+    if (plain && tshi_tensor_sole_owner(values)) {
         const tsh_shape flat = {.ndim = 1, .local = {n * cols_of(x)}, .global = {n * cols_of(x)}};
         tshi_gradient_release_value(g);
         status = tshi_tensor_view(values, &flat, local, 0, &g->value);

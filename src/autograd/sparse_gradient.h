@@ -18,8 +18,8 @@ struct tshi_sparse_gradient {
 /* in[i] is a leaf whose gradient is sparse, or is to be and is none yet, and nothing sums it over ranks. */
 bool tshi_grad_takes_rows(const tsh_call *call, int i);
 /* Adds row i of `values` to row ids[i] - start of the gradient of in[i]; ids of other rows, and those that are `padding`
- * (-1: none), are left out. `values`, to which the caller has a reference, is of the gradient's dtype; its memory
- * becomes the gradient's where nothing but the output's gradient refers to it, too. */
+ * (-1: none), are left out. `values`, scratch of the call or the output's gradient, is of the gradient's dtype; its memory
+ * becomes the gradient's where nothing else refers to it. */
 tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids, int64_t start, int64_t padding,
                               tsh_tensor *values);
 /* A sparse gradient of x becomes one of all rows. */

@@ -74,7 +74,7 @@ static bool next_run(int ndim, int64_t *shape, const int64_t *to, tshi_around *r
 
 /* *out = factor times `values`, of the shape of `like`, summed to x's shape: a new tensor; or NULL where the shapes are
  * equal. */
-static tsh_status sum_to(const tsh_tensor *x, const tsh_tensor *like, double factor, const void *values,
+static tsh_status sum_to(tsh_call *call, const tsh_tensor *x, const tsh_tensor *like, double factor, const void *values,
                          tsh_tensor **out) {
     int64_t shape[TSH_MAX_DIMS];
     tsh_device *device = tshi_device_of(x);
@@ -82,37 +82,30 @@ static tsh_status sum_to(const tsh_tensor *x, const tsh_tensor *like, double fac
     *out = NULL;
     memcpy(shape, like->shape.local, sizeof shape);
     while (next_run(like->shape.ndim, shape, x->shape.local, &r)) {
-        tsh_tensor *next;
-        tsh_status status = tshi_tensor_scratch(x->mesh, x->dtype, r.outer * r.inner, &next);
-        if (status == TSH_OK)
-            device->ops->sum[x->dtype].over_dim(device, r.outer, r.n, r.inner, factor, values, tshi_data(next));
-        tshi_tensor_release(*out);
-        *out = next;
-        if (status != TSH_OK) return status;
-        values = tshi_data(next);
+        *out = tsh_call_scratch(call, x->dtype, r.outer * r.inner);
+        if (!*out) return TSH_ERR_MEMORY;
+        device->ops->sum[x->dtype].over_dim(device, r.outer, r.n, r.inner, factor, values, tshi_data(*out));
+        values = tshi_data(*out);
         factor = 1;
     }
     return TSH_OK;
 }
 
 /* Adds factor times `values`, of the output's shape, to the gradient of input i, summed where the input is repeated. */
-static tsh_status add_input_gradient(const tsh_call *call, int i, double factor, tsh_tensor *values) {
+static tsh_status add_input_gradient(tsh_call *call, int i, double factor, tsh_tensor *values) {
     const tsh_tensor *x = call->in[i];
     tsh_tensor *sum = NULL;
     double beta;
     if (factor == 1 && !is_repeated(x, call->out)) return tshi_grad_adopt(call, i, values);
-    tsh_status status = sum_to(x, call->out, factor, tshi_data(values), &sum);
-    if (status == TSH_OK && sum) {
-        status = tshi_grad_adopt(call, i, sum);
-    } else if (status == TSH_OK) {
-        tsh_tensor *dx = tshi_grad_beta(call, i, &beta);
-        if (!dx) return TSH_ERR_MEMORY;
-        tsh_device *device = tshi_device_of(x);
-        device->ops->elementwise[x->dtype].axpby(device, x->numel, factor, tshi_data(values), beta, tshi_data(dx),
-                                                 tshi_data(dx));
-    }
-    tshi_tensor_release(sum);
-    return status;
+    tsh_status status = sum_to(call, x, call->out, factor, tshi_data(values), &sum);
+    if (status != TSH_OK) return status;
+    if (sum) return tshi_grad_adopt(call, i, sum);
+    tsh_tensor *dx = tshi_grad_beta(call, i, &beta);
+    if (!dx) return TSH_ERR_MEMORY;
+    tsh_device *device = tshi_device_of(x);
+    device->ops->elementwise[x->dtype].axpby(device, x->numel, factor, tshi_data(values), beta, tshi_data(dx),
+                                             tshi_data(dx));
+    return TSH_OK;
 }
 
 /* --- add, sub ----------------------------------------------------------------------------------------------------- */
@@ -128,7 +121,7 @@ static tsh_status sub_forward(tsh_call *call) {
 }
 
 /* z = x + factor y */
-static tsh_status add_or_sub_backward(const tsh_call *call, double factor) {
+static tsh_status add_or_sub_backward(tsh_call *call, double factor) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
         if (tsh_call_wants_grad(call, i)) status = add_input_gradient(call, i, i ? factor : 1, tsh_call_grad_out(call));
@@ -152,8 +145,8 @@ static tsh_status mul_forward(tsh_call *call) {
 }
 
 /* dx = dz y, and the other way round. */
-static tsh_status mul_gradient(const tsh_call *call, int i) {
-    tsh_tensor *dz = tsh_call_grad_out(call), *product = NULL;
+static tsh_status mul_gradient(tsh_call *call, int i) {
+    tsh_tensor *dz = tsh_call_grad_out(call);
     const tsh_tensor *other = call->in[1 - i];
     tsh_device *device = tshi_device_of(dz);
     if (!is_repeated(call->in[i], call->out) && !is_repeated(other, call->out)) {
@@ -164,12 +157,10 @@ static tsh_status mul_gradient(const tsh_call *call, int i) {
                                                 tshi_data(dx));
         return TSH_OK;
     }
-    tsh_status status = tshi_gradient_new(call->out, &product);
-    if (status != TSH_OK) return status;
+    tsh_tensor *product = tsh_call_scratch(call, dz->dtype, dz->numel);
+    if (!product) return TSH_ERR_MEMORY;
     combine(TSHI_MUL, dz, other, dz, product);
-    status = add_input_gradient(call, i, 1, product);
-    tshi_tensor_release(product);
-    return status;
+    return add_input_gradient(call, i, 1, product);
 }
 
 static tsh_status mul_backward(tsh_call *call) {
@@ -186,7 +177,7 @@ static tsh_status div_forward(tsh_call *call) {
 }
 
 /* dx = dz / y, dy = -dz z / y */
-static tsh_status div_gradient(const tsh_call *call, int i) {
+static tsh_status div_gradient(tsh_call *call, int i) {
     tsh_tensor *dz = tsh_call_grad_out(call), *quotient = NULL;
     tsh_status status = tshi_gradient_new(call->out, &quotient);
     if (status != TSH_OK) return status;

@@ -126,17 +126,15 @@ static tsh_status attention_forward(tsh_call *call) {
     tsh_device *device = tshi_device_of(q);
     const tshi_attention_ops *ops = &device->ops->attention[q->dtype];
     tshi_attention a = attention_of(call);
-    tsh_tensor *scratch = NULL;
+    bool saves = tshi_call_records(call);
     tsh_status status = check_lengths(call, &a);
-    if (status == TSH_OK) status = tshi_statistics_new(q, ops->scratch(&a, false), &scratch);
-    if (status == TSH_OK && tshi_call_records(call))
-        status = tshi_statistics_new(q, a.batch * a.heads * a.queries, &call->saved[0]);
-    if (status == TSH_OK) {
-        ops->forward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
-                     tshi_data(call->saved[0]), tshi_data(scratch));
-    }
-    tshi_tensor_release(scratch);
-    return status;
+    if (status != TSH_OK) return status;
+    const tsh_tensor *scratch = tshi_statistics_scratch(call, q, ops->scratch(&a, false));
+    const tsh_tensor *sums = saves ? tshi_statistics_save(call, 0, q, a.batch * a.heads * a.queries) : NULL;
+    if (!scratch || (saves && !sums)) return TSH_ERR_MEMORY;
+    ops->forward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
+                 tshi_data(sums), tshi_data(scratch));
+    return TSH_OK;
 }
 
 /* Input i's gradient, or NULL where it wants none. Where one tensor is several inputs, all of them add to its gradient
@@ -156,17 +154,15 @@ static tsh_status attention_backward(tsh_call *call) {
     const tshi_attention_ops *ops = &device->ops->attention[q->dtype];
     tshi_attention a = attention_of(call);
     tshi_attention_grads grads = {NULL, NULL, NULL, 0, 0, 0};
-    tsh_tensor *scratch = NULL;
     tsh_status status = gradient_of(call, 0, &grads.dq, &grads.beta_q);
     if (status == TSH_OK) status = gradient_of(call, 1, &grads.dk, &grads.beta_k);
     if (status == TSH_OK) status = gradient_of(call, 2, &grads.dv, &grads.beta_v);
-    if (status == TSH_OK) status = tshi_statistics_new(q, ops->scratch(&a, true), &scratch);
-    if (status == TSH_OK) {
-        ops->backward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
-                      tshi_data(call->saved[0]), tshi_data(tsh_call_grad_out(call)), &grads, tshi_data(scratch));
-    }
-    tshi_tensor_release(scratch);
-    return status;
+    if (status != TSH_OK) return status;
+    const tsh_tensor *scratch = tshi_statistics_scratch(call, q, ops->scratch(&a, true));
+    if (!scratch) return TSH_ERR_MEMORY;
+    ops->backward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
+                  tshi_data(call->saved[0]), tshi_data(tsh_call_grad_out(call)), &grads, tshi_data(scratch));
+    return TSH_OK;
 }
 
 static const tsh_op attention_op = {"attention",         attention_rules,    attention_shape,

@@ -124,14 +124,12 @@ static tsh_status check_range(const tsh_call *call, const tshi_classes *c) {
 }
 
 /* The sum of this slice's class weights, which are of the logits' dtype, into *to. */
-static tsh_status sum_weights(const tsh_tensor *weight, void *to) {
+static tsh_status sum_weights(tsh_call *call, const tsh_tensor *weight, void *to) {
     tsh_device *device = tshi_device_of(weight);
-    tsh_tensor *wide = NULL;
-    tsh_status status = tshi_statistics_new(weight, weight->numel, &wide);
-    if (status != TSH_OK) return status;
+    const tsh_tensor *wide = tshi_statistics_scratch(call, weight, weight->numel);
+    if (!wide) return TSH_ERR_MEMORY;
     device->ops->copy.convert(device, wide->numel, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
     device->ops->sum[wide->dtype].over_dim(device, 1, wide->numel, 1, 1, tshi_data(wide), to);
-    tshi_tensor_release(wide);
     return TSH_OK;
 }
 
@@ -139,17 +137,14 @@ static tsh_status sum_weights(const tsh_tensor *weight, void *to) {
 static tsh_status reduce_classes(tsh_call *call, const tshi_classes *c, unsigned axes) {
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
-    tsh_tensor *max = call->saved[MAX], *sums = call->saved[SUMS], *own = NULL;
-    tsh_status status = tshi_statistics_new(logits, c->rows, &own);
-    if (status != TSH_OK) return status;
+    tsh_tensor *max = call->saved[MAX], *sums = call->saved[SUMS];
+    const tsh_tensor *own = tshi_statistics_scratch(call, logits, c->rows);
+    if (!own) return TSH_ERR_MEMORY;
     device->ops->copy.within(device, tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
-    status = tshi_statistics_reduce(axes, max, TSH_MAX);
-    if (status == TSH_OK) {
-        device->ops->cross_entropy[logits->dtype].shift(device, c, tshi_data(own), tshi_data(max), tshi_data(sums));
-        status = tshi_statistics_reduce(axes, sums, TSH_SUM);
-    }
-    tshi_tensor_release(own);
-    return status;
+    tsh_status status = tshi_statistics_reduce(axes, max, TSH_MAX);
+    if (status != TSH_OK) return status;
+    device->ops->cross_entropy[logits->dtype].shift(device, c, tshi_data(own), tshi_data(max), tshi_data(sums));
+    return tshi_statistics_reduce(axes, sums, TSH_SUM);
 }
 
 static tsh_status sum_rows(tsh_call *call, const tshi_classes *c) {
@@ -159,7 +154,7 @@ static tsh_status sum_rows(tsh_call *call, const tshi_classes *c) {
     tsh_tensor *sums = call->saved[SUMS];
     device->ops->cross_entropy[logits->dtype].sums(device, c, tshi_data(logits), tshi_data(call->in[1]),
                                                    tshi_data(call->saved[MAX]), tshi_data(sums));
-    tsh_status status = sums_weights(call) ? sum_weights(call->in[2], element(sums, 4 * c->rows)) : TSH_OK;
+    tsh_status status = sums_weights(call) ? sum_weights(call, call->in[2], element(sums, 4 * c->rows)) : TSH_OK;
     return status == TSH_OK && axes ? reduce_classes(call, c, axes) : status;
 }
 
@@ -172,12 +167,11 @@ static tsh_status make_totals(tsh_call *call, const tshi_classes *c, const tsh_t
     unsigned axes = tshi_sharding_axes(logits, -1) & ~tshi_sharding_axes(logits, logits->shape.ndim - 1);
     tsh_shape two = {.ndim = 1, .local = {2}, .global = {2}};
     tsh_tensor *pair = NULL;
-    tsh_status status = tshi_statistics_new(logits, TOTALS_COUNT, &call->saved[TOTALS]);
-    if (status != TSH_OK) return status;
-    tsh_tensor *totals = call->saved[TOTALS];
+    tsh_tensor *totals = tshi_statistics_save(call, TOTALS, logits, TOTALS_COUNT);
+    if (!totals) return TSH_ERR_MEMORY;
     device->ops->sum[totals->dtype].over_dim(device, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
     device->ops->sum[totals->dtype].over_dim(device, 1, c->rows, 1, 1, tshi_data(losses), element(totals, NUMERATOR));
-    status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
+    tsh_status status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
     if (status == TSH_OK) status = tshi_statistics_reduce(axes, pair, TSH_SUM);
     tshi_tensor_release(pair);
     return status;
@@ -203,29 +197,22 @@ static tsh_status make_loss(tsh_call *call, const tshi_classes *c) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
-    tsh_tensor *losses = NULL;
-    tsh_status status = TSH_OK;
-    if (p->reduction == TSH_REDUCTION_NONE) {
-        losses = tshi_tensor_retain(call->out);
-    } else {
-        status = tshi_statistics_new(logits, c->rows, &losses);
-    }
-    if (status != TSH_OK) return status;
+    bool reduces = p->reduction != TSH_REDUCTION_NONE;
+    const tsh_tensor *losses = reduces ? tshi_statistics_scratch(call, logits, c->rows) : call->out;
+    if (!losses) return TSH_ERR_MEMORY;
     device->ops->cross_entropy[logits->dtype].loss(device, c, tshi_data(call->in[1]), tshi_data(call->saved[SUMS]),
                                                    tshi_data(losses));
-    if (losses != call->out) status = reduce_losses(call, c, losses);
-    tshi_tensor_release(losses);
-    return status;
+    return reduces ? reduce_losses(call, c, losses) : TSH_OK;
 }
 
 static tsh_status entropy_forward(tsh_call *call) {
     const tsh_tensor *logits = call->in[0];
     int64_t rows = call->in[1]->numel;
-    tsh_status status = tshi_statistics_new(logits, rows, &call->saved[MAX]);
-    if (status == TSH_OK) status = tshi_statistics_new(logits, 4 * rows + sums_weights(call), &call->saved[SUMS]);
-    if (status != TSH_OK) return status;
+    bool saved = tshi_statistics_save(call, MAX, logits, rows) &&
+                 tshi_statistics_save(call, SUMS, logits, 4 * rows + sums_weights(call));
+    if (!saved) return TSH_ERR_MEMORY;
     tshi_classes c = classes_of(call);
-    status = check_range(call, &c);
+    tsh_status status = check_range(call, &c);
     if (status == TSH_OK) status = sum_rows(call, &c);
     return status == TSH_OK ? make_loss(call, &c) : status;
 }

@@ -38,8 +38,9 @@ tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char
 
 /* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
 
-/* Memory for n statistics of x, not zeroed, of the dtype of sums of x. */
-tsh_status tshi_statistics_new(const tsh_tensor *x, int64_t n, tsh_tensor **out);
+/* tsh_call_scratch and tsh_call_save for n statistics of x, which are of the dtype of sums of x. */
+tsh_tensor *tshi_statistics_scratch(tsh_call *call, const tsh_tensor *x, int64_t n);
+tsh_tensor *tshi_statistics_save(tsh_call *call, int slot, const tsh_tensor *x, int64_t n);
 /* Bit a: axis a, of several ranks, shards dim of x; dim -1: any dim. */
 unsigned tshi_sharding_axes(const tsh_tensor *x, int dim);
 /* Reduce the statistics in place over the ranks of each of these axes. Collective over them. */

@@ -194,16 +194,17 @@ static tsh_status bias_gradient(const tsh_call *call, const tsh_tensor *dz) {
 }
 
 /* dW, made in pieces of whole rows that stay in a cache, each of which is taken before the next one is made. */
-static tsh_status weight_gradient_taken(const tsh_call *call, const tsh_tensor *dz, tshi_gradient_taker *taker) {
+static tsh_status weight_gradient_taken(tsh_call *call, const tsh_tensor *dz, tshi_gradient_taker *taker) {
     static const size_t piece_bytes = (size_t)512 << 10;
     tsh_device *device = tshi_device_of(dz);
     const tsh_tensor *x = call->in[0];
     int64_t rows = tshi_cols(dz), cols = tshi_cols(x);
     size_t size = tsh_dtype_size(dz->dtype);
     int64_t most = (int64_t)(piece_bytes / size) / (cols > 0 ? cols : 1) / 16 * 16 + 16;
-    tsh_tensor *piece = NULL;
-    tsh_status status = tshi_tensor_scratch(dz->mesh, dz->dtype, (most < rows ? most : rows) * cols, &piece);
-    if (status == TSH_OK) taker->begin(taker);
+    const tsh_tensor *piece = tsh_call_scratch(call, dz->dtype, (most < rows ? most : rows) * cols);
+    if (!piece) return TSH_ERR_MEMORY;
+    tsh_status status = TSH_OK;
+    taker->begin(taker);
     for (int64_t first = 0; first < rows && status == TSH_OK; first += most) {
         int64_t count = rows - first < most ? rows - first : most;
         status = device->ops->product.gemm(device, dz->dtype, true, false, count, cols, tshi_rows(dz), 1,
@@ -211,7 +212,6 @@ static tsh_status weight_gradient_taken(const tsh_call *call, const tsh_tensor *
                                            0, tshi_data(piece), cols);
         if (status == TSH_OK) taker->take(taker, first, count, tshi_data(piece));
     }
-    tshi_tensor_release(piece);
     return status;
 }
 

@@ -72,74 +72,65 @@ static tsh_status lookup_forward(tsh_call *call) {
 
 /* *out = the number of ids on all ranks that are equal to each of this rank's ids; 0 where the slice lacks the row. Of
  * the dtype of sums. The counts of the rows are looked up as a table of one column. */
-static tsh_status count_ids(const tsh_tensor *table, const tsh_tensor *ids, tsh_tensor **out) {
+static tsh_status count_ids(tsh_call *call, const tsh_tensor *table, const tsh_tensor *ids, tsh_tensor **out) {
     tsh_device *device = tshi_device_of(table);
     const tsh_dtype dtype = tshi_dtype_sum(table->dtype);
     const tshi_embedding_ops *ops = &device->ops->embedding[dtype];
     table_rows s = table_slice(table);
-    tsh_tensor *counts = NULL;
-    tsh_status status = tshi_statistics_new(table, ids->numel, out);
-    if (status == TSH_OK) status = tshi_statistics_new(table, s.rows, &counts);
-    if (status == TSH_OK) {
-        device->ops->copy.fill(device, dtype, ids->numel, 1, tshi_data(*out));
-        device->ops->copy.zero(device, tsh_tensor_local_nbytes(counts), tshi_data(counts));
-        ops->backward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, -1, tshi_data(*out), tshi_data(counts));
-        status = tshi_statistics_reduce(tshi_sharding_axes(ids, -1), counts, TSH_SUM);
-    }
-    if (status == TSH_OK)
-        ops->forward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, tshi_data(counts), tshi_data(*out));
-    tshi_tensor_release(counts);
-    return status;
+    *out = tshi_statistics_scratch(call, table, ids->numel);
+    tsh_tensor *counts = *out ? tshi_statistics_scratch(call, table, s.rows) : NULL;
+    if (!counts) return TSH_ERR_MEMORY;
+    device->ops->copy.fill(device, dtype, ids->numel, 1, tshi_data(*out));
+    device->ops->copy.zero(device, tsh_tensor_local_nbytes(counts), tshi_data(counts));
+    ops->backward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, -1, tshi_data(*out), tshi_data(counts));
+    tsh_status status = tshi_statistics_reduce(tshi_sharding_axes(ids, -1), counts, TSH_SUM);
+    if (status != TSH_OK) return status;
+    ops->forward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, tshi_data(counts), tshi_data(*out));
+    return TSH_OK;
 }
 
 /* *out = dy with each row divided by the count of its id, in the dtype of sums; rows of ids of other slices, which no
  * gradient takes, are not finite. */
-static tsh_status divide_by_counts(const tsh_tensor *table, const tsh_tensor *ids, const tsh_tensor *dy,
-                                   tsh_tensor **out) {
+static tsh_status divide_by_counts(tsh_call *call, const tsh_tensor *dy, tsh_tensor **out) {
+    const tsh_tensor *table = call->in[0], *ids = call->in[1];
     tsh_device *device = tshi_device_of(dy);
     int64_t cols = tshi_cols(table);
     const tshi_overlay o = {2, {cols, ids->numel}, {1, cols}, {0, 1}};
     tsh_tensor *counts = NULL;
-    tsh_status status = count_ids(table, ids, &counts);
-    if (status == TSH_OK) status = tshi_statistics_new(dy, dy->numel, out);
-    if (status == TSH_OK) {
-        device->ops->copy.convert(device, dy->numel, dy->dtype, tshi_data(dy), (*out)->dtype, tshi_data(*out));
-        device->ops->elementwise[(*out)->dtype].binary(device, TSHI_DIV, &o, tshi_data(*out), tshi_data(counts),
-                                                       tshi_data(*out));
-    }
-    tshi_tensor_release(counts);
-    return status;
+    tsh_status status = count_ids(call, table, ids, &counts);
+    if (status != TSH_OK) return status;
+    *out = tshi_statistics_scratch(call, dy, dy->numel);
+    if (!*out) return TSH_ERR_MEMORY;
+    device->ops->copy.convert(device, dy->numel, dy->dtype, tshi_data(dy), (*out)->dtype, tshi_data(*out));
+    device->ops->elementwise[(*out)->dtype].binary(device, TSHI_DIV, &o, tshi_data(*out), tshi_data(counts),
+                                                   tshi_data(*out));
+    return TSH_OK;
 }
 
 /* The rows' gradients, divided by counts where the layer wants that, in the dtype of the table's. */
-static tsh_status rows_gradient(const tsh_call *call, tsh_dtype dtype, tsh_tensor **out) {
+static tsh_status rows_gradient(tsh_call *call, tsh_dtype dtype, tsh_tensor **out) {
     const tshi_lookup *p = call->params;
-    tsh_tensor *dy = tsh_call_grad_out(call), *divided = NULL;
-    tsh_device *device = tshi_device_of(dy);
-    tsh_status status = p->scale_grad_by_freq ? divide_by_counts(call->in[0], call->in[1], dy, &divided) : TSH_OK;
-    const tsh_tensor *from = divided ? divided : dy;
-    *out = status == TSH_OK && from->dtype == dtype ? tshi_tensor_retain(divided ? divided : dy) : NULL;
-    if (status == TSH_OK && !*out) {
-        status = tshi_tensor_scratch(dy->mesh, dtype, dy->numel, out);
-        if (status == TSH_OK)
-            device->ops->copy.convert(device, dy->numel, from->dtype, tshi_data(from), dtype, tshi_data(*out));
-    }
-    tshi_tensor_release(divided);
-    return status;
+    tsh_tensor *from = tsh_call_grad_out(call);
+    tsh_device *device = tshi_device_of(from);
+    tsh_status status = p->scale_grad_by_freq ? divide_by_counts(call, from, &from) : TSH_OK;
+    *out = from;
+    if (status != TSH_OK || from->dtype == dtype) return status;
+    *out = tsh_call_scratch(call, dtype, from->numel);
+    if (!*out) return TSH_ERR_MEMORY;
+    device->ops->copy.convert(device, from->numel, from->dtype, tshi_data(from), dtype, tshi_data(*out));
+    return TSH_OK;
 }
 
 /* The output's gradient, row by row, is added to the rows of the table's that the ids are, in the slice as it is
  * described. */
-static tsh_status add_rows(const tsh_call *call, table_rows s) {
+static tsh_status add_rows(tsh_call *call, table_rows s) {
     const tshi_lookup *p = call->params;
     const tsh_tensor *ids = call->in[1];
     tsh_device *device = tshi_device_of(ids);
     tsh_tensor *dy = NULL;
     if (tshi_grad_takes_rows(call, 0)) {
         tsh_status status = rows_gradient(call, tshi_gradient_dtype(call->in[0]), &dy);
-        if (status == TSH_OK) status = tshi_grad_add_rows(call, 0, ids, s.start, p->padding, dy);
-        tshi_tensor_release(dy);
-        return status;
+        return status == TSH_OK ? tshi_grad_add_rows(call, 0, ids, s.start, p->padding, dy) : status;
     }
     double beta;
     tsh_tensor *dtable = tshi_grad_sum(call, 0, &beta);
@@ -149,7 +140,6 @@ static tsh_status add_rows(const tsh_call *call, table_rows s) {
     if (status == TSH_OK)
         device->ops->embedding[dy->dtype].backward(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,
                                                    p->padding, tshi_data(dy), tshi_data(dtable));
-    tshi_tensor_release(dy);
     return status;
 }
 
@@ -226,17 +216,15 @@ tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows) {
 /* --- rows of a bounded norm --------------------------------------------------------------------------------------- */
 
 /* The ids of all ranks along LOCAL axes, as many of each, in one dim. */
-static tsh_status gather_ids(const tsh_tensor *ids, tsh_tensor **out) {
-    static const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
-    const tsh_shape flat = {.ndim = 1, .local = {ids->numel}, .global = {ids->numel}};
-    tsh_status status = tshi_tensor_view(ids, &flat, local, 0, out);
+static tsh_status gather_ids(tsh_call *call, const tsh_tensor **out) {
+    const tsh_tensor *ids = *out = call->in[1];
+    tsh_status status = TSH_OK;
     for (int a = 0; a < ids->mesh->axes && status == TSH_OK; a++) {
         const tshi_axis *axis = &ids->mesh->axis[a];
         if (ids->layout[a].kind != TSH_KIND_LOCAL || axis->size == 1) continue;
-        tsh_tensor *part = *out;
-        status = tshi_tensor_scratch(ids->mesh, TSH_INT64, axis->size * part->numel, out);
-        if (status == TSH_OK) status = tsh_all_gather_into_tensor(axis->group, *out, part, NULL);
-        tshi_tensor_release(part);
+        tsh_tensor *all = tsh_call_scratch(call, TSH_INT64, axis->size * (*out)->numel);
+        status = all ? tsh_all_gather_into_tensor(axis->group, all, *out, NULL) : TSH_ERR_MEMORY;
+        *out = all;
     }
     return status;
 }
@@ -264,23 +252,21 @@ static tsh_status reduce_rows(const tsh_tensor *table, double p, const tsh_tenso
 }
 
 /* The rows are scaled from a copy, so that several ids of a row scale it once. */
-static tsh_status bound_rows(const tsh_tensor *table, const tsh_tensor *ids, const tshi_lookup *lookup) {
+static tsh_status bound_rows(tsh_call *call, const tsh_tensor *ids) {
+    const tshi_lookup *lookup = call->params;
+    const tsh_tensor *table = call->in[0];
     tsh_device *device = tshi_device_of(table);
     table_rows s = table_slice(table);
-    tsh_tensor *rows = NULL, *powers = NULL, *norms = NULL;
-    tsh_status status = tshi_tensor_scratch(table->mesh, table->dtype, ids->numel * s.cols, &rows);
-    if (status == TSH_OK) status = tshi_tensor_scratch(table->mesh, TSH_FLOAT64, rows->numel, &powers);
-    if (status == TSH_OK) status = tshi_tensor_scratch(table->mesh, TSH_FLOAT64, ids->numel, &norms);
-    if (status == TSH_OK) status = look_up_rows(table, ids, rows);
+    const tsh_tensor *rows = tsh_call_scratch(call, table->dtype, ids->numel * s.cols);
+    const tsh_tensor *powers = rows ? tsh_call_scratch(call, TSH_FLOAT64, rows->numel) : NULL;
+    tsh_tensor *norms = powers ? tsh_call_scratch(call, TSH_FLOAT64, ids->numel) : NULL;
+    if (!norms) return TSH_ERR_MEMORY;
+    tsh_status status = look_up_rows(table, ids, rows);
     if (status == TSH_OK) status = reduce_rows(table, lookup->norm_type, rows, powers, norms);
-    if (status == TSH_OK)
-        device->ops->embedding[table->dtype].bound(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,
-                                                   tshi_data(norms), lookup->max_norm, tshi_data(rows),
-                                                   tshi_data(table));
-    tshi_tensor_release(norms);
-    tshi_tensor_release(powers);
-    tshi_tensor_release(rows);
-    return status;
+    if (status != TSH_OK) return status;
+    device->ops->embedding[table->dtype].bound(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,
+                                               tshi_data(norms), lookup->max_norm, tshi_data(rows), tshi_data(table));
+    return TSH_OK;
 }
 
 /* Every rank that holds a row uses the ids of all ranks. */
@@ -296,12 +282,10 @@ static tsh_status bound_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape 
 }
 
 static tsh_status bound_forward(tsh_call *call) {
-    tsh_tensor *ids = NULL;
+    const tsh_tensor *ids;
     tsh_status status = tshi_call_use(call, false); /* a view's inputs are not brought otherwise */
-    if (status == TSH_OK) status = gather_ids(call->in[1], &ids);
-    if (status == TSH_OK) status = bound_rows(call->in[0], ids, call->params);
-    tshi_tensor_release(ids);
-    return status;
+    if (status == TSH_OK) status = gather_ids(call, &ids);
+    return status == TSH_OK ? bound_rows(call, ids) : status;
 }
 
 /* The output is the table, of which the rows that ids use have been scaled; never recorded. */

@@ -76,12 +76,10 @@ static tsh_status reduced_forward(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     tshi_loss_inputs in = inputs_of(call);
-    tsh_tensor *losses = NULL, *out = call->out;
-    tsh_status status = tshi_statistics_new(x, x->numel, &losses);
-    if (status != TSH_OK) return status;
+    tsh_tensor *losses = tshi_statistics_scratch(call, x, x->numel), *out = call->out;
+    if (!losses) return TSH_ERR_MEMORY;
     device->ops->loss[x->dtype].forward(device, &in, tshi_data(losses));
     device->ops->sum[out->dtype].over_dim(device, 1, x->numel, 1, loss_scale(call), tshi_data(losses), tshi_data(out));
-    tshi_tensor_release(losses);
     return tshi_statistics_reduce(tshi_sharding_axes(x, -1), out, TSH_SUM);
 }
 

@@ -39,12 +39,11 @@ static tsh_status norm_forward(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     int64_t rows = tshi_rows(x);
-    tsh_status status = tshi_statistics_new(x, rows, &call->saved[0]);
-    if (status == TSH_OK) status = tshi_statistics_new(x, rows, &call->saved[1]);
-    if (status != TSH_OK) return status;
+    tsh_tensor *means = tshi_statistics_save(call, 0, x, rows);
+    tsh_tensor *deviations = means ? tshi_statistics_save(call, 1, x, rows) : NULL;
+    if (!deviations) return TSH_ERR_MEMORY;
     device->ops->norm[x->dtype].forward(device, p->rms, rows, tshi_cols(x), p->eps, tshi_data(x), input(call, 1),
-                                        input(call, 2), tshi_data(call->out), tshi_data(call->saved[0]),
-                                        tshi_data(call->saved[1]));
+                                        input(call, 2), tshi_data(call->out), tshi_data(means), tshi_data(deviations));
     return TSH_OK;
 }
 

@@ -165,7 +165,6 @@ static tsh_status slice_forward(tsh_call *call) {
 static tsh_status slice_backward(tsh_call *call) {
     const slice_params *p = call->params;
     const tsh_tensor *dy = tsh_call_grad_out(call);
-    tsh_tensor *sum = NULL;
     double beta;
     const tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     if (!dx) return TSH_ERR_MEMORY;
@@ -176,12 +175,11 @@ static tsh_status slice_backward(tsh_call *call) {
         tshi_part_copy(dx, p->dim, p->start, length, tshi_data(dy), false);
         return TSH_OK;
     }
-    tsh_status status = tshi_tensor_scratch(dx->mesh, dx->dtype, dy->numel, &sum);
-    if (status != TSH_OK) return status;
+    const tsh_tensor *sum = tsh_call_scratch(call, dx->dtype, dy->numel);
+    if (!sum) return TSH_ERR_MEMORY;
     tshi_part_copy(dx, p->dim, p->start, length, tshi_data(sum), true);
     device->ops->elementwise[dx->dtype].axpby(device, dy->numel, 1, tshi_data(dy), 1, tshi_data(sum), tshi_data(sum));
     tshi_part_copy(dx, p->dim, p->start, length, tshi_data(sum), false);
-    tshi_tensor_release(sum);
     return TSH_OK;
 }
 

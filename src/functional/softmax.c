@@ -12,7 +12,7 @@ typedef struct softmax_params {
 } softmax_params;
 
 static tsh_status softmax_forward(tsh_call *call) {
-    tsh_tensor *x = call->in[0], *max = NULL, *sum = NULL;
+    const tsh_tensor *x = call->in[0];
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(x);
     tshi_around a = tshi_around_dim(x, p->dim);
@@ -22,27 +22,22 @@ static tsh_status softmax_forward(tsh_call *call) {
         ops->whole(device, p->log, a.outer, a.n, tshi_data(x), tshi_data(call->out))) {
         return TSH_OK;
     }
-    tsh_status status = tshi_statistics_new(x, a.outer * a.inner, &max);
-    if (status == TSH_OK) status = tshi_statistics_new(x, a.outer * a.inner, &sum);
-    if (status == TSH_OK) {
-        ops->max(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max));
-        status = tshi_statistics_reduce(axes, max, TSH_MAX);
-    }
-    if (status == TSH_OK) {
-        ops->sum(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum));
-        status = tshi_statistics_reduce(axes, sum, TSH_SUM);
-    }
-    if (status == TSH_OK) {
-        ops->forward(device, p->log, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum),
-                     tshi_data(call->out));
-    }
-    tshi_tensor_release(max);
-    tshi_tensor_release(sum);
-    return status;
+    tsh_tensor *max = tshi_statistics_scratch(call, x, a.outer * a.inner);
+    tsh_tensor *sum = max ? tshi_statistics_scratch(call, x, a.outer * a.inner) : NULL;
+    if (!sum) return TSH_ERR_MEMORY;
+    ops->max(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max));
+    tsh_status status = tshi_statistics_reduce(axes, max, TSH_MAX);
+    if (status != TSH_OK) return status;
+    ops->sum(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum));
+    status = tshi_statistics_reduce(axes, sum, TSH_SUM);
+    if (status != TSH_OK) return status;
+    ops->forward(device, p->log, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum),
+                 tshi_data(call->out));
+    return TSH_OK;
 }
 
 static tsh_status softmax_backward(tsh_call *call) {
-    tsh_tensor *y = call->out, *dy = tsh_call_grad_out(call), *dot = NULL;
+    tsh_tensor *y = call->out, *dy = tsh_call_grad_out(call);
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(y);
     tshi_around a = tshi_around_dim(y, p->dim);
@@ -54,16 +49,13 @@ static tsh_status softmax_backward(tsh_call *call) {
         ops->whole_backward(device, p->log, a.outer, a.n, tshi_data(y), tshi_data(dy), tshi_data(dx))) {
         return TSH_OK;
     }
-    tsh_status status = tshi_statistics_new(y, a.outer * a.inner, &dot);
-    if (status != TSH_OK) return status;
+    tsh_tensor *dot = tshi_statistics_scratch(call, y, a.outer * a.inner);
+    if (!dot) return TSH_ERR_MEMORY;
     ops->dot(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
-    status = tshi_statistics_reduce(axes, dot, TSH_SUM);
-    if (status == TSH_OK) {
-        ops->backward(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot),
-                      tshi_data(dx));
-    }
-    tshi_tensor_release(dot);
-    return status;
+    tsh_status status = tshi_statistics_reduce(axes, dot, TSH_SUM);
+    if (status != TSH_OK) return status;
+    ops->backward(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot), tshi_data(dx));
+    return TSH_OK;
 }
 
 static const tsh_op softmax_op = {"softmax",       softmax_rules,       tshi_same_shape,

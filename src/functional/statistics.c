@@ -1,8 +1,12 @@
 /* Statistics of rows, such as maxima and sums, where ranks hold parts of a row. */
 #include "functional/functional.h"
 
-tsh_status tshi_statistics_new(const tsh_tensor *x, int64_t n, tsh_tensor **out) {
-    return tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), n, out);
+tsh_tensor *tshi_statistics_scratch(tsh_call *call, const tsh_tensor *x, int64_t n) {
+    return tsh_call_scratch(call, tshi_dtype_sum(x->dtype), n);
+}
+
+tsh_tensor *tshi_statistics_save(tsh_call *call, int slot, const tsh_tensor *x, int64_t n) {
+    return tsh_call_save(call, slot, tshi_dtype_sum(x->dtype), n);
 }
 
 unsigned tshi_sharding_axes(const tsh_tensor *x, int dim) {

@@ -82,14 +82,14 @@ static tsh_status make_indices(const tsh_call *call) {
 
 static tsh_status topk_forward(tsh_call *call) {
     topk_params *p = call->params;
-    tsh_tensor *y = call->out, *list = NULL, *wide = NULL;
+    tsh_tensor *y = call->out, *list = NULL;
+    const tsh_tensor *wide = tsh_call_scratch(call, TSH_FLOAT64, y->numel);
+    if (!wide) return TSH_ERR_MEMORY;
     tsh_status status = make_indices(call);
     if (status != TSH_OK) return status;
     call->saved[0] = tshi_tensor_retain(p->indices);
     status = tshi_top_candidates(call->in[0], p->dim, p->most, &list);
-    if (status == TSH_OK) status = tshi_tensor_scratch(y->mesh, TSH_FLOAT64, y->numel, &wide);
     if (status == TSH_OK) unpack(list, tshi_data(wide), y, p->indices);
-    tshi_tensor_release(wide);
     tshi_tensor_release(list);
     return status;
 }
