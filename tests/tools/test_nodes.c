@@ -300,6 +300,8 @@ Test(nodes, restarts_of_two_launchers, .timeout = 120) {
         int code = finish(&nodes[i], out, err);
         cr_assert_eq(code, 0, "node %d: %d %s", i, code, err);
         cr_assert(strstr(err, "starting all ranks of this node again, 1 of 1 times"), "node %d: %s", i, err);
+        bool warned = strstr(err, "--max-restarts: each of the 2 nodes starts only its own ranks again") != NULL;
+        cr_assert_eq(warned, i == 0, "node %d: %s", i, err);
         if (i == 0) cr_assert(strstr(err, "rank 3"), "the rank that failed: %s", err);
         if (i == 0) cr_assert(strstr(out, "\"ranks\":4") || strstr(out, "\"ranks\": 4"), "%s", out);
         if (i == 1) cr_assert(strstr(err, "exited with code 9"), "%s", err);

@@ -484,6 +484,11 @@ int run_job(run_options *options, const run_link *link) {
         return 1;
     }
     raise_descriptor_limit(link->descriptors);
+    if (options->max_restarts > 0 && options->nnodes > 1 && options->node_rank == 0) {
+        run_say("--max-restarts: each of the %d nodes starts only its own ranks again; they wait until those of the "
+                "others have failed and started again too",
+                options->nnodes);
+    }
     for (options->attempt = 0;; options->attempt++) {
         code = run_once(options, link, null_input, &again);
         if (!again || options->attempt >= options->max_restarts) break;

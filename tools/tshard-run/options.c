@@ -34,7 +34,7 @@ static const char help[] =
     "                          1: stdout goes to its file alone, 2: stderr, 3: both\n"
     "      --max-restarts N    start all ranks again when one fails, at most N times (default: 0); on several "
     "machines\n"
-    "                          each starts its own, which wait for those of the others to fail and start again\n"
+    "                          only those of this machine, which wait until the others' have failed and started again\n"
     "      --monitor-interval SECONDS\n"
     "                          taken for torchrun's sake: failures are noticed at once\n"
     "      --plan N            start nothing on N ranks, 1 to 65536: run a few of them without memory, arithmetic or\n"
