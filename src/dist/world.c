@@ -257,7 +257,7 @@ void tsh_world_destroy(tsh_world *world) {
     tsh_allocator allocator = world->allocator;
     const tshi_group_ops *control = world->control, *data = world->data;
     tshi_signal_close(world);
-    if (world->saving) world->saving_end(world);
+    if (world->background_save) world->background_save_end(world);
     tshi_exchanges_free(world);
     tshi_trace_leave(world);
     bool alive = tell_alive(world);

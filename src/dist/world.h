@@ -59,8 +59,8 @@ struct tsh_world {
     struct tshi_exchange_plans *plans; /* NULL: none made yet */
     tshi_given given;
     /* A checkpoint that is being saved in the background, or NULL; and what waits for it, for tsh_world_destroy. */
-    struct tshi_saving *saving;
-    void (*saving_end)(tsh_world *world);
+    struct tshi_background_save *background_save;
+    void (*background_save_end)(tsh_world *world);
     int pending;    /* works of all groups that are not done */
     bool moving;    /* tshi_world_progress is running */
     int spins;      /* looks at a work before sleeping, set by the backend */

@@ -25,7 +25,7 @@ static void describe_call(const char *call, const char *path, int64_t step, cons
 /* --- save --------------------------------------------------------------------------------------------------------- */
 
 /* Everything up to the first byte that is written: what can fail here leaves nothing behind. */
-static tsh_status save_begin(tshi_save *save, const char *path, const tsh_checkpoint *what) {
+static tsh_status save_begin(tshi_checkpoint_save *save, const char *path, const tsh_checkpoint *what) {
     tsh_world *world = what->parameters->world;
     tsh_parameters *tensors = NULL;
     uint64_t token = 0;
@@ -36,9 +36,10 @@ static tsh_status save_begin(tshi_save *save, const char *path, const tsh_checkp
     if (status == TSH_OK) status = tshi_checkpoint_tensors(what, &tensors);
     if (status == TSH_OK) {
         save->path[strlen(path)] = '\0';
-        status = tshi_save_prepare(save, what, tensors, what->background);
+        status = tshi_checkpoint_save_prepare(save, what, tensors, what->background);
     }
-    if (status == TSH_OK && what->background && !(save->saving = tshi_saving_new(world))) status = TSH_ERR_MEMORY;
+    if (status == TSH_OK && what->background && !(save->background = tshi_background_save_new(world)))
+        status = TSH_ERR_MEMORY;
     if (status == TSH_OK && world->rank == 0) {
         if (!tshi_random_bytes((unsigned char *)&token, sizeof token)) token = (uint64_t)(tshi_clock() * 1e9);
         status = tshi_step_begin(path, what->step, token, save->folder);
@@ -57,11 +58,12 @@ static tsh_status save_begin(tshi_save *save, const char *path, const tsh_checkp
     return status;
 }
 
-static tsh_status save_here(tshi_save *save) {
+static tsh_status save_here(tshi_checkpoint_save *save) {
     tsh_group *all = save->world->group;
-    tsh_status status = tshi_group_agree(all, "checkpoint_save: files", tshi_save_write(save));
+    tsh_status status = tshi_group_agree(all, "checkpoint_save: files", tshi_checkpoint_save_write(save));
     if (status == TSH_OK) {
-        status = tshi_group_agree(all, "checkpoint_save: folder", save->rank == 0 ? tshi_save_commit(save) : TSH_OK);
+        status = tshi_group_agree(all, "checkpoint_save: folder",
+                                  save->rank == 0 ? tshi_checkpoint_save_commit(save) : TSH_OK);
     }
     if (status != TSH_OK && save->rank == 0) tshi_folder_remove(save->folder);
     return status;
@@ -72,9 +74,9 @@ tsh_status tsh_checkpoint_save(const char *path, const tsh_checkpoint *what) {
         return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_save: a checkpoint with parameters is required");
     }
     tsh_world *world = what->parameters->world;
-    tsh_status status = tshi_saving_finish(world);
+    tsh_status status = tshi_background_save_finish(world);
     if (status != TSH_OK) return status;
-    tshi_save *save = tshi_calloc(&world->allocator, 1, sizeof *save);
+    tshi_checkpoint_save *save = tshi_calloc(&world->allocator, 1, sizeof *save);
     if (save) {
         save->world = world;
         save->rank = world->rank;
@@ -85,18 +87,18 @@ tsh_status tsh_checkpoint_save(const char *path, const tsh_checkpoint *what) {
     }
     status = save_begin(save, path, what);
     if (status == TSH_OK && what->background) {
-        tshi_saving_start(save);
+        tshi_background_save_start(save);
         return TSH_OK;
     }
     if (status == TSH_OK) status = save_here(save);
-    if (save) tshi_save_clear(save);
+    if (save) tshi_checkpoint_save_clear(save);
     tshi_free(&world->allocator, save);
     return status;
 }
 
 tsh_status tsh_checkpoint_wait(tsh_world *world) {
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_wait: world is NULL");
-    return tshi_saving_finish(world);
+    return tshi_background_save_finish(world);
 }
 
 /* --- load --------------------------------------------------------------------------------------------------------- */
@@ -112,12 +114,12 @@ static tsh_status find_latest(const char *path, const tsh_log_sink *log, int64_t
     tsh_status status = tshi_step_list(path, &steps, &count);
     for (int i = 0; i < count && status == TSH_OK && *step < 0; i++) {
         char name[TSHI_STEP_NAME], folder[TSHI_PATH];
-        tshi_index index;
+        tshi_checkpoint_index index;
         tshi_step_name(steps[i], name);
         status = tshi_path_join(folder, path, name);
-        if (status == TSH_OK && tshi_index_read_whole(folder, &index) == TSH_OK) {
+        if (status == TSH_OK && tshi_checkpoint_index_read_whole(folder, &index) == TSH_OK) {
             *step = steps[i];
-            tshi_index_clear(&index);
+            tshi_checkpoint_index_clear(&index);
         } else if (log) {
             tshi_log(log, TSH_LOG_WARNING, "a checkpoint that is not whole is passed over: %s", tsh_error_message());
         }
@@ -139,7 +141,7 @@ static tsh_status choose_step(const char *path, const tsh_log_sink *log, int64_t
     char index[TSHI_PATH];
     struct stat info;
     *step = -1;
-    tsh_status status = tshi_path_join(index, path, TSHI_INDEX_NAME);
+    tsh_status status = tshi_path_join(index, path, TSHI_CHECKPOINT_INDEX);
     if (status != TSH_OK || stat(index, &info) == 0) return status;
     status = find_latest(path, log, step);
     if (status != TSH_OK || *step >= 0) return status;
@@ -163,7 +165,7 @@ static tsh_status agree_on_folder(tsh_world *world, const char *path, const tsh_
 }
 
 /* The sums of all ranks' shares are the checksums of the index. Collective. */
-static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_index *index,
+static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_checkpoint_index *index,
                                const tsh_parameters *tensors, uint64_t *sums, tsh_status status) {
     size_t count = (size_t)tensors->count;
     uint64_t *all =
@@ -172,7 +174,7 @@ static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_
     for (size_t i = 0; i < count && status == TSH_OK; i++) {
         uint64_t sum = 0;
         for (int rank = 0; rank < world->size; rank++) sum += all[(size_t)rank * (count + 1) + i];
-        if (sum == tshi_index_find(index, tensors->items[i].name, (int)i)->sum) continue;
+        if (sum == tshi_checkpoint_index_find(index, tensors->items[i].name, (int)i)->sum) continue;
         status = tshi_fail(TSH_ERR_IO,
                            "checkpoint_load: %.250s: '%.120s' does not have the checksum with which it was saved",
                            folder, tensors->items[i].name);
@@ -188,13 +190,13 @@ tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what) {
     tsh_world *world = what->parameters->world;
     char folder[TSHI_PATH];
     tsh_parameters *tensors = NULL;
-    tshi_index index = {0};
+    tshi_checkpoint_index index = {0};
     uint64_t *sums = NULL;
-    tsh_status status = tshi_saving_finish(world);
+    tsh_status status = tshi_background_save_finish(world);
     if (status == TSH_OK) status = agree_on_folder(world, path, what, folder);
     if (status != TSH_OK) return status;
     status = tshi_checkpoint_tensors(what, &tensors);
-    if (status == TSH_OK) status = tshi_index_read_whole(folder, &index);
+    if (status == TSH_OK) status = tshi_checkpoint_index_read_whole(folder, &index);
     if (status == TSH_OK) status = tshi_checkpoint_compare(&index, what, tensors, folder);
     if (status == TSH_OK) {
         sums = tshi_calloc(&world->allocator, (size_t)tensors->count + 1, sizeof *sums);
@@ -207,7 +209,7 @@ tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what) {
     }
     if (status == TSH_OK) tshi_checkpoint_unpack(&index, what);
     tshi_free(&world->allocator, sums);
-    tshi_index_clear(&index);
+    tshi_checkpoint_index_clear(&index);
     tsh_parameters_destroy(tensors);
     return status;
 }

@@ -16,8 +16,8 @@
 
 typedef enum stage { WRITING, WRITTEN, OVER } stage;
 
-struct tshi_saving {
-    tshi_save *save;
+struct tshi_background_save {
+    tshi_checkpoint_save *save;
     pthread_t thread;
     bool started;
     pthread_mutex_t mutex;
@@ -26,7 +26,7 @@ struct tshi_saving {
     tshi_failure written, committed;
 };
 
-static void enter(struct tshi_saving *s, stage next) {
+static void enter_stage(struct tshi_background_save *s, stage next) {
     pthread_mutex_lock(&s->mutex);
     s->stage = next;
     pthread_cond_broadcast(&s->changed);
@@ -34,7 +34,7 @@ static void enter(struct tshi_saving *s, stage next) {
 }
 
 /* Waits until the stage is reached, at most `seconds` (0: for as long as it takes). */
-static bool await(struct tshi_saving *s, stage wanted, double seconds) {
+static bool await_stage(struct tshi_background_save *s, stage wanted, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += (long)(seconds * 1e9);
@@ -50,38 +50,39 @@ static bool await(struct tshi_saving *s, stage wanted, double seconds) {
     return reached;
 }
 
-static void *run(void *argument) {
-    struct tshi_saving *s = argument;
+static void *write_in_background(void *argument) {
+    struct tshi_background_save *s = argument;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
-    tshi_failure_keep(&s->written, tshi_save_write(s->save));
-    enter(s, WRITTEN);
-    if (s->save->rank == 0 && s->written.status == TSH_OK) tshi_failure_keep(&s->committed, tshi_save_commit(s->save));
-    enter(s, OVER);
+    tshi_failure_keep(&s->written, tshi_checkpoint_save_write(s->save));
+    enter_stage(s, WRITTEN);
+    if (s->save->rank == 0 && s->written.status == TSH_OK)
+        tshi_failure_keep(&s->committed, tshi_checkpoint_save_commit(s->save));
+    enter_stage(s, OVER);
     return NULL;
 }
 
 /* The thread has ended, or ends soon. */
-static void end(tsh_world *world, struct tshi_saving *s) {
+static void end_background_save(tsh_world *world, struct tshi_background_save *s) {
     const tsh_allocator *allocator = &world->allocator;
     if (s->started) pthread_join(s->thread, NULL);
     bool failed = s->written.status != TSH_OK || s->committed.status != TSH_OK;
     if (failed && s->save->rank == 0) tshi_folder_remove(s->save->folder);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->changed);
-    tshi_save *save = s->save; /* has s */
-    tshi_save_clear(save);
+    tshi_checkpoint_save *save = s->save; /* has s */
+    tshi_checkpoint_save_clear(save);
     tshi_free(allocator, save);
-    world->saving = NULL;
+    world->background_save = NULL;
 }
 
 /* The world is destroyed: no rank waits for this one any more; rank 0 alone waits, for the parts of its peers. */
-static void end_with_world(tsh_world *world) {
-    struct tshi_saving *s = world->saving;
+static void end_save_with_world(tsh_world *world) {
+    struct tshi_background_save *s = world->background_save;
     const tshi_group_ops *control = world->control;
     if (!s) return;
     atomic_store(&s->save->awaited, true);
-    await(s, WRITTEN, 0);
-    while (!await(s, OVER, 0.05)) {
+    await_stage(s, WRITTEN, 0);
+    while (!await_stage(s, OVER, 0.05)) {
         if (control->trouble && control->trouble(world->group->control, true, false) != TSH_OK) {
             atomic_store(&s->save->cancelled, true);
         }
@@ -91,19 +92,19 @@ static void end_with_world(tsh_world *world) {
         tshi_log(&world->log, TSH_LOG_WARNING, "the checkpoint of step %" PRId64 " is not saved: %s", s->save->step,
                  o->words);
     }
-    end(world, s);
+    end_background_save(world, s);
 }
 
-struct tshi_saving *tshi_saving_new(const tsh_world *world) {
-    return tshi_calloc(&world->allocator, 1, sizeof(struct tshi_saving));
+struct tshi_background_save *tshi_background_save_new(const tsh_world *world) {
+    return tshi_calloc(&world->allocator, 1, sizeof(struct tshi_background_save));
 }
 
-void tshi_saving_start(tshi_save *save) {
+void tshi_background_save_start(tshi_checkpoint_save *save) {
     tsh_world *world = save->world;
-    struct tshi_saving *s = save->saving;
+    struct tshi_background_save *s = save->background;
     sigset_t all, before;
-    world->saving = s;
-    world->saving_end = end_with_world;
+    world->background_save = s;
+    world->background_save_end = end_save_with_world;
     s->save = save;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_condattr_t forward;
@@ -113,7 +114,7 @@ void tshi_saving_start(tshi_save *save) {
     pthread_condattr_destroy(&forward);
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, run, s);
+    int error = pthread_create(&s->thread, NULL, write_in_background, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     s->started = error == 0;
     if (s->started) return;
@@ -121,18 +122,18 @@ void tshi_saving_start(tshi_save *save) {
     s->stage = OVER;
 }
 
-tsh_status tshi_saving_finish(tsh_world *world) {
-    struct tshi_saving *s = world->saving;
+tsh_status tshi_background_save_finish(tsh_world *world) {
+    struct tshi_background_save *s = world->background_save;
     if (!s) return TSH_OK;
     atomic_store(&s->save->awaited, true);
-    await(s, WRITTEN, 0);
+    await_stage(s, WRITTEN, 0);
     tsh_status status =
         tshi_group_agree(world->group, "checkpoint: the background save", tshi_failure_report(&s->written));
     if (status == TSH_OK) {
-        await(s, OVER, 0);
+        await_stage(s, OVER, 0);
         status = tshi_group_agree(world->group, "checkpoint: its folder", tshi_failure_report(&s->committed));
     }
     atomic_store(&s->save->cancelled, true);
-    end(world, s);
+    end_background_save(world, s);
     return status;
 }

@@ -4,12 +4,12 @@
 
 #include "io/checkpoint_save.h"
 
-/* What a save in the background needs, for save->saving; NULL with the message set. */
-struct tshi_saving *tshi_saving_new(const tsh_world *world);
+/* What a save in the background needs, for save->background; NULL with the message set. */
+struct tshi_background_save *tshi_background_save_new(const tsh_world *world);
 /* A thread writes and commits the save, which has a copy of the elements. Takes the save, whatever comes of it. */
-void tshi_saving_start(tshi_save *save);
+void tshi_background_save_start(tshi_checkpoint_save *save);
 /* Waits for the world's save, and returns its outcome on every rank; TSH_OK where there is none. Collective over the
  * world. */
-tsh_status tshi_saving_finish(tsh_world *world);
+tsh_status tshi_background_save_finish(tsh_world *world);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void tshi_index_clear(tshi_index *index) {
+void tshi_checkpoint_index_clear(tshi_checkpoint_index *index) {
     for (int i = 0; i < index->files; i++) free(index->file[i].name);
     for (int i = 0; i < index->tensors; i++) {
         free(index->tensor[i].name);
@@ -15,10 +15,10 @@ void tshi_index_clear(tshi_index *index) {
     free(index->file);
     free(index->tensor);
     json_decref(index->state);
-    *index = (tshi_index){0};
+    *index = (tshi_checkpoint_index){0};
 }
 
-tsh_status tshi_index_add_file(tshi_index *index, const char *name, uint64_t bytes) {
+tsh_status tshi_checkpoint_index_add_file(tshi_checkpoint_index *index, const char *name, uint64_t bytes) {
     const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     tsh_status status =
         tshi_grow(&allocator, (void **)&index->file, &index->file_capacity, index->files + 1, sizeof *index->file);
@@ -29,8 +29,8 @@ tsh_status tshi_index_add_file(tshi_index *index, const char *name, uint64_t byt
     return TSH_OK;
 }
 
-tshi_stored_tensor *tshi_index_add_tensor(tshi_index *index, const char *name, tsh_dtype dtype, int ndim,
-                                          const int64_t *shape) {
+tshi_stored_tensor *tshi_checkpoint_index_add_tensor(tshi_checkpoint_index *index, const char *name, tsh_dtype dtype,
+                                                     int ndim, const int64_t *shape) {
     const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     if (tshi_grow(&allocator, (void **)&index->tensor, &index->tensor_capacity, index->tensors + 1,
                   sizeof *index->tensor) != TSH_OK) {
@@ -52,7 +52,7 @@ tsh_status tshi_stored_tensor_add(tshi_stored_tensor *tensor, int file, const ts
     return status;
 }
 
-tshi_stored_tensor *tshi_index_find(const tshi_index *index, const char *name, int hint) {
+tshi_stored_tensor *tshi_checkpoint_index_find(const tshi_checkpoint_index *index, const char *name, int hint) {
     if (hint >= 0 && hint < index->tensors && !strcmp(index->tensor[hint].name, name)) return &index->tensor[hint];
     for (int i = 0; i < index->tensors; i++) {
         if (!strcmp(index->tensor[i].name, name)) return &index->tensor[i];
@@ -64,19 +64,19 @@ static bool alike(const tshi_stored_tensor *a, const tshi_stored_tensor *b) {
     return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof a->shape);
 }
 
-tsh_status tshi_index_merge(tshi_index *index, const tshi_index *part) {
+tsh_status tshi_checkpoint_index_merge(tshi_checkpoint_index *index, const tshi_checkpoint_index *part) {
     int first = index->files;
     tsh_status status = TSH_OK;
     if (part->step != index->step) {
         return tshi_fail(TSH_ERR_IO, "a rank has saved step %" PRId64 ", not %" PRId64, part->step, index->step);
     }
     for (int i = 0; i < part->files && status == TSH_OK; i++) {
-        status = tshi_index_add_file(index, part->file[i].name, part->file[i].bytes);
+        status = tshi_checkpoint_index_add_file(index, part->file[i].name, part->file[i].bytes);
     }
     for (int i = 0; i < part->tensors && status == TSH_OK; i++) {
         const tshi_stored_tensor *from = &part->tensor[i];
-        tshi_stored_tensor *to = tshi_index_find(index, from->name, i);
-        if (!to) to = tshi_index_add_tensor(index, from->name, from->dtype, from->ndim, from->shape);
+        tshi_stored_tensor *to = tshi_checkpoint_index_find(index, from->name, i);
+        if (!to) to = tshi_checkpoint_index_add_tensor(index, from->name, from->dtype, from->ndim, from->shape);
         if (!to) return TSH_ERR_MEMORY;
         if (!alike(from, to)) return tshi_fail(TSH_ERR_IO, "'%.200s' differs from rank to rank", from->name);
         to->sum += from->sum;
@@ -95,7 +95,7 @@ static bool box_is_inside(const tshi_stored_tensor *t, const tsh_box *box) {
     return true;
 }
 
-tsh_status tshi_index_check(const tshi_index *index, const char *path) {
+tsh_status tshi_checkpoint_index_check(const tshi_checkpoint_index *index, const char *path) {
     for (int i = 0; i < index->tensors; i++) {
         const tshi_stored_tensor *t = &index->tensor[i];
         int64_t whole, stored = 0;

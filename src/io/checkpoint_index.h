@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#define TSHI_INDEX_NAME "checkpoint.json"
+#define TSHI_CHECKPOINT_INDEX "checkpoint.json"
 
 /* A box of a tensor: the tensor of the same name in a safetensors file. */
 typedef struct tshi_stored_box {
@@ -33,30 +33,31 @@ typedef struct tshi_stored_file {
     uint64_t bytes;
 } tshi_stored_file;
 
-typedef struct tshi_index {
+typedef struct tshi_checkpoint_index {
     int64_t step;
     int files, file_capacity, tensors, tensor_capacity;
     tshi_stored_file *file;
     tshi_stored_tensor *tensor;
     json_t *state; /* an object: what a checkpoint has beside tensors; NULL in the parts of ranks but the first */
-} tshi_index;
+} tshi_checkpoint_index;
 
-TSHI_TOOLS void tshi_index_clear(tshi_index *index);
+TSHI_TOOLS void tshi_checkpoint_index_clear(tshi_checkpoint_index *index);
 /* Adds a file, a tensor without boxes (NULL without memory), a box. Names are copied. */
-TSHI_TOOLS tsh_status tshi_index_add_file(tshi_index *index, const char *name, uint64_t bytes);
-TSHI_TOOLS tshi_stored_tensor *tshi_index_add_tensor(tshi_index *index, const char *name, tsh_dtype dtype, int ndim,
-                                                     const int64_t *shape);
+TSHI_TOOLS tsh_status tshi_checkpoint_index_add_file(tshi_checkpoint_index *index, const char *name, uint64_t bytes);
+TSHI_TOOLS tshi_stored_tensor *tshi_checkpoint_index_add_tensor(tshi_checkpoint_index *index, const char *name,
+                                                                tsh_dtype dtype, int ndim, const int64_t *shape);
 TSHI_TOOLS tsh_status tshi_stored_tensor_add(tshi_stored_tensor *tensor, int file, const tsh_box *box);
 /* The tensor of that name, or NULL; `hint` is where it probably is. */
-TSHI_TOOLS tshi_stored_tensor *tshi_index_find(const tshi_index *index, const char *name, int hint);
+TSHI_TOOLS tshi_stored_tensor *tshi_checkpoint_index_find(const tshi_checkpoint_index *index, const char *name,
+                                                          int hint);
 /* Adds a part's files, boxes, sums and state. */
-tsh_status tshi_index_merge(tshi_index *index, const tshi_index *part);
+tsh_status tshi_checkpoint_index_merge(tshi_checkpoint_index *index, const tshi_checkpoint_index *part);
 /* TSH_ERR_IO when the boxes of a tensor do not have all its elements once. `path` is for the message. */
-TSHI_TOOLS tsh_status tshi_index_check(const tshi_index *index, const char *path);
+TSHI_TOOLS tsh_status tshi_checkpoint_index_check(const tshi_checkpoint_index *index, const char *path);
 
 /* Writes a file, and waits until it is on the disk. */
-TSHI_TOOLS tsh_status tshi_index_write(const tshi_index *index, const char *path);
+TSHI_TOOLS tsh_status tshi_checkpoint_index_write(const tshi_checkpoint_index *index, const char *path);
 /* TSH_ERR_IO for a file that cannot be read or is no index; *index is then empty. */
-tsh_status tshi_index_read(const char *path, tshi_index *index);
+tsh_status tshi_checkpoint_index_read(const char *path, tshi_checkpoint_index *index);
 
 #endif

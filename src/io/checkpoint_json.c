@@ -35,7 +35,7 @@ static json_t *make_tensor(const tshi_stored_tensor *t) {
 }
 
 /* NULL without memory, or for a name that is no UTF-8. */
-static json_t *make_index(const tshi_index *index) {
+static json_t *make_index(const tshi_checkpoint_index *index) {
     json_t *files = json_array(), *tensors = json_object();
     json_t *all =
         json_pack("{s:s, s:i, s:s, s:I, s:O*, s:o, s:o}", "format", FORMAT, "version", VERSION, "tshard", tsh_version(),
@@ -53,7 +53,7 @@ static json_t *make_index(const tshi_index *index) {
     return NULL;
 }
 
-tsh_status tshi_index_write(const tshi_index *index, const char *path) {
+tsh_status tshi_checkpoint_index_write(const tshi_checkpoint_index *index, const char *path) {
     json_t *all = make_index(index);
     char *text = all ? json_dumps(all, 0) : NULL;
     json_decref(all);
@@ -107,7 +107,7 @@ static bool read_boxes(tshi_stored_tensor *tensor, const json_t *boxes) {
     return true;
 }
 
-static bool read_tensor(tshi_index *index, const char *name, const json_t *from) {
+static bool read_tensor(tshi_checkpoint_index *index, const char *name, const json_t *from) {
     int64_t shape[TSH_MAX_DIMS] = {0};
     tsh_dtype dtype;
     uint64_t sum;
@@ -118,13 +118,13 @@ static bool read_tensor(tshi_index *index, const char *name, const json_t *from)
         !read_sum(json_string_value(json_object_get(from, "checksum")), &sum)) {
         return false;
     }
-    tshi_stored_tensor *tensor = tshi_index_add_tensor(index, name, dtype, (int)ndim, shape);
+    tshi_stored_tensor *tensor = tshi_checkpoint_index_add_tensor(index, name, dtype, (int)ndim, shape);
     if (!tensor) return false;
     tensor->sum = sum;
     return read_boxes(tensor, json_object_get(from, "boxes"));
 }
 
-static bool read_files(tshi_index *index, const json_t *files) {
+static bool read_files(tshi_checkpoint_index *index, const json_t *files) {
     size_t i;
     json_t *item;
     if (!json_is_array(files)) return false;
@@ -132,7 +132,7 @@ static bool read_files(tshi_index *index, const json_t *files) {
         const char *name = json_string_value(json_object_get(item, "name"));
         const json_t *bytes = json_object_get(item, "bytes");
         if (!name || !json_is_integer(bytes) || json_integer_value(bytes) < 0 ||
-            tshi_index_add_file(index, name, (uint64_t)json_integer_value(bytes)) != TSH_OK) {
+            tshi_checkpoint_index_add_file(index, name, (uint64_t)json_integer_value(bytes)) != TSH_OK) {
             return false;
         }
     }
@@ -140,7 +140,7 @@ static bool read_files(tshi_index *index, const json_t *files) {
 }
 
 /* What is wrong with it, or NULL. */
-static const char *read_index(tshi_index *index, const json_t *all) {
+static const char *read_index(tshi_checkpoint_index *index, const json_t *all) {
     const char *format = json_string_value(json_object_get(all, "format")), *name;
     const json_t *step = json_object_get(all, "step");
     json_t *tensors = json_object_get(all, "tensors"), *tensor;
@@ -159,11 +159,11 @@ static const char *read_index(tshi_index *index, const json_t *all) {
     return NULL;
 }
 
-tsh_status tshi_index_read(const char *path, tshi_index *index) {
+tsh_status tshi_checkpoint_index_read(const char *path, tshi_checkpoint_index *index) {
     const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     char *text;
     size_t bytes;
-    *index = (tshi_index){0};
+    *index = (tshi_checkpoint_index){0};
     tsh_status status = tshi_file_load(&allocator, path, "an index", MOST_BYTES, &text, &bytes);
     if (status == TSH_OK) {
         json_error_t error;
@@ -174,6 +174,6 @@ tsh_status tshi_index_read(const char *path, tshi_index *index) {
         json_decref(all);
     }
     tshi_free(&allocator, text);
-    if (status != TSH_OK) tshi_index_clear(index);
+    if (status != TSH_OK) tshi_checkpoint_index_clear(index);
     return status;
 }

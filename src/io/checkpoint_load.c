@@ -12,7 +12,7 @@ typedef struct restored {
     uint64_t *sum;
 } restored;
 
-static tsh_status read_piece(void *user, const tsh_box *piece, void *values) {
+static tsh_status restore_piece(void *user, const tsh_box *piece, void *values) {
     const restored *r = user;
     tsh_box part;
     tsh_status status = tshi_reader_read(r->reader, r->stored, piece, values);
@@ -25,16 +25,16 @@ static tsh_status read_tensor(tshi_reader *reader, const tshi_stored_tensor *sto
                               uint64_t *sum) {
     restored r = {.reader = reader, .stored = stored, .share = tsh_tensor_box(tensor), .sum = sum};
     r.shares = tshi_box_share(tensor->mesh, tensor->layout, stored->ndim, &r.share);
-    return tshi_tensor_write_pieces(tensor, read_piece, &r);
+    return tshi_tensor_write_pieces(tensor, restore_piece, &r);
 }
 
-tsh_status tshi_checkpoint_read(const char *folder, const tshi_index *index, const tsh_parameters *tensors,
+tsh_status tshi_checkpoint_read(const char *folder, const tshi_checkpoint_index *index, const tsh_parameters *tensors,
                                 uint64_t *sums) {
     tshi_reader reader;
     tsh_status status = tshi_reader_open(&reader, folder, index, &tensors->world->allocator);
     for (int i = 0; i < tensors->count && status == TSH_OK; i++) {
         const tshi_parameter *p = &tensors->items[i];
-        status = read_tensor(&reader, tshi_index_find(index, p->name, i), p->tensor, &sums[i]);
+        status = read_tensor(&reader, tshi_checkpoint_index_find(index, p->name, i), p->tensor, &sums[i]);
     }
     tshi_reader_close(&reader);
     return status;

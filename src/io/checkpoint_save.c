@@ -20,19 +20,20 @@
 
 #define NAME_SIZE 40
 
-static const char *name_file(int rank, const char *kind, char name[NAME_SIZE]) {
+static const char *name_rank_file(int rank, const char *kind, char name[NAME_SIZE]) {
     snprintf(name, NAME_SIZE, "rank-%05d.%s", rank, kind);
     return name;
 }
 
-static tsh_status path_of(const tshi_save *save, int rank, const char *kind, char path[TSHI_PATH]) {
+static tsh_status path_of_rank_file(const tshi_checkpoint_save *save, int rank, const char *kind,
+                                    char path[TSHI_PATH]) {
     char name[NAME_SIZE];
-    return tshi_path_join(path, save->folder, name_file(rank, kind, name));
+    return tshi_path_join(path, save->folder, name_rank_file(rank, kind, name));
 }
 
 /* --- what there is to write --------------------------------------------------------------------------------------- */
 
-static tsh_status list_entries(tshi_save *save, const tsh_parameters *tensors) {
+static tsh_status list_entries(tshi_checkpoint_save *save, const tsh_parameters *tensors) {
     const tsh_allocator *allocator = &save->world->allocator;
     tsh_status status = TSH_OK;
     save->entry = tshi_calloc(allocator, (size_t)tensors->count + 1, sizeof *save->entry);
@@ -41,8 +42,8 @@ static tsh_status list_entries(tshi_save *save, const tsh_parameters *tensors) {
     for (int i = 0; i < tensors->count && status == TSH_OK; i++) {
         const tsh_tensor *t = tensors->items[i].tensor;
         tsh_box share = tsh_tensor_box(t);
-        tshi_stored_tensor *stored =
-            tshi_index_add_tensor(&save->part, tensors->items[i].name, t->dtype, t->shape.ndim, t->shape.global);
+        tshi_stored_tensor *stored = tshi_checkpoint_index_add_tensor(&save->part, tensors->items[i].name, t->dtype,
+                                                                      t->shape.ndim, t->shape.global);
         if (!stored) return TSH_ERR_MEMORY;
         if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &share)) continue;
         status = tshi_stored_tensor_add(stored, 0, &share);
@@ -56,7 +57,7 @@ static tsh_status list_entries(tshi_save *save, const tsh_parameters *tensors) {
 
 /* The box of each tensor, for readers of the file alone: {"NAME": {"shape": [...], "start": [...]}}. NULL without
  * memory. */
-static char *describe_boxes(const tshi_save *save) {
+static char *describe_boxes(const tshi_checkpoint_save *save) {
     json_t *all = json_object();
     for (int i = 0; i < save->part.tensors; i++) {
         const tshi_stored_tensor *t = &save->part.tensor[i];
@@ -73,7 +74,7 @@ static char *describe_boxes(const tshi_save *save) {
     return text;
 }
 
-static tsh_status make_header(tshi_save *save) {
+static tsh_status make_header(tshi_checkpoint_save *save) {
     char *boxes = describe_boxes(save);
     if (!boxes) return tshi_fail(TSH_ERR_MEMORY, "checkpoint_save: no memory for the header of a file");
     const char *const metadata[] = {"format", "tshard checkpoint", "boxes", boxes, NULL};
@@ -82,14 +83,15 @@ static tsh_status make_header(tshi_save *save) {
                                                 &save->header, &save->header_bytes, &save->file_bytes);
     free(boxes);
     if (status != TSH_OK) return status;
-    return tshi_index_add_file(&save->part, name_file(save->rank, "safetensors", name), save->file_bytes);
+    return tshi_checkpoint_index_add_file(&save->part, name_rank_file(save->rank, "safetensors", name),
+                                          save->file_bytes);
 }
 
 /* --- elements ----------------------------------------------------------------------------------------------------- */
 
 /* A save in the background rests for three times the processor's time that it has taken since *since, so that it takes
  * a quarter of a core from the training beside it. */
-static void rest(const tshi_save *save, double *since) {
+static void rest_beside_training(const tshi_checkpoint_save *save, double *since) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     double used = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -104,29 +106,29 @@ typedef struct sink {
     uint64_t at; /* in the file */
     char *buffer;
     size_t used;
-    char *memory;            /* instead of the file; NULL: into the file */
-    const tshi_save *beside; /* a save in the background; else NULL */
-    double since;            /* of rest */
+    char *memory;                       /* instead of the file; NULL: into the file */
+    const tshi_checkpoint_save *beside; /* a save in the background; else NULL */
+    double since;                       /* of rest_beside_training */
     tsh_status status;
 } sink;
 
-static void flush_sink(sink *s) {
-    if (s->beside && s->used) rest(s->beside, &s->since);
+static void sink_flush(sink *s) {
+    if (s->beside && s->used) rest_beside_training(s->beside, &s->since);
     if (s->status == TSH_OK && s->used) s->status = tshi_file_write(s->fd, s->path, s->buffer, s->used, s->at);
     s->at += s->used;
     s->used = 0;
 }
 
-static void put(sink *s, const char *from, size_t bytes) {
+static void sink_add(sink *s, const char *from, size_t bytes) {
     if (s->memory) {
         memcpy(s->memory, from, bytes);
         s->memory += bytes;
     } else if (bytes >= CHUNK / 4) {
-        flush_sink(s);
+        sink_flush(s);
         if (s->status == TSH_OK) s->status = tshi_file_write(s->fd, s->path, from, bytes, s->at);
         s->at += bytes;
     } else {
-        if (s->used + bytes > CHUNK) flush_sink(s);
+        if (s->used + bytes > CHUNK) sink_flush(s);
         memcpy(s->buffer + s->used, from, bytes);
         s->used += bytes;
     }
@@ -134,8 +136,8 @@ static void put(sink *s, const char *from, size_t bytes) {
 
 /* The elements of `part` of a tensor, from memory that holds `box` of it. *sum, where it is not NULL, gets their
  * checksum. */
-static void put_part(sink *s, const tshi_stored_tensor *t, const tsh_box *part, const char *memory, const tsh_box *box,
-                     uint64_t *sum) {
+static void sink_add_part(sink *s, const tshi_stored_tensor *t, const tsh_box *part, const char *memory,
+                          const tsh_box *box, uint64_t *sum) {
     size_t size = tsh_dtype_size(t->dtype);
     tsh_box whole = {{0}, {0}};
     memcpy(whole.length, t->shape, sizeof whole.length);
@@ -147,8 +149,8 @@ static void put_part(sink *s, const tshi_stored_tensor *t, const tsh_box *part, 
             n = (int64_t)(CHUNK / size) < r.count[0] - done ? (int64_t)(CHUNK / size) : r.count[0] - done;
             const char *from = memory + (size_t)(at + done) * size;
             if (sum) *sum += tshi_checksum(size, first + done, n, from);
-            put(s, from, (size_t)n * size);
-            if (s->beside && (size_t)n * size >= CHUNK / 4) rest(s->beside, &s->since);
+            sink_add(s, from, (size_t)n * size);
+            if (s->beside && (size_t)n * size >= CHUNK / 4) rest_beside_training(s->beside, &s->since);
         }
     }
 }
@@ -160,27 +162,27 @@ typedef struct stored_share {
     uint64_t *sum;
 } stored_share;
 
-static tsh_status put_piece(void *user, const tsh_box *piece, void *values) {
+static tsh_status sink_add_piece(void *user, const tsh_box *piece, void *values) {
     const stored_share *s = user;
     tsh_box part;
     if (tshi_box_intersect(s->stored->ndim, piece, &s->stored->boxes[0].box, &part))
-        put_part(s->to, s->stored, &part, values, piece, s->sum);
+        sink_add_part(s->to, s->stored, &part, values, piece, s->sum);
     return s->to->status;
 }
 
 /* This rank's share of a tensor. */
-static void put_tensor(sink *s, const tshi_stored_tensor *t, const tsh_tensor *tensor, uint64_t *sum) {
-    tsh_status status = tshi_tensor_read_pieces(tensor, &t->boxes[0].box, put_piece, &(stored_share){s, t, sum});
+static void sink_add_tensor(sink *s, const tshi_stored_tensor *t, const tsh_tensor *tensor, uint64_t *sum) {
+    tsh_status status = tshi_tensor_read_pieces(tensor, &t->boxes[0].box, sink_add_piece, &(stored_share){s, t, sum});
     if (s->status == TSH_OK) s->status = status;
 }
 
 /* The tensor of entry e; e only grows from call to call, *at is 0 at first. */
-static tshi_stored_tensor *tensor_of(tshi_save *save, int e, int *at) {
+static tshi_stored_tensor *tensor_of(tshi_checkpoint_save *save, int e, int *at) {
     while (save->part.tensor[*at].name != save->entry[e].name) ++*at;
     return &save->part.tensor[*at];
 }
 
-static tsh_status copy_elements(tshi_save *save) {
+static tsh_status copy_elements(tshi_checkpoint_save *save) {
     const tsh_allocator *allocator = &save->world->allocator;
     sink s = {.fd = -1, .status = TSH_OK};
     size_t bytes = (size_t)(save->file_bytes - save->header_bytes);
@@ -188,12 +190,13 @@ static tsh_status copy_elements(tshi_save *save) {
     if (!save->copy) return tshi_fail(TSH_ERR_MEMORY, "checkpoint_save: no memory for a copy of %zu bytes", bytes);
     for (int e = 0, at = 0; e < save->entries && s.status == TSH_OK; e++) {
         s.memory = save->copy + (save->entry[e].offset - save->header_bytes);
-        put_tensor(&s, tensor_of(save, e, &at), save->tensor[e], NULL);
+        sink_add_tensor(&s, tensor_of(save, e, &at), save->tensor[e], NULL);
     }
     return s.status;
 }
 
-tsh_status tshi_save_prepare(tshi_save *save, const tsh_checkpoint *what, const tsh_parameters *tensors, bool copy) {
+tsh_status tshi_checkpoint_save_prepare(tshi_checkpoint_save *save, const tsh_checkpoint *what,
+                                        const tsh_parameters *tensors, bool copy) {
     const tsh_allocator *allocator = &save->world->allocator;
     tsh_status status = list_entries(save, tensors);
     save->part.step = what->step;
@@ -208,20 +211,20 @@ tsh_status tshi_save_prepare(tshi_save *save, const tsh_checkpoint *what, const 
     return status;
 }
 
-void tshi_save_clear(tshi_save *save) {
+void tshi_checkpoint_save_clear(tshi_checkpoint_save *save) {
     const tsh_allocator *allocator = &save->world->allocator;
     tshi_free(allocator, save->entry);
     tshi_free(allocator, save->tensor);
     tshi_free(allocator, save->header);
     tshi_free(allocator, save->copy);
     tshi_free(allocator, save->buffer);
-    tshi_free(allocator, save->saving);
-    tshi_index_clear(&save->part);
+    tshi_free(allocator, save->background);
+    tshi_checkpoint_index_clear(&save->part);
 }
 
 /* --- this rank's files -------------------------------------------------------------------------------------------- */
 
-static tsh_status write_elements(tshi_save *save, int fd, const char *path) {
+static tsh_status write_elements(tshi_checkpoint_save *save, int fd, const char *path) {
     sink s = {.fd = fd, .path = path, .buffer = save->buffer, .beside = save->copy ? save : NULL};
     s.status = tshi_file_write(fd, path, save->header, save->header_bytes, 0);
     for (int e = 0, at = 0; e < save->entries && s.status == TSH_OK; e++) {
@@ -230,31 +233,31 @@ static tsh_status write_elements(tshi_save *save, int fd, const char *path) {
         t->sum = 0;
         s.at = save->entry[e].offset;
         if (save->copy) {
-            put_part(&s, t, box, save->copy + (s.at - save->header_bytes), box, &t->sum);
+            sink_add_part(&s, t, box, save->copy + (s.at - save->header_bytes), box, &t->sum);
         } else {
-            put_tensor(&s, t, save->tensor[e], &t->sum);
+            sink_add_tensor(&s, t, save->tensor[e], &t->sum);
         }
-        flush_sink(&s);
+        sink_flush(&s);
     }
     return s.status;
 }
 
 /* The index of this rank's part, which is there when all of its file is on the disk. */
-static tsh_status write_part(tshi_save *save) {
+static tsh_status write_part(tshi_checkpoint_save *save) {
     char unfinished[TSHI_PATH], path[TSHI_PATH];
-    tsh_status status = path_of(save, save->rank, "unfinished", unfinished);
-    if (status == TSH_OK) status = path_of(save, save->rank, "json", path);
-    if (status == TSH_OK) status = tshi_index_write(&save->part, unfinished);
+    tsh_status status = path_of_rank_file(save, save->rank, "unfinished", unfinished);
+    if (status == TSH_OK) status = path_of_rank_file(save, save->rank, "json", path);
+    if (status == TSH_OK) status = tshi_checkpoint_index_write(&save->part, unfinished);
     return status == TSH_OK ? tshi_file_rename(unfinished, path) : status;
 }
 
 /* Tells rank 0, where its thread waits for this rank's part, that it will not come, and why. */
-static void write_failure(tshi_save *save, tsh_status status) {
+static void write_failure(tshi_checkpoint_save *save, tsh_status status) {
     char path[TSHI_PATH];
     tshi_failure own;
     tshi_failure_keep(&own, status);
-    if (path_of(save, save->rank, "safetensors", path) == TSH_OK) unlink(path);
-    if (path_of(save, save->rank, "failed", path) != TSH_OK) return;
+    if (path_of_rank_file(save, save->rank, "safetensors", path) == TSH_OK) unlink(path);
+    if (path_of_rank_file(save, save->rank, "failed", path) != TSH_OK) return;
     FILE *file = fopen(path, "we");
     if (file) {
         fputs(own.words, file);
@@ -263,10 +266,10 @@ static void write_failure(tshi_save *save, tsh_status status) {
     tshi_failure_report(&own);
 }
 
-tsh_status tshi_save_write(tshi_save *save) {
+tsh_status tshi_checkpoint_save_write(tshi_checkpoint_save *save) {
     char path[TSHI_PATH];
     int fd = -1;
-    tsh_status status = path_of(save, save->rank, "safetensors", path);
+    tsh_status status = path_of_rank_file(save, save->rank, "safetensors", path);
     if (status == TSH_OK) status = tshi_file_create(path, save->file_bytes, &fd);
     if (status == TSH_OK) status = write_elements(save, fd, path);
     if (status == TSH_OK) status = tshi_file_sync(fd, path);
@@ -289,10 +292,10 @@ static tsh_status read_failure(int rank, const char *path) {
 }
 
 /* Waits until a rank's part is there, at most until the deadline. */
-static tsh_status await_part(tshi_save *save, int rank, double deadline, char path[TSHI_PATH]) {
+static tsh_status await_part(tshi_checkpoint_save *save, int rank, double deadline, char path[TSHI_PATH]) {
     char failed[TSHI_PATH];
-    tsh_status status = path_of(save, rank, "json", path);
-    if (status == TSH_OK) status = path_of(save, rank, "failed", failed);
+    tsh_status status = path_of_rank_file(save, rank, "json", path);
+    if (status == TSH_OK) status = path_of_rank_file(save, rank, "failed", failed);
     while (status == TSH_OK) {
         bool last = atomic_load(&save->cancelled) || tshi_clock() > deadline;
         if (access(path, F_OK) == 0) return TSH_OK;
@@ -308,29 +311,29 @@ static tsh_status await_part(tshi_save *save, int rank, double deadline, char pa
     return status;
 }
 
-static tsh_status merge_part(tshi_save *save, int rank, double deadline, tshi_index *all) {
+static tsh_status merge_part(tshi_checkpoint_save *save, int rank, double deadline, tshi_checkpoint_index *all) {
     char path[TSHI_PATH];
-    tshi_index part = {0};
+    tshi_checkpoint_index part = {0};
     tsh_status status = await_part(save, rank, deadline, path);
-    if (status == TSH_OK) status = tshi_index_read(path, &part);
-    if (status == TSH_OK) status = tshi_index_merge(all, &part);
-    tshi_index_clear(&part);
+    if (status == TSH_OK) status = tshi_checkpoint_index_read(path, &part);
+    if (status == TSH_OK) status = tshi_checkpoint_index_merge(all, &part);
+    tshi_checkpoint_index_clear(&part);
     if (status == TSH_OK && unlink(path) != 0) status = tshi_file_fail(errno, path, "cannot be removed");
     return status;
 }
 
-tsh_status tshi_save_commit(tshi_save *save) {
+tsh_status tshi_checkpoint_save_commit(tshi_checkpoint_save *save) {
     char path[TSHI_PATH];
-    tshi_index all = {.step = save->step};
+    tshi_checkpoint_index all = {.step = save->step};
     double deadline = tshi_clock() + save->timeout;
-    tsh_status status = tshi_path_join(path, save->folder, TSHI_INDEX_NAME);
+    tsh_status status = tshi_path_join(path, save->folder, TSHI_CHECKPOINT_INDEX);
     for (int rank = 0; rank < save->size && status == TSH_OK; rank++) {
         status = merge_part(save, rank, deadline, &all);
     }
-    if (status == TSH_OK) status = tshi_index_check(&all, path);
-    if (status == TSH_OK) status = tshi_index_write(&all, path);
+    if (status == TSH_OK) status = tshi_checkpoint_index_check(&all, path);
+    if (status == TSH_OK) status = tshi_checkpoint_index_write(&all, path);
     if (status == TSH_OK) status = tshi_file_sync_folder(path);
-    tshi_index_clear(&all);
+    tshi_checkpoint_index_clear(&all);
     if (status == TSH_OK) status = tshi_step_rename(save->path, save->step, save->folder);
     if (status == TSH_OK) tshi_step_prune(save->path, save->step, save->keep);
     return status;

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 /* One save, as one rank has it. */
-typedef struct tshi_save {
+typedef struct tshi_checkpoint_save {
     tsh_world *world;
     int rank, size, keep;
     int64_t step;
@@ -19,7 +19,7 @@ typedef struct tshi_save {
     atomic_bool awaited;                     /* the world's thread waits for this save: it is written at once */
     atomic_bool cancelled;                   /* the peers' parts that are missing will not come */
 
-    tshi_index part;               /* this rank's tensors, with its box of each */
+    tshi_checkpoint_index part;    /* this rank's tensors, with its box of each */
     int entries;                   /* of its file: the tensors of which it has a box */
     tshi_safetensors_entry *entry; /* [entries] */
     const tsh_tensor **tensor;     /* [entries]; NULL in a save with a copy */
@@ -28,15 +28,16 @@ typedef struct tshi_save {
     uint64_t file_bytes;
     char *copy; /* the elements of all entries, as in the file behind the header; NULL: they are the tensors' */
     char *buffer;
-    struct tshi_saving *saving; /* of a save in the background (checkpoint_background.h) */
-} tshi_save;
+    struct tshi_background_save *background; /* of a save in the background (checkpoint_background.h) */
+} tshi_checkpoint_save;
 
 /* What this rank writes of those tensors; with `copy` their elements are copied. */
-tsh_status tshi_save_prepare(tshi_save *save, const tsh_checkpoint *what, const tsh_parameters *tensors, bool copy);
+tsh_status tshi_checkpoint_save_prepare(tshi_checkpoint_save *save, const tsh_checkpoint *what,
+                                        const tsh_parameters *tensors, bool copy);
 /* Writes this rank's part. The folder exists. */
-tsh_status tshi_save_write(tshi_save *save);
+tsh_status tshi_checkpoint_save_write(tshi_checkpoint_save *save);
 /* On rank 0: waits for the parts of all ranks, writes the index, gives the folder its name and removes old ones. */
-tsh_status tshi_save_commit(tshi_save *save);
-void tshi_save_clear(tshi_save *save);
+tsh_status tshi_checkpoint_save_commit(tshi_checkpoint_save *save);
+void tshi_checkpoint_save_clear(tshi_checkpoint_save *save);
 
 #endif

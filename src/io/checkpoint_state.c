@@ -157,12 +157,12 @@ json_t *tshi_checkpoint_pack(const tsh_checkpoint *what) {
 
 /* --- differences -------------------------------------------------------------------------------------------------- */
 
-static void compare_tensors(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *list,
+static void compare_tensors(const tshi_checkpoint_index *index, const tsh_checkpoint *what, const tsh_parameters *list,
                             tshi_problems *all) {
     char has[120], wants[120];
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *t = list->items[i].tensor;
-        const tshi_stored_tensor *s = tshi_index_find(index, list->items[i].name, i);
+        const tshi_stored_tensor *s = tshi_checkpoint_index_find(index, list->items[i].name, i);
         if (!s) {
             tshi_problem(all, "it has no '%s'", list->items[i].name);
         } else if (s->dtype != t->dtype || s->ndim != t->shape.ndim ||
@@ -228,8 +228,8 @@ static bool read_number(const json_t *random, const char *name, uint64_t *out) {
     return true;
 }
 
-tsh_status tshi_checkpoint_compare(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *tensors,
-                                   const char *folder) {
+tsh_status tshi_checkpoint_compare(const tshi_checkpoint_index *index, const tsh_checkpoint *what,
+                                   const tsh_parameters *tensors, const char *folder) {
     tshi_problems all = {.world = what->parameters->world, .call = "checkpoint_load", .path = folder};
     uint64_t number;
     const json_t *random = json_object_get(index->state, "random"), *values = json_object_get(index->state, "values");
@@ -262,7 +262,7 @@ static void unpack_value(const json_t *values, const tsh_value *v) {
     }
 }
 
-void tshi_checkpoint_unpack(const tshi_index *index, tsh_checkpoint *what) {
+void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *what) {
     tsh_world *world = what->parameters->world;
     tsh_optimizer *o = what->optimizer;
     const json_t *random = json_object_get(index->state, "random"), *values = json_object_get(index->state, "values");

@@ -14,9 +14,9 @@ tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **
 json_t *tshi_checkpoint_pack(const tsh_checkpoint *what);
 /* TSH_ERR_IO with all differences between the checkpoint and what the caller wants loaded. `folder` is for the
  * message. */
-tsh_status tshi_checkpoint_compare(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *tensors,
-                                   const char *folder);
+tsh_status tshi_checkpoint_compare(const tshi_checkpoint_index *index, const tsh_checkpoint *what,
+                                   const tsh_parameters *tensors, const char *folder);
 /* What pack has packed becomes that of the world, the optimizer and the caller's values; compare has found it whole. */
-void tshi_checkpoint_unpack(const tshi_index *index, tsh_checkpoint *what);
+void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *what);
 
 #endif

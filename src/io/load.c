@@ -81,7 +81,7 @@ void tshi_transpose(size_t size, int64_t rows, int64_t cols, const void *from, v
 /* --- what is wrong ------------------------------------------------------------------------------------------------ */
 
 /* A call of tsh_load. */
-typedef struct loading {
+typedef struct model_load {
     tsh_parameters *list;
     tsh_world *world;
     const char *path;
@@ -92,7 +92,7 @@ typedef struct loading {
     bool *taken;                 /* of each tensor: a parameter takes it */
     tshi_problems problems;
     char *raw, *converted; /* of tshi_io_elements each */
-} loading;
+} model_load;
 
 static bool is_float(tsh_dtype dtype) {
     return dtype == TSH_FLOAT32 || dtype == TSH_FLOAT64 || dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
@@ -104,7 +104,8 @@ static bool converts(tsh_dtype from, tsh_dtype to) {
     return (from == TSH_UINT8 && (to == TSH_INT32 || to == TSH_INT64)) || (from == TSH_INT32 && to == TSH_INT64);
 }
 
-static void check_source(loading *l, const tshi_parameter *p, const tshi_link *link, const tshi_safetensors_entry *e) {
+static void check_source(model_load *l, const tshi_parameter *p, const tshi_link *link,
+                         const tshi_safetensors_entry *e) {
     char wanted[128], found[128];
     const tsh_tensor *t = p->tensor;
     const char *wrong = tshi_link_check(link, t, e->ndim, e->shape);
@@ -116,7 +117,7 @@ static void check_source(loading *l, const tshi_parameter *p, const tshi_link *l
 }
 
 /* Finds the sources of a parameter's links. */
-static void check_parameter(loading *l, int first, int count) {
+static void check_parameter(model_load *l, int first, int count) {
     const tshi_link *links = &l->links.items[first];
     const tshi_parameter *p = &l->list->items[links->parameter];
     const char *wrong = tshi_links_check(links, count, p->tensor);
@@ -137,13 +138,13 @@ static void check_parameter(loading *l, int first, int count) {
     }
 }
 
-static bool may_stay(const loading *l, const char *name) {
+static bool may_stay(const model_load *l, const char *name) {
     const char *const *pattern = l->options.ignored;
     while (pattern && *pattern && !tshi_name_matches(*pattern, name)) pattern++;
     return l->options.allow_unexpected || (pattern && *pattern);
 }
 
-static tsh_status check_all(loading *l) {
+static tsh_status check_all(model_load *l) {
     for (int i = 0, n; i < l->links.count; i += n) {
         n = tshi_links_of(&l->links, i);
         check_parameter(l, i, n);
@@ -156,7 +157,7 @@ static tsh_status check_all(loading *l) {
 }
 
 /* Everything that can be wrong before an element is read. */
-static tsh_status prepare(loading *l) {
+static tsh_status prepare_load(model_load *l) {
     const tsh_allocator *allocator = &l->world->allocator;
     tsh_status status = TSH_OK;
     for (int i = 0; status == TSH_OK && i < l->list->count; i++) {
@@ -178,7 +179,7 @@ static tsh_status prepare(loading *l) {
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* Reads what a link has of `box`, a part of the parameter, into the host memory of the box. */
-static tsh_status read_link(loading *l, int number, const tsh_tensor *t, const tsh_box *box, char *to) {
+static tsh_status read_link(model_load *l, int number, const tsh_tensor *t, const tsh_box *box, char *to) {
     const tshi_link *link = &l->links.items[number];
     const tshi_weight *source = l->sources[number];
     tsh_device *host = l->world->host;
@@ -209,7 +210,7 @@ static tsh_status read_link(loading *l, int number, const tsh_tensor *t, const t
 
 /* The links of a parameter. */
 typedef struct parameter_links {
-    loading *l;
+    model_load *l;
     int first, count;
 } parameter_links;
 
@@ -221,7 +222,7 @@ static tsh_status read_piece(void *user, const tsh_box *piece, void *values) {
     return status;
 }
 
-static tsh_status read_all(loading *l) {
+static tsh_status read_all(model_load *l) {
     tsh_status status = TSH_OK;
     for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
         n = tshi_links_of(&l->links, i);
@@ -234,7 +235,7 @@ static tsh_status read_all(loading *l) {
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
 /* What the ranks compare: their parameters, what these take, and the headers of their files. */
-static void describe(const loading *l, char *text, size_t size) {
+static void describe_load(const model_load *l, char *text, size_t size) {
     uint64_t mine = tshi_parameters_fingerprint(l->list, TSHI_FINGERPRINT), files = TSHI_FINGERPRINT;
     for (int i = 0; i < l->links.count; i++) {
         const tshi_link *k = &l->links.items[i];
@@ -251,7 +252,7 @@ static void describe(const loading *l, char *text, size_t size) {
              (unsigned)files);
 }
 
-static void finish(loading *l, uint64_t *bytes_read) {
+static void end_load(model_load *l, uint64_t *bytes_read) {
     const tsh_allocator *allocator = &l->world->allocator;
     for (int i = 0; bytes_read && l->weights && i < l->weights->files_count; i++) {
         *bytes_read += l->weights->files[i]->bytes_read;
@@ -268,17 +269,17 @@ tsh_status tshi_load(tsh_parameters *list, const char *path, const tsh_load_opti
     char text[TSHI_LINE];
     if (bytes_read) *bytes_read = 0;
     if (!list) return tshi_fail(TSH_ERR_ARGUMENT, "load: a list of parameters is required");
-    loading l = {.list = list, .world = list->world, .path = path ? path : ""};
+    model_load l = {.list = list, .world = list->world, .path = path ? path : ""};
     l.problems = (tshi_problems){.world = l.world, .call = "load", .path = l.path};
     if (options) l.options = *options;
-    tsh_status status = path ? prepare(&l) : tshi_fail(TSH_ERR_ARGUMENT, "load: a path is required");
-    describe(&l, text, sizeof text);
+    tsh_status status = path ? prepare_load(&l) : tshi_fail(TSH_ERR_ARGUMENT, "load: a path is required");
+    describe_load(&l, text, sizeof text);
     status = tshi_group_agree(l.world->group, text, status);
     if (status == TSH_OK) {
         status = read_all(&l);
         status = tshi_group_agree(l.world->group, "load: elements", status);
     }
-    finish(&l, bytes_read);
+    end_load(&l, bytes_read);
     return status;
 }
 

@@ -67,8 +67,8 @@ static char *fill_in(const tsh_allocator *allocator, const char *pattern, const 
 }
 
 /* Adds the link of a parameter by a rule, where its name has [begin, end) for a '*'. */
-static tsh_status add(tshi_links *links, const tsh_parameters *list, int parameter, const tsh_name_rule *rule,
-                      size_t begin, size_t end) {
+static tsh_status add_link_of_rule(tshi_links *links, const tsh_parameters *list, int parameter,
+                                   const tsh_name_rule *rule, size_t begin, size_t end) {
     tsh_status status =
         tshi_grow(&links->allocator, (void **)&links->items, &links->capacity, links->count + 1, sizeof *links->items);
     if (status != TSH_OK) return status;
@@ -85,8 +85,8 @@ static tsh_status add(tshi_links *links, const tsh_parameters *list, int paramet
 }
 
 /* The links of one parameter. */
-static tsh_status add_parameter(tshi_links *links, const tsh_parameters *list, int parameter,
-                                const tsh_name_rule *rules, int count) {
+static tsh_status add_links_of_parameter(tshi_links *links, const tsh_parameters *list, int parameter,
+                                         const tsh_name_rule *rules, int count) {
     static const tsh_name_rule same = {.parameter = "*", .tensor = "*"};
     const char *name = list->items[parameter].name;
     int before = links->count;
@@ -95,10 +95,11 @@ static tsh_status add_parameter(tshi_links *links, const tsh_parameters *list, i
     for (int i = 0; status == TSH_OK && i < count; i++) {
         if (!matches(rules[i].parameter, name, &begin, &end)) continue;
         if (links->count > before && rules[i].length == 0) continue;
-        status = add(links, list, parameter, &rules[i], begin, end);
+        status = add_link_of_rule(links, list, parameter, &rules[i], begin, end);
         if (rules[i].length == 0) break;
     }
-    if (status == TSH_OK && links->count == before) status = add(links, list, parameter, &same, 0, strlen(name));
+    if (status == TSH_OK && links->count == before)
+        status = add_link_of_rule(links, list, parameter, &same, 0, strlen(name));
     return status;
 }
 
@@ -107,7 +108,8 @@ tsh_status tshi_links_make(const tsh_parameters *list, const tsh_name_rule *rule
     *out = (tshi_links){.allocator = list->world->allocator};
     if (count < 0 || (count > 0 && !rules)) return tshi_fail(TSH_ERR_ARGUMENT, "%d rules, but no list of them", count);
     for (int i = 0; status == TSH_OK && i < count; i++) status = check_rule(&rules[i], i);
-    for (int i = 0; status == TSH_OK && i < list->count; i++) status = add_parameter(out, list, i, rules, count);
+    for (int i = 0; status == TSH_OK && i < list->count; i++)
+        status = add_links_of_parameter(out, list, i, rules, count);
     if (status != TSH_OK) tshi_links_free(out);
     return status;
 }

@@ -29,14 +29,14 @@ static tsh_status check_file(const char *folder, const tshi_stored_file *file) {
                      (long long)info.st_size, (unsigned long long)file->bytes);
 }
 
-tsh_status tshi_index_read_whole(const char *folder, tshi_index *index) {
+tsh_status tshi_checkpoint_index_read_whole(const char *folder, tshi_checkpoint_index *index) {
     char path[TSHI_PATH];
-    *index = (tshi_index){0};
-    tsh_status status = tshi_path_join(path, folder, TSHI_INDEX_NAME);
-    if (status == TSH_OK) status = tshi_index_read(path, index);
-    if (status == TSH_OK) status = tshi_index_check(index, path);
+    *index = (tshi_checkpoint_index){0};
+    tsh_status status = tshi_path_join(path, folder, TSHI_CHECKPOINT_INDEX);
+    if (status == TSH_OK) status = tshi_checkpoint_index_read(path, index);
+    if (status == TSH_OK) status = tshi_checkpoint_index_check(index, path);
     for (int i = 0; i < index->files && status == TSH_OK; i++) status = check_file(folder, &index->file[i]);
-    if (status != TSH_OK) tshi_index_clear(index);
+    if (status != TSH_OK) tshi_checkpoint_index_clear(index);
     return status;
 }
 
@@ -73,7 +73,7 @@ static tsh_status find_source(tshi_reader *r, const tshi_stored_tensor *t, const
         return TSH_OK;
     }
     return tshi_fail(TSH_ERR_IO, "%.220s: does not have the box of '%.120s' that %s names", (*file)->path, t->name,
-                     TSHI_INDEX_NAME);
+                     TSHI_CHECKPOINT_INDEX);
 }
 
 /* Reads `part` of a stored box into memory that holds `box` of the tensor. */
@@ -121,7 +121,7 @@ tsh_status tshi_reader_read(tshi_reader *r, const tshi_stored_tensor *t, const t
     return status;
 }
 
-tsh_status tshi_reader_open(tshi_reader *r, const char *folder, const tshi_index *index,
+tsh_status tshi_reader_open(tshi_reader *r, const char *folder, const tshi_checkpoint_index *index,
                             const tsh_allocator *allocator) {
     *r = (tshi_reader){.folder = folder, .index = index, .allocator = allocator};
     r->file = tshi_calloc(allocator, (size_t)index->files + 1, sizeof *r->file);

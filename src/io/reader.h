@@ -7,11 +7,11 @@
 
 /* Reads a folder's index. TSH_ERR_IO also where the boxes are not the tensors', or a file is missing or has another
  * size. */
-TSHI_TOOLS tsh_status tshi_index_read_whole(const char *folder, tshi_index *index);
+TSHI_TOOLS tsh_status tshi_checkpoint_index_read_whole(const char *folder, tshi_checkpoint_index *index);
 
 typedef struct tshi_reader {
     const char *folder;
-    const tshi_index *index;
+    const tshi_checkpoint_index *index;
     const tsh_allocator *allocator;
     tshi_safetensors **file; /* [index->files]; NULL: not open */
     int open;
@@ -19,7 +19,7 @@ typedef struct tshi_reader {
 } tshi_reader;
 
 /* Also after an error the reader has to be closed. */
-TSHI_TOOLS tsh_status tshi_reader_open(tshi_reader *r, const char *folder, const tshi_index *index,
+TSHI_TOOLS tsh_status tshi_reader_open(tshi_reader *r, const char *folder, const tshi_checkpoint_index *index,
                                        const tsh_allocator *allocator);
 TSHI_TOOLS void tshi_reader_close(tshi_reader *r);
 /* Reads a box of a tensor, row-major. */

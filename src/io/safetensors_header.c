@@ -255,7 +255,7 @@ static tsh_status place_entries(tshi_safetensors_entry **sorted, int count, uint
 }
 
 /* Adds a new value, of which it takes the reference. */
-static bool put(json_t *object, const char *key, json_t *value) {
+static bool set_member(json_t *object, const char *key, json_t *value) {
     return value && json_object_set_new(object, key, value) == 0;
 }
 
@@ -263,8 +263,9 @@ static json_t *describe_entry(const tshi_safetensors_entry *e) {
     json_t *shape = json_array(), *object = json_object();
     bool fine = shape && object;
     for (int d = 0; fine && d < e->ndim; d++) fine = json_array_append_new(shape, json_integer(e->shape[d])) == 0;
-    fine = fine && put(object, "dtype", json_string(e->type)) && json_object_set(object, "shape", shape) == 0 &&
-           put(object, "data_offsets", json_pack("[II]", (json_int_t)e->offset, (json_int_t)(e->offset + e->bytes)));
+    fine = fine && set_member(object, "dtype", json_string(e->type)) && json_object_set(object, "shape", shape) == 0 &&
+           set_member(object, "data_offsets",
+                      json_pack("[II]", (json_int_t)e->offset, (json_int_t)(e->offset + e->bytes)));
     json_decref(shape);
     if (fine) return object;
     json_decref(object);
@@ -274,21 +275,22 @@ static json_t *describe_entry(const tshi_safetensors_entry *e) {
 static tsh_status describe_metadata(json_t *json, const char *const *metadata) {
     json_t *object = json_object();
     for (int i = 0; object && metadata[i]; i += 2) {
-        if (put(object, metadata[i], json_string(metadata[i + 1]))) continue;
+        if (set_member(object, metadata[i], json_string(metadata[i + 1]))) continue;
         json_decref(object);
         return tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the metadata '%.100s' is no UTF-8", metadata[i]);
     }
-    return put(json, "__metadata__", object) ? TSH_OK
-                                             : tshi_fail(TSH_ERR_MEMORY, "safetensors: no memory for a header");
+    return set_member(json, "__metadata__", object) ? TSH_OK
+                                                    : tshi_fail(TSH_ERR_MEMORY, "safetensors: no memory for a header");
 }
 
-static tsh_status describe(tshi_safetensors_entry **sorted, int count, const char *const *metadata, json_t *json) {
+static tsh_status describe_entries(tshi_safetensors_entry **sorted, int count, const char *const *metadata,
+                                   json_t *json) {
     tsh_status status = metadata ? describe_metadata(json, metadata) : TSH_OK;
     for (int i = 0; status == TSH_OK && i < count; i++) {
         const char *name = sorted[i]->name;
         if (strcmp(name, "__metadata__") == 0 || json_object_get(json, name)) {
             status = tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the name '%.100s' is taken", name);
-        } else if (!put(json, name, describe_entry(sorted[i]))) {
+        } else if (!set_member(json, name, describe_entry(sorted[i]))) {
             status =
                 tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the name '%.100s' is no UTF-8, or there is no memory", name);
         }
@@ -323,7 +325,7 @@ tsh_status tshi_safetensors_header(const tsh_allocator *allocator, tshi_safetens
     for (int i = 0; sorted && i < count; i++) sorted[i] = &entries[i];
     if (status == TSH_OK && count) qsort(sorted, (size_t)count, sizeof *sorted, by_alignment);
     if (status == TSH_OK) status = place_entries(sorted, count, file_bytes);
-    if (status == TSH_OK) status = describe(sorted, count, metadata, json);
+    if (status == TSH_OK) status = describe_entries(sorted, count, metadata, json);
     if (status == TSH_OK) status = write_header(allocator, json, bytes, size);
     if (status == TSH_OK && *file_bytes > INT64_MAX - *size) {
         status = tshi_fail(TSH_ERR_OVERFLOW, "safetensors: a file of more than 2^63 bytes");

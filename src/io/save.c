@@ -1,7 +1,7 @@
 /* Saving: rank 0 makes the files and their headers, every rank writes its boxes, and rank 0 gives the files their names
  * when all of them are whole. */
 #include "io/load.h"
-#include "io/save_plan.h"
+#include "io/model_files.h"
 
 #include "base/hash.h"
 #include "dist/world.h"
@@ -14,29 +14,29 @@
 #include <unistd.h>
 
 /* A call of tsh_save. */
-typedef struct saving {
+typedef struct model_save {
     tsh_parameters *list;
     tsh_world *world;
     tsh_save_options options;
-    tshi_save_plan plan;
+    tshi_model_files model;
     char *gathered, *transposed; /* of tshi_io_elements each */
-} saving;
+} model_save;
 
 /* --- boxes -------------------------------------------------------------------------------------------------------- */
 
 /* What a link has of a parameter's share, on its way to a file. */
 typedef struct link_share {
-    saving *s;
+    model_save *s;
     int number, fd;
-    const tshi_save_file *file;
+    const tshi_model_file *file;
     const tsh_tensor *tensor;
     tsh_box share;
 } link_share;
 
 static tsh_status write_piece(void *user, const tsh_box *box, void *values) {
     const link_share *l = user;
-    saving *s = l->s;
-    const tshi_link *link = &s->plan.links.items[l->number];
+    model_save *s = l->s;
+    const tshi_link *link = &s->model.links.items[l->number];
     const char *memory = values;
     size_t size = tsh_dtype_size(l->tensor->dtype);
     int ndim = l->tensor->shape.ndim;
@@ -51,13 +51,13 @@ static tsh_status write_piece(void *user, const tsh_box *box, void *values) {
         tshi_transpose(size, piece.length[0], piece.length[1], memory, s->transposed, piece.length[0]);
         memory = s->transposed;
     }
-    return tshi_safetensors_write_box(l->fd, l->file->partial, &s->plan.entries[s->plan.entry_of[l->number]], &place,
+    return tshi_safetensors_write_box(l->fd, l->file->partial, &s->model.entries[s->model.entry_of[l->number]], &place,
                                       memory);
 }
 
 /* Writes this rank's share of a parameter as far as a link has it. */
-static tsh_status write_parameter(saving *s, int number, int fd, const tshi_save_file *file) {
-    const tsh_tensor *t = s->list->items[s->plan.links.items[number].parameter].tensor;
+static tsh_status write_parameter(model_save *s, int number, int fd, const tshi_model_file *file) {
+    const tsh_tensor *t = s->list->items[s->model.links.items[number].parameter].tensor;
     link_share l = {s, number, fd, file, t, tsh_tensor_box(t)};
     if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &l.share)) return TSH_OK;
     return tshi_tensor_read_pieces(t, &l.share, write_piece, &l);
@@ -66,7 +66,7 @@ static tsh_status write_parameter(saving *s, int number, int fd, const tshi_save
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* Rank 0: makes a file with its header. */
-static tsh_status begin_file(const tshi_save_file *file) {
+static tsh_status begin_file(const tshi_model_file *file) {
     int fd;
     tsh_status status = tshi_file_create(file->partial, file->bytes, &fd);
     if (status == TSH_OK) status = tshi_file_write(fd, file->partial, file->header, file->header_bytes, 0);
@@ -74,25 +74,25 @@ static tsh_status begin_file(const tshi_save_file *file) {
     return status;
 }
 
-static tsh_status begin_files(const saving *s) {
+static tsh_status begin_files(const model_save *s) {
     tsh_status status = TSH_OK;
     char model[TSHI_PATH];
     if (s->world->rank > 0) return TSH_OK;
-    if (s->plan.files_count > 1) {
-        status = tshi_path_join(model, s->plan.folder, TSHI_WEIGHTS_FILE);
+    if (s->model.files_count > 1) {
+        status = tshi_path_join(model, s->model.folder, TSHI_WEIGHTS_FILE);
         if (status == TSH_OK && access(model, F_OK) == 0) {
             status = tshi_fail(TSH_ERR_IO, "%.220s: is there, and readers take it before an index", model);
         }
     }
-    for (int i = 0; status == TSH_OK && i < s->plan.files_count; i++) status = begin_file(&s->plan.files[i]);
+    for (int i = 0; status == TSH_OK && i < s->model.files_count; i++) status = begin_file(&s->model.files[i]);
     return status;
 }
 
-static tsh_status write_file(saving *s, const tshi_save_file *file) {
+static tsh_status write_file(model_save *s, const tshi_model_file *file) {
     int fd;
     tsh_status status = tshi_file_open_for_writing(file->partial, &fd);
-    for (int i = 0; status == TSH_OK && i < s->plan.links.count; i++) {
-        int e = s->plan.entry_of[i];
+    for (int i = 0; status == TSH_OK && i < s->model.links.count; i++) {
+        int e = s->model.entry_of[i];
         if (e >= file->first && e < file->first + file->count) status = write_parameter(s, i, fd, file);
     }
     if (status == TSH_OK) status = tshi_file_sync(fd, file->partial);
@@ -101,9 +101,9 @@ static tsh_status write_file(saving *s, const tshi_save_file *file) {
 }
 
 /* Rank 0: the index of several files, whole under its name or not there. */
-static tsh_status write_index(const saving *s, const char *path) {
+static tsh_status write_index(const model_save *s, const char *path) {
     char partial[TSHI_PATH + 16];
-    char *text = tshi_save_plan_index(&s->plan);
+    char *text = tshi_model_files_index(&s->model);
     if (!text) return tshi_fail(TSH_ERR_MEMORY, "save: no memory for an index");
     snprintf(partial, sizeof partial, "%s.partial", path);
     tsh_status status = tshi_file_save(partial, text);
@@ -114,31 +114,31 @@ static tsh_status write_index(const saving *s, const char *path) {
 }
 
 /* Rank 0: gives the files their names. */
-static tsh_status name_files(const saving *s) {
+static tsh_status name_files(const model_save *s) {
     char index[TSHI_PATH];
     tsh_status status = TSH_OK;
-    bool several = s->plan.files_count > 1;
+    bool several = s->model.files_count > 1;
     if (s->world->rank > 0) return TSH_OK;
     if (several) {
         /* Until the new index is there, no reader may take some new files and some old ones for a model. */
-        status = tshi_path_join(index, s->plan.folder, TSHI_WEIGHTS_INDEX);
+        status = tshi_path_join(index, s->model.folder, TSHI_WEIGHTS_INDEX);
         if (status == TSH_OK && unlink(index) == 0) status = tshi_file_sync_folder(index);
     }
-    for (int i = 0; status == TSH_OK && i < s->plan.files_count; i++) {
-        status = tshi_file_rename(s->plan.files[i].partial, s->plan.files[i].path);
+    for (int i = 0; status == TSH_OK && i < s->model.files_count; i++) {
+        status = tshi_file_rename(s->model.files[i].partial, s->model.files[i].path);
     }
     return several && status == TSH_OK ? write_index(s, index) : status;
 }
 
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status prepare(saving *s, const char *path) {
+static tsh_status prepare_save(model_save *s, const char *path) {
     const tsh_allocator *allocator = &s->world->allocator;
     tsh_status status = path && path[0] ? TSH_OK : tshi_fail(TSH_ERR_ARGUMENT, "save: a path is required");
     for (int i = 0; status == TSH_OK && i < s->list->count; i++) {
         status = tshi_check_parameter("save", s->list->items[i].name, s->list->items[i].tensor);
     }
-    if (status == TSH_OK) status = tshi_save_plan_make(s->list, path, &s->options, &s->plan);
+    if (status == TSH_OK) status = tshi_model_files_make(s->list, path, &s->options, &s->model);
     if (status != TSH_OK) return status;
     size_t most = tshi_io_elements(s->list);
     s->gathered = tshi_calloc(allocator, most, 8);
@@ -147,27 +147,27 @@ static tsh_status prepare(saving *s, const char *path) {
 }
 
 /* What the ranks compare: the files' headers, which have all names, shapes and places, and which parameters they are. */
-static void describe(const saving *s, char *text, size_t size) {
+static void describe_save(const model_save *s, char *text, size_t size) {
     uint64_t files = tshi_parameters_fingerprint(s->list, TSHI_FINGERPRINT);
-    for (int i = 0; i < s->plan.files_count; i++) {
-        const tshi_save_file *f = &s->plan.files[i];
+    for (int i = 0; i < s->model.files_count; i++) {
+        const tshi_model_file *f = &s->model.files[i];
         if (f->header) files = tshi_fingerprint_add(files, tshi_safetensors_fingerprint(f->header, f->header_bytes));
     }
-    snprintf(text, size, "save of %d parameters to %d files%s (%08x)", s->list->count, s->plan.files_count,
-             s->plan.folder[0] ? " in a folder" : "", (unsigned)files);
+    snprintf(text, size, "save of %d parameters to %d files%s (%08x)", s->list->count, s->model.files_count,
+             s->model.folder[0] ? " in a folder" : "", (unsigned)files);
 }
 
 /* Runs the steps, each of which begins when every rank has ended the one before it. */
-static tsh_status write_all(saving *s) {
+static tsh_status write_all(model_save *s) {
     tsh_group *group = s->world->group;
     tsh_status status = tshi_group_agree(group, "save: files", begin_files(s));
     if (status == TSH_OK) {
-        for (int i = 0; status == TSH_OK && i < s->plan.files_count; i++) status = write_file(s, &s->plan.files[i]);
+        for (int i = 0; status == TSH_OK && i < s->model.files_count; i++) status = write_file(s, &s->model.files[i]);
         status = tshi_group_agree(group, "save: elements", status);
     }
     if (status == TSH_OK) status = tshi_group_agree(group, "save: names", name_files(s));
-    for (int i = 0; status != TSH_OK && s->world->rank == 0 && i < s->plan.files_count; i++) {
-        unlink(s->plan.files[i].partial);
+    for (int i = 0; status != TSH_OK && s->world->rank == 0 && i < s->model.files_count; i++) {
+        unlink(s->model.files[i].partial);
     }
     return status;
 }
@@ -175,15 +175,15 @@ static tsh_status write_all(saving *s) {
 tsh_status tsh_save(tsh_parameters *list, const char *path, const tsh_save_options *options) {
     char text[TSHI_LINE];
     if (!list) return tshi_fail(TSH_ERR_ARGUMENT, "save: a list of parameters is required");
-    saving s = {.list = list, .world = list->world};
+    model_save s = {.list = list, .world = list->world};
     const tsh_allocator *allocator = &list->world->allocator;
-    s.plan.allocator = s.plan.links.allocator = *allocator;
+    s.model.allocator = s.model.links.allocator = *allocator;
     if (options) s.options = *options;
-    tsh_status status = prepare(&s, path);
-    describe(&s, text, sizeof text);
+    tsh_status status = prepare_save(&s, path);
+    describe_save(&s, text, sizeof text);
     status = tshi_group_agree(s.world->group, text, status);
     if (status == TSH_OK) status = write_all(&s);
-    tshi_save_plan_free(&s.plan);
+    tshi_model_files_free(&s.model);
     tshi_free(allocator, s.gathered);
     tshi_free(allocator, s.transposed);
     return status;

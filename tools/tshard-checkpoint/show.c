@@ -12,7 +12,7 @@
 /* Bytes that are read at once. */
 #define CHUNK ((int64_t)16 << 20)
 
-static double total_bytes(const tshi_index *index) {
+static double total_bytes(const tshi_checkpoint_index *index) {
     double bytes = 0;
     for (int i = 0; i < index->tensors; i++) bytes += tool_bytes(&index->tensor[i]);
     return bytes;
@@ -22,17 +22,17 @@ static double total_bytes(const tshi_index *index) {
 
 static void list_step(const char *path, int64_t step) {
     char name[TSHI_STEP_NAME], folder[TSHI_PATH], size[32], when[32] = "";
-    tshi_index index;
+    tshi_checkpoint_index index;
     struct stat info;
     tshi_step_name(step, name);
-    if (tshi_path_join(folder, path, name) != TSH_OK || tshi_index_read_whole(folder, &index) != TSH_OK) {
+    if (tshi_path_join(folder, path, name) != TSH_OK || tshi_checkpoint_index_read_whole(folder, &index) != TSH_OK) {
         printf("%10" PRId64 "  not whole: %s\n", step, tsh_error_message());
         return;
     }
     if (stat(folder, &info) == 0) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime(&info.st_mtime));
     printf("%10" PRId64 "  %10s  %7d  %5d  %s\n", step, tool_size(total_bytes(&index), size), index.tensors,
            index.files, when);
-    tshi_index_clear(&index);
+    tshi_checkpoint_index_clear(&index);
 }
 
 int tool_list(const char *path) {
@@ -72,7 +72,7 @@ static void show_state(const json_t *state) {
     }
 }
 
-static void show_tensors(const tshi_index *index) {
+static void show_tensors(const tshi_checkpoint_index *index) {
     int width = 4;
     char shape[160], size[32];
     for (int i = 0; i < index->tensors; i++) {

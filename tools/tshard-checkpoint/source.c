@@ -45,17 +45,17 @@ static tsh_status add_file(source *s, const char *name) {
     tshi_safetensors *file = NULL;
     tsh_status status = tshi_path_join(path, s->folder, name);
     if (status == TSH_OK) status = tshi_safetensors_open(&allocator, path, &file);
-    if (status == TSH_OK) status = tshi_index_add_file(&s->index, name, file->file_bytes);
+    if (status == TSH_OK) status = tshi_checkpoint_index_add_file(&s->index, name, file->file_bytes);
     for (int i = 0; status == TSH_OK && i < file->count; i++) {
         const tshi_safetensors_entry *e = &file->entries[i];
         tsh_box box = {{0}, {0}};
         memcpy(box.length, e->shape, sizeof box.length);
         if (e->dtype == TSH_DTYPE_COUNT) {
             status = tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which no tensor can be", path, e->name, e->type);
-        } else if (tshi_index_find(&s->index, e->name, i)) {
+        } else if (tshi_checkpoint_index_find(&s->index, e->name, i)) {
             status = tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is in another file too", path, e->name);
         } else {
-            tshi_stored_tensor *t = tshi_index_add_tensor(&s->index, e->name, e->dtype, e->ndim, e->shape);
+            tshi_stored_tensor *t = tshi_checkpoint_index_add_tensor(&s->index, e->name, e->dtype, e->ndim, e->shape);
             status = t ? TSH_OK : TSH_ERR_MEMORY;
             if (t && e->bytes > 0) status = tshi_stored_tensor_add(t, s->index.files - 1, &box);
         }
@@ -64,7 +64,7 @@ static tsh_status add_file(source *s, const char *name) {
     return status;
 }
 
-static bool has_file(const tshi_index *index, const char *name) {
+static bool has_file(const tshi_checkpoint_index *index, const char *name) {
     for (int i = 0; i < index->files; i++) {
         if (!strcmp(index->file[i].name, name)) return true;
     }
@@ -111,7 +111,7 @@ static tsh_status open_checkpoint(const char *path, source *s) {
     char name[TSHI_STEP_NAME] = "";
     int64_t step = -1;
     tsh_status status = TSH_OK;
-    if (!exists(path, TSHI_INDEX_NAME)) {
+    if (!exists(path, TSHI_CHECKPOINT_INDEX)) {
         status = tsh_checkpoint_latest(path, &step);
         if (status == TSH_OK && step < 0) {
             status = tshi_fail(TSH_ERR_IO, "%.300s: there is no whole checkpoint", path);
@@ -120,7 +120,7 @@ static tsh_status open_checkpoint(const char *path, source *s) {
     }
     if (status == TSH_OK) status = tshi_path_join(s->folder, path, name);
     if (status == TSH_OK && !name[0]) s->folder[strlen(path)] = '\0';
-    if (status == TSH_OK) status = tshi_index_read_whole(s->folder, &s->index);
+    if (status == TSH_OK) status = tshi_checkpoint_index_read_whole(s->folder, &s->index);
     s->summed = true;
     return status;
 }
@@ -136,5 +136,5 @@ tsh_status source_open(const char *path, bool models, source *out) {
 }
 
 void source_close(source *s) {
-    tshi_index_clear(&s->index);
+    tshi_checkpoint_index_clear(&s->index);
 }

@@ -15,7 +15,7 @@
 /* Tensors and the files that hold them. */
 typedef struct source {
     char folder[TSHI_PATH];
-    tshi_index index;
+    tshi_checkpoint_index index;
     bool summed; /* the index has checksums: it is a checkpoint's */
 } source;
 

@@ -200,8 +200,8 @@ int tool_merge(const char *path, const char *folder, int64_t file_bytes, bool op
 /* --- split -------------------------------------------------------------------------------------------------------- */
 
 /* File number `file` of a checkpoint, and its part of the index. */
-static tsh_status split_file(writer *w, int files, int file, tshi_index *out) {
-    tshi_index *in = &w->from->index;
+static tsh_status split_file(writer *w, int files, int file, tshi_checkpoint_index *out) {
+    tshi_checkpoint_index *in = &w->from->index;
     char name[48];
     uint64_t bytes;
     int count = 0;
@@ -214,7 +214,7 @@ static tsh_status split_file(writer *w, int files, int file, tshi_index *out) {
     }
     snprintf(name, sizeof name, "rank-%05d.safetensors", file);
     tsh_status status = write_file(w, name, pieces, count, NULL, &bytes);
-    if (status == TSH_OK) status = tshi_index_add_file(out, name, bytes);
+    if (status == TSH_OK) status = tshi_checkpoint_index_add_file(out, name, bytes);
     for (int i = 0; i < count && status == TSH_OK; i++) {
         tshi_stored_tensor *t = &out->tensor[pieces[i].tensor - in->tensor];
         t->sum += pieces[i].sum;
@@ -230,8 +230,8 @@ static json_t *state_of(const source *s) {
     return json_pack("{s:{s:s, s:s}, s:{}}", "random", "seed", "0", "next_stream", "0", "values");
 }
 
-static tsh_status split(writer *w, const char *folder, int files, tshi_index *out) {
-    const tshi_index *in = &w->from->index;
+static tsh_status split(writer *w, const char *folder, int files, tshi_checkpoint_index *out) {
+    const tshi_checkpoint_index *in = &w->from->index;
     char path[TSHI_PATH];
     uint64_t token = 0;
     tshi_random_bytes((unsigned char *)&token, sizeof token);
@@ -239,7 +239,7 @@ static tsh_status split(writer *w, const char *folder, int files, tshi_index *ou
     if (status != TSH_OK) return status;
     for (int i = 0; i < in->tensors && status == TSH_OK; i++) {
         const tshi_stored_tensor *t = &in->tensor[i];
-        if (!tshi_index_add_tensor(out, t->name, t->dtype, t->ndim, t->shape)) status = TSH_ERR_MEMORY;
+        if (!tshi_checkpoint_index_add_tensor(out, t->name, t->dtype, t->ndim, t->shape)) status = TSH_ERR_MEMORY;
     }
     for (int f = 0; f < files && status == TSH_OK; f++) status = split_file(w, files, f, out);
     for (int i = 0; i < in->tensors && status == TSH_OK && w->from->summed; i++) {
@@ -247,9 +247,9 @@ static tsh_status split(writer *w, const char *folder, int files, tshi_index *ou
         status = tshi_fail(TSH_ERR_IO, "%.220s: '%.120s' does not have the checksum with which it was saved",
                            w->from->folder, in->tensor[i].name);
     }
-    if (status == TSH_OK) status = tshi_path_join(path, w->folder, TSHI_INDEX_NAME);
-    if (status == TSH_OK) status = tshi_index_check(out, path);
-    if (status == TSH_OK) status = tshi_index_write(out, path);
+    if (status == TSH_OK) status = tshi_path_join(path, w->folder, TSHI_CHECKPOINT_INDEX);
+    if (status == TSH_OK) status = tshi_checkpoint_index_check(out, path);
+    if (status == TSH_OK) status = tshi_checkpoint_index_write(out, path);
     if (status == TSH_OK) status = tshi_file_sync_folder(path);
     if (status == TSH_OK) status = tshi_step_rename(folder, out->step, w->folder);
     if (status != TSH_OK) tshi_folder_remove(w->folder);
@@ -259,7 +259,7 @@ static tsh_status split(writer *w, const char *folder, int files, tshi_index *ou
 int tool_split(const char *path, const char *folder, int files, int64_t step) {
     source s;
     writer w;
-    tshi_index out = {.step = step};
+    tshi_checkpoint_index out = {.step = step};
     char name[TSHI_STEP_NAME];
     if (source_open(path, true, &s) != TSH_OK) return tool_failed();
     if (step < 0) out.step = s.index.step;
@@ -271,7 +271,7 @@ int tool_split(const char *path, const char *folder, int files, int64_t step) {
         printf("%s/%s: %d tensors in %d file%s\n", folder, name, out.tensors, files, files > 1 ? "s" : "");
     }
     writer_close(&w);
-    tshi_index_clear(&out);
+    tshi_checkpoint_index_clear(&out);
     source_close(&s);
     return status == TSH_OK ? 0 : tool_failed();
 }

@@ -1,36 +1,36 @@
-/* What a save writes: tensors made of parameters by a name map, in one file or several. The same on every rank. */
-#ifndef TSHI_SAVE_PLAN_H
-#define TSHI_SAVE_PLAN_H
+/* The files that a save writes: tensors made of parameters by a name map, in one file or several. The same on every rank. */
+#ifndef TSHI_MODEL_FILES_H
+#define TSHI_MODEL_FILES_H
 
 #include "io/names.h"
 #include "io/safetensors.h"
 #include "io/step_folder.h"
 
 /* A file: entries [first, first + count), and its first bytes. */
-typedef struct tshi_save_file {
+typedef struct tshi_model_file {
     char path[TSHI_PATH], partial[TSHI_PATH]; /* the file, and its name until it is whole */
     int first, count;
     char *header;
     size_t header_bytes;
     uint64_t bytes;
-} tshi_save_file;
+} tshi_model_file;
 
-typedef struct tshi_save_plan {
+typedef struct tshi_model_files {
     tsh_allocator allocator;
     tshi_links links;
     int *entry_of; /* of each link */
     tshi_safetensors_entry *entries;
     int count;
-    tshi_save_file *files;
+    tshi_model_file *files;
     int files_count;
     char folder[TSHI_PATH]; /* "" where the path is a file */
-} tshi_save_plan;
+} tshi_model_files;
 
 /* TSH_ERR_ARGUMENT where the map makes no whole tensors, or too long a path, TSH_ERR_DTYPE, _OVERFLOW, _MEMORY. */
-tsh_status tshi_save_plan_make(const tsh_parameters *list, const char *path, const tsh_save_options *options,
-                               tshi_save_plan *plan);
-void tshi_save_plan_free(tshi_save_plan *plan);
+tsh_status tshi_model_files_make(const tsh_parameters *list, const char *path, const tsh_save_options *options,
+                                 tshi_model_files *model);
+void tshi_model_files_free(tshi_model_files *model);
 /* The index of several files, as text for the caller to free(); NULL without memory. */
-char *tshi_save_plan_index(const tshi_save_plan *plan);
+char *tshi_model_files_index(const tshi_model_files *model);
 
 #endif
