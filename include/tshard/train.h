@@ -95,8 +95,8 @@ TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *co
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
-/* One step with the present gradients. Not collective, but for a tsh_data_parallel with a level, over its group; waits
- * for the sums of a tsh_data_parallel that has any of the parameters. When these fail or have not been started, the
+/* One step with the present gradients. Not collective; waits for the sums of a tsh_data_parallel that has any of the
+ * parameters. When these fail or have not been started, the
  * step fails and changes nothing. A step without any gradient is warned of in the log, once, and so are the second step
  * in sequence with a learning rate of 0, one above 1e6, and parameters with gradients that no optimizer has. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule
  * with a level. */
@@ -168,16 +168,19 @@ typedef struct tsh_data_parallel tsh_data_parallel;
 /* What the ranks of the axis share out among them, instead of each having all of it: the balanced slices of each
  * parameter's first dim, inside any split by other axes. Parameters without dims are not shared out.
  *  NOTHING     each rank has and steps everything
- *  OPTIMIZER   the optimizer's states and its step (ZeRO-1): gradients are reduce-scattered, and after the step, which
- *              is collective then, values are all-gathered
- *  GRADIENTS   the gradients, too (ZeRO-2): a bucket has whole gradients from its first one to its sum alone
- *  PARAMETERS  the parameters, too (ZeRO-3): a parameter becomes SHARD(0) along the axis. Functions take it as if it
- *              were whole: the values of its layer, which is a bucket then, are gathered just before they are used, in
- *              forward and again in backward, those of the next layer beside it, and freed when another layer is used.
- *              A layer is what the names of parameters have in common up to the first number in them ("layers.3"),
- *              else up to the last dot. Every rank uses the same parameters in the same order. Ranks outside the mesh
- *              create the schedule, too, for they plan exchanges with the mesh by the layouts of its parameters.
- * tsh_tensor_grad returns this rank's slice then. Optimizers over the parameters are created after the schedule. */
+ *  OPTIMIZER   the optimizer's states and its step (ZeRO-1); the same as GRADIENTS, which moves as many bytes and takes
+ *              less memory
+ *  GRADIENTS   the gradients, too (ZeRO-2): they are reduce-scattered, and a bucket has whole ones only from its first
+ *              to its sum. The values of a bucket's parameters are gathered just before their first use in a step, and
+ *              kept until a backward with sync has ended
+ *  PARAMETERS  the parameters, too (ZeRO-3): a bucket has the parameters of a layer, and their values are freed when
+ *              those of another layer are used, and gathered again in backward. A layer is what the names of parameters
+ *              have in common up to the first number in them ("layers.3"), else up to the last dot
+ * From OPTIMIZER on a parameter becomes this rank's slice, SHARD(0) along the axis, and its gradient that of the slice.
+ * Functions, and transitions, take the parameter as if it were whole: values are gathered while others are in use, in
+ * the order of the step before. Every rank uses the same parameters in the same order. Ranks outside the mesh create the
+ * schedule, too, for they plan exchanges with the mesh by the layouts of its parameters. Optimizers over the parameters
+ * are created after the schedule; their steps are not collective. */
 typedef enum tsh_sharding_level {
     TSH_SHARD_NOTHING = 0,
     TSH_SHARD_OPTIMIZER,
@@ -210,8 +213,8 @@ typedef struct tsh_data_parallel_config {
  * already, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                             const tsh_data_parallel_config *config, tsh_data_parallel **out);
-/* Waits for the sums that have been started. Gradients stay with the parameters; at a level, where they are slices,
- * they go. NULL is accepted. */
+/* Waits for the sums that have been started. Gradients stay with the parameters, which at a level stay slices. NULL is
+ * accepted. */
 TSH_API void tsh_data_parallel_destroy(tsh_data_parallel *dp);
 /* Wait for the sums that have been started; returns their first failure. TSH_ERR_STATE when gradients have not been
  * summed since a backward without sync or a failed one. */

@@ -231,6 +231,22 @@ tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to,
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
 
+static tsh_status clone_forward(tsh_call *call) {
+    tsh_device *device = tshi_device_of(call->out);
+    device->ops->copy.within(device, tsh_tensor_local_nbytes(call->out), tshi_data(call->in[0]), tshi_data(call->out));
+    return TSH_OK;
+}
+
+static const tsh_op clone_op = {
+    .name = "redistribute", .forward = clone_forward, .backward = tshi_pass_gradient, .reads_no_input = true};
+
+/* What a program asked for in these layouts it may read: values that are there only in a tape's calls are copied. */
+static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {
+    tsh_call call = {.tape = tape, .op = &clone_op, .inputs = 1, .in = &y};
+    bool lent = y && y->storage && y->storage->lender;
+    return lent ? tshi_call_run(&call, y->dtype, &y->shape, y->layout, NULL) : y;
+}
+
 static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what) {
     if (!tshi_tape_ready(tape, what, 1, &x)) return -1;
     int axis = group ? tshi_mesh_axis(x->mesh, group) : -1;
@@ -241,7 +257,7 @@ static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const 
 
 tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout) {
     int axis = axis_of(tape, x, group, "redistribute_along");
-    return axis < 0 ? NULL : tshi_transit(tape, x, axis, layout, false);
+    return axis < 0 ? NULL : readable(tape, tshi_transit(tape, tshi_gradient_stand_in(x), axis, layout, false));
 }
 
 /* Between meshes a tensor moves in one exchange. */
@@ -260,6 +276,7 @@ static tsh_tensor *move_to_mesh(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *m
 
 tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *layouts) {
     if (!tshi_tape_ready(tape, "redistribute", 1, &x)) return NULL;
+    x = tshi_gradient_stand_in(x);
     if (!mesh) mesh = x->mesh;
     if (mesh->world != tape->world)
         return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "redistribute: the mesh belongs to another world than the tape");
@@ -268,7 +285,8 @@ tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh
     for (int a = 0; layouts && a < mesh->axes; a++) to[a] = layouts[a];
     tsh_status status = tshi_shape_resolve(mesh, &shape, to);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "redistribute");
-    return mesh == x->mesh ? tshi_bring(tape, "redistribute", x, to, false) : move_to_mesh(tape, x, mesh, to);
+    return mesh == x->mesh ? readable(tape, tshi_bring(tape, "redistribute", x, to, false))
+                           : move_to_mesh(tape, x, mesh, to);
 }
 
 tsh_tensor *tsh_full(tsh_tape *tape, tsh_tensor *x) {
@@ -281,6 +299,7 @@ static tsh_tensor *named(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, 
     char text[160];
     int axis = axis_of(tape, x, group, what);
     if (axis < 0) return NULL;
+    x = tshi_gradient_stand_in(x);
     tsh_layout from = x->layout[axis];
     bool right_dim = from.kind != TSH_KIND_SHARD || tshi_layout_splits(from, dim < 0 ? dim + x->shape.ndim : dim);
     if ((from_kinds >> from.kind & 1u) == 0 || !right_dim) {
@@ -290,7 +309,7 @@ static tsh_tensor *named(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, 
             "PARTIAL or LOCAL (tsh_tensor_claim says what a LOCAL tensor is)",
             what, tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[axis].name);
     }
-    return transit_for(tape, what, x, axis, to, false);
+    return readable(tape, transit_for(tape, what, x, axis, to, false));
 }
 
 tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim) {

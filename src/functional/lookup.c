@@ -298,12 +298,18 @@ static const tsh_op bound_op = {.name = "embedding_forward",
                                 .by_element = true,
                                 .engine = &tshi_as_stored};
 
-/* In a deterministic world norms are those of whole rows. */
-static tsh_tensor *whole_rows(tsh_tape *tape, tsh_tensor *table) {
-    unsigned axes = table && table->shape.ndim == 2 ? tshi_sharding_axes(table, 1) : 0;
-    if (!axes || !tape || !tape->world->deterministic) return table;
-    tsh_tensor *x = tshi_gradient_stand_in(table);
+/* The table, or in a deterministic world, where norms are those of whole rows, one of these. Of a table that data
+ * parallelism shares out it is this rank's slice, in the same memory. */
+static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
+    unsigned axes = tape->world->deterministic ? tshi_sharding_axes(table, 1) : 0;
+    tsh_tensor *x = table;
     tsh_layout layout[TSH_MAX_AXES];
+    if (tshi_gradient_stand_in(table) != table) {
+        tsh_status status = tshi_tensor_view(table, &table->shape, table->layout, 0, &x);
+        if (status == TSH_OK) status = tshi_tape_own(tape, x);
+        if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "embedding_forward");
+    }
+    if (!axes) return x;
     memcpy(layout, x->layout, sizeof layout);
     for (int a = 0; a < x->mesh->axes; a++) {
         if (axes >> a & 1u) layout[a] = TSH_REPLICATED;
@@ -311,11 +317,11 @@ static tsh_tensor *whole_rows(tsh_tape *tape, tsh_tensor *table) {
     return tshi_bring(tape, "embedding_forward", x, layout, false);
 }
 
-/* Copies this rank's part of `scaled`, the whole table whose rows have been scaled, to the table; nothing where `scaled` is
- * the table itself. */
+/* Copies this rank's part of `scaled`, the whole table whose rows have been scaled, to the table; nothing where `scaled`
+ * is in the table's memory. */
 static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
-    void *to = tshi_data_to_write(table); /* on every rank: each knows that a whole has to be gathered anew */
-    if (scaled == table || table->numel == 0) return;
+    void *to = tshi_data_to_write(table); /* on every rank: each knows that values have to be gathered anew */
+    if (scaled->storage == table->storage || table->numel == 0) return;
     tsh_device *device = tshi_device_of(table);
     size_t size = tsh_dtype_size(table->dtype), from_row = (size_t)tshi_cols(scaled) * size;
     int64_t before[2];
@@ -329,31 +335,27 @@ static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
+/* Scales rows in place, of which nothing is recorded. */
+static bool bound_table(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tsh_call *call) {
+    const tshi_want in_place = {.parameters = call->want->parameters, .axis = -1};
+    tsh_call bound = *call;
+    bound.op = &bound_op;
+    bound.want = &in_place;
+    bool recording = tsh_tape_set_recording(tape, false);
+    tsh_tensor *scaled = bounded_table(tape, table);
+    bound.in = (tsh_tensor *[]){scaled, ids};
+    bool done = scaled && tshi_tape_apply(tape, &bound);
+    tsh_tape_set_recording(tape, recording);
+    if (done) keep_part(table, scaled);
+    return done;
+}
+
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want) {
-    tsh_call call = {.op = &embedding_op,
-                     .inputs = 2,
-                     .in = (tsh_tensor *[]){table, ids},
-                     .params = (void *)(uintptr_t)lookup,
-                     .want = want};
-    if (lookup->max_norm > 0 && table && tshi_gradient_stand_in(table)->dtype != table->dtype) {
-        return tshi_tape_fail(tape, TSH_ERR_UNSUPPORTED,
-                              "embedding_forward: max_norm changes rows of %s in place, which are gathered as %s "
-                              "(TSH_SHARD_PARAMETERS and an arithmetic)",
-                              tsh_dtype_name(table->dtype), tsh_dtype_name(tshi_gradient_stand_in(table)->dtype));
-    }
-    if (lookup->max_norm > 0) {
-        const tshi_want in_place = {.parameters = want->parameters, .axis = -1};
-        tsh_call bound = call;
-        bound.op = &bound_op;
-        bound.want = &in_place;
-        bool recording = tsh_tape_set_recording(tape, false);
-        tsh_tensor *scaled = whole_rows(tape, table);
-        bound.in = (tsh_tensor *[]){scaled, ids};
-        tsh_tensor *bounded = tshi_tape_apply(tape, &bound);
-        tsh_tape_set_recording(tape, recording);
-        if (!bounded) return NULL;
-        keep_part(table, tshi_gradient_stand_in(scaled));
-    }
+    tsh_tensor *in[] = {table, ids};
+    const tsh_call call = {
+        .op = &embedding_op, .inputs = 2, .in = in, .params = (void *)(uintptr_t)lookup, .want = want};
+    if (!tshi_tape_ready(tape, call.op->name, 2, in)) return NULL;
+    if (lookup->max_norm > 0 && !bound_table(tape, table, ids, &call)) return NULL;
     return tshi_cast_as(tape, tshi_tape_apply(tape, &call), table);
 }

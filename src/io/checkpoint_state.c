@@ -273,7 +273,7 @@ void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *
     for (int i = 0; o && i < o->count; i++) {
         const char *name = name_of(what->parameters, o->slots[i].parameter, i);
         o->slots[i].steps = json_integer_value(json_object_get(steps, name));
-        o->slots[i].version = tshi_tensor_version(o->slots[i].stepped); /* what it is rounded from is loaded, too */
+        o->slots[i].version = tshi_tensor_version(o->slots[i].parameter); /* what it is rounded from is loaded, too */
     }
     for (int i = 0; i < what->value_count; i++) unpack_value(values, &what->values[i]);
     what->step = index->step;

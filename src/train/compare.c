@@ -4,7 +4,7 @@
 
 #include "autograd/tape.h"
 #include "base/hash.h"
-#include "train/data_parallel.h"
+#include "train/bucket.h"
 
 #include <stdio.h>
 

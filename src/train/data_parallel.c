@@ -1,40 +1,11 @@
 /* Data parallelism: the life of its sink, and waiting for its sums. */
-#include "train/data_parallel.h"
+#include "train/bucket.h"
 
 #include "autograd/sparse_gradient.h"
 #include "base/hash.h"
 #include "dist/world.h"
 
 #include <stdio.h>
-
-/* --- waiting ------------------------------------------------------------------------------------------------------ */
-
-static bool any_unsummed(const tsh_data_parallel *dp) {
-    for (int i = 0; i < dp->count; i++) {
-        if (dp->slots[i].unsummed) return true;
-    }
-    return false;
-}
-
-tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
-    if (dp->state == TSHI_SUMS_STARTED) {
-        tsh_status status = tshi_buckets_finish(dp, dp->bucket_count);
-        dp->state = status == TSH_OK ? TSHI_SUMS_IDLE : TSHI_SUMS_FAILED;
-        /* The failure may be this rank's alone: the tape's reset reports it to the other ranks. */
-        return status != TSH_OK && dp->tape ? tshi_tape_spoil(dp->tape, status, "data_parallel") : status;
-    }
-    if (dp->state == TSHI_SUMS_FAILED) {
-        return tshi_fail(TSH_ERR_STATE, "data_parallel: the sums of gradients have failed; there are none");
-    }
-    if (!any_unsummed(dp)) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "data_parallel: gradients are not summed over ranks yet: the last backward was one "
-                                    "without sync (tsh_data_parallel_set_sync)");
-}
-
-tsh_data_parallel *tshi_data_parallel_of(const tsh_tensor *parameter) {
-    tshi_gradient_sink *sink = parameter->gradient ? parameter->gradient->sink : NULL;
-    return sink && sink->ops == &tshi_data_parallel_sink ? (tsh_data_parallel *)sink : NULL;
-}
 
 tsh_status tsh_data_parallel_wait(tsh_data_parallel *dp) {
     return dp ? tshi_data_parallel_wait(dp)
@@ -128,11 +99,11 @@ static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
         tshi_bucket_slot *slot = &dp->slots[dp->count];
         slot->name = list->items[i].name;
         slot->parameter = tshi_tensor_retain(p);
-        slot->over = tshi_summands_of(dp, p);
-        if (slot->over == TSHI_SUMMANDS_SHARERS) dp->shared = p->layout[dp->model];
+        slot->scope = tshi_reduce_scope_of(dp, p);
+        if (slot->scope == TSHI_REDUCE_SHARERS) dp->shared = p->layout[dp->model];
         p->gradient->sink = &dp->sink;
         p->gradient->slot = dp->count++;
-        p->gradient->sums = 1u << dp->sink.axis | (slot->over ? 1u << dp->model : 0);
+        p->gradient->sums = 1u << dp->sink.axis | (slot->scope ? 1u << dp->model : 0);
     }
 }
 
@@ -140,14 +111,16 @@ static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
 static void move_gradients(tsh_data_parallel *dp) {
     for (int i = 0; i < dp->count; i++) {
         const tshi_bucket_slot *slot = &dp->slots[i];
-        tsh_tensor *to = slot->slice ? slot->slice : slot->whole;
+        tsh_tensor *to = slot->gradient_slice ? slot->gradient_slice : slot->whole;
         tsh_device *device = dp->mesh->device;
         tshi_gradient *g = slot->parameter->gradient;
+        int64_t start = 0, length;
+        if (slot->gradient_slice) tshi_slice_range(dp, slot, tsh_group_rank(dp->parent), &start, &length);
         g->stale = !g->value || g->stale;
         if (!g->stale)
-            device->ops->copy.within(
-                device, tsh_tensor_local_nbytes(to),
-                (char *)tshi_data(g->value) + tshi_shards_before(dp, slot) * tsh_dtype_size(to->dtype), tshi_data(to));
+            device->ops->copy.within(device, tsh_tensor_local_nbytes(to),
+                                     (char *)tshi_data(g->value) + (size_t)start * tsh_dtype_size(to->dtype),
+                                     tshi_data(to));
         tshi_tensor_release(g->value);
         g->value = tshi_tensor_retain(to);
     }
@@ -211,7 +184,7 @@ static tsh_status open_group(tsh_data_parallel *dp, tsh_group *group) {
     tsh_status status = agree(dp, group, ranks ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) status = tsh_group_create_in(group, ranks, size, &dp->group);
     if (status == TSH_OK && dp->level) status = tsh_group_create_in(group, ranks, size, &dp->gathers);
-    dp->sums[TSHI_SUMMANDS_COPIES] = dp->group;
+    dp->scopes[TSHI_REDUCE_COPIES] = dp->group;
     tshi_free(tshi_data_parallel_allocator(dp), ranks);
     return status;
 }
@@ -220,6 +193,7 @@ static tsh_status make_buckets(tsh_data_parallel *dp, tsh_group *group) {
     tsh_status status = tshi_buckets_make_symmetric(dp);
     if (status != TSH_OK) return status; /* the same on all ranks */
     status = tshi_buckets_create(dp);
+    if (status == TSH_OK) status = tshi_values_create(dp);
     return status == TSH_OK ? open_group(dp, group) : agree(dp, group, status);
 }
 
@@ -237,9 +211,9 @@ static tsh_status fill(tsh_data_parallel *dp, const tsh_parameters *list) {
 /* A rank outside the mesh has nothing to sum; no other rank waits for it. */
 static tsh_status stay_outside(tsh_data_parallel *dp, const tsh_parameters *list, tsh_data_parallel **out) {
     dp->group = dp->parent;
-    tsh_status status = dp->level < TSH_SHARD_PARAMETERS ? TSH_OK : fill(dp, list);
+    tsh_status status = dp->level ? fill(dp, list) : TSH_OK;
     dp->bucket_count = 0;
-    if (status == TSH_OK) status = tshi_units_elsewhere(dp);
+    if (status == TSH_OK) status = tshi_values_outside(dp);
     if (status == TSH_OK)
         *out = dp;
     else
@@ -267,7 +241,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
         status = tshi_sparse_gradient_spread(dp->slots[i].parameter);
     status = status == TSH_OK ? make_buckets(dp, group) : agree(dp, group, status);
     if (dp->model >= 0) status = tshi_group_agree(dp->mesh->group, "data_parallel_create: buckets", status);
-    if (status == TSH_OK && dp->model >= 0) status = tshi_summands_open(dp);
+    if (status == TSH_OK && dp->model >= 0) status = tshi_reduce_scopes_open(dp);
     if (status == TSH_OK && !(config && config->keep_values)) {
         status = take_over_values(list, group, dp->sink.axis);
     }
@@ -276,7 +250,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
         return status;
     }
     move_gradients(dp);
-    tshi_units_take_over(dp);
+    tshi_values_take_over(dp);
     dp->tape = tape;
     tape->sink = &dp->sink;
     *out = dp;
@@ -292,15 +266,13 @@ void tsh_data_parallel_destroy(tsh_data_parallel *dp) {
         tshi_gradient *g = dp->slots[i].parameter->gradient;
         g->sink = NULL;
         if (failed && dp->slots[i].unsummed) g->stale = true;
-        if (!dp->slots[i].slice || dp->slots[i].stand_in) continue;
-        tshi_gradient_release_value(g); /* the next one is whole */
-        g->stale = true;
     }
+    tshi_values_destroy(dp);
     if (dp->buckets) tshi_buckets_destroy(dp);
     for (int i = 0; i < dp->count; i++) tshi_tensor_release(dp->slots[i].parameter);
     if (dp->group != dp->parent) tsh_group_destroy(dp->group);
-    tsh_group_destroy(dp->sums[TSHI_SUMMANDS_ALL]);
-    tsh_group_destroy(dp->sums[TSHI_SUMMANDS_SHARERS]);
+    tsh_group_destroy(dp->scopes[TSHI_REDUCE_MODEL]);
+    tsh_group_destroy(dp->scopes[TSHI_REDUCE_SHARERS]);
     tsh_group_destroy(dp->gathers);
     tshi_free(allocator, dp->buckets);
     tshi_free(allocator, dp->slots);

@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "device/record.h"
 #include "device/trace.h"
-#include "train/data_parallel.h"
 
 #include <math.h>
 
@@ -35,7 +34,7 @@ static uint64_t stream_of(const char *name) {
 }
 
 void tshi_optimizer_renew_main(tshi_optimizer_slot *slot) {
-    const tsh_tensor *p = slot->stepped;
+    const tsh_tensor *p = slot->parameter;
     if (!slot->main || (slot->steps > 0 && slot->version == tshi_tensor_version(p))) return;
     tsh_device *device = tshi_device_of(p);
     device->ops->copy.convert(device, p->numel, p->dtype, tshi_data(p), slot->main->dtype, tshi_data(slot->main));
@@ -46,8 +45,8 @@ void tshi_optimizer_renew_main(tshi_optimizer_slot *slot) {
 static void begin_step(tshi_optimizer_slot *slot) {
     tshi_optimizer_renew_main(slot);
     slot->steps++;
-    tshi_data_to_write(slot->stepped);
-    slot->version = tshi_tensor_version(slot->stepped);
+    tshi_data_to_write(slot->parameter);
+    slot->version = tshi_tensor_version(slot->parameter);
 }
 
 static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot *slot, const tshi_parameter *item,
@@ -60,35 +59,35 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
     }
     slot->parameter = tshi_tensor_retain(parameter);
     if (parameter->gradient) parameter->gradient->stepped = true;
-    slot->stepped = tshi_tensor_retain(tshi_shards_values(parameter));
     slot->stream = stream_of(item->name);
-    tshi_gradient_layout(slot->stepped, slot->layout);
+    slot->numel = parameter->numel;
+    tshi_gradient_layout(parameter, slot->layout);
     if (optimizer->low_bits == TSH_MAIN_WEIGHTS && tshi_dtype_sum(parameter->dtype) != parameter->dtype) {
-        const tsh_tensor *like = slot->stepped;
+        const tsh_tensor *like = slot->parameter;
         status = tshi_tensor_bring(like);
         if (status == TSH_OK)
             status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->main);
         if (status == TSH_OK) tshi_optimizer_renew_main(slot);
     }
     for (int i = 0; i < states && status == TSH_OK; i++) {
-        const tsh_tensor *like = slot->stepped;
+        const tsh_tensor *like = slot->parameter;
         status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->state[i]);
         if (status == TSH_OK) status = tsh_tensor_fill(slot->state[i], 0);
     }
     return status;
 }
 
-static bool rounds_by_chance(const tsh_optimizer *optimizer, const tsh_tensor *stepped) {
-    return optimizer->low_bits == TSH_STOCHASTIC_ROUNDING && stepped->dtype == TSH_BFLOAT16;
+static bool rounds_by_chance(const tsh_optimizer *optimizer, const tsh_tensor *parameter) {
+    return optimizer->low_bits == TSH_STOCHASTIC_ROUNDING && parameter->dtype == TSH_BFLOAT16;
 }
 
 static tsh_status make_updates(tsh_optimizer *optimizer) {
     const tsh_allocator *allocator = &tsh_world_device(optimizer->world)->allocator;
     bool chance = false;
     for (int i = 0; i < optimizer->count; i++) {
-        const tsh_tensor *stepped = optimizer->slots[i].stepped;
-        bool here = rounds_by_chance(optimizer, stepped);
-        optimizer->update_count += here ? tshi_tensor_blocks(stepped) : 1;
+        const tsh_tensor *parameter = optimizer->slots[i].parameter;
+        bool here = rounds_by_chance(optimizer, parameter);
+        optimizer->update_count += here ? tshi_tensor_blocks(parameter) : 1;
         chance = chance || here;
     }
     size_t count = (size_t)optimizer->update_count;
@@ -150,7 +149,6 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
         if (optimizer->slots[i].taker) optimizer->slots[i].parameter->gradient->taker = NULL;
         tshi_free(allocator, optimizer->slots[i].taker);
         tshi_tensor_release(optimizer->slots[i].parameter);
-        tshi_tensor_release(optimizer->slots[i].stepped);
         tshi_tensor_release(optimizer->slots[i].main);
         for (int s = 0; s < TSHI_MAX_STATES; s++) tshi_tensor_release(optimizer->slots[i].state[s]);
     }
@@ -170,9 +168,9 @@ static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, in
                              tsh_dtype dtype) {
     tshi_update u = {.n = n,
                      .grad = grad,
-                     .p = elements(slot->stepped, offset),
+                     .p = elements(slot->parameter, offset),
                      .main = elements(slot->main, offset),
-                     .wide_grad = dtype != slot->stepped->dtype};
+                     .wide_grad = dtype != slot->parameter->dtype};
     for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = elements(slot->state[i], offset);
     return u;
 }
@@ -180,7 +178,7 @@ static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, in
 /* The block's elements, rounded by words of their global indices. */
 static void add_block(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int64_t number, int64_t at) {
     int64_t offset;
-    tshi_block b = tshi_tensor_block(slot->stepped, number, &offset);
+    tshi_block b = tshi_tensor_block(slot->parameter, number, &offset);
     const tsh_tensor *g = slot->gradient;
     optimizer->updates[at] = update_of(slot, offset, b.outer * b.n * b.inner, elements(g, offset), g->dtype);
     optimizer->roundings[at] = (tshi_rounding){.seed = optimizer->world->seed,
@@ -193,12 +191,12 @@ static void add_block(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot,
 
 /* Returns the number of updates with the slot's, which begin at `count`. */
 static int add_updates(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int count) {
-    if (!rounds_by_chance(optimizer, slot->stepped)) {
+    if (!rounds_by_chance(optimizer, slot->parameter)) {
         const tsh_tensor *g = slot->gradient;
-        optimizer->updates[count] = update_of(slot, 0, slot->stepped->numel, tshi_data(g), g->dtype);
+        optimizer->updates[count] = update_of(slot, 0, slot->parameter->numel, tshi_data(g), g->dtype);
         return count + 1;
     }
-    int64_t blocks = tshi_tensor_blocks(slot->stepped);
+    int64_t blocks = tshi_tensor_blocks(slot->parameter);
     for (int64_t b = 0; b < blocks; b++) add_block(optimizer, slot, b, count + b);
     return count + (int)blocks;
 }
@@ -217,8 +215,8 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         if (!slot->gradient || decays(optimizer, slot) != decaying) continue;
         begin_step(slot);
-        if (count > 0 && (slot->steps != first->steps || slot->stepped->dtype != first->stepped->dtype)) {
-            optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count,
+        if (count > 0 && (slot->steps != first->steps || slot->parameter->dtype != first->parameter->dtype)) {
+            optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count,
                                   optimizer->updates);
             count = 0;
         }
@@ -226,23 +224,21 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
         count = add_updates(optimizer, slot, count);
     }
     if (count == 0) return;
-    optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count, optimizer->updates);
+    optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count, optimizer->updates);
 }
 
 /* The gradients of this step, of the boxes that the optimizer was made for. */
 static tsh_status take_gradients(tsh_optimizer *optimizer) {
-    char a[160], b[160];
+    char text[160];
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         bool sparse = tshi_gradient_is_sparse(slot->parameter);
         const tsh_tensor *g = slot->gradient = sparse ? NULL : tsh_tensor_grad(slot->parameter);
-        if (!g || (g->numel == slot->stepped->numel && tshi_layouts_equal(g->mesh->axes, g->layout, slot->layout)))
-            continue;
-        return tshi_fail(
-            TSH_ERR_STATE,
-            "optimizer_step: the gradient is %s, and the optimizer was made for %s: a tsh_data_parallel with "
-            "a level is created before it, and outlives it",
-            tsh_tensor_describe(g, a, sizeof a), tsh_tensor_describe(slot->stepped, b, sizeof b));
+        if (!g || (g->numel == slot->numel && tshi_layouts_equal(g->mesh->axes, g->layout, slot->layout))) continue;
+        return tshi_fail(TSH_ERR_STATE,
+                         "optimizer_step: parameter %d has become the slice %s since the optimizer was made: a "
+                         "tsh_data_parallel with a level is created before it",
+                         i, tsh_tensor_describe(slot->parameter, text, sizeof text));
     }
     return TSH_OK;
 }
@@ -253,7 +249,7 @@ static bool has_gradients(const tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count; i++) {
         const tshi_optimizer_slot *slot = &optimizer->slots[i];
         if (slot->gradient || slot->taker || tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) return true;
-        any = any || slot->stepped->numel > 0;
+        any = any || slot->parameter->numel > 0;
     }
     return !any;
 }
@@ -284,32 +280,10 @@ static void warn_of_idle_steps(tsh_optimizer *optimizer) {
              name, optimizer->count);
 }
 
-/* Sharded parameters change: every rank has the memory for gathering them, or none goes on. */
-static tsh_status reserve(const tsh_optimizer *optimizer) {
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < optimizer->count; i++) {
-        if (optimizer->slots[i].gradient) tshi_shards_mark(optimizer->slots[i].parameter);
-    }
-    for (int i = 0; i < optimizer->count && status == TSH_OK; i++) {
-        tsh_data_parallel *dp = tshi_data_parallel_of(optimizer->slots[i].parameter);
-        if (dp) status = tshi_shards_reserve(dp);
-    }
-    return status;
-}
-
-static tsh_status gather(const tsh_optimizer *optimizer) {
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < optimizer->count && status == TSH_OK; i++) {
-        tsh_data_parallel *dp = tshi_data_parallel_of(optimizer->slots[i].parameter);
-        if (dp) status = tshi_shards_gather(dp);
-    }
-    return status;
-}
-
 /* Row `from` of the gradient, of `cols` elements, and the `to`-th of what a step changes. */
 static void set_row(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, const tsh_tensor *gradient,
                     int64_t from, int64_t to, int64_t cols, tshi_update *u, tshi_rounding *rounding) {
-    const tsh_tensor *p = slot->stepped;
+    const tsh_tensor *p = slot->parameter;
     *u = update_of(slot, to * cols, cols, elements(gradient, from * cols), gradient->dtype);
     if (!rounds_by_chance(optimizer, p)) return;
     int64_t row = tshi_shape_start(p->mesh, &p->shape, p->layout, 0) + to, all = p->shape.global[1];
@@ -326,7 +300,7 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     enum { MOST = 128 };
     tshi_update updates[MOST];
     tshi_rounding roundings[MOST];
-    int64_t rows, cols = slot->stepped->shape.local[1];
+    int64_t rows, cols = slot->parameter->shape.local[1];
     const int64_t *row;
     const tsh_tensor *gradient = tsh_tensor_sparse_grad(slot->parameter, &rows, &row);
     double weight_decay = decays(optimizer, slot) ? optimizer->weight_decay : 0;
@@ -336,7 +310,7 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
         set_row(optimizer, slot, gradient, i, row[i], cols, &updates[count], &roundings[count]);
         count++;
         if (count < MOST && i < rows - 1) continue;
-        optimizer->kind->step(optimizer, slot->stepped->dtype, slot->steps, weight_decay, count, updates);
+        optimizer->kind->step(optimizer, slot->parameter->dtype, slot->steps, weight_decay, count, updates);
         count = 0;
     }
 }
@@ -344,18 +318,16 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
 /* With TSHARD_CHECK=1, of a CPU's tensors: a parameter that a step has made infinite or NaN. */
 static void warn_of_lost_values(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count && !optimizer->told_lost; i++) {
-        const tsh_tensor *p = optimizer->slots[i].stepped;
+        const tsh_tensor *p = optimizer->slots[i].parameter;
         tsh_device *device = tshi_device_of(p);
         double squares = 0;
         if (device->ops->kind != TSH_CPU || !tshi_data(p)) continue;
         device->ops->sum[p->dtype].squares(device, p->numel, tshi_data(p), &squares);
         optimizer->told_lost = !isfinite(squares);
         if (!optimizer->told_lost) continue;
-        const tsh_tensor *named = optimizer->slots[i].parameter;
         tshi_log(&optimizer->world->log, TSH_LOG_WARNING,
                  "%s: step %lld has left parameter %d, '%s', with an infinity or a NaN (learning rate %g)",
-                 optimizer->kind->name, (long long)optimizer->slots[i].steps, i, named->name ? named->name : "",
-                 optimizer->lr);
+                 optimizer->kind->name, (long long)optimizer->slots[i].steps, i, p->name ? p->name : "", optimizer->lr);
     }
 }
 
@@ -368,7 +340,6 @@ static tsh_status step(tsh_optimizer *optimizer) {
     }
     tsh_status status = tshi_compare_values(optimizer);
     if (status == TSH_OK) status = take_gradients(optimizer);
-    if (status == TSH_OK) status = reserve(optimizer);
     if (status != TSH_OK) return status;
     warn_of_idle_steps(optimizer);
     step_parameters(optimizer, true);
@@ -377,8 +348,6 @@ static tsh_status step(tsh_optimizer *optimizer) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         if (tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) step_rows(optimizer, slot);
     }
-    status = gather(optimizer);
-    if (status != TSH_OK) return status;
     tsh_device *device = tsh_world_device(optimizer->world);
     tshi_record_step(device->record);
     optimizer->world->optimizes = true;
@@ -406,9 +375,9 @@ static void take(tshi_gradient_taker *taker, int64_t first, int64_t count, const
     const tshi_step_taker *t = (const tshi_step_taker *)taker;
     const tshi_optimizer_slot *slot = &t->optimizer->slots[t->slot];
     double weight_decay = decays(t->optimizer, slot) ? t->optimizer->weight_decay : 0;
-    int64_t cols = slot->stepped->shape.local[1];
-    tshi_update u = update_of(slot, first * cols, count * cols, values, slot->stepped->dtype);
-    t->optimizer->kind->step(t->optimizer, slot->stepped->dtype, slot->steps, weight_decay, 1, &u);
+    int64_t cols = slot->parameter->shape.local[1];
+    tshi_update u = update_of(slot, first * cols, count * cols, values, slot->parameter->dtype);
+    t->optimizer->kind->step(t->optimizer, slot->parameter->dtype, slot->steps, weight_decay, 1, &u);
 }
 
 tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *parameter) {
@@ -422,11 +391,11 @@ tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *
     tshi_gradient *g = tshi_gradient_of(parameter);
     if (!g) return TSH_ERR_MEMORY;
     if (slot->taker) return TSH_OK;
-    if (g->taker || slot->stepped != parameter || rounds_by_chance(optimizer, parameter)) {
+    if (g->taker || tshi_gradient_stand_in(parameter) != parameter || rounds_by_chance(optimizer, parameter)) {
         return tshi_fail(TSH_ERR_STATE, "optimizer_step_in_backward: the parameter %s",
-                         g->taker                     ? "has another optimizer that does so"
-                         : slot->stepped != parameter ? "is sharded by a tsh_data_parallel"
-                                                      : "is rounded by chance");
+                         g->taker                                         ? "has another optimizer that does so"
+                         : tshi_gradient_stand_in(parameter) != parameter ? "is sharded by a tsh_data_parallel"
+                                                                          : "is rounded by chance");
     }
     slot->taker = tshi_calloc(&tsh_world_device(optimizer->world)->allocator, 1, sizeof *slot->taker);
     if (!slot->taker) return TSH_ERR_MEMORY;

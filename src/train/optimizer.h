@@ -16,16 +16,16 @@ typedef struct tshi_step_taker {
 
 /* A parameter with what its optimizer keeps for it. */
 typedef struct tshi_optimizer_slot {
-    tsh_tensor *parameter; /* what the model uses */
-    tsh_tensor *stepped;   /* what a step writes: the parameter; of one sharding by data parallelism, its slice */
-    tsh_tensor *main;      /* the values that `stepped` is rounded from, laid out as it, or NULL */
-    tsh_layout layout[TSH_MAX_AXES]; /* of the gradients of `stepped` */
-    const tsh_tensor *gradient;      /* of this step, borrowed; of the box of `stepped`. NULL: the step leaves it out */
-    tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as `stepped` */
+    tsh_tensor *parameter;              /* with data parallelism that shares it out: this rank's slice */
+    tsh_tensor *main;                   /* the values that the parameter is rounded from, laid out as it, or NULL */
+    int64_t numel;                      /* of the parameter, when the optimizer was made */
+    tsh_layout layout[TSH_MAX_AXES];    /* of its gradients then */
+    const tsh_tensor *gradient;         /* of this step, borrowed. NULL: the step leaves the parameter out */
+    tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as the parameter */
     int64_t steps;                      /* taken */
-    uint16_t version;                   /* of `stepped` after the last one */
+    uint16_t version;                   /* of the parameter after the last one */
     tshi_step_taker *taker;             /* or NULL: stepped by tsh_optimizer_step alone */
-    uint64_t stream;                    /* of the words that `stepped` is rounded by, before the step's number */
+    uint64_t stream;                    /* of the words that the parameter is rounded by, before the step's number */
 } tshi_optimizer_slot;
 
 /* An optimizer is a const struct: its name, those of its state tensors, and step number `step` (from 1) of `count`
@@ -71,7 +71,7 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
 /* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states,
                                  const tshi_optimizer_common *common, tsh_optimizer **out);
-/* The values that `stepped` is rounded from become its own where anything but a step of the slot has written it. */
+/* The values that the parameter is rounded from become its own where anything but a step of the slot has written it. */
 void tshi_optimizer_renew_main(tshi_optimizer_slot *slot);
 /* The sum of squares of the gradients on this rank: with `counted` of those that this rank adds to the whole model's sum,
  * otherwise of replicas, which another rank adds. Waits. */

@@ -1,6 +1,32 @@
 /* What a backward does with the sink of data parallelism: gradients into buckets, sums started as buckets fill. */
-#include "train/data_parallel.h"
+#include "train/bucket.h"
 #include "train/optimizer.h"
+
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+static bool any_unsummed(const tsh_data_parallel *dp) {
+    for (int i = 0; i < dp->count; i++) {
+        if (dp->slots[i].unsummed) return true;
+    }
+    return false;
+}
+
+tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
+    if (dp->state == TSHI_SUMS_STARTED) {
+        tsh_status status = tshi_buckets_finish(dp, dp->bucket_count);
+        dp->state = status == TSH_OK ? TSHI_SUMS_IDLE : TSHI_SUMS_FAILED;
+        /* The failure may be this rank's alone: the tape's reset reports it to the other ranks. */
+        return status != TSH_OK && dp->tape ? tshi_tape_spoil(dp->tape, status, "data_parallel") : status;
+    }
+    if (dp->state == TSHI_SUMS_FAILED) {
+        return tshi_fail(TSH_ERR_STATE, "data_parallel: the sums of gradients have failed; there are none");
+    }
+    if (!any_unsummed(dp)) return TSH_OK;
+    return tshi_fail(TSH_ERR_STATE, "data_parallel: gradients are not summed over ranks yet: the last backward was one "
+                                    "without sync (tsh_data_parallel_set_sync)");
+}
+
+/* --- a backward ---------------------------------------------------------------------------------------------------- */
 
 static tsh_data_parallel *of(tshi_gradient_sink *sink) {
     return (tsh_data_parallel *)sink;
@@ -23,7 +49,7 @@ static void count_incomplete(tsh_data_parallel *dp) {
         tshi_bucket_slot *slot = &dp->slots[i];
         int *incomplete = &dp->buckets[slot->bucket].incomplete;
         *incomplete += slot->parameter->gradient->uses > 0;
-        if (slot->stand_in) *incomplete += slot->stand_in->gradient->uses > 0;
+        if (slot->values) *incomplete += slot->values->gradient->uses > 0;
     }
 }
 
@@ -34,7 +60,7 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
     if (status == TSH_OK && dp->state == TSHI_SUMS_STARTED) status = tshi_data_parallel_wait(dp);
     if (status != TSH_OK) return status;
     if (dp->sync) status = tshi_compare_inputs(dp, loss);
-    if (status == TSH_OK) status = tshi_units_begin_backward(dp);
+    if (status == TSH_OK) status = tshi_values_begin_backward(dp);
     if (status != TSH_OK) return status;
     count_incomplete(dp);
     dp->state = TSHI_SUMS_IN_BACKWARD;
@@ -85,26 +111,25 @@ static bool contributes(const tsh_tensor *parameter, const tsh_tensor *x) {
 
 static tsh_tensor *memory(tshi_gradient_sink *sink, int number, const tsh_tensor *x, double *beta) {
     tsh_data_parallel *dp = of(sink);
-    tshi_bucket_slot *slot = &dp->slots[number % dp->count];
+    tshi_bucket_slot *slot = &dp->slots[number];
     if (tsh_group_rank(dp->group) < 0) { /* outside the mesh, where gradients are empty, they exist for later calls */
         slot->parameter->gradient->stale = false;
         *beta = 1;
-        return slot->slice;
+        return slot->gradient_slice;
     }
-    if (number >= dp->count) return tshi_shards_part(dp, slot, beta);
     note_addition(dp, x);
     const tsh_tensor *p = slot->parameter, *w = slot->whole;
     bool term = is_term(p, x);
-    if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
+    if (tshi_bucket_slot_open(dp, slot) != TSH_OK) return NULL;
     /* Each rank adds what is the same on all of them to the slice that it keeps, one call after another: a sum of what
      * one rank has added up and what another has kept would be rounded otherwise than on one rank. */
-    bool keeps = slot->slice && !term && slot->added != TSHI_ADDED_TERMS;
-    if (slot->added == TSHI_ADDED_THE_SAME && !keeps && slot->slice) tshi_shards_keep_own(dp, slot);
-    if (slot->slice) slot->added = keeps ? TSHI_ADDED_THE_SAME : TSHI_ADDED_TERMS;
+    bool keeps = slot->gradient_slice && !term && slot->added != TSHI_ADDED_TERMS;
+    if (slot->added == TSHI_ADDED_THE_SAME && !keeps && slot->gradient_slice) tshi_sharded_keep_own(dp, slot);
+    if (slot->gradient_slice) slot->added = keeps ? TSHI_ADDED_THE_SAME : TSHI_ADDED_TERMS;
     if (!keeps && !contributes(p, x)) {
-        *beta = slot->surplus ? 1 : 0;
-        if (!slot->surplus) tshi_tensor_new(p->mesh, w->dtype, &w->shape, w->layout, &slot->surplus);
-        return slot->surplus;
+        *beta = slot->discarded ? 1 : 0;
+        if (!slot->discarded) tshi_tensor_new(p->mesh, w->dtype, &w->shape, w->layout, &slot->discarded);
+        return slot->discarded;
     }
     *beta = p->gradient->stale ? 0 : 1;
     p->gradient->stale = false;
@@ -113,7 +138,7 @@ static tsh_tensor *memory(tshi_gradient_sink *sink, int number, const tsh_tensor
 
 static void complete(tshi_gradient_sink *sink, int slot) {
     tsh_data_parallel *dp = of(sink);
-    dp->buckets[dp->slots[slot % dp->count].bucket].incomplete--;
+    dp->buckets[dp->slots[slot].bucket].incomplete--;
 }
 
 /* In one order on all ranks, whichever bucket is complete first. A sharded bucket's sum takes memory: one is under way
@@ -145,7 +170,7 @@ static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
     tsh_data_parallel *dp = of(sink);
     if (status == TSH_OK && dp->sync) status = start_complete(dp);
     if (status == TSH_OK) warn_of_common_batch(dp);
-    tshi_units_begin(dp, false);
+    tshi_values_end_backward(dp);
     dp->state = status != TSH_OK ? TSHI_SUMS_FAILED : dp->sync ? TSHI_SUMS_STARTED : TSHI_SUMS_IDLE;
     return status;
 }
@@ -153,18 +178,19 @@ static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
 /* No gradient is left of a step that has failed, not even one whose own sum was done before. */
 static tsh_status wait(tshi_gradient_sink *sink, int slot) {
     tsh_data_parallel *dp = of(sink);
-    bool waits = dp->slots[slot % dp->count].unsummed || dp->state == TSHI_SUMS_FAILED;
+    bool waits = dp->slots[slot].unsummed || dp->state == TSHI_SUMS_FAILED;
     return waits ? tshi_data_parallel_wait(dp) : TSH_OK;
 }
 
 static void drop(tshi_gradient_sink *sink) {
-    tshi_units_drop(of(sink));
+    tshi_values_drop(of(sink));
     tshi_buckets_drop(of(sink));
     of(sink)->state = TSHI_SUMS_IDLE;
 }
 
 static tsh_tensor *stand_in(tshi_gradient_sink *sink, tsh_tensor *leaf) {
-    return tshi_units_stand_in(of(sink), leaf);
+    const tshi_bucket_slot *slot = &of(sink)->slots[leaf->gradient->slot];
+    return slot->values && leaf == slot->parameter ? slot->values : leaf;
 }
 
 static void detach(tshi_gradient_sink *sink) {

@@ -5,7 +5,7 @@
 #endif
 #include "cuda/nccl_ranks.h"
 #include "cuda/nccl_steps.h"
-#include "train/data_parallel.h"
+#include "train/bucket.h"
 
 TestSuite(symmetric, .timeout = 120);
 

@@ -199,7 +199,7 @@ static bool compare_entry(comparison *c, int k) {
         const tshi_entry *like = &c->ranks[layout_peer(c->p, r)].entries[k];
         if (e->present != like->present || e->alias != like->alias || !layouts_equal(c->p, e->layout, like->layout))
             return differ(c, e, r, "its layout or presence is not that of rank %d", layout_peer(c->p, r));
-        bool view = !e->present && c->p->dp_level == TSH_SHARD_PARAMETERS && e->kind == ENTRY_VALUE;
+        bool view = !e->present && c->p->dp_level && e->kind == ENTRY_VALUE;
         if (e->present != w->present && !view)
             return differ(c, e, r, "there is %s, on one rank %s", e->present ? "one" : "none",
                           w->present ? "one" : "none");

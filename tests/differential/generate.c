@@ -531,7 +531,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     if (out->steps == 0) tshi_maker_leaf(&m, 0, m.size, true);
     for (int tries = 0, made = 0; made < wanted && tries < 60; tries++) made += add_random(&m) >= 0;
     choose_objectives(&m);
-    if (out->dp_axis >= 0 && out->dp_level == TSH_SHARD_PARAMETERS && shows_a_parameter(out)) out->rewrite = false;
+    if (out->dp_axis >= 0 && out->dp_level && shows_a_parameter(out)) out->rewrite = false;
     if (!out->exact && !out->policy && adds_two_lookups(out)) clip_tables(out);
     bool same_steps = out->stepper == STEPPER_NONE || (out->stepper == STEPPER_SGD && out->momentum == 0);
     int often = adds_two_lookups(out) ? 80 : 40;

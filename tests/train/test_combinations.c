@@ -2,7 +2,7 @@
  * what data parallelism shares out. */
 #include "support/files.h"
 #include "support/tensors.h"
-#include "train/data_parallel.h"
+#include "train/bucket.h"
 #include "train/optimizer.h"
 #include "tshard/tshard.h"
 

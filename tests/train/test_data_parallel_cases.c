@@ -1,7 +1,7 @@
 /* Data parallelism where ranks do not all do the same, and where it goes wrong. */
 #include "support/layouts.h"
 #include "support/tensors.h"
-#include "train/data_parallel.h"
+#include "train/bucket.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>

@@ -1,7 +1,7 @@
 /* A schedule whose sums reach along the model's axis, too: those of norms where tokens are split, and those of key and
  * value projections that ranks share. Gradients are those of the whole block, and the sums are counted. */
 #include "support/tensors.h"
-#include "train/data_parallel.h"
+#include "train/bucket.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
@@ -105,7 +105,7 @@ static void check_counts(tshi_rank *r, const char *name, const family *f, const 
     int size = tsh_group_size(model), copies = tsh_group_size(dp->parent);
     bool shares = f->shared_by && size > f->shared_by && !(v->level && copies > 1 && !f->config.attention.bias);
     bool matrices = v->level && copies > 1; /* these keep their own sums */
-    tsh_group *all = dp->sums[TSHI_SUMMANDS_ALL], *sharers = dp->sums[TSHI_SUMMANDS_SHARERS];
+    tsh_group *all = dp->scopes[TSHI_REDUCE_MODEL], *sharers = dp->scopes[TSHI_REDUCE_SHARERS];
     tsh_communication_stats moved = tsh_group_stats(model);
     unsigned long long reduced = tsh_group_stats(all).calls[TSH_COLLECTIVE_ALL_REDUCE],
                        shared = tsh_group_stats(sharers).calls[TSH_COLLECTIVE_ALL_REDUCE],
@@ -139,7 +139,7 @@ static void check_family(tshi_rank *r, const family *f, const variant *v, tsh_me
     if (!make(r, model, f, NULL, &whole) || !make(r, model, f, v, &w)) return;
     if (!tshi_check_ok(r, tsh_data_parallel_create(w.tape, w.list, data, &config, &dp))) return;
     for (int i = 0; i < 2 && !r->failed; i++) {
-        for (tshi_summands over = 0; over < TSHI_SUMMANDS; over++) tsh_group_reset_stats(dp->sums[over]);
+        for (tshi_reduce_scope scope = 0; scope < TSHI_REDUCE_SCOPES; scope++) tsh_group_reset_stats(dp->scopes[scope]);
         step(r, &whole);
         tsh_group_reset_stats(model);
         step(r, &w);

@@ -1,10 +1,10 @@
 /* The ranks over which data parallelism sums a gradient: along its own axis and, for parameters whose values ranks of
  * the model's axis have in common and use with data of their own, along that axis, too. */
-#include "train/data_parallel.h"
+#include "train/bucket.h"
 
 #include <stdio.h>
 
-/* The layout gives a unit to several ranks of the axis. */
+/* The layout gives a head to several ranks of the axis. */
 static bool is_shared(const tsh_data_parallel *dp, tsh_layout layout) {
     int ranks = dp->mesh->axis[dp->model].size, first;
     for (int i = 0; layout.sharing == TSH_SHARED && i < ranks; i++) {
@@ -14,23 +14,23 @@ static bool is_shared(const tsh_data_parallel *dp, tsh_layout layout) {
 }
 
 /* A matrix whose copies share it out is whole on no rank: its sum along the model's axis runs by itself. */
-tshi_summands tshi_summands_of(const tsh_data_parallel *dp, const tsh_tensor *parameter) {
-    if (dp->model < 0 || (dp->level && parameter->shape.ndim > 1)) return TSHI_SUMMANDS_COPIES;
+tshi_reduce_scope tshi_reduce_scope_of(const tsh_data_parallel *dp, const tsh_tensor *parameter) {
+    if (dp->model < 0 || (dp->level && parameter->shape.ndim > 1)) return TSHI_REDUCE_COPIES;
     tsh_layout layout = parameter->layout[dp->model];
-    if (dp->splits_tokens && layout.kind == TSH_KIND_REPLICATED) return TSHI_SUMMANDS_ALL;
+    if (dp->splits_tokens && layout.kind == TSH_KIND_REPLICATED) return TSHI_REDUCE_MODEL;
     bool known = dp->shared.units == 0 || dp->shared.units == layout.units;
-    return known && is_shared(dp, layout) ? TSHI_SUMMANDS_SHARERS : TSHI_SUMMANDS_COPIES;
+    return known && is_shared(dp, layout) ? TSHI_REDUCE_SHARERS : TSHI_REDUCE_COPIES;
 }
 
-/* Members i and j of the mesh are in one sum: they differ along the schedule's axis and, within `over`, the model's. */
-static bool in_one_sum(const tsh_data_parallel *dp, tshi_summands over, int i, int j) {
+/* Members i and j of the mesh are in one sum: they differ along the schedule's axis and, within `scope`, the model's. */
+static bool in_one_sum(const tsh_data_parallel *dp, tshi_reduce_scope scope, int i, int j) {
     for (int a = dp->mesh->axes - 1; a >= 0; a--) {
         int size = dp->mesh->axis[a].size, x = i % size, y = j % size, first = x, other = y;
         i /= size;
         j /= size;
         if (x == y || a == dp->sink.axis) continue;
         if (a != dp->model) return false;
-        if (over == TSHI_SUMMANDS_ALL) continue;
+        if (scope == TSHI_REDUCE_MODEL) continue;
         tshi_layout_sharers(&dp->shared, size, x, &first);
         tshi_layout_sharers(&dp->shared, size, y, &other);
         if (first != other) return false;
@@ -39,10 +39,10 @@ static bool in_one_sum(const tsh_data_parallel *dp, tshi_summands over, int i, i
 }
 
 /* The members that are in one sum with number `first`, or 0 where a member before it is. */
-static int list_sum(const tsh_data_parallel *dp, tshi_summands over, int first, int *ranks) {
+static int list_sum(const tsh_data_parallel *dp, tshi_reduce_scope scope, int first, int *ranks) {
     int n = 0;
     for (int i = 0; i < dp->mesh->members; i++) {
-        if (!in_one_sum(dp, over, first, i)) continue;
+        if (!in_one_sum(dp, scope, first, i)) continue;
         if (i < first) return 0;
         ranks[n++] = i;
     }
@@ -50,28 +50,28 @@ static int list_sum(const tsh_data_parallel *dp, tshi_summands over, int first, 
 }
 
 /* Opens the groups of all of the mesh's ranks in one order; this rank keeps its own. */
-static tsh_status open_groups(tsh_data_parallel *dp, tshi_summands over, int *ranks) {
+static tsh_status open_groups(tsh_data_parallel *dp, tshi_reduce_scope scope, int *ranks) {
     tsh_status status = TSH_OK;
     for (int first = 0; first < dp->mesh->members && status == TSH_OK; first++) {
         tsh_group *group = NULL;
-        int n = list_sum(dp, over, first, ranks);
+        int n = list_sum(dp, scope, first, ranks);
         if (n) status = tsh_group_create_in(dp->mesh->group, ranks, n, &group);
-        if (group) dp->sums[over] = group;
+        if (group) dp->scopes[scope] = group;
     }
     return status;
 }
 
-tsh_status tshi_summands_open(tsh_data_parallel *dp) {
+tsh_status tshi_reduce_scopes_open(tsh_data_parallel *dp) {
     const tsh_allocator *allocator = tshi_data_parallel_allocator(dp);
-    int counts[TSHI_SUMMANDS] = {0};
+    int counts[TSHI_REDUCE_SCOPES] = {0};
     char text[160];
-    for (int i = 0; i < dp->count; i++) counts[dp->slots[i].over]++;
+    for (int i = 0; i < dp->count; i++) counts[dp->slots[i].scope]++;
     int *ranks = tshi_calloc(allocator, (size_t)dp->mesh->members, sizeof *ranks);
     snprintf(text, sizeof text, "data_parallel_create: sums along %s too, of %d parameters and of %d with shared units",
-             dp->mesh->axis[dp->model].name, counts[TSHI_SUMMANDS_ALL], counts[TSHI_SUMMANDS_SHARERS]);
+             dp->mesh->axis[dp->model].name, counts[TSHI_REDUCE_MODEL], counts[TSHI_REDUCE_SHARERS]);
     tsh_status status = tshi_group_agree(dp->mesh->group, text, ranks ? TSH_OK : TSH_ERR_MEMORY);
-    for (tshi_summands over = TSHI_SUMMANDS_ALL; over < TSHI_SUMMANDS && status == TSH_OK; over++) {
-        if (counts[over]) status = open_groups(dp, over, ranks);
+    for (tshi_reduce_scope scope = TSHI_REDUCE_MODEL; scope < TSHI_REDUCE_SCOPES && status == TSH_OK; scope++) {
+        if (counts[scope]) status = open_groups(dp, scope, ranks);
     }
     tshi_free(allocator, ranks);
     return status;

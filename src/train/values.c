@@ -1,0 +1,323 @@
+/* The values of sharded parameters: a bucket's are gathered just before their use, in the order of the step before one bucket
+ * ahead. TSH_SHARD_PARAMETERS frees them when another bucket is used, in forward and again in backward; the levels before it
+ * keep them until a backward with sync has ended, or until the slices have changed. */
+#include "train/bucket.h"
+
+#include <string.h>
+
+enum { ORDERS = 4 }; /* uses of each bucket in a forward or a backward that are remembered */
+
+static bool keeps(const tsh_data_parallel *dp) {
+    return dp->level < TSH_SHARD_PARAMETERS;
+}
+
+/* Values are gathered in the dtype that functions compute in, which is most often narrower than that of the slices. In a
+ * deterministic world they are cast behind the gathering, so that gradients of casts are summed as they are on one rank:
+ * those of each backward first. */
+static tsh_dtype dtype_of(const tsh_tensor *parameter) {
+    return parameter->mesh->world->deterministic ? parameter->dtype : tshi_gradient_computed_in(parameter);
+}
+
+/* --- versions ----------------------------------------------------------------------------------------------------- */
+
+/* All values of a parameter change with this rank's slice of them. */
+static uint16_t version_of(const tshi_lender *lender, const tsh_tensor *tensor) {
+    const tshi_bucket_slot *slot = ((const tshi_bucket *)lender)->first;
+    size_t size = tsh_dtype_size(tensor->dtype);
+    while (slot->next && (size_t)slot->next->start * size <= tensor->offset) slot = slot->next;
+    return tshi_tensor_version(slot->parameter);
+}
+
+/* It differs where that of any slice does. */
+static uint16_t versions_of(const tshi_bucket *bucket) {
+    uint16_t sum = 0;
+    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next)
+        sum += tshi_tensor_version(slot->parameter);
+    return sum;
+}
+
+/* --- gathering ---------------------------------------------------------------------------------------------------- */
+
+static void free_values(const tshi_bucket *bucket) {
+    if (bucket->values) tshi_tensor_unload(bucket->values);
+}
+
+static void free_gathered(tshi_bucket *bucket) {
+    tsh_work_release(bucket->gather);
+    bucket->gather = NULL;
+    if (bucket->gathered) tshi_tensor_unload(bucket->gathered);
+}
+
+void tshi_values_drop(tsh_data_parallel *dp) {
+    for (int b = 0; b < dp->bucket_count; b++) {
+        free_gathered(&dp->buckets[b]);
+        free_values(&dp->buckets[b]);
+    }
+}
+
+static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    tsh_status status =
+        tshi_tensor_load(bucket->gathered, tsh_tensor_local_nbytes(bucket->gathered), TSH_MEMORY_COMMUNICATION);
+    if (status != TSH_OK) return status;
+    bucket->version = versions_of(bucket);
+    const tsh_tensor *from = bucket->value_slices, *to = bucket->converted;
+    tsh_device *device = dp->mesh->device;
+    if (to) device->ops->copy.convert(device, to->numel, from->dtype, tshi_data(from), to->dtype, tshi_data(to));
+    return tsh_all_gather_into_tensor_async(dp->gathers, bucket->gathered, to ? to : from, bucket->value_counts,
+                                            &bucket->gather);
+}
+
+/* The slices of rank r, and of those after it whose blocks are alike, to their places; returns the first rank after them. */
+static int unpack_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(bucket->gathered->dtype), block = (size_t)bucket->value_counts[r] * size;
+    int end = tshi_slice_alike(dp, bucket, r);
+    const char *at =
+        (char *)tshi_data(bucket->gathered) + (size_t)tshi_slice_block_start(bucket->value_counts, r) * size;
+    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+        int64_t start, length;
+        tshi_slice_range(dp, slot, r, &start, &length);
+        size_t bytes = (size_t)length * size;
+        device->ops->copy.strided(device, end - r, bytes, at, block,
+                                  (char *)tshi_data(slot->values) + (size_t)start * size, bytes);
+        at += (size_t)tshi_slice_padded(bucket, length) * size;
+    }
+    return end;
+}
+
+static tsh_status unpack(const tsh_data_parallel *dp, const tshi_bucket *bucket) {
+    tsh_status status =
+        tshi_tensor_load(bucket->values, tsh_tensor_local_nbytes(bucket->values), TSH_MEMORY_PARAMETERS);
+    for (int r = 0; r < tsh_group_size(dp->parent) && status == TSH_OK;) r = unpack_blocks(dp, bucket, r);
+    return status;
+}
+
+static tsh_status gather(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    tsh_status status = bucket->gather ? TSH_OK : start_gather(dp, bucket);
+    if (status == TSH_OK && bucket->gather) status = tshi_work_wait_queued(bucket->gather);
+    if (status == TSH_OK) status = unpack(dp, bucket);
+    free_gathered(bucket);
+    return status;
+}
+
+/* --- order -------------------------------------------------------------------------------------------------------- */
+
+/* Starts to gather the bucket that came next the last time. */
+static tsh_status gather_next(const tsh_data_parallel *dp) {
+    if (dp->position >= dp->order_length[dp->backward]) return TSH_OK;
+    tshi_bucket *next = &dp->buckets[dp->order[dp->backward][dp->position]];
+    bool there = next->gather || tshi_tensor_is_loaded(next->values);
+    return there ? TSH_OK : start_gather(dp, next);
+}
+
+/* A forward or a backward begins. */
+static void begin(tsh_data_parallel *dp, bool backward) {
+    dp->backward = backward;
+    dp->position = 0;
+    if (dp->recoveries == dp->mesh->world->recoveries) return;
+    /* Ranks that have come to different places of a failed step remember different orders. */
+    dp->recoveries = dp->mesh->world->recoveries;
+    dp->order_length[0] = dp->order_length[1] = 0;
+    tshi_values_drop(dp);
+}
+
+tsh_status tshi_values_begin_backward(tsh_data_parallel *dp) {
+    begin(dp, true);
+    return gather_next(dp);
+}
+
+void tshi_values_end_backward(tsh_data_parallel *dp) {
+    if (dp->sync || !keeps(dp)) tshi_values_drop(dp);
+    begin(dp, false);
+}
+
+/* Notes the use, and gathers ahead. */
+static tsh_status look_ahead(tsh_data_parallel *dp, const tshi_bucket *bucket) {
+    int *length = &dp->order_length[dp->backward];
+    if (dp->position >= dp->order_room) return TSH_OK;
+    dp->order[dp->backward][dp->position++] = (int)(bucket - dp->buckets);
+    if (dp->position > *length) *length = dp->position;
+    return gather_next(dp);
+}
+
+/* Other buckets' values go, but for those that the running call has used. */
+static void free_others(const tsh_data_parallel *dp, uint64_t call) {
+    for (int b = 0; b < dp->bucket_count; b++) {
+        if (dp->buckets[b].used_in != call) free_values(&dp->buckets[b]);
+    }
+}
+
+static tsh_status materialize(tshi_lender *lender, uint64_t step, uint64_t call) {
+    tshi_bucket *bucket = (tshi_bucket *)lender;
+    tsh_data_parallel *dp = bucket->schedule;
+    if (dp->step != step) {
+        if (!keeps(dp)) tshi_values_drop(dp); /* they may have changed */
+        begin(dp, false);
+        dp->step = step;
+    }
+    bucket->used_in = call;
+    if (bucket->version != versions_of(bucket)) { /* slices have been written since */
+        free_gathered(bucket);
+        free_values(bucket);
+    }
+    if (tshi_tensor_is_loaded(bucket->values)) return TSH_OK;
+    if (!keeps(dp)) free_others(dp, call);
+    tsh_status status = gather(dp, bucket);
+    return status == TSH_OK ? look_ahead(dp, bucket) : status;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+/* What functions take in place of the slot's parameter becomes a leaf. */
+static tsh_status make_leaf(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
+    const tsh_tensor *p = slot->parameter;
+    tshi_gradient *g = tshi_gradient_of(slot->values);
+    if (!g) return TSH_ERR_MEMORY;
+    slot->values->name = p->name;
+    g->required = true;
+    g->wide = slot->values->dtype != tshi_gradient_dtype(p);
+    g->arithmetic = p->gradient->arithmetic;
+    g->sink = &dp->sink;
+    g->slot = p->gradient->slot;
+    g->sums = p->gradient->sums;
+    return TSH_OK;
+}
+
+/* The slot's views of the slices, from element `at` on, and of the values. */
+static tsh_status make_views(tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot, int64_t at) {
+    const tsh_tensor *p = slot->parameter;
+    tsh_layout layout[TSH_MAX_AXES];
+    tsh_shape shape;
+    memcpy(layout, p->layout, sizeof layout);
+    tsh_status status = tshi_tensor_initial(p) ? TSH_OK : tshi_tensor_bring(p);
+    if (status == TSH_OK) status = tshi_slice_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK)
+        status = tshi_tensor_part(bucket->value_slices, &shape, layout, (size_t)at * tsh_dtype_size(p->dtype),
+                                  &slot->value_slice);
+    if (status == TSH_OK)
+        status = tshi_tensor_view(bucket->values, &p->shape, p->layout,
+                                  (size_t)slot->start * tsh_dtype_size(dtype_of(p)), &slot->values);
+    return status == TSH_OK ? make_leaf(dp, slot) : status;
+}
+
+static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
+    int me = tsh_group_rank(dp->parent);
+    tsh_dtype stored = bucket->first->parameter->dtype, dtype = dtype_of(bucket->first->parameter);
+    int64_t all = tshi_slice_block_start(bucket->value_counts, tsh_group_size(dp->parent));
+    size_t before = (size_t)tshi_slice_block_start(bucket->value_counts, me) * tsh_dtype_size(dtype);
+    tsh_status status = tshi_tensor_scratch(dp->mesh, stored, bucket->value_counts[me], &bucket->value_slices);
+    if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, bucket->gradients, &bucket->values);
+    if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, all, &bucket->gathered);
+    if (status == TSH_OK && dtype != stored)
+        status = tshi_tensor_view(bucket->gathered, &bucket->value_slices->shape, local, before, &bucket->converted);
+    if (status == TSH_OK) bucket->values->storage->lender = &bucket->lender;
+    return status;
+}
+
+static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
+    int64_t at = 0, start, length;
+    bucket->lender = (tshi_lender){.use = materialize, .version = version_of};
+    tsh_memory_purpose purpose = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
+    tsh_status status = make_memory(dp, bucket);
+    for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
+        status = make_views(dp, bucket, slot, at);
+        tshi_slice_range(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+        at += tshi_slice_padded(bucket, length);
+    }
+    tshi_device_purpose(dp->mesh->device, purpose);
+    return status;
+}
+
+tsh_status tshi_values_create(tsh_data_parallel *dp) {
+    tsh_status status = TSH_OK;
+    if (!dp->level) return TSH_OK;
+    for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
+        if (dp->buckets[b].kind == &tshi_sharded_bucket) status = create(dp, &dp->buckets[b]);
+    }
+    dp->order_room = ORDERS * dp->bucket_count;
+    for (int i = 0; i < 2 && status == TSH_OK; i++) {
+        dp->order[i] = tshi_calloc(tshi_data_parallel_allocator(dp), (size_t)dp->order_room + 1, sizeof *dp->order[i]);
+        if (!dp->order[i]) status = TSH_ERR_MEMORY;
+    }
+    return status;
+}
+
+/* A deferred whole has never been there: the slice starts as its part. */
+static void become_slice(const tsh_data_parallel *dp, tshi_bucket_slot *slot) {
+    tsh_tensor *p = slot->parameter, *slice = slot->value_slice;
+    tsh_device *device = dp->mesh->device;
+    const tshi_initial *initial = tshi_tensor_initial(p);
+    int64_t start, length;
+    tshi_slice_range(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+    if (initial)
+        tshi_tensor_start(slice, initial);
+    else
+        device->ops->copy.within(device, tsh_tensor_local_nbytes(slice),
+                                 (char *)tshi_data(p) + (size_t)start * tsh_dtype_size(p->dtype), tshi_data(slice));
+    tshi_tensor_become(p, slice);
+    tshi_tensor_release(slice);
+    slot->value_slice = NULL;
+}
+
+void tshi_values_take_over(tsh_data_parallel *dp) {
+    for (int i = 0; i < dp->count; i++) {
+        if (dp->slots[i].value_slice) become_slice(dp, &dp->slots[i]);
+    }
+}
+
+/* Empty tensors: the slices of the parameter and of its gradient, and what functions take in its place. */
+static tsh_status make_outside(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
+    const tsh_tensor *p = slot->parameter;
+    tsh_layout layout[TSH_MAX_AXES];
+    tsh_shape shape;
+    memcpy(layout, p->layout, sizeof layout);
+    tsh_status status = tshi_slice_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, p->dtype, &shape, layout, &slot->value_slice);
+    tshi_gradient_layout(p, layout);
+    if (status == TSH_OK) status = tshi_slice_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK)
+        status = tshi_tensor_new(p->mesh, tshi_gradient_dtype(p), &shape, layout, &slot->gradient_slice);
+    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, dtype_of(p), &p->shape, p->layout, &slot->values);
+    return status == TSH_OK ? make_leaf(dp, slot) : status;
+}
+
+tsh_status tshi_values_outside(tsh_data_parallel *dp) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < dp->count && status == TSH_OK; i++) {
+        if (tshi_bucket_slot_shards(dp, &dp->slots[i])) status = make_outside(dp, &dp->slots[i]);
+    }
+    for (int i = 0; i < dp->count && status == TSH_OK; i++) {
+        const tshi_bucket_slot *slot = &dp->slots[i];
+        tshi_gradient *g = slot->parameter->gradient;
+        if (!slot->values) {
+            g->sink = NULL;
+            continue;
+        }
+        tshi_tensor_become(slot->parameter, slot->value_slice);
+        tshi_gradient_release_value(g);
+        g->value = tshi_tensor_retain(slot->gradient_slice);
+        g->stale = true;
+    }
+    return status;
+}
+
+void tshi_values_destroy(tsh_data_parallel *dp) {
+    for (int b = 0; b < dp->bucket_count; b++) {
+        tshi_bucket *bucket = &dp->buckets[b];
+        free_gathered(bucket);
+        free_values(bucket);
+        if (bucket->values) bucket->values->storage->lender = NULL;
+        tshi_tensor_release(bucket->values);
+        tshi_tensor_release(bucket->gathered);
+        tshi_tensor_release(bucket->converted);
+        tshi_tensor_release(bucket->value_slices);
+    }
+    for (int i = 0; i < dp->count; i++) {
+        tshi_bucket_slot *slot = &dp->slots[i];
+        if (slot->values && slot->values->gradient) slot->values->gradient->sink = NULL;
+        tshi_tensor_release(slot->values);
+        tshi_tensor_release(slot->value_slice);
+    }
+    for (int i = 0; i < 2; i++) tshi_free(tshi_data_parallel_allocator(dp), dp->order[i]);
+}
