@@ -78,7 +78,7 @@ struct tshi_bucket {
     tsh_tensor *flags;  /* a view of the end of memory, in a sharded bucket of the end of gradient_slices */
     tsh_work *work;
 
-    /* Of a sharded bucket, as what follows. */
+    /* Only in a sharded bucket: */
     tsh_data_parallel *schedule;
     int64_t *counts, *value_counts; /* elements of each rank's block, with and without flags */
     tsh_tensor *gradient_slices;    /* this rank's block of the sum, with flags */
