@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
 . scripts/setup.sh
 
-all_stages=(newcomer gcc install package clang asan tsan fuzz valgrind mpich cuda gpu docs format)
+# What shares nothing with the build of `newcomer` is built beside it; the others find in the cache what it has compiled.
+all_stages=(newcomer asan clang tsan fuzz gcc install package valgrind mpich cuda gpu docs format)
 quick_stages=(gcc format)
 # TSHARD_TEST_DEVICE=cuda scripts/test.sh: the suites on a GPU alone.
 [ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu) quick_stages=(gpu)
@@ -29,14 +30,14 @@ preset() {
     cmake --preset "$1" && cmake --build "build-$1" ${targets:+--target "${targets[@]}"}
 }
 
-# suites FOLDER LABELS [LEFT_OUT]: those with one of the labels, `a|b`, and none of those that are left out. What has
-# the label `extended` is left out but with --all.
+# suites FOLDER LABELS [LEFT_OUT [NAMES]]: those with one of the labels, `a|b`, and none of those that are left out, nor
+# one of these names. What has the label `extended` is left out but with --all.
 suites() {
     local folder=$1 left_out=${3:-}
     [ $extended = yes ] || left_out+=${left_out:+|}extended
     # OpenBLAS would start a thread a core in each of the tests' processes.
     OPENBLAS_NUM_THREADS=1 ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error \
-        --label-regex "^($2)$" --label-exclude "^(${left_out:-none})$"
+        --label-regex "^($2)$" --label-exclude "^(${left_out:-none})$" --exclude-regex "^(${4:-none})$"
 }
 
 # The README's two commands as somebody runs them who has a new Debian and a clone: in a root folder of the fewest
@@ -69,10 +70,19 @@ stage_newcomer() {
 }
 
 build_gcc() { preset gcc; }
-stage_gcc() { suites build-gcc '.*' 'install|docs'; }
+# What the stage newcomer has passed, in the same build, is not run again; the rest of mpi's scenarios run in the stages asan
+# and mpich.
+stage_gcc() {
+    local done
+    done=$(sed -n 's/^.* Test *#[0-9]*: \([^ ]*\) .* Passed .*/\1/p' "$logs/newcomer.gcc.log" 2> /dev/null | paste -sd '|')
+    suites build-gcc '.*' 'install|docs|mpi-scenario' "$done"
+}
 
-# The second compiler's warnings over everything, and its code where compilers differ: the kernels.
-build_clang() { preset clang; }
+# The second compiler's warnings over the library, and its code where compilers differ: the kernels.
+build_clang() {
+    preset clang tshard_shared test_base test_device test_layout test_tensor test_functional \
+        test_device_{attention,few_rows}_{128,256}
+}
 stage_clang() { suites build-clang 'base|device|layout|tensor|functional'; }
 
 build_asan() { preset asan; }
@@ -275,7 +285,7 @@ else
     tshard_setup test || exit 1
 fi
 mkdir -p "$logs"
-rm -f "$logs"/*.built
+rm -f "$logs"/*.built "$logs/newcomer.gcc.log"
 # What one build has compiled, the next ones take from the cache.
 if have_command ccache; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
@@ -294,6 +304,6 @@ wait
 echo
 for name in "${failures[@]}"; do echo "failed: $name, see $logs/$name.log"; done
 for name in "${skips[@]}"; do echo "skipped: $name"; done
-echo "$SECONDS s in all"
+echo "$SECONDS s in all, $(processor_seconds) s of processor time"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]
