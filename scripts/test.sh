@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests. `scripts/test.sh` runs those that say whether tshard works here, in minutes; `--all` runs every stage, and
-# in each the suites that have the label `extended` too (tests/CMakeLists.txt); NAME... runs these stages; `--list`
+# The tests. `scripts/test.sh` runs those that say whether tshard works here, in minutes; `--all` runs every stage, with
+# the long suites, too, which have labels for that (tests/CMakeLists.txt); NAME... runs these stages; `--list`
 # names them. Quiet where it passes: a line a stage, with its seconds. The output of each stage is in
 # build-logs/NAME.log, that of its build in build-logs/NAME.build.log: builds are those of CMakePresets.json, and run
 # beside the suites of the stages before. The last line counts: each ctest once a build, and each stage that is no ctest
@@ -31,10 +31,10 @@ preset() {
 }
 
 # suites FOLDER LABELS [LEFT_OUT [NAMES]]: those with one of the labels, `a|b`, and none of those that are left out, nor
-# one of these names. What has the label `extended` is left out but with --all.
+# one of these names. Long ones are left out but with --all.
 suites() {
     local folder=$1 left_out=${3:-}
-    [ $extended = yes ] || left_out+=${left_out:+|}extended
+    [ $extended = yes ] || left_out+=${left_out:+|}'extended|sanitized|long'
     # OpenBLAS would start a thread a core in each of the tests' processes.
     OPENBLAS_NUM_THREADS=1 ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error \
         --label-regex "^($2)$" --label-exclude "^(${left_out:-none})$" --exclude-regex "^(${4:-none})$"
@@ -70,12 +70,11 @@ stage_newcomer() {
 }
 
 build_gcc() { preset gcc; }
-# What the stage newcomer has passed, in the same build, is not run again; the rest of mpi's scenarios run in the stages asan
-# and mpich.
+# What the stage newcomer has passed, in the same build, is not run again.
 stage_gcc() {
     local done
     done=$(sed -n 's/^.* Test *#[0-9]*: \([^ ]*\) .* Passed .*/\1/p' "$logs/newcomer.gcc.log" 2> /dev/null | paste -sd '|')
-    suites build-gcc '.*' 'install|docs|mpi-scenario' "$done"
+    suites build-gcc '.*' 'install|docs|sanitized' "$done"
 }
 
 # The second compiler's warnings over the library, and its code where compilers differ: the kernels.
@@ -86,7 +85,7 @@ build_clang() {
 stage_clang() { suites build-clang 'base|device|layout|tensor|functional'; }
 
 build_asan() { preset asan; }
-stage_asan() { suites build-asan '.*' 'install|layering|docs'; }
+stage_asan() { suites build-asan '.*' 'install|layering|docs|extended'; }
 
 # ThreadSanitizer needs an address space without much randomness; not every machine lets us ask for that.
 build_tsan() { preset tsan; }

@@ -154,7 +154,7 @@ kernel_suites() {
 suites() {
     have ctest && [ -e "$build/tests/CTestTestfile.cmake" ] || omit "no suites are built, or there is no ctest"
     TSHARD_TEST_DEVICE=cuda TSHARD_CUDA_MANAGED=0 ctest --test-dir "$build" -j 16 --output-on-failure --no-tests=error \
-        -L '^(tensor|dist|autograd|functional|layers|train|examples)$' -LE extended \
+        -L '^(tensor|dist|autograd|functional|layers|train|examples)$' -LE '^(extended|sanitized|long)$' \
         -E '^(layers.embedding|layers.max_norm|functional.cross_entropy|functional.values|train.wrong_use)$'
 }
 
