@@ -189,16 +189,16 @@ TSH_API tsh_status tsh_tensor_scatter_whole(tsh_tensor *tensor, int root, const 
 TSH_API tsh_status tsh_tensor_write_parts(tsh_tensor *tensor, tsh_group *group, const tsh_box *box, const void *values);
 TSH_API tsh_status tsh_tensor_read_parts(const tsh_tensor *tensor, tsh_group *group, const tsh_box *box, void *values);
 
-/* Zeroed members take NumPy's defaults. */
+/* Zeroed members take the defaults. */
 typedef struct tsh_print_config {
     int root;           /* the rank of tsh_mesh_members that writes */
-    int precision;      /* digits behind the point, at most; 8 */
+    int precision;      /* significant digits of a float, up to 17; 6, or 3 in 16 bits */
     int64_t threshold;  /* a tensor of more elements is abbreviated; 1000. INT64_MAX: none is */
     int64_t edge_items; /* indices at each end of an abbreviated dim; 3 */
     int line_width;     /* columns; 75 */
 } tsh_print_config;
 
-/* Write the values of a global tensor and a newline, as NumPy (2.4) prints an array of the dtype; a PARTIAL tensor is
+/* Write the values of a global tensor and a newline, in NumPy's brackets and aligned in columns; a PARTIAL tensor is
  * summed. Only elements that are written are moved. to: on the root, NULL for stdout; not used on the other ranks.
  * config may be NULL; it is the same on every rank. TSH_ERR_LAYOUT for a tensor that is LOCAL along an axis;
  * TSH_ERR_IO, on the root alone, when it cannot write. Collective over the mesh, waits; a rank outside it may call, and

@@ -18,6 +18,7 @@ typedef struct printing {
     int64_t *counts;          /* [members] elements that each member contributes */
     tsh_tensor *packed, *all; /* this rank's elements; on the root those of all members, one after another */
     char *host, *whole;       /* on the root: `all` in host memory, and the elements in their order */
+    void *wide;               /* on the root: these as doubles, or as int64 */
     const void **terms;       /* [members] on the root: scratch */
 } printing;
 
@@ -115,8 +116,9 @@ static tsh_status print_open(printing *p) {
     if (status != TSH_OK || mesh->member != p->root) return status;
     p->host = tshi_calloc(allocator, (size_t)total(p) + 1, size);
     p->whole = tshi_calloc(allocator, (size_t)tshi_box_numel(p->format.ndim, &p->shown) + 1, size);
+    p->wide = tshi_calloc(allocator, (size_t)tshi_box_numel(p->format.ndim, &p->shown) + 1, 2 * sizeof(double));
     p->terms = tshi_calloc(allocator, members, sizeof *p->terms);
-    if (!p->host || !p->whole || !p->terms) return TSH_ERR_MEMORY;
+    if (!p->host || !p->whole || !p->wide || !p->terms) return TSH_ERR_MEMORY;
     return tshi_tensor_buffer(mesh, p->tensor->dtype, total(p), &p->all);
 }
 
@@ -127,6 +129,7 @@ static void print_close(printing *p) {
     tshi_free(allocator, p->counts);
     tshi_free(allocator, p->host);
     tshi_free(allocator, p->whole);
+    tshi_free(allocator, p->wide);
     tshi_free(allocator, p->terms);
 }
 
@@ -181,13 +184,31 @@ static void unpack(printing *p) {
         tshi_copy_box(p->format.ndim, size, &box, p->host + (size_t)tshi_sum(p->counts, i) * size, &box, p->whole,
                       &p->shown);
     }
-    p->format.values = p->whole;
+}
+
+/* The elements that are shown as the text takes them: a complex one is two numbers. */
+static void widen(printing *p) {
+    tsh_device *host = p->tensor->mesh->world->host;
+    tsh_dtype from = p->tensor->dtype, to = TSH_FLOAT64;
+    int64_t n = tshi_box_numel(p->format.ndim, &p->shown);
+    if (from == TSH_INT32 || from == TSH_INT64 || from == TSH_UINT8) to = TSH_INT64;
+    if (tshi_dtype_is_complex(from)) {
+        p->format.complex = true;
+        from = from == TSH_COMPLEX64 ? TSH_FLOAT32 : TSH_FLOAT64;
+        n *= 2;
+    }
+    host->ops->copy.convert(host, n, from, p->whole, to, p->wide);
+    if (to == TSH_INT64)
+        p->format.integers = p->wide;
+    else
+        p->format.floats = p->wide;
 }
 
 static tsh_status write_shown(printing *p, FILE *to) {
     tsh_status status = tsh_tensor_read(p->all, p->host, total(p));
     if (status != TSH_OK) return status;
     unpack(p);
+    widen(p);
     errno = 0;
     tshi_format_write(&p->format, to);
     fputc('\n', to);
@@ -195,14 +216,20 @@ static tsh_status write_shown(printing *p, FILE *to) {
     return tshi_fail(TSH_ERR_IO, "tensor_print: %s", errno ? strerror(errno) : "the file has an error");
 }
 
+/* With more digits 0.1 in 16 bits is 0.09998. */
+static int default_precision(tsh_dtype dtype) {
+    return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16 ? 3 : 6;
+}
+
 static void set_format(printing *p, const tsh_print_config *c) {
     const tsh_shape *s = &p->tensor->shape;
     int64_t threshold = c->threshold ? c->threshold : 1000, edge = c->edge_items ? c->edge_items : 3;
-    p->format = (tshi_format){.dtype = p->tensor->dtype,
-                              .ndim = s->ndim,
+    p->format = (tshi_format){.ndim = s->ndim,
                               .shape = s->global,
                               .edge = tshi_shape_numel(s) > threshold ? edge : 0,
-                              .precision = c->precision ? c->precision : 8,
+                              .precision = c->precision > 17 ? 17
+                                           : c->precision    ? c->precision
+                                                             : default_precision(p->tensor->dtype),
                               .width = c->line_width ? c->line_width : 75};
     for (int d = 0; d < s->ndim; d++) p->shown.length[d] = tshi_format_shown(&p->format, d);
 }

@@ -1,20 +1,21 @@
-/* Arrays as text, in the way in which NumPy prints them. */
+/* Arrays as text, in NumPy's brackets. */
 #ifndef TSHI_FORMAT_H
 #define TSHI_FORMAT_H
 
 #include "layout/layout.h"
-#include "tshard/device.h"
 
 #include <stdio.h>
 
 typedef struct tshi_format {
-    tsh_dtype dtype;
     int ndim;
     const int64_t *shape; /* of the whole array */
     int64_t edge;         /* a dim of more than 2 * edge indices shows `edge` at each end; 0: all are shown */
-    int precision;        /* digits after the point, at most */
+    int precision;        /* significant digits of a float */
     int width;            /* columns of a line */
-    const void *values;   /* the elements that are shown, row-major, in host memory */
+    /* The elements that are shown, row-major: one of the two. */
+    const int64_t *integers;
+    const double *floats;
+    bool complex; /* an element is two floats, its real and its imaginary part */
 } tshi_format;
 
 /* The number of indices of dim d that are shown. */

@@ -1,4 +1,4 @@
-/* Global tensors as text, at any layout. The text itself is compared with NumPy's in tests/tensor/test_format.c. */
+/* Global tensors as text, at any layout and of any dtype. */
 #include "support/tensors.h"
 #include "tensor/format.h"
 
@@ -88,15 +88,15 @@ Test(print, writes_the_same_text_at_any_layout) {
     cr_assert_str_empty(tshi_test_run_each(1, 6, prints, &edges));
 }
 
-/* Of a large tensor the edges move alone: 36 elements. The text is NumPy's. */
+/* Of a large tensor the edges move alone: 36 elements. */
 static void large(tshi_rank *r, void *arg) {
-    static const char text[] = "[[  -7.   -6.   -5. ...   40.   41.   42.]\n"
-                               " [  43.   44.   45. ...   90.   91.   92.]\n"
-                               " [  93.   94.   95. ...  140.  141.  142.]\n"
+    static const char text[] = "[[  -7   -6   -5 ...   40   41   42]\n"
+                               " [  43   44   45 ...   90   91   92]\n"
+                               " [  93   94   95 ...  140  141  142]\n"
                                " ...\n"
-                               " [2843. 2844. 2845. ... 2890. 2891. 2892.]\n"
-                               " [2893. 2894. 2895. ... 2940. 2941. 2942.]\n"
-                               " [2943. 2944. 2945. ... 2990. 2991. 2992.]]\n";
+                               " [2843 2844 2845 ... 2890 2891 2892]\n"
+                               " [2893 2894 2895 ... 2940 2941 2942]\n"
+                               " [2943 2944 2945 ... 2990 2991 2992]]\n";
     tsh_tensor *t = NULL;
     tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {60, 50}, .layout = {TSH_SHARD(0)}};
     tsh_group *group = tsh_world_group(r->world);
@@ -114,6 +114,40 @@ static void large(tshi_rank *r, void *arg) {
 
 Test(print, moves_what_is_written) {
     cr_assert_str_empty(tshi_test_run(3, large, NULL));
+}
+
+/* Each dtype's own values, and the digits that are shown where no precision is given. */
+static void dtypes(tshi_rank *r, void *arg) {
+    static const struct {
+        tsh_dtype dtype;
+        const char *text;
+    } cases[] = {
+        {TSH_FLOAT32, "[-0.1    0  0.1  0.2]\n"},
+        {TSH_FLOAT64, "[-0.1    0  0.1  0.2]\n"},
+        {TSH_FLOAT16, "[-0.1    0  0.1  0.2]\n"},
+        {TSH_BFLOAT16, "[-0.1    0  0.1  0.2]\n"},
+        {TSH_INT32, "[-1  0  1  2]\n"},
+        {TSH_INT64, "[-1  0  1  2]\n"},
+        {TSH_UINT8, "[0 1 2 3]\n"},
+        {TSH_COMPLEX64, "[-0.1+0j    0+0j  0.1+0j  0.2+0j]\n"},
+        {TSH_COMPLEX128, "[-0.1+0j    0+0j  0.1+0j  0.2+0j]\n"},
+    };
+    (void)arg;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tsh_tensor *t = NULL;
+        tsh_tensor_config config = {.dtype = cases[i].dtype, .ndim = 1, .shape = {4}, .layout = {TSH_SHARD(0)}};
+        bool integer = cases[i].text[1] != ' ' && !strchr(cases[i].text, '.');
+        double step = integer ? 1 : 0.1, start = cases[i].dtype == TSH_UINT8 ? 0 : -step;
+        tshi_check_ok(r, tsh_tensor_create_arange(tsh_world_mesh(r->world), &config, start, step, &t));
+        char *text = printed(r, t, NULL);
+        tshi_check(r, !strcmp(text, r->rank ? "" : cases[i].text), "%s: \"%s\"", tsh_dtype_name(config.dtype), text);
+        free(text);
+        tsh_tensor_release(t);
+    }
+}
+
+Test(print, writes_every_dtype) {
+    cr_assert_str_empty(tshi_test_run(2, dtypes, NULL));
 }
 
 static void wrong(tshi_rank *r, void *arg) {
