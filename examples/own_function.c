@@ -20,7 +20,7 @@ static tsh_status row_sums(tsh_call *call, const tsh_tensor *a, const tsh_tensor
     double *sum = tsh_tensor_data(sums);
     memset(sum, 0, (size_t)n[0] * sizeof *sum);
     for (int64_t k = 0; k < n[0] * n[1]; k++) sum[k / n[1]] += u[k] * v[k];
-    return tsh_call_reduce(call, a, 1, sums, TSH_SUM);
+    return tsh_call_reduce(call, a, 1, sums, TSH_REDUCE_SUM);
 }
 
 static tsh_status unit_forward(tsh_call *call) {

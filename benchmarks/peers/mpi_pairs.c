@@ -14,9 +14,9 @@ typedef struct pair {
 static int call_tshard(const trial *t) {
     const pair *p = t->user;
     switch (t->op) {
-    case ALL_REDUCE: return (int)tsh_all_reduce(p->group, p->out, TSH_SUM);
+    case ALL_REDUCE: return (int)tsh_all_reduce(p->group, p->out, TSH_REDUCE_SUM);
     case ALL_GATHER: return (int)tsh_all_gather_into_tensor(p->group, p->out, p->in, NULL);
-    case REDUCE_SCATTER: return (int)tsh_reduce_scatter_tensor(p->group, p->out, p->in, TSH_SUM, NULL);
+    case REDUCE_SCATTER: return (int)tsh_reduce_scatter_tensor(p->group, p->out, p->in, TSH_REDUCE_SUM, NULL);
     case BROADCAST: return (int)tsh_broadcast(p->group, p->out, 0);
     default: return (int)tsh_all_to_all(p->group, p->out, NULL, p->in, NULL);
     }

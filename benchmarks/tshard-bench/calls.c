@@ -5,7 +5,7 @@
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
 static tsh_status call_all_reduce(bench_trial *trial) {
-    return tsh_all_reduce(trial->group, trial->out, TSH_SUM);
+    return tsh_all_reduce(trial->group, trial->out, TSH_REDUCE_SUM);
 }
 
 static tsh_status call_all_gather(bench_trial *trial) {
@@ -13,7 +13,7 @@ static tsh_status call_all_gather(bench_trial *trial) {
 }
 
 static tsh_status call_reduce_scatter(bench_trial *trial) {
-    return tsh_reduce_scatter_tensor(trial->group, trial->out, trial->in, TSH_SUM, NULL);
+    return tsh_reduce_scatter_tensor(trial->group, trial->out, trial->in, TSH_REDUCE_SUM, NULL);
 }
 
 static tsh_status call_broadcast(bench_trial *trial) {
@@ -25,7 +25,7 @@ static tsh_status call_all_to_all(bench_trial *trial) {
 }
 
 static tsh_status call_reduce(bench_trial *trial) {
-    return tsh_reduce_to_root(trial->group, trial->out, TSH_SUM, 0);
+    return tsh_reduce_to_root(trial->group, trial->out, TSH_REDUCE_SUM, 0);
 }
 
 static tsh_status call_gather(bench_trial *trial) {

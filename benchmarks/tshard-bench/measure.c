@@ -27,7 +27,7 @@ static int slowest(void *user, double *samples, int n) {
     double shared[BENCH_MAX_SAMPLES] = {0};
     memcpy(shared, samples, (size_t)n * sizeof *samples);
     tsh_status status = tsh_tensor_write(tensor, shared, length);
-    if (status == TSH_OK) status = tsh_all_reduce(meter->group, tensor, TSH_MAX);
+    if (status == TSH_OK) status = tsh_all_reduce(meter->group, tensor, TSH_REDUCE_MAX);
     if (status == TSH_OK) status = tsh_tensor_read(tensor, shared, length);
     if (status == TSH_OK) memcpy(samples, shared, (size_t)n * sizeof *samples);
     return (int)status;
@@ -81,9 +81,9 @@ static tsh_status reduce_one(bench_meter *meter, double value, tsh_reduce_op op,
 }
 
 tsh_status bench_sum(bench_meter *meter, double value, double *sum) {
-    return reduce_one(meter, value, TSH_SUM, sum);
+    return reduce_one(meter, value, TSH_REDUCE_SUM, sum);
 }
 
 tsh_status bench_max(bench_meter *meter, double value, double *max) {
-    return reduce_one(meter, value, TSH_MAX, max);
+    return reduce_one(meter, value, TSH_REDUCE_MAX, max);
 }

@@ -71,7 +71,7 @@ tsh_status sum_over_ranks(tsh_world *world, double *value) {
     tsh_tensor_config config = {.dtype = TSH_FLOAT64};
     tsh_status status = tsh_tensor_create(tsh_world_mesh(world), &config, &t);
     if (status == TSH_OK) status = tsh_tensor_write(t, value, 1);
-    if (status == TSH_OK) status = tsh_all_reduce(tsh_world_group(world), t, TSH_SUM);
+    if (status == TSH_OK) status = tsh_all_reduce(tsh_world_group(world), t, TSH_REDUCE_SUM);
     if (status == TSH_OK) status = tsh_tensor_read(t, value, 1);
     tsh_tensor_release(t);
     return status;

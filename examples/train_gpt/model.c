@@ -60,6 +60,16 @@ static tsh_status create_blocks(model *m) {
     return status;
 }
 
+static tsh_arithmetic arithmetic_in(tsh_dtype dtype) {
+    switch (dtype) {
+    case TSH_FLOAT32: return TSH_ARITHMETIC_FLOAT32;
+    case TSH_BFLOAT16: return TSH_ARITHMETIC_BFLOAT16;
+    case TSH_FLOAT16: return TSH_ARITHMETIC_FLOAT16;
+    case TSH_DTYPE_COUNT: return TSH_ARITHMETIC_AS_STORED;
+    default: return (tsh_arithmetic)-1; /* which tshard refuses */
+    }
+}
+
 static tsh_status create_layers(model *m) {
     const options *o = m->o;
     tsh_embedding_config table = {.num_embeddings = m->vocabulary,
@@ -90,11 +100,8 @@ static tsh_status create_optimizer(model *m) {
     }
     if (status == TSH_OK) status = tsh_norm_register(m->norm, m->parameters, "norm");
     if (status != TSH_OK) return status;
-    bool casts = o->arithmetic != TSH_DTYPE_COUNT;
-    const tsh_precision precision = {.storage = o->dtype,
-                                     .reduction = TSH_FLOAT32,
-                                     .arithmetic =
-                                         casts ? (tsh_arithmetic)(1 + o->arithmetic) : TSH_ARITHMETIC_AS_STORED};
+    const tsh_precision precision = {
+        .storage = o->dtype, .reduction = TSH_FLOAT32, .arithmetic = arithmetic_in(o->arithmetic)};
     const tsh_adamw_config adamw = {.lr = o->lr,
                                     .beta1 = 0.9,
                                     .beta2 = 0.99,
@@ -104,7 +111,7 @@ static tsh_status create_optimizer(model *m) {
                                                 : o->stochastic ? TSH_STOCHASTIC_ROUNDING
                                                                 : TSH_LOSE_LOW_BITS};
     bool mixed = o->dtype != TSH_FLOAT64 && (o->main_weights || o->stochastic);
-    if (mixed || casts) status = tsh_parameters_set_precision(m->parameters, &precision);
+    if (mixed || precision.arithmetic) status = tsh_parameters_set_precision(m->parameters, &precision);
     const tsh_data_parallel_config sums = {
         .level = (tsh_sharding_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
     tsh_group *data = tsh_mesh_group(m->mesh, "data");

@@ -13,10 +13,10 @@ static tsh_status create(model *m) {
     block.names[TSH_BLOCK_ATTENTION] = "attention";
     block.names[TSH_BLOCK_MLP_NORM] = "output.LayerNorm";
     block.names[TSH_BLOCK_MLP] = "";
-    block.attention.names[TSH_QUERY] = "self.query";
-    block.attention.names[TSH_KEY] = "self.key";
-    block.attention.names[TSH_VALUE] = "self.value";
-    block.attention.names[TSH_OUT] = "output.dense";
+    block.attention.names[TSH_ATTENTION_QUERY] = "self.query";
+    block.attention.names[TSH_ATTENTION_KEY] = "self.key";
+    block.attention.names[TSH_ATTENTION_VALUE] = "self.value";
+    block.attention.names[TSH_ATTENTION_OUT] = "output.dense";
     block.mlp.names[TSH_MLP_UP] = "intermediate.dense";
     block.mlp.names[TSH_MLP_DOWN] = "output.dense";
 

@@ -27,7 +27,7 @@ static tsh_status create(model *m) {
     block.names[TSH_BLOCK_ATTENTION_NORM] = "ln_1";
     block.names[TSH_BLOCK_ATTENTION] = "attn";
     block.names[TSH_BLOCK_MLP_NORM] = "ln_2";
-    block.attention.names[TSH_OUT] = "c_proj";
+    block.attention.names[TSH_ATTENTION_OUT] = "c_proj";
     block.mlp.names[TSH_MLP_UP] = "c_fc";
     block.mlp.names[TSH_MLP_DOWN] = "c_proj";
 

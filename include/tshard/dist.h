@@ -209,14 +209,14 @@ TSH_API tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const ts
 
 /* AVG is for floats and complex, MIN and MAX for floats and integers, BAND, BOR and BXOR for integers. */
 typedef enum tsh_reduce_op {
-    TSH_SUM = 0,
-    TSH_PROD,
-    TSH_MIN,
-    TSH_MAX,
-    TSH_AVG,
-    TSH_BAND,
-    TSH_BOR,
-    TSH_BXOR,
+    TSH_REDUCE_SUM = 0,
+    TSH_REDUCE_PROD,
+    TSH_REDUCE_MIN,
+    TSH_REDUCE_MAX,
+    TSH_REDUCE_AVG,
+    TSH_REDUCE_BAND,
+    TSH_REDUCE_BOR,
+    TSH_REDUCE_BXOR,
     TSH_REDUCE_OP_COUNT
 } tsh_reduce_op;
 

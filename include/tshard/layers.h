@@ -295,7 +295,13 @@ typedef struct tsh_sequences {
 } tsh_sequences;
 
 /* The linear layers of an attention layer. */
-typedef enum tsh_attention_part { TSH_QUERY = 0, TSH_KEY, TSH_VALUE, TSH_OUT, TSH_ATTENTION_PARTS } tsh_attention_part;
+typedef enum tsh_attention_part {
+    TSH_ATTENTION_QUERY = 0,
+    TSH_ATTENTION_KEY,
+    TSH_ATTENTION_VALUE,
+    TSH_ATTENTION_OUT,
+    TSH_ATTENTION_PARTS
+} tsh_attention_part;
 
 /* Self-attention with its four projections. */
 typedef struct tsh_self_attention tsh_self_attention;

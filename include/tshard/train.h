@@ -17,9 +17,9 @@ extern "C" {
  * stored and casts these. */
 typedef enum tsh_arithmetic {
     TSH_ARITHMETIC_AS_STORED = 0, /* that of the parameter, which all float inputs must have */
-    TSH_ARITHMETIC_FLOAT32 = 1 + TSH_FLOAT32,
-    TSH_ARITHMETIC_BFLOAT16 = 1 + TSH_BFLOAT16,
-    TSH_ARITHMETIC_FLOAT16 = 1 + TSH_FLOAT16
+    TSH_ARITHMETIC_FLOAT32,
+    TSH_ARITHMETIC_BFLOAT16,
+    TSH_ARITHMETIC_FLOAT16
 } tsh_arithmetic;
 
 /* The dtypes of a model's parameters, of its functions and of its gradients. Whatever the arithmetic is, sums within a

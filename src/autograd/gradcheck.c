@@ -51,7 +51,7 @@ static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
         summed[a] = kind == TSH_KIND_PARTIAL || kind == TSH_KIND_LOCAL;
     }
     *value = tshi_tensor_element(*loss);
-    return reduce_value(c, value, summed, TSH_SUM);
+    return reduce_value(c, value, summed, TSH_REDUCE_SUM);
 }
 
 /* One element to change: its global index, and along LOCAL axes the index of the rank that changes its own. */
@@ -170,7 +170,7 @@ tsh_status tsh_gradient_check(tsh_tape *tape, tsh_objective_fn *objective, tsh_t
     if (status == TSH_OK) status = analytic(&c);
     double error = 0;
     for (int k = 0; k < count && status == TSH_OK; k++) status = compare_input(&c, inputs[k], &error);
-    if (status == TSH_OK) status = reduce_value(&c, &error, all, TSH_MAX);
+    if (status == TSH_OK) status = reduce_value(&c, &error, all, TSH_REDUCE_MAX);
     if (status == TSH_OK) *worst = error;
     tshi_tensor_release(c.value);
     return status;

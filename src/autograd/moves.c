@@ -86,7 +86,7 @@ static tsh_status all_reduce(tsh_group *group, const tsh_tensor *in, tsh_tensor 
                              tsh_work **work) {
     (void)from, (void)to;
     copy_all(in, out);
-    return work ? tsh_all_reduce_async(group, out, TSH_SUM, work) : tsh_all_reduce(group, out, TSH_SUM);
+    return work ? tsh_all_reduce_async(group, out, TSH_REDUCE_SUM, work) : tsh_all_reduce(group, out, TSH_REDUCE_SUM);
 }
 
 static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
@@ -125,8 +125,8 @@ static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_ten
     }
     if (status == TSH_OK) {
         const int64_t *counts = counts_of(group, in, to);
-        status = work ? tsh_reduce_scatter_tensor_async(group, out, blocks, TSH_SUM, counts, work)
-                      : tsh_reduce_scatter_tensor(group, out, blocks, TSH_SUM, counts);
+        status = work ? tsh_reduce_scatter_tensor_async(group, out, blocks, TSH_REDUCE_SUM, counts, work)
+                      : tsh_reduce_scatter_tensor(group, out, blocks, TSH_REDUCE_SUM, counts);
     }
     tshi_tensor_release(blocks);
     return status;

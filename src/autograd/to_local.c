@@ -17,7 +17,8 @@ static tsh_status to_local_backward(tsh_call *call) {
     tsh_device *device = tshi_device_of(x);
     device->ops->copy.within(device, tsh_tensor_local_nbytes(dx), tshi_data(dy), tshi_data(dx));
     for (int a = 0; status == TSH_OK && a < x->mesh->axes; a++) {
-        if (p->gradient[a].kind == TSH_KIND_PARTIAL) status = tsh_all_reduce(x->mesh->axis[a].group, dx, TSH_SUM);
+        if (p->gradient[a].kind == TSH_KIND_PARTIAL)
+            status = tsh_all_reduce(x->mesh->axis[a].group, dx, TSH_REDUCE_SUM);
     }
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
     tshi_tensor_release(dx);

@@ -373,7 +373,7 @@ static tsh_status catch_up(tsh_world *world) {
                                                      -position, next ? -(int64_t)next->tape : -INT64_MAX};
         const tshi_call call = {.op = TSH_COLLECTIVE_ALL_REDUCE,
                                 .dtype = TSH_INT64,
-                                .reduce = TSH_MAX,
+                                .reduce = TSH_REDUCE_MAX,
                                 .in = most,
                                 .out = most,
                                 .count = sizeof most / sizeof *most};

@@ -141,10 +141,10 @@ static tsh_status reduce_classes(tsh_call *call, const tshi_classes *c, unsigned
     const tsh_tensor *own = tshi_statistics_scratch(call, logits, c->rows);
     if (!own) return TSH_ERR_MEMORY;
     device->ops->copy.within(device, tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
-    tsh_status status = tshi_statistics_reduce(axes, max, TSH_MAX);
+    tsh_status status = tshi_statistics_reduce(axes, max, TSH_REDUCE_MAX);
     if (status != TSH_OK) return status;
     device->ops->cross_entropy[logits->dtype].shift(device, c, tshi_data(own), tshi_data(max), tshi_data(sums));
-    return tshi_statistics_reduce(axes, sums, TSH_SUM);
+    return tshi_statistics_reduce(axes, sums, TSH_REDUCE_SUM);
 }
 
 static tsh_status sum_rows(tsh_call *call, const tshi_classes *c) {
@@ -172,7 +172,7 @@ static tsh_status make_totals(tsh_call *call, const tshi_classes *c, const tsh_t
     device->ops->sum[totals->dtype].over_dim(device, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
     device->ops->sum[totals->dtype].over_dim(device, 1, c->rows, 1, 1, tshi_data(losses), element(totals, NUMERATOR));
     tsh_status status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
-    if (status == TSH_OK) status = tshi_statistics_reduce(axes, pair, TSH_SUM);
+    if (status == TSH_OK) status = tshi_statistics_reduce(axes, pair, TSH_REDUCE_SUM);
     tshi_tensor_release(pair);
     return status;
 }

@@ -83,7 +83,7 @@ static tsh_status count_ids(tsh_call *call, const tsh_tensor *table, const tsh_t
     device->ops->copy.fill(device, dtype, ids->numel, 1, tshi_data(*out));
     device->ops->copy.zero(device, tsh_tensor_local_nbytes(counts), tshi_data(counts));
     ops->backward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, -1, tshi_data(*out), tshi_data(counts));
-    tsh_status status = tshi_statistics_reduce(tshi_sharding_axes(ids, -1), counts, TSH_SUM);
+    tsh_status status = tshi_statistics_reduce(tshi_sharding_axes(ids, -1), counts, TSH_REDUCE_SUM);
     if (status != TSH_OK) return status;
     ops->forward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, tshi_data(counts), tshi_data(*out));
     return TSH_OK;
@@ -246,7 +246,8 @@ static tsh_status reduce_rows(const tsh_tensor *table, double p, const tsh_tenso
         if (p != 2) ops->unary(device, TSHI_POW, (double[2]){p / 2}, rows->numel, x, x);
         device->ops->sum[TSH_FLOAT64].over_dim(device, norms->numel, cols, 1, 1, x, norm);
     }
-    tsh_status status = tshi_statistics_reduce(tshi_sharding_axes(table, 1), norms, largest ? TSH_MAX : TSH_SUM);
+    tsh_status status =
+        tshi_statistics_reduce(tshi_sharding_axes(table, 1), norms, largest ? TSH_REDUCE_MAX : TSH_REDUCE_SUM);
     if (status == TSH_OK) ops->unary(device, TSHI_POW, (double[2]){largest ? 0.5 : 1 / p}, norms->numel, norm, norm);
     return status;
 }

@@ -26,10 +26,10 @@ static tsh_status softmax_forward(tsh_call *call) {
     tsh_tensor *sum = max ? tshi_statistics_scratch(call, x, a.outer * a.inner) : NULL;
     if (!sum) return TSH_ERR_MEMORY;
     ops->max(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max));
-    tsh_status status = tshi_statistics_reduce(axes, max, TSH_MAX);
+    tsh_status status = tshi_statistics_reduce(axes, max, TSH_REDUCE_MAX);
     if (status != TSH_OK) return status;
     ops->sum(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum));
-    status = tshi_statistics_reduce(axes, sum, TSH_SUM);
+    status = tshi_statistics_reduce(axes, sum, TSH_REDUCE_SUM);
     if (status != TSH_OK) return status;
     ops->forward(device, p->log, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum),
                  tshi_data(call->out));
@@ -52,7 +52,7 @@ static tsh_status softmax_backward(tsh_call *call) {
     tsh_tensor *dot = tshi_statistics_scratch(call, y, a.outer * a.inner);
     if (!dot) return TSH_ERR_MEMORY;
     ops->dot(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
-    tsh_status status = tshi_statistics_reduce(axes, dot, TSH_SUM);
+    tsh_status status = tshi_statistics_reduce(axes, dot, TSH_REDUCE_SUM);
     if (status != TSH_OK) return status;
     ops->backward(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot), tshi_data(dx));
     return TSH_OK;

@@ -140,7 +140,7 @@ static tsh_status sum_over_ranks(const sampling *s, int64_t n, int64_t *values) 
     if (!s->axes) return TSH_OK;
     tsh_status status = tshi_tensor_scratch(s->logits->mesh, TSH_INT64, n, &t);
     if (status == TSH_OK) status = tsh_tensor_write(t, values, n);
-    if (status == TSH_OK) status = tshi_statistics_reduce(s->axes, t, TSH_SUM);
+    if (status == TSH_OK) status = tshi_statistics_reduce(s->axes, t, TSH_REDUCE_SUM);
     if (status == TSH_OK) status = tsh_tensor_read(t, values, n);
     tshi_tensor_release(t);
     return status;

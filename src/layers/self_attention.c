@@ -45,7 +45,8 @@ static tsh_status resolve(tsh_self_attention_config *c) {
 
 /* A KV head with its query heads is a unit of each split. Ranks share one that has several query heads to split. */
 static tsh_linear_config part_config(const tsh_self_attention_config *c, tsh_attention_part part) {
-    bool out = part == TSH_OUT, kv = part == TSH_KEY || part == TSH_VALUE, grouped = c->kv_heads < c->heads;
+    bool out = part == TSH_ATTENTION_OUT, kv = part == TSH_ATTENTION_KEY || part == TSH_ATTENTION_VALUE,
+         grouped = c->kv_heads < c->heads;
     int64_t features = (kv ? c->kv_heads : c->heads) * c->head_dim;
     return (tsh_linear_config){.in_features = out ? features : c->embed,
                                .out_features = out ? c->embed : features,
@@ -62,7 +63,7 @@ static tsh_linear_config part_config(const tsh_self_attention_config *c, tsh_att
 static tsh_status make_parts(tsh_group *group, const tsh_self_attention_config *c, tsh_self_attention *layer) {
     tshi_parts_sharding sharding = {c->table, c->name, c->sequence_parallel};
     tsh_status status = TSH_OK;
-    for (tsh_attention_part i = TSH_QUERY; i < TSH_ATTENTION_PARTS && status == TSH_OK; i++) {
+    for (tsh_attention_part i = TSH_ATTENTION_QUERY; i < TSH_ATTENTION_PARTS && status == TSH_OK; i++) {
         tsh_linear_config part = part_config(c, i);
         const char *name = c->names[i] ? c->names[i] : part_names[i];
         status = tshi_linear_part_create(group, &sharding, name, &part, &layer->parts[i]);
@@ -126,7 +127,7 @@ static bool check_sequences(tsh_tape *tape, const tsh_self_attention *layer, con
  * none. */
 static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
                                  tsh_tensor *numbers, bool by_sequence) {
-    const tsh_tensor *weight = tsh_linear_weight(layer->parts[TSH_QUERY].linear);
+    const tsh_tensor *weight = tsh_linear_weight(layer->parts[TSH_ATTENTION_QUERY].linear);
     tsh_layout layout[TSH_MAX_AXES];
     if (!numbers || !tshi_tape_ready(tape, "self_attention_forward", 1, &numbers)) return NULL;
     memcpy(layout, numbers->layout, sizeof layout);
@@ -142,10 +143,10 @@ static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer
 /* x through a projection, by heads, with rotary positions where it has any: [batch, T, heads, head_dim]. */
 static tsh_tensor *project(tsh_tape *tape, const tsh_self_attention *layer, tsh_attention_part part, tsh_tensor *x,
                            const tsh_sequences *s) {
-    int64_t heads = part == TSH_QUERY ? layer->heads : layer->kv_heads;
+    int64_t heads = part == TSH_ATTENTION_QUERY ? layer->heads : layer->kv_heads;
     int64_t shape[4] = {s->batch, x->shape.global[0] / s->batch, heads, layer->head_dim};
     tsh_tensor *y = tsh_reshape(tape, tsh_linear_forward(tape, layer->parts[part].linear, x), 4, shape);
-    if (!layer->rotary || part == TSH_VALUE) return y;
+    if (!layer->rotary || part == TSH_ATTENTION_VALUE) return y;
     return tsh_rotary(tape, y, s->positions, &layer->rotary_config);
 }
 
@@ -158,12 +159,12 @@ tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer
     s.positions = layer->rotary ? bring_numbers(tape, layer, x, s.positions, s.positions->shape.ndim == 2) : NULL;
     config.lengths = bring_numbers(tape, layer, x, s.lengths, true);
     if (tsh_tape_status(tape) != TSH_OK) return NULL;
-    tsh_tensor *q = project(tape, layer, TSH_QUERY, x, &s);
-    tsh_tensor *k = project(tape, layer, TSH_KEY, x, &s);
-    tsh_tensor *v = project(tape, layer, TSH_VALUE, x, &s);
+    tsh_tensor *q = project(tape, layer, TSH_ATTENTION_QUERY, x, &s);
+    tsh_tensor *k = project(tape, layer, TSH_ATTENTION_KEY, x, &s);
+    tsh_tensor *v = project(tape, layer, TSH_ATTENTION_VALUE, x, &s);
     tsh_tensor *y = tsh_attention_cached(tape, s.cache, q, k, v, &config);
     y = tsh_reshape(tape, y, 2, (int64_t[]){x->shape.global[0], layer->heads * layer->head_dim});
-    return tsh_linear_forward(tape, layer->parts[TSH_OUT].linear, y);
+    return tsh_linear_forward(tape, layer->parts[TSH_ATTENTION_OUT].linear, y);
 }
 
 tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_attention_part part) {
@@ -172,7 +173,7 @@ tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_atten
 
 tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions) {
     if (!layer) return (tsh_kv_cache_config){.batch = 0};
-    const tsh_tensor *keys = tsh_linear_weight(layer->parts[TSH_KEY].linear);
+    const tsh_tensor *keys = tsh_linear_weight(layer->parts[TSH_ATTENTION_KEY].linear);
     tsh_kv_cache_config config = {.batch = batch,
                                   .positions = positions,
                                   .kv_heads = layer->kv_heads,

@@ -91,7 +91,7 @@ tsh_status tshi_clip_sum(tsh_parameters *list) {
     const tsh_mesh *mesh = on_one_mesh(list) ? list->items[0].tensor->mesh : tsh_world_mesh(list->world);
     tsh_status status = TSH_OK;
     for (int a = 0; a < mesh->axes && status == TSH_OK; a++) {
-        if (mesh->axis[a].size > 1) status = tsh_all_reduce(mesh->axis[a].group, list->scalar, TSH_SUM);
+        if (mesh->axis[a].size > 1) status = tsh_all_reduce(mesh->axis[a].group, list->scalar, TSH_REDUCE_SUM);
     }
     return status;
 }

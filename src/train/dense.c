@@ -40,7 +40,7 @@ static tsh_status start(tsh_data_parallel *dp, tshi_bucket *bucket) {
     write_flags(dp, bucket);
     tsh_group *group = dp->scopes[bucket->scope];
     if (tsh_group_size(group) == 1) return TSH_OK;
-    return tsh_all_reduce_async(group, bucket->memory, TSH_SUM, &bucket->work);
+    return tsh_all_reduce_async(group, bucket->memory, TSH_REDUCE_SUM, &bucket->work);
 }
 
 const tshi_bucket_kind tshi_dense_bucket = {.create = create, .open = open_slot, .start = start};

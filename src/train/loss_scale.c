@@ -32,7 +32,7 @@ tsh_tensor *tsh_loss_scale_apply(tsh_tape *tape, const tsh_loss_scale *scale, ts
 static tsh_status find_overflow(tsh_parameters *list, double local, bool *finite) {
     double found = isfinite(local) ? 0 : 1;
     tsh_status status = tsh_tensor_write(list->scalar, &found, 1);
-    if (status == TSH_OK) status = tsh_all_reduce(tsh_world_group(list->world), list->scalar, TSH_MAX);
+    if (status == TSH_OK) status = tsh_all_reduce(tsh_world_group(list->world), list->scalar, TSH_REDUCE_MAX);
     if (status == TSH_OK) status = tsh_tensor_read(list->scalar, &found, 1);
     *finite = status == TSH_OK && found == 0;
     return status;

@@ -16,14 +16,21 @@ tsh_dtype tsh_precision_dtype(const tsh_precision *precision, const char *layer)
     return precision->storage;
 }
 
-/* The dtype that functions compute in which take parameters stored in `storage`. */
+/* The dtype of the arithmetic with parameters of `storage`; TSH_DTYPE_COUNT for an unknown arithmetic. */
 static tsh_dtype computed_in(const tsh_precision *precision, tsh_dtype storage) {
-    return precision->arithmetic ? (tsh_dtype)(precision->arithmetic - 1) : storage;
+    switch (precision->arithmetic) {
+    case TSH_ARITHMETIC_AS_STORED: return storage;
+    case TSH_ARITHMETIC_FLOAT32: return TSH_FLOAT32;
+    case TSH_ARITHMETIC_BFLOAT16: return TSH_BFLOAT16;
+    case TSH_ARITHMETIC_FLOAT16: return TSH_FLOAT16;
+    }
+    return TSH_DTYPE_COUNT;
 }
 
-/* The arithmetic of a layer's parameters. */
-static tsh_arithmetic arithmetic_of(const tsh_precision *precision, bool kept) {
-    return precision->arithmetic && kept ? TSH_ARITHMETIC_FLOAT32 : precision->arithmetic;
+/* tshi_gradient.arithmetic of a layer's parameters. */
+static uint8_t arithmetic_of(const tsh_precision *precision, bool kept) {
+    if (precision->arithmetic == TSH_ARITHMETIC_AS_STORED) return 0;
+    return (uint8_t)(1 + (kept ? TSH_FLOAT32 : computed_in(precision, TSH_FLOAT32)));
 }
 
 static bool takes_gradients(tsh_dtype dtype, tsh_dtype reduction) {
@@ -70,7 +77,7 @@ tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_precisio
     for (int i = 0; status == TSH_OK && i < list->count; i++) {
         tsh_tensor *p = list->items[i].tensor;
         status = tshi_gradient_set_wide(p, p->dtype != precision->reduction);
-        p->gradient->arithmetic = (uint8_t)arithmetic_of(precision, is_kept(&list->items[i], precision));
+        p->gradient->arithmetic = arithmetic_of(precision, is_kept(&list->items[i], precision));
     }
     return status;
 }

@@ -123,7 +123,7 @@ static tsh_status step(model *m) {
 /* A started call and a message that is too large to be sent at once, and one that is not. */
 static tsh_status talk(model *m) {
     tsh_work *work = NULL;
-    tsh_status status = tsh_all_reduce_async(m->half, m->x, TSH_SUM, &work);
+    tsh_status status = tsh_all_reduce_async(m->half, m->x, TSH_REDUCE_SUM, &work);
     if (status == TSH_OK) status = tsh_work_wait(work);
     tsh_work_release(work);
     bool first = tsh_world_rank(m->world) == 0;

@@ -404,7 +404,7 @@ static tsh_status own_forward(tsh_call *call) {
     if (tsh_call_records(call) || kept) *(double *)tsh_tensor_data(kept) = 1;
     if (tsh_call_computes(call, 1, 1)) memcpy(tsh_tensor_data(y), tsh_tensor_data(x), tsh_tensor_local_nbytes(y));
     if (tsh_tensor_dtype(x) != TSH_FLOAT64 && tsh_tensor_dtype(x) != TSH_FLOAT32) return TSH_OK;
-    return tsh_call_reduce(call, x, -1, kept, TSH_MAX);
+    return tsh_call_reduce(call, x, -1, kept, TSH_REDUCE_MAX);
 }
 
 static tsh_status own_backward(tsh_call *call) {

@@ -129,7 +129,7 @@ static void block(fuzz *f, void (*function)(void)) {
     (void)function;
     tsh_status status = tsh_block_create(group(f), fuzz_chance(f, 3) ? NULL : &config, &layer);
     check(f, "block_create", status, layer);
-    tsh_linear *query = tsh_self_attention_linear(tsh_block_attention(layer), TSH_QUERY);
+    tsh_linear *query = tsh_self_attention_linear(tsh_block_attention(layer), TSH_ATTENTION_QUERY);
     bool parts = tsh_block_mlp(layer) && tsh_block_norm(layer, TSH_BLOCK_MLP_NORM) && query;
     if (parts != (layer != NULL)) fuzz_wrong(f, "a block without its parts");
     fuzz_value(f, tape, tsh_block_forward(tape, layer, fuzz_tensor_like(f, tsh_linear_weight(query)), &rows));

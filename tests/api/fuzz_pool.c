@@ -55,7 +55,7 @@ tsh_layout fuzz_layout(fuzz *f) {
 }
 
 tsh_reduce_op fuzz_reduce(fuzz *f) {
-    return fuzz_chance(f, 60) ? TSH_SUM : (tsh_reduce_op)fuzz_index(f, TSH_REDUCE_OP_COUNT);
+    return fuzz_chance(f, 60) ? TSH_REDUCE_SUM : (tsh_reduce_op)fuzz_index(f, TSH_REDUCE_OP_COUNT);
 }
 
 double fuzz_number(fuzz *f) {

@@ -68,7 +68,7 @@ static tsh_status dot_rows(tsh_call *call, const tsh_tensor *a, const tsh_tensor
             for (int64_t j = i * n[1]; j < (i + 1) * n[1]; j++) sum[i] += get(a, j) * get(b, j);
         }
     }
-    return tsh_call_reduce(call, a, 1, sums, TSH_SUM);
+    return tsh_call_reduce(call, a, 1, sums, TSH_REDUCE_SUM);
 }
 
 static tsh_status shrink_forward(tsh_call *call) {

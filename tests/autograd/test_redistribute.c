@@ -248,8 +248,8 @@ static void replicas_agree(kit *k, uint32_t seed) {
         if (y->layout[a].kind != TSH_KIND_REPLICATED) continue;
         tshi_check_ok(k->r, tsh_tensor_clone(y, &least));
         tshi_check_ok(k->r, tsh_tensor_clone(y, &most));
-        tshi_check_ok(k->r, tsh_all_reduce(t.to->axis[a].group, least, TSH_MIN));
-        tshi_check_ok(k->r, tsh_all_reduce(t.to->axis[a].group, most, TSH_MAX));
+        tshi_check_ok(k->r, tsh_all_reduce(t.to->axis[a].group, least, TSH_REDUCE_MIN));
+        tshi_check_ok(k->r, tsh_all_reduce(t.to->axis[a].group, most, TSH_REDUCE_MAX));
         bool same = !memcmp(tsh_tensor_data(least), tsh_tensor_data(most), tsh_tensor_local_nbytes(y));
         tshi_check(k->r, y->numel == 0 || same, "%s: replicas along axis %d differ", t.what, a);
         tsh_tensor_release(least);

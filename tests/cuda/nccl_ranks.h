@@ -47,7 +47,8 @@ static inline bool sums(tshi_rank *r, tsh_group *group) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
     float wanted = (float)tsh_group_size(group);
     tsh_tensor_fill(x, 1);
-    bool good = tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM)) && tshi_check_ok(r, tsh_tensor_read(x, got, 3)) &&
+    bool good = tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM)) &&
+                tshi_check_ok(r, tsh_tensor_read(x, got, 3)) &&
                 tshi_check(r, got[2] == wanted, "%g, not %g", (double)got[2], (double)wanted);
     tsh_tensor_release(x);
     return good;

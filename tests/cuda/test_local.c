@@ -79,10 +79,10 @@ static void everything(tshi_rank *r, void *arg) {
         }
     }
     tshi_try_started(false);
-    tshi_try_all_reduce(r, group, TSH_BFLOAT16, TSH_SUM, MANY);
+    tshi_try_all_reduce(r, group, TSH_BFLOAT16, TSH_REDUCE_SUM, MANY);
     for (int spread = 0; spread < TSHI_SPREAD_COUNT; spread++) {
         tshi_try_all_gather(r, group, TSH_FLOAT32, MANY, (tshi_spread)spread, spread % 2);
-        tshi_try_reduce_scatter(r, group, TSH_FLOAT64, TSH_AVG, MANY, (tshi_spread)spread, spread % 2);
+        tshi_try_reduce_scatter(r, group, TSH_FLOAT64, TSH_REDUCE_AVG, MANY, (tshi_spread)spread, spread % 2);
     }
     tshi_try_all_to_all(r, group, TSH_INT32, MANY, true);
 }
@@ -136,14 +136,14 @@ static void elsewhere(tshi_rank *r, void *arg) {
     /* In memory of its own, which nobody has mapped yet. */
     tsh_tensor *large = tshi_test_vector(r, TSH_FLOAT32, (int64_t)8 << 20);
     turn_away(r);
-    tshi_check_ok(r, tsh_all_reduce(group, large, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, large, TSH_REDUCE_SUM));
     turn_away(r);
     tshi_check_ok(r, tsh_tensor_fill(x, r->rank + 1));
     turn_away(r);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     expect_all(r, x, 3);
     turn_away(r);
-    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work));
     turn_away(r);
     tshi_check_ok(r, tsh_work_wait(work));
     tsh_work_release(work);
@@ -201,8 +201,8 @@ static void late(tshi_rank *r, void *arg) {
     for (int i = 0; i < 3; i++) {
         tsh_work *work = NULL;
         if (i == 1)
-            tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
-        else if (tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work)))
+            tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
+        else if (tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work)))
             tshi_check_ok(r, tsh_work_wait(work));
         tsh_work_release(work);
         device->ops->copy.within(device, N * sizeof(float), tshi_data(x), tshi_data(y));
@@ -249,8 +249,8 @@ static void steps(tshi_rank *r, void *arg) {
             copies = standin_calls("cudaMemcpyAsync");
         }
         tsh_tensor *small = tshi_test_vector(r, TSH_FLOAT32, N), *large = tshi_test_vector(r, TSH_FLOAT32, 400 * N);
-        tshi_check_ok(r, tsh_all_reduce(group, small, TSH_SUM));
-        tshi_check_ok(r, tsh_all_reduce(group, large, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, small, TSH_REDUCE_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, large, TSH_REDUCE_SUM));
         tsh_tensor_release(small);
         tsh_tensor_release(large);
     }
@@ -324,7 +324,8 @@ static void refused_later(tshi_rank *r, const char *call, bool started) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, (started ? 40 : 20) << 20);
     if (!is_direct(r) || !x) return;
     if (r->rank == 1) standin_fail(call, 1, 0);
-    tsh_status status = started ? tsh_all_reduce_async(group, x, TSH_SUM, &work) : tsh_all_reduce(group, x, TSH_SUM);
+    tsh_status status =
+        started ? tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work) : tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     if (work) status = tsh_work_wait(work);
     if (r->rank == 1)
         tshi_check_status(r, status, TSH_ERR_UNSUPPORTED, call);
@@ -332,7 +333,7 @@ static void refused_later(tshi_rank *r, const char *call, bool started) {
         tshi_check_status(r, status, TSH_ERR_PEER, "rank 1: cudaIpc");
     tsh_work_release(work);
     tsh_tensor_fill(x, 1);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     float got[1];
     tsh_device *device = tsh_world_device(r->world);
     device->ops->copy.to_host(device, sizeof got, tshi_data(x), got);
@@ -365,7 +366,7 @@ static void mismatches(tshi_rank *r, void *arg) {
     const int64_t in[2] = {N - 3, 3}, out[2] = {N - 3 - r->rank, 3 + r->rank};
     (void)arg;
     tsh_tensor_fill(x, 1);
-    tsh_status status = r->rank ? tsh_all_reduce(group, x, TSH_SUM) : tsh_all_reduce(group, x, TSH_MAX);
+    tsh_status status = r->rank ? tsh_all_reduce(group, x, TSH_REDUCE_SUM) : tsh_all_reduce(group, x, TSH_REDUCE_MAX);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [1000] max");
     tshi_check_status(r, tsh_all_to_all(group, y, out, x, in), TSH_ERR_MISMATCH, "all_to_all: rank");
     all_are(r, x, 1);
@@ -386,11 +387,11 @@ static void captured(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_tensor_fill(x, 1);
     tshi_check_ok(r, tsh_graph_capture_begin(device));
-    tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+    tsh_status status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     tshi_check(r, status == TSH_ERR_STATE, "in a capture: %s", tsh_status_name(status));
     tshi_check_status(r, tsh_graph_capture_end(device, &graph), TSH_ERR_STATE, "not while a graph is captured");
     device->ops->check(device);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     all_are(r, x, r->size);
     tsh_tensor_release(x);
 }
@@ -406,13 +407,13 @@ static void one_dies(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, N);
     (void)arg;
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     if (r->rank == 1) {
         tshi_nap(0.1);
         raise(SIGKILL);
     }
     double start = tshi_now();
-    tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "rank 1 died");
+    tshi_check_status(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM), TSH_ERR_PEER, "rank 1 died");
     tshi_check(r, tshi_now() - start < TSHI_SOON, "an error after %g s", tshi_now() - start);
     tsh_tensor_release(x);
 }
@@ -434,7 +435,7 @@ Test(cuda_local, a_rank_dies) {
 static void one_stays(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, N);
     (void)arg;
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM));
     tsh_tensor_release(x);
     if (r->rank == r->size - 1) tshi_nap(0.1);
 }

@@ -61,7 +61,7 @@ static void queued(tshi_rank *r, void *arg) {
     uint64_t waits = device->waits;
     double sum = r->size * (r->size + 1) / 2, wanted = sum;
     for (int i = 0; i < 3; i++) {
-        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
         device->base.ops->copy.within(tsh_world_device(r->world), N * sizeof(float), tshi_data(x), tshi_data(y));
         if (i > 0) wanted *= r->size;
     }
@@ -121,7 +121,7 @@ static void many(tshi_rank *r, void *arg) {
     for (int i = 0; i < CALLS; i++) {
         x[i] = tshi_test_vector(r, TSH_FLOAT32, 10 + i);
         tsh_tensor_fill(x[i], i + r->rank);
-        tshi_check_ok(r, tsh_all_reduce_async(group, x[i], TSH_SUM, &work[i]));
+        tshi_check_ok(r, tsh_all_reduce_async(group, x[i], TSH_REDUCE_SUM, &work[i]));
     }
     for (int i = CALLS - 1; i >= 0; i--) {
         float got = 0, wanted = (float)(i * r->size + r->size * (r->size - 1) / 2);
@@ -145,10 +145,10 @@ static void refused(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_INT32, 4);
-    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_INT32, TSH_BAND), "band");
-    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_COMPLEX64, TSH_PROD), "prod");
-    tshi_check(r, tsh_group_supports(group, TSH_COLLECTIVE_SEND, TSH_COMPLEX64, TSH_SUM), "send");
-    tshi_check_status(r, tsh_all_reduce(group, x, TSH_BXOR), TSH_ERR_UNSUPPORTED, "nccl has no bxor of int32");
+    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_INT32, TSH_REDUCE_BAND), "band");
+    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_COMPLEX64, TSH_REDUCE_PROD), "prod");
+    tshi_check(r, tsh_group_supports(group, TSH_COLLECTIVE_SEND, TSH_COMPLEX64, TSH_REDUCE_SUM), "send");
+    tshi_check_status(r, tsh_all_reduce(group, x, TSH_REDUCE_BXOR), TSH_ERR_UNSUPPORTED, "nccl has no bxor of int32");
     sums(r, group);
     tsh_tensor_release(x);
 }
@@ -156,9 +156,9 @@ static void refused(tshi_rank *r, void *arg) {
 Test(nccl, missing_operations_are_refused_with_a_message) {
     begin(2, false);
     cr_assert_str_empty(tshi_test_run_threads(2, refused, NULL));
-    cr_assert(tsh_backend_supports("nccl", TSH_CUDA, TSH_COLLECTIVE_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
-    cr_assert_not(tsh_backend_supports("nccl", TSH_CPU, TSH_COLLECTIVE_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
-    cr_assert_not(tsh_backend_supports("nccl", TSH_CUDA, TSH_COLLECTIVE_REDUCE, TSH_INT64, TSH_BOR));
+    cr_assert(tsh_backend_supports("nccl", TSH_CUDA, TSH_COLLECTIVE_ALL_REDUCE, TSH_BFLOAT16, TSH_REDUCE_AVG));
+    cr_assert_not(tsh_backend_supports("nccl", TSH_CPU, TSH_COLLECTIVE_ALL_REDUCE, TSH_BFLOAT16, TSH_REDUCE_AVG));
+    cr_assert_not(tsh_backend_supports("nccl", TSH_CUDA, TSH_COLLECTIVE_REDUCE, TSH_INT64, TSH_REDUCE_BOR));
     expect_nothing_left("a world");
 }
 
@@ -167,7 +167,7 @@ Test(nccl, missing_operations_are_refused_with_a_message) {
 static void backend_is(tshi_rank *r, void *arg) {
     const char *backend = tsh_group_backend(tsh_world_group(r->world));
     tshi_check(r, !strcmp(backend, arg), "the backend is %s", backend);
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 100);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 100);
 }
 
 Test(nccl, ranks_that_share_a_gpu_do_without) {
@@ -231,12 +231,12 @@ static void told(tshi_rank *r, void *arg) {
         tsh_work *work = NULL;
         if (r->rank == round % r->size) {
             tsh_world_fail(r->world, "enough of it");
-            tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_STATE, "enough of it");
+            tshi_check_status(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM), TSH_ERR_STATE, "enough of it");
         } else {
-            tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+            tsh_status status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
             if (status == TSH_OK) status = tsh_tensor_read(x, got, 3);
             tshi_check_status(r, status, TSH_ERR_PEER, "enough of it");
-            tshi_check_status(r, tsh_all_reduce_async(group, x, TSH_SUM, &work), TSH_OK, "");
+            tshi_check_status(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work), TSH_OK, "");
             tshi_check_status(r, tsh_work_wait(work), TSH_ERR_PEER, "enough of it");
             tsh_work_release(work);
         }
@@ -301,7 +301,7 @@ static void wrong(tshi_rank *r, void *arg) {
     if (!checked) tshi_check_ok(r, tsh_world_recover(r->world));
     sums(r, group);
     if (checked) {
-        status = r->rank == 0 ? tsh_all_reduce(group, x, TSH_MAX) : tsh_all_reduce(group, x, TSH_SUM);
+        status = r->rank == 0 ? tsh_all_reduce(group, x, TSH_REDUCE_MAX) : tsh_all_reduce(group, x, TSH_REDUCE_SUM);
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "all_reduce float32 [3] max");
         sums(r, group);
         tsh_tensor *a = tshi_test_vector(r, TSH_FLOAT32, 2 * r->size), *b = tshi_test_vector(r, TSH_FLOAT32, r->size);
@@ -329,9 +329,9 @@ static void too_late(tshi_rank *r, void *arg) {
     sums(r, group);
     r->world->timeout = 0.5;
     if (r->rank == 0) {
-        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
         tshi_check_status(r, tsh_tensor_read(x, got, 3), TSH_ERR_TIMEOUT, "all_reduce #2: not done within 0.5 s");
-        tshi_check(r, tsh_all_reduce(group, x, TSH_SUM) != TSH_OK, "a call after that");
+        tshi_check(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM) != TSH_OK, "a call after that");
     } else {
         /* Every next query returns the failure. */
         tsh_status status = TSH_OK;
@@ -367,10 +367,10 @@ static void broken(tshi_rank *r, void *arg) {
     sums(r, group);
     tshi_check_ok(r, tsh_barrier(group));
     if (r->rank == 0) {
-        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
         standin_nccl_error(0, ncclRemoteError);
         tshi_check_status(r, tsh_tensor_read(x, got, 3), TSH_ERR_PEER, "remote process exited");
-        tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "the stand-in's last words");
+        tshi_check_status(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM), TSH_ERR_PEER, "the stand-in's last words");
     }
     tsh_status status = tsh_world_recover(r->world);
     tshi_check_ok(r, status);
@@ -392,7 +392,7 @@ static void leaves(tshi_rank *r, void *arg) {
     float got[3];
     tsh_tensor_fill(x, 1);
     tsh_status status = TSH_OK;
-    for (int i = 0; i < *calls && status == TSH_OK; i++) status = tsh_all_reduce(group, x, TSH_SUM);
+    for (int i = 0; i < *calls && status == TSH_OK; i++) status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     if (status == TSH_OK) status = tsh_tensor_read(x, got, 3);
     tshi_check_status(r, status, TSH_ERR_PEER, "rank 1 has left the world");
     tsh_tensor_release(x);
@@ -411,8 +411,8 @@ static void runs_ahead(tshi_rank *r, void *arg) {
     int64_t got = 0;
     tsh_tensor_fill(x, 1);
     for (int i = 0; i < 2 * TSHI_NCCL_AHEAD + 1; i++)
-        tshi_check_ok(r, tsh_all_reduce(group, x, i % 2 ? TSH_MAX : TSH_MIN));
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, x, i % 2 ? TSH_REDUCE_MAX : TSH_REDUCE_MIN));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     tshi_check_ok(r, tsh_tensor_read(x, &got, 1));
     tshi_check(r, got == r->size, "the sum is %lld", (long long)got);
     tsh_tensor_release(x);
@@ -433,8 +433,8 @@ static void life(tshi_rank *r, void *arg) {
     if (status == TSH_OK) status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &x);
     if (status == TSH_OK) status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &y);
     if (status == TSH_OK) status = tsh_tensor_fill(x, 1);
-    if (status == TSH_OK) status = tsh_all_reduce(pair, x, TSH_SUM);
-    if (status == TSH_OK) status = tsh_all_reduce_async(group, y, TSH_SUM, &work);
+    if (status == TSH_OK) status = tsh_all_reduce(pair, x, TSH_REDUCE_SUM);
+    if (status == TSH_OK) status = tsh_all_reduce_async(group, y, TSH_REDUCE_SUM, &work);
     if (status == TSH_OK) status = tsh_work_wait(work);
     float got[5];
     if (status == TSH_OK) status = tsh_tensor_read(x, got, 5);

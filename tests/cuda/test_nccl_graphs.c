@@ -12,7 +12,7 @@ typedef struct doubling {
 
 static void double_sum(tshi_rank *r, tsh_group *group, tsh_tensor *x) {
     tsh_device *device = tsh_world_device(r->world);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     device->ops->elementwise[TSH_FLOAT32].axpby(device, 3, 1, tshi_data(x), 1, tshi_data(x), tshi_data(x));
 }
 
@@ -93,7 +93,7 @@ static void launches_behind_a_call(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_graph_capture_end(device, &d.graph));
     }
     tsh_tensor_fill(d.x, 1);
-    if (!r->failed && tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_SUM, &work))) {
+    if (!r->failed && tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_REDUCE_SUM, &work))) {
         tshi_check_ok(r, tsh_graph_launch(d.graph));
         expect_one(r, &d, 2 * r->size);
         tshi_check_ok(r, tsh_work_wait(work));
@@ -117,7 +117,7 @@ static void waits_in_a_capture(tshi_rank *r, void *arg) {
     tsh_tensor_fill(d.x, 1);
     if (!*before) good = good && tshi_check_ok(r, tsh_graph_capture_begin(device));
     if (*before && r->rank == 1) nap(50000);
-    good = good && tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_SUM, &work));
+    good = good && tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_REDUCE_SUM, &work));
     if (!*before) good = good && tshi_check_ok(r, tsh_graph_capture_end(device, &other.graph));
     if (good && tshi_check_ok(r, tsh_graph_capture_begin(device))) {
         tshi_check_ok(r, tsh_work_wait(work));
@@ -210,7 +210,7 @@ static void fails_in_capture(tshi_rank *r, void *arg) {
         tsh_status status = TSH_OK;
         for (int i = 0; i < 10000 && status == TSH_OK; i++) {
             nap(100);
-            status = tsh_all_reduce(group, d.x, TSH_SUM);
+            status = tsh_all_reduce(group, d.x, TSH_REDUCE_SUM);
         }
         tshi_check_status(r, status, r->rank == 0 ? TSH_ERR_STATE : TSH_ERR_PEER, "enough of it");
         tshi_check_status(r, tsh_graph_capture_end(device, &d.graph), status, "enough of it");
@@ -317,7 +317,7 @@ static void goes_and_fails_in_capture(tshi_rank *r, void *arg) {
         tsh_group_destroy(pair);
         tshi_check_ok(r, tshi_group_agree(tsh_world_group(r->world), "destroyed", TSH_OK));
         tsh_world_fail(r->world, "enough of it");
-        tshi_check(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM) != TSH_OK, "a call after a failure");
+        tshi_check(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM) != TSH_OK, "a call after a failure");
         tshi_check(r, tsh_graph_capture_end(device, &graph) != TSH_OK, "the capture ends well");
         tshi_check_ok(r, tsh_world_recover(r->world));
         sums(r, tsh_world_group(r->world));
@@ -351,8 +351,8 @@ static void on_two_streams(tshi_rank *r, void *arg) {
     tsh_tensor_fill(y, 3);
     tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &pair));
     if (sums(r, pair) && tshi_check_ok(r, tsh_graph_capture_begin(device))) {
-        tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_SUM, &works[0]));
-        tshi_check_ok(r, tsh_all_reduce_async(pair, y, TSH_SUM, &works[1]));
+        tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_REDUCE_SUM, &works[0]));
+        tshi_check_ok(r, tsh_all_reduce_async(pair, y, TSH_REDUCE_SUM, &works[1]));
         if (tshi_check_ok(r, tsh_graph_capture_end(device, &d.graph))) tshi_check_ok(r, tsh_graph_launch(d.graph));
         for (int i = 0; i < 2; i++) tsh_work_release(works[i]);
         tshi_check_ok(r, read_one(d.x, &got));

@@ -45,7 +45,7 @@ static void behind_a_sum(tshi_rank *r, void *arg) {
             }
             tsh_tensor_fill(y, 2);
         }
-        tshi_check_ok(r, tsh_all_reduce(group, y, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, y, TSH_REDUCE_SUM));
         if (r->rank == peer) {
             tshi_check_ok(r, tsh_send_async(group, y, 0, &works[0]));
             tshi_check_ok(r, tsh_recv_async(group, x, 0, &works[1]));
@@ -95,7 +95,7 @@ static void past_one_behind_a_sum(tshi_rank *r, void *arg) {
         tsh_tensor_fill(x, 5);
         tshi_check_ok(r, tsh_send(group, x, 0));
     }
-    tshi_check_ok(r, tsh_all_reduce(group, y, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, y, TSH_REDUCE_SUM));
     if (r->rank == 2) tshi_check_ok(r, tsh_send_async(group, y, 0, &work));
     if (work) tshi_check_ok(r, tsh_work_wait(work));
     if (r->rank == 0) holds(r, x, r->size);
@@ -203,7 +203,7 @@ static tsh_status play(tshi_rank *r, tsh_group *const *groups, const pattern *p,
     tsh_status status = TSH_OK;
     for (int i = 0; i < MESSAGES && status == TSH_OK; i++) {
         const letter *l = &all[ordered ? i : order[i]];
-        if (i == MESSAGES / 2) status = tsh_all_reduce_async(groups[0], sum, TSH_SUM, &summed);
+        if (i == MESSAGES / 2) status = tsh_all_reduce_async(groups[0], sum, TSH_REDUCE_SUM, &summed);
         if (number == p->fails && i == MESSAGES - 9 && r->rank == r->size / 2) tsh_world_fail(r->world, "enough of it");
         if (status != TSH_OK || (l->from != r->rank && l->to != r->rank)) continue;
         status = post(r, groups, l, ordered && rand_r(&own) % 2, &works[n]);
@@ -497,7 +497,7 @@ static void later_groups(tshi_rank *r, void *arg) {
     }
     for (int g = 0; g < 3; g++) {
         tshi_check_ok(r, tsh_group_split(all, 0, r->rank, &groups[g]));
-        tshi_check_ok(r, tsh_all_reduce(groups[g], x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(groups[g], x, TSH_REDUCE_SUM));
     }
     tshi_check(r, !strstr(lines.text, " queues "), "%s", lines.text);
     r->world->log = (tsh_log_sink){NULL, NULL};

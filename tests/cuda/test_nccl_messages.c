@@ -13,7 +13,7 @@ TestSuite(nccl_messages, .timeout = 120);
 static void put(tsh_tensor *x, int64_t salt) {
     char data[MOST * 16];
     for (int64_t i = 0; i < x->numel; i++) {
-        tshi_put(x->dtype, data, i, tshi_value(x->dtype, TSH_SUM, (int)(salt % 60), i + salt));
+        tshi_put(x->dtype, data, i, tshi_value(x->dtype, TSH_REDUCE_SUM, (int)(salt % 60), i + salt));
     }
     tsh_tensor_write(x, data, x->numel);
 }
@@ -22,7 +22,7 @@ static bool holds(tshi_rank *r, const tsh_tensor *x, int64_t salt) {
     char data[MOST * 16];
     if (!tshi_check_ok(r, tsh_tensor_read(x, data, x->numel))) return false;
     for (int64_t i = 0; i < x->numel; i++) {
-        if (tshi_is(x->dtype, data, i, tshi_value(x->dtype, TSH_SUM, (int)(salt % 60), i + salt))) continue;
+        if (tshi_is(x->dtype, data, i, tshi_value(x->dtype, TSH_REDUCE_SUM, (int)(salt % 60), i + salt))) continue;
         return tshi_check(r, false, "%s [%lld]: element %lld is wrong", tsh_dtype_name(x->dtype), (long long)x->numel,
                           (long long)i);
     }
@@ -218,7 +218,7 @@ static void heard_of_while_waiting(tshi_rank *r, void *arg) {
         nap(20000);
         tshi_check_ok(r, tsh_recv(group, x, 0, NULL));
     }
-    tshi_check_ok(r, tsh_all_reduce(group, y, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, y, TSH_REDUCE_SUM));
     tshi_check_ok(r, tsh_tensor_read(y, got, 3));
     tshi_check(r, got[0] == 3 && got[2] == 3, "%lld", (long long)got[0]);
     if (work) tshi_check_ok(r, tsh_work_wait(work));
@@ -349,7 +349,7 @@ static void stuck(tshi_rank *r, void *arg) {
     float got[3];
     sums(r, group);
     r->world->timeout = 0.5;
-    if (r->rank == 1) tshi_check_ok(r, tsh_all_reduce(group, y, TSH_SUM));
+    if (r->rank == 1) tshi_check_ok(r, tsh_all_reduce(group, y, TSH_REDUCE_SUM));
     tsh_status status = r->rank ? tsh_send(group, x, 0) : tsh_recv(group, x, 1, NULL);
     if (status == TSH_OK) status = tsh_tensor_read(x, got, 3); /* a slow rank finds the deadline passed before */
     tshi_check(r, status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER, "%s: %s", tsh_status_name(status),
@@ -382,7 +382,7 @@ static void send_before_sums(tshi_rank *r, int sums) {
         nap(50000);
         tshi_check_ok(r, tsh_send(group, x, 0));
     }
-    for (int i = 0; i < sums; i++) tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &works[i]));
+    for (int i = 0; i < sums; i++) tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_REDUCE_SUM, &works[i]));
     if (message) tshi_check_ok(r, tsh_work_wait(message));
     for (int i = 0; i < sums; i++) {
         if (works[i]) tshi_check_ok(r, tsh_work_wait(works[i]));

@@ -231,7 +231,7 @@ static void recovers(tshi_rank *r, void *arg) {
         if (r->rank == round) tsh_world_fail(r->world, "enough of it");
         tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
         float got[3];
-        tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+        tsh_status status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
         if (status == TSH_OK) status = tsh_tensor_read(x, got, 3);
         tshi_check(r, status != TSH_OK, "no failure");
         tsh_tensor_release(x);

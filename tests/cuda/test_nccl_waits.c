@@ -23,7 +23,7 @@ static void told_in_groups(tshi_rank *r, void *arg) {
     } else {
         tsh_status status = TSH_OK;
         for (int i = 0; i < 2 * GROUPS && status == TSH_OK; i++)
-            status = tsh_all_reduce(groups[i % GROUPS], x, TSH_SUM);
+            status = tsh_all_reduce(groups[i % GROUPS], x, TSH_REDUCE_SUM);
         if (status == TSH_OK) status = tsh_tensor_read(x, got, 3);
         tshi_check_status(r, status, TSH_ERR_PEER, "enough of it");
     }
@@ -45,7 +45,7 @@ static void ends_with_a_stuck_call(tshi_rank *r, void *arg) {
     sums(r, tsh_world_group(r->world));
     tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &group));
     if (r->rank) {
-        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     } else {
         nap(100000);
         tsh_world_fail(r->world, "enough of it");
@@ -71,7 +71,7 @@ static void trims(tshi_rank *r, void *arg) {
     sums(r, group);
     if (r->rank == 0) {
         device->ops->memory.release(device, device->ops->memory.alloc(device, 120 * MIB));
-        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work));
         r->world->timeout = 0.5;
         void *large = device->ops->memory.alloc(device, 150 * MIB);
         tshi_check(r, large != NULL, "%s", tsh_error_message());
@@ -103,7 +103,7 @@ static void new_kernel(tshi_rank *r, void *arg) {
     float got[3] = {0};
     tsh_tensor_fill(x, 1);
     while (r->rank == 1 && !*launched) nap(1000);
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM));
     device->ops->elementwise[TSH_FLOAT32].axpby(device, 3, 1, tshi_data(x), 1, tshi_data(x), tshi_data(y));
     *launched = true;
     tshi_check_ok(r, tsh_tensor_read(y, got, 3));
@@ -126,7 +126,7 @@ static void loads(tshi_rank *r, void (*use)(tsh_device *device, tsh_tensor *x), 
         nap(20000);
         tsh_world_fail(r->world, "enough of it");
     } else {
-        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM));
         *called = true;
         use(tsh_world_device(r->world), x);
         tshi_check_status(r, tsh_device_synchronize(tsh_world_device(r->world)), TSH_ERR_PEER, "enough of it");
@@ -217,7 +217,7 @@ static void loads_attention(tshi_rank *r, void *arg) {
         tsh_world_fail(r->world, "enough of it");
     } else {
         if (l->opened) attend(r);
-        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), sum, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), sum, TSH_REDUCE_SUM));
         l->called = true;
         attend(r);
         tshi_check_status(r, tsh_device_synchronize(tsh_world_device(r->world)), TSH_ERR_PEER, "enough of it");
@@ -243,7 +243,7 @@ static void behind_a_call(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world), *pair = NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
     tsh_tensor_fill(x, 1);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     tshi_check_ok(r, tsh_group_split(group, 0, r->rank, &pair));
     sums(r, pair);
     tsh_tensor_release(x);
@@ -263,7 +263,7 @@ static void broken(tshi_rank *r, void *arg) {
     tsh_tensor_fill(x, 1);
     tshi_check_ok(r, tsh_group_split(group, 0, r->rank, &pair));
     sums(r, pair);
-    tshi_check_ok(r, tsh_all_reduce(pair, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(pair, x, TSH_REDUCE_SUM));
     tshi_check_ok(r, tshi_group_agree(group, "queued", TSH_OK));
     standin_break(cudaErrorIllegalAddress);
     tsh_group_destroy(pair);
@@ -292,7 +292,7 @@ static void elsewhere(tshi_rank *r, void *arg) {
     tsh_work *work = NULL;
     for (int i = 0; i < 2; i++) {
         turn_away(r);
-        tshi_check_ok(r, tsh_all_reduce_async(pair, x, TSH_SUM, &work));
+        tshi_check_ok(r, tsh_all_reduce_async(pair, x, TSH_REDUCE_SUM, &work));
         turn_away(r);
         tshi_check_ok(r, tsh_work_wait(work));
         tsh_work_release(work);
@@ -361,7 +361,7 @@ static void two_pairs(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_group_split(world, r->rank < 2 ? 0 : -1, r->rank, &near));
     tshi_check_ok(r, tsh_group_split(world, r->rank != 1 ? 0 : -1, r->rank, &far));
     while (r->rank == 1 && !*over) nap(1000);
-    if (near) tshi_check_ok(r, tsh_all_reduce_async(near, x, TSH_SUM, &work));
+    if (near) tshi_check_ok(r, tsh_all_reduce_async(near, x, TSH_REDUCE_SUM, &work));
     if (far) sums(r, far);
     if (r->rank == 0) *over = true;
     if (near) tshi_check_ok(r, tsh_work_wait(work));
@@ -431,12 +431,12 @@ static void goes_beside_a_message(tshi_rank *r, void *arg) {
         if (!*fails) tshi_check_ok(r, tsh_work_wait(other));
         tshi_check_status(r, tsh_work_wait(work), *fails ? TSH_ERR_STATE : TSH_OK, *fails ? "enough of it" : "");
     } else if (r->rank == 1) {
-        tshi_check_ok(r, tsh_all_reduce(mine, x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(mine, x, TSH_REDUCE_SUM));
         tshi_check_ok(r, tsh_recv_async(all, y, 0, &work));
         tshi_check_status(r, tsh_work_wait(work), *fails ? TSH_ERR_PEER : TSH_OK, *fails ? "enough of it" : "");
     } else {
         tshi_check_status(r, tsh_recv(all, y, 0, NULL), *fails ? TSH_ERR_PEER : TSH_OK, *fails ? "enough of it" : "");
-        if (!*fails) tshi_check_ok(r, tsh_all_reduce(mine, x, TSH_SUM));
+        if (!*fails) tshi_check_ok(r, tsh_all_reduce(mine, x, TSH_REDUCE_SUM));
     }
     tsh_work_release(work);
     tsh_work_release(other);
@@ -470,7 +470,7 @@ static void goes_beside_a_sum(tshi_rank *r, void *arg) {
     tsh_tensor_fill(x, 1);
     tshi_check_ok(r, tsh_group_split(all, 0, r->rank, &pair));
     if (r->rank == 1) tshi_check_ok(r, tsh_recv(all, y, 0, NULL));
-    tshi_check_ok(r, tsh_all_reduce_async(all, x, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_all_reduce_async(all, x, TSH_REDUCE_SUM, &work));
     tsh_group_destroy(pair);
     if (r->rank == 0) tshi_check_ok(r, tsh_send(all, y, 1));
     tshi_check_ok(r, tsh_work_wait(work));

@@ -78,7 +78,7 @@ static tsh_status open_attention(const tshi_program *p, const tshi_step *s, int6
     if (status != TSH_OK) return status;
     tsh_kv_cache_config cache = tsh_self_attention_cache(out->attention, 2, 3);
     bool fits = cache.kv_heads == config.kv_heads && cache.head_dim == config.head_dim &&
-                tsh_self_attention_linear(out->attention, TSH_OUT);
+                tsh_self_attention_linear(out->attention, TSH_ATTENTION_OUT);
     return fits ? TSH_OK : TSH_ERR_STATE;
 }
 

@@ -11,7 +11,7 @@ static bool sums_to(tshi_rank *r, tsh_group *group, int64_t wanted) {
     if (!x) return false;
     int64_t *value = tsh_tensor_data(x);
     *value = r->rank;
-    bool good = tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM)) &&
+    bool good = tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM)) &&
                 tshi_check(r, *value == wanted, "the sum is %lld, not %lld", (long long)*value, (long long)wanted);
     tsh_tensor_release(x);
     return good;
@@ -234,9 +234,9 @@ static void counts(tshi_rank *r, void *arg) {
     tsh_tensor *whole = tshi_test_vector(r, TSH_FLOAT32, (int64_t)n), *part = tshi_test_vector(r, TSH_FLOAT32, 12);
     tsh_tensor *other = tshi_test_vector(r, TSH_FLOAT32, (int64_t)n);
     for (int i = 0; i < 3; i++) {
-        tshi_check_ok(r, tsh_all_reduce(group, whole, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, whole, TSH_REDUCE_SUM));
         tshi_check_ok(r, tsh_all_gather_into_tensor(group, whole, part, NULL));
-        tshi_check_ok(r, tsh_reduce_scatter_tensor(group, part, whole, TSH_SUM, NULL));
+        tshi_check_ok(r, tsh_reduce_scatter_tensor(group, part, whole, TSH_REDUCE_SUM, NULL));
         tshi_check_ok(r, tsh_broadcast(group, whole, 0));
         tshi_check_ok(r, tsh_all_to_all(group, other, NULL, whole, NULL));
         tshi_check_ok(r, tsh_barrier(group));
@@ -270,7 +270,7 @@ static void no_allocation(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 5000);
     uint64_t before = tsh_device_stats(tsh_world_device(r->world)).requests;
-    for (int i = 0; i < 10; i++) tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+    for (int i = 0; i < 10; i++) tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM));
     uint64_t after = tsh_device_stats(tsh_world_device(r->world)).requests;
     tshi_check(r, before == after, "%llu buffers were asked for", (unsigned long long)(after - before));
     tsh_tensor_release(x);
@@ -306,13 +306,14 @@ static void supports(tshi_rank *r, void *arg) {
                    tsh_dtype_name(dtype));
         tsh_tensor_release(x);
     }
-    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_BROADCAST, TSH_DTYPE_COUNT, TSH_SUM), "no dtype");
+    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_BROADCAST, TSH_DTYPE_COUNT, TSH_REDUCE_SUM), "no dtype");
     tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_FLOAT32, TSH_REDUCE_OP_COUNT),
                "no reduction");
-    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_COUNT, TSH_FLOAT32, TSH_SUM), "no op");
-    tshi_check(r, !tsh_group_supports(NULL, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_SUM), "no group");
-    tshi_check(r, !tsh_backend_supports("none", TSH_CPU, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_SUM), "no backend");
-    tshi_check(r, !tsh_backend_supports(NULL, TSH_CPU, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_SUM), "NULL");
+    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_COUNT, TSH_FLOAT32, TSH_REDUCE_SUM), "no op");
+    tshi_check(r, !tsh_group_supports(NULL, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_REDUCE_SUM), "no group");
+    tshi_check(r, !tsh_backend_supports("none", TSH_CPU, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_REDUCE_SUM),
+               "no backend");
+    tshi_check(r, !tsh_backend_supports(NULL, TSH_CPU, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_REDUCE_SUM), "NULL");
 }
 
 Test(groups, supports, .timeout = 120) {

@@ -33,7 +33,7 @@ static void some_ranks(tshi_rank *r, void *arg) {
     tshi_check(r, tsh_tensor_local_numel(t) == (member ? 1 : 0), "a scalar has %d elements",
                (int)tsh_tensor_local_numel(t));
     tshi_check_ok(r, tsh_tensor_fill(t, r->rank + 1));
-    tshi_check_ok(r, tsh_all_reduce(model, t, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(model, t, TSH_REDUCE_SUM));
     tshi_check(r, !member || tsh_tensor_item(t) == 5, "sum %g", tsh_tensor_item(t));
     tsh_tensor_release(t);
     tsh_mesh_destroy(mesh);

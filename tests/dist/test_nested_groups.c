@@ -53,7 +53,7 @@ static void inside(tshi_rank *r, void *arg) {
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "group_split");
         tshi_check(r, !pair, "out is not NULL after an error");
         tshi_check_status(r, tsh_group_create_in(odd, (int[]){1, 1}, 2, &pair), TSH_ERR_ARGUMENT, "twice");
-        tshi_try_all_reduce(r, odd, TSH_FLOAT32, TSH_SUM, 10);
+        tshi_try_all_reduce(r, odd, TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     }
     tsh_group_destroy(odd);
 }
@@ -75,7 +75,7 @@ static void split(tshi_rank *r, void *arg) {
         tshi_try_all(r, group, TSH_FLOAT64, 300);
         tshi_check_ok(r, tsh_group_split(group, 7, 0, &again));
         tshi_check(r, again && tsh_group_rank(again) == tsh_group_rank(group), "the same order");
-        tshi_try_all_reduce(r, again, TSH_INT64, TSH_SUM, 100);
+        tshi_try_all_reduce(r, again, TSH_INT64, TSH_REDUCE_SUM, 100);
     }
     tsh_group_destroy(again);
     tsh_group_destroy(group);
@@ -121,7 +121,7 @@ static void many_alive(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_group_create(r->world, ranks, 2, &groups[i]));
     }
     for (int i = ALIVE - 1; i >= 0 && !r->failed; i--) {
-        if (groups[i]) tshi_try_all_reduce(r, groups[i], TSH_INT64, TSH_SUM, 10 * i);
+        if (groups[i]) tshi_try_all_reduce(r, groups[i], TSH_INT64, TSH_REDUCE_SUM, 10 * i);
     }
     for (int i = 0; i < ALIVE; i++) tsh_group_destroy(groups[i * 7 % ALIVE]);
 }
@@ -138,7 +138,7 @@ static void four_ranks(tshi_rank *r, void *arg) {
     int me = r->rank;
     tsh_tensor *ins[4], *outs[4], *x = numbers(r, 4, 0);
     for (int i = 0; i < 4; i++) ins[i] = numbers(r, 4, 1 + me + i);
-    tshi_check_ok(r, tsh_reduce_scatter_list(group, x, (const tsh_tensor *const *)ins, TSH_SUM));
+    tshi_check_ok(r, tsh_reduce_scatter_list(group, x, (const tsh_tensor *const *)ins, TSH_REDUCE_SUM));
     expect(r, x, 4, (int64_t[]){4 * (1 + me) + 6, 4 * (2 + me) + 6, 4 * (3 + me) + 6, 4 * (4 + me) + 6});
     for (int i = 0; i < 4; i++) tsh_tensor_release(ins[i]);
 
@@ -207,7 +207,7 @@ static void uneven_all_to_all(tshi_rank *r, void *arg) {
 static void reduce_to_first(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_tensor *x = numbers(r, 4, r->rank ? 4 : 1);
-    tshi_check_ok(r, tsh_reduce_to_root(tsh_world_group(r->world), x, TSH_SUM, 0));
+    tshi_check_ok(r, tsh_reduce_to_root(tsh_world_group(r->world), x, TSH_REDUCE_SUM, 0));
     expect(r, x, 4, r->rank ? (int64_t[]){4, 5, 6, 7} : (int64_t[]){5, 7, 9, 11});
     tsh_tensor_release(x);
 }
@@ -233,7 +233,7 @@ static void asked(tshi_rank *r, void *arg) {
     if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 12);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     if (r->rank) usleep(300000);
     if (!r->rank) raise(SIGUSR1);
     tshi_check_ok(r, tsh_barrier(group));

@@ -24,8 +24,8 @@ static void trespass(tshi_rank *r, tsh_tensor *x, tsh_work *work, tsh_tape *tape
     tsh_work *other = NULL;
     bool done = false;
     int peer = (r->rank + 1) % r->size;
-    tshi_check_status(r, tsh_all_reduce(world, x, TSH_SUM), TSH_ERR_STATE, words);
-    tshi_check_status(r, tsh_all_reduce_async(world, x, TSH_SUM, &other), TSH_ERR_STATE, words);
+    tshi_check_status(r, tsh_all_reduce(world, x, TSH_REDUCE_SUM), TSH_ERR_STATE, words);
+    tshi_check_status(r, tsh_all_reduce_async(world, x, TSH_REDUCE_SUM, &other), TSH_ERR_STATE, words);
     tshi_check_status(r, tsh_send(world, x, peer), TSH_ERR_STATE, words);
     tshi_check_status(r, tsh_recv_async(world, x, peer, &other), TSH_ERR_STATE, words);
     tshi_check_status(r, tsh_work_test(work, &done), TSH_ERR_STATE, words);
@@ -66,7 +66,7 @@ static visitor prepare(tshi_rank *r) {
     visitor v = {.r = r, .x = tshi_test_vector(r, TSH_FLOAT32, 8)};
     tshi_check_ok(r, tsh_tape_create(r->world, &v.tape));
     tshi_check_ok(r, tsh_tensor_fill(v.x, 1 + r->rank));
-    tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), v.x, TSH_SUM, &v.work));
+    tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), v.x, TSH_REDUCE_SUM, &v.work));
     return v;
 }
 

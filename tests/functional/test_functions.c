@@ -318,7 +318,7 @@ static void float32_gradients(tshi_rank *r, void *arg) {
         for (int k = 0; k < c->inputs; k++) {
             in[k] = make_input(r, c, k, TSH_REPLICATED, kind == ARITHMETIC ? TSH_FLOAT32 : TSH_BFLOAT16);
             if (c->input[k].vocabulary) continue;
-            if (kind == ARITHMETIC) in[k]->gradient->arithmetic = TSH_ARITHMETIC_BFLOAT16;
+            if (kind == ARITHMETIC) in[k]->gradient->arithmetic = 1 + TSH_BFLOAT16;
             if (kind == WIDE_GRADIENTS) tshi_check_ok(r, tshi_gradient_set_wide(in[k], true));
         }
         two_backwards(r, tape, c, in, &answers[i / 2]);

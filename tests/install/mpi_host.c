@@ -56,7 +56,7 @@ static tsh_status sum_over(tsh_world *world, int64_t mine, int64_t *sum) {
     const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {1}, .layout = {TSH_LOCAL}};
     tsh_status status = tsh_tensor_create(tsh_world_mesh(world), &config, &x);
     if (status == TSH_OK) status = tsh_tensor_write(x, &mine, 1);
-    if (status == TSH_OK) status = tsh_all_reduce(tsh_world_group(world), x, TSH_SUM);
+    if (status == TSH_OK) status = tsh_all_reduce(tsh_world_group(world), x, TSH_REDUCE_SUM);
     if (status == TSH_OK) status = tsh_tensor_read(x, sum, 1);
     tsh_tensor_release(x);
     return status;

@@ -100,7 +100,8 @@ static int compare(tsh_world *world, const tsh_mesh *mesh, const parameter *p, i
     tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {count}, .layout = {TSH_LOCAL}};
     if (tsh_tensor_create(tsh_world_mesh(world), &config, &all) != TSH_OK ||
         tsh_tensor_write(all, sums, count) != TSH_OK ||
-        tsh_all_reduce(tsh_world_group(world), all, TSH_SUM) != TSH_OK || tsh_tensor_read(all, sums, count) != TSH_OK)
+        tsh_all_reduce(tsh_world_group(world), all, TSH_REDUCE_SUM) != TSH_OK ||
+        tsh_tensor_read(all, sums, count) != TSH_OK)
         return fail("sums");
     tsh_tensor_release(all);
     for (int i = 0; i < n; i++) {

@@ -79,7 +79,7 @@ static void fail_and_go_on(tshi_rank *r, void *arg) {
     }
     check_failed(r, status, f);
     if (r->rank == 1 && f->limit) set_limit(0);
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), tsh_parameters_tensor(m.list, 2), TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), tsh_parameters_tensor(m.list, 2), TSH_REDUCE_SUM));
     tshi_test_model_fill(r, &m, 4);
     if (r->rank == 0) tshi_check(r, count_entries(f->path) <= 0, "%d files are left", count_entries(f->path));
     char path[128];
@@ -316,7 +316,7 @@ static void run_out_of_memory(tshi_rank *r, void *arg) {
         int64_t failed = hooks.failed;
         hooks.failed = false;
         tshi_check_ok(r, tsh_tensor_write(flag, &failed, 1));
-        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), flag, TSH_MAX));
+        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), flag, TSH_REDUCE_MAX));
         tshi_check_ok(r, tsh_tensor_read(flag, &failed, 1));
         over = failed == 0;
     }

@@ -252,7 +252,7 @@ static tsh_box draw_box(const tshi_safetensors_entry *e) {
 }
 
 static tshi_number value(const tshi_safetensors_entry *e, int64_t i) {
-    return tshi_value(e->dtype, TSH_SUM, 0, i);
+    return tshi_value(e->dtype, TSH_REDUCE_SUM, 0, i);
 }
 
 /* Writes the whole of an entry in two boxes, as two ranks do. */

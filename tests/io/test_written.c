@@ -75,7 +75,7 @@ static tsh_tensor *threes(bench *b) {
     return t;
 }
 static tsh_status by_all_reduce(bench *b) {
-    return tsh_all_reduce(b->group, b->w, TSH_MAX);
+    return tsh_all_reduce(b->group, b->w, TSH_REDUCE_MAX);
 }
 static tsh_status by_broadcast(bench *b) {
     return tsh_broadcast(b->group, b->w, b->r->size - 1);

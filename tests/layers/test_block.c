@@ -295,7 +295,7 @@ static void check_gradients(tshi_rank *r, void *arg) {
         run w;
         tsh_layout layout = i == 1 ? TSH_SHARD(0) : TSH_REPLICATED;
         if (!make(r, tsh_world_group(r->world), &families[i], i == 1, NULL, BATCH, &layout, &w)) break;
-        tsh_tensor *key = tsh_linear_weight(tsh_self_attention_linear(tsh_block_attention(w.block), TSH_KEY));
+        tsh_tensor *key = tsh_linear_weight(tsh_self_attention_linear(tsh_block_attention(w.block), TSH_ATTENTION_KEY));
         tsh_tensor *norm = tsh_norm_weight(tsh_block_norm(w.block, TSH_BLOCK_ATTENTION_NORM));
         tsh_tensor *inputs[] = {w.x, key, norm};
         tshi_check_ok(r, tsh_gradient_check(tape, objective, inputs, 3, 0, &w, &worst));

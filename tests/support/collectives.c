@@ -143,7 +143,7 @@ static tsh_tensor *part_of(tshi_rank *r, const tsh_tensor *x, int64_t start, int
 static tshi_number reduced(tsh_dtype dtype, tsh_reduce_op reduce, int p, int64_t i) {
     tshi_number sum = tshi_value(dtype, reduce, 0, i);
     for (int k = 1; k < p; k++) sum = tshi_reduce_numbers(reduce, sum, tshi_value(dtype, reduce, k, i));
-    if (reduce == TSH_AVG) sum = (tshi_number){sum.re / p, sum.im / p};
+    if (reduce == TSH_REDUCE_AVG) sum = (tshi_number){sum.re / p, sum.im / p};
     return sum;
 }
 
@@ -181,10 +181,10 @@ bool tshi_try_all_gather(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_
     if (!out) return false;
     tsh_tensor *in = in_place ? part_of(r, out, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
     bool good = in != NULL;
-    if (good) put_values(in, TSH_SUM, 0, start);
+    if (good) put_values(in, TSH_REDUCE_SUM, 0, start);
     good = good && tshi_check_ok(r, all_gather(group, out, in, spread ? counts : NULL));
     for (int64_t i = 0; i < n && good; i++) {
-        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, i))) {
+        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_REDUCE_SUM, 0, i))) {
             good = wrong(r, spread_names[spread], out, i);
         }
     }
@@ -224,10 +224,11 @@ bool tshi_try_reduce_scatter(tshi_rank *r, tsh_group *group, tsh_dtype dtype, ts
 bool tshi_try_broadcast(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, int root) {
     tsh_tensor *x = vector_on(r, group, dtype, n);
     if (!x) return false;
-    put_values(x, TSH_SUM, tsh_group_rank(group), 0);
+    put_values(x, TSH_REDUCE_SUM, tsh_group_rank(group), 0);
     bool good = tshi_check_ok(r, broadcast(group, x, root));
     for (int64_t i = 0; i < n && good; i++) {
-        if (!tshi_is(dtype, tshi_data(x), i, tshi_value(dtype, TSH_SUM, root, i))) good = wrong(r, "broadcast", x, i);
+        if (!tshi_is(dtype, tshi_data(x), i, tshi_value(dtype, TSH_REDUCE_SUM, root, i)))
+            good = wrong(r, "broadcast", x, i);
     }
     tsh_tensor_release(x);
     return good;
@@ -249,13 +250,13 @@ bool tshi_try_all_to_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_
     tsh_tensor *in = vector_on(r, group, dtype, start_of(in_counts, p));
     tsh_tensor *out = vector_on(r, group, dtype, start_of(out_counts, p));
     if (!in || !out) return false;
-    put_values(in, TSH_SUM, rank, 0);
+    put_values(in, TSH_REDUCE_SUM, rank, 0);
     bool good = tshi_check_ok(r, all_to_all(group, out, uneven ? out_counts : NULL, in, uneven ? in_counts : NULL));
     for (int i = 0; i < p; i++) {
         int64_t before = 0, at = start_of(out_counts, i);
         for (int j = 0; j < rank; j++) before += sent(n, p, i, j, uneven);
         for (int64_t k = 0; good && k < out_counts[i]; k++) {
-            if (!tshi_is(dtype, tshi_data(out), at + k, tshi_value(dtype, TSH_SUM, i, before + k))) {
+            if (!tshi_is(dtype, tshi_data(out), at + k, tshi_value(dtype, TSH_REDUCE_SUM, i, before + k))) {
                 good = wrong(r, "all_to_all", out, at + k);
             }
         }
@@ -288,11 +289,12 @@ bool tshi_try_gather(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n,
     tsh_tensor *out = rank == root ? vector_on(r, group, dtype, n) : NULL;
     tsh_tensor *in = out && in_place ? part_of(r, out, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
     bool good = in && (out || rank != root);
-    if (good) put_values(in, TSH_SUM, 0, start);
+    if (good) put_values(in, TSH_REDUCE_SUM, 0, start);
     bool equal = spread == TSHI_BALANCED && n % p == 0;
     good = good && tshi_check_ok(r, gather_to_root(group, out, in, equal ? NULL : counts, root));
     for (int64_t i = 0; i < n && good && out; i++) {
-        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, i))) good = wrong(r, "gather", out, i);
+        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_REDUCE_SUM, 0, i)))
+            good = wrong(r, "gather", out, i);
     }
     tsh_tensor_release(in);
     tsh_tensor_release(out);
@@ -307,11 +309,11 @@ bool tshi_try_scatter(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n
     int64_t start = start_of(counts, rank);
     tsh_tensor *in = rank == root ? vector_on(r, group, dtype, n) : NULL;
     tsh_tensor *out = in && in_place ? part_of(r, in, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
-    if (in) put_values(in, TSH_SUM, 0, 0);
+    if (in) put_values(in, TSH_REDUCE_SUM, 0, 0);
     bool equal = spread == TSHI_BALANCED && n % p == 0;
     bool good = out && tshi_check_ok(r, scatter_from_root(group, out, in, equal ? NULL : counts, root));
     for (int64_t i = 0; good && i < counts[rank]; i++) {
-        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, start + i))) {
+        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_REDUCE_SUM, 0, start + i))) {
             good = wrong(r, "scatter", out, i);
         }
     }
@@ -350,9 +352,9 @@ static bool try_gather_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, con
     int p = tsh_group_size(group), rank = tsh_group_rank(group);
     tsh_tensor *outs[MOST_RANKS], *in = vector_on(r, group, dtype, counts[rank]);
     bool good = list_make(r, group, dtype, counts, outs) && in;
-    if (good) put_values(in, TSH_SUM, rank, 0);
+    if (good) put_values(in, TSH_REDUCE_SUM, rank, 0);
     good = good && tshi_check_ok(r, all_gather_list(group, outs, in));
-    for (int i = 0; good && i < p; i++) good = holds(r, "all_gather_list", outs[i], TSH_SUM, i, 0);
+    for (int i = 0; good && i < p; i++) good = holds(r, "all_gather_list", outs[i], TSH_REDUCE_SUM, i, 0);
     list_free(group, outs);
     tsh_tensor_release(in);
     return good;
@@ -362,14 +364,14 @@ static bool try_scatter_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, co
     int p = tsh_group_size(group), rank = tsh_group_rank(group);
     tsh_tensor *ins[MOST_RANKS], *out = vector_on(r, group, dtype, counts[rank]);
     bool good = list_make(r, group, dtype, counts, ins) && out;
-    for (int i = 0; good && i < p; i++) put_values(ins[i], TSH_SUM, rank, start_of(counts, i));
-    good = good && tshi_check_ok(r, reduce_scatter_list(group, out, ins, TSH_SUM));
+    for (int i = 0; good && i < p; i++) put_values(ins[i], TSH_REDUCE_SUM, rank, start_of(counts, i));
+    good = good && tshi_check_ok(r, reduce_scatter_list(group, out, ins, TSH_REDUCE_SUM));
     for (int64_t i = 0; good && i < counts[rank]; i++) {
-        tshi_number wanted = reduced(dtype, TSH_SUM, p, start_of(counts, rank) + i);
+        tshi_number wanted = reduced(dtype, TSH_REDUCE_SUM, p, start_of(counts, rank) + i);
         if (!tshi_is(dtype, tshi_data(out), i, wanted)) good = wrong(r, "reduce_scatter_list", out, i);
     }
     for (int i = 0; good && i < p; i++) {
-        good = holds(r, "reduce_scatter_list's input", ins[i], TSH_SUM, rank, start_of(counts, i));
+        good = holds(r, "reduce_scatter_list's input", ins[i], TSH_REDUCE_SUM, rank, start_of(counts, i));
     }
     list_free(group, ins);
     tsh_tensor_release(out);
@@ -386,9 +388,9 @@ static bool try_exchange_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, i
     }
     bool good = list_make(r, group, dtype, in_counts, ins);
     good = list_make(r, group, dtype, out_counts, outs) && good;
-    for (int i = 0; good && i < p; i++) put_values(ins[i], TSH_SUM, rank, 1000 * i);
+    for (int i = 0; good && i < p; i++) put_values(ins[i], TSH_REDUCE_SUM, rank, 1000 * i);
     good = good && tshi_check_ok(r, all_to_all_list(group, outs, ins));
-    for (int i = 0; good && i < p; i++) good = holds(r, "all_to_all_list", outs[i], TSH_SUM, i, 1000 * rank);
+    for (int i = 0; good && i < p; i++) good = holds(r, "all_to_all_list", outs[i], TSH_REDUCE_SUM, i, 1000 * rank);
     list_free(group, ins);
     list_free(group, outs);
     return good;
@@ -424,8 +426,8 @@ bool tshi_try_messages(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t 
     int p = tsh_group_size(group), rank = tsh_group_rank(group);
     tsh_tensor *out = vector_on(r, group, dtype, n), *in = vector_on(r, group, dtype, n);
     bool good = out && in;
-    if (good) put_values(out, TSH_SUM, rank, 0);
-    good = good && pass_on(r, group, out, in) && holds(r, "recv", in, TSH_SUM, (rank + p - 1) % p, 0);
+    if (good) put_values(out, TSH_REDUCE_SUM, rank, 0);
+    good = good && pass_on(r, group, out, in) && holds(r, "recv", in, TSH_REDUCE_SUM, (rank + p - 1) % p, 0);
     tsh_tensor_release(out);
     tsh_tensor_release(in);
     return good;

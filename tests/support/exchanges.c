@@ -115,7 +115,7 @@ static void check_values(tshi_rank *r, uint32_t seed, const trial *t, const tsh_
     for (int64_t i = 0; i < count_of(t, box, member); i++) {
         sum[replica * t->numel + global_of(&t->e, box, i)] += (int64_t)read_small(t->dtype, tshi_data(out), i);
     }
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), sums, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), sums, TSH_REDUCE_SUM));
     along(&t->e.from, TSH_KIND_PARTIAL, 0, &terms);
     for (int64_t i = 0; i < replicas * t->numel && !r->failed; i++) {
         double wanted = 0;
@@ -152,7 +152,7 @@ static void check_counts(tshi_rank *r, uint32_t seed, const trial *t, const tsh_
     tshi_check(r, calls <= most, "seed %u: %d calls, not %d", seed, (int)calls, (int)most);
     tsh_tensor *sent = tshi_test_vector(r, TSH_INT64, 1);
     *(int64_t *)tsh_tensor_data(sent) = (int64_t)(now.bytes[op] - before->bytes[op]);
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), sent, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), sent, TSH_REDUCE_SUM));
     bool exact = !has(&t->e.from, TSH_KIND_PARTIAL) && !has(&t->e.to, TSH_KIND_PARTIAL);
     int64_t bytes = *(int64_t *)tsh_tensor_data(sent), wanted = needed * (int64_t)tsh_dtype_size(t->dtype);
     tshi_check(r, !exact || bytes == wanted, "seed %u: %lld bytes moved, %lld must", seed, (long long)bytes,

@@ -16,7 +16,7 @@ uint64_t tshi_mix(uint64_t x) {
 
 tshi_number tshi_value(tsh_dtype dtype, tsh_reduce_op reduce, int rank, int64_t i) {
     uint64_t bits = tshi_mix((uint64_t)i * 64 + (uint64_t)rank);
-    if (reduce == TSH_PROD) {
+    if (reduce == TSH_REDUCE_PROD) {
         double size = bits & 1 ? 2 : 1, sign = bits & 2 && dtype != TSH_UINT8 ? -1 : 1;
         return (tshi_number){is_complex(dtype) ? sign : sign * size, is_complex(dtype) ? (bits & 4 ? 1 : -1) : 0};
     }
@@ -26,12 +26,12 @@ tshi_number tshi_value(tsh_dtype dtype, tsh_reduce_op reduce, int rank, int64_t 
 
 tshi_number tshi_reduce_numbers(tsh_reduce_op reduce, tshi_number a, tshi_number b) {
     switch (reduce) {
-    case TSH_PROD: return (tshi_number){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
-    case TSH_MIN: return a.re < b.re ? a : b;
-    case TSH_MAX: return a.re > b.re ? a : b;
-    case TSH_BAND: return (tshi_number){(double)((int64_t)a.re & (int64_t)b.re), 0};
-    case TSH_BOR: return (tshi_number){(double)((int64_t)a.re | (int64_t)b.re), 0};
-    case TSH_BXOR: return (tshi_number){(double)((int64_t)a.re ^ (int64_t)b.re), 0};
+    case TSH_REDUCE_PROD: return (tshi_number){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+    case TSH_REDUCE_MIN: return a.re < b.re ? a : b;
+    case TSH_REDUCE_MAX: return a.re > b.re ? a : b;
+    case TSH_REDUCE_BAND: return (tshi_number){(double)((int64_t)a.re & (int64_t)b.re), 0};
+    case TSH_REDUCE_BOR: return (tshi_number){(double)((int64_t)a.re | (int64_t)b.re), 0};
+    case TSH_REDUCE_BXOR: return (tshi_number){(double)((int64_t)a.re ^ (int64_t)b.re), 0};
     default: return (tshi_number){a.re + b.re, a.im + b.im};
     }
 }

@@ -23,7 +23,7 @@ static void early_return(tshi_rank *r, void *arg) {
         data[199] = (float)(r->rank == root ? call : -1);
         tshi_check_ok(r, tsh_broadcast(group, x, root));
         tshi_check(r, data[199] == (float)call, "broadcast %d returned %g", call, data[199]);
-        if (call % 50 == 0) tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_MAX, (root + 1) % r->size));
+        if (call % 50 == 0) tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_REDUCE_MAX, (root + 1) % r->size));
     }
     tsh_tensor_release(x);
 }
@@ -50,11 +50,11 @@ static void failures(tshi_rank *r, void *arg) {
         }
         tshi_check(r, status == TSH_ERR_PEER || status == TSH_ERR_STATE, "%s", tsh_status_name(status));
         if (!tshi_check_ok(r, tsh_world_recover(r->world))) return;
-        if (!tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 3000)) return;
+        if (!tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 3000)) return;
     }
     /* Calls that do not match; rank 0 returns early, and gets the error in its next call. */
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
-    tsh_status status = r->rank ? tsh_all_reduce(group, x, TSH_SUM) : tsh_broadcast(group, x, 0);
+    tsh_status status = r->rank ? tsh_all_reduce(group, x, TSH_REDUCE_SUM) : tsh_broadcast(group, x, 0);
     tshi_check_status(r, status, r->rank ? TSH_ERR_MISMATCH : TSH_OK, r->rank ? "rank 0: broadcast" : "");
     status = tsh_barrier(group);
     tshi_check_status(r, status, r->rank ? TSH_ERR_PEER : TSH_ERR_MISMATCH, "rank 0: broadcast");

@@ -21,7 +21,7 @@ static void crossing(tshi_rank *r, void *arg) {
         tsh_work *works[MOST], *sum;
         tsh_tensor *tensors[MOST], *x = tshi_test_vector(r, TSH_INT64, 1000);
         int n = 0;
-        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &sum));
+        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &sum));
         for (int i = 0; i < 4; i++) {
             for (int peer = 0; peer < r->size; peer++) {
                 if (peer == r->rank) continue;

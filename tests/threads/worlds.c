@@ -119,14 +119,14 @@ static bool ask(const asked *a, long i) {
     bool good = length == (i % 4 ? 3 : 4) && !strcmp(tsh_status_name(TSH_OK), "TSH_OK") && tsh_version()[0] != '\0';
     good = good && tsh_dtype_size(TSH_FLOAT32) == 4 && !strcmp(tsh_dtype_name(TSH_INT64), "int64");
     good = good && !strcmp(tsh_collective_name(TSH_COLLECTIVE_REDUCE), "reduce");
-    good = good && tsh_backend_supports("local", TSH_CPU, TSH_COLLECTIVE_SEND, TSH_FLOAT32, TSH_SUM);
+    good = good && tsh_backend_supports("local", TSH_CPU, TSH_COLLECTIVE_SEND, TSH_FLOAT32, TSH_REDUCE_SUM);
     good = good && tsh_world_rank(a->world) == tsh_group_rank(group) && tsh_world_size(a->world) == RANKS;
     good = good && tsh_world_local_rank(a->world) == tsh_world_rank(a->world) && tsh_world_node_count(a->world) == 1;
     good = good && !tsh_world_uses_rdma(a->world) && tsh_device_kind_of(tsh_world_device(a->world)) == TSH_CPU;
     good = good && tsh_group_size(group) == RANKS && tsh_group_world_rank(group, 1) == 1;
     good = good && tsh_group_rank_of(group, 1) == 1 && tsh_group_world(group) == a->world;
     good = good && !strcmp(tsh_group_backend(group), "local") && tsh_group_mesh(group) == tsh_world_mesh(a->world);
-    good = good && tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_UINT8, TSH_BXOR);
+    good = good && tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_UINT8, TSH_REDUCE_BXOR);
     good = good && tsh_mesh_axes(a->mesh) == 1 && tsh_mesh_axis_group(a->mesh, 0) == half;
     good = good && !strcmp(tsh_mesh_axis_name(a->mesh, 0), "half") && tsh_mesh_world(a->mesh) == a->world;
     good = good && tsh_tensor_local_numel(a->tensor) == 3000 && tsh_tensor_local_nbytes(a->tensor) == 12000;
@@ -159,7 +159,7 @@ static void cross(member *m, tsh_world *other) {
         const tsh_tensor_config config = {.dtype = TSH_FLOAT32, .ndim = 1, .shape = {3000}};
         tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(worlds[w]), &config, &x[w]));
         tshi_check_ok(r, tsh_tensor_fill(x[w], w + 1));
-        tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(worlds[w]), x[w], TSH_SUM, &works[w]));
+        tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(worlds[w]), x[w], TSH_REDUCE_SUM, &works[w]));
     }
     tshi_check_ok(r, tsh_work_test(works[0], &done));
     for (int w = WORLDS - 1; w >= 0; w--) {
@@ -187,7 +187,7 @@ static void *live_in_both(void *arg) {
     if (pthread_create(&asker, NULL, ask_on, &a) != 0) abort();
     for (int i = 0; i < ROUNDS && !r->failed; i++) {
         cross(m, other);
-        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM));
         round_of(m, i);
     }
     while (atomic_load(&a.answers) < 100) nanosleep(&(const struct timespec){.tv_nsec = 1000000}, NULL);

@@ -101,7 +101,7 @@ static void talk(tshi_rank *r, const model *m) {
     tsh_work *work = NULL;
     if (r->rank == 0) tshi_check_ok(r, tsh_send(all, m->word, 1));
     if (r->rank == 1) tshi_check_ok(r, tsh_recv(all, m->word, TSH_ANY_RANK, NULL));
-    if (!tshi_check_ok(r, tsh_all_reduce_async(all, m->word, TSH_MAX, &work))) return;
+    if (!tshi_check_ok(r, tsh_all_reduce_async(all, m->word, TSH_REDUCE_MAX, &work))) return;
     tshi_check_ok(r, tsh_work_wait(work));
     tsh_work_release(work);
 }

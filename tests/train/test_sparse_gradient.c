@@ -157,7 +157,7 @@ static void find_drawn(tshi_rank *r, state *m, const tsh_tensor *rows, int step,
     const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {CLASSES}, .layout = {TSH_LOCAL}};
     tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &sum));
     memcpy(tsh_tensor_data(sum), mine, sizeof mine);
-    tshi_check_ok(r, tsh_all_reduce(tsh_mesh_group(m->mesh, "ranks"), sum, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_mesh_group(m->mesh, "ranks"), sum, TSH_REDUCE_SUM));
     for (int c = 0; c < CLASSES; c++) drawn[c] = ((const int64_t *)tsh_tensor_data(sum))[c] > 0;
     tsh_tensor_release(sum);
     for (int b = 0; b < BATCH; b++) tshi_check(r, drawn[label(step, b)], "label %lld", (long long)label(step, b));

@@ -10,14 +10,14 @@ const char *tshi_reduction_name(tsh_reduce_op reduce) {
 bool tshi_reduces(tsh_dtype dtype, tsh_reduce_op reduce) {
     bool integer = dtype == TSH_INT32 || dtype == TSH_INT64 || dtype == TSH_UINT8;
     switch (reduce) {
-    case TSH_SUM:
-    case TSH_PROD: return true;
-    case TSH_MIN:
-    case TSH_MAX: return !tshi_dtype_is_complex(dtype);
-    case TSH_AVG: return !integer;
-    case TSH_BAND:
-    case TSH_BOR:
-    case TSH_BXOR: return integer;
+    case TSH_REDUCE_SUM:
+    case TSH_REDUCE_PROD: return true;
+    case TSH_REDUCE_MIN:
+    case TSH_REDUCE_MAX: return !tshi_dtype_is_complex(dtype);
+    case TSH_REDUCE_AVG: return !integer;
+    case TSH_REDUCE_BAND:
+    case TSH_REDUCE_BOR:
+    case TSH_REDUCE_BXOR: return integer;
     default: return false;
     }
 }
@@ -42,11 +42,11 @@ static tsh_status check_reduction(const tshi_group_ops *backend, tsh_collective 
         return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: %s has no %s of %s (see tsh_group_supports)", name, backend->name,
                          tshi_reduction_name(reduce), type);
     }
-    if (reduce == TSH_MIN || reduce == TSH_MAX) {
+    if (reduce == TSH_REDUCE_MIN || reduce == TSH_REDUCE_MAX) {
         return tshi_fail(TSH_ERR_DTYPE, "%s: %s has no order, so neither min nor max", name, type);
     }
     return tshi_fail(TSH_ERR_DTYPE, "%s: %s is for %s, not for %s", name, tshi_reduction_name(reduce),
-                     reduce == TSH_AVG ? "floats and complex numbers" : "integers", type);
+                     reduce == TSH_REDUCE_AVG ? "floats and complex numbers" : "integers", type);
 }
 
 /* The tensors of the sides that this rank has, of one dtype. */

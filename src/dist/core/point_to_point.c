@@ -31,7 +31,7 @@ static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor 
     call->dtype = tensor->dtype;
     call->count = tensor->numel;
     call->on_device = group->world->device != group->world->host;
-    call->reduce = meta ? TSH_MAX : TSH_SUM;
+    call->reduce = meta ? TSH_REDUCE_MAX : TSH_REDUCE_SUM;
     call->in = op == TSH_COLLECTIVE_SEND ? tshi_data(tensor) : NULL;
     call->out = op == TSH_COLLECTIVE_RECV ? tshi_data_to_write(tensor) : NULL;
     return TSH_OK;

@@ -180,7 +180,7 @@ static void job(tshi_rank *r, flood *f) {
     if (r->rank == RANKS - 1) f->late = now() - start;
     atomic_store(&f->done, 1);
     if (!tshi_check_ok(r, status)) return;
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     tsh_world_destroy(r->world);
     r->world = NULL;
 }

@@ -87,7 +87,7 @@ enum { WAYS = 8 };
 static bool join(tshi_rank *r, const place *p) {
     tsh_world_config config = {.init_method = p->text, .heap_bytes = HEAP};
     if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return false;
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     tsh_world_destroy(r->world);
     r->world = NULL;
     return true;

@@ -94,7 +94,7 @@ static void check_world(tshi_rank *r, int size) {
     if (!bits) return;
     int64_t *bit = tsh_tensor_data(bits);
     *bit = INT64_C(1) << tsh_world_rank(r->world);
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), bits, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), bits, TSH_REDUCE_SUM));
     tshi_check(r, *bit == (INT64_C(1) << size) - 1, "the ranks that are there: %llx", (unsigned long long)*bit);
     tsh_tensor_release(bits);
 }
@@ -154,7 +154,7 @@ static void of_two_jobs(tshi_rank *r, void *arg) {
     int64_t *job = r->result;
     tsh_tensor *names = tshi_test_vector(r, TSH_INT64, 1);
     if (names) *(int64_t *)tsh_tensor_data(names) = r->rank < 2 ? 1 : 100;
-    if (names) tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), names, TSH_SUM));
+    if (names) tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), names, TSH_REDUCE_SUM));
     if (names) *job = *(int64_t *)tsh_tensor_data(names);
     tshi_check(r, *job == (r->rank < 2 ? 2 : 200), "the jobs have mixed");
     tsh_tensor_release(names);

@@ -244,7 +244,7 @@ static void by_other_names(tshi_rank *r, void *arg) {
         for (int k = 0; k < 4; k++) setenv(families[i][k], k % 2 ? size : rank, 1);
         if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
         tshi_check(r, tsh_world_rank(r->world) == r->rank && tsh_world_local_rank(r->world) == r->rank, "rank");
-        tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 100);
+        tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 100);
         tsh_world_destroy(r->world);
         for (int k = 0; k < 4; k++) unsetenv(families[i][k]);
     }
@@ -313,7 +313,7 @@ static void two_are_rank_1(tshi_rank *r, void *arg) {
         setenv("LOCAL_RANK", "2", 1);
     }
     if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     tsh_world_destroy(r->world);
 }
 
@@ -379,7 +379,7 @@ static void unknown_connections(tshi_rank *r, void *arg) {
         tshi_nap(0.1);
     }
     if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     tsh_world_destroy(r->world);
 }
 
@@ -452,7 +452,7 @@ Test(rendezvous, again_and_again, .timeout = 120) {
 /* More ranks than fit into one message of descriptors. */
 static void many_ranks(tshi_rank *r, void *arg) {
     (void)arg;
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_INT64, TSH_SUM, 100);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_INT64, TSH_REDUCE_SUM, 100);
 }
 
 Test(rendezvous, forty_ranks, .timeout = 120) {

@@ -44,10 +44,10 @@ static void in_flight(tshi_rank *r, void *arg) {
             fill(tensors[i], r->rank + i);
             wanted[i] = 0;
             for (int k = 0; k < tsh_group_size(group); k++) wanted[i] += (float)(tsh_group_world_rank(group, k) + i);
-            tshi_check_ok(r, tsh_all_reduce_async(group, tensors[i], TSH_SUM, &works[i]));
+            tshi_check_ok(r, tsh_all_reduce_async(group, tensors[i], TSH_REDUCE_SUM, &works[i]));
         }
         /* A blocking call runs after the started calls of its group, and calls of other groups progress meanwhile. */
-        tshi_try_all_reduce(r, groups[round % 3], TSH_INT64, TSH_SUM, 3000);
+        tshi_try_all_reduce(r, groups[round % 3], TSH_INT64, TSH_REDUCE_SUM, 3000);
         for (int left = FLIGHT; left > 0; left--) {
             int k = rand_r(&seed) % left;
             bool good = tshi_check_ok(r, tsh_work_wait(works[k])) && all_are(r, tensors[k], wanted[k]);
@@ -92,7 +92,7 @@ static void left_alone(tshi_rank *r, void *arg) {
     tsh_work *work;
     bool done = false;
     fill(x, 1);
-    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work));
     tshi_check_ok(r, tsh_barrier(group));
     tshi_check_ok(r, tsh_work_test(work, &done));
     tshi_check(r, done, "a barrier later it is not done");
@@ -100,11 +100,11 @@ static void left_alone(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_work_wait(work));
     all_are(r, x, (float)r->size);
     tsh_work_release(work);
-    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work));
     tsh_work_release(work);
     all_are(r, x, (float)(r->size * r->size));
     /* The work holds a reference to the tensor. */
-    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work));
     tsh_tensor_release(x);
     tshi_check_ok(r, tsh_work_wait(work));
     tsh_work_release(work);
@@ -132,14 +132,15 @@ static void one_of_three(tshi_rank *r, void *arg) {
             fill(x[i], i + 1);
         }
         bool other = r->rank == 1;
-        tshi_check_ok(r, tsh_all_reduce_async(group, x[0], TSH_SUM, &works[0]));
+        tshi_check_ok(r, tsh_all_reduce_async(group, x[0], TSH_REDUCE_SUM, &works[0]));
         if (bad && other) {
-            tshi_check_status(r, tsh_all_reduce_async(group, NULL, TSH_SUM, &works[1]), TSH_ERR_ARGUMENT, "NULL");
+            tshi_check_status(r, tsh_all_reduce_async(group, NULL, TSH_REDUCE_SUM, &works[1]), TSH_ERR_ARGUMENT,
+                              "NULL");
             tshi_check(r, !works[1], "work is not NULL after an error");
         } else {
-            tshi_check_ok(r, tsh_all_reduce_async(group, x[1], other ? TSH_MAX : TSH_SUM, &works[1]));
+            tshi_check_ok(r, tsh_all_reduce_async(group, x[1], other ? TSH_REDUCE_MAX : TSH_REDUCE_SUM, &works[1]));
         }
-        tshi_check_ok(r, tsh_all_reduce_async(group, x[2], TSH_SUM, &works[2]));
+        tshi_check_ok(r, tsh_all_reduce_async(group, x[2], TSH_REDUCE_SUM, &works[2]));
         tshi_check_ok(r, tsh_work_wait(works[2]));
         if (works[1] && bad) tshi_check_status(r, tsh_work_wait(works[1]), TSH_ERR_PEER, "rank 1: all_reduce: tensor");
         if (works[1] && !bad) tshi_check_status(r, tsh_work_wait(works[1]), TSH_ERR_MISMATCH, "max");
@@ -172,7 +173,7 @@ static void ends(tshi_rank *r, void *arg) {
     tsh_work *a = NULL, *b = NULL;
     tshi_check_ok(r, tsh_barrier(group));
     if (e->how == 3) r->world->timeout = 0.3;
-    if (r->rank != 1 || e->when == 1) tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &a));
+    if (r->rank != 1 || e->when == 1) tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &a));
     if (r->rank == 1) {
         tshi_test_await(r, e->waiting, r->size - 1);
         if (e->how == 0) raise(SIGKILL);
@@ -182,7 +183,7 @@ static void ends(tshi_rank *r, void *arg) {
         tshi_check_status(r, tsh_barrier(group), TSH_ERR_STATE, "recover is due");
     } else {
         tsh_status wanted = e->how == 3 ? TSH_ERR_TIMEOUT : TSH_ERR_PEER;
-        tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &b));
+        tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_REDUCE_SUM, &b));
         atomic_fetch_add(e->waiting, 1);
         tsh_status status = tsh_work_wait(b);
         /* With three ranks one of the two that wait may get the error through the other. */
@@ -196,11 +197,11 @@ static void ends(tshi_rank *r, void *arg) {
     if (e->how == 1) {
         /* The recovery ends the calls in flight, and none of their data arrives later. */
         tsh_work *forgotten = NULL;
-        if (r->rank == 0) tsh_all_reduce_async(group, y, TSH_SUM, &forgotten);
+        if (r->rank == 0) tsh_all_reduce_async(group, y, TSH_REDUCE_SUM, &forgotten);
         tshi_check_ok(r, tsh_world_recover(r->world));
         if (forgotten) tshi_check(r, tsh_work_wait(forgotten) != TSH_OK, "a call outlived the recovery");
         tsh_work_release(forgotten);
-        for (int i = 0; i < 3; i++) tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, i * 2000);
+        for (int i = 0; i < 3; i++) tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, i * 2000);
     }
     tsh_work_release(a);
     tsh_tensor_release(x);
@@ -252,8 +253,8 @@ static void steady(tshi_rank *r, void *arg) {
         if (i == 10) before = allocations;
         tsh_work *works[4];
         int peer = 1 - r->rank;
-        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &works[0]));
-        tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &works[1]));
+        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &works[0]));
+        tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_REDUCE_SUM, &works[1]));
         tshi_check_ok(r,
                       r->rank ? tsh_send_async(group, x, peer, &works[2]) : tsh_recv_async(group, x, peer, &works[2]));
         tshi_check_ok(r,

@@ -108,7 +108,7 @@ static void many_calls(tshi_rank *r, void *arg) {
     int64_t *data = tsh_tensor_data(x);
     for (int64_t i = 0; i < 3000; i++) {
         for (int k = 0; k < 3; k++) data[k] = i + k + r->rank;
-        if (!tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM))) break;
+        if (!tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM))) break;
         int64_t wanted = r->size * (i + 2) + r->size * (r->size - 1) / 2;
         if (!tshi_check(r, data[2] == wanted, "call %lld returned %lld", (long long)i, (long long)data[2])) break;
     }
@@ -120,8 +120,8 @@ static void large(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
     const int64_t n = 1500007;
-    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, n);
-    tshi_try_reduce_scatter(r, group, TSH_FLOAT32, TSH_SUM, n, TSHI_UNEVEN, false);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, n);
+    tshi_try_reduce_scatter(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, n, TSHI_UNEVEN, false);
     tshi_try_all_gather(r, group, TSH_FLOAT32, n, TSHI_UNEVEN, true);
     tshi_try_broadcast(r, group, TSH_FLOAT32, n, r->size - 1);
     tshi_try_all_to_all(r, group, TSH_FLOAT32, n, true);

@@ -31,7 +31,7 @@ static void all_reduce_of_four(tshi_rank *r, void *arg) {
     (void)arg;
     float rank = (float)r->rank;
     tsh_tensor *x = vector_of(r, (float[]){1 + rank, 2 + rank, 3 + rank, 4 + rank}, 4);
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM));
     holds(r, x, (float[]){3, 5, 7, 9}, 4);
     tsh_tensor_release(x);
 }
@@ -46,7 +46,7 @@ static void int64_sum(tshi_rank *r, void *arg) {
     int64_t *data = tsh_tensor_data(x);
     data[0] = r->rank ? 3 : 1;
     data[1] = r->rank ? 4 : 2;
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM));
     tshi_check(r, data[0] == 4 && data[1] == 6, "%lld %lld", (long long)data[0], (long long)data[1]);
     tsh_tensor_release(x);
 }
@@ -61,7 +61,7 @@ static void two_groups(tshi_rank *r, void *arg) {
     tsh_mesh *mesh = NULL;
     if (!tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=4", &mesh))) return;
     tsh_tensor *x = vector_of(r, (float[]){(float)r->rank}, 1);
-    tshi_check_ok(r, tsh_all_reduce(tsh_mesh_group(mesh, "model"), x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(tsh_mesh_group(mesh, "model"), x, TSH_REDUCE_SUM));
     holds(r, x, (float[]){r->rank < 4 ? 6 : 22}, 1);
     tsh_tensor_release(x);
     tsh_mesh_destroy(mesh);
@@ -108,7 +108,7 @@ static void scatter_rows(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_tensor *in = tensor_of(r, TSH_FLOAT32, 2, 4, 4), *out = tensor_of(r, TSH_FLOAT32, 2, 1, 4);
     for (int i = 0; i < 16; i++) ((float *)tsh_tensor_data(in))[i] = (float)(i / 4);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_REDUCE_SUM, NULL));
     float row = (float)(4 * r->rank);
     holds(r, out, (float[]){row, row, row, row}, 4);
     tsh_tensor_release(in);
@@ -125,7 +125,7 @@ static void scatter_twelve(tshi_rank *r, void *arg) {
     float wanted[6];
     for (int i = 0; i < 12; i++) ((float *)tsh_tensor_data(in))[i] = (float)(i + 1);
     for (int i = 0; i < 6; i++) wanted[i] = (float)(r->rank ? 14 + 2 * i : 2 + 2 * i);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_REDUCE_SUM, NULL));
     holds(r, out, wanted, 6);
     tsh_tensor_release(in);
     tsh_tensor_release(out);
@@ -142,7 +142,7 @@ static void scatter_list(tshi_rank *r, void *arg) {
     float wanted[4];
     for (int i = 0; i < 16; i++) ((float *)tsh_tensor_data(in))[i] = (float)(1 + i % 4 + r->rank + i / 4);
     for (int i = 0; i < 4; i++) wanted[i] = (float)(4 * (1 + i + r->rank) + 6);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_REDUCE_SUM, NULL));
     holds(r, out, wanted, 4);
     tsh_tensor_release(in);
     tsh_tensor_release(out);
@@ -199,7 +199,7 @@ static void partial_to_columns(tshi_rank *r, void *arg) {
     static const float wanted[2][8] = {{6, 16, 9, 17, 7, 13, 12, 16}, {15, 27, 19, 5, 11, 9, 15, 4}};
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = vector_of(r, r->rank < 2 ? terms[r->rank] : NULL, 16), *part = vector_of(r, NULL, 8);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     if (r->rank >= 2) {
         for (int i = 0; i < 8; i++) {
             int column = i % 2 + 2 * (r->rank - 2);

@@ -13,13 +13,14 @@ TestSuite(messages, .timeout = 120);
 
 static void put(tsh_tensor *x, int64_t salt) {
     for (int64_t i = 0; i < x->numel; i++) {
-        tshi_put(x->dtype, tshi_data(x), i, tshi_value(x->dtype, TSH_SUM, (int)(salt % 60), i + salt));
+        tshi_put(x->dtype, tshi_data(x), i, tshi_value(x->dtype, TSH_REDUCE_SUM, (int)(salt % 60), i + salt));
     }
 }
 
 static bool holds(tshi_rank *r, const tsh_tensor *x, int64_t salt) {
     for (int64_t i = 0; i < x->numel; i++) {
-        if (tshi_is(x->dtype, tshi_data(x), i, tshi_value(x->dtype, TSH_SUM, (int)(salt % 60), i + salt))) continue;
+        if (tshi_is(x->dtype, tshi_data(x), i, tshi_value(x->dtype, TSH_REDUCE_SUM, (int)(salt % 60), i + salt)))
+            continue;
         return tshi_check(r, false, "%s [%lld]: element %lld is wrong", tsh_dtype_name(x->dtype), (long long)x->numel,
                           (long long)i);
     }
@@ -208,7 +209,7 @@ static void beside_collectives(tshi_rank *r, void *arg) {
         put(x, r->rank + i);
         if (r->rank == 1) tshi_check_ok(r, tsh_recv_async(group, x, 0, &work));
         if (r->rank == 0) tshi_check_ok(r, tsh_send(group, x, 1));
-        tshi_check_ok(r, tsh_all_reduce(group, y, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, y, TSH_REDUCE_SUM));
         if (r->rank == 1) tshi_check_ok(r, tsh_work_wait(work));
         if (r->rank == 1) tshi_check(r, tsh_work_sender(work) == 0, "the sender is %d", tsh_work_sender(work));
         if (r->rank == 1) holds(r, x, i);

@@ -10,7 +10,7 @@
 /* True when collectives of the group work after a failure. */
 static bool still_works(tshi_rank *r) {
     return tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 1000) &&
-           tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT64, TSH_SUM, 5000);
+           tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT64, TSH_REDUCE_SUM, 5000);
 }
 
 static void ops_differ(tshi_rank *r, void *arg) {
@@ -19,7 +19,7 @@ static void ops_differ(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1024);
     tshi_check_ok(r, tsh_tensor_fill(x, r->rank + 1));
     int last = r->size - 1;
-    tsh_status status = r->rank == last ? tsh_broadcast(group, x, 0) : tsh_all_reduce(group, x, TSH_SUM);
+    tsh_status status = r->rank == last ? tsh_broadcast(group, x, 0) : tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     char words[128];
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [1024] sum #");
     snprintf(words, sizeof words, "rank %d: broadcast float32 [1024] root 0 #", last);
@@ -41,20 +41,20 @@ static void arguments_differ(tshi_rank *r, void *arg) {
     bool odd = r->rank == 1;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 5000), *y = tshi_test_vector(r, TSH_INT32, 5000);
     tsh_tensor *z = tshi_test_vector(r, TSH_FLOAT32, 8);
-    tsh_status status = tsh_all_reduce(group, odd ? y : x, TSH_SUM);
+    tsh_status status = tsh_all_reduce(group, odd ? y : x, TSH_REDUCE_SUM);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [5000] sum #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: all_reduce int32 [5000] sum #");
     /* The data of one side is near, that of the other far. */
-    status = tsh_all_reduce(group, odd ? z : x, TSH_SUM);
+    status = tsh_all_reduce(group, odd ? z : x, TSH_REDUCE_SUM);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [5000] sum #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: all_reduce float32 [8] sum #");
-    status = tsh_all_reduce(group, x, odd ? TSH_MAX : TSH_MIN);
+    status = tsh_all_reduce(group, x, odd ? TSH_REDUCE_MAX : TSH_REDUCE_MIN);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [5000] min #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: all_reduce float32 [5000] max #");
     status = tsh_broadcast(group, x, odd ? 1 : 0);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: broadcast float32 [5000] root 0 #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: broadcast float32 [5000] root 1 #");
-    status = odd ? tsh_barrier(group) : tsh_all_reduce(group, x, TSH_SUM);
+    status = odd ? tsh_barrier(group) : tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: barrier #");
     tsh_tensor_release(x);
     tsh_tensor_release(y);
@@ -78,7 +78,7 @@ static void counts_differ(tshi_rank *r, void *arg) {
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_gather float32 [12], 4 of them its own, #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: all_gather float32 [12], 4 of them its own, #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "their counts differ");
-    status = tsh_reduce_scatter_tensor(group, part, whole, TSH_SUM, counts);
+    status = tsh_reduce_scatter_tensor(group, part, whole, TSH_REDUCE_SUM, counts);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "their counts differ");
     const int64_t equal[3] = {4, 4, 4}, more[3] = {5, 4, 3};
     tsh_tensor *out = tshi_test_vector(r, TSH_FLOAT32, 12);
@@ -104,9 +104,9 @@ typedef struct tensors {
 static tsh_status wrong_call(const tensors *t, tsh_group *group, int n, const char **words) {
     static const int64_t negative[3] = {-1, 8, 5}, sums[3] = {4, 4, 5}, huge[3] = {INT64_MAX, INT64_MAX, 1};
     switch (n) {
-    case 0: *words = "all_reduce: tensor is NULL"; return tsh_all_reduce(group, NULL, TSH_SUM);
+    case 0: *words = "all_reduce: tensor is NULL"; return tsh_all_reduce(group, NULL, TSH_REDUCE_SUM);
     case 1: *words = "8 is no reduction"; return tsh_all_reduce(group, t->x, TSH_REDUCE_OP_COUNT);
-    case 2: *words = "complex64 has no order"; return tsh_all_reduce(group, t->z, TSH_MAX);
+    case 2: *words = "complex64 has no order"; return tsh_all_reduce(group, t->z, TSH_REDUCE_MAX);
     case 3: *words = "root 3 in a group of 3"; return tsh_broadcast(group, t->x, 3);
     case 4: *words = "root -1"; return tsh_broadcast(group, t->x, -1);
     case 5: *words = "memory of tensor was freed"; return tsh_broadcast(group, t->freed, 0);
@@ -117,8 +117,8 @@ static tsh_status wrong_call(const tensors *t, tsh_group *group, int n, const ch
         *words = "rank 1's part is 4 elements, its tensor has 12";
         return tsh_all_gather_into_tensor(group, t->whole, t->x, NULL);
     case 10: *words = "count of rank 0 is -1"; return tsh_all_gather_into_tensor(group, t->whole, t->part, negative);
-    case 11: *words = "add up to 13"; return tsh_reduce_scatter_tensor(group, t->part, t->whole, TSH_SUM, sums);
-    case 12: *words = "overflow"; return tsh_reduce_scatter_tensor(group, t->part, t->whole, TSH_SUM, huge);
+    case 11: *words = "add up to 13"; return tsh_reduce_scatter_tensor(group, t->part, t->whole, TSH_REDUCE_SUM, sums);
+    case 12: *words = "overflow"; return tsh_reduce_scatter_tensor(group, t->part, t->whole, TSH_REDUCE_SUM, huge);
     case 13: *words = "in and out overlap"; return tsh_all_to_all(group, t->x, NULL, t->x, NULL);
     case 14: *words = "4 elements, which 3 ranks"; return tsh_all_to_all(group, t->x, NULL, t->part, NULL);
     default: return TSH_OK;
@@ -139,10 +139,10 @@ static void wrong_on_one(tshi_rank *r, void *arg) {
             tshi_check(r, status != TSH_OK && strstr(tsh_error_message(), words), "call %d: %s \"%s\"", n,
                        tsh_status_name(status), tsh_error_message());
         } else {
-            tshi_check_status(r, tsh_all_reduce(group, t.x, TSH_SUM), TSH_ERR_PEER, "rank 1: ");
+            tshi_check_status(r, tsh_all_reduce(group, t.x, TSH_REDUCE_SUM), TSH_ERR_PEER, "rank 1: ");
         }
         tshi_check(r, tsh_group_stats(group).calls[TSH_COLLECTIVE_ALL_REDUCE] == (uint64_t)n, "calls after %d", n);
-        tshi_check_ok(r, tsh_all_reduce(group, t.x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, t.x, TSH_REDUCE_SUM));
     }
     tsh_tensor *all[] = {t.x, t.ints, t.z, t.whole, t.part, t.freed};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tsh_tensor_release(all[i]);
@@ -179,7 +179,8 @@ static void overlaps(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tshi_tensor_view(whole, &shape, whole->layout, 16, &part));
     tsh_status wanted = r->rank == 0 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER;
     tshi_check_status(r, tsh_all_gather_into_tensor(group, whole, part, NULL), wanted, "overlap elsewhere");
-    tshi_check_status(r, tsh_reduce_scatter_tensor(group, part, whole, TSH_SUM, NULL), wanted, "overlap elsewhere");
+    tshi_check_status(r, tsh_reduce_scatter_tensor(group, part, whole, TSH_REDUCE_SUM, NULL), wanted,
+                      "overlap elsewhere");
     tshi_tensor_release(part);
     tsh_tensor_release(whole);
     still_works(r);
@@ -197,7 +198,7 @@ static void scalars(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &a));
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &b));
     tshi_check_status(r, tsh_all_gather_into_tensor(group, a, b, NULL), TSH_ERR_SHAPE, "no dim 0");
-    tshi_check_ok(r, tsh_all_reduce(group, a, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, a, TSH_REDUCE_SUM));
     tsh_tensor_release(a);
     tsh_tensor_release(b);
 }
@@ -208,9 +209,9 @@ Test(misuse, a_scalar_has_no_parts, .timeout = 120) {
 }
 
 Test(misuse, no_group, .timeout = 120) {
-    cr_assert_eq(tsh_all_reduce(NULL, NULL, TSH_SUM), TSH_ERR_ARGUMENT);
+    cr_assert_eq(tsh_all_reduce(NULL, NULL, TSH_REDUCE_SUM), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_all_gather_into_tensor(NULL, NULL, NULL, NULL), TSH_ERR_ARGUMENT);
-    cr_assert_eq(tsh_reduce_scatter_tensor(NULL, NULL, NULL, TSH_SUM, NULL), TSH_ERR_ARGUMENT);
+    cr_assert_eq(tsh_reduce_scatter_tensor(NULL, NULL, NULL, TSH_REDUCE_SUM, NULL), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_broadcast(NULL, NULL, 0), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_all_to_all(NULL, NULL, NULL, NULL, NULL), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_barrier(NULL), TSH_ERR_ARGUMENT);
@@ -223,8 +224,8 @@ static void two_worlds(tshi_rank *r, void *arg) {
     tsh_world *other = NULL;
     if (!tshi_check_ok(r, tsh_world_init(&config, &other))) return;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 4);
-    tshi_check_status(r, tsh_all_reduce(tsh_world_group(other), x, TSH_SUM), TSH_ERR_ARGUMENT, "another world");
-    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+    tshi_check_status(r, tsh_all_reduce(tsh_world_group(other), x, TSH_REDUCE_SUM), TSH_ERR_ARGUMENT, "another world");
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM));
     tsh_tensor_release(x);
     tsh_world_destroy(other);
     still_works(r);

@@ -6,21 +6,21 @@
 
 static void different_calls(job *j) {
     tsh_tensor *x = ones(j, TSH_FLOAT32, 1, 4, 0);
-    say(j->rank ? tsh_barrier(j->group) : tsh_all_reduce(j->group, x, TSH_SUM));
+    say(j->rank ? tsh_barrier(j->group) : tsh_all_reduce(j->group, x, TSH_REDUCE_SUM));
 }
 
 static void different_order(job *j) {
     tsh_tensor *x = ones(j, TSH_FLOAT32, 1, 4, 0);
     for (int i = 0; i < 2; i++)
-        say(i == j->rank ? tsh_broadcast(j->group, x, 0) : tsh_all_reduce(j->group, x, TSH_SUM));
+        say(i == j->rank ? tsh_broadcast(j->group, x, 0) : tsh_all_reduce(j->group, x, TSH_REDUCE_SUM));
 }
 
 static void different_sizes(job *j) {
-    say(tsh_all_reduce(j->group, ones(j, TSH_FLOAT32, 1, 4 + j->rank, 0), TSH_SUM));
+    say(tsh_all_reduce(j->group, ones(j, TSH_FLOAT32, 1, 4 + j->rank, 0), TSH_REDUCE_SUM));
 }
 
 static void different_dtypes(job *j) {
-    say(tsh_all_reduce(j->group, ones(j, j->rank ? TSH_FLOAT32 : TSH_INT32, 1, 4, 0), TSH_SUM));
+    say(tsh_all_reduce(j->group, ones(j, j->rank ? TSH_FLOAT32 : TSH_INT32, 1, 4, 0), TSH_REDUCE_SUM));
 }
 
 static void different_roots(job *j) {
@@ -39,7 +39,7 @@ static void one_exits(job *j) {
 static void one_fails(job *j) {
     tsh_tensor *x = ones(j, TSH_FLOAT32, 2, 2, 2);
     tsh_tensor *y = j->rank ? tsh_add(j->tape, x, NULL) : x;
-    if (!j->rank) say(tsh_all_reduce(j->group, y, TSH_SUM));
+    if (!j->rank) say(tsh_all_reduce(j->group, y, TSH_REDUCE_SUM));
 }
 
 static void one_is_late(job *j) {
@@ -62,19 +62,19 @@ static void counts_of_less(job *j) {
 }
 
 static void no_work(job *j) {
-    say(tsh_all_reduce_async(j->group, ones(j, TSH_FLOAT32, 1, 4, 0), TSH_SUM, NULL));
+    say(tsh_all_reduce_async(j->group, ones(j, TSH_FLOAT32, 1, 4, 0), TSH_REDUCE_SUM, NULL));
 }
 
 static void no_tensor(job *j) {
-    say(tsh_all_reduce(j->group, NULL, TSH_SUM));
+    say(tsh_all_reduce(j->group, NULL, TSH_REDUCE_SUM));
 }
 
 static void no_group(job *j) {
-    say(tsh_all_reduce(NULL, ones(j, TSH_FLOAT32, 1, 4, 0), TSH_SUM));
+    say(tsh_all_reduce(NULL, ones(j, TSH_FLOAT32, 1, 4, 0), TSH_REDUCE_SUM));
 }
 
 static void bits_of_floats(job *j) {
-    say(tsh_all_reduce(j->group, ones(j, TSH_FLOAT32, 1, 4, 0), TSH_BAND));
+    say(tsh_all_reduce(j->group, ones(j, TSH_FLOAT32, 1, 4, 0), TSH_REDUCE_BAND));
 }
 
 static void send_to_none(job *j) {

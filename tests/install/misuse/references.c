@@ -40,7 +40,7 @@ static void used_after_release(job *j) {
 static void sum_after_release(job *j) {
     tsh_tensor *x = ones(j, TSH_FLOAT32, 1, 4, 0);
     tsh_tensor_release(x);
-    say(tsh_all_reduce(j->group, x, TSH_SUM));
+    say(tsh_all_reduce(j->group, x, TSH_REDUCE_SUM));
 }
 
 static void read_after_reset(job *j) {

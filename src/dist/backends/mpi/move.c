@@ -159,7 +159,7 @@ int tshi_move_run(tsh_group *group) {
         error = calls[call->op].whole(group, start, (int)(call->count - start < chunk ? call->count - start : chunk));
     }
     if (error != MPI_SUCCESS || !tshi_collectives[call->op].reduces) return error;
-    if (call->reduce == TSH_AVG) tshi_mpi_divide(group->world->host, call->dtype, n, group->size, op->out);
+    if (call->reduce == TSH_REDUCE_AVG) tshi_mpi_divide(group->world->host, call->dtype, n, group->size, op->out);
     if (op->out == op->scratch && n) copy(group, op->scratch, call->out, n);
     return MPI_SUCCESS;
 }

@@ -45,10 +45,12 @@ static const struct {
     tsh_reduce_op reduce;
     MPI_User_function *function;
 } own[] = {
-    {TSH_BFLOAT16, TSH_SUM, sum_bf16}, {TSH_BFLOAT16, TSH_PROD, prod_bf16}, {TSH_BFLOAT16, TSH_MIN, min_bf16},
-    {TSH_BFLOAT16, TSH_MAX, max_bf16}, {TSH_FLOAT16, TSH_SUM, sum_f16},     {TSH_FLOAT16, TSH_PROD, prod_f16},
-    {TSH_FLOAT16, TSH_MIN, min_f16},   {TSH_FLOAT16, TSH_MAX, max_f16},     {TSH_FLOAT32, TSH_MIN, min_f32},
-    {TSH_FLOAT32, TSH_MAX, max_f32},   {TSH_FLOAT64, TSH_MIN, min_f64},     {TSH_FLOAT64, TSH_MAX, max_f64},
+    {TSH_BFLOAT16, TSH_REDUCE_SUM, sum_bf16}, {TSH_BFLOAT16, TSH_REDUCE_PROD, prod_bf16},
+    {TSH_BFLOAT16, TSH_REDUCE_MIN, min_bf16}, {TSH_BFLOAT16, TSH_REDUCE_MAX, max_bf16},
+    {TSH_FLOAT16, TSH_REDUCE_SUM, sum_f16},   {TSH_FLOAT16, TSH_REDUCE_PROD, prod_f16},
+    {TSH_FLOAT16, TSH_REDUCE_MIN, min_f16},   {TSH_FLOAT16, TSH_REDUCE_MAX, max_f16},
+    {TSH_FLOAT32, TSH_REDUCE_MIN, min_f32},   {TSH_FLOAT32, TSH_REDUCE_MAX, max_f32},
+    {TSH_FLOAT64, TSH_REDUCE_MIN, min_f64},   {TSH_FLOAT64, TSH_REDUCE_MAX, max_f64},
 };
 enum { OWN = sizeof own / sizeof *own };
 
@@ -71,16 +73,16 @@ void tshi_mpi_ops_free(tshi_mpi *mpi) {
 }
 
 MPI_Op tshi_mpi_reduction(const tshi_mpi *mpi, tsh_dtype dtype, tsh_reduce_op reduce) {
-    if (reduce == TSH_AVG) reduce = TSH_SUM;
+    if (reduce == TSH_REDUCE_AVG) reduce = TSH_REDUCE_SUM;
     if (mpi->op[dtype][reduce] != MPI_OP_NULL) return mpi->op[dtype][reduce];
     switch (reduce) {
-    case TSH_SUM: return MPI_SUM;
-    case TSH_PROD: return MPI_PROD;
-    case TSH_MIN: return MPI_MIN;
-    case TSH_MAX: return MPI_MAX;
-    case TSH_BAND: return MPI_BAND;
-    case TSH_BOR: return MPI_BOR;
-    case TSH_BXOR: return MPI_BXOR;
+    case TSH_REDUCE_SUM: return MPI_SUM;
+    case TSH_REDUCE_PROD: return MPI_PROD;
+    case TSH_REDUCE_MIN: return MPI_MIN;
+    case TSH_REDUCE_MAX: return MPI_MAX;
+    case TSH_REDUCE_BAND: return MPI_BAND;
+    case TSH_REDUCE_BOR: return MPI_BOR;
+    case TSH_REDUCE_BXOR: return MPI_BXOR;
     default: return MPI_OP_NULL;
     }
 }

@@ -26,16 +26,16 @@ static void set_type(move *m, tsh_dtype dtype) {
 }
 
 bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op) {
-    if (op == TSH_BAND || op == TSH_BOR || op == TSH_BXOR) return false;
-    return !tshi_dtype_is_complex(dtype) || op == TSH_SUM || op == TSH_AVG;
+    if (op == TSH_REDUCE_BAND || op == TSH_REDUCE_BOR || op == TSH_REDUCE_BXOR) return false;
+    return !tshi_dtype_is_complex(dtype) || op == TSH_REDUCE_SUM || op == TSH_REDUCE_AVG;
 }
 
 static ncclRedOp_t reduction(tsh_reduce_op op) {
     switch (op) {
-    case TSH_PROD: return ncclProd;
-    case TSH_MIN: return ncclMin;
-    case TSH_MAX: return ncclMax;
-    case TSH_AVG: return ncclAvg;
+    case TSH_REDUCE_PROD: return ncclProd;
+    case TSH_REDUCE_MIN: return ncclMin;
+    case TSH_REDUCE_MAX: return ncclMax;
+    case TSH_REDUCE_AVG: return ncclAvg;
     default: return ncclSum;
     }
 }

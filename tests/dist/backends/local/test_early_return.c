@@ -72,13 +72,13 @@ static void mixed(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_broadcast(group, x, root));
         tshi_check(r, data_of(x)[39] == (float)call, "broadcast %d returned %g", call, data_of(x)[39]);
         data_of(x)[39] = (float)(call + r->rank);
-        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_MAX, root));
+        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_REDUCE_MAX, root));
         float wanted = (float)(call + (r->rank == root ? r->size - 1 : r->rank));
         tshi_check(r, data_of(x)[39] == wanted, "reduce %d returned %g", call, data_of(x)[39]);
         if (call % 5 == 0) {
             tsh_work *work = NULL;
             data_of(y)[0] = 1;
-            tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &work));
+            tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_REDUCE_SUM, &work));
             tshi_check_ok(r, tsh_work_wait(work));
             tshi_check(r, data_of(y)[0] == (float)r->size, "all_reduce %d returned %g", call, data_of(y)[0]);
             tsh_work_release(work);
@@ -109,7 +109,7 @@ static tsh_status next_call(tshi_rank *r, next what, tsh_tensor *x, int *more) {
         return status;
     case GROUP: return tsh_group_create(r->world, (int[]){0, 1}, 2, &other);
     case STARTED:
-        status = tsh_all_reduce_async(group, x, TSH_SUM, &work);
+        status = tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work);
         if (status == TSH_OK) status = tsh_work_wait(work);
         tsh_work_release(work);
         return status;
@@ -124,14 +124,14 @@ static void told(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 6), *y = tshi_test_vector(r, TSH_FLOAT32, 5);
     int more;
     if (r->rank == 1) {
-        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_SUM, 0));
+        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_REDUCE_SUM, 0));
         tsh_status status = next_call(r, what, x, &more);
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: reduce float32 [5] sum root 0 #");
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: reduce float32 [6] sum root 0 #");
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "(an earlier call)");
         tshi_check(r, more < TSHI_SLOTS, "the error came after %d calls", more);
     } else {
-        tsh_status status = tsh_reduce_to_root(group, y, TSH_SUM, 0);
+        tsh_status status = tsh_reduce_to_root(group, y, TSH_REDUCE_SUM, 0);
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: reduce float32 [6] sum root 0 #");
         tsh_tensor *z = what == GIVES_AGAIN || what == STARTED ? x : y;
         do status = next_call(r, what == GIVES_AGAIN ? BARRIER : what, z, &more), z = x;
@@ -157,7 +157,7 @@ static void both_leave(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 8);
     tshi_check_ok(r, tsh_broadcast(group, x, r->rank));
-    tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+    tsh_status status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: broadcast float32 [8] root 0 #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: broadcast float32 [8] root 1 #");
     tshi_try_all(r, group, TSH_FLOAT32, 100);
@@ -178,7 +178,7 @@ static void logged(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world), *pair = NULL;
     tshi_check_ok(r, tsh_group_create(r->world, (int[]){0, 1}, 2, &pair));
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 6), *y = tshi_test_vector(r, TSH_FLOAT32, 5);
-    tsh_status status = tsh_reduce_to_root(pair, r->rank ? x : y, TSH_SUM, 0);
+    tsh_status status = tsh_reduce_to_root(pair, r->rank ? x : y, TSH_REDUCE_SUM, 0);
     tshi_check_status(r, status, r->rank ? TSH_OK : TSH_ERR_MISMATCH, "");
     if (!closes && r->rank == 1) tshi_check_status(r, tsh_broadcast(pair, x, 5), TSH_ERR_RANGE, "root 5");
     if (!closes && r->rank == 0) tshi_check_status(r, tsh_barrier(pair), TSH_ERR_PEER, "rank 1: broadcast: root 5");
@@ -210,16 +210,16 @@ static void dies_after_giving(tshi_rank *r, void *arg) {
     for (int i = 0; i < 30; i++) data_of(x)[i] = (float)(r->rank + 1);
     tshi_check_ok(r, tsh_barrier(group));
     if (r->rank == 1) {
-        for (int i = 0; i < 3; i++) tsh_reduce_to_root(group, x, TSH_SUM, 0);
+        for (int i = 0; i < 3; i++) tsh_reduce_to_root(group, x, TSH_REDUCE_SUM, 0);
         kill(getpid(), SIGKILL);
     }
     tshi_nap(0.3);
     for (int i = 0; i < 3; i++) {
         data_of(x)[29] = 1;
-        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_SUM, 0));
+        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_REDUCE_SUM, 0));
         tshi_check(r, data_of(x)[29] == 3, "the sum is %g", data_of(x)[29]);
     }
-    tshi_check_status(r, tsh_reduce_to_root(group, x, TSH_SUM, 0), TSH_ERR_PEER, "rank 1 died");
+    tshi_check_status(r, tsh_reduce_to_root(group, x, TSH_REDUCE_SUM, 0), TSH_ERR_PEER, "rank 1 died");
     tsh_tensor_release(x);
 }
 
@@ -247,7 +247,8 @@ static void root_is_gone(tshi_rank *r, void *arg) {
     } else {
         double start = tshi_now();
         tsh_status status = TSH_OK;
-        while (status == TSH_OK && tshi_now() - start < TSHI_SOON) status = tsh_reduce_to_root(group, x, TSH_SUM, 0);
+        while (status == TSH_OK && tshi_now() - start < TSHI_SOON)
+            status = tsh_reduce_to_root(group, x, TSH_REDUCE_SUM, 0);
         if (fails)
             tshi_check_status(r, status, TSH_ERR_PEER, "rank 0: no more");
         else

@@ -104,7 +104,7 @@ static void dies(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3000);
     if (r->rank == 1) {
         if (when == AFTER) {
-            for (int i = 0; i < 5; i++) tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+            for (int i = 0; i < 5; i++) tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
         }
         if (when == INSIDE) {
             pid_t parent = getpid();
@@ -113,7 +113,7 @@ static void dies(tshi_rank *r, void *arg) {
                 kill(parent, SIGKILL);
                 _exit(0);
             }
-            tsh_all_reduce(group, x, TSH_SUM);
+            tsh_all_reduce(group, x, TSH_REDUCE_SUM);
         }
         kill(getpid(), SIGKILL);
     }
@@ -121,7 +121,7 @@ static void dies(tshi_rank *r, void *arg) {
     if (when == INSIDE && r->rank == 0) tshi_nap(0.4);
     double start = tshi_now();
     tsh_status status = TSH_OK;
-    while (status == TSH_OK && tshi_now() - start < TSHI_SOON) status = tsh_all_reduce(group, x, TSH_SUM);
+    while (status == TSH_OK && tshi_now() - start < TSHI_SOON) status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     tshi_check_status(r, status, TSH_ERR_PEER, "rank 1 died");
     tshi_check(r, tshi_now() - start < TSHI_SOON, "the error took %g s", tshi_now() - start);
     start = tshi_now();
@@ -344,7 +344,7 @@ static void stops(tshi_rank *r, void *arg) {
     }
     double start = tshi_now();
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
-    tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+    tsh_status status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     double took = tshi_now() - start;
     tshi_check_status(r, status, r->rank == 0 ? TSH_ERR_TIMEOUT : status, "rank 1 did not come within 0.3 s");
     tshi_check(r, status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER, "%s", tsh_status_name(status));

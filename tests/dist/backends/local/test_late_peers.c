@@ -93,9 +93,9 @@ static int64_t others(const tsh_tensor *x, float value) {
 static tsh_status begin(tsh_group *g, const stage *s, tsh_tensor *in, tsh_tensor *out, tsh_work **work) {
     static const int64_t uneven[] = {PART, 2 * COUNT - PART};
     switch (s->op) {
-    case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce_async(g, in, TSH_SUM, work);
+    case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce_async(g, in, TSH_REDUCE_SUM, work);
     case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, out, in, uneven, work);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, out, in, TSH_SUM, NULL, work);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, out, in, TSH_REDUCE_SUM, NULL, work);
     case TSH_COLLECTIVE_BROADCAST: return tsh_broadcast_async(g, in, 0, work);
     case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all_async(g, out, NULL, in, NULL, work);
     case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root_async(g, out, in, NULL, 0, work);
@@ -118,9 +118,9 @@ static tsh_status exchange(tsh_group *g, tsh_tensor *in, tsh_tensor *out) {
 static tsh_status run(tsh_group *g, const stage *s, tsh_tensor *in, tsh_tensor *out) {
     static const int64_t uneven[] = {PART, 2 * COUNT - PART};
     switch (s->op) {
-    case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce(g, in, TSH_SUM);
+    case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce(g, in, TSH_REDUCE_SUM);
     case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor(g, out, in, uneven);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, out, in, TSH_SUM, NULL);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, out, in, TSH_REDUCE_SUM, NULL);
     case TSH_COLLECTIVE_BROADCAST: return tsh_broadcast(g, in, 0);
     case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all(g, out, NULL, in, NULL);
     case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root(g, out, in, NULL, 0);

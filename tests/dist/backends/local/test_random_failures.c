@@ -196,7 +196,7 @@ static call twisted(const plan *p) {
     case OTHER_DTYPE: c.dtype = c.dtype == TSH_FLOAT32 ? TSH_INT32 : TSH_FLOAT16; break;
     case OTHER_COUNT: c.n++; break;
     case OTHER_ROOT: c.root = (c.root + 1) % p->ranks; break;
-    case OTHER_REDUCTION: c.reduce = TSH_MAX; break;
+    case OTHER_REDUCTION: c.reduce = TSH_REDUCE_MAX; break;
     case FAILS: c.fails_inside = p->moment == INSIDE; break;
     default: break;
     }

@@ -27,7 +27,7 @@ static void dies_behind(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 5000);
     tsh_work *first = NULL, *second = NULL;
     if (r->rank == r->size - 1) kill(getpid(), SIGKILL);
-    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &first));
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &first));
     tshi_check_ok(r, tsh_barrier_async(group, &second));
     tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "died");
     tshi_check_status(r, tsh_work_wait(first), TSH_ERR_PEER, "died");
@@ -72,8 +72,8 @@ typedef struct story {
 
 static tsh_status call_axis(tshi_rank *r, const story *s, tsh_group *group, tsh_tensor *x) {
     tsh_work *work = NULL;
-    if (s->way == CALLS) return tsh_all_reduce(group, x, TSH_SUM);
-    tsh_status status = tsh_all_reduce_async(group, x, TSH_SUM, &work);
+    if (s->way == CALLS) return tsh_all_reduce(group, x, TSH_REDUCE_SUM);
+    tsh_status status = tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work);
     if (status == TSH_OK && s->blocked) status = tsh_barrier(group);
     if (status == TSH_OK) status = tsh_work_wait(work);
     tsh_work_release(work);
@@ -206,12 +206,12 @@ static tsh_status wait_in(tshi_rank *r, int place, tsh_tensor *x) {
     tsh_work *work = NULL;
     tsh_status status = TSH_OK;
     switch (place) {
-    case IN_A_CALL: return tsh_all_reduce(world, x, TSH_SUM);
+    case IN_A_CALL: return tsh_all_reduce(world, x, TSH_REDUCE_SUM);
     case IN_A_MESSAGE: return tsh_recv(world, x, 2, NULL);
     case IN_A_RECOVERY: return tsh_world_recover(r->world);
     default: break;
     }
-    status = tsh_all_reduce_async(world, x, TSH_SUM, &work);
+    status = tsh_all_reduce_async(world, x, TSH_REDUCE_SUM, &work);
     if (status == TSH_OK) status = tsh_work_wait(work);
     tsh_work_release(work);
     return status;
@@ -293,8 +293,8 @@ static void print_alone(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){.ndim = 1, .shape = {3}}, &t));
     for (int i = 0; i < 2; i++) {
         double begun = tshi_now();
-        tsh_status status =
-            r->rank == 0 ? tsh_tensor_print(t, stderr, NULL) : tsh_all_reduce(tsh_mesh_group(mesh, "data"), x, TSH_SUM);
+        tsh_status status = r->rank == 0 ? tsh_tensor_print(t, stderr, NULL)
+                                         : tsh_all_reduce(tsh_mesh_group(mesh, "data"), x, TSH_REDUCE_SUM);
         snprintf(words, sizeof words, "%s", tsh_error_message());
         tshi_check(r, status == TSH_ERR_MISMATCH || status == TSH_ERR_PEER, "%s: %s", tsh_status_name(status), words);
         tshi_check(r,
@@ -303,7 +303,7 @@ static void print_alone(tshi_rank *r, void *arg) {
                    "%s", words);
         tshi_check(r, tshi_now() - begun < TSHI_SOON, "after %g s", tshi_now() - begun);
         tshi_check_ok(r, tsh_world_recover(r->world));
-        tshi_check_ok(r, tsh_all_reduce(tsh_mesh_group(mesh, "data"), x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(tsh_mesh_group(mesh, "data"), x, TSH_REDUCE_SUM));
     }
     tsh_tensor_release(t);
     tsh_tensor_release(x);

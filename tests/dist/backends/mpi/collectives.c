@@ -62,10 +62,10 @@ static void expect(tshi_rank *r, const char *what, tsh_tensor *t, const float *w
 static void cases_of_two(tshi_rank *r, tsh_group *group) {
     float f = (float)r->rank;
     tsh_tensor *t = with(r, 4, (float[]){1 + f, 2 + f, 3 + f, 4 + f});
-    tshi_check_ok(r, tsh_all_reduce(group, t, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, t, TSH_REDUCE_SUM));
     expect(r, "all_reduce", t, (float[]){3, 5, 7, 9});
     t = with(r, 4, r->rank ? (float[]){4, 5, 6, 7} : (float[]){1, 2, 3, 4});
-    tshi_check_ok(r, tsh_reduce_to_root(group, t, TSH_SUM, 0));
+    tshi_check_ok(r, tsh_reduce_to_root(group, t, TSH_REDUCE_SUM, 0));
     expect(r, "reduce", t, r->rank ? (float[]){4, 5, 6, 7} : (float[]){5, 7, 9, 11});
     float values[12], twice[12];
     for (int i = 0; i < 12; i++) twice[i] = 2 * (values[i] = (float)(i + 1));
@@ -75,7 +75,7 @@ static void cases_of_two(tshi_rank *r, tsh_group *group) {
     tsh_tensor_release(in);
     in = with(r, 12, values);
     out = tshi_test_vector(r, TSH_FLOAT32, 6);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(group, out, in, TSH_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(group, out, in, TSH_REDUCE_SUM, NULL));
     expect(r, "reduce_scatter", out, twice + 6 * r->rank);
     tsh_tensor_release(in);
     tshi_try_all(r, group, TSH_FLOAT32, 100003); /* several blocks of a sum */
@@ -109,7 +109,7 @@ static void cases_of_four(tshi_rank *r, tsh_group *group) {
     for (int i = 0; i < 16; i++) list[i] = (float)(1 + i % 4 + i / 4 + r->rank);
     in = with(r, 16, list);
     out = tshi_test_vector(r, TSH_FLOAT32, 4);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(group, out, in, TSH_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(group, out, in, TSH_REDUCE_SUM, NULL));
     expect(r, "reduce_scatter of four", out,
            (float[]){4 * (1 + f) + 6, 4 * (2 + f) + 6, 4 * (3 + f) + 6, 4 * (4 + f) + 6});
     tsh_tensor_release(in);
@@ -162,7 +162,7 @@ void scenario_large(tshi_rank *r) {
     if (!x) return;
     unsigned char *bytes = tsh_tensor_data(x);
     for (int64_t i = 0; i < n; i++) bytes[i] = (unsigned char)(i % 7 + r->rank);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; i++) wrong += bytes[i] != i % 7 * r->size + r->size * (r->size - 1) / 2;
     tshi_check(r, wrong == 0, "all_reduce: %lld wrong elements", (long long)wrong);
@@ -194,7 +194,7 @@ static void groups_behind_a_call(tshi_rank *r, const int *ranks) {
     tsh_work *work = NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_INT32, N);
     for (int i = 0; i < N; i++) ((int32_t *)tsh_tensor_data(x))[i] = i + r->rank;
-    tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), x, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), x, TSH_REDUCE_SUM, &work));
     tshi_check_ok(r, tsh_group_create(r->world, ranks, r->size, &group));
     tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), r->rank % 2, 0, &half));
     if (work) tshi_check_ok(r, tsh_work_wait(work));
@@ -215,9 +215,9 @@ static void takes_little(tshi_rank *r, tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
     tsh_work *work = NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, N);
-    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     tshi_check(r, mpi->watched || mg->fold_room == 0, "a call of MPI's own takes %zu bytes", mg->fold_room);
-    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work));
     tsh_work_release(work);
     tshi_check(r, mg->fold_room <= BLOCKS * N * sizeof(float), "%d elements take %zu bytes", N, mg->fold_room);
     tsh_tensor_release(x);
@@ -246,7 +246,7 @@ void scenario_groups(tshi_rank *r) {
     tshi_check_ok(r, tsh_mesh_create_in(tsh_mesh_group(mesh, "b"), "c=-1,d=1", &inner));
     if (inner) tshi_try_all(r, tsh_mesh_group(inner, "c"), TSH_FLOAT32, 31);
     for (int i = 0; i < 20; i++) tshi_check_ok(r, tsh_group_create(r->world, ranks, r->size, &many[i]));
-    for (int i = 19; i >= 0 && !r->failed; i--) tshi_try_all_reduce(r, many[i], TSH_FLOAT32, TSH_SUM, 100);
+    for (int i = 19; i >= 0 && !r->failed; i--) tshi_try_all_reduce(r, many[i], TSH_FLOAT32, TSH_REDUCE_SUM, 100);
     for (int i = 0; i < 20; i++) tsh_group_destroy(many[i]);
     tsh_mesh_destroy(inner);
     tsh_mesh_destroy(mesh);
@@ -288,7 +288,7 @@ static void take_off(tshi_rank *r, flight *f, int64_t n, int root) {
     f->part = tshi_test_vector(r, TSH_INT32, n / 2);
     if (r->failed) return;
     tshi_check_ok(r, tsh_all_gather_into_tensor_async(f->group, f->both, f->mine, all_of_root, &f->gathered));
-    tshi_check_ok(r, tsh_reduce_to_root_async(f->group, f->sum, TSH_SUM, root, &f->summed));
+    tshi_check_ok(r, tsh_reduce_to_root_async(f->group, f->sum, TSH_REDUCE_SUM, root, &f->summed));
     tsh_tensor *whole = rank == root ? f->both : NULL;
     tshi_check_ok(r, tsh_scatter_from_root_async(f->group, f->part, whole, NULL, root, &f->scattered));
 }
@@ -334,8 +334,8 @@ void scenario_pairs(tshi_rank *r) {
             flights[k].which = k;
             take_off(r, &flights[k], sizes[i / 2], i % 2);
         }
-        tshi_try_all_reduce(r, world, TSH_FLOAT32, TSH_SUM, 100);
-        tshi_try_reduce_scatter(r, pairs[i % PAIRS], TSH_FLOAT64, TSH_MAX, 101, TSHI_UNEVEN, true);
+        tshi_try_all_reduce(r, world, TSH_FLOAT32, TSH_REDUCE_SUM, 100);
+        tshi_try_reduce_scatter(r, pairs[i % PAIRS], TSH_FLOAT64, TSH_REDUCE_MAX, 101, TSHI_UNEVEN, true);
         for (int k = PAIRS - 1; k >= 0; k--) land(r, &flights[k], sizes[i / 2], i % 2);
     }
     /* One member starts the call, the other makes the blocking call. */
@@ -447,5 +447,5 @@ void scenario_messages(tshi_rank *r) {
     new_tensor(r, group);
     unlike(r, group, 10);
     unlike(r, group, 20000);
-    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 100);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 100);
 }

@@ -25,24 +25,27 @@ void scenario_misuse(tshi_rank *r) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 8), *y = tshi_test_vector(r, TSH_FLOAT32, r->rank ? 8 : 9);
     if (r->size == 1 || !x || !y) return;
     if (r->rank == 1)
-        tshi_check_status(r, tsh_all_reduce(group, NULL, TSH_SUM), TSH_ERR_ARGUMENT, "tensor is NULL");
+        tshi_check_status(r, tsh_all_reduce(group, NULL, TSH_REDUCE_SUM), TSH_ERR_ARGUMENT, "tensor is NULL");
     else
-        tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "rank 1: all_reduce: tensor is NULL");
-    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 100);
-    tshi_check_status(r, tsh_all_reduce(group, y, TSH_SUM), TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [9] sum");
+        tshi_check_status(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM), TSH_ERR_PEER,
+                          "rank 1: all_reduce: tensor is NULL");
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 100);
+    tshi_check_status(r, tsh_all_reduce(group, y, TSH_REDUCE_SUM), TSH_ERR_MISMATCH,
+                      "rank 0: all_reduce float32 [9] sum");
     tshi_check_status(r, tsh_broadcast(group, x, r->rank == 0), TSH_ERR_MISMATCH, "root 1");
-    tsh_status status = r->rank ? tsh_barrier(group) : tsh_all_reduce(group, x, TSH_MAX);
+    tsh_status status = r->rank ? tsh_barrier(group) : tsh_all_reduce(group, x, TSH_REDUCE_MAX);
     tshi_check(r, status == TSH_ERR_MISMATCH && strstr(tsh_error_message(), "barrier"), "%s", tsh_error_message());
     int64_t in_counts[64] = {0}, out_counts[64] = {0};
     in_counts[0] = 8;
     if (r->rank == 0) out_counts[0] = 8;
-    tshi_check_status(r, tsh_all_reduce(group, NULL, TSH_SUM), TSH_ERR_ARGUMENT, "tensor is NULL"); /* on all ranks */
+    tshi_check_status(r, tsh_all_reduce(group, NULL, TSH_REDUCE_SUM), TSH_ERR_ARGUMENT,
+                      "tensor is NULL"); /* on all ranks */
     tsh_tensor *out = tshi_test_vector(r, TSH_FLOAT32, r->rank ? 0 : 8);
     tshi_check_status(r, tsh_all_to_all(group, out, out_counts, x, in_counts), TSH_ERR_MISMATCH, "expects");
     int ranks[] = {0, r->rank ? 1 : 0};
     tshi_check_status(r, tsh_group_create(r->world, ranks, r->rank ? 2 : 1, &other), TSH_ERR_MISMATCH, "group_create");
     tsh_work *work = NULL;
-    tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_REDUCE_SUM, &work));
     tshi_check_status(r, tsh_work_wait(work), TSH_ERR_MISMATCH, "all_reduce");
     tsh_work_release(work);
     tsh_tensor_release(out);
@@ -57,9 +60,9 @@ static void mixed(tshi_rank *r, tsh_group *group) {
     tsh_tensor *x = tshi_test_vector(r, TSH_INT32, 1000);
     for (int i = 0; i < 1000; i++) ((int32_t *)tsh_tensor_data(x))[i] = i;
     if (r->rank % 2)
-        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     else
-        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work));
     tsh_work_release(work);
     tshi_check(r, ((int32_t *)tsh_tensor_data(x))[999] == 999 * r->size, "a mixed all_reduce");
     tsh_tensor_release(x);
@@ -197,7 +200,7 @@ void scenario_recover(tshi_rank *r) {
     for (int round = 0; round < 12 && !r->failed; round++) {
         tsh_work *work = NULL;
         double since = tshi_clock();
-        if (round % 3 == 1) tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+        if (round % 3 == 1) tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work));
         if (r->rank == last) {
             pause_for(0.02 * (round % 4));
             tsh_world_fail(r->world, "out of luck");
@@ -205,7 +208,7 @@ void scenario_recover(tshi_rank *r) {
         } else {
             tsh_status status = TSH_OK;
             while (status == TSH_OK)
-                status = round % 3 == 2 && last > 1 ? tsh_all_reduce(others, x, TSH_SUM) : tsh_barrier(group);
+                status = round % 3 == 2 && last > 1 ? tsh_all_reduce(others, x, TSH_REDUCE_SUM) : tsh_barrier(group);
             tshi_check(r, status == TSH_ERR_PEER && strstr(tsh_error_message(), "out of luck"), "round %d: %s", round,
                        tsh_error_message());
             tshi_check(r, tshi_clock() - since < TSHI_SOON, "round %d: an error after %.1f s", round,
@@ -251,13 +254,13 @@ void scenario_late(tshi_rank *r) {
 void scenario_leave(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
-    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 10);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     if (r->rank == r->size - 1) {
         tsh_tensor_release(x);
         return;
     }
     double since = tshi_clock();
-    tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "has left");
+    tshi_check_status(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM), TSH_ERR_PEER, "has left");
     tshi_check(r, tshi_clock() - since < TSHI_SOON, "an error after %.1f s", tshi_clock() - since);
     tshi_check_status(r, tsh_recv(group, x, r->size - 1, NULL), TSH_ERR_PEER, "has left");
     tsh_tensor_release(x);
@@ -269,7 +272,7 @@ void scenario_exits(tshi_rank *r) {
     const char *code = getenv("TEST_CODE");
     bool recovers = getenv("TEST_RECOVER") != NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     if (r->rank == r->size - 1 && code && !strcmp(code, "killed")) {
         tsh_world_fail(r->world, "not enough");
         raise(SIGKILL);
@@ -277,7 +280,8 @@ void scenario_exits(tshi_rank *r) {
     if (r->rank == r->size - 1) exit(code ? (int)strtol(code, NULL, 10) : 0);
     double since = tshi_clock();
     if (recovers) tsh_world_fail(r->world, "out of luck");
-    tsh_status status = recovers ? tsh_world_recover(r->world) : tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM);
+    tsh_status status =
+        recovers ? tsh_world_recover(r->world) : tsh_all_reduce(tsh_world_group(r->world), x, TSH_REDUCE_SUM);
     bool told = status == TSH_ERR_PEER && tshi_clock() - since < TSHI_SOON;
     tshi_check(r, told, "after %.1f s: %s", tshi_clock() - since, tsh_error_message());
     if (told) printf("told: %s\n", tsh_error_message());
@@ -293,7 +297,7 @@ void scenario_forks(tshi_rank *r) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
     pid_t child = r->rank == r->size - 1 ? fork() : 1;
     if (child == 0) {
-        tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+        tsh_status status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
         exit(status == TSH_ERR_STATE && strstr(tsh_error_message(), "this process was forked") ? 0 : 1);
     }
     int how = 0;
@@ -304,7 +308,7 @@ void scenario_forks(tshi_rank *r) {
     }
     if (ended == 0) kill(child, SIGKILL);
     tshi_check(r, ended == child && how == 0, "the child %s", ended == child ? "failed" : "does not end");
-    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 10);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     tsh_tensor_release(x);
 }
 
@@ -346,7 +350,7 @@ void scenario_stopped(tshi_rank *r) {
     if (r->rank == r->size - 1) raise(SIGSTOP);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
     double since = tshi_clock();
-    while (status == TSH_OK) status = tsh_all_reduce(group, x, TSH_SUM);
+    while (status == TSH_OK) status = tsh_all_reduce(group, x, TSH_REDUCE_SUM);
     tshi_check(r, tshi_clock() - since < TSHI_SOON, "an error after %.1f s", tshi_clock() - since);
     tshi_check(r, strstr(tsh_error_message(), "did not come within 1 s"), "%s", tsh_error_message());
     if (r->rank == 0) {
@@ -362,13 +366,13 @@ void scenario_stopped(tshi_rank *r) {
 void scenario_killed(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
-    for (int i = 0; i < 100; i++) tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    for (int i = 0; i < 100; i++) tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
     if (r->rank == r->size - 1) {
         printf("killing myself\n");
         fflush(stdout);
         raise(SIGKILL);
     }
-    while (tsh_all_reduce(group, x, TSH_SUM) == TSH_OK) {
+    while (tsh_all_reduce(group, x, TSH_REDUCE_SUM) == TSH_OK) {
     }
     tsh_tensor_release(x);
 }

@@ -44,8 +44,12 @@ typedef struct plan {
 static plan draw_plan(uint64_t *state, int ranks) {
     static const tsh_collective ops[] = {TSH_COLLECTIVE_ALL_REDUCE, TSH_COLLECTIVE_BROADCAST, TSH_COLLECTIVE_REDUCE};
     static const int64_t counts[] = {1, 50, 3000, 70000};
-    return (plan){ops[draw(state, 3)],    TSH_FLOAT32,        draw(state, 2) ? TSH_SUM : TSH_MAX, draw(state, ranks),
-                  counts[draw(state, 4)], draw(state, 2) != 0};
+    return (plan){ops[draw(state, 3)],
+                  TSH_FLOAT32,
+                  draw(state, 2) ? TSH_REDUCE_SUM : TSH_REDUCE_MAX,
+                  draw(state, ranks),
+                  counts[draw(state, 4)],
+                  draw(state, 2) != 0};
 }
 
 static tsh_status make(tshi_rank *r, const plan *p) {
@@ -81,7 +85,7 @@ static plan other(const plan *p, difference what, int ranks) {
     if (what == OP || what == ORDER) q.op = TSH_COLLECTIVE_BARRIER;
     if (what == DTYPE) q.dtype = TSH_INT32;
     if (what == COUNT) q.n++;
-    if (what == REDUCTION) q.reduce = TSH_PROD;
+    if (what == REDUCTION) q.reduce = TSH_REDUCE_PROD;
     if (what == ROOT) q.root = (q.root + 1) % ranks;
     return q;
 }
@@ -107,7 +111,7 @@ static void differ(tshi_rank *r, int seed, difference what) {
     if (draw(&state, 3) == 0 && r->rank == odd) pause_for(0.005);
     expect_mismatch(r, r->rank == odd ? &q : &p, odd, seed, what);
     if (what == ORDER) expect_mismatch(r, r->rank == odd ? &p : &q, odd, seed, what);
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 100);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 100);
 }
 
 /* --- a rank that fails -------------------------------------------------------------------------------------------- */
@@ -147,7 +151,7 @@ static void err(tshi_rank *r, int seed, moment when) {
         tshi_check(r, tshi_clock() - since < TSHI_SOON, "seed %d: an error after %.1f s", seed, tshi_clock() - since);
         tshi_check_ok(r, tsh_world_recover(r->world));
     }
-    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 100);
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_REDUCE_SUM, 100);
 }
 
 void scenario_troubles(tshi_rank *r) {
@@ -176,7 +180,7 @@ static void end_later(int number, double seconds) {
 /* For two ranks, an operation in which no rank is ever blocked. */
 static tsh_status call(tshi_rank *r, tsh_tensor *x, tsh_tensor *both) {
     tsh_group *group = tsh_world_group(r->world);
-    return r->size == 2 ? tsh_all_gather_into_tensor(group, both, x, NULL) : tsh_all_reduce(group, x, TSH_SUM);
+    return r->size == 2 ? tsh_all_gather_into_tensor(group, both, x, NULL) : tsh_all_reduce(group, x, TSH_REDUCE_SUM);
 }
 
 /* WHEN (before, inside, after), SEED and SIGNAL (KILL, STOP) say where and how one of the ranks ends. The launcher must
@@ -229,7 +233,7 @@ static bool blames(const char *words, int rank) {
 static tsh_status call_axis(tsh_group *group, tsh_tensor *x, tsh_tensor *both, bool started) {
     tsh_work *work = NULL;
     if (!started) return tsh_all_gather_into_tensor(group, both, x, NULL);
-    tsh_status status = tsh_all_reduce_async(group, x, TSH_SUM, &work);
+    tsh_status status = tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work);
     if (status == TSH_OK) status = tsh_work_wait(work);
     tsh_work_release(work);
     return status;
@@ -271,16 +275,16 @@ int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op
 /* The last rank stops where its peers are blocked: the log names it, then the peers end themselves. */
 void scenario_hung(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
-    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 33);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 33);
     stops_inside = r->rank == r->size - 1;
     alarm(6);
-    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 1000);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 1000);
 }
 
 /* SIGUSR1 while this rank waits for the last one (TSHARD_SIGUSR1=1): the log has the calls made so far. */
 void scenario_ring(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
-    tshi_try_all_reduce(r, group, TSH_FLOAT64, TSH_SUM, 77);
+    tshi_try_all_reduce(r, group, TSH_FLOAT64, TSH_REDUCE_SUM, 77);
     if (r->rank == r->size - 1)
         pause_for(1);
     else

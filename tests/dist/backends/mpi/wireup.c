@@ -56,7 +56,7 @@ static double sum_of_ones(tshi_rank *r, tsh_world *world) {
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(world), &config, &one));
     if (r->failed) return 0;
     tshi_check_ok(r, tsh_tensor_write(one, &value, 1));
-    if (!r->failed && tsh_all_reduce(tsh_world_group(world), one, TSH_SUM) != TSH_OK) value = -1;
+    if (!r->failed && tsh_all_reduce(tsh_world_group(world), one, TSH_REDUCE_SUM) != TSH_OK) value = -1;
     if (value > 0) tshi_check_ok(r, tsh_tensor_read(one, &value, 1));
     tsh_tensor_release(one);
     return value;

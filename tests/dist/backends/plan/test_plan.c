@@ -131,7 +131,7 @@ Test(plan, groups_are_made_and_checked, .timeout = 60) {
     cr_expect_str_eq(tsh_group_backend(group), "plan");
     const tsh_tensor_config config = {.ndim = 1, .shape = {100}};
     cr_assert_eq(tsh_tensor_create(tsh_group_mesh(group), &config, &x), TSH_OK);
-    cr_expect_eq(tsh_all_reduce(group, x, TSH_SUM), TSH_OK);
+    cr_expect_eq(tsh_all_reduce(group, x, TSH_REDUCE_SUM), TSH_OK);
     cr_expect_eq(tsh_send(group, x, 0), TSH_OK);
     int sender = -1;
     cr_expect_eq(tsh_recv(group, x, TSH_ANY_RANK, &sender), TSH_OK);
