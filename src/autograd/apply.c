@@ -8,11 +8,11 @@
 
 #include <string.h>
 
-/* Brings an input to the layouts that the rows want; a leaf first along the axes of its sink, whose slot belongs to the
+/* Brings an input to the layouts that the rows want; a leaf first along the axes of its target, which belongs to the
  * copies alone that differ from the leaf along no other axis. */
 static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
     if (tshi_layouts_equal(x->mesh->axes, x->layout, need)) return x;
-    unsigned sums = tshi_gradient_sink_axes(x);
+    unsigned sums = tshi_gradient_summed_axes(x);
     for (int a = 0; x && sums >> a; a++) {
         bool divides = sums >> a & 1u && tshi_gradient_divides(x->layout[a], need[a]);
         if (divides) x = tshi_transit(tape, x, a, need[a], false);
@@ -73,7 +73,7 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
     call.in_step = true;
     bool casts = false;
     for (int i = 0; call.in && i < call.inputs; i++) {
-        call.in[i] = tshi_gradient_stand_in(call.in[i]);
+        call.in[i] = tshi_gradient_whole(call.in[i]);
         casts = casts || (call.in[i]->gradient && call.in[i]->gradient->arithmetic);
     }
     tsh_status status = !call.in ? TSH_ERR_MEMORY : casts ? tshi_cast_inputs(&call) : TSH_OK;

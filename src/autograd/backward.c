@@ -64,24 +64,24 @@ static tsh_status backward_elsewhere(tsh_call *node) {
     return TSH_OK;
 }
 
-static tsh_status advance_sink(tsh_tape *tape) {
-    return tshi_tape_check(tape, tape->sink->ops->advance(tape->sink), "backward");
+static tsh_status advance_sums(tsh_tape *tape) {
+    return tshi_tape_check(tape, tape->schedule->ops->advance(tape->schedule), "backward");
 }
 
 static tsh_status settled(tsh_call *node, tsh_status (*backward)(tsh_call *call)) {
-    return tshi_gradient_settle(node, tshi_invoke(node, backward, "backward"));
+    return tshi_grad_settle(node, tshi_invoke(node, backward, "backward"));
 }
 
 /* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
 static tsh_status run_entered(tsh_tape *tape, tsh_call *node) {
-    if (!tshi_call_runs(node)) return fail_in(tape, node, tshi_gradient_settle(node, backward_elsewhere(node)));
+    if (!tshi_call_runs(node)) return fail_in(tape, node, tshi_grad_settle(node, backward_elsewhere(node)));
     bool rest = has_rest(node);
     tsh_status status = fail_in(tape, node, tshi_call_use(node, true));
     if (status == TSH_OK) status = fail_in(tape, node, tshi_call_check_unchanged(node, true));
     if (status == TSH_OK) status = fail_in(tape, node, settled(node, node->op->backward));
     if (status != TSH_OK || !rest) return status;
     if (tshi_requires_grad(node->in[0]) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);
-    if (status == TSH_OK && tape->sink) status = advance_sink(tape);
+    if (status == TSH_OK && tape->schedule) status = advance_sums(tape);
     return status == TSH_OK ? fail_in(tape, node, settled(node, node->op->backward_rest)) : status;
 }
 
@@ -114,12 +114,13 @@ static tsh_status pass(tsh_tape *tape, int index) {
         if (!tshi_requires_grad(node->in[i]) || --g->uses > 0) continue;
         if (node->in[i]->computed && g->node < index - 1)
             status = start_early(tape, node->in[i]);
-        else if (!node->in[i]->computed && g->sink && g->sink == tape->sink)
-            g->sink->ops->complete(g->sink, g->slot);
-        if (g->parameter && !g->stepped && tape->world->optimizes && !tape->world->told_unstepped)
+        else if (!node->in[i]->computed && g->target && g->target->schedule == tape->schedule &&
+                 g->target->ops->complete)
+            g->target->ops->complete(g->target);
+        if (g->role == TSHI_GRADIENT_OF_PARAMETER && tape->world->optimizes && !tape->world->told_unstepped)
             warn_of_unstepped(tape, node, i);
     }
-    return status == TSH_OK && tape->sink ? advance_sink(tape) : status;
+    return status == TSH_OK && tape->schedule ? advance_sums(tape) : status;
 }
 
 /* Frees the output's memory unless the program, or a call that is still to run, holds the tensor beside the tape and
@@ -153,11 +154,11 @@ static bool is_shared(const tsh_tape *tape, const tsh_call *node) {
 }
 
 /* A call below the loss that an earlier backward has freed: its gradients would be lost in silence. So would the sum of
- * a leaf's gradient that another tape's sink makes. */
+ * a leaf's gradient that another tape's schedule makes. */
 static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
     for (int i = 0; i < node->inputs; i++) {
-        const tshi_gradient *g = node->in[i]->gradient;
-        if (g && g->sink && g->sink != tape->sink && tshi_call_runs(node)) {
+        const tshi_gradient_schedule *schedule = tshi_gradient_schedule_of(node->in[i]);
+        if (schedule && schedule != tape->schedule && tshi_call_runs(node)) {
             tshi_tape_fail(tape, TSH_ERR_STATE,
                            "backward: %s takes a parameter whose gradients are summed by a "
                            "tsh_data_parallel of another tape",
@@ -189,7 +190,7 @@ static tsh_status go_back(tsh_tape *tape, tsh_call *node) {
 static tsh_status move_on(tsh_tape *tape, const tsh_tensor *copy) {
     tsh_status status = TSH_OK;
     int k = tshi_tape_node(tape, copy);
-    while (status == TSH_OK && k >= 0 && has_gradient(copy) && !copy->gradient->sink) {
+    while (status == TSH_OK && k >= 0 && has_gradient(copy) && !tshi_gradient_schedule_of(copy)) {
         tsh_call *node = &tape->nodes[k];
         const tsh_tensor *x = node->in[0];
         if (!node->op->engine || !node->op->engine->moves || x->mesh != copy->mesh) break;
@@ -233,7 +234,7 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
     tshi_gradient *g = loss->gradient;
     tshi_gradient_release_value(g);
     g->wide = false;
-    double weight = tape->sink ? tape->sink->weight : 1;
+    double weight = tape->schedule ? tape->schedule->weight : 1;
     bool shares = gradient && weight == 1 && !g->retained;
     tsh_status status = shares ? tshi_gradient_view(loss, gradient, &g->value) : tshi_gradient_new(loss, &g->value);
     if (status != TSH_OK) return tshi_tape_check(tape, status, "backward");
@@ -300,12 +301,12 @@ static tsh_status run_nodes(tsh_tape *tape, const tsh_tensor *loss) {
     return status;
 }
 
-static tsh_status run_with_sink(tsh_tape *tape, const tsh_tensor *loss) {
-    tshi_gradient_sink *sink = tape->sink;
-    tsh_status status = sink->ops->begin(sink, loss);
+static tsh_status run_with_schedule(tsh_tape *tape, const tsh_tensor *loss) {
+    tshi_gradient_schedule *schedule = tape->schedule;
+    tsh_status status = schedule->ops->begin(schedule, loss);
     if (status != TSH_OK) return tshi_tape_check(tape, status, "backward");
     tsh_status ran = run_nodes(tape, loss);
-    status = sink->ops->end(sink, ran);
+    status = schedule->ops->end(schedule, ran);
     return ran == TSH_OK ? tshi_tape_check(tape, status, "backward") : status;
 }
 
@@ -316,7 +317,7 @@ static tsh_status backward_from(tsh_tape *tape, tsh_tensor *loss, const tsh_back
     if (status != TSH_OK) return status;
     int last = loss->gradient->node;
     count_uses(tape, last, true);
-    status = tape->sink ? run_with_sink(tape, loss) : run_nodes(tape, loss);
+    status = tape->schedule ? run_with_schedule(tape, loss) : run_nodes(tape, loss);
     if (status != TSH_OK) {
         count_uses(tape, last, false); /* leaves outlive the step */
         return status;

@@ -63,10 +63,10 @@ static void free_step(tsh_tape *tape) {
     tape->generation = ++tape->world->tape_steps;
 }
 
-void tshi_tape_forget_sink(tsh_tape *tape) {
-    tape->sink = NULL;
+void tshi_tape_forget_schedule(tsh_tape *tape) {
+    tape->schedule = NULL;
     for (int i = 0; i < tape->owned_count; i++) {
-        if (tape->owned[i]->gradient) tape->owned[i]->gradient->sink = NULL;
+        if (tshi_gradient_schedule_of(tape->owned[i])) tape->owned[i]->gradient->target = NULL;
     }
 }
 
@@ -76,7 +76,7 @@ void tsh_tape_destroy(tsh_tape *tape) {
     bool untold = tape->status == TSH_ERR_LAYOUT && tape->recoveries == tape->world->recoveries;
     if (untold) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));
     free_step(tape);
-    if (tape->sink) tape->sink->ops->detach(tape->sink);
+    if (tape->schedule) tape->schedule->ops->detach(tape->schedule);
     tshi_steps **link = &tape->world->steps;
     while (*link != &tape->steps) link = &(*link)->next;
     *link = tape->steps.next;
@@ -84,6 +84,7 @@ void tsh_tape_destroy(tsh_tape *tape) {
     tshi_free(&tape->world->allocator, tape->segments);
     tshi_free(&tape->world->allocator, tape->owned);
     tshi_free(&tape->world->allocator, tape->scratch);
+    tshi_free(&tape->world->allocator, tape->terms);
     tshi_region_clear(&tape->memory, &tape->world->allocator);
     tshi_free(&tape->world->allocator, tape);
 }
@@ -122,7 +123,7 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     /* After a failure inside one group, such as a mismatch, the ranks of other groups would wait for this one. */
     if (recover && !troubled) tshi_world_fail_in(world, bare_message(tape), step_of(tape));
     end_step(tape);
-    if ((failed || recover) && tape->sink) tape->sink->ops->drop(tape->sink);
+    if ((failed || recover) && tape->schedule) tape->schedule->ops->drop(tape->schedule);
     return recover ? tsh_world_recover(world) : TSH_OK;
 }
 

@@ -2,7 +2,7 @@
 #ifndef TSHI_TAPE_H
 #define TSHI_TAPE_H
 
-#include "autograd/gradient.h"
+#include "autograd/grad/accumulate.h"
 
 /* Calls that have been recorded, and whose results are not kept, but made again when backward reaches them. */
 typedef struct tshi_segment {
@@ -13,7 +13,7 @@ typedef struct tshi_segment {
 
 struct tsh_tape {
     tsh_world *world;
-    tshi_gradient_sink *sink; /* or NULL */
+    tshi_gradient_schedule *schedule; /* or NULL */
     bool recording;
     uint64_t generation; /* of this step; unique over the tape's life */
     tshi_steps steps;    /* how far it is */
@@ -30,6 +30,8 @@ struct tsh_tape {
     const tsh_op *inside; /* a program's own operation, whose function runs; or NULL */
     tsh_tensor **scratch; /* what that has asked for */
     int scratch_count, scratch_capacity;
+    tsh_tensor **terms; /* what the running call of a backward has added beside the gradients of its inputs */
+    int term_capacity;
     bool keeps_graph;   /* in a backward: another may follow over the same calls, which need what they have saved */
     tsh_tensor **owned; /* every tensor made in this step */
     int owned_count, owned_capacity;
@@ -50,8 +52,8 @@ static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
 }
 /* Releases what the call holds; a collective that it has started is waited for. */
 void tshi_node_clear(tsh_call *node);
-/* The sink is about to be freed: no tensor of this step knows it any more. */
-void tshi_tape_forget_sink(tsh_tape *tape);
+/* The schedule is about to be freed: no tensor of this step knows it any more. */
+void tshi_tape_forget_schedule(tsh_tape *tape);
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 

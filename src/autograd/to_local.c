@@ -57,7 +57,7 @@ tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layout
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
     to_local_params params = {{{0}}};
     if (!tshi_tape_ready(tape, "to_local", 1, &x)) return NULL;
-    x = tshi_gradient_stand_in(x);
+    x = tshi_gradient_whole(x);
     for (int a = 0; x && !layouts && a < x->mesh->axes; a++) { /* ranks that share a unit use it in their own ways */
         tsh_layout own = x->layout[a];
         if (own.sharing == TSH_SHARED) own.sharing = TSH_SHARED_OWN;

@@ -43,20 +43,6 @@ static tsh_status transition_forward(tsh_call *call) {
     return move->run(axis_of_call(call)->group, call->in[0], call->out, of_values(p->from), of_values(p->to), NULL);
 }
 
-/* The gradient of a leaf's copy is this rank's term of a sum that the sink makes, and most often in the sink's memory
- * already. */
-static tsh_status leave_to_sink(const tsh_call *call) {
-    double beta;
-    tsh_tensor *dy = tsh_call_grad_out(call), *dx;
-    const tshi_gradient *copy = call->out->gradient;
-    dx = copy->sink->ops->memory(copy->sink, copy->slot, call->out, &beta);
-    if (!dx) return TSH_ERR_MEMORY;
-    if (dx == dy) return TSH_OK;
-    dx->mesh->device->ops->elementwise[dx->dtype].axpby(dx->mesh->device, dx->numel, 1, tshi_data(dy), beta,
-                                                        tshi_data(dx), tshi_data(dx));
-    return TSH_OK;
-}
-
 static tsh_layout of_gradient(tsh_layout layout) {
     return layout.kind == TSH_KIND_LOCAL ? TSH_PARTIAL : layout.kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : layout;
 }
@@ -74,10 +60,10 @@ static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_wor
     return move->run(axis_of_call(call)->group, dy, *out, of_gradient(p->to), of_gradient(p->from), work);
 }
 
-/* Starts nothing where other work would not hide the collective, or where the sink makes the sum. */
+/* Starts nothing where other work would not hide the collective, or where a schedule makes the sum. */
 static tsh_status transition_backward_start(tsh_call *call) {
     const tshi_move *move = move_of(call, true);
-    if (!move->collective || call->out->gradient->sink || !tshi_group_overlaps(axis_of_call(call)->group))
+    if (!move->collective || tshi_gradient_schedule_of(call->out) || !tshi_group_overlaps(axis_of_call(call)->group))
         return TSH_OK;
     tsh_status status = conjugate(call, move, &call->work, &call->early);
     if (call->work) return status;
@@ -87,7 +73,7 @@ static tsh_status transition_backward_start(tsh_call *call) {
 }
 
 static tsh_status transition_backward(tsh_call *call) {
-    if (call->out->gradient->sink) return leave_to_sink(call);
+    if (tshi_gradient_schedule_of(call->out)) return tshi_grad_leave_to_schedule(call);
     tsh_tensor *dx = call->early;
     call->early = NULL;
     tsh_status status =
@@ -151,15 +137,12 @@ tsh_status tshi_remember(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *moved)
     return TSH_OK;
 }
 
-/* A leaf, its cast or its copy becomes this rank's own along an axis over which this tape's sink sums its gradient: the
+/* A leaf, its cast or its copy becomes this rank's own along an axis over which this tape's schedule sums its gradient: the
  * copy's gradient goes there. */
-static void share_sink(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
-    const tshi_gradient *from = tshi_gradient_cast_leaf(x)->gradient;
-    if (!moved->computed || !from->sink || from->sink != tape->sink || !(from->sums >> axis & 1u)) return;
-    if (!tshi_gradient_divides(x->layout[axis], moved->layout[axis])) return;
-    moved->gradient->sink = from->sink;
-    moved->gradient->slot = from->slot;
-    moved->gradient->sums = from->sums;
+static void share_target(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
+    tshi_gradient_target *target = tshi_gradient_cast_leaf(x)->gradient->target;
+    if (!moved->computed || !target || target->schedule != tape->schedule || !(target->sums >> axis & 1u)) return;
+    if (tshi_gradient_divides(x->layout[axis], moved->layout[axis])) moved->gradient->target = target;
 }
 
 static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step, const tsh_shape *shape,
@@ -172,7 +155,7 @@ static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan
     bool share = !move->run || (consume && move->in_place);
     tsh_tensor *moved = tshi_call_run(&call, x->dtype, shape, step->to, share ? x : NULL);
     if (moved && moved->computed) moved->gradient->wide = x->gradient->wide;
-    if (moved) share_sink(tape, x, axis, moved);
+    if (moved) share_target(tape, x, axis, moved);
     return moved;
 }
 
@@ -257,7 +240,7 @@ static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const 
 
 tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout) {
     int axis = axis_of(tape, x, group, "redistribute_along");
-    return axis < 0 ? NULL : readable(tape, tshi_transit(tape, tshi_gradient_stand_in(x), axis, layout, false));
+    return axis < 0 ? NULL : readable(tape, tshi_transit(tape, tshi_gradient_whole(x), axis, layout, false));
 }
 
 /* Between meshes a tensor moves in one exchange. */
@@ -276,7 +259,7 @@ static tsh_tensor *move_to_mesh(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *m
 
 tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *layouts) {
     if (!tshi_tape_ready(tape, "redistribute", 1, &x)) return NULL;
-    x = tshi_gradient_stand_in(x);
+    x = tshi_gradient_whole(x);
     if (!mesh) mesh = x->mesh;
     if (mesh->world != tape->world)
         return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "redistribute: the mesh belongs to another world than the tape");
@@ -299,7 +282,7 @@ static tsh_tensor *named(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, 
     char text[160];
     int axis = axis_of(tape, x, group, what);
     if (axis < 0) return NULL;
-    x = tshi_gradient_stand_in(x);
+    x = tshi_gradient_whole(x);
     tsh_layout from = x->layout[axis];
     bool right_dim = from.kind != TSH_KIND_SHARD || tshi_layout_splits(from, dim < 0 ? dim + x->shape.ndim : dim);
     if ((from_kinds >> from.kind & 1u) == 0 || !right_dim) {

@@ -193,25 +193,27 @@ static tsh_status bias_gradient(const tsh_call *call, const tsh_tensor *dz) {
     return TSH_OK;
 }
 
-/* dW, made in pieces of whole rows that stay in a cache, each of which is taken before the next one is made. */
-static tsh_status weight_gradient_taken(tsh_call *call, const tsh_tensor *dz, tshi_gradient_taker *taker) {
+/* dW, made in pieces of whole rows that stay in a cache, each of which is used up before the next one is made. */
+static tsh_status weight_gradient_in_pieces(const tsh_call *call, const tsh_tensor *dz, tshi_gradient_target *target) {
     static const size_t piece_bytes = (size_t)512 << 10;
     tsh_device *device = tshi_device_of(dz);
     const tsh_tensor *x = call->in[0];
-    int64_t rows = tshi_cols(dz), cols = tshi_cols(x);
+    int64_t rows = tshi_cols(dz), cols = tshi_cols(x), first = 0;
     size_t size = tsh_dtype_size(dz->dtype);
     int64_t most = (int64_t)(piece_bytes / size) / (cols > 0 ? cols : 1) / 16 * 16 + 16;
-    const tsh_tensor *piece = tsh_call_scratch(call, dz->dtype, (most < rows ? most : rows) * cols);
-    if (!piece) return TSH_ERR_MEMORY;
-    tsh_status status = TSH_OK;
-    taker->begin(taker);
-    for (int64_t first = 0; first < rows && status == TSH_OK; first += most) {
+    tsh_tensor *piece = NULL;
+    tsh_status status = tshi_tensor_scratch(dz->mesh, dz->dtype, (most < rows ? most : rows) * cols, &piece);
+    while (status == TSH_OK) {
         int64_t count = rows - first < most ? rows - first : most;
-        status = device->ops->product.gemm(device, dz->dtype, true, false, count, cols, tshi_rows(dz), 1,
-                                           (const char *)tshi_data(dz) + (size_t)first * size, rows, tshi_data(x), cols,
-                                           0, tshi_data(piece), cols);
-        if (status == TSH_OK) taker->take(taker, first, count, tshi_data(piece));
+        if (count > 0)
+            status = device->ops->product.gemm(device, dz->dtype, true, false, count, cols, tshi_rows(dz), 1,
+                                               (const char *)tshi_data(dz) + (size_t)first * size, rows, tshi_data(x),
+                                               cols, 0, tshi_data(piece), cols);
+        if (status == TSH_OK) target->ops->take_rows(target, first, count, tshi_data(piece));
+        first += count;
+        if (first == rows) break;
     }
+    tshi_tensor_release(piece);
     return status;
 }
 
@@ -222,9 +224,9 @@ static tsh_status affine_backward_rest(tsh_call *call) {
     tsh_device *device = tshi_device_of(dz);
     double beta, beta_b = 0;
     tsh_status status = TSH_OK;
-    tshi_gradient_taker *taker = weight ? tshi_grad_taker(call, 1) : NULL;
-    if (taker && (status = weight_gradient_taken(call, dz, taker)) != TSH_OK) return status;
-    if (!weight || taker) return bias ? bias_gradient(call, dz) : TSH_OK;
+    tshi_gradient_target *target = weight ? tshi_grad_takes_rows(call, 1) : NULL;
+    if (target && (status = weight_gradient_in_pieces(call, dz, target)) != TSH_OK) return status;
+    if (!weight || target) return bias ? bias_gradient(call, dz) : TSH_OK;
     bool alike = !bias || tshi_gradient_dtype(call->in[1]) == tshi_gradient_dtype(call->in[2]);
     tsh_tensor *(*gradient)(const tsh_call *, int, double *) = alike ? tshi_grad_sum : tshi_grad_beta;
     tsh_tensor *db = bias ? gradient(call, 2, &beta_b) : NULL, *dw = gradient(call, 1, &beta);

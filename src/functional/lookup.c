@@ -1,6 +1,6 @@
 /* Embedding lookup, and the bound of the norms of the rows that are looked up. */
 #include "autograd/cast.h"
-#include "autograd/sparse_gradient.h"
+#include "autograd/grad/sparse.h"
 #include "functional/functional.h"
 
 #include <math.h>
@@ -128,7 +128,7 @@ static tsh_status add_rows(tsh_call *call, table_rows s) {
     const tsh_tensor *ids = call->in[1];
     tsh_device *device = tshi_device_of(ids);
     tsh_tensor *dy = NULL;
-    if (tshi_grad_takes_rows(call, 0)) {
+    if (tshi_grad_adds_rows(call, 0)) {
         tsh_status status = rows_gradient(call, tshi_gradient_dtype(call->in[0]), &dy);
         return status == TSH_OK ? tshi_grad_add_rows(call, 0, ids, s.start, p->padding, dy) : status;
     }
@@ -305,7 +305,7 @@ static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
     unsigned axes = tape->world->deterministic ? tshi_sharding_axes(table, 1) : 0;
     tsh_tensor *x = table;
     tsh_layout layout[TSH_MAX_AXES];
-    if (tshi_gradient_stand_in(table) != table) {
+    if (tshi_gradient_whole(table) != table) {
         tsh_status status = tshi_tensor_view(table, &table->shape, table->layout, 0, &x);
         if (status == TSH_OK) status = tshi_tape_own(tape, x);
         if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "embedding_forward");

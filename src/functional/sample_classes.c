@@ -245,7 +245,7 @@ tsh_tensor *tsh_sample_classes(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *t
     tsh_layout layout[TSH_MAX_AXES];
     sampling s = {0};
     if (places) *places = NULL;
-    if (weight) weight = tshi_gradient_stand_in(weight); /* which functions take rows of, too */
+    if (weight) weight = tshi_gradient_whole(weight); /* which functions take rows of, too */
     tsh_tensor *whole = begin(tape, weight, target, count, layout, &s);
     if (!whole) return NULL;
     uint64_t stream = tshi_world_stream(tape->world);

@@ -47,7 +47,7 @@ struct tsh_tensor {
     bool taped;                     /* a tape owns it: its layouts are no claims, and its step has not ended */
     bool ended;                     /* a tape owned it, and its step has ended */
     bool computed;                  /* a recorded call made it in this step: it is no leaf */
-    struct tshi_gradient *gradient; /* what autograd keeps for it (autograd/gradient.h), or NULL */
+    struct tshi_gradient *gradient; /* what autograd keeps for it (autograd/grad/state.h), or NULL */
     void (*gradient_free)(tsh_tensor *tensor); /* frees that together with the tensor */
 };
 

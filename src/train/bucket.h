@@ -1,7 +1,7 @@
 /* Data parallelism from the inside: gradients in buckets, which are summed over ranks while backward goes on. With a level a
  * rank has its slices of the sums and of the parameters, whose values are gathered while functions use them.
  *
- * The files, each using those after it: data_parallel.c, sink.c, values.c, buckets.c, sharded.c and dense.c, assign.c,
+ * The files, each using those after it: data_parallel.c, schedule.c, values.c, buckets.c, sharded.c and dense.c, assign.c,
  * reduce_scope.c, slices.c. */
 #ifndef TSHI_BUCKET_H
 #define TSHI_BUCKET_H
@@ -27,16 +27,17 @@ typedef enum tshi_additions {
 
 /* Where the gradient of one parameter lies. */
 typedef struct tshi_bucket_slot {
+    tshi_gradient_target target; /* first: of the parameter, and of what functions take in its place */
+    tsh_data_parallel *dp;
     tsh_tensor *parameter;      /* in a sharded bucket: this rank's slice */
     const char *name;           /* of the parameter in the list, while buckets are assigned */
     tsh_tensor *whole;          /* view of the bucket, laid out as the parameter was in the list: its gradient */
     tsh_tensor *term;           /* the same memory, laid out as this rank's term of the gradient */
-    tsh_tensor *gradient_slice; /* of a sharded bucket, as the next two: this rank's slice of the gradient */
-    tsh_tensor *value_slice;    /* what the parameter becomes when the schedule is complete; NULL from then on */
-    tsh_tensor *values;         /* the leaf that functions take in place of the parameter: all of its values */
-    tsh_tensor *discarded;      /* on ranks but the first, gradients that are the same on all ranks are added here: the
-                                  * sum has the first rank's */
-    int64_t start;              /* elements into the bucket */
+    tsh_tensor *gradient_slice; /* of a sharded bucket: this rank's slice of the gradient */
+    tsh_tensor *value_slice;    /* of a sharded bucket: what the parameter becomes, until the schedule is complete */
+    tsh_tensor *discarded; /* on ranks but the first, gradients that are the same on all ranks are added here: the sum
+                              * has the first rank's */
+    int64_t start;         /* elements into the bucket */
     int bucket;
     tshi_reduce_scope scope;
     bool unsummed;                 /* the gradient is this rank's term of a sum that has not been made yet */
@@ -79,7 +80,7 @@ struct tshi_bucket {
     tsh_work *work;
 
     /* Only in a sharded bucket: */
-    tsh_data_parallel *schedule;
+    tsh_data_parallel *dp;
     int64_t *counts, *value_counts; /* elements of each rank's block, with and without flags */
     tsh_tensor *gradient_slices;    /* this rank's block of the sum, with flags */
     tsh_tensor *packed;             /* of a sum under way: all blocks */
@@ -100,8 +101,8 @@ typedef enum tshi_sums_state {
 } tshi_sums_state;
 
 struct tsh_data_parallel {
-    tshi_gradient_sink sink; /* first: what autograd knows */
-    tsh_tape *tape;          /* NULL once that is destroyed */
+    tshi_gradient_schedule schedule; /* first: what autograd knows */
+    tsh_tape *tape;                  /* NULL once that is destroyed */
     const tsh_mesh *mesh;
     tsh_group *parent, *group;             /* the axis', and one of the same ranks for the sums */
     tsh_group *scopes[TSHI_REDUCE_SCOPES]; /* `group` first; NULL where no parameter has such sums */
@@ -203,10 +204,12 @@ void tshi_values_end_backward(tsh_data_parallel *dp);
 /* No values are there, nor on their way. */
 void tshi_values_drop(tsh_data_parallel *dp);
 
-/* --- sink.c ------------------------------------------------------------------------------------------------------- */
+/* --- schedule.c --------------------------------------------------------------------------------------------------- */
 
 /* Waits for the sums, or says why there are none. */
 tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp);
-extern const tshi_gradient_sink_ops tshi_data_parallel_sink;
+extern const tshi_schedule_ops tshi_data_parallel_schedule;
+/* The target of a slot: its bucket. */
+extern const tshi_target_ops tshi_bucket_target;
 
 #endif

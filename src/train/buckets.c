@@ -13,7 +13,7 @@ static tsh_status make_views(const tsh_data_parallel *dp, tshi_bucket_slot *slot
     tsh_layout whole[TSH_MAX_AXES], local[TSH_MAX_AXES];
     tshi_gradient_layout(p, whole);
     memcpy(local, whole, sizeof local);
-    local[dp->sink.axis] = TSH_LOCAL;
+    local[dp->schedule.axis] = TSH_LOCAL;
     if (slot->scope == TSHI_REDUCE_MODEL) local[dp->model] = TSH_LOCAL;
     if (slot->scope == TSHI_REDUCE_SHARERS) local[dp->model].sharing = TSH_SHARED_OWN;
     tsh_status status = tshi_tensor_view(memory, &p->shape, whole, offset, &slot->whole);

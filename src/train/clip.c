@@ -1,7 +1,7 @@
 /* Gradient clipping by the norm of the whole model. */
 #include "train/optimizer.h"
 
-#include "autograd/sparse_gradient.h"
+#include "autograd/grad/sparse.h"
 #include "dist/core/redistribute.h"
 
 #include <math.h>

@@ -119,7 +119,7 @@ static tsh_status each_input(const tsh_data_parallel *dp, const tsh_tensor *loss
         const tsh_call *node = &dp->tape->nodes[n];
         for (int i = 0; i < node->inputs && status == TSH_OK; i++) {
             const tsh_tensor *t = node->in[i];
-            bool common = t->mesh == dp->mesh && t->layout[dp->sink.axis].kind == TSH_KIND_REPLICATED;
+            bool common = t->mesh == dp->mesh && t->layout[dp->schedule.axis].kind == TSH_KIND_REPLICATED;
             if (common && !t->computed && !tshi_requires_grad(t) && tshi_tensor_is_loaded(t))
                 status = fn(dp, node, t, to);
         }

@@ -1,7 +1,7 @@
-/* Data parallelism: the life of its sink, and waiting for its sums. */
+/* Data parallelism: the life of a schedule. */
 #include "train/bucket.h"
 
-#include "autograd/sparse_gradient.h"
+#include "autograd/grad/sparse.h"
 #include "base/hash.h"
 #include "dist/world.h"
 
@@ -33,10 +33,10 @@ static tsh_status check_parameters(const tsh_tape *tape, const tsh_parameters *l
     int found = 0;
     for (int i = 0; i < list->count; i++) {
         const tshi_parameter *p = &list->items[i];
-        const tshi_gradient *g = p->tensor->gradient;
         if (p->tensor->mesh != mesh) continue;
         found++;
-        if (!g || !g->sink || g->sink == tape->sink) continue;
+        const tshi_gradient_schedule *schedule = tshi_gradient_schedule_of(p->tensor);
+        if (!schedule || schedule == tape->schedule) continue;
         return tshi_fail(TSH_ERR_STATE, "data_parallel_create: '%s' has another tsh_data_parallel", p->name);
     }
     if (found || list->count == 0) return TSH_OK;
@@ -64,7 +64,7 @@ static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const 
     if (tape->world != list->world || tape->world != tsh_group_world(group)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: tape, parameters and group are of several worlds");
     }
-    if (tape->sink && tsh_group_rank(group) >= 0)
+    if (tape->schedule && tsh_group_rank(group) >= 0)
         return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
     if (config && (unsigned)config->level > TSH_SHARD_PARAMETERS)
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: %d is no level of sharding", (int)config->level);
@@ -83,7 +83,7 @@ static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *con
     if (tsh_group_size(dp->parent) > 1) dp->level = c.level; /* one rank has everything at any level */
     /* In a deterministic world every rank computes the same gradients of the whole batch. */
     if (tsh_group_size(dp->parent) == 1 || dp->mesh->world->deterministic) dp->added = TSHI_ADDED_TERMS;
-    dp->sink.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
+    dp->schedule.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
 }
 
 /* The parameter's gradients are summed along this axis of the mesh. */
@@ -95,15 +95,19 @@ static bool is_summed(const tsh_tensor *p, const tsh_mesh *mesh, int axis) {
 static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
     for (int i = list->count - 1; i >= 0; i--) {
         tsh_tensor *p = list->items[i].tensor;
-        if (!is_summed(p, dp->mesh, dp->sink.axis) || !tshi_requires_grad(p) || p->gradient->sink) continue;
+        if (!is_summed(p, dp->mesh, dp->schedule.axis) || !tshi_requires_grad(p) || tshi_gradient_schedule_of(p))
+            continue;
         tshi_bucket_slot *slot = &dp->slots[dp->count];
         slot->name = list->items[i].name;
         slot->parameter = tshi_tensor_retain(p);
         slot->scope = tshi_reduce_scope_of(dp, p);
         if (slot->scope == TSHI_REDUCE_SHARERS) dp->shared = p->layout[dp->model];
-        p->gradient->sink = &dp->sink;
-        p->gradient->slot = dp->count++;
-        p->gradient->sums = 1u << dp->sink.axis | (slot->scope ? 1u << dp->model : 0);
+        slot->dp = dp;
+        slot->target = (tshi_gradient_target){.ops = &tshi_bucket_target,
+                                              .schedule = &dp->schedule,
+                                              .sums = 1u << dp->schedule.axis | (slot->scope ? 1u << dp->model : 0)};
+        tshi_gradient_attach(p, &slot->target);
+        dp->count++;
     }
 }
 
@@ -232,8 +236,8 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     dp->mesh = tsh_group_mesh(group);
     dp->parent = group;
     dp->sync = true;
-    dp->sink.ops = &tshi_data_parallel_sink;
-    dp->sink.axis = tshi_mesh_axis(dp->mesh, group);
+    dp->schedule.ops = &tshi_data_parallel_schedule;
+    dp->schedule.axis = tshi_mesh_axis(dp->mesh, group);
     configure(dp, config);
     if (tsh_group_rank(group) < 0) return stay_outside(dp, list, out);
     status = fill(dp, list);
@@ -243,7 +247,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     if (dp->model >= 0) status = tshi_group_agree(dp->mesh->group, "data_parallel_create: buckets", status);
     if (status == TSH_OK && dp->model >= 0) status = tshi_reduce_scopes_open(dp);
     if (status == TSH_OK && !(config && config->keep_values)) {
-        status = take_over_values(list, group, dp->sink.axis);
+        status = take_over_values(list, group, dp->schedule.axis);
     }
     if (status != TSH_OK) {
         tsh_data_parallel_destroy(dp);
@@ -252,7 +256,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     move_gradients(dp);
     tshi_values_take_over(dp);
     dp->tape = tape;
-    tape->sink = &dp->sink;
+    tape->schedule = &dp->schedule;
     *out = dp;
     return TSH_OK;
 }
@@ -261,11 +265,11 @@ void tsh_data_parallel_destroy(tsh_data_parallel *dp) {
     if (!dp) return;
     const tsh_allocator *allocator = tshi_data_parallel_allocator(dp);
     bool failed = dp->mesh->world->ended || tshi_data_parallel_wait(dp) != TSH_OK;
-    if (dp->tape) tshi_tape_forget_sink(dp->tape);
+    if (dp->tape) tshi_tape_forget_schedule(dp->tape);
     for (int i = 0; i < dp->count; i++) {
-        tshi_gradient *g = dp->slots[i].parameter->gradient;
-        g->sink = NULL;
-        if (failed && dp->slots[i].unsummed) g->stale = true;
+        tshi_bucket_slot *slot = &dp->slots[i];
+        tshi_gradient_detach(slot->parameter, &slot->target);
+        if (failed && slot->unsummed) slot->parameter->gradient->stale = true;
     }
     tshi_values_destroy(dp);
     if (dp->buckets) tshi_buckets_destroy(dp);

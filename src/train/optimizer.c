@@ -1,7 +1,7 @@
 /* The life and the step of an optimizer: what all of them share. */
 #include "train/optimizer.h"
 
-#include "autograd/sparse_gradient.h"
+#include "autograd/grad/sparse.h"
 #include "base/hash.h"
 #include "device/record.h"
 #include "device/trace.h"
@@ -58,7 +58,7 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
         return tshi_fail(TSH_ERR_DTYPE, "'%s' is float16: TSH_STOCHASTIC_ROUNDING is for bfloat16", item->name);
     }
     slot->parameter = tshi_tensor_retain(parameter);
-    if (parameter->gradient) parameter->gradient->stepped = true;
+    if (parameter->gradient) parameter->gradient->role = TSHI_GRADIENT_OF_STEPPED;
     slot->stream = stream_of(item->name);
     slot->numel = parameter->numel;
     tshi_gradient_layout(parameter, slot->layout);
@@ -146,8 +146,9 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     if (!optimizer) return;
     const tsh_allocator *allocator = &tsh_world_device(optimizer->world)->allocator;
     for (int i = 0; i < optimizer->count; i++) {
-        if (optimizer->slots[i].taker) optimizer->slots[i].parameter->gradient->taker = NULL;
-        tshi_free(allocator, optimizer->slots[i].taker);
+        tshi_fused_step *fused = optimizer->slots[i].fused;
+        if (fused) tshi_gradient_detach(optimizer->slots[i].parameter, &fused->target);
+        tshi_free(allocator, fused);
         tshi_tensor_release(optimizer->slots[i].parameter);
         tshi_tensor_release(optimizer->slots[i].main);
         for (int s = 0; s < TSHI_MAX_STATES; s++) tshi_tensor_release(optimizer->slots[i].state[s]);
@@ -248,7 +249,7 @@ static bool has_gradients(const tsh_optimizer *optimizer) {
     bool any = false;
     for (int i = 0; i < optimizer->count; i++) {
         const tshi_optimizer_slot *slot = &optimizer->slots[i];
-        if (slot->gradient || slot->taker || tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) return true;
+        if (slot->gradient || slot->fused || tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) return true;
         any = any || slot->parameter->numel > 0;
     }
     return !any;
@@ -366,18 +367,24 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
 
 /* --- steps within backward ---------------------------------------------------------------------------------------- */
 
-static void begin_taking(tshi_gradient_taker *taker) {
-    const tshi_step_taker *t = (const tshi_step_taker *)taker;
-    begin_step(&t->optimizer->slots[t->slot]);
+static void step_rows_taken(tshi_gradient_target *target, int64_t first, int64_t count, const void *values) {
+    const tshi_fused_step *fused = (const tshi_fused_step *)target;
+    const tsh_optimizer *optimizer = fused->optimizer;
+    tshi_optimizer_slot *slot = &optimizer->slots[fused->slot];
+    double weight_decay = decays(optimizer, slot) ? optimizer->weight_decay : 0;
+    int64_t cols = slot->parameter->shape.local[1];
+    tsh_dtype dtype = slot->parameter->dtype;
+    if (first == 0) begin_step(slot);
+    tshi_update u = update_of(slot, first * cols, count * cols, values, dtype);
+    if (count > 0) optimizer->kind->step(optimizer, dtype, slot->steps, weight_decay, 1, &u);
 }
 
-static void take(tshi_gradient_taker *taker, int64_t first, int64_t count, const void *values) {
-    const tshi_step_taker *t = (const tshi_step_taker *)taker;
-    const tshi_optimizer_slot *slot = &t->optimizer->slots[t->slot];
-    double weight_decay = decays(t->optimizer, slot) ? t->optimizer->weight_decay : 0;
-    int64_t cols = slot->parameter->shape.local[1];
-    tshi_update u = update_of(slot, first * cols, count * cols, values, slot->parameter->dtype);
-    t->optimizer->kind->step(t->optimizer, slot->parameter->dtype, slot->steps, weight_decay, 1, &u);
+static const tshi_target_ops fused_ops = {.take_rows = step_rows_taken};
+
+static bool is_fused(const tsh_tensor *parameter) {
+    const tshi_gradient_target *target = parameter->gradient->target;
+    while (target && target->ops != &fused_ops) target = target->under;
+    return target != NULL;
 }
 
 tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *parameter) {
@@ -388,19 +395,19 @@ tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *
                          "optimizer_step_in_backward: a parameter of the optimizer, of two dims, is wanted");
     }
     tshi_optimizer_slot *slot = &optimizer->slots[i];
-    tshi_gradient *g = tshi_gradient_of(parameter);
-    if (!g) return TSH_ERR_MEMORY;
-    if (slot->taker) return TSH_OK;
-    if (g->taker || tshi_gradient_stand_in(parameter) != parameter || rounds_by_chance(optimizer, parameter)) {
+    if (!tshi_gradient_of(parameter)) return TSH_ERR_MEMORY;
+    if (slot->fused) return TSH_OK;
+    bool other = is_fused(parameter), sharded = tshi_gradient_whole(parameter) != parameter;
+    if (other || sharded || rounds_by_chance(optimizer, parameter)) {
         return tshi_fail(TSH_ERR_STATE, "optimizer_step_in_backward: the parameter %s",
-                         g->taker                                         ? "has another optimizer that does so"
-                         : tshi_gradient_stand_in(parameter) != parameter ? "is sharded by a tsh_data_parallel"
-                                                                          : "is rounded by chance");
+                         other     ? "has another optimizer that does so"
+                         : sharded ? "is sharded by a tsh_data_parallel"
+                                   : "is rounded by chance");
     }
-    slot->taker = tshi_calloc(&tsh_world_device(optimizer->world)->allocator, 1, sizeof *slot->taker);
-    if (!slot->taker) return TSH_ERR_MEMORY;
-    *slot->taker = (tshi_step_taker){{begin_taking, take}, optimizer, i};
-    g->taker = &slot->taker->taker;
+    slot->fused = tshi_calloc(&tsh_world_device(optimizer->world)->allocator, 1, sizeof *slot->fused);
+    if (!slot->fused) return TSH_ERR_MEMORY;
+    *slot->fused = (tshi_fused_step){{.ops = &fused_ops}, optimizer, i};
+    tshi_gradient_attach(parameter, &slot->fused->target);
     return TSH_OK;
 }
 

@@ -7,12 +7,12 @@
 
 #define TSHI_MAX_STATES 2
 
-/* What takes the gradient of a parameter that is stepped within backward: a slot's own. */
-typedef struct tshi_step_taker {
-    tshi_gradient_taker taker; /* the first: a pointer to it is one to the whole */
+/* The target of a parameter that is stepped within backward: a slot's own. */
+typedef struct tshi_fused_step {
+    tshi_gradient_target target; /* first */
     tsh_optimizer *optimizer;
     int slot;
-} tshi_step_taker;
+} tshi_fused_step;
 
 /* A parameter with what its optimizer keeps for it. */
 typedef struct tshi_optimizer_slot {
@@ -24,7 +24,7 @@ typedef struct tshi_optimizer_slot {
     tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as the parameter */
     int64_t steps;                      /* taken */
     uint16_t version;                   /* of the parameter after the last one */
-    tshi_step_taker *taker;             /* or NULL: stepped by tsh_optimizer_step alone */
+    tshi_fused_step *fused;             /* or NULL: only tsh_optimizer_step steps the parameter */
     uint64_t stream;                    /* of the words that the parameter is rounded by, before the step's number */
 } tshi_optimizer_slot;
 

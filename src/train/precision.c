@@ -66,7 +66,7 @@ static tsh_status check_parameter(const tshi_parameter *p, const tsh_precision *
     if (p->tensor->dtype != wanted)
         return tshi_fail(TSH_ERR_DTYPE, "parameters_set_precision: '%s' is %s, the policy says %s", p->name,
                          tsh_dtype_name(p->tensor->dtype), tsh_dtype_name(wanted));
-    if (other && g->sink)
+    if (other && tshi_gradient_schedule_of(p->tensor))
         return tshi_fail(TSH_ERR_STATE, "parameters_set_precision: '%s' has a tsh_data_parallel already", p->name);
     return tshi_gradient_of(p->tensor) ? TSH_OK : TSH_ERR_MEMORY;
 }

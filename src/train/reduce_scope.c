@@ -28,7 +28,7 @@ static bool in_one_sum(const tsh_data_parallel *dp, tshi_reduce_scope scope, int
         int size = dp->mesh->axis[a].size, x = i % size, y = j % size, first = x, other = y;
         i /= size;
         j /= size;
-        if (x == y || a == dp->sink.axis) continue;
+        if (x == y || a == dp->schedule.axis) continue;
         if (a != dp->model) return false;
         if (scope == TSHI_REDUCE_MODEL) continue;
         tshi_layout_sharers(&dp->shared, size, x, &first);

@@ -9,7 +9,7 @@ static size_t size_of(const tshi_bucket *bucket) {
 
 static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
     size_t ranks = (size_t)tsh_group_size(dp->parent);
-    bucket->schedule = dp;
+    bucket->dp = dp;
     bucket->counts = tshi_calloc(tshi_data_parallel_allocator(dp), 2 * ranks, sizeof *bucket->counts);
     if (!bucket->counts) return TSH_ERR_MEMORY;
     bucket->value_counts = bucket->counts + ranks;
@@ -22,7 +22,7 @@ static tsh_status make_slice(const tsh_data_parallel *dp, const tshi_bucket *buc
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape;
     tshi_gradient_layout(slot->parameter, layout);
-    tsh_status status = tshi_slice_shape(slot->parameter, dp->sink.axis, &shape, layout);
+    tsh_status status = tshi_slice_shape(slot->parameter, dp->schedule.axis, &shape, layout);
     if (status != TSH_OK) return status;
     return tshi_tensor_view(bucket->gradient_slices, &shape, layout, (size_t)at * size_of(bucket),
                             &slot->gradient_slice);

@@ -79,7 +79,7 @@ static int unpack_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket,
         tshi_slice_range(dp, slot, r, &start, &length);
         size_t bytes = (size_t)length * size;
         device->ops->copy.strided(device, end - r, bytes, at, block,
-                                  (char *)tshi_data(slot->values) + (size_t)start * size, bytes);
+                                  (char *)tshi_data(slot->target.whole) + (size_t)start * size, bytes);
         at += (size_t)tshi_slice_padded(bucket, length) * size;
     }
     return end;
@@ -149,7 +149,7 @@ static void free_others(const tsh_data_parallel *dp, uint64_t call) {
 
 static tsh_status materialize(tshi_lender *lender, uint64_t step, uint64_t call) {
     tshi_bucket *bucket = (tshi_bucket *)lender;
-    tsh_data_parallel *dp = bucket->schedule;
+    tsh_data_parallel *dp = bucket->dp;
     if (dp->step != step) {
         if (!keeps(dp)) tshi_values_drop(dp); /* they may have changed */
         begin(dp, false);
@@ -169,17 +169,15 @@ static tsh_status materialize(tshi_lender *lender, uint64_t step, uint64_t call)
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
 /* What functions take in place of the slot's parameter becomes a leaf. */
-static tsh_status make_leaf(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
+static tsh_status make_leaf(tshi_bucket_slot *slot) {
     const tsh_tensor *p = slot->parameter;
-    tshi_gradient *g = tshi_gradient_of(slot->values);
+    tshi_gradient *g = tshi_gradient_of(slot->target.whole);
     if (!g) return TSH_ERR_MEMORY;
-    slot->values->name = p->name;
+    slot->target.whole->name = p->name;
     g->required = true;
-    g->wide = slot->values->dtype != tshi_gradient_dtype(p);
+    g->wide = slot->target.whole->dtype != tshi_gradient_dtype(p);
     g->arithmetic = p->gradient->arithmetic;
-    g->sink = &dp->sink;
-    g->slot = p->gradient->slot;
-    g->sums = p->gradient->sums;
+    g->target = &slot->target;
     return TSH_OK;
 }
 
@@ -190,14 +188,14 @@ static tsh_status make_views(tsh_data_parallel *dp, const tshi_bucket *bucket, t
     tsh_shape shape;
     memcpy(layout, p->layout, sizeof layout);
     tsh_status status = tshi_tensor_initial(p) ? TSH_OK : tshi_tensor_bring(p);
-    if (status == TSH_OK) status = tshi_slice_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK) status = tshi_slice_shape(p, dp->schedule.axis, &shape, layout);
     if (status == TSH_OK)
         status = tshi_tensor_part(bucket->value_slices, &shape, layout, (size_t)at * tsh_dtype_size(p->dtype),
                                   &slot->value_slice);
     if (status == TSH_OK)
         status = tshi_tensor_view(bucket->values, &p->shape, p->layout,
-                                  (size_t)slot->start * tsh_dtype_size(dtype_of(p)), &slot->values);
-    return status == TSH_OK ? make_leaf(dp, slot) : status;
+                                  (size_t)slot->start * tsh_dtype_size(dtype_of(p)), &slot->target.whole);
+    return status == TSH_OK ? make_leaf(slot) : status;
 }
 
 static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) {
@@ -272,14 +270,14 @@ static tsh_status make_outside(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape;
     memcpy(layout, p->layout, sizeof layout);
-    tsh_status status = tshi_slice_shape(p, dp->sink.axis, &shape, layout);
+    tsh_status status = tshi_slice_shape(p, dp->schedule.axis, &shape, layout);
     if (status == TSH_OK) status = tshi_tensor_new(p->mesh, p->dtype, &shape, layout, &slot->value_slice);
     tshi_gradient_layout(p, layout);
-    if (status == TSH_OK) status = tshi_slice_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK) status = tshi_slice_shape(p, dp->schedule.axis, &shape, layout);
     if (status == TSH_OK)
         status = tshi_tensor_new(p->mesh, tshi_gradient_dtype(p), &shape, layout, &slot->gradient_slice);
-    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, dtype_of(p), &p->shape, p->layout, &slot->values);
-    return status == TSH_OK ? make_leaf(dp, slot) : status;
+    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, dtype_of(p), &p->shape, p->layout, &slot->target.whole);
+    return status == TSH_OK ? make_leaf(slot) : status;
 }
 
 tsh_status tshi_values_outside(tsh_data_parallel *dp) {
@@ -288,10 +286,10 @@ tsh_status tshi_values_outside(tsh_data_parallel *dp) {
         if (tshi_bucket_slot_shards(dp, &dp->slots[i])) status = make_outside(dp, &dp->slots[i]);
     }
     for (int i = 0; i < dp->count && status == TSH_OK; i++) {
-        const tshi_bucket_slot *slot = &dp->slots[i];
+        tshi_bucket_slot *slot = &dp->slots[i];
         tshi_gradient *g = slot->parameter->gradient;
-        if (!slot->values) {
-            g->sink = NULL;
+        if (!slot->target.whole) {
+            tshi_gradient_detach(slot->parameter, &slot->target);
             continue;
         }
         tshi_tensor_become(slot->parameter, slot->value_slice);
@@ -315,8 +313,8 @@ void tshi_values_destroy(tsh_data_parallel *dp) {
     }
     for (int i = 0; i < dp->count; i++) {
         tshi_bucket_slot *slot = &dp->slots[i];
-        if (slot->values && slot->values->gradient) slot->values->gradient->sink = NULL;
-        tshi_tensor_release(slot->values);
+        if (slot->target.whole && slot->target.whole->gradient) slot->target.whole->gradient->target = NULL;
+        tshi_tensor_release(slot->target.whole);
         tshi_tensor_release(slot->value_slice);
     }
     for (int i = 0; i < 2; i++) tshi_free(tshi_data_parallel_allocator(dp), dp->order[i]);

@@ -1,7 +1,7 @@
 /* Every function in every combination of its inputs' layouts, at 1 to 4 ranks: whatever rule and transitions the tape
  * takes, values and gradients are those of one rank, whose gradients agree with central differences. In float32 and 16
  * bits they are those of float64, within the rounding of a few results. */
-#include "autograd/gradient.h"
+#include "autograd/grad/accumulate.h"
 #include "device/cpu/kernels/kernels.h"
 #include "functional/functional.h"
 #include "support/function_cases.h"

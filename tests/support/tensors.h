@@ -2,7 +2,7 @@
 #ifndef TSHI_TEST_TENSORS_H
 #define TSHI_TEST_TENSORS_H
 
-#include "autograd/gradient.h"
+#include "autograd/grad/accumulate.h"
 #include "support/ranks.h"
 
 /* A whole number in [-8, 8] that depends on seed and index: sums of products of them are exact in any order. */

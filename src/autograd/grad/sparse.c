@@ -1,5 +1,7 @@
 /* Sparse gradients: the rows of a table that a step has used. */
-#include "autograd/sparse_gradient.h"
+#include "autograd/grad/sparse.h"
+#include "autograd/grad/state.h"
+#include "tshard/autograd.h"
 
 static const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
 
@@ -7,26 +9,56 @@ static int64_t cols_of(const tsh_tensor *x) {
     return x->shape.local[1];
 }
 
+/* A target in the host's memory. While `active`, the leaf's gradient is `value` of its state [count, cols], row i of which
+ * is that of row[i] of this rank's part. */
+typedef struct sparse_gradient {
+    tshi_gradient_target target; /* first */
+    const tsh_allocator *allocator;
+    bool active;
+    int64_t count, capacity;
+    int64_t *row;   /* [capacity], each row once */
+    int32_t *place; /* [rows of this rank's part] 1 + index in `row`, 0 for a row that is not there */
+    int64_t *ids;   /* [id_capacity] a call's, then their places */
+    int64_t id_capacity;
+} sparse_gradient;
+
+static const tshi_target_ops sparse_ops;
+
+static sparse_gradient *sparse_of(const tsh_tensor *leaf) {
+    tshi_gradient_target *target = leaf->gradient && !leaf->computed ? leaf->gradient->target : NULL;
+    while (target && target->ops != &sparse_ops) target = target->under;
+    return (sparse_gradient *)target;
+}
+
+static sparse_gradient *active_of(const tsh_tensor *leaf) {
+    sparse_gradient *s = sparse_of(leaf);
+    return s && s->active ? s : NULL;
+}
+
+bool tshi_gradient_is_sparse(const tsh_tensor *leaf) {
+    return active_of(leaf) != NULL;
+}
+
+static bool has_rows(const tshi_gradient_target *target) {
+    return ((const sparse_gradient *)target)->active;
+}
+
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-void tshi_sparse_gradient_clear(tshi_gradient *gradient) {
-    tshi_sparse_gradient *s = gradient->sparse;
-    if (!s) return;
+static void clear(tshi_gradient_target *target, tshi_gradient *gradient) {
+    sparse_gradient *s = (sparse_gradient *)target;
     for (int64_t i = 0; i < s->count; i++) s->place[s->row[i]] = 0;
     s->count = 0;
     if (s->active) tshi_gradient_release_value(gradient);
     s->active = false;
 }
 
-void tshi_sparse_gradient_free(tsh_tensor *tensor) {
-    tshi_sparse_gradient *s = tensor->gradient->sparse;
-    const tsh_allocator *allocator = &tensor->mesh->device->allocator;
-    if (!s) return;
-    tshi_free(allocator, s->row);
-    tshi_free(allocator, s->place);
-    tshi_free(allocator, s->target);
-    tshi_free(allocator, s);
-    tensor->gradient->sparse = NULL;
+static void free_sparse(tshi_gradient_target *target) {
+    sparse_gradient *s = (sparse_gradient *)target;
+    tshi_free(s->allocator, s->row);
+    tshi_free(s->allocator, s->place);
+    tshi_free(s->allocator, s->ids);
+    tshi_free(s->allocator, s);
 }
 
 tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf) {
@@ -41,14 +73,17 @@ tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf) {
                          "tensor_set_sparse_grad: a rank has %lld rows, 2^31 - 2 at most are possible",
                          (long long)leaf->shape.local[0]);
     }
-    if (leaf->gradient->sparse) return TSH_OK;
+    if (sparse_of(leaf)) return TSH_OK;
     const tsh_allocator *allocator = &leaf->mesh->device->allocator;
-    tshi_sparse_gradient *s = tshi_calloc(allocator, 1, sizeof *s);
+    sparse_gradient *s = tshi_calloc(allocator, 1, sizeof *s);
     if (!s) return TSH_ERR_MEMORY;
-    leaf->gradient->sparse = s;
+    *s = (sparse_gradient){.target = {.ops = &sparse_ops}, .allocator = allocator};
     s->place = tshi_calloc(allocator, (size_t)leaf->shape.local[0] + 1, sizeof *s->place);
-    if (s->place) return TSH_OK;
-    tshi_sparse_gradient_free(leaf);
+    if (s->place) {
+        tshi_gradient_attach(leaf, &s->target);
+        return TSH_OK;
+    }
+    free_sparse(&s->target);
     return TSH_ERR_MEMORY;
 }
 
@@ -67,20 +102,20 @@ static bool reserve(const tsh_allocator *allocator, int64_t **array, int64_t cou
     return true;
 }
 
-/* The ids in s->target become places in the list of rows, which takes those that it lacks; -1 for what is left out.
+/* The ids in s->ids become places in the list of rows, which takes those that it lacks; -1 for what is left out.
  * Returns whether each id got a place of its own, in their order. */
-static bool place_ids(tshi_sparse_gradient *s, int64_t n, int64_t start, int64_t rows, int64_t padding) {
+static bool place_ids(sparse_gradient *s, int64_t n, int64_t start, int64_t rows, int64_t padding) {
     bool plain = s->count == 0;
     for (int64_t i = 0; i < n; i++) {
-        int64_t id = s->target[i], row = id - start;
-        s->target[i] = -1;
+        int64_t id = s->ids[i], row = id - start;
+        s->ids[i] = -1;
         if (row < 0 || row >= rows || id == padding) continue;
         if (s->place[row] == 0) {
             s->row[s->count++] = row;
             s->place[row] = (int32_t)s->count;
         }
-        s->target[i] = s->place[row] - 1;
-        plain = plain && s->target[i] == i;
+        s->ids[i] = s->place[row] - 1;
+        plain = plain && s->ids[i] == i;
     }
     return plain && s->count == n;
 }
@@ -99,18 +134,19 @@ static tsh_status add_at(const tsh_tensor *values, int64_t n, const int64_t *pla
     return TSH_OK;
 }
 
-/* The rows before, `before` of them, and those of `values` at the places of s->target, in new memory. */
-static tsh_status add_values(const tsh_tensor *x, int64_t before, int64_t n, const tsh_tensor *values) {
-    tshi_gradient *g = x->gradient;
-    tsh_device *device = x->mesh->device;
-    int64_t cols = cols_of(x);
+/* The rows before, `before` of them, and those of `values` at the places of s->ids, in new memory. */
+static tsh_status add_values(const tsh_tensor *leaf, const sparse_gradient *s, int64_t before, int64_t n,
+                             const tsh_tensor *values) {
+    tshi_gradient *g = leaf->gradient;
+    tsh_device *device = leaf->mesh->device;
+    int64_t cols = cols_of(leaf);
     size_t row = (size_t)cols * tsh_dtype_size(values->dtype), old = (size_t)before * row;
     tsh_tensor *sum = NULL;
-    tsh_status status = tshi_tensor_scratch(x->mesh, values->dtype, g->sparse->count * cols, &sum);
+    tsh_status status = tshi_tensor_scratch(leaf->mesh, values->dtype, s->count * cols, &sum);
     if (status != TSH_OK) return status;
     if (before > 0) device->ops->copy.within(device, old, tshi_data(g->value), tshi_data(sum));
-    device->ops->copy.zero(device, (size_t)(g->sparse->count - before) * row, (char *)tshi_data(sum) + old);
-    status = add_at(values, n, g->sparse->target, g->sparse->count, cols, sum);
+    device->ops->copy.zero(device, (size_t)(s->count - before) * row, (char *)tshi_data(sum) + old);
+    status = add_at(values, n, s->ids, s->count, cols, sum);
     if (status != TSH_OK) {
         tshi_tensor_release(sum);
         return status;
@@ -120,34 +156,27 @@ static tsh_status add_values(const tsh_tensor *x, int64_t before, int64_t n, con
     return TSH_OK;
 }
 
-bool tshi_grad_takes_rows(const tsh_call *call, int i) {
-    const tsh_tensor *x = call->in[i];
-    const tshi_gradient *g = x->gradient;
-    return g->sparse && !x->computed && !g->sink && (g->sparse->active || !g->value || g->stale);
-}
-
-tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids, int64_t start, int64_t padding,
-                              tsh_tensor *values) {
-    const tsh_tensor *x = call->in[i];
-    tshi_gradient *g = x->gradient;
-    tshi_sparse_gradient *s = g->sparse;
-    tsh_device *device = x->mesh->device;
+static tsh_status add_rows(tshi_gradient_target *target, const tsh_tensor *leaf, const tsh_tensor *ids, int64_t start,
+                           int64_t padding, const tsh_tensor *values, bool sole) {
+    sparse_gradient *s = (sparse_gradient *)target;
+    tshi_gradient *g = leaf->gradient;
+    tsh_device *device = leaf->mesh->device;
     int64_t n = ids->numel;
-    if (!s->active || g->stale) tshi_sparse_gradient_clear(g);
+    if (!s->active || g->stale) clear(target, g);
     int64_t before = s->count;
-    if (!reserve(&device->allocator, &s->row, s->count, n, &s->capacity) ||
-        !reserve(&device->allocator, &s->target, 0, n, &s->targets))
+    if (!reserve(s->allocator, &s->row, s->count, n, &s->capacity) ||
+        !reserve(s->allocator, &s->ids, 0, n, &s->id_capacity))
         return TSH_ERR_MEMORY;
-    device->ops->copy.to_host(device, (size_t)n * sizeof *s->target, tshi_data(ids), s->target);
+    device->ops->copy.to_host(device, (size_t)n * sizeof *s->ids, tshi_data(ids), s->ids);
     tsh_memory_purpose purpose = tshi_device_purpose(device, TSH_MEMORY_GRADIENTS);
     tsh_status status;
-    bool plain = place_ids(s, n, start, x->shape.local[0], padding);
-    if (plain && tshi_tensor_sole_owner(values)) {
-        const tsh_shape flat = {.ndim = 1, .local = {n * cols_of(x)}, .global = {n * cols_of(x)}};
+    bool plain = place_ids(s, n, start, leaf->shape.local[0], padding);
+    if (plain && sole) {
+        const tsh_shape flat = {.ndim = 1, .local = {n * cols_of(leaf)}, .global = {n * cols_of(leaf)}};
         tshi_gradient_release_value(g);
         status = tshi_tensor_view(values, &flat, local, 0, &g->value);
     } else {
-        status = add_values(x, before, n, values);
+        status = add_values(leaf, s, before, n, values);
     }
     tshi_device_purpose(device, purpose);
     s->active = status == TSH_OK;
@@ -155,36 +184,36 @@ tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids
     return status;
 }
 
+static const tshi_target_ops sparse_ops = {
+    .add_rows = add_rows, .has_rows = has_rows, .clear = clear, .free = free_sparse};
+
 /* --- other uses --------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_sparse_gradient_spread(const tsh_tensor *x) {
     tshi_gradient *g = x->gradient;
+    sparse_gradient *s = active_of(x);
     tsh_tensor *dense = NULL;
-    if (!tshi_gradient_is_sparse(x)) return TSH_OK;
+    if (!s) return TSH_OK;
     bool stale = g->stale;
     tsh_status status = stale ? TSH_OK : tshi_gradient_new(x, &dense);
     if (!stale && status == TSH_OK) {
         x->mesh->device->ops->copy.zero(x->mesh->device, tsh_tensor_local_nbytes(dense), tshi_data(dense));
-        status = add_at(g->value, g->sparse->count, g->sparse->row, x->shape.local[0], cols_of(x), dense);
+        status = add_at(g->value, s->count, s->row, x->shape.local[0], cols_of(x), dense);
     }
     if (status != TSH_OK) {
         tshi_tensor_release(dense);
         return status;
     }
-    tshi_sparse_gradient_clear(g);
+    clear(&s->target, g);
     g->value = dense;
     g->stale = stale;
     return TSH_OK;
 }
 
-tsh_tensor *tshi_gradient_elements(const tsh_tensor *leaf) {
-    if (!tshi_gradient_is_sparse(leaf)) return tsh_tensor_grad(leaf);
-    return leaf->gradient->stale ? NULL : leaf->gradient->value;
-}
-
 tsh_tensor *tsh_tensor_sparse_grad(const tsh_tensor *tensor, int64_t *count, const int64_t **rows) {
-    bool there = tensor && tshi_gradient_is_sparse(tensor) && !tensor->gradient->stale;
-    if (count) *count = there ? tensor->gradient->sparse->count : 0;
-    if (rows) *rows = there ? tensor->gradient->sparse->row : NULL;
+    const sparse_gradient *s = tensor ? active_of(tensor) : NULL;
+    bool there = s && !tensor->gradient->stale;
+    if (count) *count = there ? s->count : 0;
+    if (rows) *rows = there ? s->row : NULL;
     return there ? tensor->gradient->value : NULL;
 }

@@ -1,4 +1,4 @@
-/* What a backward does with the sink of data parallelism: gradients into buckets, sums started as buckets fill. */
+/* What a backward does with data parallelism: gradients into buckets, sums started as buckets fill. */
 #include "train/bucket.h"
 #include "train/optimizer.h"
 
@@ -26,20 +26,104 @@ tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
                                     "without sync (tsh_data_parallel_set_sync)");
 }
 
+/* --- a slot -------------------------------------------------------------------------------------------------------- */
+
+/* x, the parameter or a copy of it, is this rank's own along an axis of the sum. */
+static bool is_term(const tshi_bucket_slot *slot, const tsh_tensor *x) {
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (slot->target.sums >> a & 1u && tshi_layout_is_own(x->layout[a])) return true;
+    }
+    return false;
+}
+
+/* The gradient of x, the parameter or a copy of it, is added. */
+static void note_addition(tsh_data_parallel *dp, const tsh_tensor *x) {
+    if (tshi_layout_is_own(x->layout[dp->schedule.axis]))
+        dp->added = TSHI_ADDED_TERMS;
+    else if (dp->added == TSHI_ADDED_NOTHING)
+        dp->added = TSHI_ADDED_THE_SAME;
+}
+
+/* A batch that is REPLICATED is that of the first rank, whatever other ranks have written into it. */
+static void warn_of_common_batch(tsh_data_parallel *dp) {
+    const char *axis = dp->mesh->axis[dp->schedule.axis].name;
+    if (dp->added != TSHI_ADDED_THE_SAME) return;
+    dp->added = TSHI_ADDED_TERMS;
+    if (dp->mesh->member != 0) return;
+    tshi_log(
+        &dp->mesh->world->log, TSH_LOG_WARNING,
+        "backward: no gradient is a sum over axis %s, along which a tsh_data_parallel adds gradients: its %d ranks "
+        "have computed the same. Are the inputs REPLICATED along %s, where each rank has a batch of its own "
+        "(SHARD(0), or LOCAL)?",
+        axis, dp->mesh->axis[dp->schedule.axis].size, axis);
+}
+
+/* The sum wants the gradient of x from this rank: the first along each axis for which x is the same on all of them. */
+static bool contributes(const tshi_bucket_slot *slot, const tsh_tensor *x) {
+    for (int a = 0; a < x->mesh->axes; a++) {
+        int first = 0, index = x->mesh->axis[a].index;
+        if (!(slot->target.sums >> a & 1u) || tshi_layout_is_own(x->layout[a])) continue;
+        if (x->layout[a].sharing) tshi_layout_sharers(&x->layout[a], x->mesh->axis[a].size, index, &first);
+        if (index != first) return false;
+    }
+    return true;
+}
+
+static tsh_tensor *memory(tshi_gradient_target *target, const tsh_tensor *x, double *beta) {
+    tshi_bucket_slot *slot = (tshi_bucket_slot *)target;
+    tsh_data_parallel *dp = slot->dp;
+    if (tsh_group_rank(dp->group) < 0) { /* outside the mesh, where gradients are empty, they exist for later calls */
+        slot->parameter->gradient->stale = false;
+        *beta = 1;
+        return slot->gradient_slice;
+    }
+    note_addition(dp, x);
+    const tsh_tensor *p = slot->parameter, *w = slot->whole;
+    bool term = is_term(slot, x);
+    if (tshi_bucket_slot_open(dp, slot) != TSH_OK) return NULL;
+    /* Each rank adds what is the same on all of them to the slice that it keeps, one call after another: a sum of what
+     * one rank has added up and what another has kept would be rounded otherwise than on one rank. */
+    bool keeps = slot->gradient_slice && !term && slot->added != TSHI_ADDED_TERMS;
+    if (slot->added == TSHI_ADDED_THE_SAME && !keeps && slot->gradient_slice) tshi_sharded_keep_own(dp, slot);
+    if (slot->gradient_slice) slot->added = keeps ? TSHI_ADDED_THE_SAME : TSHI_ADDED_TERMS;
+    if (!keeps && !contributes(slot, x)) {
+        *beta = slot->discarded ? 1 : 0;
+        if (!slot->discarded) tshi_tensor_new(p->mesh, w->dtype, &w->shape, w->layout, &slot->discarded);
+        return slot->discarded;
+    }
+    *beta = p->gradient->stale ? 0 : 1;
+    p->gradient->stale = false;
+    return term ? slot->term : slot->whole;
+}
+
+static void complete(tshi_gradient_target *target) {
+    const tshi_bucket_slot *slot = (const tshi_bucket_slot *)target;
+    slot->dp->buckets[slot->bucket].incomplete--;
+}
+
+/* No gradient is left of a step that has failed, not even one whose own sum was done before. */
+static tsh_status wait(tshi_gradient_target *target) {
+    const tshi_bucket_slot *slot = (const tshi_bucket_slot *)target;
+    bool waits = slot->unsummed || slot->dp->state == TSHI_SUMS_FAILED;
+    return waits ? tshi_data_parallel_wait(slot->dp) : TSH_OK;
+}
+
+const tshi_target_ops tshi_bucket_target = {.memory = memory, .complete = complete, .wait = wait};
+
 /* --- a backward ---------------------------------------------------------------------------------------------------- */
 
-static tsh_data_parallel *of(tshi_gradient_sink *sink) {
-    return (tsh_data_parallel *)sink;
+static tsh_data_parallel *of(tshi_gradient_schedule *schedule) {
+    return (tsh_data_parallel *)schedule;
 }
 
 static tsh_status check_loss(const tsh_data_parallel *dp, const tsh_tensor *loss) {
     char text[160];
     if (!dp->average) return TSH_OK;
-    if (loss->mesh == dp->mesh && loss->layout[dp->sink.axis].kind == TSH_KIND_LOCAL) return TSH_OK;
+    if (loss->mesh == dp->mesh && loss->layout[dp->schedule.axis].kind == TSH_KIND_LOCAL) return TSH_OK;
     return tshi_fail(TSH_ERR_LAYOUT,
                      "gradients averaged over axis %s want a LOCAL loss on each of its ranks, this one is %s (without "
                      "tsh_data_parallel_config.average gradients are sums)",
-                     dp->mesh->axis[dp->sink.axis].name, tsh_tensor_describe(loss, text, sizeof text));
+                     dp->mesh->axis[dp->schedule.axis].name, tsh_tensor_describe(loss, text, sizeof text));
 }
 
 /* Gradients that no call of this backward adds to are complete from the start. */
@@ -49,12 +133,12 @@ static void count_incomplete(tsh_data_parallel *dp) {
         tshi_bucket_slot *slot = &dp->slots[i];
         int *incomplete = &dp->buckets[slot->bucket].incomplete;
         *incomplete += slot->parameter->gradient->uses > 0;
-        if (slot->values) *incomplete += slot->values->gradient->uses > 0;
+        if (slot->target.whole) *incomplete += slot->target.whole->gradient->uses > 0;
     }
 }
 
-static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
-    tsh_data_parallel *dp = of(sink);
+static tsh_status begin(tshi_gradient_schedule *schedule, const tsh_tensor *loss) {
+    tsh_data_parallel *dp = of(schedule);
     tsh_status status = check_loss(dp, loss);
     if (dp->state == TSHI_SUMS_FAILED) tshi_buckets_drop(dp);
     if (status == TSH_OK && dp->state == TSHI_SUMS_STARTED) status = tshi_data_parallel_wait(dp);
@@ -66,79 +150,6 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
     dp->state = TSHI_SUMS_IN_BACKWARD;
     dp->started = dp->tested = dp->finished = 0;
     return TSH_OK;
-}
-
-/* x, the parameter or a copy of it, is this rank's own along an axis of the sum. */
-static bool is_term(const tsh_tensor *parameter, const tsh_tensor *x) {
-    for (int a = 0; a < x->mesh->axes; a++) {
-        if (parameter->gradient->sums >> a & 1u && tshi_layout_is_own(x->layout[a])) return true;
-    }
-    return false;
-}
-
-/* The gradient of x, the parameter or a copy of it, is added. */
-static void note_addition(tsh_data_parallel *dp, const tsh_tensor *x) {
-    if (tshi_layout_is_own(x->layout[dp->sink.axis]))
-        dp->added = TSHI_ADDED_TERMS;
-    else if (dp->added == TSHI_ADDED_NOTHING)
-        dp->added = TSHI_ADDED_THE_SAME;
-}
-
-/* A batch that is REPLICATED is that of the first rank, whatever other ranks have written into it. */
-static void warn_of_common_batch(tsh_data_parallel *dp) {
-    const char *axis = dp->mesh->axis[dp->sink.axis].name;
-    if (dp->added != TSHI_ADDED_THE_SAME) return;
-    dp->added = TSHI_ADDED_TERMS;
-    if (dp->mesh->member != 0) return;
-    tshi_log(
-        &dp->mesh->world->log, TSH_LOG_WARNING,
-        "backward: no gradient is a sum over axis %s, along which a tsh_data_parallel adds gradients: its %d ranks "
-        "have computed the same. Are the inputs REPLICATED along %s, where each rank has a batch of its own "
-        "(SHARD(0), or LOCAL)?",
-        axis, dp->mesh->axis[dp->sink.axis].size, axis);
-}
-
-/* The sum wants the gradient of x from this rank: the first along each axis for which x is the same on all of them. */
-static bool contributes(const tsh_tensor *parameter, const tsh_tensor *x) {
-    for (int a = 0; a < x->mesh->axes; a++) {
-        int first = 0, index = x->mesh->axis[a].index;
-        if (!(parameter->gradient->sums >> a & 1u) || tshi_layout_is_own(x->layout[a])) continue;
-        if (x->layout[a].sharing) tshi_layout_sharers(&x->layout[a], x->mesh->axis[a].size, index, &first);
-        if (index != first) return false;
-    }
-    return true;
-}
-
-static tsh_tensor *memory(tshi_gradient_sink *sink, int number, const tsh_tensor *x, double *beta) {
-    tsh_data_parallel *dp = of(sink);
-    tshi_bucket_slot *slot = &dp->slots[number];
-    if (tsh_group_rank(dp->group) < 0) { /* outside the mesh, where gradients are empty, they exist for later calls */
-        slot->parameter->gradient->stale = false;
-        *beta = 1;
-        return slot->gradient_slice;
-    }
-    note_addition(dp, x);
-    const tsh_tensor *p = slot->parameter, *w = slot->whole;
-    bool term = is_term(p, x);
-    if (tshi_bucket_slot_open(dp, slot) != TSH_OK) return NULL;
-    /* Each rank adds what is the same on all of them to the slice that it keeps, one call after another: a sum of what
-     * one rank has added up and what another has kept would be rounded otherwise than on one rank. */
-    bool keeps = slot->gradient_slice && !term && slot->added != TSHI_ADDED_TERMS;
-    if (slot->added == TSHI_ADDED_THE_SAME && !keeps && slot->gradient_slice) tshi_sharded_keep_own(dp, slot);
-    if (slot->gradient_slice) slot->added = keeps ? TSHI_ADDED_THE_SAME : TSHI_ADDED_TERMS;
-    if (!keeps && !contributes(p, x)) {
-        *beta = slot->discarded ? 1 : 0;
-        if (!slot->discarded) tshi_tensor_new(p->mesh, w->dtype, &w->shape, w->layout, &slot->discarded);
-        return slot->discarded;
-    }
-    *beta = p->gradient->stale ? 0 : 1;
-    p->gradient->stale = false;
-    return term ? slot->term : slot->whole;
-}
-
-static void complete(tshi_gradient_sink *sink, int slot) {
-    tsh_data_parallel *dp = of(sink);
-    dp->buckets[dp->slots[slot].bucket].incomplete--;
 }
 
 /* In one order on all ranks, whichever bucket is complete first. A sharded bucket's sum takes memory: one is under way
@@ -153,8 +164,8 @@ static tsh_status start_complete(tsh_data_parallel *dp) {
 }
 
 /* Asynchronous calls progress only inside library calls: tsh_work_test is one. */
-static tsh_status advance(tshi_gradient_sink *sink) {
-    tsh_data_parallel *dp = of(sink);
+static tsh_status advance(tshi_gradient_schedule *schedule) {
+    tsh_data_parallel *dp = of(schedule);
     bool done = true;
     if (!dp->sync) return TSH_OK;
     tsh_status status = start_complete(dp);
@@ -166,8 +177,8 @@ static tsh_status advance(tshi_gradient_sink *sink) {
     return status;
 }
 
-static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
-    tsh_data_parallel *dp = of(sink);
+static tsh_status end(tshi_gradient_schedule *schedule, tsh_status status) {
+    tsh_data_parallel *dp = of(schedule);
     if (status == TSH_OK && dp->sync) status = start_complete(dp);
     if (status == TSH_OK) warn_of_common_batch(dp);
     tshi_values_end_backward(dp);
@@ -175,34 +186,15 @@ static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
     return status;
 }
 
-/* No gradient is left of a step that has failed, not even one whose own sum was done before. */
-static tsh_status wait(tshi_gradient_sink *sink, int slot) {
-    tsh_data_parallel *dp = of(sink);
-    bool waits = dp->slots[slot].unsummed || dp->state == TSHI_SUMS_FAILED;
-    return waits ? tshi_data_parallel_wait(dp) : TSH_OK;
+static void drop(tshi_gradient_schedule *schedule) {
+    tshi_values_drop(of(schedule));
+    tshi_buckets_drop(of(schedule));
+    of(schedule)->state = TSHI_SUMS_IDLE;
 }
 
-static void drop(tshi_gradient_sink *sink) {
-    tshi_values_drop(of(sink));
-    tshi_buckets_drop(of(sink));
-    of(sink)->state = TSHI_SUMS_IDLE;
+static void detach(tshi_gradient_schedule *schedule) {
+    of(schedule)->tape = NULL;
 }
 
-static tsh_tensor *stand_in(tshi_gradient_sink *sink, tsh_tensor *leaf) {
-    const tshi_bucket_slot *slot = &of(sink)->slots[leaf->gradient->slot];
-    return slot->values && leaf == slot->parameter ? slot->values : leaf;
-}
-
-static void detach(tshi_gradient_sink *sink) {
-    of(sink)->tape = NULL;
-}
-
-const tshi_gradient_sink_ops tshi_data_parallel_sink = {.begin = begin,
-                                                        .memory = memory,
-                                                        .complete = complete,
-                                                        .advance = advance,
-                                                        .end = end,
-                                                        .wait = wait,
-                                                        .drop = drop,
-                                                        .stand_in = stand_in,
-                                                        .detach = detach};
+const tshi_schedule_ops tshi_data_parallel_schedule = {
+    .begin = begin, .advance = advance, .end = end, .drop = drop, .detach = detach};

@@ -1,0 +1,52 @@
+/* The public calls about gradients. */
+#include "autograd/grad/sparse.h"
+#include "tshard/autograd.h"
+
+tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
+    char text[160];
+    if (!tensor || tshi_tensor_is_free(tensor)) return tshi_tensor_check(tensor, "tensor_require_grad", "tensor");
+    if (tensor->computed) {
+        return tshi_fail(TSH_ERR_STATE, "tensor_require_grad: %s was made by a tape; a leaf is wanted",
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    tsh_status status = tshi_check_computes(tensor->mesh->device, tensor->dtype, "tensor_require_grad: the tensor");
+    if (status != TSH_OK) return status;
+    tshi_gradient *g = tshi_gradient_of(tensor);
+    if (!g) return TSH_ERR_MEMORY;
+    g->required = true;
+    if (tshi_tensor_is_loaded(tensor))
+        tshi_device_repurpose(tensor->mesh->device, tensor->storage->data, TSH_MEMORY_PARAMETERS);
+    return TSH_OK;
+}
+
+tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor) {
+    if (!tensor || !tshi_requires_grad(tensor)) {
+        return tshi_fail(TSH_ERR_STATE, "tensor_retain_grad: a tensor that leads to a gradient is wanted");
+    }
+    tensor->gradient->retained = true;
+    return TSH_OK;
+}
+
+tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
+    const tshi_gradient *g = tensor ? tensor->gradient : NULL;
+    if (g && g->kept) return g->kept;
+    if (g && !g->stale && tshi_gradient_is_sparse(tensor)) {
+        tshi_fail(TSH_ERR_STATE, "tensor_grad: the gradient is sparse (tsh_tensor_sparse_grad)");
+        return NULL;
+    }
+    if (!g || !g->value || g->stale || tshi_gradient_wait(tensor) != TSH_OK) return NULL;
+    return g->stale ? NULL : g->value;
+}
+
+void tsh_tensor_zero_grad(tsh_tensor *tensor) {
+    tshi_gradient *g = tensor ? tensor->gradient : NULL;
+    if (!g) return;
+    tshi_gradient_clear(g);
+    tshi_tensor_release(g->kept);
+    g->kept = NULL;
+}
+
+tsh_tensor *tshi_gradient_elements(const tsh_tensor *leaf) {
+    if (!tshi_gradient_is_sparse(leaf)) return tsh_tensor_grad(leaf);
+    return leaf->gradient->stale ? NULL : leaf->gradient->value;
+}
