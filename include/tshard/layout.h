@@ -12,7 +12,7 @@ extern "C" {
 
 /* The most dims of a tensor, and the most axes of a mesh. */
 #define TSH_MAX_DIMS 8
-#define TSH_MAX_AXES 4
+#define TSH_MAX_AXES 8
 
 /* Ranks in a grid with named axes. */
 typedef struct tsh_mesh tsh_mesh;

@@ -60,10 +60,9 @@ static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
     runs w = runs_of(whole, d);
     int64_t rest = w.outer * tshi_inner(whole, d);
     tsh_shape shape = {.ndim = 2, .local = {w.n, rest}, .global = {w.n, rest}};
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
-    if (w.outer == 1) return tshi_tensor_view(whole, &shape, local, 0, out);
+    if (w.outer == 1) return tshi_tensor_view(whole, &shape, tshi_all_local, 0, out);
     tsh_memory_purpose before = tshi_device_purpose(whole->mesh->device, TSH_MEMORY_COMMUNICATION);
-    tsh_status status = tshi_tensor_new(whole->mesh, whole->dtype, &shape, local, out);
+    tsh_status status = tshi_tensor_new(whole->mesh, whole->dtype, &shape, tshi_all_local, out);
     whole->mesh->device->purpose = before;
     return status;
 }

@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+const tsh_layout tshi_all_local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT,
+                                                 TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
+
 void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length) {
     bool exists = n >= 0 && parts >= 1 && index >= 0 && index < parts;
     int64_t base = exists ? n / parts : 0, extra = exists ? n % parts : 0;

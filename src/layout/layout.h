@@ -61,6 +61,8 @@ static inline bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_l
     while (i < axes && tshi_layout_equal(a[i], b[i])) i++;
     return i == axes;
 }
+/* LOCAL along every axis. */
+extern const tsh_layout tshi_all_local[TSH_MAX_AXES];
 /* The layout along some axis is LOCAL. */
 static inline bool tshi_layouts_have_local(int axes, const tsh_layout *layout) {
     int a = 0;

@@ -114,9 +114,8 @@ tsh_status tshi_tensor_new_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, const
 
 static tsh_status scratch_new(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, bool loaded, size_t *symmetric,
                               tsh_tensor **out) {
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
-    return tensor_new(mesh, dtype, &shape, local, loaded, symmetric, out);
+    return tensor_new(mesh, dtype, &shape, tshi_all_local, loaded, symmetric, out);
 }
 
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {

@@ -29,7 +29,6 @@ static tsh_status make_slice(const tsh_data_parallel *dp, const tshi_bucket *buc
 }
 
 tsh_status tshi_sharded_create_slices(tsh_data_parallel *dp, tshi_bucket *bucket) {
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     const tsh_shape flags = {.ndim = 1, .local = {bucket->count}, .global = {bucket->count}};
     int me = tsh_group_rank(dp->parent);
     int64_t at = 0, start, length;
@@ -41,7 +40,8 @@ tsh_status tshi_sharded_create_slices(tsh_data_parallel *dp, tshi_bucket *bucket
         at += tshi_slice_padded(bucket, length);
     }
     if (status != TSH_OK) return status;
-    return tshi_tensor_view(bucket->gradient_slices, &flags, local, (size_t)at * size_of(bucket), &bucket->flags);
+    return tshi_tensor_view(bucket->gradient_slices, &flags, tshi_all_local, (size_t)at * size_of(bucket),
+                            &bucket->flags);
 }
 
 void tshi_sharded_destroy(const tsh_data_parallel *dp, tshi_bucket *bucket) {

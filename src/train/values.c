@@ -199,7 +199,6 @@ static tsh_status make_views(tsh_data_parallel *dp, const tshi_bucket *bucket, t
 }
 
 static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) {
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     int me = tsh_group_rank(dp->parent);
     tsh_dtype stored = bucket->first->parameter->dtype, dtype = dtype_of(bucket->first->parameter);
     int64_t all = tshi_slice_block_start(bucket->value_counts, tsh_group_size(dp->parent));
@@ -208,7 +207,8 @@ static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, bucket->gradients, &bucket->values);
     if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, all, &bucket->gathered);
     if (status == TSH_OK && dtype != stored)
-        status = tshi_tensor_view(bucket->gathered, &bucket->value_slices->shape, local, before, &bucket->converted);
+        status = tshi_tensor_view(bucket->gathered, &bucket->value_slices->shape, tshi_all_local, before,
+                                  &bucket->converted);
     if (status == TSH_OK) bucket->values->storage->lender = &bucket->lender;
     return status;
 }

@@ -41,14 +41,16 @@ static int divisor(kit *k, int n) {
     return d;
 }
 
-/* A mesh of n ranks with one to three axes. */
+/* A mesh of n ranks with one to eight axes, many of them of one rank. */
 static tsh_mesh *make_mesh(kit *k, const int *ranks, int n) {
-    char axes[48];
+    char axes[8 * TSH_MAX_AXES] = "";
     tsh_mesh *mesh = NULL;
-    int a = divisor(k, n), b = divisor(k, n / a), dims = 1 + below(k, 3);
-    if (dims == 1) snprintf(axes, sizeof axes, "a=%d", n);
-    if (dims == 2) snprintf(axes, sizeof axes, "a=%d,b=%d", a, n / a);
-    if (dims == 3) snprintf(axes, sizeof axes, "a=%d,b=%d,c=%d", a, b, n / a / b);
+    int last = below(k, 2) ? below(k, 3) : below(k, TSH_MAX_AXES);
+    for (int a = 0, left = n; a <= last; a++) {
+        int size = a < last ? divisor(k, left) : left;
+        tshi_append(axes, sizeof axes, "%s%c=%d", a ? "," : "", 'a' + a, size);
+        left /= size;
+    }
     tshi_check_ok(k->r, tsh_mesh_create_on(k->r->world, ranks, n, axes, &mesh));
     return mesh;
 }

@@ -108,7 +108,7 @@ static void bad_meshes(tshi_rank *r, void *arg) {
         {"", "no axes"},
         {NULL, "no axes"},
         {"an_axis_with_a_long_name=3", "up to 15 letters"},
-        {"a=1,b=1,c=1,d=1,e=3", "more than 4 axes"},
+        {"a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=3", "more than 8 axes"},
         {"a=99999999999999999999", "positive number"},
         {"a=2000000000,b=2000000000,c=2000000000", "the world has 3"},
     };

@@ -87,11 +87,10 @@ static void draw(uint32_t seed, int world, trial *t) {
 
 /* A part of n elements behind some others; *all keeps the memory. */
 static tsh_tensor *part(tshi_rank *r, tsh_dtype dtype, int64_t n, tsh_tensor **all) {
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     const tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
     tsh_tensor *view = NULL;
     *all = tshi_test_vector(r, dtype, n + 3);
-    if (*all) tshi_check_ok(r, tshi_tensor_view(*all, &shape, local, 3 * tsh_dtype_size(dtype), &view));
+    if (*all) tshi_check_ok(r, tshi_tensor_view(*all, &shape, tshi_all_local, 3 * tsh_dtype_size(dtype), &view));
     return view;
 }
 

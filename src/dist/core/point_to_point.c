@@ -109,7 +109,6 @@ tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
 
 /* Makes a tensor of that description, which comes from another process and is checked. */
 static tsh_status make_tensor(const tsh_mesh *mesh, const int64_t *description, tsh_tensor **out) {
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     tsh_shape shape = {0};
     if (description[META_DTYPE] < 0 || description[META_DTYPE] >= TSH_DTYPE_COUNT || description[META_NDIM] < 0 ||
         description[META_NDIM] > TSH_MAX_DIMS) {
@@ -117,7 +116,7 @@ static tsh_status make_tensor(const tsh_mesh *mesh, const int64_t *description, 
     }
     shape.ndim = (int)description[META_NDIM];
     for (int i = 0; i < shape.ndim; i++) shape.local[i] = shape.global[i] = description[META_DIMS + i];
-    return tshi_tensor_new(mesh, (tsh_dtype)description[META_DTYPE], &shape, local, out);
+    return tshi_tensor_new(mesh, (tsh_dtype)description[META_DTYPE], &shape, tshi_all_local, out);
 }
 
 tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *sender, tsh_tensor **out) {

@@ -209,10 +209,9 @@ static tsh_status give(tsh_world *world, const tshi_exchange_plan *plan, const t
 
 /* Starts the receive of n elements into `to` at `at`. */
 static tsh_status fetch(tsh_world *world, const tsh_tensor *to, int64_t at, int64_t n, int from, tsh_work **work) {
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     const tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
     tsh_tensor *part;
-    tsh_status status = tshi_tensor_view(to, &shape, local, (size_t)at * tsh_dtype_size(to->dtype), &part);
+    tsh_status status = tshi_tensor_view(to, &shape, tshi_all_local, (size_t)at * tsh_dtype_size(to->dtype), &part);
     if (status != TSH_OK) return status;
     status = tsh_recv_async(world->group, part, from, work);
     tshi_tensor_release(part);

@@ -53,9 +53,8 @@ static tsh_status list_open(const tsh_group *group, tsh_collective op, tsh_tenso
     if (!l->counts) return TSH_ERR_MEMORY;
     for (int i = 0; i < group->size; i++) l->counts[i] = parts[i]->numel;
     if (!adjoin(parts, group->size)) return tshi_tensor_buffer(group->mesh, parts[0]->dtype, total, &l->whole);
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     tsh_shape shape = {.ndim = 1, .local = {total}, .global = {total}};
-    return tshi_tensor_view(parts[0], &shape, local, 0, &l->whole);
+    return tshi_tensor_view(parts[0], &shape, tshi_all_local, 0, &l->whole);
 }
 
 /* Copies between the whole and the parts, unless they share their memory. */
