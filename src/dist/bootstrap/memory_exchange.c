@@ -41,12 +41,27 @@ static tsh_status hear(const tshi_acceptor *a, const tshi_peer *peer) {
     return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", peer->rank, answer.words);
 }
 
+/* Warns, and fails at the deadline. */
+static tsh_status look_at_clock(const tshi_acceptor *a) {
+    tshi_rendezvous *r = a->rendezvous;
+    char text[TSHI_LINE];
+    bool over = tshi_clock() >= r->deadline;
+    if (!over && !tshi_warning_due(&r->next_warning, r->settings->warn_every)) return TSH_OK;
+    snprintf(text, sizeof text, "not all ranks have joined the memory of all, missing ");
+    for (int i = 0, n = 0; i < a->n; i++) {
+        if (a->polls[i].fd >= 0) tshi_append(text, sizeof text, "%s %d", n++ ? "," : "rank", a->peers[i].rank);
+    }
+    if (over) return tshi_fail(TSH_ERR_TIMEOUT, "%s", text);
+    tshi_log(r->log, TSH_LOG_WARNING, "rendezvous: %s", text);
+    return TSH_OK;
+}
+
 static tsh_status hear_all(tshi_acceptor *a) {
     for (int i = 0; i < a->n; i++) a->polls[i] = (struct pollfd){.fd = a->peers[i].fd, .events = POLLIN};
     for (int left = a->n; left > 0;) {
-        double seconds = a->rendezvous->deadline - tshi_clock();
-        if (seconds <= 0) return tshi_fail(TSH_ERR_TIMEOUT, "%d ranks have not joined the memory of all", left);
-        int ready = poll(a->polls, (nfds_t)a->n, seconds > 1 ? 1000 : (int)(seconds * 1000) + 1);
+        tsh_status late = look_at_clock(a);
+        if (late != TSH_OK) return late;
+        int ready = poll(a->polls, (nfds_t)a->n, 100);
         for (int i = 0; ready > 0 && i < a->n; i++) {
             if (a->polls[i].fd < 0 || !a->polls[i].revents) continue;
             tsh_status status = hear(a, &a->peers[i]);
