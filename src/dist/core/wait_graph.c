@@ -5,8 +5,10 @@
 #include <string.h>
 
 #define BITS 64u
-/* Behind the bits of a row: a stamp, which is 4 times the number of posts, plus 2 where the words of the call follow,
- * plus 1 where the wait stands; and those words. */
+/* Behind the bits of a row: a stamp, which numbers the waits and the posts of each, plus 2 where the words of the call
+ * follow, plus 1 where the wait stands; and those words. */
+#define ONE_WAIT   (UINT64_C(1) << 32)
+#define ONE_POST   UINT64_C(4)
 #define CALL_BYTES 160
 #define CALL_WORDS (CALL_BYTES / sizeof(uint64_t))
 #define EXTRA      (1 + CALL_WORDS)
@@ -25,8 +27,9 @@ tsh_status tshi_waits_open(tsh_world *world, tshi_waits *waits, void *rows) {
     *waits = (tshi_waits){.rank = world->rank, .size = world->size, .words = words, .rows = rows};
     waits->mine = tshi_calloc(allocator, 2 * words, sizeof *waits->mine);
     waits->process = tshi_calloc(allocator, (size_t)world->size, sizeof *waits->process);
-    waits->since = tshi_calloc(allocator, (size_t)world->size, sizeof *waits->since);
-    if (!waits->mine || !waits->process || !waits->since) return TSH_ERR_MEMORY;
+    waits->before = tshi_calloc(allocator, (size_t)world->size, sizeof *waits->before);
+    waits->next = tshi_calloc(allocator, (size_t)world->size, sizeof *waits->next);
+    if (!waits->mine || !waits->process || !waits->before || !waits->next) return TSH_ERR_MEMORY;
     waits->seen = waits->mine + words;
     return TSH_OK;
 }
@@ -34,7 +37,8 @@ tsh_status tshi_waits_open(tsh_world *world, tshi_waits *waits, void *rows) {
 void tshi_waits_close(tsh_world *world, tshi_waits *waits) {
     tshi_free(&world->allocator, waits->mine);
     tshi_free(&world->allocator, waits->process);
-    tshi_free(&world->allocator, waits->since);
+    tshi_free(&world->allocator, waits->before);
+    tshi_free(&world->allocator, waits->next);
     *waits = (tshi_waits){0};
 }
 
@@ -78,21 +82,18 @@ void tshi_waits_add(tshi_waits *waits, int rank) {
 
 void tshi_waits_post(tshi_waits *waits) {
     if (!waits->rows) return;
-    _Atomic uint64_t *row = row_of(waits, waits->rank);
-    for (int i = 0; !waits->posted && i < waits->size; i++) {
-        if (has(waits->mine, i)) waits->since[i] = atomic_load(stamp_of(waits, i)) >> 2;
-    }
-    for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], waits->mine[k], memory_order_relaxed);
+    _Atomic uint64_t *row = row_of(waits, waits->rank), *stamp = stamp_of(waits, waits->rank);
+    for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], waits->mine[k], memory_order_release);
     waits->posted = true;
-    uint64_t posts = atomic_load_explicit(&row[waits->words], memory_order_relaxed) >> 2;
-    uint64_t stamp = (posts + 1) << 2 | (waits->said ? 2u : 0u) | (waits->stands ? 1u : 0u);
-    atomic_store_explicit(&row[waits->words], stamp, memory_order_release);
+    uint64_t posted = atomic_load(stamp) / ONE_POST + 1;
+    atomic_store(stamp, posted * ONE_POST + (waits->said ? 2 : 0) + (waits->stands ? 1 : 0));
 }
 
 void tshi_waits_end(tshi_waits *waits) {
     if (!waits->posted) return;
-    _Atomic uint64_t *row = row_of(waits, waits->rank);
-    for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], 0, memory_order_relaxed);
+    _Atomic uint64_t *row = row_of(waits, waits->rank), *stamp = stamp_of(waits, waits->rank);
+    atomic_store(stamp, (atomic_load(stamp) / ONE_WAIT + 1) * ONE_WAIT); /* before a row of another wait can be seen */
+    for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], 0, memory_order_release);
     waits->posted = false;
 }
 
@@ -180,25 +181,54 @@ bool tshi_waits_call(const tshi_waits *waits, int rank, char *text, size_t size)
     return text[0] != '\0';
 }
 
-/* The rank waits for this one: it has said so twice since this rank's wait began, so that it has looked in between, and
- * neither of the two makes another call before its wait ends. */
-static bool waits_for_me(const tshi_waits *waits, int rank) {
-    uint64_t stamp = atomic_load_explicit(stamp_of(waits, rank), memory_order_acquire);
-    uint64_t bits = atomic_load_explicit(&row_of(waits, rank)[(size_t)waits->rank / BITS], memory_order_relaxed);
-    return waits->stands && (stamp & 1) && stamp >> 2 >= waits->since[rank] + 2 &&
-           (bits >> ((unsigned)waits->rank % BITS) & 1) && atomic_load(stamp_of(waits, rank)) == stamp;
+/* One of the ranks in waits->seen, which the rank has waited for since `before` was read, or -1: it stood then in the
+ * wait in which it stands now, and has looked whom it waits for after that. */
+static int waits_for(const tshi_waits *waits, int rank) {
+    uint64_t stamp = atomic_load(stamp_of(waits, rank)), before = waits->before[rank], bits = 0;
+    size_t k = 0;
+    if (!(stamp & before & 1) || stamp / ONE_WAIT != before / ONE_WAIT || stamp - before < 2 * ONE_POST) return -1;
+    for (; !bits && k < waits->words; k++) {
+        bits = atomic_load_explicit(&row_of(waits, rank)[k], memory_order_acquire) & waits->seen[k];
+    }
+    if (!bits || atomic_load(stamp_of(waits, rank)) != stamp) return -1;
+    return (int)((k - 1) * BITS) + __builtin_ctzll(bits);
 }
 
-bool tshi_waits_cycle(const tshi_waits *waits, char *text, size_t size) {
-    char ours[CALL_BYTES], theirs[CALL_BYTES];
-    int rank = 0;
+/* Follows the chains of waits back from this rank: true when one of them begins at it. All those waits stood when
+ * `before` was read, so none of them can end. */
+static bool find_cycle(tshi_waits *waits) {
+    memset(waits->seen, 0, waits->words * sizeof *waits->seen);
+    put(waits->seen, waits->rank);
+    for (bool grows = true; grows;) {
+        grows = false;
+        for (int i = 0; i < waits->size; i++) {
+            int next = has(waits->seen, i) ? -1 : waits_for(waits, i);
+            if (next < 0) continue;
+            put(waits->seen, i);
+            waits->next[i] = next;
+            grows = true;
+        }
+    }
+    waits->next[waits->rank] = waits_for(waits, waits->rank);
+    return waits->next[waits->rank] >= 0;
+}
+
+bool tshi_waits_cycle(tshi_waits *waits, char *text, size_t size) {
+    char call[CALL_BYTES];
     if (!waits->rows || !waits->posted) return false;
-    while (rank < waits->size && !(has(waits->mine, rank) && waits_for_me(waits, rank))) rank++;
-    if (rank == waits->size) return false;
-    tshi_waits_call(waits, waits->rank, ours, sizeof ours);
-    tshi_waits_call(waits, rank, theirs, sizeof theirs);
-    bool first = waits->rank < rank;
-    snprintf(text, size, "two ranks wait for each other: rank %d in %s, rank %d in %s", first ? waits->rank : rank,
-             first ? ours : theirs, first ? rank : waits->rank, first ? theirs : ours);
+    if (!find_cycle(waits)) {
+        /* At the 2nd look of a wait, the 4th, the 8th: slower and slower ranks look twice in between. */
+        uint64_t posts = atomic_load(stamp_of(waits, waits->rank)) % ONE_WAIT / ONE_POST;
+        for (int i = 0; (posts & (posts - 1)) == 0 && i < waits->size; i++)
+            waits->before[i] = atomic_load(stamp_of(waits, i));
+        return false;
+    }
+    int first = waits->rank;
+    for (int i = waits->next[first]; i != waits->rank; i = waits->next[i]) first = i < first ? i : first;
+    snprintf(text, size, "ranks wait for each other");
+    for (int i = first, n = 0; n == 0 || i != first; i = waits->next[i], n++) {
+        tshi_waits_call(waits, i, call, sizeof call);
+        tshi_append(text, size, "%s rank %d in %s", n ? "," : ":", i, call);
+    }
     return true;
 }

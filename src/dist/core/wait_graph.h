@@ -16,7 +16,8 @@ typedef struct tshi_waits {
     uint64_t *mine;         /* [words] what this rank is about to post */
     uint64_t *seen;         /* [words] scratch */
     int *process;           /* [size] process numbers, 0: not to be looked at */
-    uint64_t *since;        /* [size] how often a rank had posted its row when this rank's wait began */
+    uint64_t *before;       /* [size] the stamps of the rows at an earlier look of this wait */
+    int *next;              /* [size] scratch */
     bool posted;            /* this rank's row is not empty */
     bool said;              /* the row has the words of the call */
     bool stands;            /* this rank makes no call before its wait ends, and one absent rank is enough to hold it */
@@ -45,9 +46,9 @@ bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *st
 
 /* The call in which a rank waits; false, and "", where it does not. */
 bool tshi_waits_call(const tshi_waits *waits, int rank, char *text, size_t size);
-/* True, with both calls in `text`, the same on both, where another rank and this one wait for each other and will for
- * ever. */
-bool tshi_waits_cycle(const tshi_waits *waits, char *text, size_t size);
+/* True where this rank waits for one that waits for another one, ..., that waits for this rank: for ever. Their calls are
+ * in `text`, from the lowest rank on, each waiting for the next. Called after each post but a wait's first. */
+bool tshi_waits_cycle(tshi_waits *waits, char *text, size_t size);
 
 /* A signal has stopped that process; false for 0, and where there is no /proc. */
 bool tshi_process_stopped(int process);

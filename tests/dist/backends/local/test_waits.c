@@ -281,7 +281,7 @@ Test(waits, a_long_wait_warns_on_stderr, .timeout = 60) {
     munmap(seen, 64);
 }
 
-/* --- two waits for each other --------------------------------------------------------------------------------------- */
+/* --- waits for each other --------------------------------------------------------------------------------------- */
 
 /* Rank 0 prints a tensor of the mesh, which is a call of all ranks, and its peer trains. */
 static void print_alone(tshi_rank *r, void *arg) {
@@ -298,7 +298,7 @@ static void print_alone(tshi_rank *r, void *arg) {
         snprintf(words, sizeof words, "%s", tsh_error_message());
         tshi_check(r, status == TSH_ERR_MISMATCH || status == TSH_ERR_PEER, "%s: %s", tsh_status_name(status), words);
         tshi_check(r,
-                   strstr(words, "two ranks wait for each other: rank 0 in tensor_print") &&
+                   strstr(words, "ranks wait for each other: rank 0 in tensor_print") &&
                        strstr(words, "rank 1 in all_reduce float32 [4] sum #"),
                    "%s", words);
         tshi_check(r, tshi_now() - begun < TSHI_SOON, "after %g s", tshi_now() - begun);
@@ -313,4 +313,35 @@ static void print_alone(tshi_rank *r, void *arg) {
 Test(waits, a_cycle_of_two_ends_at_once_with_both_calls, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, print_alone, NULL));
     cr_assert_str_empty(tshi_test_run_threads(2, print_alone, NULL));
+}
+
+/* Each rank is in a group with the next one, and waits for it there. */
+static void wait_in_a_circle(tshi_rank *r, void *arg) {
+    tsh_group *pairs[4] = {NULL};
+    char wanted[64];
+    (void)arg;
+    for (int i = 0; i < r->size; i++) {
+        int ranks[] = {i, (i + 1) % r->size};
+        tshi_check_ok(r, tsh_group_create(r->world, ranks, 2, &pairs[i]));
+    }
+    for (int round = 0; round < 2; round++) {
+        double begun = tshi_now();
+        tsh_status status = tsh_barrier(pairs[r->rank]);
+        const char *words = tsh_error_message(), *at = strstr(words, "ranks wait for each other: rank 0 in barrier #");
+        tshi_check(r, status == TSH_ERR_MISMATCH || status == TSH_ERR_PEER, "%s: %s", tsh_status_name(status), words);
+        for (int i = 1; at && i < r->size; i++) {
+            snprintf(wanted, sizeof wanted, ", rank %d in barrier #", i);
+            at = strstr(at, wanted);
+        }
+        tshi_check(r, at, "\"%s\"", words);
+        tshi_check(r, tshi_now() - begun < TSHI_SOON, "after %g s", tshi_now() - begun);
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        for (int i = 0; i < r->size; i++) tshi_check_ok(r, pairs[i] ? tsh_barrier(pairs[i]) : TSH_OK);
+    }
+    for (int i = 0; i < r->size; i++) tsh_group_destroy(pairs[i]);
+}
+
+Test(waits, a_circle_of_waits_ends_at_once_with_all_calls, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run_each(3, 4, wait_in_a_circle, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(3, wait_in_a_circle, NULL));
 }
