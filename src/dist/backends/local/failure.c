@@ -130,8 +130,10 @@ static bool has_ended(const tsh_world *world, int rank) {
 
 bool tshi_local_has_file(const tshi_local *local) {
     struct stat s;
-    if (local->file < 0 || fstat(local->file, &s) != 0) return false;
-    return s.st_dev == local->file_device && s.st_ino == local->file_number;
+    if (local->file < 0) return false;
+    if (fstat(local->file, &s) != 0) return errno != EBADF;
+    bool known = local->file_number != 0; /* false where this rank could not look at the file when it came */
+    return !known || (s.st_dev == local->file_device && s.st_ino == local->file_number);
 }
 
 /* Warns once where the program has closed what this rank looks at. */
