@@ -38,6 +38,8 @@ TSH_API tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight
  * dim, and a size of 1 is repeated, as in NumPy: [5,1,3] with [4,1] is [5,4,3].
  *   R,R -> R    S(d),S(d) -> S(d)    L,L -> L    add, sub: P,P -> P    mul: P,R -> P, R,P -> P    div: P,R -> P
  *   S(d),L -> S(d) and L,S(d) -> S(d) where the other input is repeated along d of the output
+ *     (the ranks of an axis take one entry: where one input is SHARD along it and the other LOCAL, whose sizes may
+ *     differ there, the LOCAL one repeats the same dims on all of them)
  * Backward: the gradient of an input that is repeated is summed. */
 TSH_API tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);

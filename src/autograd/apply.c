@@ -8,14 +8,30 @@
 
 #include <string.h>
 
-/* Brings an input to the layouts that the rows want; a leaf first along the axes of its target, which belongs to the
- * copies alone that differ from the leaf along no other axis. */
-static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
+/* The axes along which some input is LOCAL, a bit each. */
+static unsigned local_axes(const tsh_call *call) {
+    unsigned axes = 0;
+    for (int i = 0; i < call->inputs; i++) {
+        const tsh_tensor *x = call->in[i];
+        for (int a = 0; a < x->mesh->axes; a++) {
+            if (x->layout[a].kind == TSH_KIND_LOCAL) axes |= 1u << a;
+        }
+    }
+    return axes;
+}
+
+/* Brings an input to the layouts that the rows want. A leaf goes first along the axes of its target, which belongs to
+ * the copies alone that differ from the leaf along no other axis. So does an input beside a LOCAL one, along that one's
+ * axes: sizes there may differ between ranks, and with them what the rows want along other axes, so the ranks of such
+ * an axis have nothing in common but the input as it came. */
+static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES],
+                         unsigned local) {
     if (tshi_layouts_equal(x->mesh->axes, x->layout, need)) return x;
     unsigned sums = tshi_gradient_summed_axes(x);
-    for (int a = 0; x && sums >> a; a++) {
+    for (int a = 0; x && (sums | local) >> a; a++) {
         bool divides = sums >> a & 1u && tshi_gradient_divides(x->layout[a], need[a]);
-        if (divides) x = tshi_transit(tape, x, a, need[a], false);
+        bool becomes_local = local >> a & 1u && need[a].kind == TSH_KIND_LOCAL && x->layout[a].kind != TSH_KIND_LOCAL;
+        if (divides || becomes_local) x = tshi_transit(tape, x, a, need[a], false);
     }
     return x ? tshi_bring(tape, what, x, need, false) : NULL;
 }
@@ -49,11 +65,12 @@ static tsh_status wanted_output(const tsh_call *call, const tsh_shape *shape, co
 /* The call with inputs in the layouts of the rows, then its output, which nothing uses yet, in the layouts `out`. */
 static tsh_tensor *run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, const tshi_rule_rows *rows,
                        const tsh_layout out[TSH_MAX_AXES]) {
+    unsigned local = rows->stay ? 0 : local_axes(call);
     for (int i = 0; !rows->stay && i < call->inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
         tsh_status status = tshi_rules_need(call, rows, i, need);
         if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);
-        call->in[i] = bring(call->tape, call->op->name, call->in[i], need);
+        call->in[i] = bring(call->tape, call->op->name, call->in[i], need, local);
         if (!call->in[i]) return NULL;
     }
     tsh_tensor *y = tshi_call_run(call, dtype, shape, rows->out, call->op->views ? call->in[0] : NULL);

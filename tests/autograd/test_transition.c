@@ -446,3 +446,33 @@ Test(transition, wrong_use_has_a_message, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, wrong_use, NULL));
     cr_assert_str_empty(tshi_test_run(3, wrong_use, NULL));
 }
+
+/* --- LOCAL sizes that differ -------------------------------------------------------------------------------------- */
+
+/* Beside y of one row x is split along axis a, and beside y of two rows repeated. */
+static void sizes_that_differ(tshi_rank *r, void *arg) {
+    const double zero = 0;
+    tsh_mesh *mesh = NULL;
+    tsh_tape *tape = NULL;
+    tsh_tensor *y = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "a=2,b=2", &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *x = tshi_test_leaf(r, mesh, &(tsh_tensor_config){.ndim = 1, .shape = {1}}, &zero);
+    int own = 1 + tsh_group_rank(tsh_mesh_group(mesh, "b"));
+    const tsh_tensor_config config = {.ndim = 1, .shape = {own}, .layout = {TSH_SHARD(0), TSH_LOCAL}};
+    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &y));
+    tshi_check_ok(r, tsh_backward(tape, tsh_sum(tape, tsh_sub(tape, x, y), TSH_ALL_DIMS)));
+    tsh_tensor *dx = tsh_tensor_grad(x);
+    tshi_check(r, dx && tsh_tensor_item(dx) == 3, "%g for 3: %s", dx ? tsh_tensor_item(dx) : 0, tsh_tape_message(tape));
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    tsh_tensor_release(y);
+    tsh_tensor_release(x);
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(transition, what_is_repeated_beside_local_sizes_that_differ, .timeout = 60) {
+    const tshi_test_options options = {.ranks = 4, .world_timeout = "5"};
+    cr_assert_str_empty(tshi_test_run_with(&options, sizes_that_differ, NULL, NULL, NULL));
+}

@@ -475,6 +475,18 @@ static bool weight_is_whole(const tshi_program *p, const tshi_step *s) {
            (w->layout[p->ragged].kind == TSH_KIND_REPLICATED || w->layout[p->ragged].kind == TSH_KIND_LOCAL);
 }
 
+/* Along the ragged axis what is split beside a LOCAL input would be so where that is repeated, and gathered elsewhere. */
+static bool repeats_beside(const tshi_program *p, const tshi_program *q, const tshi_step *s) {
+    bool equal = same_dims(&input(p, s, 0)->shape, &input(p, s, 1)->shape) &&
+                 same_dims(&input(q, s, 0)->shape, &input(q, s, 1)->shape);
+    for (int i = 0; i < 2 && !equal; i++) {
+        const tshi_step *x = input(p, s, i);
+        bool whole = x->call == CALL_LEAF && x->layout[p->ragged].kind == TSH_KIND_REPLICATED;
+        if (!(x->local >> p->ragged & 1u) && !whole) return false;
+    }
+    return true;
+}
+
 /* q is p as it is at another index along the ragged axis. */
 static bool ragged_step_fits(const tshi_program *p, const tshi_program *q, int k) {
     const tshi_step *s = &p->step[k];
@@ -487,10 +499,7 @@ static bool ragged_step_fits(const tshi_program *p, const tshi_program *q, int k
     }
     if (!differs) return true;
     bool pairs = s->call == CALL_ADD || s->call == CALL_SUB || s->call == CALL_MUL || s->call == CALL_DIV;
-    /* What is repeated is the same on all ranks. */
-    bool equal = !pairs || (same_dims(&input(p, s, 0)->shape, &input(p, s, 1)->shape) &&
-                            same_dims(&input(q, s, 0)->shape, &input(q, s, 1)->shape));
-    if (!equal) return false;
+    if (pairs && !repeats_beside(p, q, s)) return false;
     /* A sum over the axis is one of equal shapes. */
     bool was_local = input(p, s, 0)->local >> p->ragged & 1u, is_local = s->local >> p->ragged & 1u;
     if (was_local && !is_local) return false;
