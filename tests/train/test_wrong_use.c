@@ -448,6 +448,16 @@ static void layer_in_no_list(tshi_rank *r, tshi_language *l) {
     tsh_norm_destroy(norm);
 }
 
+/* An input that wants a gradient is no parameter. */
+static void input_with_a_gradient(tshi_rank *r, tshi_language *l) {
+    const tsh_dtype dtype = tsh_tensor_dtype(tsh_linear_weight(l->head));
+    tsh_tensor *x = NULL;
+    tshi_check_ok(r, tsh_tensor_create_full(l->mesh, &(tsh_tensor_config){.dtype = dtype}, 0.5, &x));
+    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    for (int i = 0; i < 3; i++) train(r, l, tsh_add(l->tape, tshi_language_loss(l), x));
+    tsh_tensor_release(x);
+}
+
 static void empty_list(tshi_rank *r, tshi_language *l) {
     tsh_parameters *none = NULL;
     tsh_optimizer *optimizer = NULL;
@@ -492,6 +502,7 @@ static void layer_on_one_rank(tshi_rank *r, tshi_language *l) {
 
 static const suspect suspects[] = {
     {NULL, nothing_wrong, false},
+    {NULL, input_with_a_gradient, false},
     {"backward: float32 [13] data=REPLICATED model=REPLICATED, an input of layer_norm, has a gradient and is a "
      "parameter of no optimizer",
      layer_in_no_list, false},
