@@ -49,9 +49,10 @@ grep -q "^1 of 2 combinations fit into $((peaks[1] - 1)) bytes a rank; 1 need mo
 run --plan 4 --search model-parallel=1,4 --memory-limit 1K "${program[@]}" && fail "nothing fits, and the code is 0"
 grep -q "^0 of 2 combinations .* 2 need more, the least of them ${peaks[0]}: model-parallel=4$" "$folder/out" || fail "$(cat "$folder/out")"
 
-# Levels of sharding and recomputation on four copies: what is shared out, or made again, is saved.
-run --plan 4 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on --json "${program[@]}" \
-    --layers 4 --data-parallel 4 || fail "search: $(cat "$folder/err")"
+# Levels of sharding and recomputation on two copies of a model beside which the memory of groups is small: what is shared
+# out, or made again, is saved.
+run --plan 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on --json "${program[@]}" \
+    --layers 4 --embed 64 --data-parallel 2 || fail "search: $(cat "$folder/err")"
 peak_of() {
     tr -d '\n' < "$folder/out" | grep -o "\"zero\": \"$1\", *\"recompute\": \"$2\" *}, *\"peak_bytes\": [0-9]*" | grep -o '[0-9]*$'
 }
@@ -62,8 +63,8 @@ for recompute in off on; do
 done
 most=$(peak_of 0 off)
 [ "$(peak_of 3 on)" -lt "$(peak_of 3 off)" ] || fail "recomputation saves nothing at level 3"
-run --plan 4 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on \
-    --memory-limit $((most - 1)) "${program[@]}" --layers 4 --data-parallel 4 || fail "search: $(cat "$folder/err")"
+run --plan 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on \
+    --memory-limit $((most - 1)) "${program[@]}" --layers 4 --embed 64 --data-parallel 2 || fail "search: $(cat "$folder/err")"
 ! grep -q "^ *0 *off" "$folder/out" || fail "what needs more than the limit is listed: $(cat "$folder/out")"
 grep -q "^ *3 *on" "$folder/out" || fail "what needs least is not listed: $(cat "$folder/out")"
 
