@@ -15,10 +15,10 @@ static int call_tshard(const trial *t) {
     const pair *p = t->user;
     switch (t->op) {
     case ALL_REDUCE: return (int)tsh_all_reduce(p->group, p->out, TSH_REDUCE_SUM);
-    case ALL_GATHER: return (int)tsh_all_gather_into_tensor(p->group, p->out, p->in, NULL);
-    case REDUCE_SCATTER: return (int)tsh_reduce_scatter_tensor(p->group, p->out, p->in, TSH_REDUCE_SUM, NULL);
+    case ALL_GATHER: return (int)tsh_all_gather_into_tensor(p->group, p->in, p->out, NULL);
+    case REDUCE_SCATTER: return (int)tsh_reduce_scatter_tensor(p->group, p->in, p->out, NULL, TSH_REDUCE_SUM);
     case BROADCAST: return (int)tsh_broadcast(p->group, p->out, 0);
-    default: return (int)tsh_all_to_all(p->group, p->out, NULL, p->in, NULL);
+    default: return (int)tsh_all_to_all(p->group, p->in, NULL, p->out, NULL);
     }
 }
 

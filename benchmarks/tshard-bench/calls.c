@@ -9,11 +9,11 @@ static tsh_status call_all_reduce(bench_trial *trial) {
 }
 
 static tsh_status call_all_gather(bench_trial *trial) {
-    return tsh_all_gather_into_tensor(trial->group, trial->out, trial->in, NULL);
+    return tsh_all_gather_into_tensor(trial->group, trial->in, trial->out, NULL);
 }
 
 static tsh_status call_reduce_scatter(bench_trial *trial) {
-    return tsh_reduce_scatter_tensor(trial->group, trial->out, trial->in, TSH_REDUCE_SUM, NULL);
+    return tsh_reduce_scatter_tensor(trial->group, trial->in, trial->out, NULL, TSH_REDUCE_SUM);
 }
 
 static tsh_status call_broadcast(bench_trial *trial) {
@@ -21,7 +21,7 @@ static tsh_status call_broadcast(bench_trial *trial) {
 }
 
 static tsh_status call_all_to_all(bench_trial *trial) {
-    return tsh_all_to_all(trial->group, trial->out, NULL, trial->in, NULL);
+    return tsh_all_to_all(trial->group, trial->in, NULL, trial->out, NULL);
 }
 
 static tsh_status call_reduce(bench_trial *trial) {
@@ -29,11 +29,11 @@ static tsh_status call_reduce(bench_trial *trial) {
 }
 
 static tsh_status call_gather(bench_trial *trial) {
-    return tsh_gather_to_root(trial->group, trial->out, trial->in, NULL, 0);
+    return tsh_gather_to_root(trial->group, trial->in, trial->out, NULL, 0);
 }
 
 static tsh_status call_scatter(bench_trial *trial) {
-    return tsh_scatter_from_root(trial->group, trial->out, trial->in, NULL, 0);
+    return tsh_scatter_from_root(trial->group, trial->in, trial->out, NULL, 0);
 }
 
 static tsh_status call_barrier(bench_trial *trial) {

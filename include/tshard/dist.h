@@ -220,7 +220,8 @@ typedef enum tsh_reduce_op {
     TSH_REDUCE_OP_COUNT
 } tsh_reduce_op;
 
-/* Collectives work on memory: shapes matter only where the comment says so, layouts and gradients not at all. */
+/* Collectives work on memory: shapes matter only where the comment says so, layouts and gradients not at all. Their
+ * arguments have one order: the group, what is sent, what is received, counts, the reduction, the root. */
 
 /* tensor = op over ranks of tensor, in place, with the same bits on every rank. The shape is the same on every rank. */
 TSH_API tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op);
@@ -235,29 +236,29 @@ TSH_API tsh_status tsh_all_reduce_with(tsh_group *group, tsh_tensor *tensor, int
                                        void *user);
 /* out on every rank = the `in` of all ranks, in the order of ranks. in holds counts[rank] elements, out their sum;
  * counts NULL: the balanced split of out's dim 0. in may be the part of out that this rank contributes. */
-TSH_API tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+TSH_API tsh_status tsh_all_gather_into_tensor(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                               const int64_t *counts);
 /* out = this rank's part of (op over ranks of in). out holds counts[rank] elements, in their sum; counts NULL: the
  * balanced split of in's dim 0. out may be this rank's part of in; otherwise in does not change. */
-TSH_API tsh_status tsh_reduce_scatter_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
-                                             const int64_t *counts);
+TSH_API tsh_status tsh_reduce_scatter_tensor(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
+                                             const int64_t *counts, tsh_reduce_op op);
 /* tensor on every rank = tensor of `root`, a rank of the group. In this and the other calls with a root, a rank that
  * receives nothing may return early and learn of a mismatch in a later call (docs/collectives.md). */
 TSH_API tsh_status tsh_broadcast(tsh_group *group, tsh_tensor *tensor, int root);
 /* in_counts[j] elements of in, in the order of ranks, go to rank j; out_counts[i] elements come from rank i into out.
  * NULL: equal parts (the number of elements must divide). in_counts[j] of rank i must be out_counts[i] of rank j. out
  * and in do not overlap. */
-TSH_API tsh_status tsh_all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
-                                  const int64_t *in_counts);
+TSH_API tsh_status tsh_all_to_all(tsh_group *group, const tsh_tensor *in, const int64_t *in_counts, tsh_tensor *out,
+                                  const int64_t *out_counts);
 /* tensor on `root` = op over ranks of tensor; on the other ranks it does not change. */
 TSH_API tsh_status tsh_reduce_to_root(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root);
 /* out on `root` = the `in` of all ranks, in the order of ranks; out is NULL on the other ranks. counts are those of
  * tsh_all_gather_into_tensor; NULL on a rank without out means equal parts. in may be the root's part of out. */
-TSH_API tsh_status tsh_gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+TSH_API tsh_status tsh_gather_to_root(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
                                       int root);
 /* out on every rank = its part of `in` of `root`; in is NULL on the other ranks. counts are those of
  * tsh_gather_to_root. */
-TSH_API tsh_status tsh_scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+TSH_API tsh_status tsh_scatter_from_root(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
                                          int root);
 /* Returns when every rank of the group has made the call. */
 TSH_API tsh_status tsh_barrier(tsh_group *group);
@@ -267,10 +268,10 @@ TSH_API tsh_status tsh_barrier(tsh_group *group);
  *   all_gather      outs[i] = in of rank i
  *   reduce_scatter  out = op over ranks i of ins[r] of rank i
  *   all_to_all      outs[i] = ins[r] of rank i */
-TSH_API tsh_status tsh_all_gather_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in);
-TSH_API tsh_status tsh_reduce_scatter_list(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins,
+TSH_API tsh_status tsh_all_gather_list(tsh_group *group, const tsh_tensor *in, tsh_tensor *const *outs);
+TSH_API tsh_status tsh_reduce_scatter_list(tsh_group *group, const tsh_tensor *const *ins, tsh_tensor *out,
                                            tsh_reduce_op op);
-TSH_API tsh_status tsh_all_to_all_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins);
+TSH_API tsh_status tsh_all_to_all_list(tsh_group *group, const tsh_tensor *const *ins, tsh_tensor *const *outs);
 
 /* --- asynchronous calls ------------------------------------------------------------------------------------------- */
 
@@ -289,25 +290,25 @@ TSH_API void tsh_work_release(tsh_work *work);
 
 /* Start the collective of that name and return. The caller releases *work; it is NULL on failure. */
 TSH_API tsh_status tsh_all_reduce_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, tsh_work **work);
-TSH_API tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+TSH_API tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                                     const int64_t *counts, tsh_work **work);
-TSH_API tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
-                                                   tsh_reduce_op op, const int64_t *counts, tsh_work **work);
+TSH_API tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
+                                                   const int64_t *counts, tsh_reduce_op op, tsh_work **work);
 TSH_API tsh_status tsh_broadcast_async(tsh_group *group, tsh_tensor *tensor, int root, tsh_work **work);
-TSH_API tsh_status tsh_all_to_all_async(tsh_group *group, tsh_tensor *out, const int64_t *out_counts,
-                                        const tsh_tensor *in, const int64_t *in_counts, tsh_work **work);
+TSH_API tsh_status tsh_all_to_all_async(tsh_group *group, const tsh_tensor *in, const int64_t *in_counts,
+                                        tsh_tensor *out, const int64_t *out_counts, tsh_work **work);
 TSH_API tsh_status tsh_reduce_to_root_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root,
                                             tsh_work **work);
-TSH_API tsh_status tsh_gather_to_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+TSH_API tsh_status tsh_gather_to_root_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                             const int64_t *counts, int root, tsh_work **work);
-TSH_API tsh_status tsh_scatter_from_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+TSH_API tsh_status tsh_scatter_from_root_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                                const int64_t *counts, int root, tsh_work **work);
 TSH_API tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work);
-TSH_API tsh_status tsh_all_gather_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in,
+TSH_API tsh_status tsh_all_gather_list_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *const *outs,
                                              tsh_work **work);
-TSH_API tsh_status tsh_reduce_scatter_list_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins,
+TSH_API tsh_status tsh_reduce_scatter_list_async(tsh_group *group, const tsh_tensor *const *ins, tsh_tensor *out,
                                                  tsh_reduce_op op, tsh_work **work);
-TSH_API tsh_status tsh_all_to_all_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins,
+TSH_API tsh_status tsh_all_to_all_list_async(tsh_group *group, const tsh_tensor *const *ins, tsh_tensor *const *outs,
                                              tsh_work **work);
 
 /* --- point to point ----------------------------------------------------------------------------------------------- */

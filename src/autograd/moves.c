@@ -97,8 +97,8 @@ static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor 
     bool unpack = status == TSH_OK && tshi_data(blocks) != tshi_data(out);
     if (status == TSH_OK) {
         const int64_t *counts = counts_of(group, out, from);
-        status = work ? tsh_all_gather_into_tensor_async(group, blocks, in, counts, work)
-                      : tsh_all_gather_into_tensor(group, blocks, in, counts);
+        status = work ? tsh_all_gather_into_tensor_async(group, in, blocks, counts, work)
+                      : tsh_all_gather_into_tensor(group, in, blocks, counts);
     }
     if (status == TSH_OK && unpack) copy_blocks(group, out, from, tshi_data(blocks), false);
     tshi_tensor_release(blocks);
@@ -124,8 +124,8 @@ static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_ten
     }
     if (status == TSH_OK) {
         const int64_t *counts = counts_of(group, in, to);
-        status = work ? tsh_reduce_scatter_tensor_async(group, out, blocks, TSH_REDUCE_SUM, counts, work)
-                      : tsh_reduce_scatter_tensor(group, out, blocks, TSH_REDUCE_SUM, counts);
+        status = work ? tsh_reduce_scatter_tensor_async(group, blocks, out, counts, TSH_REDUCE_SUM, work)
+                      : tsh_reduce_scatter_tensor(group, blocks, out, counts, TSH_REDUCE_SUM);
     }
     tshi_tensor_release(blocks);
     return status;
@@ -188,7 +188,7 @@ static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor 
         if (tshi_data(send) != tshi_data(in)) copy_blocks(group, in, to, tshi_data(send), true);
         exchange_counts(group, in, out, from, to);
         const int64_t *sends = group->counts, *receives = sends + group->size;
-        status = tsh_all_to_all_async(group, receive, receives, send, sends, work);
+        status = tsh_all_to_all_async(group, send, sends, receive, receives, work);
     }
     tshi_tensor_release(send);
     tshi_tensor_release(receive);

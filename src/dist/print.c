@@ -247,7 +247,7 @@ tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const tsh_print_
     status = agree(&p, status);
     if (status == TSH_OK) {
         pack(&p);
-        status = tsh_gather_to_root(mesh->group, p.all, p.packed, p.counts, p.root);
+        status = tsh_gather_to_root(mesh->group, p.packed, p.all, p.counts, p.root);
     }
     if (status == TSH_OK && mesh->member == p.root) status = write_shown(&p, to ? to : stdout);
     print_close(&p);

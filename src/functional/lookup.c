@@ -223,7 +223,7 @@ static tsh_status gather_ids(tsh_call *call, const tsh_tensor **out) {
         const tshi_axis *axis = &ids->mesh->axis[a];
         if (ids->layout[a].kind != TSH_KIND_LOCAL || axis->size == 1) continue;
         tsh_tensor *all = tsh_call_scratch(call, TSH_INT64, axis->size * (*out)->numel);
-        status = all ? tsh_all_gather_into_tensor(axis->group, all, *out, NULL) : TSH_ERR_MEMORY;
+        status = all ? tsh_all_gather_into_tensor(axis->group, *out, all, NULL) : TSH_ERR_MEMORY;
         *out = all;
     }
     return status;

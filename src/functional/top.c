@@ -24,7 +24,7 @@ static tsh_status merge_along(const tsh_tensor *x, const tshi_axis *axis, const 
     tsh_tensor *all = NULL;
     tsh_status status = candidates_new(x, axis->size * a->outer * most * a->inner, &all);
     if (status != TSH_OK) return status;
-    status = tsh_all_gather_into_tensor(axis->group, all, list, NULL);
+    status = tsh_all_gather_into_tensor(axis->group, list, all, NULL);
     if (status == TSH_OK)
         device->ops->top.merge(device, axis->size, a->outer, most, a->inner, tshi_data(all), tshi_data(list));
     tshi_tensor_release(all);

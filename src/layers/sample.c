@@ -211,7 +211,7 @@ static tsh_status gather_shares(const sampling *s, const share *own, share **all
         if (!(s->axes >> a & 1u)) continue;
         *ranks *= mesh->axis[a].size;
         status = tshi_tensor_scratch(mesh, TSH_INT64, words * *ranks, &more);
-        if (status == TSH_OK) status = tsh_all_gather_into_tensor(mesh->axis[a].group, more, list, NULL);
+        if (status == TSH_OK) status = tsh_all_gather_into_tensor(mesh->axis[a].group, list, more, NULL);
         tshi_tensor_release(list);
         list = more;
         more = NULL;

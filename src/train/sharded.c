@@ -150,8 +150,8 @@ static tsh_status start(tsh_data_parallel *dp, tshi_bucket *bucket) {
         slot->parameter->gradient->stale = false;
     }
     tshi_tensor_unload(bucket->memory);
-    return tsh_reduce_scatter_tensor_async(dp->group, bucket->gradient_slices, bucket->packed, TSH_REDUCE_SUM,
-                                           bucket->counts, &bucket->work);
+    return tsh_reduce_scatter_tensor_async(dp->group, bucket->packed, bucket->gradient_slices, bucket->counts,
+                                           TSH_REDUCE_SUM, &bucket->work);
 }
 
 static void close_sum(tshi_bucket *bucket) {

@@ -63,7 +63,7 @@ static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket)
     const tsh_tensor *from = bucket->value_slices, *to = bucket->converted;
     tsh_device *device = dp->mesh->device;
     if (to) device->ops->copy.convert(device, to->numel, from->dtype, tshi_data(from), to->dtype, tshi_data(to));
-    return tsh_all_gather_into_tensor_async(dp->gathers, bucket->gathered, to ? to : from, bucket->value_counts,
+    return tsh_all_gather_into_tensor_async(dp->gathers, to ? to : from, bucket->gathered, bucket->value_counts,
                                             &bucket->gather);
 }
 

@@ -325,17 +325,17 @@ static void all_reduce_with(fuzz *f, void (*function)(void)) {
     }
 
 BLOCKING(all_reduce, a.group, a.x, a.op)
-BLOCKING(all_gather_into_tensor, a.group, a.y, a.x, a.maybe_counts)
-BLOCKING(reduce_scatter_tensor, a.group, a.y, a.x, a.op, a.maybe_counts)
+BLOCKING(all_gather_into_tensor, a.group, a.x, a.y, a.maybe_counts)
+BLOCKING(reduce_scatter_tensor, a.group, a.x, a.y, a.maybe_counts, a.op)
 BLOCKING(broadcast, a.group, a.x, a.root)
-BLOCKING(all_to_all, a.group, a.y, a.maybe_counts, a.x, a.maybe_counts)
+BLOCKING(all_to_all, a.group, a.x, a.maybe_counts, a.y, a.maybe_counts)
 BLOCKING(reduce_to_root, a.group, a.x, a.op, a.root)
-BLOCKING(gather_to_root, a.group, a.y, a.x, a.maybe_counts, a.root)
-BLOCKING(scatter_from_root, a.group, a.y, a.x, a.maybe_counts, a.root)
+BLOCKING(gather_to_root, a.group, a.x, a.y, a.maybe_counts, a.root)
+BLOCKING(scatter_from_root, a.group, a.x, a.y, a.maybe_counts, a.root)
 BLOCKING(barrier, a.group)
-BLOCKING(all_gather_list, a.group, OUT_PARTS, a.x)
-BLOCKING(reduce_scatter_list, a.group, a.x, IN_PARTS, a.op)
-BLOCKING(all_to_all_list, a.group, OUT_PARTS, IN_PARTS)
+BLOCKING(all_gather_list, a.group, a.x, OUT_PARTS)
+BLOCKING(reduce_scatter_list, a.group, IN_PARTS, a.x, a.op)
+BLOCKING(all_to_all_list, a.group, IN_PARTS, OUT_PARTS)
 
 static void work_test(fuzz *f, void (*function)(void)) {
     bool done = false;

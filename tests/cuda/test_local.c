@@ -368,7 +368,7 @@ static void mismatches(tshi_rank *r, void *arg) {
     tsh_tensor_fill(x, 1);
     tsh_status status = r->rank ? tsh_all_reduce(group, x, TSH_REDUCE_SUM) : tsh_all_reduce(group, x, TSH_REDUCE_MAX);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [1000] max");
-    tshi_check_status(r, tsh_all_to_all(group, y, out, x, in), TSH_ERR_MISMATCH, "all_to_all: rank");
+    tshi_check_status(r, tsh_all_to_all(group, x, in, y, out), TSH_ERR_MISMATCH, "all_to_all: rank");
     all_are(r, x, 1);
     tsh_tensor_release(x);
     tsh_tensor_release(y);

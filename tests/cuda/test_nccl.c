@@ -305,7 +305,7 @@ static void wrong(tshi_rank *r, void *arg) {
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "all_reduce float32 [3] max");
         sums(r, group);
         tsh_tensor *a = tshi_test_vector(r, TSH_FLOAT32, 2 * r->size), *b = tshi_test_vector(r, TSH_FLOAT32, r->size);
-        status = r->rank == 0 ? tsh_all_to_all(group, b, NULL, a, NULL) : tsh_all_to_all(group, a, NULL, a, NULL);
+        status = r->rank == 0 ? tsh_all_to_all(group, a, NULL, b, NULL) : tsh_all_to_all(group, a, NULL, a, NULL);
         tshi_check(r, status != TSH_OK, "all_to_all");
         tshi_try_all_to_all(r, group, TSH_FLOAT32, 12, true);
         tsh_tensor_release(a);

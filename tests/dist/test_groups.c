@@ -235,10 +235,10 @@ static void counts(tshi_rank *r, void *arg) {
     tsh_tensor *other = tshi_test_vector(r, TSH_FLOAT32, (int64_t)n);
     for (int i = 0; i < 3; i++) {
         tshi_check_ok(r, tsh_all_reduce(group, whole, TSH_REDUCE_SUM));
-        tshi_check_ok(r, tsh_all_gather_into_tensor(group, whole, part, NULL));
-        tshi_check_ok(r, tsh_reduce_scatter_tensor(group, part, whole, TSH_REDUCE_SUM, NULL));
+        tshi_check_ok(r, tsh_all_gather_into_tensor(group, part, whole, NULL));
+        tshi_check_ok(r, tsh_reduce_scatter_tensor(group, whole, part, NULL, TSH_REDUCE_SUM));
         tshi_check_ok(r, tsh_broadcast(group, whole, 0));
-        tshi_check_ok(r, tsh_all_to_all(group, other, NULL, whole, NULL));
+        tshi_check_ok(r, tsh_all_to_all(group, whole, NULL, other, NULL));
         tshi_check_ok(r, tsh_barrier(group));
     }
     /* A call that fails is not counted. */

@@ -138,23 +138,23 @@ static void four_ranks(tshi_rank *r, void *arg) {
     int me = r->rank;
     tsh_tensor *ins[4], *outs[4], *x = numbers(r, 4, 0);
     for (int i = 0; i < 4; i++) ins[i] = numbers(r, 4, 1 + me + i);
-    tshi_check_ok(r, tsh_reduce_scatter_list(group, x, (const tsh_tensor *const *)ins, TSH_REDUCE_SUM));
+    tshi_check_ok(r, tsh_reduce_scatter_list(group, (const tsh_tensor *const *)ins, x, TSH_REDUCE_SUM));
     expect(r, x, 4, (int64_t[]){4 * (1 + me) + 6, 4 * (2 + me) + 6, 4 * (3 + me) + 6, 4 * (4 + me) + 6});
     for (int i = 0; i < 4; i++) tsh_tensor_release(ins[i]);
 
     for (int i = 0; i < 4; i++) ins[i] = numbers(r, 2, 2 * i + 8 * me);
     for (int i = 0; i < 4; i++) outs[i] = numbers(r, 2, 99);
-    tshi_check_ok(r, tsh_all_to_all_list(group, outs, (const tsh_tensor *const *)ins));
+    tshi_check_ok(r, tsh_all_to_all_list(group, (const tsh_tensor *const *)ins, outs));
     for (int i = 0; i < 4; i++) expect(r, outs[i], 2, (int64_t[]){2 * me + 8 * i, 1 + 2 * me + 8 * i});
-    tshi_check_ok(r, tsh_all_gather_list(group, outs, ins[0]));
+    tshi_check_ok(r, tsh_all_gather_list(group, ins[0], outs));
     for (int i = 0; i < 4; i++) expect(r, outs[i], 2, (int64_t[]){8 * i, 8 * i + 1});
     /* A list that lacks a tensor on one rank. */
     tsh_tensor *kept = outs[2];
     if (me == 1) outs[2] = NULL;
-    tsh_status status = tsh_all_gather_list(group, outs, ins[0]);
+    tsh_status status = tsh_all_gather_list(group, ins[0], outs);
     tshi_check_status(r, status, me == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "all_gather: outs is NULL");
     tsh_work *work = NULL;
-    status = tsh_all_gather_list_async(group, outs, ins[0], &work);
+    status = tsh_all_gather_list_async(group, ins[0], outs, &work);
     if (status == TSH_OK) status = tsh_work_wait(work);
     tshi_check_status(r, status, me == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "all_gather: outs is NULL");
     tsh_work_release(work);
@@ -162,7 +162,7 @@ static void four_ranks(tshi_rank *r, void *arg) {
     /* The caller may free its lists and release its tensors while the call is under way: the work holds its own. */
     tsh_tensor *fresh[4], *lost[4];
     for (int i = 0; i < 4; i++) lost[i] = tsh_tensor_retain(fresh[i] = numbers(r, 2, 99));
-    tshi_check_ok(r, tsh_all_gather_list_async(group, lost, ins[1], &work));
+    tshi_check_ok(r, tsh_all_gather_list_async(group, ins[1], lost, &work));
     for (int i = 0; i < 4; i++) tsh_tensor_release(lost[i]);
     memset(lost, 0, sizeof lost);
     tshi_check_ok(r, tsh_work_wait(work));
@@ -177,10 +177,10 @@ static void four_ranks(tshi_rank *r, void *arg) {
         whole = numbers(r, 16, 0);
         for (int i = 0; i < 16; i++) ((int64_t *)tshi_data(whole))[i] = 5 + i % 4 + i / 4;
     }
-    tshi_check_ok(r, tsh_scatter_from_root(group, x, whole, NULL, 1));
+    tshi_check_ok(r, tsh_scatter_from_root(group, whole, x, NULL, 1));
     expect(r, x, 4, (int64_t[]){5 + me, 6 + me, 7 + me, 8 + me});
     /* The root has nothing to scatter. */
-    status = tsh_scatter_from_root(group, x, NULL, NULL, 1);
+    status = tsh_scatter_from_root(group, NULL, x, NULL, 1);
     tshi_check_status(r, status, me == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "scatter: in is NULL");
     for (int i = 0; i < 4; i++) tsh_tensor_release(ins[i]);
     for (int i = 0; i < 4; i++) tsh_tensor_release(outs[i]);
@@ -198,7 +198,7 @@ static void uneven_all_to_all(tshi_rank *r, void *arg) {
     int64_t takes[4];
     for (int i = 0; i < 4; i++) takes[i] = sends[i][r->rank];
     tsh_tensor *in = numbers(r, lengths[r->rank], (int)first[r->rank]), *out = numbers(r, sizes[r->rank], 0);
-    tshi_check_ok(r, tsh_all_to_all(tsh_world_group(r->world), out, takes, in, sends[r->rank]));
+    tshi_check_ok(r, tsh_all_to_all(tsh_world_group(r->world), in, sends[r->rank], out, takes));
     expect(r, out, sizes[r->rank], answers[r->rank]);
     tsh_tensor_release(in);
     tsh_tensor_release(out);

@@ -83,7 +83,7 @@ static tsh_status by_broadcast(bench *b) {
 static tsh_status by_all_to_all(bench *b) {
     tsh_tensor *t = threes(b);
     const int64_t counts[] = {b->r->size == 1 ? ALL : ALL / 2, ALL / 2};
-    tsh_status status = tsh_all_to_all(b->group, b->w, counts, t, counts);
+    tsh_status status = tsh_all_to_all(b->group, t, counts, b->w, counts);
     tsh_tensor_release(t);
     return status;
 }
@@ -96,7 +96,7 @@ static tsh_status by_async(bench *b) {
 }
 static tsh_status by_list(bench *b) {
     tsh_tensor *t = threes(b), *other = threes(b), *outs[2] = {b->w, other};
-    tsh_status status = tsh_all_gather_list(b->group, outs, t);
+    tsh_status status = tsh_all_gather_list(b->group, t, outs);
     tsh_tensor_release(other);
     tsh_tensor_release(t);
     return status;

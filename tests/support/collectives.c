@@ -32,15 +32,15 @@ static tsh_status all_reduce(tsh_group *group, tsh_tensor *x, tsh_reduce_op op) 
 
 static tsh_status all_gather(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts) {
     tsh_work *work;
-    if (!started) return tsh_all_gather_into_tensor(group, out, in, counts);
-    return end_of(tsh_all_gather_into_tensor_async(group, out, in, counts, &work), &work);
+    if (!started) return tsh_all_gather_into_tensor(group, in, out, counts);
+    return end_of(tsh_all_gather_into_tensor_async(group, in, out, counts, &work), &work);
 }
 
 static tsh_status reduce_scatter(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                  const int64_t *counts) {
     tsh_work *work;
-    if (!started) return tsh_reduce_scatter_tensor(group, out, in, op, counts);
-    return end_of(tsh_reduce_scatter_tensor_async(group, out, in, op, counts, &work), &work);
+    if (!started) return tsh_reduce_scatter_tensor(group, in, out, counts, op);
+    return end_of(tsh_reduce_scatter_tensor_async(group, in, out, counts, op, &work), &work);
 }
 
 static tsh_status broadcast(tsh_group *group, tsh_tensor *x, int root) {
@@ -52,8 +52,8 @@ static tsh_status broadcast(tsh_group *group, tsh_tensor *x, int root) {
 static tsh_status all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                              const int64_t *in_counts) {
     tsh_work *work;
-    if (!started) return tsh_all_to_all(group, out, out_counts, in, in_counts);
-    return end_of(tsh_all_to_all_async(group, out, out_counts, in, in_counts, &work), &work);
+    if (!started) return tsh_all_to_all(group, in, in_counts, out, out_counts);
+    return end_of(tsh_all_to_all_async(group, in, in_counts, out, out_counts, &work), &work);
 }
 
 static tsh_status reduce_to_root(tsh_group *group, tsh_tensor *x, tsh_reduce_op op, int root) {
@@ -65,15 +65,15 @@ static tsh_status reduce_to_root(tsh_group *group, tsh_tensor *x, tsh_reduce_op 
 static tsh_status gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                  int root) {
     tsh_work *work;
-    if (!started) return tsh_gather_to_root(group, out, in, counts, root);
-    return end_of(tsh_gather_to_root_async(group, out, in, counts, root, &work), &work);
+    if (!started) return tsh_gather_to_root(group, in, out, counts, root);
+    return end_of(tsh_gather_to_root_async(group, in, out, counts, root, &work), &work);
 }
 
 static tsh_status scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                     int root) {
     tsh_work *work;
-    if (!started) return tsh_scatter_from_root(group, out, in, counts, root);
-    return end_of(tsh_scatter_from_root_async(group, out, in, counts, root, &work), &work);
+    if (!started) return tsh_scatter_from_root(group, in, out, counts, root);
+    return end_of(tsh_scatter_from_root_async(group, in, out, counts, root, &work), &work);
 }
 
 static tsh_status barrier(tsh_group *group) {
@@ -84,22 +84,22 @@ static tsh_status barrier(tsh_group *group) {
 
 static tsh_status all_gather_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in) {
     tsh_work *work;
-    if (!started) return tsh_all_gather_list(group, outs, in);
-    return end_of(tsh_all_gather_list_async(group, outs, in, &work), &work);
+    if (!started) return tsh_all_gather_list(group, in, outs);
+    return end_of(tsh_all_gather_list_async(group, in, outs, &work), &work);
 }
 
 static tsh_status reduce_scatter_list(tsh_group *group, tsh_tensor *out, tsh_tensor *const *ins, tsh_reduce_op op) {
     tsh_work *work;
     const tsh_tensor *const *given = (const tsh_tensor *const *)ins;
-    if (!started) return tsh_reduce_scatter_list(group, out, given, op);
-    return end_of(tsh_reduce_scatter_list_async(group, out, given, op, &work), &work);
+    if (!started) return tsh_reduce_scatter_list(group, given, out, op);
+    return end_of(tsh_reduce_scatter_list_async(group, given, out, op, &work), &work);
 }
 
 static tsh_status all_to_all_list(tsh_group *group, tsh_tensor *const *outs, tsh_tensor *const *ins) {
     tsh_work *work;
     const tsh_tensor *const *given = (const tsh_tensor *const *)ins;
-    if (!started) return tsh_all_to_all_list(group, outs, given);
-    return end_of(tsh_all_to_all_list_async(group, outs, given, &work), &work);
+    if (!started) return tsh_all_to_all_list(group, given, outs);
+    return end_of(tsh_all_to_all_list_async(group, given, outs, &work), &work);
 }
 
 static const char *const spread_names[TSHI_SPREAD_COUNT] = {"balanced", "uneven", "all on the last"};

@@ -188,22 +188,22 @@ tsh_status tsh_all_reduce_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce
     return start(group, &(tshi_arguments){TSH_COLLECTIVE_ALL_REDUCE, tensor, tensor, .reduce = op}, work);
 }
 
-tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts) {
+tsh_status tsh_all_gather_into_tensor(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts) {
     return run(group, &(tshi_arguments){TSH_COLLECTIVE_ALL_GATHER, in, out, .counts = counts});
 }
 
-tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                             const int64_t *counts, tsh_work **work) {
     return start(group, &(tshi_arguments){TSH_COLLECTIVE_ALL_GATHER, in, out, .counts = counts}, work);
 }
 
-tsh_status tsh_reduce_scatter_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
-                                     const int64_t *counts) {
+tsh_status tsh_reduce_scatter_tensor(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
+                                     tsh_reduce_op op) {
     return run(group, &(tshi_arguments){TSH_COLLECTIVE_REDUCE_SCATTER, in, out, .counts = counts, .reduce = op});
 }
 
-tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
-                                           const int64_t *counts, tsh_work **work) {
+tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
+                                           const int64_t *counts, tsh_reduce_op op, tsh_work **work) {
     return start(group, &(tshi_arguments){TSH_COLLECTIVE_REDUCE_SCATTER, in, out, .counts = counts, .reduce = op},
                  work);
 }
@@ -216,14 +216,14 @@ tsh_status tsh_broadcast_async(tsh_group *group, tsh_tensor *tensor, int root, t
     return start(group, &(tshi_arguments){TSH_COLLECTIVE_BROADCAST, tensor, tensor, .root = root}, work);
 }
 
-tsh_status tsh_all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
-                          const int64_t *in_counts) {
+tsh_status tsh_all_to_all(tsh_group *group, const tsh_tensor *in, const int64_t *in_counts, tsh_tensor *out,
+                          const int64_t *out_counts) {
     return run(group,
                &(tshi_arguments){TSH_COLLECTIVE_ALL_TO_ALL, in, out, .counts = out_counts, .in_counts = in_counts});
 }
 
-tsh_status tsh_all_to_all_async(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
-                                const int64_t *in_counts, tsh_work **work) {
+tsh_status tsh_all_to_all_async(tsh_group *group, const tsh_tensor *in, const int64_t *in_counts, tsh_tensor *out,
+                                const int64_t *out_counts, tsh_work **work) {
     return start(group,
                  &(tshi_arguments){TSH_COLLECTIVE_ALL_TO_ALL, in, out, .counts = out_counts, .in_counts = in_counts},
                  work);
@@ -233,12 +233,12 @@ tsh_status tsh_reduce_to_root(tsh_group *group, tsh_tensor *tensor, tsh_reduce_o
     return run(group, &(tshi_arguments){TSH_COLLECTIVE_REDUCE, tensor, tensor, .reduce = op, .root = root});
 }
 
-tsh_status tsh_gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+tsh_status tsh_gather_to_root(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
                               int root) {
     return run(group, &(tshi_arguments){TSH_COLLECTIVE_GATHER, in, out, .counts = counts, .root = root});
 }
 
-tsh_status tsh_scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+tsh_status tsh_scatter_from_root(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
                                  int root) {
     return run(group, &(tshi_arguments){TSH_COLLECTIVE_SCATTER, in, out, .counts = counts, .root = root});
 }
@@ -247,12 +247,12 @@ tsh_status tsh_reduce_to_root_async(tsh_group *group, tsh_tensor *tensor, tsh_re
     return start(group, &(tshi_arguments){TSH_COLLECTIVE_REDUCE, tensor, tensor, .reduce = op, .root = root}, work);
 }
 
-tsh_status tsh_gather_to_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+tsh_status tsh_gather_to_root_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
                                     int root, tsh_work **work) {
     return start(group, &(tshi_arguments){TSH_COLLECTIVE_GATHER, in, out, .counts = counts, .root = root}, work);
 }
 
-tsh_status tsh_scatter_from_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+tsh_status tsh_scatter_from_root_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
                                        int root, tsh_work **work) {
     return start(group, &(tshi_arguments){TSH_COLLECTIVE_SCATTER, in, out, .counts = counts, .root = root}, work);
 }

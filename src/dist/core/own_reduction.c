@@ -47,7 +47,7 @@ static tsh_status gather(tsh_group *group, const own_reduction *r) {
     tsh_tensor *mine = NULL;
     tsh_status status =
         tshi_tensor_view(r->pieces, &(tsh_shape){.ndim = 1, .local = {n}, .global = {n}}, r->pieces->layout, 0, &mine);
-    status = status == TSH_OK ? tsh_all_gather_into_tensor(group, r->tensor, mine, r->in_counts)
+    status = status == TSH_OK ? tsh_all_gather_into_tensor(group, mine, r->tensor, r->in_counts)
                               : tshi_call_failed(group, TSH_COLLECTIVE_ALL_GATHER, status);
     tshi_tensor_release(mine);
     return status;
@@ -59,7 +59,7 @@ tsh_status tsh_all_reduce_with(tsh_group *group, tsh_tensor *tensor, int64_t ite
     if (group->rank < 0) return TSH_OK;
     tsh_status status = check(group, tensor, item, join);
     if (status == TSH_OK) status = prepare(group, item, &r);
-    status = status == TSH_OK ? tsh_all_to_all(group, r.pieces, r.out_counts, tensor, r.in_counts)
+    status = status == TSH_OK ? tsh_all_to_all(group, tensor, r.in_counts, r.pieces, r.out_counts)
                               : tshi_call_failed(group, TSH_COLLECTIVE_ALL_TO_ALL, status);
     if (status == TSH_OK) {
         join_pieces(group, &r, join, user);

@@ -146,31 +146,31 @@ static tsh_status run(tsh_group *group, tshi_arguments a, lists l, tsh_work **wo
     return status;
 }
 
-tsh_status tsh_all_gather_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in) {
+tsh_status tsh_all_gather_list(tsh_group *group, const tsh_tensor *in, tsh_tensor *const *outs) {
     return run(group, (tshi_arguments){.op = TSH_COLLECTIVE_ALL_GATHER, .in = in}, (lists){.outs = outs}, NULL);
 }
 
-tsh_status tsh_all_gather_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in, tsh_work **work) {
+tsh_status tsh_all_gather_list_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *const *outs, tsh_work **work) {
     const tshi_arguments a = {.op = TSH_COLLECTIVE_ALL_GATHER, .in = in};
     return run(group, a, (lists){.async = true, .outs = outs}, work);
 }
 
-tsh_status tsh_reduce_scatter_list(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins, tsh_reduce_op op) {
+tsh_status tsh_reduce_scatter_list(tsh_group *group, const tsh_tensor *const *ins, tsh_tensor *out, tsh_reduce_op op) {
     const tshi_arguments a = {.op = TSH_COLLECTIVE_REDUCE_SCATTER, .out = out, .reduce = op};
     return run(group, a, (lists){.ins = ins}, NULL);
 }
 
-tsh_status tsh_reduce_scatter_list_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins,
+tsh_status tsh_reduce_scatter_list_async(tsh_group *group, const tsh_tensor *const *ins, tsh_tensor *out,
                                          tsh_reduce_op op, tsh_work **work) {
     const tshi_arguments a = {.op = TSH_COLLECTIVE_REDUCE_SCATTER, .out = out, .reduce = op};
     return run(group, a, (lists){.async = true, .ins = ins}, work);
 }
 
-tsh_status tsh_all_to_all_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins) {
+tsh_status tsh_all_to_all_list(tsh_group *group, const tsh_tensor *const *ins, tsh_tensor *const *outs) {
     return run(group, (tshi_arguments){.op = TSH_COLLECTIVE_ALL_TO_ALL}, (lists){.outs = outs, .ins = ins}, NULL);
 }
 
-tsh_status tsh_all_to_all_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins,
+tsh_status tsh_all_to_all_list_async(tsh_group *group, const tsh_tensor *const *ins, tsh_tensor *const *outs,
                                      tsh_work **work) {
     const tshi_arguments a = {.op = TSH_COLLECTIVE_ALL_TO_ALL};
     return run(group, a, (lists){.async = true, .outs = outs, .ins = ins}, work);

@@ -77,7 +77,7 @@ static void gather_blocks(tshi_rank *r, void *arg) {
     float wanted[32];
     for (int i = 0; i < 32; i++) wanted[i] = (float)(i / 8);
     tshi_check_ok(r, tsh_tensor_fill(in, r->rank));
-    tshi_check_ok(r, tsh_all_gather_into_tensor(tsh_world_group(r->world), out, in, NULL));
+    tshi_check_ok(r, tsh_all_gather_into_tensor(tsh_world_group(r->world), in, out, NULL));
     holds(r, out, wanted, 32);
     tsh_tensor_release(in);
     tsh_tensor_release(out);
@@ -93,7 +93,7 @@ static void gather_six(tshi_rank *r, void *arg) {
     tsh_tensor *in = tensor_of(r, TSH_FLOAT32, 2, 2, 3), *out = tensor_of(r, TSH_FLOAT32, 2, 4, 3);
     for (int i = 0; i < 6; i++) ((float *)tsh_tensor_data(in))[i] = (float)(i + 1 + 6 * r->rank);
     for (int i = 0; i < 12; i++) wanted[i] = (float)(i + 1);
-    tshi_check_ok(r, tsh_all_gather_into_tensor(tsh_world_group(r->world), out, in, NULL));
+    tshi_check_ok(r, tsh_all_gather_into_tensor(tsh_world_group(r->world), in, out, NULL));
     holds(r, out, wanted, 12);
     tsh_tensor_release(in);
     tsh_tensor_release(out);
@@ -108,7 +108,7 @@ static void scatter_rows(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_tensor *in = tensor_of(r, TSH_FLOAT32, 2, 4, 4), *out = tensor_of(r, TSH_FLOAT32, 2, 1, 4);
     for (int i = 0; i < 16; i++) ((float *)tsh_tensor_data(in))[i] = (float)(i / 4);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_REDUCE_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), in, out, NULL, TSH_REDUCE_SUM));
     float row = (float)(4 * r->rank);
     holds(r, out, (float[]){row, row, row, row}, 4);
     tsh_tensor_release(in);
@@ -125,7 +125,7 @@ static void scatter_twelve(tshi_rank *r, void *arg) {
     float wanted[6];
     for (int i = 0; i < 12; i++) ((float *)tsh_tensor_data(in))[i] = (float)(i + 1);
     for (int i = 0; i < 6; i++) wanted[i] = (float)(r->rank ? 14 + 2 * i : 2 + 2 * i);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_REDUCE_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), in, out, NULL, TSH_REDUCE_SUM));
     holds(r, out, wanted, 6);
     tsh_tensor_release(in);
     tsh_tensor_release(out);
@@ -142,7 +142,7 @@ static void scatter_list(tshi_rank *r, void *arg) {
     float wanted[4];
     for (int i = 0; i < 16; i++) ((float *)tsh_tensor_data(in))[i] = (float)(1 + i % 4 + r->rank + i / 4);
     for (int i = 0; i < 4; i++) wanted[i] = (float)(4 * (1 + i + r->rank) + 6);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), out, in, TSH_REDUCE_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(tsh_world_group(r->world), in, out, NULL, TSH_REDUCE_SUM));
     holds(r, out, wanted, 4);
     tsh_tensor_release(in);
     tsh_tensor_release(out);
@@ -160,7 +160,7 @@ static void exchange(tshi_rank *r, void *arg) {
         ((float *)tsh_tensor_data(in))[i] = (float)(i % 2 + 2 * (i / 2) + 8 * r->rank);
         wanted[i] = (float)(i % 2 + 2 * r->rank + 8 * (i / 2));
     }
-    tshi_check_ok(r, tsh_all_to_all(tsh_world_group(r->world), out, NULL, in, NULL));
+    tshi_check_ok(r, tsh_all_to_all(tsh_world_group(r->world), in, NULL, out, NULL));
     holds(r, out, wanted, 8);
     tsh_tensor_release(in);
     tsh_tensor_release(out);
@@ -181,7 +181,7 @@ static void exchange_uneven(tshi_rank *r, void *arg) {
     for (int i = 0; i < 4; i++) expected[i] = splits[i][r->rank];
     tsh_tensor *in = vector_of(r, NULL, total[r->rank]), *out = vector_of(r, NULL, wanted_total[r->rank]);
     for (int64_t i = 0; i < total[r->rank]; i++) ((float *)tsh_tensor_data(in))[i] = first[r->rank] + (float)i;
-    tshi_check_ok(r, tsh_all_to_all(tsh_world_group(r->world), out, expected, in, splits[r->rank]));
+    tshi_check_ok(r, tsh_all_to_all(tsh_world_group(r->world), in, splits[r->rank], out, expected));
     holds(r, out, wanted[r->rank], wanted_total[r->rank]);
     tsh_tensor_release(in);
     tsh_tensor_release(out);

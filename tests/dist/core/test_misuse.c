@@ -74,15 +74,15 @@ static void counts_differ(tshi_rank *r, void *arg) {
     const int64_t *counts = r->rank == 1 ? theirs : mine;
     tsh_tensor *whole = tshi_test_vector(r, TSH_FLOAT32, 12);
     tsh_tensor *part = tshi_test_vector(r, TSH_FLOAT32, counts[r->rank]);
-    tsh_status status = tsh_all_gather_into_tensor(group, whole, part, counts);
+    tsh_status status = tsh_all_gather_into_tensor(group, part, whole, counts);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_gather float32 [12], 4 of them its own, #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: all_gather float32 [12], 4 of them its own, #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "their counts differ");
-    status = tsh_reduce_scatter_tensor(group, part, whole, TSH_REDUCE_SUM, counts);
+    status = tsh_reduce_scatter_tensor(group, whole, part, counts, TSH_REDUCE_SUM);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "their counts differ");
     const int64_t equal[3] = {4, 4, 4}, more[3] = {5, 4, 3};
     tsh_tensor *out = tshi_test_vector(r, TSH_FLOAT32, 12);
-    status = tsh_all_to_all(group, out, equal, whole, r->rank == 2 ? more : equal);
+    status = tsh_all_to_all(group, whole, r->rank == 2 ? more : equal, out, equal);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 2 sends 5 elements to rank 0, which expects 4");
     tsh_tensor_release(whole);
     tsh_tensor_release(part);
@@ -110,17 +110,17 @@ static tsh_status wrong_call(const tensors *t, tsh_group *group, int n, const ch
     case 3: *words = "root 3 in a group of 3"; return tsh_broadcast(group, t->x, 3);
     case 4: *words = "root -1"; return tsh_broadcast(group, t->x, -1);
     case 5: *words = "memory of tensor was freed"; return tsh_broadcast(group, t->freed, 0);
-    case 6: *words = "out is NULL"; return tsh_all_gather_into_tensor(group, NULL, t->part, NULL);
-    case 7: *words = "in is NULL"; return tsh_all_gather_into_tensor(group, t->whole, NULL, NULL);
-    case 8: *words = "out is float32, in is int32"; return tsh_all_gather_into_tensor(group, t->whole, t->ints, NULL);
+    case 6: *words = "out is NULL"; return tsh_all_gather_into_tensor(group, t->part, NULL, NULL);
+    case 7: *words = "in is NULL"; return tsh_all_gather_into_tensor(group, NULL, t->whole, NULL);
+    case 8: *words = "out is float32, in is int32"; return tsh_all_gather_into_tensor(group, t->ints, t->whole, NULL);
     case 9:
         *words = "rank 1's part is 4 elements, its tensor has 12";
-        return tsh_all_gather_into_tensor(group, t->whole, t->x, NULL);
-    case 10: *words = "count of rank 0 is -1"; return tsh_all_gather_into_tensor(group, t->whole, t->part, negative);
-    case 11: *words = "add up to 13"; return tsh_reduce_scatter_tensor(group, t->part, t->whole, TSH_REDUCE_SUM, sums);
-    case 12: *words = "overflow"; return tsh_reduce_scatter_tensor(group, t->part, t->whole, TSH_REDUCE_SUM, huge);
+        return tsh_all_gather_into_tensor(group, t->x, t->whole, NULL);
+    case 10: *words = "count of rank 0 is -1"; return tsh_all_gather_into_tensor(group, t->part, t->whole, negative);
+    case 11: *words = "add up to 13"; return tsh_reduce_scatter_tensor(group, t->whole, t->part, sums, TSH_REDUCE_SUM);
+    case 12: *words = "overflow"; return tsh_reduce_scatter_tensor(group, t->whole, t->part, huge, TSH_REDUCE_SUM);
     case 13: *words = "in and out overlap"; return tsh_all_to_all(group, t->x, NULL, t->x, NULL);
-    case 14: *words = "4 elements, which 3 ranks"; return tsh_all_to_all(group, t->x, NULL, t->part, NULL);
+    case 14: *words = "4 elements, which 3 ranks"; return tsh_all_to_all(group, t->part, NULL, t->x, NULL);
     default: return TSH_OK;
     }
 }
@@ -178,8 +178,8 @@ static void overlaps(tshi_rank *r, void *arg) {
     /* Both ranks pass the second half, which for rank 0 is the peer's part. */
     tshi_check_ok(r, tshi_tensor_view(whole, &shape, whole->layout, 16, &part));
     tsh_status wanted = r->rank == 0 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER;
-    tshi_check_status(r, tsh_all_gather_into_tensor(group, whole, part, NULL), wanted, "overlap elsewhere");
-    tshi_check_status(r, tsh_reduce_scatter_tensor(group, part, whole, TSH_REDUCE_SUM, NULL), wanted,
+    tshi_check_status(r, tsh_all_gather_into_tensor(group, part, whole, NULL), wanted, "overlap elsewhere");
+    tshi_check_status(r, tsh_reduce_scatter_tensor(group, whole, part, NULL, TSH_REDUCE_SUM), wanted,
                       "overlap elsewhere");
     tshi_tensor_release(part);
     tsh_tensor_release(whole);
@@ -197,7 +197,7 @@ static void scalars(tshi_rank *r, void *arg) {
     tsh_tensor *a = NULL, *b = NULL;
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &a));
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &b));
-    tshi_check_status(r, tsh_all_gather_into_tensor(group, a, b, NULL), TSH_ERR_SHAPE, "no dim 0");
+    tshi_check_status(r, tsh_all_gather_into_tensor(group, b, a, NULL), TSH_ERR_SHAPE, "no dim 0");
     tshi_check_ok(r, tsh_all_reduce(group, a, TSH_REDUCE_SUM));
     tsh_tensor_release(a);
     tsh_tensor_release(b);
@@ -211,7 +211,7 @@ Test(misuse, a_scalar_has_no_parts, .timeout = 120) {
 Test(misuse, no_group, .timeout = 120) {
     cr_assert_eq(tsh_all_reduce(NULL, NULL, TSH_REDUCE_SUM), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_all_gather_into_tensor(NULL, NULL, NULL, NULL), TSH_ERR_ARGUMENT);
-    cr_assert_eq(tsh_reduce_scatter_tensor(NULL, NULL, NULL, TSH_REDUCE_SUM, NULL), TSH_ERR_ARGUMENT);
+    cr_assert_eq(tsh_reduce_scatter_tensor(NULL, NULL, NULL, NULL, TSH_REDUCE_SUM), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_broadcast(NULL, NULL, 0), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_all_to_all(NULL, NULL, NULL, NULL, NULL), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_barrier(NULL), TSH_ERR_ARGUMENT);

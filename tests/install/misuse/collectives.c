@@ -58,7 +58,7 @@ static void root_out_of_range(job *j) {
 
 static void counts_of_less(job *j) {
     const int64_t counts[] = {1, 1};
-    say(tsh_all_gather_into_tensor(j->group, ones(j, TSH_FLOAT32, 1, 4, 0), ones(j, TSH_FLOAT32, 1, 1, 0), counts));
+    say(tsh_all_gather_into_tensor(j->group, ones(j, TSH_FLOAT32, 1, 1, 0), ones(j, TSH_FLOAT32, 1, 4, 0), counts));
 }
 
 static void no_work(job *j) {

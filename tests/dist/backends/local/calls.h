@@ -51,13 +51,13 @@ static void make_tensors(tshi_rank *r, const tsh_group *g, const call *c, tsh_te
 static tsh_status begin(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *out, tsh_work **work) {
     switch (c->op) {
     case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce_async(g, in, c->reduce, work);
-    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, out, in, NULL, work);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, out, in, c->reduce, NULL, work);
+    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, in, out, NULL, work);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, in, out, NULL, c->reduce, work);
     case TSH_COLLECTIVE_BROADCAST: return tsh_broadcast_async(g, in, c->root, work);
-    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all_async(g, out, NULL, in, NULL, work);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all_async(g, in, NULL, out, NULL, work);
     case TSH_COLLECTIVE_REDUCE: return tsh_reduce_to_root_async(g, in, c->reduce, c->root, work);
-    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root_async(g, out, in, NULL, c->root, work);
-    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root_async(g, out, in, NULL, c->root, work);
+    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root_async(g, in, out, NULL, c->root, work);
+    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root_async(g, in, out, NULL, c->root, work);
     default: return tsh_barrier_async(g, work);
     }
 }
@@ -65,13 +65,13 @@ static tsh_status begin(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor 
 static tsh_status run(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *out) {
     switch (c->op) {
     case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce(g, in, c->reduce);
-    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor(g, out, in, NULL);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, out, in, c->reduce, NULL);
+    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor(g, in, out, NULL);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, in, out, NULL, c->reduce);
     case TSH_COLLECTIVE_BROADCAST: return tsh_broadcast(g, in, c->root);
-    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all(g, out, NULL, in, NULL);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all(g, in, NULL, out, NULL);
     case TSH_COLLECTIVE_REDUCE: return tsh_reduce_to_root(g, in, c->reduce, c->root);
-    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root(g, out, in, NULL, c->root);
-    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root(g, out, in, NULL, c->root);
+    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root(g, in, out, NULL, c->root);
+    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root(g, in, out, NULL, c->root);
     default: return tsh_barrier(g);
     }
 }

@@ -38,7 +38,7 @@ static void ahead(tshi_rank *r, void *arg) {
         if (r->rank == 0 && !tshi_test_await(r, &w->ahead, r->size - 1)) break;
         if (r->rank != 0 && call == 3) atomic_fetch_add(&w->ahead, 1);
         for (int64_t i = 0; i < n; i++) data_of(row)[i] = (float)(1000 * r->rank + call);
-        tshi_check_ok(r, tsh_gather_to_root(group, all, row, NULL, 0));
+        tshi_check_ok(r, tsh_gather_to_root(group, row, all, NULL, 0));
         for (int64_t i = 0; r->rank == 0 && i < n * r->size; i++) {
             float wanted = (float)(1000 * (i / n) + call);
             if (!tshi_check(r, data_of(all)[i] == wanted, "call %d: [%d] is %g", call, (int)i, data_of(all)[i])) break;

@@ -94,12 +94,12 @@ static tsh_status begin(tsh_group *g, const stage *s, tsh_tensor *in, tsh_tensor
     static const int64_t uneven[] = {PART, 2 * COUNT - PART};
     switch (s->op) {
     case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce_async(g, in, TSH_REDUCE_SUM, work);
-    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, out, in, uneven, work);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, out, in, TSH_REDUCE_SUM, NULL, work);
+    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, in, out, uneven, work);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, in, out, NULL, TSH_REDUCE_SUM, work);
     case TSH_COLLECTIVE_BROADCAST: return tsh_broadcast_async(g, in, 0, work);
-    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all_async(g, out, NULL, in, NULL, work);
-    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root_async(g, out, in, NULL, 0, work);
-    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root_async(g, out, in, NULL, 0, work);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all_async(g, in, NULL, out, NULL, work);
+    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root_async(g, in, out, NULL, 0, work);
+    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root_async(g, in, out, NULL, 0, work);
     case TSH_COLLECTIVE_SEND:
         return tsh_group_rank(g) == 0 ? tsh_send_async(g, in, 1, work) : tsh_recv_async(g, out, 0, work);
     default: return TSH_ERR_UNSUPPORTED;
@@ -119,12 +119,12 @@ static tsh_status run(tsh_group *g, const stage *s, tsh_tensor *in, tsh_tensor *
     static const int64_t uneven[] = {PART, 2 * COUNT - PART};
     switch (s->op) {
     case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce(g, in, TSH_REDUCE_SUM);
-    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor(g, out, in, uneven);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, out, in, TSH_REDUCE_SUM, NULL);
+    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor(g, in, out, uneven);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, in, out, NULL, TSH_REDUCE_SUM);
     case TSH_COLLECTIVE_BROADCAST: return tsh_broadcast(g, in, 0);
-    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all(g, out, NULL, in, NULL);
-    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root(g, out, in, NULL, 0);
-    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root(g, out, in, NULL, 0);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all(g, in, NULL, out, NULL);
+    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root(g, in, out, NULL, 0);
+    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root(g, in, out, NULL, 0);
     case TSH_COLLECTIVE_SEND: return tsh_group_rank(g) == 0 ? tsh_send(g, in, 1) : tsh_recv(g, out, 0, NULL);
     case EXCHANGE: return exchange(g, in, out);
     default: return TSH_ERR_UNSUPPORTED;

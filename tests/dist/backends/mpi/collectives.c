@@ -70,12 +70,12 @@ static void cases_of_two(tshi_rank *r, tsh_group *group) {
     float values[12], twice[12];
     for (int i = 0; i < 12; i++) twice[i] = 2 * (values[i] = (float)(i + 1));
     tsh_tensor *in = with(r, 6, values + 6 * r->rank), *out = tshi_test_vector(r, TSH_FLOAT32, 12);
-    tshi_check_ok(r, tsh_all_gather_into_tensor(group, out, in, NULL));
+    tshi_check_ok(r, tsh_all_gather_into_tensor(group, in, out, NULL));
     expect(r, "all_gather", out, values);
     tsh_tensor_release(in);
     in = with(r, 12, values);
     out = tshi_test_vector(r, TSH_FLOAT32, 6);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(group, out, in, TSH_REDUCE_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(group, in, out, NULL, TSH_REDUCE_SUM));
     expect(r, "reduce_scatter", out, twice + 6 * r->rank);
     tsh_tensor_release(in);
     tshi_try_all(r, group, TSH_FLOAT32, 100003); /* several blocks of a sum */
@@ -96,20 +96,20 @@ static void cases_of_four(tshi_rank *r, tsh_group *group) {
     }
     for (int i = 0; i < n; i++) values[i] = firsts[r->rank] + (float)i;
     tsh_tensor *in = with(r, n, values), *out = tshi_test_vector(r, TSH_FLOAT32, m);
-    tshi_check_ok(r, tsh_all_to_all(group, out, outs, in, splits[r->rank]));
+    tshi_check_ok(r, tsh_all_to_all(group, in, splits[r->rank], out, outs));
     expect(r, "all_to_all", out, wanted[r->rank]);
     tsh_tensor_release(in);
     float list[16];
     for (int i = 0; i < 16; i++) list[i] = (float)(5 + i % 4 + i / 4);
     in = r->rank == 1 ? with(r, 16, list) : NULL;
     out = tshi_test_vector(r, TSH_FLOAT32, 4);
-    tshi_check_ok(r, tsh_scatter_from_root(group, out, in, NULL, 1));
+    tshi_check_ok(r, tsh_scatter_from_root(group, in, out, NULL, 1));
     expect(r, "scatter", out, (float[]){5 + f, 6 + f, 7 + f, 8 + f});
     tsh_tensor_release(in);
     for (int i = 0; i < 16; i++) list[i] = (float)(1 + i % 4 + i / 4 + r->rank);
     in = with(r, 16, list);
     out = tshi_test_vector(r, TSH_FLOAT32, 4);
-    tshi_check_ok(r, tsh_reduce_scatter_tensor(group, out, in, TSH_REDUCE_SUM, NULL));
+    tshi_check_ok(r, tsh_reduce_scatter_tensor(group, in, out, NULL, TSH_REDUCE_SUM));
     expect(r, "reduce_scatter of four", out,
            (float[]){4 * (1 + f) + 6, 4 * (2 + f) + 6, 4 * (3 + f) + 6, 4 * (4 + f) + 6});
     tsh_tensor_release(in);
@@ -144,7 +144,7 @@ void scenario_cases(tshi_rank *r) {
     for (int i = 0; i < 8; i++) ones[i] = (float)r->rank;
     for (int i = 0; i < 8 * r->size; i++) all[i] = (float)(i / 8);
     tsh_tensor *in = with(r, 8, ones), *out = tshi_test_vector(r, TSH_FLOAT32, 8 * r->size);
-    tshi_check_ok(r, tsh_all_gather_into_tensor(group, out, in, NULL));
+    tshi_check_ok(r, tsh_all_gather_into_tensor(group, in, out, NULL));
     expect(r, "gather", out, all);
     tsh_tensor_release(in);
     if (r->size == 2) cases_of_two(r, group);
@@ -174,7 +174,7 @@ void scenario_large(tshi_rank *r) {
     tsh_tensor *part = tshi_test_vector(r, TSH_UINT8, counts[r->rank]);
     if (part) {
         memset(tsh_tensor_data(part), r->rank + 1, (size_t)counts[r->rank]);
-        tshi_check_ok(r, tsh_all_gather_into_tensor(group, x, part, counts));
+        tshi_check_ok(r, tsh_all_gather_into_tensor(group, part, x, counts));
         for (int64_t i = 0; i < n; i++) {
             int64_t owner = i < counts[0] ? 0 : 1 + (i - counts[0]) / 1000;
             wrong += bytes[i] != owner + 1;
@@ -287,10 +287,10 @@ static void take_off(tshi_rank *r, flight *f, int64_t n, int root) {
     f->sum = elements(r, f, n);
     f->part = tshi_test_vector(r, TSH_INT32, n / 2);
     if (r->failed) return;
-    tshi_check_ok(r, tsh_all_gather_into_tensor_async(f->group, f->both, f->mine, all_of_root, &f->gathered));
+    tshi_check_ok(r, tsh_all_gather_into_tensor_async(f->group, f->mine, f->both, all_of_root, &f->gathered));
     tshi_check_ok(r, tsh_reduce_to_root_async(f->group, f->sum, TSH_REDUCE_SUM, root, &f->summed));
     tsh_tensor *whole = rank == root ? f->both : NULL;
-    tshi_check_ok(r, tsh_scatter_from_root_async(f->group, f->part, whole, NULL, root, &f->scattered));
+    tshi_check_ok(r, tsh_scatter_from_root_async(f->group, whole, f->part, NULL, root, &f->scattered));
 }
 
 /* Some works are waited for in reverse order, the rest only released. */

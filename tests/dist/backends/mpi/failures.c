@@ -41,7 +41,7 @@ void scenario_misuse(tshi_rank *r) {
     tshi_check_status(r, tsh_all_reduce(group, NULL, TSH_REDUCE_SUM), TSH_ERR_ARGUMENT,
                       "tensor is NULL"); /* on all ranks */
     tsh_tensor *out = tshi_test_vector(r, TSH_FLOAT32, r->rank ? 0 : 8);
-    tshi_check_status(r, tsh_all_to_all(group, out, out_counts, x, in_counts), TSH_ERR_MISMATCH, "expects");
+    tshi_check_status(r, tsh_all_to_all(group, x, in_counts, out, out_counts), TSH_ERR_MISMATCH, "expects");
     int ranks[] = {0, r->rank ? 1 : 0};
     tshi_check_status(r, tsh_group_create(r->world, ranks, r->rank ? 2 : 1, &other), TSH_ERR_MISMATCH, "group_create");
     tsh_work *work = NULL;
@@ -81,7 +81,7 @@ static void given_up(tshi_rank *r, tsh_group *group) {
     tsh_tensor *other = tshi_test_vector(r, TSH_FLOAT32, others[r->rank]);
     tsh_work *work = NULL, *next = NULL;
     mpi->chunk = CHUNK;
-    tshi_check_ok(r, tsh_all_gather_into_tensor_async(group, all, mine, counts, &work));
+    tshi_check_ok(r, tsh_all_gather_into_tensor_async(group, mine, all, counts, &work));
     if (r->rank == last) {
         pause_for(0.1);
         tsh_world_fail(r->world, "out of luck");
@@ -91,7 +91,7 @@ static void given_up(tshi_rank *r, tsh_group *group) {
         tsh_work_release(work);
         /* The call may have ended, where the last rank has made it progress after all. */
         tshi_check(r, status == TSH_ERR_PEER || status == TSH_OK, "given up: %s", tsh_error_message());
-        status = tsh_all_gather_into_tensor_async(group, all, other, others, &next);
+        status = tsh_all_gather_into_tensor_async(group, other, all, others, &next);
         if (status == TSH_OK) status = tsh_work_wait(next);
         tshi_check(r, status == TSH_ERR_PEER, "after it: %s", tsh_error_message());
         tsh_work_release(next);
@@ -120,11 +120,11 @@ static void keeps_off(tshi_rank *r, tsh_group *group) {
     for (int i = 0; i < PART; i++) own[i] = 1 + r->rank;
     tshi_check_ok(r, tsh_barrier(group));
     if (r->rank == last) {
-        tshi_check_ok(r, tsh_all_gather_into_tensor_async(group, all, mine, NULL, &work));
+        tshi_check_ok(r, tsh_all_gather_into_tensor_async(group, mine, all, NULL, &work));
         tsh_world_fail(r->world, "out of luck");
         pause_for(3 * TSHI_GRACE); /* as long as a peer that is not careful would wait */
     } else {
-        tsh_status status = tsh_all_gather_into_tensor(group, all, mine, NULL);
+        tsh_status status = tsh_all_gather_into_tensor(group, mine, all, NULL);
         tshi_check(r, status == TSH_OK || status == TSH_ERR_PEER, "%s", tsh_error_message());
         for (int64_t i = 0; i < n && status == TSH_OK; i++) wrong += got[i] != 1 + i / PART;
         tshi_check(r, wrong == 0, "%d elements of a call that has returned TSH_OK are wrong", wrong);
@@ -390,7 +390,7 @@ void scenario_steps(tshi_rank *r) {
     for (int when = 0; when < TSHI_MOMENTS && !r->failed; when++) {
         tshi_story s = {(tshi_moment)when, when % r->size};
         tshi_run_steps(r, &s, tsh_tensor_data(mine));
-        if (r->failed || !tshi_check_ok(r, tsh_all_gather_into_tensor(tsh_world_group(r->world), all, mine, NULL)))
+        if (r->failed || !tshi_check_ok(r, tsh_all_gather_into_tensor(tsh_world_group(r->world), mine, all, NULL)))
             break;
         const char *words = tshi_check_courses(tsh_tensor_data(all), r->size, &s);
         tshi_check(r, !words[0], "rank %d fails %s: %s", s.victim, tshi_moment_name(s.when), words);

@@ -180,7 +180,7 @@ static void end_later(int number, double seconds) {
 /* For two ranks, an operation in which no rank is ever blocked. */
 static tsh_status call(tshi_rank *r, tsh_tensor *x, tsh_tensor *both) {
     tsh_group *group = tsh_world_group(r->world);
-    return r->size == 2 ? tsh_all_gather_into_tensor(group, both, x, NULL) : tsh_all_reduce(group, x, TSH_REDUCE_SUM);
+    return r->size == 2 ? tsh_all_gather_into_tensor(group, x, both, NULL) : tsh_all_reduce(group, x, TSH_REDUCE_SUM);
 }
 
 /* WHEN (before, inside, after), SEED and SIGNAL (KILL, STOP) say where and how one of the ranks ends. The launcher must
@@ -232,7 +232,7 @@ static bool blames(const char *words, int rank) {
 
 static tsh_status call_axis(tsh_group *group, tsh_tensor *x, tsh_tensor *both, bool started) {
     tsh_work *work = NULL;
-    if (!started) return tsh_all_gather_into_tensor(group, both, x, NULL);
+    if (!started) return tsh_all_gather_into_tensor(group, x, both, NULL);
     tsh_status status = tsh_all_reduce_async(group, x, TSH_REDUCE_SUM, &work);
     if (status == TSH_OK) status = tsh_work_wait(work);
     tsh_work_release(work);
