@@ -186,11 +186,12 @@ static tsh_status go_back(tsh_tape *tape, tsh_call *node) {
 
 /* In a deterministic world what a call has added to a copy of x goes on to x at once. A sum that the copy makes first
  * has other bits, and which calls share a copy depends on the layouts. Stages of a pipeline have calls of their own,
- * and exchange whole gradients. */
+ * and exchange whole gradients; a retained gradient is summed first, in each backward. */
 static tsh_status move_on(tsh_tape *tape, const tsh_tensor *copy) {
     tsh_status status = TSH_OK;
     int k = tshi_tape_node(tape, copy);
-    while (status == TSH_OK && k >= 0 && has_gradient(copy) && !tshi_gradient_schedule_of(copy)) {
+    while (status == TSH_OK && k >= 0 && has_gradient(copy) && !tshi_gradient_schedule_of(copy) &&
+           !copy->gradient->retained) {
         tsh_call *node = &tape->nodes[k];
         const tsh_tensor *x = node->in[0];
         if (!node->op->engine || !node->op->engine->moves || x->mesh != copy->mesh) break;
