@@ -97,28 +97,6 @@ typedef struct tsh_backward_config {
 /* Backward from a tensor of any shape; otherwise as tsh_backward. */
 TSH_API tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config);
 
-/* Keep the gradient of an intermediate tensor for tsh_tensor_grad after backward. Each further backward over the step
- * adds to it, as to that of a leaf. */
-TSH_API tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor);
-
-/* Require a gradient: the tensor becomes a leaf. TSH_ERR_DTYPE for a dtype that is no float. */
-TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
-/* The accumulated gradient, laid out as the tensor (PARTIAL: replicated; LOCAL: a contribution), owned by the tensor.
- * NULL before any backward has reached the tensor. When a tsh_data_parallel sums it, the call waits for the sum; NULL,
- * with a message, when the sum has failed or has not been started. */
-TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
-/* The gradient of a leaf [rows, cols] becomes sparse: where lookups alone (tsh_lookup, tsh_take_rows, layers of these)
- * use the leaf as it is, it is kept as the rows that they have used, each once, and an optimizer's step updates these
- * rows and their states alone. After any other use, or a sum over ranks, it is one of all rows. TSH_ERR_ARGUMENT for a
- * tensor that is no such leaf, _OVERFLOW, _MEMORY. */
-TSH_API tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf);
-/* A sparse gradient: count x cols elements, in order of *rows [count], the indices of the rows in this rank's part, in
- * the host's memory until the gradient changes. NULL where the gradient is none or one of all rows; tsh_tensor_grad is
- * NULL, with a message, where it is sparse. */
-TSH_API tsh_tensor *tsh_tensor_sparse_grad(const tsh_tensor *tensor, int64_t *count, const int64_t **rows);
-/* Clear the gradient: the next backward sets it. The memory is kept. */
-TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
-
 /* --- transitions -------------------------------------------------------------------------------------------------- */
 
 /* The transitions between layouts along one axis of a mesh, see docs/layouts.md:

@@ -12,8 +12,6 @@
 
 #include "tshard/tensor.h"
 
-#include <stdio.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -144,66 +142,6 @@ TSH_API int tsh_mesh_axes(const tsh_mesh *mesh);
 TSH_API tsh_group *tsh_mesh_axis_group(const tsh_mesh *mesh, int axis);
 TSH_API const char *tsh_mesh_axis_name(const tsh_mesh *mesh, int axis);
 TSH_API tsh_world *tsh_mesh_world(const tsh_mesh *mesh);
-
-/* --- global tensors ----------------------------------------------------------------------------------------------- */
-
-/* As tsh_tensor_create_full, with random numbers of the world's next stream, uniform in [low, high) or normal; of a
- * dtype that the device computes with. Not collective, but every rank of the world makes the same call, also a rank
- * that the mesh leaves out. */
-TSH_API tsh_status tsh_tensor_create_uniform(const tsh_mesh *mesh, const tsh_tensor_config *config, double low,
-                                             double high, tsh_tensor **out);
-TSH_API tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tensor_config *config, double mean,
-                                            double deviation, tsh_tensor **out);
-
-/* A global tensor from the part of it that each rank of the mesh has: *out has `layouts`, one for each axis, and shares
- * the memory of `local`, which is LOCAL along every axis and whose local shape is the part's. shape: the global shape,
- * the same on every rank; NULL: along each sharded dim the sum of the parts. The parts must be those of
- * tsh_tensor_create, also where sizes do not divide: otherwise every rank of the mesh gets an error that names the
- * first rank with another part, and what its part is. Dtypes, layouts and shapes are compared as well; values are not.
- * The caller has one reference. Collective over the mesh, waits; a rank outside it needs `shape`. TSH_ERR_ARGUMENT,
- * _LAYOUT, _SHAPE, _DTYPE, _OVERFLOW; _STATE for a tensor that a tape owns. */
-TSH_API tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, const int64_t *shape,
-                                  tsh_tensor **out);
-
-/* The whole tensor (global shape, row-major) in host memory, of the tensor's dtype. Every rank of the mesh makes the
- * same call; a rank outside it may, and gets nothing. Values are copied as tsh_redistribute moves them; a PARTIAL
- * tensor is summed, and of a PARTIAL tensor that is written one rank along the axis holds the values, its peers hold
- * zeros. `root` is a rank of tsh_mesh_members; on the other ranks `whole` is not used. TSH_ERR_LAYOUT for a tensor that
- * is LOCAL along an axis, or whose ranks share units for uses of their own. Collective over the mesh, waits.
- *   read_whole     whole on every rank = tensor
- *   gather_whole   whole on root = tensor
- *   scatter_whole  tensor = whole on root; tsh_tensor_write_whole, without communication, takes it from every rank */
-TSH_API tsh_status tsh_tensor_read_whole(const tsh_tensor *tensor, void *whole);
-TSH_API tsh_status tsh_tensor_gather_whole(const tsh_tensor *tensor, int root, void *whole);
-TSH_API tsh_status tsh_tensor_scatter_whole(tsh_tensor *tensor, int root, const void *whole);
-
-/* Coupling with a program that has a decomposition of its own: each rank of `group` names its box of the whole, of any
- * place and size, and has its elements row-major in host memory; an empty box has none, and values may be NULL. group
- * has all ranks of the tensor's mesh, such as the world's group; a rank outside the mesh passes its empty tensor.
- * Layouts as for tsh_tensor_gather_whole, values are moved as tsh_redistribute moves them. The boxes may change from
- * call to call; a call that repeats earlier ones plans nothing anew. Collective over group, waits. An error on every
- * rank, with nothing moved: TSH_ERR_RANGE for a box that leaves the shape, TSH_ERR_MISMATCH for tensors that differ by
- * rank.
- *   write_parts   tensor = the boxes, which cover the whole and do not overlap (else TSH_ERR_SHAPE, which names ranks)
- *   read_parts    values = the tensor's elements in the box; boxes may overlap, as halos do, and leave some out */
-TSH_API tsh_status tsh_tensor_write_parts(tsh_tensor *tensor, tsh_group *group, const tsh_box *box, const void *values);
-TSH_API tsh_status tsh_tensor_read_parts(const tsh_tensor *tensor, tsh_group *group, const tsh_box *box, void *values);
-
-/* Zeroed members take the defaults. */
-typedef struct tsh_print_config {
-    int root;           /* the rank of tsh_mesh_members that writes */
-    int precision;      /* significant digits of a float, up to 17; 6, or 3 in 16 bits */
-    int64_t threshold;  /* a tensor of more elements is abbreviated; 1000. INT64_MAX: none is */
-    int64_t edge_items; /* indices at each end of an abbreviated dim; 3 */
-    int line_width;     /* columns; 75 */
-} tsh_print_config;
-
-/* Write the values of a global tensor and a newline, in NumPy's brackets and aligned in columns; a PARTIAL tensor is
- * summed. Only elements that are written are moved. to: on the root, NULL for stdout; not used on the other ranks.
- * config may be NULL; it is the same on every rank. TSH_ERR_LAYOUT for a tensor that is LOCAL along an axis;
- * TSH_ERR_IO, on the root alone, when it cannot write. Collective over the mesh, waits; a rank outside it may call, and
- * does nothing. */
-TSH_API tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const tsh_print_config *config);
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 

@@ -10,6 +10,8 @@
 #include "tshard/device.h"
 #include "tshard/layout.h"
 
+#include <stdio.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -34,7 +36,7 @@ TSH_API tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_conf
  *   full    value, cast to the dtype
  *   arange  start + i step for element i in row-major order: in float64, rounded once; of an integer dtype in int64,
  *           with whole numbers alone (TSH_ERR_ARGUMENT), all of which fit the dtype (TSH_ERR_OVERFLOW)
- * tsh_tensor_create_uniform and tsh_tensor_create_normal (dist.h) are their kind. */
+ * tsh_tensor_create_uniform and tsh_tensor_create_normal are like them. */
 TSH_API tsh_status tsh_tensor_create_full(const tsh_mesh *mesh, const tsh_tensor_config *config, double value,
                                           tsh_tensor **out);
 TSH_API tsh_status tsh_tensor_create_arange(const tsh_mesh *mesh, const tsh_tensor_config *config, double start,
@@ -99,6 +101,90 @@ TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
  * that does not hold the element, and for one that is PARTIAL, of which a rank has a term alone: tsh_full or tsh_reduce
  * adds these. Of a LOCAL tensor it is this rank's own value. Not collective. Waits as tsh_tensor_read. */
 TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
+
+/* --- global tensors ----------------------------------------------------------------------------------------------- */
+
+/* As tsh_tensor_create_full, with random numbers of the world's next stream, uniform in [low, high) or normal; of a
+ * dtype that the device computes with. Not collective, but every rank of the world makes the same call, also a rank
+ * that the mesh leaves out. */
+TSH_API tsh_status tsh_tensor_create_uniform(const tsh_mesh *mesh, const tsh_tensor_config *config, double low,
+                                             double high, tsh_tensor **out);
+TSH_API tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tensor_config *config, double mean,
+                                            double deviation, tsh_tensor **out);
+
+/* A global tensor from the part of it that each rank of the mesh has: *out has `layouts`, one for each axis, and shares
+ * the memory of `local`, which is LOCAL along every axis and whose local shape is the part's. shape: the global shape,
+ * the same on every rank; NULL: along each sharded dim the sum of the parts. The parts must be those of
+ * tsh_tensor_create, also where sizes do not divide: otherwise every rank of the mesh gets an error that names the
+ * first rank with another part, and what its part is. Dtypes, layouts and shapes are compared as well; values are not.
+ * The caller has one reference. Collective over the mesh, waits; a rank outside it needs `shape`. TSH_ERR_ARGUMENT,
+ * _LAYOUT, _SHAPE, _DTYPE, _OVERFLOW; _STATE for a tensor that a tape owns. */
+TSH_API tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, const int64_t *shape,
+                                  tsh_tensor **out);
+
+/* The whole tensor (global shape, row-major) in host memory, of the tensor's dtype. Every rank of the mesh makes the
+ * same call; a rank outside it may, and gets nothing. Values are copied as tsh_redistribute moves them; a PARTIAL
+ * tensor is summed, and of a PARTIAL tensor that is written one rank along the axis holds the values, its peers hold
+ * zeros. `root` is a rank of tsh_mesh_members; on the other ranks `whole` is not used. TSH_ERR_LAYOUT for a tensor that
+ * is LOCAL along an axis, or whose ranks share units for uses of their own. Collective over the mesh, waits.
+ *   read_whole     whole on every rank = tensor
+ *   gather_whole   whole on root = tensor
+ *   scatter_whole  tensor = whole on root; tsh_tensor_write_whole, without communication, takes it from every rank */
+TSH_API tsh_status tsh_tensor_read_whole(const tsh_tensor *tensor, void *whole);
+TSH_API tsh_status tsh_tensor_gather_whole(const tsh_tensor *tensor, int root, void *whole);
+TSH_API tsh_status tsh_tensor_scatter_whole(tsh_tensor *tensor, int root, const void *whole);
+
+/* Coupling with a program that has a decomposition of its own: each rank of `group` names its box of the whole, of any
+ * place and size, and has its elements row-major in host memory; an empty box has none, and values may be NULL. group
+ * has all ranks of the tensor's mesh, such as the world's group; a rank outside the mesh passes its empty tensor.
+ * Layouts as for tsh_tensor_gather_whole, values are moved as tsh_redistribute moves them. The boxes may change from
+ * call to call; a call that repeats earlier ones plans nothing anew. Collective over group, waits. An error on every
+ * rank, with nothing moved: TSH_ERR_RANGE for a box that leaves the shape, TSH_ERR_MISMATCH for tensors that differ by
+ * rank.
+ *   write_parts   tensor = the boxes, which cover the whole and do not overlap (else TSH_ERR_SHAPE, which names ranks)
+ *   read_parts    values = the tensor's elements in the box; boxes may overlap, as halos do, and leave some out */
+TSH_API tsh_status tsh_tensor_write_parts(tsh_tensor *tensor, tsh_group *group, const tsh_box *box, const void *values);
+TSH_API tsh_status tsh_tensor_read_parts(const tsh_tensor *tensor, tsh_group *group, const tsh_box *box, void *values);
+
+/* Zeroed members take the defaults. */
+typedef struct tsh_print_config {
+    int root;           /* the rank of tsh_mesh_members that writes */
+    int precision;      /* significant digits of a float, up to 17; 6, or 3 in 16 bits */
+    int64_t threshold;  /* a tensor of more elements is abbreviated; 1000. INT64_MAX: none is */
+    int64_t edge_items; /* indices at each end of an abbreviated dim; 3 */
+    int line_width;     /* columns; 75 */
+} tsh_print_config;
+
+/* Write the values of a global tensor and a newline, in NumPy's brackets and aligned in columns; a PARTIAL tensor is
+ * summed. Only elements that are written are moved. to: on the root, NULL for stdout; not used on the other ranks.
+ * config may be NULL; it is the same on every rank. TSH_ERR_LAYOUT for a tensor that is LOCAL along an axis;
+ * TSH_ERR_IO, on the root alone, when it cannot write. Collective over the mesh, waits; a rank outside it may call, and
+ * does nothing. */
+TSH_API tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const tsh_print_config *config);
+
+/* --- gradients ---------------------------------------------------------------------------------------------------- */
+
+/* Keep the gradient of an intermediate tensor for tsh_tensor_grad after backward. Each further backward over the step
+ * adds to it, as to that of a leaf. */
+TSH_API tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor);
+
+/* Require a gradient: the tensor becomes a leaf. TSH_ERR_DTYPE for a dtype that is no float. */
+TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
+/* The accumulated gradient, laid out as the tensor (PARTIAL: replicated; LOCAL: a contribution), owned by the tensor.
+ * NULL before any backward has reached the tensor. When a tsh_data_parallel sums it, the call waits for the sum; NULL,
+ * with a message, when the sum has failed or has not been started. */
+TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
+/* The gradient of a leaf [rows, cols] becomes sparse: where lookups alone (tsh_lookup, tsh_take_rows, layers of these)
+ * use the leaf as it is, it is kept as the rows that they have used, each once, and an optimizer's step updates these
+ * rows and their states alone. After any other use, or a sum over ranks, it is one of all rows. TSH_ERR_ARGUMENT for a
+ * tensor that is no such leaf, _OVERFLOW, _MEMORY. */
+TSH_API tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf);
+/* A sparse gradient: count x cols elements, in order of *rows [count], the indices of the rows in this rank's part, in
+ * the host's memory until the gradient changes. NULL where the gradient is none or one of all rows; tsh_tensor_grad is
+ * NULL, with a message, where it is sparse. */
+TSH_API tsh_tensor *tsh_tensor_sparse_grad(const tsh_tensor *tensor, int64_t *count, const int64_t **rows);
+/* Clear the gradient: the next backward sets it. The memory is kept. */
+TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
 
 #ifdef __cplusplus
 }
