@@ -350,7 +350,7 @@ static void warn_of_endless_step(tsh_tape *tape) {
 /* On a GPU looking at the loss is waiting for it. */
 static void warn_of_nan(tsh_tape *tape, const tsh_tensor *loss) {
     const tsh_device *device = loss->mesh->device;
-    bool looks = device->ops->kind == TSH_CPU || tape->world->checked;
+    bool looks = device->ops->kind == TSH_CPU || (tape->world->checked && !device->captures);
     if (tape->told_nan || !looks || loss->numel != 1 || !tshi_data(loss) || !isnan(tshi_tensor_element(loss))) return;
     char text[160];
     tape->told_nan = true;

@@ -152,14 +152,18 @@ static tsh_status check_graphs(const char *what, const tsh_device *device) {
 
 tsh_status tsh_graph_capture_begin(tsh_device *device) {
     tsh_status status = check_graphs("graph_capture_begin", device);
-    return status == TSH_OK ? device->ops->graph->capture_begin(device) : status;
+    if (status == TSH_OK) status = device->ops->graph->capture_begin(device);
+    if (status == TSH_OK) device->captures = true;
+    return status;
 }
 
 tsh_status tsh_graph_capture_end(tsh_device *device, tsh_graph **out) {
     tsh_graph *graph = NULL;
     tsh_status status = check_graphs("graph_capture_end", device);
     if (out) *out = NULL;
-    if (status == TSH_OK) status = device->ops->graph->capture_end(device, &graph);
+    if (status != TSH_OK) return status;
+    status = device->ops->graph->capture_end(device, &graph);
+    device->captures = false;
     if (status != TSH_OK) return status;
     if (!out) {
         tsh_graph_destroy(graph);

@@ -132,6 +132,7 @@ typedef struct tshi_place {
 /* What every device starts with; an implementation embeds it first. */
 struct tsh_device {
     const tshi_device_ops *ops;
+    bool captures; /* a graph is captured, so the host can read nothing */
     tsh_allocator allocator;
     tsh_memory_stats stats;
     tsh_memory_use report;      /* its texts belong to the peak */

@@ -20,13 +20,24 @@ static tsh_status agree(const tsh_tensor *t, bool copies, const char *text) {
     return status;
 }
 
+typedef struct value_hash {
+    const tsh_tensor *tensor;
+    uint64_t h;
+} value_hash;
+
+static tsh_status add_values(void *user, const tsh_box *box, void *values) {
+    value_hash *p = user;
+    const unsigned char *byte = values;
+    size_t bytes = (size_t)tshi_box_numel(p->tensor->shape.ndim, box) * tsh_dtype_size(p->tensor->dtype);
+    for (size_t i = 0; i < bytes; i++) p->h = tshi_fingerprint_add(p->h, byte[i]);
+    return TSH_OK;
+}
+
 /* A fingerprint of this rank's values; that of nothing where the host cannot read them. */
 static uint64_t fingerprint_of(const tsh_tensor *t) {
-    const unsigned char *byte = tsh_device_kind_of(tshi_device_of(t)) == TSH_CPU ? tshi_data(t) : NULL;
-    size_t bytes = byte ? (size_t)t->numel * tsh_dtype_size(t->dtype) : 0;
-    uint64_t h = TSHI_FINGERPRINT;
-    for (size_t i = 0; i < bytes; i++) h = tshi_fingerprint_add(h, byte[i]);
-    return h;
+    value_hash p = {t, TSHI_FINGERPRINT};
+    if (tshi_data(t) && !tshi_device_of(t)->captures) tshi_tensor_read_pieces(t, NULL, add_values, &p);
+    return p.h;
 }
 
 /* An empty list names no mesh: its rank compares along the world, as do ranks with a parameter on all ranks. */

@@ -316,15 +316,26 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     }
 }
 
-/* With TSHARD_CHECK=1, of a CPU's tensors: a parameter that a step has made infinite or NaN. */
+typedef struct squares {
+    const tsh_tensor *tensor;
+    double sum;
+} squares;
+
+static tsh_status add_squares(void *user, const tsh_box *box, void *values) {
+    squares *s = user;
+    tsh_device *host = s->tensor->mesh->world->host;
+    host->ops->sum[s->tensor->dtype].squares(host, tshi_box_numel(s->tensor->shape.ndim, box), values, &s->sum);
+    return TSH_OK;
+}
+
+/* With TSHARD_CHECK=1: a parameter that a step has made infinite or NaN. */
 static void warn_of_lost_values(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count && !optimizer->told_lost; i++) {
         const tsh_tensor *p = optimizer->slots[i].parameter;
-        tsh_device *device = tshi_device_of(p);
-        double squares = 0;
-        if (device->ops->kind != TSH_CPU || !tshi_data(p)) continue;
-        device->ops->sum[p->dtype].squares(device, p->numel, tshi_data(p), &squares);
-        optimizer->told_lost = !isfinite(squares);
+        squares found = {p, 0};
+        if (!tshi_data(p) || tshi_device_of(p)->captures) continue;
+        tshi_tensor_read_pieces(p, NULL, add_squares, &found);
+        optimizer->told_lost = !isfinite(found.sum);
         if (!optimizer->told_lost) continue;
         tshi_log(&optimizer->world->log, TSH_LOG_WARNING,
                  "%s: step %lld has left parameter %d, '%s', with an infinity or a NaN (learning rate %g)",
