@@ -123,7 +123,7 @@ static tsh_status rows_gradient(tsh_call *call, tsh_dtype dtype, tsh_tensor **ou
 
 /* The output's gradient, row by row, is added to the rows of the table's that the ids are, in the slice as it is
  * described. */
-static tsh_status add_rows(tsh_call *call, table_rows s) {
+static tsh_status add_table_rows(tsh_call *call, table_rows s) {
     const tshi_lookup *p = call->params;
     const tsh_tensor *ids = call->in[1];
     tsh_device *device = tshi_device_of(ids);
@@ -144,7 +144,7 @@ static tsh_status add_rows(tsh_call *call, table_rows s) {
 }
 
 static tsh_status lookup_backward(tsh_call *call) {
-    return add_rows(call, table_slice(call->in[0]));
+    return add_table_rows(call, table_slice(call->in[0]));
 }
 
 static const tsh_op lookup_op = {"lookup",
@@ -197,7 +197,7 @@ static tsh_status take_forward(tsh_call *call) {
 }
 
 static tsh_status take_backward(tsh_call *call) {
-    return add_rows(call, own_rows(call->in[0]));
+    return add_table_rows(call, own_rows(call->in[0]));
 }
 
 static const tsh_op take_op = {"take_rows",

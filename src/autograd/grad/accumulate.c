@@ -86,7 +86,7 @@ static tsh_tensor *sum_memory(const tsh_tensor *x, double *beta) {
 }
 
 /* What the running call has added beside the gradient of input i; NULL with the message set. */
-static tsh_tensor **term_of(const tsh_call *call, int i) {
+static tsh_tensor **call_term(const tsh_call *call, int i) {
     tsh_tape *tape = call->tape;
     int first = 0;
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->terms, &tape->term_capacity, call->inputs,
@@ -106,7 +106,7 @@ static tsh_status settle(const tsh_call *call, int i, tsh_status status) {
 }
 
 static tsh_tensor *term_memory(const tsh_call *call, int i, tsh_dtype dtype, double *beta) {
-    tsh_tensor **term = term_of(call, i);
+    tsh_tensor **term = call_term(call, i);
     if (!term) return NULL;
     if (*term && (*term)->dtype != dtype && settle(call, (int)(term - call->tape->terms), TSH_OK) != TSH_OK)
         return NULL;
