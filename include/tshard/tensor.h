@@ -75,13 +75,6 @@ TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
  * ends with "...". Returns text. */
 TSH_API char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size);
 
-/* Declare what a LOCAL tensor is along the axis of `group`: REPLICATED, PARTIAL or SHARD(d). For SHARD(d), `global` is
- * the size of dim d over this axis and those that shard it already, the earlier axis splitting first (0: ranks along
- * this axis hold equal parts). The local size must be this rank's balanced part. Without communication; the values are
- * not checked. Claiming LOCAL withdraws a claim. TSH_ERR_ARGUMENT, _SHAPE, _LAYOUT; _STATE for a tensor that a tape
- * owns. */
-TSH_API tsh_status tsh_tensor_claim(tsh_tensor *tensor, const tsh_group *group, tsh_layout layout, int64_t global);
-
 /* Copy this rank's part from or to host memory; count must be the tensor's tsh_tensor_local_numel. A read waits for the
  * device, and returns a failure that its kernels have found by then. */
 TSH_API tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count);
@@ -117,6 +110,7 @@ TSH_API tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tens
  * the same on every rank; NULL: along each sharded dim the sum of the parts. The parts must be those of
  * tsh_tensor_create, also where sizes do not divide: otherwise every rank of the mesh gets an error that names the
  * first rank with another part, and what its part is. Dtypes, layouts and shapes are compared as well; values are not.
+ * Along an axis that stays LOCAL the ranks have wholes of their own, of any shapes.
  * The caller has one reference. Collective over the mesh, waits; a rank outside it needs `shape`. TSH_ERR_ARGUMENT,
  * _LAYOUT, _SHAPE, _DTYPE, _OVERFLOW; _STATE for a tensor that a tape owns. */
 TSH_API tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, const int64_t *shape,

@@ -289,7 +289,7 @@ static tsh_tensor *named(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, 
         return tshi_tape_fail(
             tape, TSH_ERR_LAYOUT,
             "%s: x is %s along axis %s; wanted: scatter and copy REPLICATED, gather SHARD(dim), reduce "
-            "PARTIAL or LOCAL (tsh_tensor_claim says what a LOCAL tensor is)",
+            "PARTIAL or LOCAL (tsh_from_local makes a global tensor of LOCAL ones)",
             what, tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[axis].name);
     }
     return readable(tape, transit_for(tape, what, x, axis, to, false));

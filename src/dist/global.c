@@ -37,10 +37,12 @@ typedef struct part {
     tsh_layout layout[TSH_MAX_AXES];
 } part;
 
-static bool parts_agree(const tsh_mesh *mesh, const part *a, const part *b) {
-    return a->dtype == b->dtype && a->ndim == b->ndim && a->given == b->given &&
-           tshi_layouts_equal(mesh->axes, a->layout, b->layout) &&
-           !memcmp(a->global, b->global, sizeof *a->global * (size_t)(a->given ? a->ndim : 0));
+/* A member says the same of its tensor as member 0 does, and of its whole's shape as the first member of that. */
+static bool parts_agree(const tsh_mesh *mesh, const part *all, int first, int member) {
+    const part *p = &all[member];
+    return p->dtype == all->dtype && p->ndim == all->ndim && p->given == all->given &&
+           tshi_layouts_equal(mesh->axes, p->layout, all->layout) &&
+           !memcmp(p->global, all[first].global, sizeof *p->global * (size_t)(p->given ? p->ndim : 0));
 }
 
 /* "float32 [3,4] of [6,4] data=SHARD(0)" */
@@ -68,39 +70,70 @@ static bool counts_once(const tshi_placement *p, int d, int member) {
     return true;
 }
 
-static tsh_status sum_shape(const tshi_placement *p, const part *all, int members, int64_t *shape) {
+/* The first member of the whole that a member has a part of: along LOCAL axes each index is a whole of its own. */
+static int first_of_whole(const tshi_placement *p, int member) {
+    int first = 0, stride = 1;
+    for (int a = p->axes - 1; a >= 0; a--) {
+        if (p->layout[a].kind == TSH_KIND_LOCAL) first += member % p->size[a] * stride;
+        member /= p->size[a];
+        stride *= p->size[a];
+    }
+    return first;
+}
+
+static tsh_status sum_shape(const tshi_placement *p, const part *all, int first, int64_t *shape) {
     for (int d = 0; d < all->ndim; d++) {
         shape[d] = 0;
-        for (int i = 0; i < members; i++) {
-            if (!counts_once(p, d, i) || !__builtin_add_overflow(shape[d], all[i].local[d], &shape[d])) continue;
+        for (int i = 0; i < tshi_placement_members(p); i++) {
+            bool counts = first_of_whole(p, i) == first && counts_once(p, d, i - first);
+            if (!counts || !__builtin_add_overflow(shape[d], all[i].local[d], &shape[d])) continue;
             return tshi_fail(TSH_ERR_OVERFLOW, "from_local: the sum of the parts along dim %d overflows", d);
         }
     }
     return TSH_OK;
 }
 
-/* Each part is as large as the member's box of the whole. The same on every rank. */
-static tsh_status check_parts(const tsh_mesh *mesh, const part *all, int64_t *shape) {
-    char one[TSHI_LINE], other[TSHI_LINE], dims[2][128];
-    int64_t numel;
-    tshi_placement p = tshi_mesh_placement(mesh, all->layout);
+static tsh_status compare_parts(const tsh_mesh *mesh, const tshi_placement *p, const part *all) {
+    char one[TSHI_LINE], other[TSHI_LINE];
     for (int i = 1; i < mesh->members; i++) {
-        if (parts_agree(mesh, &all[0], &all[i])) continue;
-        return tshi_fail(all[i].dtype == all[0].dtype ? TSH_ERR_SHAPE : TSH_ERR_DTYPE,
-                         "from_local: rank %d has %.220s, rank %d has %.220s", tshi_placement_rank(&p, 0),
-                         part_name(mesh, &all[0], one), tshi_placement_rank(&p, i), part_name(mesh, &all[i], other));
+        int first = first_of_whole(p, i);
+        if (parts_agree(mesh, all, first, i)) continue;
+        return tshi_fail(all[i].dtype == all[first].dtype ? TSH_ERR_SHAPE : TSH_ERR_DTYPE,
+                         "from_local: rank %d has %.220s, rank %d has %.220s", tshi_placement_rank(p, first),
+                         part_name(mesh, &all[first], one), tshi_placement_rank(p, i), part_name(mesh, &all[i], other));
     }
-    if (all->given) memcpy(shape, all->global, sizeof all->global);
-    tsh_status status = all->given ? TSH_OK : sum_shape(&p, all, mesh->members, shape);
+    return TSH_OK;
+}
+
+/* The parts of the whole whose first member is `first` are the boxes of its shape. */
+static tsh_status check_whole(const tsh_mesh *mesh, const tshi_placement *p, const part *all, int first,
+                              int64_t *shape) {
+    char one[TSHI_LINE], dims[2][128];
+    int64_t numel;
+    if (all->given) memcpy(shape, all[first].global, sizeof all->global);
+    tsh_status status = all->given ? TSH_OK : sum_shape(p, all, first, shape);
     if (status == TSH_OK) status = tshi_dims_product(all->ndim, shape, &numel);
     for (int i = 0; status == TSH_OK && i < mesh->members; i++) {
-        tsh_box box = tshi_placement_box(&p, all->ndim, shape, i);
-        if (!memcmp(box.length, all[i].local, sizeof *box.length * (size_t)all->ndim)) continue;
+        tsh_box box = tshi_placement_box(p, all->ndim, shape, i);
+        bool same = !memcmp(box.length, all[i].local, sizeof *box.length * (size_t)all->ndim);
+        if (same || first_of_whole(p, i) != first) continue;
         status = tshi_fail(TSH_ERR_SHAPE, "from_local: rank %d has %.220s, its part of %s%s is %s",
-                           tshi_placement_rank(&p, i), part_name(mesh, &all[i], one),
+                           tshi_placement_rank(p, i), part_name(mesh, &all[i], one),
                            tshi_dims_name(all->ndim, shape, dims[0], sizeof dims[0]),
                            all->given ? "" : ", the sum of all parts,",
                            tshi_dims_name(all->ndim, box.length, dims[1], sizeof dims[1]));
+    }
+    return status;
+}
+
+/* Checks all parts, with the same outcome on every rank; *shape is that of this rank's whole. */
+static tsh_status check_parts(const tsh_mesh *mesh, const part *all, int64_t *shape) {
+    tshi_placement p = tshi_mesh_placement(mesh, all->layout);
+    int64_t other[TSH_MAX_DIMS];
+    tsh_status status = compare_parts(mesh, &p, all);
+    for (int i = 0; status == TSH_OK && i < mesh->members; i++) {
+        bool mine = i == first_of_whole(&p, mesh->member);
+        if (first_of_whole(&p, i) == i) status = check_whole(mesh, &p, all, i, mine ? shape : other);
     }
     return status;
 }
@@ -118,10 +151,6 @@ static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts
         if (local->layout[a].kind != TSH_KIND_LOCAL) {
             return tshi_fail(TSH_ERR_LAYOUT, "from_local: %s is not LOCAL along axis %s",
                              tsh_tensor_describe(local, text, sizeof text), mesh->axis[a].name);
-        }
-        if (layouts[a].kind == TSH_KIND_LOCAL) {
-            return tshi_fail(TSH_ERR_LAYOUT, "from_local: a global tensor is not LOCAL along axis %s",
-                             mesh->axis[a].name);
         }
     }
     return TSH_OK;

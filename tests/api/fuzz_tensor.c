@@ -206,17 +206,6 @@ static void tensor_questions(fuzz *f, void (*function)(void)) {
     tsh_tensor_grad(t);
 }
 
-static void tensor_claim(fuzz *f, void (*function)(void)) {
-    tsh_tensor *t = fuzz_tensor(f);
-    const tsh_mesh *mesh = tsh_tensor_mesh(t);
-    tsh_group *group =
-        fuzz_chance(f, 90) ? tsh_mesh_axis_group(mesh, fuzz_below(f, tsh_mesh_axes(mesh))) : fuzz_group(f);
-    tsh_layout layout = fuzz_layout(f);
-    int64_t whole = fuzz_chance(f, 70) ? 0 : size(f);
-    (void)function;
-    fuzz_said(f, "tensor_claim", tsh_tensor_claim(t, group, layout, whole), NULL);
-}
-
 static void tensor_write(fuzz *f, void (*function)(void)) {
     static const char zeros[MOST * 16];
     tsh_tensor *t = fuzz_tensor(f);
@@ -376,7 +365,6 @@ const fuzz_call fuzz_tensor_calls[] = {
      "tsh_tensor_local_nbytes "
      "tsh_tensor_mesh tsh_tensor_box tsh_tensor_layout tsh_tensor_data tsh_tensor_describe tsh_tensor_grad",
      tensor_questions, NULL, 5},
-    {"tsh_tensor_claim", tensor_claim, NULL, 5},
     {"tsh_tensor_write", tensor_write, NULL, 3},
     {"tsh_tensor_read", tensor_read, NULL, 3},
     {"tsh_tensor_write_whole", tensor_write_whole, NULL, 3},

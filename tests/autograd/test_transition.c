@@ -187,7 +187,6 @@ static tsh_tensor *local_ones(tshi_rank *r, const tsh_mesh *mesh, int64_t n, dou
 /* What a tape has made has no layouts to claim, with or without recording, until its step has ended. */
 static void claims_of_a_tape(tshi_rank *r, void *arg) {
     const tsh_layout whole = TSH_REPLICATED;
-    tsh_group *group = tsh_world_group(r->world);
     tsh_tape *tape = NULL;
     tsh_tensor *x = local_ones(r, tsh_world_mesh(r->world), 4, 1), *global = NULL;
     (void)arg;
@@ -196,10 +195,10 @@ static void claims_of_a_tape(tshi_rank *r, void *arg) {
     for (int recording = 0; recording < 2; recording++) {
         tsh_tape_set_recording(tape, recording);
         tsh_tensor *y = tsh_tensor_retain(tsh_scale(tape, x, 2));
-        tshi_check_status(r, tsh_tensor_claim(y, group, whole, 0), TSH_ERR_STATE, "made by a tape");
         tshi_check_status(r, tsh_from_local(y, &whole, (int64_t[]){4}, &global), TSH_ERR_STATE, "made by a tape");
         tshi_check_ok(r, tsh_tape_reset(tape));
-        tshi_check_ok(r, tsh_tensor_claim(y, group, whole, 0));
+        tshi_check_ok(r, tsh_from_local(y, &whole, (int64_t[]){4}, &global));
+        tsh_tensor_release(global);
         tsh_tensor_release(y);
     }
     tsh_tensor_release(x);
@@ -217,13 +216,15 @@ static void gather_blocks(tshi_rank *r, void *arg) {
     tsh_tape *tape = NULL;
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tsh_tensor *x = local_ones(r, tsh_world_mesh(r->world), 8, r->rank);
-    tshi_check(r, tsh_gather(tape, x, group, 0) == NULL, "a LOCAL tensor was gathered unclaimed");
-    tshi_check(r, strstr(tsh_tape_message(tape), "tsh_tensor_claim"), "no hint: %s", tsh_tape_message(tape));
+    tshi_check(r, tsh_gather(tape, x, group, 0) == NULL, "a LOCAL tensor was gathered");
+    tshi_check(r, strstr(tsh_tape_message(tape), "tsh_from_local"), "no hint: %s", tsh_tape_message(tape));
     tshi_check_ok(r, tsh_tape_reset(tape));
-    tshi_check_ok(r, tsh_tensor_claim(x, group, TSH_SHARD(0), 0));
-    tsh_tensor *y = tsh_gather(tape, x, group, -1);
+    tsh_tensor *parts = NULL;
+    tshi_check_ok(r, tsh_from_local(x, (tsh_layout[]){TSH_SHARD(0)}, NULL, &parts));
+    tsh_tensor *y = tsh_gather(tape, parts, group, -1);
     if (!tshi_check(r, y && tsh_tensor_local_numel(y) == 32, "%s", tsh_tape_message(tape))) return;
     for (int i = 0; i < 32; i++) tshi_check(r, ((double *)tsh_tensor_data(y))[i] == i / 8, "element %d", i);
+    tsh_tensor_release(parts);
     tsh_tensor_release(x);
     tsh_tape_destroy(tape);
 }
@@ -244,12 +245,14 @@ static void two_groups(tshi_rank *r, void *arg) {
     tsh_tensor *x = local_ones(r, mesh, 1, r->rank), *dy = local_ones(r, mesh, 1, r->rank);
     tsh_tensor *y = tsh_reduce(tape, x, model);
     tshi_check(r, y && tsh_tensor_item(y) == wanted, "reduce returns %g", tsh_tensor_item(y));
-    tshi_check_ok(r, tsh_tensor_claim(x, model, TSH_REPLICATED, 0));
-    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tsh_tensor *shared = NULL;
+    tshi_check_ok(r, tsh_from_local(x, (tsh_layout[]){TSH_LOCAL, TSH_REPLICATED}, NULL, &shared));
+    tshi_check_ok(r, tsh_tensor_require_grad(shared));
     tsh_backward_config config = {.gradient = dy};
-    tshi_check_ok(r, tsh_backward_with(tape, tsh_copy(tape, x, model), &config));
-    tshi_check(r, tsh_tensor_item(tsh_tensor_grad(x)) == wanted, "copy's gradient is %g",
-               tsh_tensor_item(tsh_tensor_grad(x)));
+    tshi_check_ok(r, tsh_backward_with(tape, tsh_copy(tape, shared, model), &config));
+    tshi_check(r, tsh_tensor_item(tsh_tensor_grad(shared)) == wanted, "copy's gradient is %g",
+               tsh_tensor_item(tsh_tensor_grad(shared)));
+    tsh_tensor_release(shared);
     tsh_tensor_release(x);
     tsh_tensor_release(dy);
     tsh_tape_destroy(tape);

@@ -117,9 +117,9 @@ static bool all_of_a_whole(const tshi_program *p, const tshi_step *s) {
 
 /* Values are drawn for tensors with one split dim. */
 static void choose_flags(tshi_maker *m, tshi_step *s) {
-    if (tshi_maker_chance(m, 20)) s->n[LEAF_FLAGS] |= FLAG_CLAIM;
-    for (int a = 0; s->n[LEAF_FLAGS] & FLAG_CLAIM && a < m->p->axes; a++) s->layout[a].order = 0;
-    if (s->n[LEAF_FLAGS] & FLAG_CLAIM && tshi_layouts_have_units(m->p, s->layout)) s->n[LEAF_FLAGS] = 0;
+    if (tshi_maker_chance(m, 20)) s->n[LEAF_FLAGS] |= FLAG_FROM_PARTS;
+    for (int a = 0; s->n[LEAF_FLAGS] & FLAG_FROM_PARTS && a < m->p->axes; a++) s->layout[a].order = 0;
+    if (s->n[LEAF_FLAGS] & FLAG_FROM_PARTS && tshi_layouts_have_units(m->p, s->layout)) s->n[LEAF_FLAGS] = 0;
     bool drawn = !m->p->exact && all_of_a_whole(m->p, s) && !splits_two_dims(m->p, s);
     if (drawn && tshi_maker_chance(m, 20)) s->n[LEAF_FLAGS] |= FLAG_INIT;
 }

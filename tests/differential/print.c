@@ -35,7 +35,7 @@ static void print_leaf(const tshi_program *p, const tshi_step *s, FILE *to) {
         if (s->n[IDS_FLAGS] & FLAG_TARGET) fprintf(to, " or %lld", (long long)s->n[IDS_IGNORE]);
         return;
     }
-    if (s->n[LEAF_FLAGS] & FLAG_CLAIM) fprintf(to, " claimed");
+    if (s->n[LEAF_FLAGS] & FLAG_FROM_PARTS) fprintf(to, " from_parts");
     if (s->n[LEAF_FLAGS] & FLAG_INIT) fprintf(to, " drawn");
     if (s->n[LEAF_FLAGS] & FLAG_POSITIVE) fprintf(to, " positive");
 }

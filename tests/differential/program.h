@@ -91,7 +91,7 @@ enum { ATTENTION_HEADS = 6, ATTENTION_KV_HEADS, ATTENTION_HEAD_DIM, ATTENTION_BA
 /* What a step prepares beside a tsh_sharding: features whole, and no LOCAL along the axis. */
 enum { PREPARE_WHOLE = 3 };
 /* Flags of leaves and ids, and of layers. */
-enum { FLAG_CLAIM = 1, FLAG_INIT = 2, FLAG_TARGET = 4, FLAG_POSITIVE = 8, FLAG_RAGGED = 16 };
+enum { FLAG_FROM_PARTS = 1, FLAG_INIT = 2, FLAG_TARGET = 4, FLAG_POSITIVE = 8, FLAG_RAGGED = 16 };
 enum { FLAG_BIAS = 1, FLAG_GATHER = 2, FLAG_SEQUENCE = 4, FLAG_LOAD = 8, FLAG_PADDING = 16 };
 enum {
     FLAG_GATED = 32,

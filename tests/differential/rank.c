@@ -62,35 +62,23 @@ static void fill_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
     for (int64_t i = 0; i < tsh_tensor_local_numel(t); i++) put(t, i, element(r, s, tshi_held_index(&box, &whole, i)));
 }
 
-/* A LOCAL tensor of this rank's part, then one claim after another, the last axis first: of a dim that several axes
- * split, each claims what the earlier ones leave. */
-static tsh_status claim_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
-    tsh_status status = TSH_OK;
-    for (int a = r->p->axes - 1; a >= 0 && status == TSH_OK; a--) {
-        if (s->layout[a].kind == TSH_KIND_LOCAL) continue;
-        tsh_layout earlier[TSH_MAX_AXES] = {{0}};
-        memcpy(earlier, s->layout, sizeof *earlier * (size_t)a);
-        tshi_dims dims = tshi_leaf_dims(r->p, s, r->part->rank);
-        tshi_held box = tshi_held_of(r->p, earlier, r->part->rank, &dims);
-        int64_t whole = s->layout[a].kind == TSH_KIND_SHARD ? box.shape.dim[s->layout[a].dim] : 0;
-        status = tsh_tensor_claim(t, r->bench.group[a], s->layout[a], whole);
-    }
-    return status;
-}
-
 static tsh_status make_leaf(run *r, int k) {
     const tshi_step *s = &r->p->step[k];
-    bool integer = s->call == CALL_IDS, claim = !integer && s->n[LEAF_FLAGS] & FLAG_CLAIM;
+    bool integer = s->call == CALL_IDS, from_parts = !integer && s->n[LEAF_FLAGS] & FLAG_FROM_PARTS;
     tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : tshi_bench_dtype(&r->bench, s->grad),
                                 .ndim = s->shape.ndim};
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
     tshi_held box = tshi_held_of(r->p, s->layout, r->part->rank, &whole);
-    memcpy(config.shape, claim ? box.shape.dim : whole.dim, sizeof *config.shape * (size_t)config.ndim);
-    for (int a = 0; a < r->p->axes; a++) config.layout[a] = claim ? TSH_LOCAL : s->layout[a];
+    memcpy(config.shape, from_parts ? box.shape.dim : whole.dim, sizeof *config.shape * (size_t)config.ndim);
+    for (int a = 0; a < r->p->axes; a++) config.layout[a] = from_parts ? TSH_LOCAL : s->layout[a];
     tsh_status status = tsh_tensor_create(r->part->mesh, &config, &r->leaf[k]);
     if (status != TSH_OK) return status;
     fill_leaf(r, s, r->leaf[k]);
-    if (claim) status = claim_leaf(r, s, r->leaf[k]);
+    if (from_parts) {
+        tsh_tensor *part = r->leaf[k];
+        status = tsh_from_local(part, s->layout, whole.dim, &r->leaf[k]);
+        tsh_tensor_release(part);
+    }
     if (status == TSH_OK && !integer && s->n[LEAF_FLAGS] & FLAG_INIT) {
         status = tsh_tensor_init(r->leaf[k], &(tsh_init){.kind = TSH_INIT_UNIFORM, .a = -1, .b = 1});
     }

@@ -172,7 +172,7 @@ static void simplify(tshi_step *s, int way, int axis) {
         for (int a = 0; a < TSH_MAX_AXES; a++) s->layout[a].order = 0;
         break;
     case 3:
-        if (s->call == CALL_LEAF) s->n[LEAF_FLAGS] &= ~(int64_t)(FLAG_CLAIM | FLAG_INIT | FLAG_RAGGED);
+        if (s->call == CALL_LEAF) s->n[LEAF_FLAGS] &= ~(int64_t)(FLAG_FROM_PARTS | FLAG_INIT | FLAG_RAGGED);
         if (s->call == CALL_IDS) s->n[IDS_FLAGS] &= ~(int64_t)FLAG_RAGGED;
         if (tshi_verb_has_layer(s->call)) s->n[LAYER_FLAGS] = 0;
         break;

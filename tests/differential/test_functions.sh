@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every public function of functional.h and layers.h is called by the random programs, and so are the changes of layout
-# and the claims.
+# and tsh_from_local.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 missing=0
@@ -12,7 +12,7 @@ functions() {
 
 names=$(functions functional.h; functions layers.h; functions train.h
         printf '%s\n' tsh_redistribute_along tsh_scatter tsh_gather tsh_reduce tsh_copy tsh_backward tsh_backward_with \
-            tsh_tensor_retain_grad tsh_tape_set_recording tsh_tensor_claim)
+            tsh_tensor_retain_grad tsh_tape_set_recording tsh_from_local)
 count=$(wc -w <<< "$names")
 [ "$count" -ge 60 ] || { echo "only $count functions found in the headers"; exit 1; }
 for name in $names; do

@@ -85,7 +85,7 @@ Test(meshes, refuse_ranks_that_differ_and_sizes_that_do_not_fit) {
 static void split_order(tshi_rank *r, void *arg) {
     static const int64_t start[] = {0, 4, 2, 6}, length[] = {2, 2, 2, 1};
     tsh_mesh *mesh = NULL;
-    tsh_tensor *t = NULL, *claimed = NULL;
+    tsh_tensor *t = NULL, *part = NULL, *joined = NULL;
     char text[160];
     (void)arg;
     tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &mesh));
@@ -103,11 +103,13 @@ static void split_order(tshi_rank *r, void *arg) {
     box = tsh_tensor_box(t);
     tshi_check(r, box.start[0] == start[r->rank], "box of the same split order");
     config = (tsh_tensor_config){.ndim = 1, .shape = {length[r->rank]}, .layout = {TSH_LOCAL, TSH_LOCAL}};
-    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &claimed));
-    tshi_check_ok(r, tsh_tensor_claim(claimed, tsh_mesh_group(mesh, "data"), TSH_SHARD(0), r->rank % 2 ? 3 : 4));
-    tshi_check_ok(r, tsh_tensor_claim(claimed, tsh_mesh_group(mesh, "model"), TSH_SHARD_ORDER(0, -1), 7));
-    tshi_check(r, tshi_layouts_equal(2, claimed->layout, t->layout), "the claims have the layouts of the tensor");
-    tsh_tensor_release(claimed);
+    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &part));
+    const tsh_layout layouts[] = {TSH_SHARD(0), TSH_SHARD_ORDER(0, -1)};
+    tshi_check_ok(r, tsh_from_local(part, layouts, NULL, &joined));
+    tshi_check(r, tshi_layouts_equal(2, joined->layout, t->layout), "the parts have the layouts of the tensor");
+    tshi_check(r, tsh_tensor_shape(joined)[0] == 7, "%d items", (int)tsh_tensor_shape(joined)[0]);
+    tsh_tensor_release(part);
+    tsh_tensor_release(joined);
     tsh_tensor_release(t);
     tsh_mesh_destroy(mesh);
 }

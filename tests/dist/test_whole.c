@@ -303,13 +303,13 @@ static const struct {
      {0},
      TSH_ERR_PEER,
      "SHARD(5)"},
-    {"no whole",
+    {"another layout",
      1,
      {.dtype = TSH_FLOAT32, .ndim = 2, .shape = {2, 4}},
      TSH_LOCAL_INIT,
      {0},
-     TSH_ERR_PEER,
-     "LOCAL along axis world"},
+     TSH_ERR_SHAPE,
+     "world=LOCAL"},
     {"a negative size",
      1,
      {.dtype = TSH_FLOAT32, .ndim = 2, .shape = {2, 4}},
@@ -345,4 +345,34 @@ static void mistaken(tshi_rank *r, void *arg) {
 
 Test(whole, a_wrong_part_is_an_error_on_every_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, mistaken, NULL));
+}
+
+/* Along an axis that stays LOCAL the ranks' wholes differ in size. */
+static void wholes_of_their_own(tshi_rank *r, void *arg) {
+    const tsh_layout layouts[] = {TSH_LOCAL, TSH_SHARD(0)};
+    tsh_mesh *mesh = NULL;
+    tsh_tensor *part = NULL, *joined = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &mesh));
+    int64_t rows = r->rank / 2 ? 5 : 2, whole[] = {2 * rows, 3};
+    for (int given = 0; given < 2; given++) {
+        tsh_tensor_config config = {TSH_FLOAT32, 2, {rows, 3}, {TSH_LOCAL, TSH_LOCAL}};
+        tshi_check_ok(r, tsh_tensor_create(mesh, &config, &part));
+        tshi_check_ok(r, tsh_from_local(part, layouts, given ? whole : NULL, &joined));
+        tshi_check(
+            r, joined && tsh_tensor_shape(joined)[0] == 2 * rows && tsh_tensor_data(joined) == tsh_tensor_data(part),
+            "%s", tsh_error_message());
+        tsh_tensor_release(joined);
+        tsh_tensor_release(part);
+    }
+    whole[0] += r->rank / 2;
+    tshi_check_ok(
+        r, tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_FLOAT32, 2, {rows, 3}, {TSH_LOCAL, TSH_LOCAL}}, &part));
+    tshi_check_status(r, tsh_from_local(part, layouts, whole, &joined), TSH_ERR_SHAPE, "rank 2 has");
+    tsh_tensor_release(part);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(whole, parts_of_a_local_axis) {
+    cr_assert_str_empty(tshi_test_run(4, wholes_of_their_own, NULL));
 }

@@ -144,93 +144,15 @@ Test(tensor, wrong_creations_say_why_and_leave_null) {
     cr_assert_eq(tsh_tensor_create(NULL, &cases[0].config, &t), TSH_ERR_ARGUMENT);
 }
 
-Test(tensor, claims) {
-    tsh_group *group = (tsh_group *)&mesh_view, *stranger = (tsh_group *)&replicated;
-    mesh_view.mesh.axis[1].group = group;
-    tsh_tensor *t = tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT32, 2, (int64_t[]){4, 6},
-                                          (tsh_layout[]){TSH_REPLICATED, TSH_REPLICATED});
-    cr_assert_eq(tsh_tensor_claim(t, stranger, TSH_LOCAL, 0), TSH_ERR_ARGUMENT);
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(0), 0), TSH_ERR_LAYOUT, "only what is LOCAL can be claimed");
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(0), 13), TSH_OK, "4 is the last part of 13 over 3");
-    cr_assert_eq(tsh_tensor_shape(t)[0], 13);
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_shape(t)[0], 4, "withdrawn");
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(-1), 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_shape(t)[1], 18, "equal parts");
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(0), 14), TSH_OK, "5,5,4");
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(0), 15), TSH_ERR_SHAPE);
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(2), 0), TSH_ERR_SHAPE);
-    cr_assert_eq(tsh_tensor_claim(t, group, TSH_PARTIAL, 0), TSH_OK);
-    tsh_tensor_release(t);
-}
-
-/* Every axis that is in `sharding` shards the one dim of n items; the rest are LOCAL. */
-static tsh_tensor *split_over(tshi_mesh_view *at, int64_t n, unsigned sharding) {
-    tsh_tensor_config config = {.ndim = 1, .shape = {n}};
-    for (int a = 0; a < at->mesh.axes; a++) config.layout[a] = sharding >> a & 1 ? TSH_SHARD(0) : TSH_LOCAL;
-    tsh_tensor *t = NULL;
-    cr_assert_eq(tsh_tensor_create(&at->mesh, &config, &t), TSH_OK);
-    return t;
-}
-
-/* Claims are withdrawn along `first` and then `second`, and made again in the other order: each time the tensor has the
- * size that it had with the same claims before. */
-static void check_claims_of(tshi_mesh_view *at, int64_t n, int first, int second) {
-    tsh_group *groups[] = {at->mesh.axis[0].group, at->mesh.axis[1].group, at->mesh.axis[2].group};
-    tsh_tensor *t = split_over(at, n, 1u << first | 1u << second);
-    cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_LOCAL, 0), TSH_OK);
-    int64_t between = tsh_tensor_shape(t)[0];
-    tsh_tensor_config config = {.ndim = 1, .shape = {between}, .layout = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL}};
-    config.layout[second] = TSH_SHARD(0);
-    tsh_tensor *same = NULL;
-    cr_assert_eq(tsh_tensor_create(&at->mesh, &config, &same), TSH_OK);
-    cr_assert_eq(tsh_tensor_local_numel(same), tsh_tensor_local_numel(t), "what the second axis says alone is true");
-    cr_assert_eq(tsh_tensor_claim(t, groups[second], TSH_LOCAL, 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_shape(t)[0], tsh_tensor_local_numel(t));
-    cr_assert_eq(tsh_tensor_claim(t, groups[second], TSH_SHARD(0), between ? between : INT64_C(0)), TSH_OK);
-    cr_assert_eq(tsh_tensor_shape(t)[0], between);
-    cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_SHARD(-1), n), TSH_OK, "%d of %lld: %s", first, (long long)n,
-                 tsh_error_message());
-    cr_assert_eq(tsh_tensor_shape(t)[0], n);
-    cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_LOCAL, 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_SHARD(0), n + 12), TSH_ERR_SHAPE);
-    cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_SHARD(0), -1), TSH_ERR_SHAPE);
-    cr_assert_eq(tsh_tensor_shape(t)[0], between, "refused, and nothing changed");
-    tsh_tensor_release(same);
-    tsh_tensor_release(t);
-}
-
-Test(tensor, two_axes_are_claimed_of_one_dim_in_any_order) {
-    for (int rank = 0; rank < 12; rank++) {
-        tshi_mesh_view at = tshi_mesh_view_make(3, (int[]){2, 3, 2}, (int[]){rank / 6, rank / 2 % 3, rank % 2});
-        for (int a = 0; a < 3; a++) at.mesh.axis[a].group = (tsh_group *)&at.mesh.axis[a];
-        for (int64_t n = 0; n < 26; n++) {
-            for (int pair = 0; pair < 9; pair++) {
-                if (pair / 3 != pair % 3) check_claims_of(&at, n, pair / 3, pair % 3);
-            }
-        }
-        tshi_mesh_view_free(&at);
-    }
-}
-
 Test(tensor, a_layout_of_no_kind_is_refused) {
     const tsh_layout none[] = {
         {.kind = (tsh_layout_kind)7}, {.kind = (tsh_layout_kind)-1}, {.kind = (tsh_layout_kind)4}};
-    tsh_group *group = (tsh_group *)&mesh_view;
-    mesh_view.mesh.axis[1].group = group;
-    tsh_tensor *t = split_over(&mesh_view, 4, 0);
     for (int i = 0; i < 3; i++) {
         tsh_tensor_config config = {.ndim = 1, .shape = {4}, .layout = {TSH_REPLICATED, none[i]}};
         tsh_tensor *created = NULL;
         cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &created), TSH_ERR_ARGUMENT);
         expect_words("no kind of layout");
-        cr_assert_eq(tsh_tensor_claim(t, group, none[i], 0), TSH_ERR_ARGUMENT);
-        expect_words("no kind of layout");
     }
-    tsh_tensor_release(t);
 }
 
 Test(tensor, gradients_are_for_floats) {
