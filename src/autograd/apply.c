@@ -33,7 +33,7 @@ static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const 
         bool becomes_local = local >> a & 1u && need[a].kind == TSH_KIND_LOCAL && x->layout[a].kind != TSH_KIND_LOCAL;
         if (divides || becomes_local) x = tshi_transit(tape, x, a, need[a], false);
     }
-    return x ? tshi_bring(tape, what, x, need, false) : NULL;
+    return x ? tshi_to_layouts(tape, what, x, need, false) : NULL;
 }
 
 /* Resolves a negative dim of the call. */
@@ -74,7 +74,7 @@ static tsh_tensor *run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, 
         if (!call->in[i]) return NULL;
     }
     tsh_tensor *y = tshi_call_run(call, dtype, shape, rows->out, call->op->views ? call->in[0] : NULL);
-    return y && wants_output(call) ? tshi_bring(call->tape, call->op->name, y, out, true) : y;
+    return y && wants_output(call) ? tshi_to_layouts(call->tape, call->op->name, y, out, true) : y;
 }
 
 tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {

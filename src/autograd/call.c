@@ -127,12 +127,12 @@ void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before) {
 
 /* The tensor has memory of its own, or backward has freed it. */
 static inline bool is_there(const tsh_tensor *t) {
-    return !t->storage || (t->storage->data && !t->storage->lender);
+    return !t->storage || (t->storage->data && !t->storage->source);
 }
 
 static tsh_status use_input(const tsh_call *call, const tsh_tensor *t) {
     tsh_tape *tape = call->tape;
-    if (t->storage->lender) return t->storage->lender->use(t->storage->lender, tape->generation, tape->uses);
+    if (t->storage->source) return t->storage->source->materialize(t->storage->source, tape->generation, tape->uses);
     return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
 }
 

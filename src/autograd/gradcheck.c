@@ -114,7 +114,7 @@ static tsh_status difference(const check *c, tsh_tensor *x, const target *p, dou
 static tsh_status compare_input(const check *c, tsh_tensor *x, double *worst) {
     int owners = 1;
     int64_t elements = tshi_shape_numel(&x->shape);
-    tsh_status there = tshi_tensor_bring(x);
+    tsh_status there = tshi_tensor_materialize(x);
     if (there != TSH_OK) return there;
     for (int a = 0; a < x->mesh->axes; a++) {
         if (x->layout[a].kind == TSH_KIND_LOCAL) owners *= x->mesh->axis[a].size;

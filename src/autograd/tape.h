@@ -17,7 +17,7 @@ struct tsh_tape {
     bool recording;
     uint64_t generation; /* of this step; unique over the tape's life */
     tshi_steps steps;    /* how far it is */
-    uint64_t uses;       /* calls that have used memory of lenders (tensor.h) */
+    uint64_t uses;       /* calls that have used memory of value sources (tensor.h) */
     bool skips;          /* this step fails with its first call: other ranks are ahead */
     uint64_t recoveries; /* of the world when the step failed */
     tsh_status status;

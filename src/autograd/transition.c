@@ -188,8 +188,8 @@ static tsh_tensor *no_plan(tsh_tape *tape, const char *what, const tsh_tensor *x
                           x->mesh->axis[axis].name);
 }
 
-tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
-                       bool consume) {
+tsh_tensor *tshi_to_layouts(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
+                            bool consume) {
     tshi_plan plan;
     if (!tshi_plan_make(&(tshi_change){x->mesh, x->layout, to}, &plan)) return no_plan(tape, what, x, to);
     for (int i = 0; x && i < plan.steps; i++) {
@@ -205,7 +205,7 @@ static tsh_tensor *transit_for(tsh_tape *tape, const char *what, tsh_tensor *x, 
     if (!tshi_tape_ready(tape, what, 1, &x)) return NULL;
     tsh_status status = shape_after(x, axis, &to, &shape, layout); /* `to` exists, its dim is not negative any more */
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
-    return tshi_bring(tape, what, x, layout, consume);
+    return tshi_to_layouts(tape, what, x, layout, consume);
 }
 
 tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
@@ -226,7 +226,7 @@ static const tsh_op clone_op = {
 /* What a program asked for in these layouts it may read: values that are there only in a tape's calls are copied. */
 static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {
     tsh_call call = {.tape = tape, .op = &clone_op, .inputs = 1, .in = &y};
-    bool lent = y && y->storage && y->storage->lender;
+    bool lent = y && y->storage && y->storage->source;
     return lent ? tshi_call_run(&call, y->dtype, &y->shape, y->layout, NULL) : y;
 }
 
@@ -268,7 +268,7 @@ tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh
     for (int a = 0; layouts && a < mesh->axes; a++) to[a] = layouts[a];
     tsh_status status = tshi_shape_resolve(mesh, &shape, to);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "redistribute");
-    return mesh == x->mesh ? readable(tape, tshi_bring(tape, "redistribute", x, to, false))
+    return mesh == x->mesh ? readable(tape, tshi_to_layouts(tape, "redistribute", x, to, false))
                            : move_to_mesh(tape, x, mesh, to);
 }
 

@@ -7,8 +7,8 @@
 /* x in these layouts, which are normalized: x itself, a tensor made from it earlier in this step, or a new one.
  * TSH_ERR_LAYOUT, in the name of `what`, where no plan exists. consume: x is an intermediate that nothing uses after
  * this call, and its memory may be used in place. */
-tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
-                       bool consume);
+tsh_tensor *tshi_to_layouts(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
+                            bool consume);
 /* A tensor of these dtype, mesh and layouts that was made from x earlier in this step, and since x was last written to,
  * or NULL; one that leads to a gradient only where this call is recorded, and one that does not only where it is not. */
 tsh_tensor *tshi_made_before(const tsh_tape *tape, const tsh_tensor *x, tsh_dtype dtype, const tsh_mesh *mesh,

@@ -57,7 +57,7 @@ static tsh_tensor *whole_input(const tsh_call *call, int i, const tsh_layout nee
         x->gradient->wide = call->in[i]->gradient->wide;
         x->gradient->arithmetic = call->in[i]->gradient->arithmetic;
     }
-    return x ? tshi_bring(call->tape, call->op->name, x, need, false) : NULL;
+    return x ? tshi_to_layouts(call->tape, call->op->name, x, need, false) : NULL;
 }
 
 tsh_tensor *tshi_whole_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, const tshi_rule_rows *rows,
@@ -85,5 +85,5 @@ tsh_tensor *tshi_whole_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *sha
     }
     if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);
     tsh_tensor *y = tshi_call_run(call, dtype, &whole, layout, call->op->views ? call->in[0] : NULL);
-    return y ? tshi_bring(call->tape, call->op->name, y, out, true) : NULL;
+    return y ? tshi_to_layouts(call->tape, call->op->name, y, out, true) : NULL;
 }

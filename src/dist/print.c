@@ -94,7 +94,7 @@ static tsh_status check_print(const printing *p, const tsh_print_config *c) {
         return tshi_fail(TSH_ERR_LAYOUT, "tensor_print: %s is no part of a whole",
                          tsh_tensor_describe(t, text, sizeof text));
     }
-    return tshi_tensor_bring(t);
+    return tshi_tensor_materialize(t);
 }
 
 static tsh_status agree(const printing *p, tsh_status status) {

@@ -33,7 +33,7 @@ static tsh_status check_whole(const whole *w, bool rooted) {
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", w->what,
                          tsh_tensor_describe(t, text, sizeof text));
     }
-    return tshi_tensor_bring(t);
+    return tshi_tensor_materialize(t);
 }
 
 /* A whole that is read is written into `values` itself where that can be; one that is written lies where the peers can

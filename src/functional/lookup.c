@@ -315,7 +315,7 @@ static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
     for (int a = 0; a < x->mesh->axes; a++) {
         if (axes >> a & 1u) layout[a] = TSH_REPLICATED;
     }
-    return tshi_bring(tape, "embedding_forward", x, layout, false);
+    return tshi_to_layouts(tape, "embedding_forward", x, layout, false);
 }
 
 /* Copies this rank's part of `scaled`, the whole table whose rows have been scaled, to the table; nothing where `scaled`

@@ -19,7 +19,7 @@ tsh_status tshi_check_parameter(const char *what, const char *name, const tsh_te
         return tshi_fail(TSH_ERR_LAYOUT, "%s: '%.100s' (%s) is no part of a whole: redistribute it first", what, name,
                          tsh_tensor_describe(t, text, sizeof text));
     }
-    if (t->storage) return tshi_tensor_bring(t);
+    if (t->storage) return tshi_tensor_materialize(t);
     return tshi_fail(TSH_ERR_STATE, "%s: '%.100s' has no memory any more", what, name);
 }
 

@@ -6,18 +6,18 @@
 #include <string.h>
 
 typedef struct deferred {
-    tshi_lender lender; /* first */
-    tsh_tensor tensor;  /* a copy of the one that has been deferred, without references of its own */
+    tshi_value_source source; /* first */
+    tsh_tensor tensor;        /* a copy of the one that has been deferred, without references of its own */
     tshi_initial initial;
 } deferred;
 
-static void end(tshi_lender *lender) {
-    deferred *d = (deferred *)lender;
+static void free_deferred(tshi_value_source *source) {
+    deferred *d = (deferred *)source;
     tshi_free(&d->tensor.mesh->device->allocator, d);
 }
 
-static tsh_status use(tshi_lender *lender, uint64_t step, uint64_t call) {
-    deferred *d = (deferred *)lender;
+static tsh_status materialize_deferred(tshi_value_source *source, uint64_t step, uint64_t call) {
+    deferred *d = (deferred *)source;
     tshi_storage *storage = d->tensor.storage;
     (void)step;
     (void)call;
@@ -26,8 +26,8 @@ static tsh_status use(tshi_lender *lender, uint64_t step, uint64_t call) {
     uint16_t version = storage->version; /* these are the values that the tensor has had all along */
     tshi_tensor_start(&d->tensor, &d->initial);
     storage->version = version;
-    storage->lender = NULL;
-    end(lender);
+    storage->source = NULL;
+    free_deferred(source);
     return TSH_OK;
 }
 
@@ -43,15 +43,15 @@ tsh_status tshi_tensor_defer(const tsh_mesh *mesh, const tsh_tensor_config *conf
         tshi_free(&mesh->device->allocator, d);
         return status;
     }
-    d->lender = (tshi_lender){.use = use, .free = end};
+    d->source = (tshi_value_source){.materialize = materialize_deferred, .free = free_deferred};
     d->tensor = **out;
-    (*out)->storage->lender = &d->lender;
+    (*out)->storage->source = &d->source;
     return TSH_OK;
 }
 
 static deferred *deferred_of(const tsh_tensor *tensor) {
-    tshi_lender *lender = tensor->storage ? tensor->storage->lender : NULL;
-    return lender && lender->free ? (deferred *)lender : NULL;
+    tshi_value_source *source = tensor->storage ? tensor->storage->source : NULL;
+    return source && source->free ? (deferred *)source : NULL;
 }
 
 tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor) {
@@ -78,11 +78,11 @@ uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fing
     return tshi_fingerprint_add(fingerprint, initial->has_zero_row ? 1 + (uint64_t)initial->zero_row : 0);
 }
 
-tsh_status tshi_tensor_bring(const tsh_tensor *tensor) {
+tsh_status tshi_tensor_materialize(const tsh_tensor *tensor) {
     deferred *d = deferred_of(tensor);
     if (tensor->device && tensor->device->ended)
         return tshi_fail(TSH_ERR_STATE, "the tensor cannot be used: its world has been destroyed");
-    if (d) return use(&d->lender, 0, 0);
+    if (d) return materialize_deferred(&d->source, 0, 0);
     if (!tensor->storage || tensor->storage->data) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "the values are a sharded parameter's: they are there in a tape's calls alone");
+    return tshi_fail(TSH_ERR_STATE, "the tensor is a sharded parameter, whose values are in memory only during a tape's calls");
 }

@@ -75,7 +75,7 @@ static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *sy
 static void storage_release(tshi_storage *storage) {
     if (!storage || --storage->references > 0) return;
     tsh_device *device = storage->device;
-    if (storage->lender && storage->lender->free) storage->lender->free(storage->lender);
+    if (storage->source && storage->source->free) storage->source->free(storage->source);
     if (storage->whole)
         storage_release(storage->whole);
     else

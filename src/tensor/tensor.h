@@ -6,27 +6,28 @@
 #include "layout/box.h"
 #include "tshard/tensor.h"
 
-/* What brings the elements of a storage that has them while they are used alone, or from their first use on. */
-typedef struct tshi_lender tshi_lender;
-struct tshi_lender {
-    /* Called before a call reads the elements, which are then there until another call's use of other memory. Steps and
-     * calls have numbers of their own. May be collective. */
-    tsh_status (*use)(tshi_lender *lender, uint64_t step, uint64_t call);
-    /* Ends a lender that its storage owns (deferred.c); NULL where that does not own it. */
-    void (*free)(tshi_lender *lender);
-    /* The version of what is lent to the tensor; NULL: the storage's own. */
-    uint16_t (*version)(const tshi_lender *lender, const tsh_tensor *tensor);
+/* Where the elements of a storage come from whose memory is empty: a deferred tensor's before its first use, a sharded
+ * parameter's between uses. */
+typedef struct tshi_value_source tshi_value_source;
+struct tshi_value_source {
+    /* Called before a call reads the elements, which then stay until a call of the tape uses other memory of a source.
+     * `step` and `call` number the tape's steps and calls. May be collective. */
+    tsh_status (*materialize)(tshi_value_source *source, uint64_t step, uint64_t call);
+    /* Frees a source that its storage owns (deferred.c); NULL where the storage does not own it. */
+    void (*free)(tshi_value_source *source);
+    /* The version of the tensor's elements; NULL: that of the storage. */
+    uint16_t (*version)(const tshi_value_source *source, const tsh_tensor *tensor);
 };
 
 /* Device memory shared by the tensors that view it. */
 typedef struct tshi_storage tshi_storage;
 struct tshi_storage {
     tsh_device *device;
-    void *data; /* NULL while a lender's is not used */
+    void *data; /* NULL until a source has materialized it */
     int references;
-    tshi_lender *lender; /* or NULL */
-    tshi_storage *whole; /* whose memory this is a part of (tshi_tensor_part), or NULL */
-    uint16_t version;    /* times that its elements have been written (tshi_data_to_write), modulo 2^16 */
+    tshi_value_source *source; /* or NULL */
+    tshi_storage *whole;       /* whose memory this is a part of (tshi_tensor_part), or NULL */
+    uint16_t version;          /* times that its elements have been written (tshi_data_to_write), modulo 2^16 */
 };
 
 struct tsh_tensor {
@@ -106,7 +107,7 @@ typedef struct tshi_initial {
 
 /* This rank's part of the values, whatever part that is, into the tensor's memory. */
 void tshi_tensor_start(tsh_tensor *tensor, const tshi_initial *initial);
-/* A tensor that starts with zeros and has no memory until its first use (tshi_tensor_bring, or a call of a tape). */
+/* A tensor that starts with zeros and has no memory until its first use (tshi_tensor_materialize, or a call of a tape). */
 tsh_status tshi_tensor_defer(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out);
 /* What a deferred tensor will start with, to be changed; NULL where the tensor is a part of that, or has its memory. */
 tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor);
@@ -114,7 +115,7 @@ tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor);
 uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fingerprint);
 /* Before code outside of a tape's calls uses the tensor's memory: gives a deferred one memory and values. TSH_ERR_STATE
  * for memory that is there in a tape's calls alone. */
-tsh_status tshi_tensor_bring(const tsh_tensor *tensor);
+tsh_status tshi_tensor_materialize(const tsh_tensor *tensor);
 
 /* This rank's first element, of a real dtype, as a double, whatever the layouts; NAN, with the message set, on failure. */
 double tshi_tensor_element(const tsh_tensor *tensor);
@@ -196,7 +197,7 @@ tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_p
 static inline uint16_t tshi_tensor_version(const tsh_tensor *tensor) {
     const tshi_storage *storage = tensor->storage;
     if (!storage) return 0;
-    return storage->lender && storage->lender->version ? storage->lender->version(storage->lender, tensor)
+    return storage->source && storage->source->version ? storage->source->version(storage->source, tensor)
                                                        : storage->version;
 }
 static inline bool tshi_tensor_is_loaded(const tsh_tensor *tensor) {

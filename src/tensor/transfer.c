@@ -10,7 +10,7 @@
 static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, const void *host, int64_t count) {
     if (!tensor || !host) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and a buffer are required", what);
     if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
-    if (count == tensor->numel) return tshi_tensor_bring(tensor);
+    if (count == tensor->numel) return tshi_tensor_materialize(tensor);
     return tshi_fail(TSH_ERR_SHAPE, "%s: %lld elements given, this rank holds %lld", what, (long long)count,
                      (long long)tensor->numel);
 }
@@ -34,7 +34,7 @@ tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count) {
 
 void *tsh_tensor_data(const tsh_tensor *tensor) {
     if (tensor && !tensor->storage) tshi_tensor_check(tensor, "tensor_data", "the tensor");
-    return tensor && tshi_tensor_bring(tensor) == TSH_OK ? tshi_data(tensor) : NULL;
+    return tensor && tshi_tensor_materialize(tensor) == TSH_OK ? tshi_data(tensor) : NULL;
 }
 
 tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
@@ -42,7 +42,7 @@ tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     *out = NULL;
     tsh_status status = tshi_tensor_check(tensor, "tensor_clone", "the tensor");
     if (status == TSH_OK) status = tshi_owner_check(tensor->mesh->device->owner, "tensor_clone");
-    if (status == TSH_OK) status = tshi_tensor_bring(tensor);
+    if (status == TSH_OK) status = tshi_tensor_materialize(tensor);
     if (status == TSH_OK) status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
     if (status != TSH_OK) return status;
     (*out)->held = 1;
@@ -114,7 +114,7 @@ static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool s
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", what,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
-    return tshi_tensor_bring(tensor);
+    return tshi_tensor_materialize(tensor);
 }
 
 /* The function of a program that knows the values. */
@@ -175,7 +175,7 @@ tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     tsh_status status = tshi_tensor_check(tensor, "tensor_fill", "the tensor");
     if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_fill");
-    if (status == TSH_OK) status = tshi_tensor_bring(tensor);
+    if (status == TSH_OK) status = tshi_tensor_materialize(tensor);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
     device->ops->copy.fill(device, tensor->dtype, tensor->numel, value, tshi_data_to_write(tensor));
@@ -198,7 +198,7 @@ static tsh_status check_item(const tsh_tensor *tensor) {
                          "tsh_full or tsh_reduce, called by all of them, adds the terms; %s given",
                          tensor->mesh->axis[a].name, tsh_tensor_describe(tensor, text, sizeof text));
     }
-    return tshi_tensor_bring(tensor);
+    return tshi_tensor_materialize(tensor);
 }
 
 double tshi_tensor_element(const tsh_tensor *tensor) {

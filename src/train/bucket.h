@@ -66,7 +66,7 @@ extern const tshi_bucket_kind tshi_dense_bucket, tshi_sharded_bucket;
 /* Gradients one after another, then a flag for each: nonzero in the sum where any rank has a gradient. In a sharded bucket
  * they are packed for the sum into a block for each rank, of its slices and all flags. */
 struct tshi_bucket {
-    tshi_lender lender; /* first: what brings the values of a sharded bucket */
+    tshi_value_source source; /* first: what brings the values of a sharded bucket */
     const tshi_bucket_kind *kind;
     tsh_dtype dtype;
     tshi_reduce_scope scope;

@@ -144,7 +144,7 @@ static tsh_status agree_on_deferred(const tsh_parameters *list, tsh_group *group
     status = TSH_OK;
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         const tsh_tensor *p = list->items[i].tensor;
-        if (is_summed(p, tsh_group_mesh(group), axis)) status = tshi_tensor_bring(p);
+        if (is_summed(p, tsh_group_mesh(group), axis)) status = tshi_tensor_materialize(p);
     }
     return tshi_group_agree(group, "data_parallel_create: memory", status);
 }

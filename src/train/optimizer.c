@@ -64,7 +64,7 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
     tshi_gradient_layout(parameter, slot->layout);
     if (optimizer->low_bits == TSH_MAIN_WEIGHTS && tshi_dtype_sum(parameter->dtype) != parameter->dtype) {
         const tsh_tensor *like = slot->parameter;
-        status = tshi_tensor_bring(like);
+        status = tshi_tensor_materialize(like);
         if (status == TSH_OK)
             status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->main);
         if (status == TSH_OK) tshi_optimizer_renew_main(slot);

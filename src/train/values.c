@@ -21,8 +21,8 @@ static tsh_dtype dtype_of(const tsh_tensor *parameter) {
 /* --- versions ----------------------------------------------------------------------------------------------------- */
 
 /* All values of a parameter change with this rank's slice of them. */
-static uint16_t version_of(const tshi_lender *lender, const tsh_tensor *tensor) {
-    const tshi_bucket_slot *slot = ((const tshi_bucket *)lender)->first;
+static uint16_t version_of(const tshi_value_source *source, const tsh_tensor *tensor) {
+    const tshi_bucket_slot *slot = ((const tshi_bucket *)source)->first;
     size_t size = tsh_dtype_size(tensor->dtype);
     while (slot->next && (size_t)slot->next->start * size <= tensor->offset) slot = slot->next;
     return tshi_tensor_version(slot->parameter);
@@ -147,8 +147,8 @@ static void free_others(const tsh_data_parallel *dp, uint64_t call) {
     }
 }
 
-static tsh_status materialize(tshi_lender *lender, uint64_t step, uint64_t call) {
-    tshi_bucket *bucket = (tshi_bucket *)lender;
+static tsh_status materialize(tshi_value_source *source, uint64_t step, uint64_t call) {
+    tshi_bucket *bucket = (tshi_bucket *)source;
     tsh_data_parallel *dp = bucket->dp;
     if (dp->step != step) {
         if (!keeps(dp)) tshi_values_drop(dp); /* they may have changed */
@@ -187,7 +187,7 @@ static tsh_status make_views(tsh_data_parallel *dp, const tshi_bucket *bucket, t
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape;
     memcpy(layout, p->layout, sizeof layout);
-    tsh_status status = tshi_tensor_initial(p) ? TSH_OK : tshi_tensor_bring(p);
+    tsh_status status = tshi_tensor_initial(p) ? TSH_OK : tshi_tensor_materialize(p);
     if (status == TSH_OK) status = tshi_slice_shape(p, dp->schedule.axis, &shape, layout);
     if (status == TSH_OK)
         status = tshi_tensor_part(bucket->value_slices, &shape, layout, (size_t)at * tsh_dtype_size(p->dtype),
@@ -209,13 +209,13 @@ static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     if (status == TSH_OK && dtype != stored)
         status = tshi_tensor_view(bucket->gathered, &bucket->value_slices->shape, tshi_all_local, before,
                                   &bucket->converted);
-    if (status == TSH_OK) bucket->values->storage->lender = &bucket->lender;
+    if (status == TSH_OK) bucket->values->storage->source = &bucket->source;
     return status;
 }
 
 static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
     int64_t at = 0, start, length;
-    bucket->lender = (tshi_lender){.use = materialize, .version = version_of};
+    bucket->source = (tshi_value_source){.materialize = materialize, .version = version_of};
     tsh_memory_purpose purpose = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
     tsh_status status = make_memory(dp, bucket);
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
@@ -305,7 +305,7 @@ void tshi_values_destroy(tsh_data_parallel *dp) {
         tshi_bucket *bucket = &dp->buckets[b];
         free_gathered(bucket);
         free_values(bucket);
-        if (bucket->values) bucket->values->storage->lender = NULL;
+        if (bucket->values) bucket->values->storage->source = NULL;
         tshi_tensor_release(bucket->values);
         tshi_tensor_release(bucket->gathered);
         tshi_tensor_release(bucket->converted);

@@ -28,7 +28,7 @@ tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const ts
     if (tensor->mesh->world != group->world) {
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s belongs to another world", name, what);
     }
-    return tshi_tensor_bring(tensor);
+    return tshi_tensor_materialize(tensor);
 }
 
 static tsh_status check_reduction(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype,

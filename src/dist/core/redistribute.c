@@ -291,7 +291,7 @@ static tsh_status check_part(const tshi_exchange *e, const tsh_tensor *tensor, c
                          (long long)n, (long long)wanted);
     }
     if (n && !tensor->storage) return tshi_tensor_check(tensor, "redistribute", what);
-    return n ? tshi_tensor_bring(tensor) : TSH_OK;
+    return n ? tshi_tensor_materialize(tensor) : TSH_OK;
 }
 
 static tsh_status check(const tshi_exchange_plan *plan, int rank, const tsh_tensor *in, const tsh_tensor *out) {
