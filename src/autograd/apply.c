@@ -1,40 +1,9 @@
 /* One call of an operation, from its inputs as they come to a recorded output. */
 #include "autograd/apply.h"
-#include "autograd/cast.h"
-#include "autograd/rules.h"
+#include "autograd/plan/plan.h"
+#include "autograd/run/call.h"
 #include "autograd/run/invoke.h"
-#include "autograd/transition.h"
-#include "autograd/whole.h"
-
-#include <string.h>
-
-/* The axes along which some input is LOCAL, a bit each. */
-static unsigned local_axes(const tsh_call *call) {
-    unsigned axes = 0;
-    for (int i = 0; i < call->inputs; i++) {
-        const tsh_tensor *x = call->in[i];
-        for (int a = 0; a < x->mesh->axes; a++) {
-            if (x->layout[a].kind == TSH_KIND_LOCAL) axes |= 1u << a;
-        }
-    }
-    return axes;
-}
-
-/* Brings an input to the layouts that the rows want. A leaf goes first along the axes of its target, which belongs to
- * the copies alone that differ from the leaf along no other axis. So does an input beside a LOCAL one, along that one's
- * axes: sizes there may differ between ranks, and with them what the rows want along other axes, so the ranks of such
- * an axis have nothing in common but the input as it came. */
-static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES],
-                         unsigned local) {
-    if (tshi_layouts_equal(x->mesh->axes, x->layout, need)) return x;
-    unsigned sums = tshi_gradient_summed_axes(x);
-    for (int a = 0; x && (sums | local) >> a; a++) {
-        bool divides = sums >> a & 1u && tshi_gradient_divides(x->layout[a], need[a]);
-        bool becomes_local = local >> a & 1u && need[a].kind == TSH_KIND_LOCAL && x->layout[a].kind != TSH_KIND_LOCAL;
-        if (divides || becomes_local) x = tshi_transit(tape, x, a, need[a], false);
-    }
-    return x ? tshi_to_layouts(tape, what, x, need, false) : NULL;
-}
+#include "autograd/run/step.h"
 
 /* Resolves a negative dim of the call. */
 static tsh_status resolve_dim(tsh_call *call) {
@@ -48,62 +17,69 @@ static tsh_status resolve_dim(tsh_call *call) {
     return TSH_OK;
 }
 
-/* The call wants an output in other layouts than its rows give it. */
-static bool wants_output(const tsh_call *call) {
-    return call->want && call->want->axis >= 0;
-}
-
-/* The layouts of the rows' output, as the call wants it. */
-static tsh_status wanted_output(const tsh_call *call, const tsh_shape *shape, const tshi_rule_rows *rows,
-                                tsh_layout layout[TSH_MAX_AXES]) {
-    tsh_shape wanted = *shape;
-    memcpy(layout, rows->out, sizeof rows->out);
-    layout[call->want->axis] = call->want->out;
-    return tshi_shape_settle(call->in[0]->mesh, call->want->axis, &wanted, layout);
-}
-
-/* The call with inputs in the layouts of the rows, then its output, which nothing uses yet, in the layouts `out`. */
-static tsh_tensor *run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, const tshi_rule_rows *rows,
-                       const tsh_layout out[TSH_MAX_AXES]) {
-    unsigned local = rows->stay ? 0 : local_axes(call);
-    for (int i = 0; !rows->stay && i < call->inputs; i++) {
-        tsh_layout need[TSH_MAX_AXES];
-        tsh_status status = tshi_rules_need(call, rows, i, need);
-        if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);
-        call->in[i] = bring(call->tape, call->op->name, call->in[i], need, local);
-        if (!call->in[i]) return NULL;
+/* The dtype that the call computes in where an input has an arithmetic, the widest where several have one; TSH_UINT8 where
+ * none has. */
+static tsh_dtype arithmetic_of(const tsh_op *op, int inputs, tsh_tensor *const *in) {
+    tsh_dtype widest = TSH_UINT8;
+    bool as_stored = op->engine && op->engine->as_stored;
+    for (int i = 0; i < inputs && !as_stored; i++) {
+        if (!in[i]->gradient || !in[i]->gradient->arithmetic) continue;
+        tsh_dtype dtype = tshi_gradient_computed_in(in[i]);
+        if (tsh_dtype_size(dtype) > tsh_dtype_size(widest)) widest = dtype;
     }
-    tsh_tensor *y = tshi_call_run(call, dtype, shape, rows->out, call->op->views ? call->in[0] : NULL);
-    return y && wants_output(call) ? tshi_to_layouts(call->tape, call->op->name, y, out, true) : y;
+    return widest;
 }
 
-tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
-    tsh_call call = *proto;
+/* What functions take in place of the inputs; for the plan, what casts will have made of them. */
+static tsh_status take_inputs(tsh_call *call, tsh_tensor *const *in, tshi_plan_inputs *to) {
+    tsh_tape *tape = call->tape;
+    if (!tape->plans) tape->plans = tshi_plans_new(&tape->world->allocator);
+    tsh_dtype dtype = arithmetic_of(call->op, call->inputs, in);
+    if (tape->plans) *to = tshi_plans_inputs(tape->plans, call->inputs, dtype != TSH_UINT8);
+    if (!tape->plans || !to->given) return TSH_ERR_MEMORY;
+    for (int i = 0; i < call->inputs; i++) {
+        to->in[i] = to->given[i] = tshi_gradient_whole(in[i]);
+        if (dtype == TSH_UINT8 || to->in[i]->dtype == dtype || !tshi_differentiable(to->in[i])) continue;
+        to->copies[i] = *to->given[i];
+        to->copies[i].dtype = dtype;
+        to->copies[i].storage = NULL;
+        to->in[i] = &to->copies[i];
+    }
+    return TSH_OK;
+}
+
+static tsh_status choose_plan(tsh_call *call, const tshi_plan_inputs *inputs, const tshi_want *want,
+                              const tshi_plan **plan) {
     tsh_dtype dtype = TSH_FLOAT32;
     tsh_shape shape = {0};
-    tshi_rule_rows rows;
-    tsh_layout wanted[TSH_MAX_AXES];
-    const tsh_layout *out = rows.out;
-    if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
-    call.tape = tape;
-    call.in = tshi_tape_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
-    call.in_step = true;
-    bool casts = false;
-    for (int i = 0; call.in && i < call.inputs; i++) {
-        call.in[i] = tshi_gradient_whole(call.in[i]);
-        casts = casts || (call.in[i]->gradient && call.in[i]->gradient->arithmetic);
+    call->in = inputs->in;
+    tsh_status status = call->op->has_dim ? resolve_dim(call) : TSH_OK;
+    if (status == TSH_OK) status = tshi_invoke_shape(call, &dtype, &shape);
+    if (status != TSH_OK) return status;
+    return tshi_plans_get(call->tape->plans, call, inputs->given, &(tshi_result){dtype, &shape, want}, plan);
+}
+
+static tsh_tensor *run_plan(tsh_call *call, const tshi_plan *plan) {
+    tsh_tensor *y = NULL;
+    for (int k = 0; k < plan->count; k++) {
+        const tshi_plan_step *step = &plan->step[k];
+        tsh_tensor **x = step->input < 0 ? &y : &call->in[step->input];
+        *x = step->kind == TSHI_STEP_KERNEL ? tshi_call_run(call, step, call->op->views ? call->in[0] : NULL)
+                                            : tshi_step_run(call->tape, call->op->name, *x, step);
+        if (!*x) return NULL;
     }
-    tsh_status status = !call.in ? TSH_ERR_MEMORY : casts ? tshi_cast_inputs(&call) : TSH_OK;
-    if (status == TSH_OK && call.op->has_dim) status = resolve_dim(&call);
-    if (status == TSH_OK) status = tshi_invoke_shape(&call, &dtype, &shape);
-    if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);
-    if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, rows.out);
-    if (status == TSH_OK && wants_output(&call)) {
-        status = wanted_output(&call, &shape, &rows, wanted);
-        out = wanted;
-    }
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
-    return tape->world->deterministic && tshi_whole_wanted(&call, &rows)
-               ? tshi_whole_run(&call, dtype, &shape, &rows, out)
-               : run(&call, dtype, &shape, &rows, out);
+    return y;
+}
+
+tsh_tensor *tshi_apply_as(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in, void *params,
+                          const tshi_want *want) {
+    tsh_call call = {.tape = tape, .op = op, .inputs = inputs, .params = params};
+    tshi_plan_inputs taken = {0};
+    const tshi_plan *plan = NULL;
+    if (!tshi_tape_ready(tape, op->name, inputs, in)) return NULL;
+    tsh_status status = take_inputs(&call, in, &taken);
+    if (status == TSH_OK) status = choose_plan(&call, &taken, want, &plan);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, op->name);
+    call.in = taken.given;
+    return run_plan(&call, plan);
 }

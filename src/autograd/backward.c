@@ -1,7 +1,7 @@
 /* Backward: nodes in reverse, gradients into their inputs. */
-#include "autograd/call.h"
+#include "autograd/run/call.h"
 #include "autograd/run/invoke.h"
-#include "autograd/segment.h"
+#include "autograd/run/segment.h"
 #include "device/record.h"
 #include "device/trace.h"
 

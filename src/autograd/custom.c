@@ -78,18 +78,14 @@ tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *
     status = check_takes(op, inputs, in);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
     own.engine = &engine;
-    tsh_call call = {.tape = tape,
-                     .op = &own,
-                     .inputs = inputs,
-                     .in = (tsh_tensor **)(uintptr_t)in,
-                     .params = (void *)(uintptr_t)params};
+    const tsh_call call = {.tape = tape, .op = &own, .inputs = inputs, .in = (tsh_tensor **)(uintptr_t)in};
     if (!op->backward && tshi_call_records(&call)) {
         return tshi_tape_fail(tape, TSH_ERR_STATE, "%s: the operation has no backward, and an input wants a gradient",
                               name);
     }
-    if (op->params_size) call.params = tshi_tape_copy(tape, params, 1, op->params_size);
-    if (op->params_size && !call.params) return tshi_tape_fail_as(tape, TSH_ERR_MEMORY, name);
-    return tshi_tape_apply(tape, &call);
+    void *copy = op->params_size ? tshi_tape_copy(tape, params, 1, op->params_size) : NULL;
+    if (op->params_size && !copy) return tshi_tape_fail_as(tape, TSH_ERR_MEMORY, name);
+    return tshi_apply(tape, &own, inputs, in, copy);
 }
 
 /* --- inside of a call --------------------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* A step as text, as a graph, and its memory by function. */
 #include "autograd/dump.h"
-#include "autograd/exchange.h"
+#include "autograd/run/movement.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@ static size_t bytes_of(const tsh_tensor *x) {
 /* "all_reduce, 4096 bytes sent", or "" for a call that moves nothing between ranks. */
 static char *movement_of(const tsh_call *call, char *text, size_t size) {
     const tsh_tensor *x = call->in[0], *y = call->out;
-    tshi_plan_step step = {.axis = -1};
+    tshi_route_step step = {.axis = -1};
     int changes = 0;
     text[0] = '\0';
     if (!call->op->engine || call->op->engine->custom || !call->op->repeats || call->inputs != 1) return text;
@@ -26,8 +26,8 @@ static char *movement_of(const tsh_call *call, char *text, size_t size) {
     if (changes > 1) step.axis = -1;
     if (changes == 0 && x->mesh == y->mesh) return text;
     if (step.axis >= 0 && !tshi_transition_find(x->layout[step.axis], y->layout[step.axis], false)) return text;
-    tshi_cost cost = tshi_plan_step_cost(x->mesh, y->mesh, &x->shape, x->layout, &step);
-    return tshi_cost_describe(&cost, x, true, text, size);
+    tshi_cost cost = tshi_route_step_cost(x->mesh, y->mesh, &x->shape, x->layout, &step);
+    return tshi_movement_describe(&cost, x, true, text, size);
 }
 
 /* "#3", or the leaf's name, or "". */

@@ -34,16 +34,13 @@ struct tsh_call {
     int inputs;
     tsh_tensor **in;
     tsh_tensor *out;
-    const tsh_mesh *mesh;              /* the output's; NULL: that of the inputs */
     tsh_tensor *saved[TSH_CALL_SLOTS]; /* what forward keeps for backward */
     void *params;
-    const tshi_want *want; /* borrowed until the call is recorded; or NULL */
-    tsh_work *work;        /* the collective that backward_start has started */
-    tsh_tensor *early;     /* the result of that collective */
-    bool used;             /* a backward has passed this call and released its tensors */
-    bool moved_on;         /* this backward has passed on what calls have added to the output's gradient so far */
-    bool shares;           /* the output is a view of the first input */
-    bool in_step;          /* `in` is in the tape's memory of the step already: recording does not copy it */
+    tsh_work *work;    /* the collective that backward_start has started */
+    tsh_tensor *early; /* the result of that collective */
+    bool used;         /* a backward has passed this call and released its tensors */
+    bool moved_on;     /* this backward has passed on what calls have added to the output's gradient so far */
+    bool shares;       /* the output is a view of the first input */
 
     /* Segments (segment.h) have numbers from 1 on; 0: none. */
     int segment;       /* the innermost one that the call is in */

@@ -1,5 +1,6 @@
 /* The tape: its steps, what it owns, and the first failure. */
 #include "autograd/tape.h"
+#include "autograd/plan/plan.h"
 #include "device/record.h"
 #include "device/trace.h"
 #include "dist/core/redistribute.h"
@@ -60,6 +61,7 @@ static void free_step(tsh_tape *tape) {
     }
     tape->owned_count = 0;
     tshi_region_reset(&tape->memory);
+    tshi_plans_end_step(tape->plans);
     tape->generation = ++tape->world->tape_steps;
 }
 
@@ -86,6 +88,7 @@ void tsh_tape_destroy(tsh_tape *tape) {
     tshi_free(&tape->world->allocator, tape->scratch);
     tshi_free(&tape->world->allocator, tape->terms);
     tshi_region_clear(&tape->memory, &tape->world->allocator);
+    tshi_plans_free(tape->plans);
     tshi_free(&tape->world->allocator, tape);
 }
 

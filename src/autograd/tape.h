@@ -26,9 +26,10 @@ struct tsh_tape {
     int node_count, node_capacity;
     tshi_segment *segments; /* of the step; those inside of another come before it */
     int segment_count, segment_capacity;
-    tshi_region memory;   /* of the step, for its nodes' arrays */
-    const tsh_op *inside; /* a program's own operation, whose function runs; or NULL */
-    tsh_tensor **scratch; /* what that has asked for */
+    tshi_region memory;       /* of the step, for its nodes' arrays */
+    struct tshi_plans *plans; /* of its calls; NULL before the first one */
+    const tsh_op *inside;     /* a program's own operation, whose function runs; or NULL */
+    tsh_tensor **scratch;     /* what that has asked for */
     int scratch_count, scratch_capacity;
     tsh_tensor **terms; /* what the running call of a backward has added beside the gradients of its inputs */
     int term_capacity;
@@ -49,6 +50,19 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor);
 /* Index of the call of this step that made the tensor, -1 for a leaf. */
 static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
     return t->computed && t->gradient->generation == tape->generation ? t->gradient->node : -1;
+}
+/* A segment that has ended is what freed the tensor's memory. Alike on all ranks, also on one where the program has
+ * retained the tensor. */
+static inline bool tshi_tape_dropped(const tsh_tape *tape, const tsh_tensor *t) {
+    int k = tshi_tape_node(tape, t);
+    return k >= 0 && !tape->nodes[k].used && tape->nodes[k].dropped_by > 0;
+}
+/* The call goes on the tape: a gradient may be asked of it. */
+static inline bool tshi_call_records(const tsh_call *call) {
+    int i = 0;
+    if (!call->tape->recording) return false;
+    while (i < call->inputs && !tshi_requires_grad(call->in[i])) i++;
+    return i < call->inputs;
 }
 /* Releases what the call holds; a collective that it has started is waited for. */
 void tshi_node_clear(tsh_call *node);

@@ -1,6 +1,6 @@
 /* tsh_to_local: a rank's part of a global tensor, of which no claim is made any more. */
-#include "autograd/call.h"
-#include "autograd/transition.h"
+#include "autograd/redistribute.h"
+#include "autograd/run/call.h"
 
 #include <string.h>
 
@@ -54,21 +54,21 @@ static tsh_status choose_gradient(const tsh_tensor *x, bool named, tsh_layout gr
 }
 
 tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layouts) {
-    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
     to_local_params params = {{{0}}};
     if (!tshi_tape_ready(tape, "to_local", 1, &x)) return NULL;
     x = tshi_gradient_whole(x);
     for (int a = 0; x && !layouts && a < x->mesh->axes; a++) { /* ranks that share a unit use it in their own ways */
         tsh_layout own = x->layout[a];
         if (own.sharing == TSH_SHARED) own.sharing = TSH_SHARED_OWN;
-        x = tshi_transit(tape, x, a, own, false);
+        x = tshi_transit(tape, "redistribute", x, a, own);
     }
     if (!x) return NULL;
     memcpy(params.gradient, layouts ? layouts : x->layout, sizeof *layouts * (size_t)x->mesh->axes);
     tsh_status status = choose_gradient(x, layouts != NULL, params.gradient);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "to_local");
-    tsh_shape shape = x->shape;
-    memcpy(shape.global, shape.local, sizeof shape.global);
+    tshi_plan_step step = tshi_plan_start(x, 0);
+    memcpy(step.shape.global, step.shape.local, sizeof step.shape.global);
+    memcpy(step.layout, tshi_all_local, sizeof step.layout);
     tsh_call call = {.tape = tape, .op = &to_local_op, .inputs = 1, .in = &x, .params = &params};
-    return tshi_call_run(&call, x->dtype, &shape, local, x);
+    return tshi_call_run(&call, &step, x);
 }

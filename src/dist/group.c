@@ -47,7 +47,8 @@ tsh_group *tshi_group_elsewhere(tsh_world *world, const int *ranks, int n) {
 }
 
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group) {
-    *mesh = (tsh_mesh){.members = group->size,
+    *mesh = (tsh_mesh){.number = ++group->world->meshes_made,
+                       .members = group->size,
                        .member = group->rank,
                        .ranks = group->ranks,
                        .group = group,

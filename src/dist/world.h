@@ -42,9 +42,9 @@ struct tsh_world {
     bool deterministic;     /* calls take whole tensors where parts would change bits */
     double warn_every;      /* seconds after which a wait warns of the ranks that it waits for */
     uint64_t seed, next_stream;
-    uint64_t tape_steps; /* numbers the steps of all tapes of this world */
-    uint64_t tapes;      /* made so far */
-    tshi_steps *steps;   /* of the tapes that live */
+    uint64_t tape_steps;         /* numbers the steps of all tapes of this world */
+    uint64_t tapes, meshes_made; /* so far */
+    tshi_steps *steps;           /* of the tapes that live */
     uint64_t recoveries;
     tsh_log_sink log;        /* the program's, or with TSHARD_LOG one that hands it the lines of that level */
     tsh_log_sink caller_log; /* the program's */

@@ -3,7 +3,7 @@
 #define TSHI_FUNCTIONAL_H
 
 #include "autograd/apply.h"
-#include "autograd/transition.h"
+#include "autograd/redistribute.h"
 #include "tshard/functional.h"
 
 /* --- what layers call, with the layouts that they want ------------------------------------------------------------ */
@@ -22,6 +22,9 @@ typedef struct tshi_lookup {
 /* y[i..., :] = table[ids[i...], :]: tsh_lookup in the name of a layer, where `want` names the table as a parameter. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want);
+/* y, which is made of x's elements as they are, in the arithmetic of x, which it has from now on. NULL on failure, and
+ * for a y that is NULL. */
+tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x);
 /* y = f(x) */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 

@@ -304,6 +304,5 @@ static const tsh_op linear_op = {"linear_forward",
                                  .params_size = sizeof(affine_params)};
 
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want) {
-    return tshi_tape_apply(
-        tape, &(tsh_call){.op = &linear_op, .inputs = inputs, .in = in, .params = &(affine_params){f}, .want = want});
+    return tshi_apply_as(tape, &linear_op, inputs, in, &(affine_params){f}, want);
 }

@@ -1,6 +1,6 @@
 /* Embedding lookup, and the bound of the norms of the rows that are looked up. */
-#include "autograd/cast.h"
 #include "autograd/grad/sparse.h"
+#include "autograd/run/cast.h"
 #include "functional/functional.h"
 
 #include <math.h>
@@ -284,8 +284,7 @@ static tsh_status bound_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape 
 
 static tsh_status bound_forward(tsh_call *call) {
     const tsh_tensor *ids;
-    tsh_status status = tshi_call_use(call, false); /* a view's inputs are not brought otherwise */
-    if (status == TSH_OK) status = gather_ids(call, &ids);
+    tsh_status status = gather_ids(call, &ids);
     return status == TSH_OK ? bound_rows(call, ids) : status;
 }
 
@@ -315,7 +314,7 @@ static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
     for (int a = 0; a < x->mesh->axes; a++) {
         if (axes >> a & 1u) layout[a] = TSH_REPLICATED;
     }
-    return tshi_to_layouts(tape, "embedding_forward", x, layout, false);
+    return tshi_to_layouts(tape, "embedding_forward", x, layout);
 }
 
 /* Copies this rank's part of `scaled`, the whole table whose rows have been scaled, to the table; nothing where `scaled`
@@ -337,15 +336,11 @@ static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 /* Scales rows in place, of which nothing is recorded. */
-static bool bound_table(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tsh_call *call) {
-    const tshi_want in_place = {.parameters = call->want->parameters, .axis = -1};
-    tsh_call bound = *call;
-    bound.op = &bound_op;
-    bound.want = &in_place;
+static bool bound_table(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, void *lookup, const tshi_want *want) {
+    const tshi_want in_place = {.parameters = want->parameters, .axis = -1};
     bool recording = tsh_tape_set_recording(tape, false);
     tsh_tensor *scaled = bounded_table(tape, table);
-    bound.in = (tsh_tensor *[]){scaled, ids};
-    bool done = scaled && tshi_tape_apply(tape, &bound);
+    bool done = scaled && tshi_apply_as(tape, &bound_op, 2, (tsh_tensor *[]){scaled, ids}, lookup, &in_place);
     tsh_tape_set_recording(tape, recording);
     if (done) keep_part(table, scaled);
     return done;
@@ -354,9 +349,8 @@ static bool bound_table(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, cons
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want) {
     tsh_tensor *in[] = {table, ids};
-    const tsh_call call = {
-        .op = &embedding_op, .inputs = 2, .in = in, .params = (void *)(uintptr_t)lookup, .want = want};
-    if (!tshi_tape_ready(tape, call.op->name, 2, in)) return NULL;
-    if (lookup->max_norm > 0 && !bound_table(tape, table, ids, &call)) return NULL;
-    return tshi_cast_as(tape, tshi_tape_apply(tape, &call), table);
+    void *params = (void *)(uintptr_t)lookup;
+    if (!tshi_tape_ready(tape, embedding_op.name, 2, in)) return NULL;
+    if (lookup->max_norm > 0 && !bound_table(tape, table, ids, params, want)) return NULL;
+    return tshi_cast_as(tape, tshi_apply_as(tape, &embedding_op, 2, in, params, want), table);
 }

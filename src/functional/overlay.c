@@ -1,5 +1,4 @@
 /* Two inputs laid over an output of NumPy's broadcasting: dims are aligned at the end, and a size of 1 is repeated. */
-#include "autograd/cast.h"
 #include "functional/functional.h"
 
 tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim) {

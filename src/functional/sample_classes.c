@@ -225,7 +225,7 @@ static tsh_tensor *begin(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *target,
     tsh_status status = find_layout(weight, layout, &s->parts);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
     for (int a = 0; a < TSH_MAX_AXES; a++) all[a] = TSH_REPLICATED;
-    return tshi_to_layouts(tape, name, target, all, false);
+    return tshi_to_layouts(tape, name, target, all);
 }
 
 static bool take_memory(tsh_tape *tape, sampling *s) {

@@ -1,5 +1,5 @@
 /* Reshape, slice, concat. */
-#include "autograd/moves.h"
+#include "autograd/run/moves.h"
 #include "functional/functional.h"
 
 #include <string.h>

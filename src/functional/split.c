@@ -1,7 +1,7 @@
 /* Split: a tensor becomes several along a dim. Two operations: the first brings the tensor to layouts in which each rank
  * can cut it, and costs nothing otherwise; the second takes one part. Parts do not overlap, so that each part's gradient
  * is copied to its place and nothing is added up: the gradient of a split is a concat. */
-#include "autograd/moves.h"
+#include "autograd/run/moves.h"
 #include "functional/functional.h"
 
 static const tsh_rule split_rules[] = {

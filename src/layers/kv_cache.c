@@ -194,8 +194,8 @@ tsh_status tsh_kv_cache_append(tsh_tape *tape, tsh_kv_cache *cache, tsh_tensor *
     tsh_status status = cache ? check_append(tape, cache, k, v) : tshi_fail(TSH_ERR_ARGUMENT, "a cache is required");
     if (status != TSH_OK) return tshi_tape_check(tape, status, what);
     int64_t tokens = k->shape.global[1];
-    k = tshi_to_layouts(tape, what, k, cache->k->layout, false);
-    v = k ? tshi_to_layouts(tape, what, v, cache->v->layout, false) : NULL;
+    k = tshi_to_layouts(tape, what, k, cache->k->layout);
+    v = k ? tshi_to_layouts(tape, what, v, cache->v->layout) : NULL;
     if (!v) return tape->status;
     put(cache, k, cache->k);
     put(cache, v, cache->v);

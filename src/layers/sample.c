@@ -329,7 +329,7 @@ static tsh_tensor *whole_values(tsh_tape *tape, tsh_tensor *logits) {
         if (layout[a].kind == TSH_KIND_SHARD && layout[a].dim == 1 && layout[a].units) layout[a] = TSH_SHARD(1);
     }
     bool recording = tsh_tape_set_recording(tape, false);
-    tsh_tensor *whole = tshi_to_layouts(tape, "sample", logits, layout, false);
+    tsh_tensor *whole = tshi_to_layouts(tape, "sample", logits, layout);
     tsh_tape_set_recording(tape, recording);
     return whole;
 }

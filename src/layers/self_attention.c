@@ -1,5 +1,5 @@
 /* Self-attention, split by heads. */
-#include "autograd/transition.h"
+#include "autograd/redistribute.h"
 #include "layers/layers.h"
 
 #include <string.h>
@@ -137,7 +137,7 @@ static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer
         if (layout[a].kind != TSH_KIND_LOCAL && !alike) layout[a] = TSH_REPLICATED;
     }
     tshi_layouts_normalize(numbers->mesh->axes, layout);
-    return tshi_to_layouts(tape, "self_attention_forward", numbers, layout, false);
+    return tshi_to_layouts(tape, "self_attention_forward", numbers, layout);
 }
 
 /* x through a projection, by heads, with rotary positions where it has any: [batch, T, heads, head_dim]. */

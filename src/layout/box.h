@@ -75,7 +75,7 @@ bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle)
 /* The redistribution of the gradient: back, with PARTIAL counting as REPLICATED on both sides. */
 void tshi_exchange_reverse(const tshi_exchange *e, tshi_exchange *out);
 
-/* What a step of a plan costs this rank. */
+/* What a step of a route costs this rank. */
 typedef struct tshi_cost {
     const char *name;          /* "all_gather", ... */
     double elements;           /* that the rank sends, by a ring algorithm where the collective has one */
@@ -85,7 +85,7 @@ typedef struct tshi_cost {
 
 /* The cost of a step from these layouts on mesh `from` to those of the step on mesh `to`, which differs from `from` in an
  * exchange alone. */
-tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
-                              const tsh_layout layout[TSH_MAX_AXES], const tshi_plan_step *step);
+tshi_cost tshi_route_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
+                               const tsh_layout layout[TSH_MAX_AXES], const tshi_route_step *step);
 
 #endif

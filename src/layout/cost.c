@@ -1,4 +1,4 @@
-/* What the steps of plans cost. */
+/* What the steps of routes cost. */
 #include "layout/box.h"
 
 #include <string.h>
@@ -46,8 +46,8 @@ static const char *const move_names[TSHI_MOVE_COUNT] = {
     "no data moves", "all_reduce", "all_gather", "slice", "reduce_scatter", "all_to_all", "zero-pad", "the first keeps",
 };
 
-tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
-                              const tsh_layout layout[TSH_MAX_AXES], const tshi_plan_step *step) {
+tshi_cost tshi_route_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
+                               const tsh_layout layout[TSH_MAX_AXES], const tshi_route_step *step) {
     double back = step->axis < 0 ? exchanged_back(from, to, shape, layout, step->to) : 0;
     if (step->axis < 0)
         return (tshi_cost){"exchange", exchange_cost(from, to, shape, layout, step->to).elements, "exchange", back};

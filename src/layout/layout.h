@@ -1,4 +1,4 @@
-/* Meshes, shapes, layouts, transitions and plans as metadata: pure functions without memory or communication, which
+/* Meshes, shapes, layouts, transitions and routes as metadata: pure functions without memory or communication, which
  * return the same on every rank for the same arguments. */
 #ifndef TSHI_LAYOUT_H
 #define TSHI_LAYOUT_H
@@ -20,6 +20,7 @@ typedef struct tshi_axis {
 } tshi_axis;
 
 struct tsh_mesh {
+    uint64_t number; /* in its world no other mesh has, or had, this one */
     int axes;
     tshi_axis axis[TSH_MAX_AXES];
     int members;
@@ -145,7 +146,7 @@ static inline double tshi_transition_cost(const tshi_transition *t, bool backwar
     return tshi_move_cost[t->forward] + (backward ? tshi_move_cost[t->backward] : 0);
 }
 
-/* --- plans -------------------------------------------------------------------------------------------------------- */
+/* --- routes ------------------------------------------------------------------------------------------------------- */
 
 /* A change of layouts along all axes of a mesh; both sides are normalized. */
 typedef struct tshi_change {
@@ -153,22 +154,22 @@ typedef struct tshi_change {
     const tsh_layout *from, *to; /* [TSH_MAX_AXES] */
 } tshi_change;
 
-/* A step of a plan: the layouts after it, brought about by the transition along one axis, or by an exchange of boxes
+/* A step of a route: the layouts after it, brought about by the transition along one axis, or by an exchange of boxes
  * over all axes (axis -1; box.h). */
-typedef struct tshi_plan_step {
+typedef struct tshi_route_step {
     int axis;
     tsh_layout to[TSH_MAX_AXES];
-} tshi_plan_step;
+} tshi_route_step;
 
-#define TSHI_PLAN_STEPS (3 * TSH_MAX_AXES)
+#define TSHI_ROUTE_STEPS (3 * TSH_MAX_AXES)
 
-typedef struct tshi_plan {
+typedef struct tshi_route {
     int steps;
-    tshi_plan_step step[TSHI_PLAN_STEPS];
-} tshi_plan;
+    tshi_route_step step[TSHI_ROUTE_STEPS];
+} tshi_route;
 
-/* Makes the plan: transitions where one at most moves parts between ranks, else one exchange. False where there is
+/* Makes the route: transitions where one at most moves parts between ranks, else one exchange. False where there is
  * none: a LOCAL axis becomes REPLICATED alone. */
-bool tshi_plan_make(const tshi_change *change, tshi_plan *plan);
+bool tshi_route_make(const tshi_change *change, tshi_route *route);
 
 #endif

@@ -69,10 +69,7 @@ tshi_gradient_target *tshi_grad_adds_rows(const tsh_call *call, int i) {
 tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids, int64_t start, int64_t padding,
                               const tsh_tensor *values) {
     tshi_gradient_target *target = tshi_grad_adds_rows(call, i);
-    /* Where the values are the output's gradient itself, that has its reference beside the caller's. */
-    int own = values == tsh_call_grad_out(call) ? 2 : 1;
-    bool sole = values->references == own && values->storage->references == 1;
-    return target->ops->add_rows(target, call->in[i], ids, start, padding, values, sole);
+    return target->ops->add_rows(target, call->in[i], ids, start, padding, values, tshi_tensor_sole_owner(values));
 }
 
 /* The memory of the gradient itself. */

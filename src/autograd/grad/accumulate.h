@@ -27,8 +27,8 @@ tshi_gradient_target *tshi_grad_takes_rows(const tsh_call *call, int i);
 
 /* The target of input i that adds rows one by one, where it can; else NULL. */
 tshi_gradient_target *tshi_grad_adds_rows(const tsh_call *call, int i);
-/* Its add_rows. The caller has a reference to `values`, whose memory becomes the gradient's where nothing but the output's
- * gradient refers to it, too. */
+/* Its add_rows. `values` are the output's gradient, or scratch of the call; their memory becomes the gradient's where
+ * nothing else refers to it. */
 tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids, int64_t start, int64_t padding,
                               const tsh_tensor *values);
 

@@ -3,8 +3,6 @@
 #include "autograd/grad/state.h"
 #include "tshard/autograd.h"
 
-static const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
-
 static int64_t cols_of(const tsh_tensor *x) {
     return x->shape.local[1];
 }
@@ -174,7 +172,7 @@ static tsh_status add_rows(tshi_gradient_target *target, const tsh_tensor *leaf,
     if (plain && sole) {
         const tsh_shape flat = {.ndim = 1, .local = {n * cols_of(leaf)}, .global = {n * cols_of(leaf)}};
         tshi_gradient_release_value(g);
-        status = tshi_tensor_view(values, &flat, local, 0, &g->value);
+        status = tshi_tensor_view(values, &flat, tshi_all_local, 0, &g->value);
     } else {
         status = add_values(leaf, s, before, n, values);
     }

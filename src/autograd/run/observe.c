@@ -1,4 +1,4 @@
-#include "autograd/observe.h"
+#include "autograd/run/observe.h"
 #include "autograd/tape.h"
 #include "base/hash.h"
 #include "device/record.h"

@@ -1,4 +1,4 @@
-/* Plans: every change of layouts and split orders is reached, and each step can be carried out: a transition along one
+/* Routes: every change of layouts and split orders is reached, and each step can be carried out: a transition along one
  * axis finds all values that a rank holds afterwards among the ranks that differ from it along that axis alone. */
 #include "layout/box.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-TestSuite(plan, .timeout = 120);
+TestSuite(route, .timeout = 120);
 
 static const tsh_layout kinds[] = {TSH_REPLICATED_INIT, TSH_SHARD_INIT(0), TSH_SHARD_INIT(1), TSH_PARTIAL_INIT,
                                    TSH_LOCAL_INIT};
@@ -64,12 +64,12 @@ static bool has_local(int axes, const tsh_layout *layout) {
     return false;
 }
 
-static void check_plan(const tshi_change *c, const tshi_plan *plan) {
+static void check_route(const tshi_change *c, const tshi_route *route) {
     const tsh_layout *now = c->from;
     int axes = c->mesh->axes;
-    cr_assert_leq(plan->steps, TSHI_PLAN_STEPS);
-    for (int i = 0; i < plan->steps; i++) {
-        const tshi_plan_step *step = &plan->step[i];
+    cr_assert_leq(route->steps, TSHI_ROUTE_STEPS);
+    for (int i = 0; i < route->steps; i++) {
+        const tshi_route_step *step = &route->step[i];
         if (step->axis < 0) {
             cr_assert(!has_local(axes, now) && !has_local(axes, step->to), "an exchange of LOCAL parts");
         } else {
@@ -79,40 +79,40 @@ static void check_plan(const tshi_change *c, const tshi_plan *plan) {
         }
         now = step->to;
     }
-    cr_assert(tshi_layouts_equal(axes, now, c->to), "the plan ends elsewhere");
+    cr_assert(tshi_layouts_equal(axes, now, c->to), "the route ends elsewhere");
 }
 
 static int check_changes(int axes, int count) {
     const tsh_mesh mesh = mesh_of(axes);
-    int n = power(count, axes), planned = 0;
+    int n = power(count, axes), found = 0;
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) {
             tsh_layout from[TSH_MAX_AXES] = {{0}}, to[TSH_MAX_AXES] = {{0}};
             layouts_of(i, axes, count, from);
             layouts_of(j, axes, count, to);
             tshi_change change = {&mesh, from, to};
-            tshi_plan plan;
-            if (!tshi_plan_make(&change, &plan)) continue;
-            check_plan(&change, &plan);
-            planned++;
+            tshi_route route;
+            if (!tshi_route_make(&change, &route)) continue;
+            check_route(&change, &route);
+            found++;
         }
     }
-    return planned;
+    return found;
 }
 
-Test(plan, reaches_every_layout_without_local) {
+Test(route, reaches_every_layout_without_local) {
     for (int axes = 1; axes <= 3; axes++) {
         int n = power(WITHOUT_LOCAL, axes);
         cr_assert_eq(check_changes(axes, WITHOUT_LOCAL), n * n);
     }
 }
 
-/* Of 25 changes of one axis only those from LOCAL to SHARD(0), SHARD(1) and PARTIAL have no plan. */
-Test(plan, leaves_local_for_replicated_alone) {
+/* Of 25 changes of one axis only those from LOCAL to SHARD(0), SHARD(1) and PARTIAL have no route. */
+Test(route, leaves_local_for_replicated_alone) {
     for (int axes = 1; axes <= 3; axes++) cr_assert_eq(check_changes(axes, KINDS), power(25 - 3, axes));
 }
 
-Test(plan, reaches_every_split_order) {
+Test(route, reaches_every_split_order) {
     const tsh_mesh mesh = mesh_of(3);
     srand(7);
     for (int i = 0; i < 20000; i++) {
@@ -125,35 +125,35 @@ Test(plan, reaches_every_split_order) {
             tshi_layouts_normalize(3, side[s]);
         }
         tshi_change change = {&mesh, side[0], side[1]};
-        tshi_plan plan;
-        if (tshi_plan_make(&change, &plan)) check_plan(&change, &plan);
+        tshi_route route;
+        if (tshi_route_make(&change, &route)) check_route(&change, &route);
         bool stuck = false;
         for (int a = 0; a < 3; a++) {
             int to = (int)side[1][a].kind;
             stuck = stuck || (side[0][a].kind == TSH_KIND_LOCAL && to != TSH_KIND_LOCAL && to != TSH_KIND_REPLICATED);
         }
-        cr_assert_eq(tshi_plan_make(&change, &plan), !stuck);
+        cr_assert_eq(tshi_route_make(&change, &route), !stuck);
     }
 }
 
-Test(plan, goes_nowhere_in_no_step) {
+Test(route, goes_nowhere_in_no_step) {
     const tsh_mesh mesh = mesh_of(2);
     const tsh_layout both[TSH_MAX_AXES] = {TSH_SHARD_INIT(0), TSH_SHARD_INIT(0)};
-    tshi_plan plan;
-    cr_assert(tshi_plan_make(&(tshi_change){&mesh, both, both}, &plan));
-    cr_assert_eq(plan.steps, 0);
+    tshi_route route;
+    cr_assert(tshi_route_make(&(tshi_change){&mesh, both, both}, &route));
+    cr_assert_eq(route.steps, 0);
 }
 
 static int steps_of(const tsh_layout from[2], const tsh_layout to[2], int *axis) {
     const tsh_mesh mesh = mesh_of(2);
     const tsh_layout before[TSH_MAX_AXES] = {from[0], from[1]}, after[TSH_MAX_AXES] = {to[0], to[1]};
-    tshi_plan plan;
-    cr_assert(tshi_plan_make(&(tshi_change){&mesh, before, after}, &plan));
-    *axis = plan.step[0].axis;
-    return plan.steps;
+    tshi_route route;
+    cr_assert(tshi_route_make(&(tshi_change){&mesh, before, after}, &route));
+    *axis = route.step[0].axis;
+    return route.steps;
 }
 
-Test(plan, is_one_native_collective_or_one_exchange) {
+Test(route, is_one_native_collective_or_one_exchange) {
     const tsh_layout r = TSH_REPLICATED, s0 = TSH_SHARD(0), s1 = TSH_SHARD(1), p = TSH_PARTIAL;
     int axis;
     cr_assert_eq(steps_of((tsh_layout[]){r, s0}, (tsh_layout[]){r, s1}, &axis), 1);

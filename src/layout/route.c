@@ -1,11 +1,11 @@
-/* Plans: the steps that bring a tensor from its layouts to other ones: transitions along one axis each, which are native
+/* Routes: the steps that bring a tensor from its layouts to other ones: transitions along one axis each, which are native
  * collectives, or one exchange of boxes over all axes. */
 #include "layout/layout.h"
 
 #include <string.h>
 
-static void add_step(tshi_plan *plan, int axis, const tsh_layout to[TSH_MAX_AXES]) {
-    tshi_plan_step *step = &plan->step[plan->steps++];
+static void add_step(tshi_route *route, int axis, const tsh_layout to[TSH_MAX_AXES]) {
+    tshi_route_step *step = &route->step[route->steps++];
     step->axis = axis;
     memcpy(step->to, to, sizeof step->to);
 }
@@ -53,14 +53,14 @@ static void with_axis(int axes, const tsh_layout *now, int a, tsh_layout layout,
 }
 
 /* Adds transitions, one axis after another, for as long as one is possible. True where they reach the end. */
-static bool add_transitions(const tshi_change *c, tshi_plan *plan, tsh_layout now[TSH_MAX_AXES]) {
+static bool add_transitions(const tshi_change *c, tshi_route *route, tsh_layout now[TSH_MAX_AXES]) {
     int axes = c->mesh->axes;
     for (int a = 0; a < axes && !tshi_layouts_equal(axes, now, c->to); a++) {
         tsh_layout next[TSH_MAX_AXES];
         if (tshi_layout_alike(now[a], c->to[a])) continue;
         with_axis(axes, now, a, c->to[a], next);
         if (!is_transition(axes, now, next, a)) continue;
-        add_step(plan, a, next);
+        add_step(route, a, next);
         memcpy(now, next, sizeof *now * TSH_MAX_AXES);
         a = -1;
     }
@@ -69,39 +69,39 @@ static bool add_transitions(const tshi_change *c, tshi_plan *plan, tsh_layout no
 
 /* Steps that gather or exchange parts over more than one rank. An exchange does several of them at once, and sends each
  * value to where it is wanted, not from axis to axis. */
-static int moving_steps(const tshi_change *c, const tshi_plan *plan) {
+static int moving_steps(const tshi_change *c, const tshi_route *route) {
     const tsh_layout *now = c->from;
     int n = 0;
-    for (int i = 0; i < plan->steps; i++) {
-        int a = plan->step[i].axis;
-        const tshi_transition *t = tshi_transition_find(now[a], plan->step[i].to[a], false);
+    for (int i = 0; i < route->steps; i++) {
+        int a = route->step[i].axis;
+        const tshi_transition *t = tshi_transition_find(now[a], route->step[i].to[a], false);
         bool moves = t->forward == TSHI_MOVE_ALL_GATHER || t->forward == TSHI_MOVE_ALL_TO_ALL;
         if (moves && c->mesh->axis[a].size > 1) n++;
-        now = plan->step[i].to;
+        now = route->step[i].to;
     }
     return n;
 }
 
 /* The axis becomes REPLICATED, if it is not. */
-static bool add_gather(const tshi_change *c, tshi_plan *plan, tsh_layout now[TSH_MAX_AXES], int a) {
+static bool add_gather(const tshi_change *c, tshi_route *route, tsh_layout now[TSH_MAX_AXES], int a) {
     tsh_layout next[TSH_MAX_AXES];
     if (now[a].kind == TSH_KIND_REPLICATED) return true;
     with_axis(c->mesh->axes, now, a, TSH_REPLICATED, next);
     if (!is_transition(c->mesh->axes, now, next, a)) return false;
-    add_step(plan, a, next);
+    add_step(route, a, next);
     memcpy(now, next, sizeof *now * TSH_MAX_AXES);
     return true;
 }
 
 /* A LOCAL axis is no part of an exchange. Where other axes are in each other's way beside one, all that shard or change
  * become REPLICATED, the last to split first, and take their layouts anew in split order. */
-static bool add_detour(const tshi_change *c, tshi_plan *plan, tsh_layout now[TSH_MAX_AXES]) {
+static bool add_detour(const tshi_change *c, tshi_route *route, tsh_layout now[TSH_MAX_AXES]) {
     int axes = c->mesh->axes, sequence[TSH_MAX_AXES];
     tshi_split_sequence(axes, now, sequence);
     for (int i = axes - 1; i >= 0; i--) {
         int a = sequence[i];
         bool moves = now[a].kind == TSH_KIND_SHARD || !tshi_layout_alike(now[a], c->to[a]);
-        if (moves && !add_gather(c, plan, now, a)) return false;
+        if (moves && !add_gather(c, route, now, a)) return false;
     }
     tshi_split_sequence(axes, c->to, sequence);
     for (int i = 0; i < axes; i++) {
@@ -112,7 +112,7 @@ static bool add_detour(const tshi_change *c, tshi_plan *plan, tsh_layout now[TSH
         for (int b = 0; b < axes; b++) next[b].order = next[b].kind == TSH_KIND_SHARD ? c->to[b].order : 0;
         tshi_layouts_normalize(axes, next);
         if (!is_transition(axes, now, next, a)) return false;
-        add_step(plan, a, next);
+        add_step(route, a, next);
         memcpy(now, next, sizeof next);
     }
     return tshi_layouts_equal(axes, now, c->to);
@@ -126,18 +126,18 @@ static bool leaves_local(const tshi_change *c) {
     return true;
 }
 
-bool tshi_plan_make(const tshi_change *c, tshi_plan *plan) {
+bool tshi_route_make(const tshi_change *c, tshi_route *route) {
     int axes = c->mesh->axes;
     tsh_layout now[TSH_MAX_AXES];
     memcpy(now, c->from, sizeof now);
-    plan->steps = 0;
+    route->steps = 0;
     if (!leaves_local(c)) return false;
-    bool apart = add_transitions(c, plan, now);
-    if (apart && moving_steps(c, plan) <= 1) return true;
+    bool apart = add_transitions(c, route, now);
+    if (apart && moving_steps(c, route) <= 1) return true;
     if (!tshi_layouts_have_local(axes, c->from) && !tshi_layouts_have_local(axes, c->to)) {
-        plan->steps = 0;
-        add_step(plan, -1, c->to);
+        route->steps = 0;
+        add_step(route, -1, c->to);
         return true;
     }
-    return apart || add_detour(c, plan, now);
+    return apart || add_detour(c, route, now);
 }

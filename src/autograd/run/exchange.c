@@ -1,9 +1,8 @@
 /* Exchanges: the operation, whose backward is the reverse exchange of the gradient. */
-#include "autograd/exchange.h"
-#include "autograd/call.h"
+#include "autograd/run/exchange.h"
+#include "autograd/run/call.h"
 #include "dist/core/redistribute.h"
 
-#include <stdio.h>
 #include <string.h>
 
 typedef struct exchange_params {
@@ -62,48 +61,16 @@ static tsh_group *common_group(const tsh_mesh *from, const tsh_mesh *to) {
     return has_ranks_of(to, from) ? to->group : NULL;
 }
 
-tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_shape *shape,
-                                 const tsh_layout layout[TSH_MAX_AXES]) {
-    exchange_params params = {
-        .group = common_group(x->mesh, mesh),
-        .forward = {.ndim = shape->ndim, .from = tshi_tensor_placement(x), .to = tshi_mesh_placement(mesh, layout)}};
-    memcpy(params.forward.shape, shape->global, sizeof params.forward.shape);
+tsh_tensor *tshi_exchange_apply(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step) {
+    exchange_params params = {.group = common_group(x->mesh, step->mesh),
+                              .forward = {.ndim = step->shape.ndim,
+                                          .from = tshi_tensor_placement(x),
+                                          .to = tshi_mesh_placement(step->mesh, step->layout)}};
+    memcpy(params.forward.shape, step->shape.global, sizeof params.forward.shape);
     tshi_exchange_reverse(&params.forward, &params.backward);
     for (int a = 0; a < x->mesh->axes; a++) { /* of a value's copies, be they for own use, one is sent */
         if (params.forward.from.layout[a].sharing) params.forward.from.layout[a].sharing = TSH_SHARED;
     }
-    tsh_call call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .mesh = mesh, .params = &params};
-    return tshi_call_run(&call, x->dtype, shape, layout, NULL);
-}
-
-/* --- the log of plans --------------------------------------------------------------------------------------------- */
-
-static char *layouts_name(const tsh_mesh *mesh, const tsh_layout *layout, char *text, size_t size) {
-    char name[TSHI_LAYOUT_NAME];
-    text[0] = '\0';
-    for (int a = 0; a < mesh->axes; a++) {
-        tshi_append(text, size, "%s%s=%s", a ? " " : "", mesh->axis[a].name,
-                    tshi_layout_name(layout[a], name, sizeof name));
-    }
-    return text;
-}
-
-char *tshi_cost_describe(const tshi_cost *cost, const tsh_tensor *x, bool recorded, char *text, size_t size) {
-    double there = cost->elements * (double)tsh_dtype_size(x->dtype);
-    double back = cost->backward_elements * (double)tsh_dtype_size(tshi_gradient_dtype(x));
-    snprintf(text, size, "%s, %.0f bytes sent", cost->name, there);
-    if (recorded && tshi_requires_grad(x) && back > 0)
-        tshi_append(text, size, "; backward: %s, %.0f bytes sent", cost->backward_name, back);
-    return text;
-}
-
-void tshi_log_step(const tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_mesh *mesh,
-                   const tshi_plan_step *step) {
-    char text[160], to[TSHI_LINE], other[TSHI_LINE] = "", moves[128];
-    tshi_cost cost = tshi_plan_step_cost(x->mesh, mesh, &x->shape, x->layout, step);
-    size_t used = mesh == x->mesh ? 0 : (size_t)snprintf(other, sizeof other, " on mesh ");
-    if (used) tshi_mesh_name(mesh, other + used, sizeof other - used);
-    tshi_log(&tape->world->log, TSH_LOG_INFO, "%s: %s -> %s%s: %s", what, tsh_tensor_describe(x, text, sizeof text),
-             layouts_name(mesh, step->to, to, sizeof to), other,
-             tshi_cost_describe(&cost, x, tape->recording, moves, sizeof moves));
+    tsh_call call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .params = &params};
+    return tshi_call_run(&call, step, NULL);
 }

@@ -1,7 +1,7 @@
 /* Segments: recorded calls whose results are not kept, but made again when backward reaches them. Which calls run again
  * follows from the calls and the layouts alone, so that every rank runs the same collectives again. */
-#include "autograd/segment.h"
-#include "autograd/call.h"
+#include "autograd/run/segment.h"
+#include "autograd/run/call.h"
 
 static tshi_segment *segment_of(const tsh_tape *tape, int number) {
     return &tape->segments[number - 1];
@@ -111,7 +111,6 @@ static tsh_status run_again(tsh_tape *tape, tsh_call *node) {
     tsh_memory_purpose before = tshi_call_enter(node, tape->world->device->place.backward);
     tsh_status status = TSH_OK;
     if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->shares ? node->in[0] : NULL);
-    if (status == TSH_OK && !node->shares) status = tshi_call_use(node, false);
     if (status == TSH_OK) status = tshi_call_check_unchanged(node, false);
     if (status == TSH_OK) status = tshi_call_forward(node);
     tshi_call_leave(node, before);
@@ -154,13 +153,8 @@ void tshi_segment_leave(tsh_tape *tape, int index) {
     }
 }
 
-bool tshi_segment_dropped(const tsh_tape *tape, const tsh_tensor *t) {
-    int k = tshi_tape_node(tape, t);
-    return k >= 0 && !tape->nodes[k].used && tape->nodes[k].dropped_by > 0;
-}
-
 tsh_tensor *tshi_segment_take(tsh_tape *tape, tsh_tensor *t) {
-    if (!tshi_segment_dropped(tape, t)) return t;
+    if (!tshi_tape_dropped(tape, t)) return t;
     tsh_call *node = &tape->nodes[t->gradient->node];
     node->dropped_by = 0;
     return run_again(tape, node) == TSH_OK ? t : NULL;

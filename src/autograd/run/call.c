@@ -1,18 +1,11 @@
 /* A call whose inputs have their layouts: it makes its output, runs forward and goes on the tape. */
-#include "autograd/call.h"
-#include "autograd/observe.h"
+#include "autograd/run/call.h"
 #include "autograd/run/invoke.h"
+#include "autograd/run/observe.h"
 #include "device/record.h"
 #include "device/trace.h"
 
 #include <string.h>
-
-bool tshi_call_records(const tsh_call *call) {
-    for (int i = 0; call->tape->recording && i < call->inputs; i++) {
-        if (tshi_requires_grad(call->in[i])) return true;
-    }
-    return false;
-}
 
 uint64_t tshi_call_versions(const tsh_call *call) {
     uint16_t rest = 0;
@@ -65,9 +58,7 @@ static tsh_status record(tsh_call *call) {
     call->versions = tshi_call_versions(call);
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
                                   tape->node_count + 1, sizeof *tape->nodes);
-    tsh_tensor **in = status != TSH_OK ? NULL
-                      : call->in_step  ? call->in
-                                       : tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in);
+    tsh_tensor **in = status == TSH_OK ? tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
     void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
     const tsh_op *op = call->op;
     if (in && tshi_op_is_custom(op)) op = tshi_tape_copy(tape, op, 1, sizeof *op);
@@ -83,18 +74,15 @@ static tsh_status record(tsh_call *call) {
     node->op = op;
     node->in = in;
     node->params = params;
-    node->want = NULL;
     for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
     tshi_tensor_retain(node->out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */
     return TSH_OK;
 }
 
-static tsh_status make_output(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
-                              const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
-    tsh_status status =
-        share ? tshi_tensor_view(share, shape, layout, 0, &call->out)
-              : tshi_tensor_new(call->mesh ? call->mesh : call->in[0]->mesh, dtype, shape, layout, &call->out);
+static tsh_status make_output(tsh_call *call, const tshi_plan_step *step, const tsh_tensor *share) {
+    tsh_status status = share ? tshi_tensor_view(share, &step->shape, step->layout, 0, &call->out)
+                              : tshi_tensor_new(step->mesh, step->dtype, &step->shape, step->layout, &call->out);
     if (status == TSH_OK) status = tshi_tape_own(call->tape, call->out);
     bool fits = !share || status != TSH_OK || call->out->numel == share->numel;
     return fits ? status : tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
@@ -150,19 +138,19 @@ tsh_status tshi_call_use(const tsh_call *call, bool backward) {
 }
 
 tsh_status tshi_call_forward(tsh_call *call) {
-    if (!tshi_call_runs(call) || !call->op->forward) return TSH_OK;
+    bool runs = tshi_call_runs(call) && call->op->forward;
     uint16_t version = call->out->storage->version;
-    tsh_status status = tshi_invoke(call, call->op->forward, "forward");
+    tsh_status status = runs || !call->shares ? tshi_call_use(call, false) : TSH_OK;
+    if (status != TSH_OK || !runs) return status;
+    status = tshi_invoke(call, call->op->forward, "forward");
     call->out->storage->version = version; /* its collectives have written what the call makes, perhaps once more */
     return status;
 }
 
-tsh_tensor *tshi_call_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
-                          const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
+tsh_tensor *tshi_call_run(tsh_call *call, const tshi_plan_step *step, const tsh_tensor *share) {
     tsh_memory_purpose before = tshi_call_enter(call, false);
     call->shares = share != NULL;
-    tsh_status status = make_output(call, dtype, shape, layout, share);
-    if (status == TSH_OK && !share) status = tshi_call_use(call, false);
+    tsh_status status = make_output(call, step, share);
     if (status == TSH_OK) status = tshi_call_forward(call);
     tshi_call_leave(call, before);
     if (status == TSH_OK) status = record(call);

@@ -1,5 +1,5 @@
 /* The data of transitions: packing into rank blocks, and the collectives. */
-#include "autograd/moves.h"
+#include "autograd/run/moves.h"
 #include "dist/core/redistribute.h"
 
 /* A tensor seen around dim d: `outer` runs of `n` pieces of `piece` bytes. */

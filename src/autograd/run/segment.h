@@ -9,9 +9,6 @@
 tsh_status tshi_segment_enter(tsh_tape *tape, int number);
 /* Backward has passed the call: segments that begin with it drop again what a later backward may need. */
 void tshi_segment_leave(tsh_tape *tape, int index);
-/* A segment that has ended is what freed the tensor's memory. Alike on all ranks, also on one where the program has
- * retained the tensor. */
-bool tshi_segment_dropped(const tsh_tape *tape, const tsh_tensor *t);
 /* The tensor, for use by a call after the segment that has dropped it: it is made again if so, and stays. NULL on
  * failure. */
 tsh_tensor *tshi_segment_take(tsh_tape *tape, tsh_tensor *t);

@@ -1,6 +1,6 @@
 /* Layout rules: from the inputs' layouts to a row for each axis. Rows of different axes never exclude each other: an
  * exchange of boxes reaches all layouts at once. */
-#include "autograd/rules.h"
+#include "autograd/plan/rules.h"
 
 #include <string.h>
 
@@ -158,8 +158,8 @@ typedef struct candidate {
 } candidate;
 
 /* A row fits a parameter only as tshi_want says. */
-static bool parameter_takes(const tsh_call *call, int i, tsh_layout have, tsh_layout need) {
-    if (!call->want || !(call->want->parameters >> i & 1u)) return true;
+static bool parameter_takes(const tshi_want *want, int i, tsh_layout have, tsh_layout need) {
+    if (!want || !(want->parameters >> i & 1u)) return true;
     if (have.sharing == TSH_SHARED && need.sharing == TSH_SHARED_OWN) {
         need.sharing = TSH_SHARED;
         return tshi_layout_alike(have, need);
@@ -168,14 +168,15 @@ static bool parameter_takes(const tsh_call *call, int i, tsh_layout have, tsh_la
 }
 
 /* True when input i has the row's layout, or a transition brings it there, whose cost is added to *bytes. */
-static bool input_cost(const tsh_call *call, const candidate *c, int axis, int i, double *bytes) {
+static bool input_cost(const tsh_call *call, const tshi_want *want, const candidate *c, int axis, int i,
+                       double *bytes) {
     const tsh_tensor *t = call->in[i];
     tsh_layout have = t->layout[axis], need;
     tsh_pattern pattern = input_pattern(c->row, i);
     if (!pattern_layout(pattern, t->shape.ndim, &c->bound, tshi_call_dim(call), &need)) return false;
     if (!pattern_takes(pattern, t->shape.ndim, have) || !units_fit(&t->shape, &need)) return false;
     if (alike(t, axis, &need)) return true;
-    if (!parameter_takes(call, i, have, need)) return false;
+    if (!parameter_takes(want, i, have, need)) return false;
     const tshi_transition *step = tshi_transition_find(have, need, true);
     if (step) *bytes += whole_bytes(t) * tshi_transition_cost(step, tshi_differentiable(t));
     return step != NULL;
@@ -210,7 +211,7 @@ static int split_of(const tsh_call *call, const candidate *c, int axis) {
 }
 
 /* A row that leaves a sum open where no input had one costs an all-reduce of the output later. */
-static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis, const tshi_output *out) {
+static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis, const tshi_result *out) {
     if (c->out.kind != TSH_KIND_PARTIAL) return 0;
     for (int i = 0; i < call->inputs; i++) {
         if (call->in[i]->layout[axis].kind == TSH_KIND_PARTIAL) return 0;
@@ -221,11 +222,11 @@ static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis,
 
 /* Candidates are compared by how they treat split inputs, then by bytes; the first of equal ones is taken. */
 static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout *bound, int axis,
-                     const tshi_output *out, candidate *best) {
+                     const tshi_result *out, candidate *best) {
     candidate c = {.row = row, .bound = *bound};
     if (bound->dim >= 0 && call->op->row_holds && !call->op->row_holds(call, row, bound->dim)) return;
     for (int i = 0; i < call->inputs; i++) {
-        if (!input_cost(call, &c, axis, i, &c.bytes)) return;
+        if (!input_cost(call, out->want, &c, axis, i, &c.bytes)) return;
     }
     if (!output_layout(call, &c, axis, out->shape)) return;
     c.split = split_of(call, &c, axis);
@@ -310,7 +311,7 @@ static bool takes_replicated(const tsh_call *call, const tsh_rule *row, int axis
 }
 
 /* Considers the row for each way in which inputs are split, different in dim or units; for d < 0 also where none is. */
-static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis, int d, const tshi_output *out,
+static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis, int d, const tshi_result *out,
                             candidate *best) {
     bool any = false, whole = row_has(row, TSH_AS_S2_WHOLE);
     tsh_layout split;
@@ -330,7 +331,7 @@ static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis,
 typedef enum avoided { AVOID_NONE, AVOID_SHARED_UNITS, AVOID_SPLITS } avoided;
 
 /* The search ends where no later row can be better. best->row stays NULL where no row holds. */
-static void find_best(const tsh_call *call, int axis, const tshi_output *out, avoided avoid, candidate *best) {
+static void find_best(const tsh_call *call, int axis, const tshi_result *out, avoided avoid, candidate *best) {
     for (const tsh_rule *row = call->op->rules; row->out != TSH_ROW_END; row++) {
         const tsh_layout none = TSH_SHARD(-1);
         if (row->in[0] == TSH_AS_R && row->out == TSH_AS_R && !row_splits(row)) {
@@ -372,10 +373,10 @@ static bool has_split_order(const tsh_tensor *t) {
 
 /* The tensor whose split order the call takes for all of its tensors: a parameter, else the first input, that has one
  * other than that of the axes; or NULL. */
-static const tsh_tensor *split_order_of(const tsh_call *call) {
+static const tsh_tensor *split_order_of(const tsh_call *call, const tshi_want *want) {
     const tsh_tensor *found = NULL;
     for (int i = call->inputs - 1; i >= 0; i--) {
-        bool parameter = call->want && call->want->parameters >> i & 1u;
+        bool parameter = want && want->parameters >> i & 1u;
         if (!has_split_order(call->in[i])) continue;
         if (parameter) return call->in[i];
         found = call->in[i];
@@ -402,7 +403,7 @@ tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int
 }
 
 /* No axis cuts the units of another one, in any tensor of the call. */
-static bool units_hold(const tsh_call *call, const tshi_output *out, const tshi_rule_rows *rows) {
+static bool units_hold(const tsh_call *call, const tshi_result *out, const tshi_rule_rows *rows) {
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape = *out->shape;
     memcpy(layout, rows->out, sizeof layout);
@@ -419,7 +420,7 @@ static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
 
 /* Axes that split heads do so in one kind of units, those that are whole for each input: a rank that has some blocks of a
  * unit after one axis must find the same unit after the next. */
-static void settle_heads(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows) {
+static void settle_heads(const tsh_call *call, const tshi_result *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes, last = -1;
     bool differ = false;
     for (int a = 0; a < axes; a++) {
@@ -438,7 +439,7 @@ static void settle_heads(const tsh_call *call, const tshi_output *out, tshi_rule
 
 /* Rows of several axes split a dim in units that do not go together: they do it without units where they hold so, else
  * other rows are taken, in the end some that gather. */
-static void settle_units(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows) {
+static void settle_units(const tsh_call *call, const tshi_result *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;
     for (int a = 0; a < axes; a++) units = units || rows->bound[a].units;
@@ -465,7 +466,7 @@ static void settle_units(const tsh_call *call, const tshi_output *out, tshi_rule
     }
 }
 
-tsh_status tshi_rules_choose(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows) {
+tsh_status tshi_rules_choose(const tsh_call *call, const tshi_result *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     rows->ordered = false;
     rows->stay = true;
@@ -477,7 +478,7 @@ tsh_status tshi_rules_choose(const tsh_call *call, const tshi_output *out, tshi_
         rows->stay = rows->stay && best.stays;
     }
     if (rows->stay) return TSH_OK;
-    const tsh_tensor *ordered = split_order_of(call);
+    const tsh_tensor *ordered = split_order_of(call, out->want);
     rows->ordered = ordered != NULL;
     if (ordered) tshi_split_sequence(axes, ordered->layout, rows->sequence);
     set_split_order(rows, axes, rows->out);

@@ -1,0 +1,195 @@
+/* Kept plans: found by the number of the call in its step, or by key. */
+#include "autograd/plan/plan.h"
+#include "autograd/tape.h"
+#include "base/hash.h"
+
+#include <string.h>
+
+/* Each of a step's first calls has a place of its own. When there are more plans than MOST, which happens where sizes keep
+ * changing, all of them are forgotten. */
+enum { PLACES = 1024, BUCKETS = 1024, MOST = 4096 };
+
+typedef struct kept_plan kept_plan;
+struct kept_plan {
+    kept_plan *next; /* in its bucket */
+    uint64_t *key;
+    int words;
+    tshi_plan plan;
+};
+
+struct tshi_plans {
+    const tsh_allocator *allocator;
+    kept_plan *usual[PLACES]; /* that of the last call with this number */
+    kept_plan *bucket[BUCKETS];
+    int count;
+    unsigned calls; /* of this step */
+    uint64_t *key;  /* of the call whose plan is asked for */
+    int words, key_room;
+    tshi_plan draft;
+    tsh_tensor **given, *copies;
+    int given_room, copies_room;
+};
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+tshi_plans *tshi_plans_new(const tsh_allocator *allocator) {
+    tshi_plans *plans = tshi_calloc(allocator, 1, sizeof *plans);
+    if (!plans) return NULL;
+    plans->allocator = plans->draft.allocator = allocator;
+    return plans;
+}
+
+static void forget_all(tshi_plans *plans) {
+    for (int b = 0; b < BUCKETS; b++) {
+        for (kept_plan *kept = plans->bucket[b], *next; kept; kept = next) {
+            next = kept->next;
+            tshi_free(plans->allocator, kept);
+        }
+    }
+    memset(plans->bucket, 0, sizeof plans->bucket);
+    memset(plans->usual, 0, sizeof plans->usual);
+    plans->count = 0;
+}
+
+void tshi_plans_free(tshi_plans *plans) {
+    if (!plans) return;
+    const tsh_allocator *allocator = plans->allocator;
+    forget_all(plans);
+    tshi_free(allocator, plans->key);
+    tshi_free(allocator, plans->draft.step);
+    tshi_free(allocator, plans->given);
+    tshi_free(allocator, plans->copies);
+    tshi_free(allocator, plans);
+}
+
+void tshi_plans_end_step(tshi_plans *plans) {
+    if (plans) plans->calls = 0;
+}
+
+tshi_plan_inputs tshi_plans_inputs(tshi_plans *plans, int count, bool casts) {
+    bool room = tshi_grow(plans->allocator, (void **)&plans->given, &plans->given_room, 2 * count,
+                          sizeof(tsh_tensor *)) == TSH_OK &&
+                (!casts || tshi_grow(plans->allocator, (void **)&plans->copies, &plans->copies_room, count,
+                                     sizeof(tsh_tensor)) == TSH_OK);
+    return room ? (tshi_plan_inputs){plans->given, plans->given + count, plans->copies} : (tshi_plan_inputs){0};
+}
+
+/* --- keys --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t *put_bytes(uint64_t *at, const void *from, size_t size) {
+    size_t words = (size + 7) / 8;
+    if (words) at[words - 1] = 0;
+    memcpy(at, from, size);
+    return at + words;
+}
+
+static uint64_t *put_layout(uint64_t *at, const tsh_layout *l) {
+    if (l->kind != TSH_KIND_SHARD) {
+        *at++ = (uint64_t)l->kind;
+        return at;
+    }
+    *at++ = (uint64_t)l->kind | (uint64_t)l->dim << 8 | (uint64_t)l->order << 16 | (uint64_t)l->sharing << 24;
+    *at++ = (uint64_t)l->units;
+    *at++ = (uint64_t)l->blocks;
+    return at;
+}
+
+static uint64_t *put_sizes(uint64_t *at, const tsh_shape *shape) {
+    for (int d = 0; d < shape->ndim; d++) *at++ = (uint64_t)shape->global[d];
+    return at;
+}
+
+/* What the operation's functions of metadata are, and the params that they read; that it is, does not matter. */
+static uint64_t *put_op(uint64_t *at, const tsh_call *call) {
+    const tsh_op *op = call->op;
+    *at++ = (uint64_t)(uintptr_t)op->rules;
+    *at++ = (uint64_t)(uintptr_t)op->row_holds;
+    *at++ = (uint64_t)call->inputs | (uint64_t)(unsigned)tshi_call_dim(call) << 32 | (uint64_t)op->by_element << 24;
+    if (op->map_dim || op->map_split || (op->row_holds && tshi_op_is_custom(op))) {
+        *at++ = (uint64_t)(uintptr_t)op->map_dim;
+        *at++ = (uint64_t)(uintptr_t)op->map_split;
+        at = put_bytes(at, call->params, op->params_size);
+    }
+    return at;
+}
+
+static uint64_t *put_input(uint64_t *at, const tsh_call *call, const tsh_tensor *given, int i) {
+    uint64_t sums = tshi_gradient_summed_axes(given);
+    bool adds = call->tape->world->deterministic && call->tape->recording && tshi_requires_grad(given);
+    *at++ = (uint64_t)given->dtype | (uint64_t)call->in[i]->dtype << 8 | (uint64_t)given->shape.ndim << 16 |
+            (uint64_t)given->computed << 24 | (uint64_t)adds << 25 | sums << 32;
+    at = put_sizes(at, &given->shape);
+    for (int a = 0; a < given->mesh->axes; a++) at = put_layout(at, &given->layout[a]);
+    return at;
+}
+
+/* Words are more than those of a tensor's dtypes, sizes and layouts. */
+enum { TENSOR_WORDS = 1 + TSH_MAX_DIMS + 3 * TSH_MAX_AXES };
+
+static tsh_status write_key(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_result *out) {
+    int room = 16 + (call->inputs + 1) * TENSOR_WORDS + (int)(call->op->params_size / 8);
+    tsh_status status = tshi_grow(plans->allocator, (void **)&plans->key, &plans->key_room, room, sizeof *plans->key);
+    if (status != TSH_OK) return status;
+    uint64_t *at = put_op(plans->key, call);
+    const tshi_want *want = out->want;
+    *at++ = given[0]->mesh->number;
+    *at++ = want ? (uint64_t)want->parameters << 32 | (uint64_t)(unsigned)(want->axis + 2) : 0;
+    if (want && want->axis >= 0) at = put_layout(at, &want->out);
+    *at++ = (uint64_t)out->dtype | (uint64_t)out->shape->ndim << 8;
+    at = put_sizes(at, out->shape);
+    for (int i = 0; i < call->inputs; i++) at = put_input(at, call, given[i], i);
+    plans->words = (int)(at - plans->key);
+    return TSH_OK;
+}
+
+/* --- finding ------------------------------------------------------------------------------------------------------ */
+
+static bool has_key(const tshi_plans *plans, const kept_plan *kept) {
+    return kept && kept->words == plans->words &&
+           memcmp(kept->key, plans->key, (size_t)plans->words * sizeof *kept->key) == 0;
+}
+
+static kept_plan **kept_bucket(tshi_plans *plans) {
+    uint64_t hash = TSHI_FINGERPRINT;
+    for (int i = 0; i < plans->words; i++) hash = tshi_fingerprint_add(hash, plans->key[i]);
+    return &plans->bucket[hash % BUCKETS];
+}
+
+/* The plan, its steps and its key are one block of memory. */
+static kept_plan *keep_draft(tshi_plans *plans) {
+    const tshi_plan *draft = &plans->draft;
+    if (plans->count == MOST) forget_all(plans);
+    size_t steps = (size_t)draft->count * sizeof *draft->step, key = (size_t)plans->words * sizeof *plans->key;
+    kept_plan *kept = tshi_calloc(plans->allocator, 1, sizeof *kept + steps + key);
+    if (!kept) return NULL;
+    kept->plan = (tshi_plan){.step = (tshi_plan_step *)(kept + 1), .count = draft->count, .capacity = draft->count};
+    kept->key = (uint64_t *)((char *)(kept + 1) + steps);
+    kept->words = plans->words;
+    memcpy(kept->plan.step, draft->step, steps);
+    memcpy(kept->key, plans->key, key);
+    kept_plan **bucket = kept_bucket(plans);
+    kept->next = *bucket;
+    *bucket = kept;
+    plans->count++;
+    return kept;
+}
+
+/* The plan of this key, from its bucket or made anew. */
+static tsh_status find(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_result *out,
+                       kept_plan **found) {
+    *found = *kept_bucket(plans);
+    while (*found && !has_key(plans, *found)) *found = (*found)->next;
+    if (*found) return TSH_OK;
+    tsh_status status = tshi_plan_make(call, given, out, &plans->draft);
+    if (status == TSH_OK) *found = keep_draft(plans);
+    return status == TSH_OK && !*found ? TSH_ERR_MEMORY : status;
+}
+
+tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_result *out,
+                          const tshi_plan **plan) {
+    kept_plan **usual = &plans->usual[plans->calls++ % PLACES];
+    tsh_status status = write_key(plans, call, given, out);
+    if (status == TSH_OK && !has_key(plans, *usual)) status = find(plans, call, given, out, usual);
+    if (status == TSH_OK) *plan = &(*usual)->plan;
+    return status;
+}

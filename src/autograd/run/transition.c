@@ -1,0 +1,110 @@
+#include "autograd/run/transition.h"
+#include "autograd/run/call.h"
+#include "autograd/run/moves.h"
+
+typedef struct transition_params {
+    const tshi_transition *row;
+    int axis;
+    tsh_layout from, to;
+} transition_params;
+
+static const transition_params *params_of(const tsh_call *call) {
+    return call->params;
+}
+
+static const tshi_axis *axis_of_call(const tsh_call *call) {
+    return &call->in[0]->mesh->axis[params_of(call)->axis];
+}
+
+/* A movement over one rank moves nothing, whatever its name. */
+static const tshi_move *move_of(const tsh_call *call, bool backward) {
+    const tshi_transition *row = params_of(call)->row;
+    if (axis_of_call(call)->size == 1) return &tshi_moves[TSHI_MOVE_NOTHING];
+    return &tshi_moves[backward ? row->backward : row->forward];
+}
+
+/* All ranks that share a unit hold its values. */
+static tsh_layout of_values(tsh_layout layout) {
+    if (layout.sharing) layout.sharing = TSH_SHARED;
+    return layout.kind == TSH_KIND_LOCAL ? TSH_REPLICATED : layout;
+}
+
+static tsh_status transition_forward(tsh_call *call) {
+    const transition_params *p = params_of(call);
+    const tshi_move *move = move_of(call, false);
+    if (!move->run) return TSH_OK;
+    return move->run(axis_of_call(call)->group, call->in[0], call->out, of_values(p->from), of_values(p->to), NULL);
+}
+
+static tsh_layout of_gradient(tsh_layout layout) {
+    return layout.kind == TSH_KIND_LOCAL ? TSH_PARTIAL : layout.kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : layout;
+}
+
+/* The conjugate movement: from the gradient laid out as `to` to a new one, laid out as `from`. */
+static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_work **work, tsh_tensor **out) {
+    tsh_tensor *dy = tsh_call_grad_out(call);
+    const tsh_tensor *x = call->in[0];
+    bool last_use = tshi_tensor_sole_owner(dy) && !call->out->gradient->retained;
+    bool share = !move->run || (move->in_place && last_use);
+    tsh_status status = share ? tshi_tensor_view(dy, &x->shape, x->layout, 0, out)
+                              : tshi_tensor_new(x->mesh, dy->dtype, &x->shape, x->layout, out);
+    if (status != TSH_OK || !move->run) return status;
+    const transition_params *p = params_of(call);
+    return move->run(axis_of_call(call)->group, dy, *out, of_gradient(p->to), of_gradient(p->from), work);
+}
+
+/* Starts nothing where other work would not hide the collective, or where a schedule makes the sum. */
+static tsh_status transition_backward_start(tsh_call *call) {
+    const tshi_move *move = move_of(call, true);
+    if (!move->collective || tshi_gradient_schedule_of(call->out) || !tshi_group_overlaps(axis_of_call(call)->group))
+        return TSH_OK;
+    tsh_status status = conjugate(call, move, &call->work, &call->early);
+    if (call->work) return status;
+    tshi_tensor_release(call->early);
+    call->early = NULL;
+    return status;
+}
+
+static tsh_status transition_backward(tsh_call *call) {
+    if (tshi_gradient_schedule_of(call->out)) return tshi_grad_leave_to_schedule(call);
+    tsh_tensor *dx = call->early;
+    call->early = NULL;
+    tsh_status status =
+        call->work ? tshi_work_wait_queued(call->work) : conjugate(call, move_of(call, true), NULL, &dx);
+    tsh_work_release(call->work);
+    call->work = NULL;
+    if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
+    tshi_tensor_release(dx);
+    return status;
+}
+
+static const tshi_engine_op transition_engine = {.backward_start = transition_backward_start, .moves = true};
+
+static const tsh_op transition_op = {.name = "redistribute",
+                                     .forward = transition_forward,
+                                     .backward = transition_backward,
+                                     .params_size = sizeof(transition_params),
+                                     .repeats = true,
+                                     .reads_no_input = true,
+                                     .engine = &transition_engine};
+
+/* A leaf, its cast or its copy becomes this rank's own along an axis over which this tape's schedule sums its gradient: the
+ * copy's gradient goes there. */
+static void share_target(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
+    tshi_gradient_target *target = tshi_gradient_cast_leaf(x)->gradient->target;
+    if (!moved->computed || !target || target->schedule != tape->schedule || !(target->sums >> axis & 1u)) return;
+    if (tshi_gradient_divides(x->layout[axis], moved->layout[axis])) moved->gradient->target = target;
+}
+
+tsh_tensor *tshi_transition_run(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step, bool consume) {
+    int axis = step->axis;
+    tsh_layout from = x->layout[axis], to = step->layout[axis];
+    transition_params params = {tshi_transition_find(from, to, false), axis, from, to};
+    tsh_call call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
+    const tshi_move *move = move_of(&call, false);
+    bool share = !move->run || (consume && move->in_place);
+    tsh_tensor *moved = tshi_call_run(&call, step, share ? x : NULL);
+    if (moved && moved->computed) moved->gradient->wide = x->gradient->wide;
+    if (moved) share_target(tape, x, axis, moved);
+    return moved;
+}
