@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """GPT-2 of 124 million parameters on a GPU: training beside PyTorch, and generation beside the reads of its weights.
 
-train     train_gpt in bfloat16 with float32 main weights, and the same model in PyTorch, eager and compiled, by turns;
+train     train_gpt in bfloat16 with float32 master weights, and the same model in PyTorch, eager and compiled, by turns;
           asked: as many tokens a second as the better of them. Without torch in python3 train_gpt runs alone.
 generate  tokens one by one; asked: 0.85 of the bandwidth that a copy reaches, counting the weights alone.
 """
@@ -40,7 +40,7 @@ def last_row(command, device, optional=False):
 def train(options, model):
     here = os.path.dirname(os.path.abspath(__file__))
     sizes = [word for name, value in {**model, "batch": options.batch}.items() for word in ("--" + name, str(value))]
-    ours = [os.path.join(options.bin, "train_gpt"), *sizes, "--dtype", "bfloat16", "--main-weights", "--steps",
+    ours = [os.path.join(options.bin, "train_gpt"), *sizes, "--dtype", "bfloat16", "--master-weights", "--steps",
             str(options.steps + 5), "--eval-every", "1000000", "--eval-batches", "1", "--sample", "0", "--json"]
     theirs = [sys.executable, os.path.join(here, "peers", "torch_gpt2.py"), *sizes, "--steps", str(options.steps),
               "--device", options.device]

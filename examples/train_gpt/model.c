@@ -107,13 +107,13 @@ static tsh_status create_optimizer(model *m) {
                                     .beta2 = 0.99,
                                     .weight_decay = o->weight_decay,
                                     .decay_matrices = true,
-                                    .low_bits = o->main_weights ? TSH_MAIN_WEIGHTS
-                                                : o->stochastic ? TSH_STOCHASTIC_ROUNDING
-                                                                : TSH_LOSE_LOW_BITS};
-    bool mixed = o->dtype != TSH_FLOAT64 && (o->main_weights || o->stochastic);
+                                    .low_bits = o->master_weights ? TSH_MASTER_WEIGHTS
+                                                : o->stochastic   ? TSH_STOCHASTIC_ROUNDING
+                                                                  : TSH_LOSE_LOW_BITS};
+    bool mixed = o->dtype != TSH_FLOAT64 && (o->master_weights || o->stochastic);
     if (mixed || precision.arithmetic) status = tsh_parameters_set_precision(m->parameters, &precision);
     const tsh_data_parallel_config sums = {
-        .level = (tsh_sharding_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
+        .level = (tsh_zero_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
     tsh_group *data = tsh_mesh_group(m->mesh, "data");
     if (status == TSH_OK) status = tsh_data_parallel_create(m->tape, m->parameters, data, &sums, &m->sums);
     return status == TSH_OK ? tsh_adamw_create(m->parameters, &adamw, &m->optimizer) : status;

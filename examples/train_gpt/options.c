@@ -51,7 +51,7 @@ static const char help[] =
     "  --arithmetic TYPE    what functions compute in, where not in the weights' type: they cast the weights; "
     "gradients\n"
     "                       are float32\n"
-    "  --main-weights       float32 weights beside bfloat16 or float16 ones, and float32 gradients\n"
+    "  --master-weights       float32 weights beside bfloat16 or float16 ones, and float32 gradients\n"
     "  --stochastic         or bfloat16 weights rounded by chance, and float32 gradients\n"
     "  --loss-scale         a dynamic loss scale, for float16\n"
     "  --model-parallel M   ranks that share one copy of the model (all that --data-parallel leaves)\n"
@@ -73,7 +73,7 @@ static const char help[] =
 
 /* NULL, or why these sizes make no model. */
 static const char *contradiction(const options *o) {
-    if (o->main_weights && o->stochastic) return "--main-weights or --stochastic";
+    if (o->master_weights && o->stochastic) return "--master-weights or --stochastic";
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
@@ -99,12 +99,12 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"seed", OPTION_SEED, &out->seed, 0, 0},
                                {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
                                {"arithmetic", OPTION_DTYPE, &out->arithmetic, 0, 0},
-                               {"main-weights", OPTION_FLAG, &out->main_weights, 0, 0},
+                               {"master-weights", OPTION_FLAG, &out->master_weights, 0, 0},
                                {"stochastic", OPTION_FLAG, &out->stochastic, 0, 0},
                                {"loss-scale", OPTION_FLAG, &out->scales_loss, 0, 0},
                                {"model-parallel", OPTION_COUNT, &out->model_parallel, 1, size},
                                {"data-parallel", OPTION_COUNT, &out->data_parallel, 1, size},
-                               {"zero", OPTION_COUNT, &out->zero, 0, TSH_SHARD_PARAMETERS},
+                               {"zero", OPTION_COUNT, &out->zero, 0, TSH_ZERO_PARAMETERS},
                                {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},
                                {"recompute", OPTION_FLAG, &out->recompute, 0, 0},
                                {"deterministic", OPTION_FLAG, &out->deterministic, 0, 0},

@@ -21,9 +21,9 @@ typedef struct options {
     uint64_t seed;
     tsh_dtype dtype;      /* of weights */
     tsh_dtype arithmetic; /* of functions; TSH_DTYPE_COUNT: that of the weights */
-    bool main_weights, stochastic, scales_loss;
+    bool master_weights, stochastic, scales_loss;
     int64_t model_parallel, data_parallel; /* ranks that share a copy of the model; copies. 0: what the other leaves */
-    int64_t zero;                          /* a tsh_sharding_level: what the copies share out */
+    int64_t zero;                          /* a tsh_zero_level: what the copies share out */
     bool sequence_parallel, recompute;
     bool deterministic; /* main has read it before, for the world */
     int64_t sample;     /* characters to write after training */

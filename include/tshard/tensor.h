@@ -66,7 +66,7 @@ TSH_API const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor);
 /* The layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
 TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group);
 /* The elements in device memory, row-major (host memory on a CPU). A write through the pointer is not recorded: backward
- * and an optimizer's main weights go on with what was made from the earlier values. NULL when tsh_backward has freed
+ * and an optimizer's master weights go on with what was made from the earlier values. NULL when tsh_backward has freed
  * them, and where a layer's parameter, of which this is the first use, finds no memory. */
 TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
 

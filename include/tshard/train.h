@@ -56,8 +56,8 @@ typedef enum tsh_low_bits {
     TSH_LOSE_LOW_BITS = 0, /* lost: small steps may change nothing; creating the optimizer logs a warning */
     /* The optimizer keeps float32 values beside the parameter, steps these and rounds the parameter from them. They
      * begin as the parameter's values at its first step, and anew at each step before which anything else has written
-     * the parameter (but through tsh_tensor_data, which is not seen). Checkpoints have them as "optimizer.NAME.main". */
-    TSH_MAIN_WEIGHTS,
+     * the parameter (but through tsh_tensor_data, which is not seen). Checkpoints have them as "optimizer.NAME.master". */
+    TSH_MASTER_WEIGHTS,
     /* bfloat16 alone: rounded up or down by chance, so that the mean is kept. The numbers depend on the world's seed,
      * the parameter's name, its step and the global element index, not on the number of ranks. */
     TSH_STOCHASTIC_ROUNDING
@@ -181,12 +181,12 @@ typedef struct tsh_data_parallel tsh_data_parallel;
  * the order of the step before. Every rank uses the same parameters in the same order. Ranks outside the mesh create the
  * schedule, too, for they plan exchanges with the mesh by the layouts of its parameters. Optimizers over the parameters
  * are created after the schedule; their steps are not collective. */
-typedef enum tsh_sharding_level {
-    TSH_SHARD_NOTHING = 0,
-    TSH_SHARD_OPTIMIZER,
-    TSH_SHARD_GRADIENTS,
-    TSH_SHARD_PARAMETERS
-} tsh_sharding_level;
+typedef enum tsh_zero_level {
+    TSH_ZERO_NOTHING = 0,
+    TSH_ZERO_OPTIMIZER,
+    TSH_ZERO_GRADIENTS,
+    TSH_ZERO_PARAMETERS
+} tsh_zero_level;
 
 /* What data parallelism sums, in which pieces, and what it shares out; zeros are the defaults. */
 typedef struct tsh_data_parallel_config {
@@ -196,7 +196,7 @@ typedef struct tsh_data_parallel_config {
     bool keep_values;          /* true: parameters keep their values; false: they take those of the group's rank 0 */
     size_t bucket_bytes;       /* 0: 25 MiB; at a level an eighth of the gradients, if that is less (64 KiB at least) */
     size_t first_bucket_bytes; /* 0: the lesser of 1 MiB and bucket_bytes; small, so that the first sum starts early */
-    tsh_sharding_level level;  /* the same on every rank */
+    tsh_zero_level level;      /* the same on every rank */
     tsh_group *model;          /* NULL, or another axis of the mesh, over which layers are split. Gradients of key and
                                 * value projections that ranks of it share are then summed over these, too, in one
                                 * all-reduce of a bucket; at a level those of matrices are not, for no rank has them. */

@@ -436,7 +436,7 @@ typedef struct tshi_update {
     const void *grad;
     void *state[2];
     void *p;
-    void *main;                    /* p in the dtype of sums: what is stepped, p is rounded from it; or NULL */
+    void *master;                  /* p in the dtype of sums: what is stepped, p is rounded from it; or NULL */
     const tshi_rounding *rounding; /* of a bfloat16 p; NULL: to nearest, ties to even */
     bool wide_grad;                /* grad is of the dtype of sums */
 } tshi_update;

@@ -150,7 +150,7 @@ static tsh_status reduce_classes(tsh_call *call, const tshi_classes *c, unsigned
 static tsh_status sum_rows(tsh_call *call, const tshi_classes *c) {
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
-    unsigned axes = tshi_sharding_axes(logits, logits->shape.ndim - 1);
+    unsigned axes = tshi_axes_splitting(logits, logits->shape.ndim - 1);
     tsh_tensor *sums = call->saved[SUMS];
     device->ops->cross_entropy[logits->dtype].sums(device, c, tshi_data(logits), tshi_data(call->in[1]),
                                                    tshi_data(call->saved[MAX]), tshi_data(sums));
@@ -164,7 +164,7 @@ static tsh_status sum_rows(tsh_call *call, const tshi_classes *c) {
 static tsh_status make_totals(tsh_call *call, const tshi_classes *c, const tsh_tensor *losses) {
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
-    unsigned axes = tshi_sharding_axes(logits, -1) & ~tshi_sharding_axes(logits, logits->shape.ndim - 1);
+    unsigned axes = tshi_axes_splitting(logits, -1) & ~tshi_axes_splitting(logits, logits->shape.ndim - 1);
     tsh_shape two = {.ndim = 1, .local = {2}, .global = {2}};
     tsh_tensor *pair = NULL;
     tsh_tensor *totals = tshi_statistics_save(call, TOTALS, logits, TOTALS_COUNT);

@@ -45,7 +45,7 @@ tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char
 tsh_tensor *tshi_statistics_scratch(tsh_call *call, const tsh_tensor *x, int64_t n);
 tsh_tensor *tshi_statistics_save(tsh_call *call, int slot, const tsh_tensor *x, int64_t n);
 /* Bit a: axis a, of several ranks, shards dim of x; dim -1: any dim. */
-unsigned tshi_sharding_axes(const tsh_tensor *x, int dim);
+unsigned tshi_axes_splitting(const tsh_tensor *x, int dim);
 /* Reduce the statistics in place over the ranks of each of these axes. Collective over them. */
 tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_reduce_op op);
 

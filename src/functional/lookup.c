@@ -83,7 +83,7 @@ static tsh_status count_ids(tsh_call *call, const tsh_tensor *table, const tsh_t
     device->ops->copy.fill(device, dtype, ids->numel, 1, tshi_data(*out));
     device->ops->copy.zero(device, tsh_tensor_local_nbytes(counts), tshi_data(counts));
     ops->backward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, -1, tshi_data(*out), tshi_data(counts));
-    tsh_status status = tshi_statistics_reduce(tshi_sharding_axes(ids, -1), counts, TSH_REDUCE_SUM);
+    tsh_status status = tshi_statistics_reduce(tshi_axes_splitting(ids, -1), counts, TSH_REDUCE_SUM);
     if (status != TSH_OK) return status;
     ops->forward(device, ids->numel, tshi_data(ids), s.start, s.rows, 1, tshi_data(counts), tshi_data(*out));
     return TSH_OK;
@@ -176,7 +176,7 @@ static const tsh_rule take_rules[] = {
 static tsh_status take_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     if (ids->shape.ndim != 1) return tshi_check_fails(table, ids, "a table [rows, cols] and ids [n] wanted");
-    if (call->tape->world->deterministic && tshi_sharding_axes(table, 0))
+    if (call->tape->world->deterministic && tshi_axes_splitting(table, 0))
         return tshi_fail(TSH_ERR_STATE, "a deterministic world has no rows of a rank's own part");
     return lookup_shape(call, dtype, out);
 }
@@ -247,7 +247,7 @@ static tsh_status reduce_rows(const tsh_tensor *table, double p, const tsh_tenso
         device->ops->sum[TSH_FLOAT64].over_dim(device, norms->numel, cols, 1, 1, x, norm);
     }
     tsh_status status =
-        tshi_statistics_reduce(tshi_sharding_axes(table, 1), norms, largest ? TSH_REDUCE_MAX : TSH_REDUCE_SUM);
+        tshi_statistics_reduce(tshi_axes_splitting(table, 1), norms, largest ? TSH_REDUCE_MAX : TSH_REDUCE_SUM);
     if (status == TSH_OK) ops->unary(device, TSHI_POW, (double[2]){largest ? 0.5 : 1 / p}, norms->numel, norm, norm);
     return status;
 }
@@ -301,7 +301,7 @@ static const tsh_op bound_op = {.name = "embedding_forward",
 /* The table, or in a deterministic world, where norms are those of whole rows, one of these. Of a table that data
  * parallelism shares out it is this rank's slice, in the same memory. */
 static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
-    unsigned axes = tape->world->deterministic ? tshi_sharding_axes(table, 1) : 0;
+    unsigned axes = tape->world->deterministic ? tshi_axes_splitting(table, 1) : 0;
     tsh_tensor *x = table;
     tsh_layout layout[TSH_MAX_AXES];
     if (tshi_gradient_whole(table) != table) {

@@ -80,7 +80,7 @@ static tsh_status reduced_forward(tsh_call *call) {
     if (!losses) return TSH_ERR_MEMORY;
     device->ops->loss[x->dtype].forward(device, &in, tshi_data(losses));
     device->ops->sum[out->dtype].over_dim(device, 1, x->numel, 1, loss_scale(call), tshi_data(losses), tshi_data(out));
-    return tshi_statistics_reduce(tshi_sharding_axes(x, -1), out, TSH_REDUCE_SUM);
+    return tshi_statistics_reduce(tshi_axes_splitting(x, -1), out, TSH_REDUCE_SUM);
 }
 
 static tsh_status loss_backward(tsh_call *call) {

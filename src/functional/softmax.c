@@ -16,7 +16,7 @@ static tsh_status softmax_forward(tsh_call *call) {
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(x);
     tshi_around a = tshi_around_dim(x, p->dim);
-    unsigned axes = tshi_sharding_axes(x, p->dim);
+    unsigned axes = tshi_axes_splitting(x, p->dim);
     const tshi_softmax_ops *ops = &device->ops->softmax[x->dtype];
     if (!axes && a.inner == 1 && ops->whole &&
         ops->whole(device, p->log, a.outer, a.n, tshi_data(x), tshi_data(call->out))) {
@@ -41,7 +41,7 @@ static tsh_status softmax_backward(tsh_call *call) {
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(y);
     tshi_around a = tshi_around_dim(y, p->dim);
-    unsigned axes = tshi_sharding_axes(y, p->dim);
+    unsigned axes = tshi_axes_splitting(y, p->dim);
     const tshi_softmax_ops *ops = &device->ops->softmax[y->dtype];
     tsh_tensor *dx = tsh_call_grad(call, 0);
     if (!dx) return TSH_ERR_MEMORY;

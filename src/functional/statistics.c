@@ -9,7 +9,7 @@ tsh_tensor *tshi_statistics_save(tsh_call *call, int slot, const tsh_tensor *x, 
     return tsh_call_save(call, slot, tshi_dtype_sum(x->dtype), n);
 }
 
-unsigned tshi_sharding_axes(const tsh_tensor *x, int dim) {
+unsigned tshi_axes_splitting(const tsh_tensor *x, int dim) {
     unsigned axes = 0;
     for (int a = 0; a < x->mesh->axes; a++) {
         bool sharded = x->layout[a].kind == TSH_KIND_SHARD && x->mesh->axis[a].size > 1;
@@ -32,5 +32,5 @@ tsh_status tsh_call_reduce(const tsh_call *call, const tsh_tensor *x, int dim, t
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "call_reduce: a call, a tensor, a dim of it (-1: any) and statistics wanted");
     }
-    return tshi_statistics_reduce(tshi_sharding_axes(x, dim), statistics, op);
+    return tshi_statistics_reduce(tshi_axes_splitting(x, dim), statistics, op);
 }

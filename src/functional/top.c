@@ -34,7 +34,7 @@ static tsh_status merge_along(const tsh_tensor *x, const tshi_axis *axis, const 
 tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_tensor **out) {
     tsh_device *device = tshi_device_of(x);
     tshi_around a = tshi_around_dim(x, dim);
-    unsigned axes = tshi_sharding_axes(x, dim);
+    unsigned axes = tshi_axes_splitting(x, dim);
     tsh_status status = candidates_new(x, a.outer * most * a.inner, out);
     if (status != TSH_OK) return status;
     int64_t start = tshi_shape_start(x->mesh, &x->shape, x->layout, dim);

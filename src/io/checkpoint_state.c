@@ -61,7 +61,7 @@ static tsh_status add_states(const tsh_checkpoint *what, tsh_parameters *list) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < o->count && status == TSH_OK; i++) {
         tshi_optimizer_slot *slot = &o->slots[i];
-        tshi_optimizer_renew_main(slot);
+        tshi_optimizer_renew_master(slot);
         const char *name = name_of(what->parameters, slot->parameter, i);
         if (!name) return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint: a parameter of the optimizer is not in the list");
         size_t size = strlen(name) + sizeof "optimizer.";
@@ -71,7 +71,7 @@ static tsh_status add_states(const tsh_checkpoint *what, tsh_parameters *list) {
         for (int s = 0; s < TSHI_MAX_STATES && status == TSH_OK; s++) {
             if (slot->state[s]) status = add_tensor(list, prefixed, o->kind->state[s], slot->state[s]);
         }
-        if (slot->main && status == TSH_OK) status = add_tensor(list, prefixed, "main", slot->main);
+        if (slot->master && status == TSH_OK) status = add_tensor(list, prefixed, "master", slot->master);
         tshi_free(&list->world->allocator, prefixed);
     }
     return status;

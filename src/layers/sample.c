@@ -347,7 +347,7 @@ tsh_tensor *tsh_sample(tsh_tape *tape, tsh_tensor *logits, const tsh_sample_conf
     s.rows = logits->shape.local[0];
     s.first_row = tshi_shape_start(logits->mesh, &logits->shape, logits->layout, 0);
     s.classes = logits->shape.global[1];
-    s.axes = tshi_sharding_axes(logits, 1);
+    s.axes = tshi_axes_splitting(logits, 1);
     s.bits = weight_bits(s.classes);
     s.ids = take(&s, s.rows, sizeof *s.ids);
     status = s.ids ? make_ids(logits, &ids) : TSH_ERR_MEMORY;

@@ -114,7 +114,7 @@ tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor);
 /* Adds that to the fingerprint, or that there is none. */
 uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fingerprint);
 /* Before code outside of a tape's calls uses the tensor's memory: gives a deferred one memory and values. TSH_ERR_STATE
- * for memory that is there in a tape's calls alone. */
+ * for memory that is there only in calls of a tape. */
 tsh_status tshi_tensor_materialize(const tsh_tensor *tensor);
 
 /* This rank's first element, of a real dtype, as a double, whatever the layouts; NAN, with the message set, on failure. */

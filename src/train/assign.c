@@ -45,7 +45,7 @@ static bool fits_in(const tshi_bucket *bucket, const tshi_bucket_slot *slot, con
  * one. The first of all is the small one. */
 static int bucket_for(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
     const tshi_bucket_kind *kind = tshi_bucket_slot_shards(dp, slot) ? &tshi_sharded_bucket : &tshi_dense_bucket;
-    bool by_layer = kind == &tshi_sharded_bucket && dp->level == TSH_SHARD_PARAMETERS;
+    bool by_layer = kind == &tshi_sharded_bucket && dp->level == TSH_ZERO_PARAMETERS;
     tsh_dtype dtype = tshi_gradient_dtype(slot->parameter);
     size_t bytes = (size_t)padded(slot->parameter) * tsh_dtype_size(dtype);
     for (int b = dp->bucket_count - 1; b >= 0; b--) {

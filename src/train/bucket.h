@@ -112,7 +112,7 @@ struct tsh_data_parallel {
     tsh_group *gathers;                    /* with a level, one for the values; else NULL */
     bool average, sync;
     tshi_additions added;
-    tsh_sharding_level level;
+    tsh_zero_level level;
     tshi_sums_state state;
     size_t bucket_bytes, first_bucket_bytes; /* 0, until buckets are assigned: what is usual */
     tshi_bucket_slot *slots;

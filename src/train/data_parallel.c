@@ -66,7 +66,7 @@ static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const 
     }
     if (tape->schedule && tsh_group_rank(group) >= 0)
         return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
-    if (config && (unsigned)config->level > TSH_SHARD_PARAMETERS)
+    if (config && (unsigned)config->level > TSH_ZERO_PARAMETERS)
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: %d is no level of sharding", (int)config->level);
     tsh_status status = config ? check_model(group, config) : TSH_OK;
     if (status != TSH_OK) return status;

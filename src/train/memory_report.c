@@ -22,7 +22,7 @@ static void print_states(const tsh_optimizer *optimizer, FILE *to) {
     for (int i = 0; i < optimizer->count; i++) {
         const tshi_optimizer_slot *slot = &optimizer->slots[i];
         const char *name = slot->parameter->name ? slot->parameter->name : "";
-        print_tensor(slot->main, "main weights of", name, to);
+        print_tensor(slot->master, "master weights of", name, to);
         for (int s = 0; s < TSHI_MAX_STATES && optimizer->kind->state[s]; s++) {
             snprintf(what, sizeof what, "%s of", optimizer->kind->state[s]);
             print_tensor(slot->state[s], what, name, to);

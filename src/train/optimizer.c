@@ -33,17 +33,17 @@ static uint64_t stream_of(const char *name) {
     return (hash | UINT64_C(1) << 63) & ~(uint64_t)UINT32_MAX;
 }
 
-void tshi_optimizer_renew_main(tshi_optimizer_slot *slot) {
+void tshi_optimizer_renew_master(tshi_optimizer_slot *slot) {
     const tsh_tensor *p = slot->parameter;
-    if (!slot->main || (slot->steps > 0 && slot->version == tshi_tensor_version(p))) return;
+    if (!slot->master || (slot->steps > 0 && slot->version == tshi_tensor_version(p))) return;
     tsh_device *device = tshi_device_of(p);
-    device->ops->copy.convert(device, p->numel, p->dtype, tshi_data(p), slot->main->dtype, tshi_data(slot->main));
+    device->ops->copy.convert(device, p->numel, p->dtype, tshi_data(p), slot->master->dtype, tshi_data(slot->master));
     slot->version = tshi_tensor_version(p);
 }
 
 /* The slot is about to be stepped. */
 static void begin_step(tshi_optimizer_slot *slot) {
-    tshi_optimizer_renew_main(slot);
+    tshi_optimizer_renew_master(slot);
     slot->steps++;
     tshi_data_to_write(slot->parameter);
     slot->version = tshi_tensor_version(slot->parameter);
@@ -62,12 +62,13 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
     slot->stream = stream_of(item->name);
     slot->numel = parameter->numel;
     tshi_gradient_layout(parameter, slot->layout);
-    if (optimizer->low_bits == TSH_MAIN_WEIGHTS && tshi_dtype_sum(parameter->dtype) != parameter->dtype) {
+    if (optimizer->low_bits == TSH_MASTER_WEIGHTS && tshi_dtype_sum(parameter->dtype) != parameter->dtype) {
         const tsh_tensor *like = slot->parameter;
         status = tshi_tensor_materialize(like);
         if (status == TSH_OK)
-            status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->main);
-        if (status == TSH_OK) tshi_optimizer_renew_main(slot);
+            status =
+                tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->master);
+        if (status == TSH_OK) tshi_optimizer_renew_master(slot);
     }
     for (int i = 0; i < states && status == TSH_OK; i++) {
         const tsh_tensor *like = slot->parameter;
@@ -100,10 +101,11 @@ static void warn_of_lost_bits(const tsh_optimizer *optimizer, const tsh_paramete
     for (int i = 0; i < list->count && optimizer->low_bits == TSH_LOSE_LOW_BITS && list->world->rank == 0; i++) {
         const tshi_parameter *p = &list->items[i];
         if (tshi_dtype_sum(p->tensor->dtype) == p->tensor->dtype) continue;
-        tshi_log(&list->world->log, TSH_LOG_WARNING,
-                 "%s: '%s' is %s: steps that are small beside a parameter will be lost (low_bits = TSH_MAIN_WEIGHTS or "
-                 "TSH_STOCHASTIC_ROUNDING keeps them)",
-                 optimizer->kind->name, p->name, tsh_dtype_name(p->tensor->dtype));
+        tshi_log(
+            &list->world->log, TSH_LOG_WARNING,
+            "%s: '%s' is %s: steps that are small beside a parameter will be lost (low_bits = TSH_MASTER_WEIGHTS or "
+            "TSH_STOCHASTIC_ROUNDING keeps them)",
+            optimizer->kind->name, p->name, tsh_dtype_name(p->tensor->dtype));
         return;
     }
 }
@@ -150,7 +152,7 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
         if (fused) tshi_gradient_detach(optimizer->slots[i].parameter, &fused->target);
         tshi_free(allocator, fused);
         tshi_tensor_release(optimizer->slots[i].parameter);
-        tshi_tensor_release(optimizer->slots[i].main);
+        tshi_tensor_release(optimizer->slots[i].master);
         for (int s = 0; s < TSHI_MAX_STATES; s++) tshi_tensor_release(optimizer->slots[i].state[s]);
     }
     tshi_free(allocator, optimizer->slots);
@@ -170,7 +172,7 @@ static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, in
     tshi_update u = {.n = n,
                      .grad = grad,
                      .p = elements(slot->parameter, offset),
-                     .main = elements(slot->main, offset),
+                     .master = elements(slot->master, offset),
                      .wide_grad = dtype != slot->parameter->dtype};
     for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = elements(slot->state[i], offset);
     return u;

@@ -17,7 +17,7 @@ typedef struct tshi_fused_step {
 /* A parameter with what its optimizer keeps for it. */
 typedef struct tshi_optimizer_slot {
     tsh_tensor *parameter;              /* with data parallelism that shares it out: this rank's slice */
-    tsh_tensor *main;                   /* the values that the parameter is rounded from, laid out as it, or NULL */
+    tsh_tensor *master;                 /* the values that the parameter is rounded from, laid out as it, or NULL */
     int64_t numel;                      /* of the parameter, when the optimizer was made */
     tsh_layout layout[TSH_MAX_AXES];    /* of its gradients then */
     const tsh_tensor *gradient;         /* of this step, borrowed. NULL: the step leaves the parameter out */
@@ -72,7 +72,7 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states,
                                  const tshi_optimizer_common *common, tsh_optimizer **out);
 /* The values that the parameter is rounded from become its own where anything but a step of the slot has written it. */
-void tshi_optimizer_renew_main(tshi_optimizer_slot *slot);
+void tshi_optimizer_renew_master(tshi_optimizer_slot *slot);
 /* The sum of squares of the gradients on this rank: with `counted` of those that this rank adds to the whole model's sum,
  * otherwise of replicas, which another rank adds. Waits. */
 tsh_status tshi_clip_local_squares(const tsh_parameters *list, bool counted, double *sum);

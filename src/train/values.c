@@ -1,5 +1,5 @@
 /* The values of sharded parameters: a bucket's are gathered just before their use, in the order of the step before one bucket
- * ahead. TSH_SHARD_PARAMETERS frees them when another bucket is used, in forward and again in backward; the levels before it
+ * ahead. TSH_ZERO_PARAMETERS frees them when another bucket is used, in forward and again in backward; the levels before it
  * keep them until a backward with sync has ended, or until the slices have changed. */
 #include "train/bucket.h"
 
@@ -8,7 +8,7 @@
 enum { ORDERS = 4 }; /* uses of each bucket in a forward or a backward that are remembered */
 
 static bool keeps(const tsh_data_parallel *dp) {
-    return dp->level < TSH_SHARD_PARAMETERS;
+    return dp->level < TSH_ZERO_PARAMETERS;
 }
 
 /* Values are gathered in the dtype that functions compute in, which is most often narrower than that of the slices. In a

@@ -225,7 +225,7 @@ static void data_parallel_create(fuzz *f, void (*function)(void)) {
                                        .keep_values = fuzz_chance(f, 50),
                                        .bucket_bytes = (size_t)fuzz_below(f, 200),
                                        .first_bucket_bytes = fuzz_chance(f, 90) ? (size_t)fuzz_below(f, 90) : SIZE_MAX,
-                                       .level = (tsh_sharding_level)(fuzz_chance(f, 60) ? 0 : fuzz_below(f, 4)),
+                                       .level = (tsh_zero_level)(fuzz_chance(f, 60) ? 0 : fuzz_below(f, 4)),
                                        .model = !fuzz_chance(f, 30) ? NULL
                                                 : first             ? fuzz_group_of(f, first)
                                                                     : fuzz_group(f),

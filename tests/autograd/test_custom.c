@@ -222,7 +222,7 @@ Test(custom, gradients_on_a_mesh_of_two_axes) {
 /* --- together with the rest of the library ------------------------------------------------------------------------ */
 
 /* Ten steps; what is left of the parameter on all ranks is that of one rank. */
-static void train(tshi_rank *r, tsh_sharding_level level, tsh_dtype dtype, double wanted[2], double tolerance) {
+static void train(tshi_rank *r, tsh_zero_level level, tsh_dtype dtype, double wanted[2], double tolerance) {
     tsh_tape *tape = NULL;
     tsh_parameters *list = NULL;
     tsh_optimizer *optimizer = NULL;
@@ -234,7 +234,7 @@ static void train(tshi_rank *r, tsh_sharding_level level, tsh_dtype dtype, doubl
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tshi_check_ok(r, tsh_parameters_create(r->world, &list));
     tshi_check_ok(r, tsh_parameters_add(list, "layer.b", b));
-    if (level != TSH_SHARD_NOTHING)
+    if (level != TSH_ZERO_NOTHING)
         tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_world_group(r->world),
                                                   &(tsh_data_parallel_config){.level = level}, &dp));
     tshi_check_ok(r, tsh_sgd_create(list, &(tsh_sgd_config){.lr = 0.5}, &optimizer));
@@ -247,7 +247,7 @@ static void train(tshi_rank *r, tsh_sharding_level level, tsh_dtype dtype, doubl
     }
     tsh_tensor *whole = tsh_cast(tape, tsh_full(tape, b), TSH_FLOAT64);
     tshi_check_ok(r, tsh_tensor_read(whole, got, 2));
-    if (r->size == 1 && level == TSH_SHARD_NOTHING && dtype == TSH_FLOAT64) memcpy(wanted, got, sizeof got);
+    if (r->size == 1 && level == TSH_ZERO_NOTHING && dtype == TSH_FLOAT64) memcpy(wanted, got, sizeof got);
     for (int i = 0; i < 2; i++)
         tshi_check(r, fabs(got[i] - wanted[i]) <= tolerance, "level %d, %s: %.17g, wanted %.17g", (int)level,
                    tsh_dtype_name(dtype), got[i], wanted[i]);
@@ -260,10 +260,10 @@ static void train(tshi_rank *r, tsh_sharding_level level, tsh_dtype dtype, doubl
 }
 
 static void trains(tshi_rank *r, void *wanted) {
-    train(r, TSH_SHARD_NOTHING, TSH_FLOAT64, wanted, 1e-14);
-    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS; level++)
-        train(r, (tsh_sharding_level)level, TSH_FLOAT64, wanted, 1e-14);
-    train(r, TSH_SHARD_NOTHING, TSH_BFLOAT16, wanted, 0.1);
+    train(r, TSH_ZERO_NOTHING, TSH_FLOAT64, wanted, 1e-14);
+    for (int level = TSH_ZERO_OPTIMIZER; level <= TSH_ZERO_PARAMETERS; level++)
+        train(r, (tsh_zero_level)level, TSH_FLOAT64, wanted, 1e-14);
+    train(r, TSH_ZERO_NOTHING, TSH_BFLOAT16, wanted, 0.1);
 }
 
 Test(custom, trains_alike_with_any_part_of_a_parameter_and_in_16_bits) {

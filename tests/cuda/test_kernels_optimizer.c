@@ -162,7 +162,7 @@ Test(cuda_optimizer, lion) {
 }
 
 /* The CPU's kernel of the same dtype has the same bits: steps of whole numbers are exact. */
-static void run_narrow(tsh_dtype dtype, int64_t n, bool has_main, bool wide, const tshi_rounding *rounding) {
+static void run_narrow(tsh_dtype dtype, int64_t n, bool has_master, bool wide, const tshi_rounding *rounding) {
     const tshi_sgd s = {.lr = 0x1p-10};
     tsh_dtype of_grad = wide ? TSH_FLOAT32 : dtype;
     buffer grad = buffer_make(of_grad, n), p[2] = {buffer_random(dtype, n, -1, 1)}, values[2];
@@ -175,7 +175,7 @@ static void run_narrow(tsh_dtype dtype, int64_t n, bool has_main, bool wide, con
         tshi_update u = {.n = n,
                          .grad = grad.data,
                          .p = p[i].data,
-                         .main = has_main ? values[i].data : NULL,
+                         .master = has_master ? values[i].data : NULL,
                          .rounding = rounding,
                          .wide_grad = wide};
         for (int step = 0; step < STEPS; step++) {
@@ -185,8 +185,8 @@ static void run_narrow(tsh_dtype dtype, int64_t n, bool has_main, bool wide, con
                 kernels()->optimizer[dtype].sgd(kernel_device(), &s, 1, &u);
         }
     }
-    cr_assert_eq(memcmp(p[0].data, p[1].data, (size_t)n * 2), 0, "n %d main %d wide %d", (int)n, has_main, wide);
-    cr_assert_eq(memcmp(values[0].data, values[1].data, (size_t)n * 4), 0, "n %d: main weights", (int)n);
+    cr_assert_eq(memcmp(p[0].data, p[1].data, (size_t)n * 2), 0, "n %d master %d wide %d", (int)n, has_master, wide);
+    cr_assert_eq(memcmp(values[0].data, values[1].data, (size_t)n * 4), 0, "n %d: master weights", (int)n);
     for (int i = 0; i < 2; i++) {
         buffer_free(&p[i]);
         buffer_free(&values[i]);
@@ -194,7 +194,7 @@ static void run_narrow(tsh_dtype dtype, int64_t n, bool has_main, bool wide, con
     buffer_free(&grad);
 }
 
-Test(cuda_optimizer, main_weights_wide_gradients_and_rounding_by_chance) {
+Test(cuda_optimizer, master_weights_wide_gradients_and_rounding_by_chance) {
     const tshi_rounding r = {.seed = 7, .stream = UINT64_C(1) << 63 | 5, .first = 11, .run = 13, .stride = 29};
     const int64_t sizes[] = {0, 1, 13, 4096, 5000};
     for (int s = 0; s < 5; s++) {

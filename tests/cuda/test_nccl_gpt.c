@@ -14,7 +14,7 @@ typedef struct variant {
     tsh_dtype dtype;
     bool recompute;
     tsh_activation activation;
-    tsh_sharding_level level;
+    tsh_zero_level level;
     double losses[WARM + STEADY];
 } variant;
 
@@ -51,7 +51,7 @@ static void make_optimizer(tshi_rank *r, const variant *v, gpt *g) {
     const tsh_precision precision = {.storage = v->dtype, .reduction = TSH_FLOAT32};
     const tsh_data_parallel_config sums = {.level = v->level, .bucket_bytes = 1 << 14, .first_bucket_bytes = 1 << 12};
     const tsh_adamw_config adamw = {.lr = 0.01,
-                                    .low_bits = v->dtype == TSH_FLOAT32 ? TSH_LOSE_LOW_BITS : TSH_MAIN_WEIGHTS};
+                                    .low_bits = v->dtype == TSH_FLOAT32 ? TSH_LOSE_LOW_BITS : TSH_MASTER_WEIGHTS};
     tshi_check_ok(r, tsh_parameters_create(r->world, &g->parameters));
     tshi_check_ok(r, tsh_embedding_register(g->tokens, g->parameters, "tokens"));
     tshi_check_ok(r, tsh_embedding_register(g->positions, g->parameters, "positions"));
@@ -197,7 +197,7 @@ Test(nccl_gpt, steps_of_one_rank_take_no_memory_and_wait_for_the_loss_alone) {
 }
 
 Test(nccl_gpt, steps_of_several_ranks_take_no_memory_and_wait_for_the_loss_alone) {
-    for (tsh_sharding_level level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) {
+    for (tsh_zero_level level = TSH_ZERO_NOTHING; level <= TSH_ZERO_PARAMETERS; level++) {
         variant cpu = variants[1], gpu = variants[1];
         run_on_cpu(&cpu);
         gpu.level = level;

@@ -32,7 +32,7 @@ static bool add_layer(tshi_rank *r, model *m, int i) {
 }
 
 /* A layer's gradients are a bucket. */
-static bool open_model(tshi_rank *r, tsh_sharding_level level, model *m) {
+static bool open_model(tshi_rank *r, tsh_zero_level level, model *m) {
     const tsh_tensor_config rows = {.ndim = 2, .shape = {ROWS, WIDTH}, .layout = {TSH_SHARD(0)}};
     const tsh_data_parallel_config config = {.bucket_bytes = 256, .first_bucket_bytes = 256, .level = level};
     float x[ROWS * WIDTH];
@@ -87,7 +87,7 @@ static void expect_overlap(tshi_rank *r, const tsh_graph *graph) {
 }
 
 static void captured(tshi_rank *r, void *arg) {
-    const tsh_sharding_level level = *(const tsh_sharding_level *)arg;
+    const tsh_zero_level level = *(const tsh_zero_level *)arg;
     float wanted[LAYERS * WIDTH * WIDTH], values[LAYERS * WIDTH * WIDTH];
     tsh_graph *graph = NULL;
     tsh_device *device = tsh_world_device(r->world);
@@ -112,6 +112,6 @@ static void captured(tshi_rank *r, void *arg) {
 }
 
 Test(nccl_overlap, sums_run_beside_a_captured_backward) {
-    for (tsh_sharding_level level = TSH_SHARD_NOTHING; level <= TSH_SHARD_GRADIENTS; level++)
+    for (tsh_zero_level level = TSH_ZERO_NOTHING; level <= TSH_ZERO_GRADIENTS; level++)
         for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, captured, &level);
 }

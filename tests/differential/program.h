@@ -177,7 +177,7 @@ typedef struct tshi_program {
     int ragged;  /* the axis along which LOCAL leaves may differ in size, -1 */
     int dp_axis; /* -1: none */
     bool dp_average, dp_keep;
-    int dp_level; /* a tsh_sharding_level */
+    int dp_level; /* a tsh_zero_level */
     int64_t dp_bucket;
 } tshi_program;
 

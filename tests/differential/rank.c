@@ -139,7 +139,7 @@ static tsh_status make_schedule(run *r) {
                                              .average = p->dp_average,
                                              .keep_values = p->dp_keep,
                                              .bucket_bytes = (size_t)p->dp_bucket,
-                                             .level = (tsh_sharding_level)p->dp_level};
+                                             .level = (tsh_zero_level)p->dp_level};
     tsh_status status = tsh_data_parallel_create(r->bench.tape, r->bench.all, group, &config, &r->dp);
     bool fits = status != TSH_OK || (tsh_data_parallel_buckets(r->dp) <= r->owned_count &&
                                      tsh_group_size(tsh_data_parallel_group(r->dp)) == p->size[p->dp_axis]);

@@ -65,7 +65,7 @@ static void train(tshi_rank *r, const setting *s, tsh_tape *tape, model *m) {
     for (int i = 0; i < BATCH * TOKENS; i++) ids[i] = i % 7;
     tshi_check_ok(r, model_input_create(m, BATCH, TOKENS, false, &in));
     tshi_check_ok(r, model_input_write(&in, ids, NULL, NULL));
-    tsh_adamw_config adamw = {.lr = 1e-3, .low_bits = s->dtype == TSH_FLOAT32 ? TSH_LOSE_LOW_BITS : TSH_MAIN_WEIGHTS};
+    tsh_adamw_config adamw = {.lr = 1e-3, .low_bits = s->dtype == TSH_FLOAT32 ? TSH_LOSE_LOW_BITS : TSH_MASTER_WEIGHTS};
     tshi_check_ok(r, tsh_adamw_create(m->parameters, &adamw, &optimizer));
     int64_t begin = mallocs;
     for (int step = 0; step < WARM_UP + STEPS && !r->failed; step++) {

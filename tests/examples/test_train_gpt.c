@@ -134,8 +134,8 @@ Test(train_gpt, deterministic_losses_have_the_same_bits_at_any_number_of_ranks, 
 }
 
 Test(train_gpt, deterministic_losses_in_16_bits_have_the_same_bits_whatever_copies_share_out, .timeout = 600) {
-    static const char *const precisions[] = {"--dtype bfloat16 --main-weights", "--dtype bfloat16 --stochastic",
-                                             "--dtype float16 --main-weights --loss-scale", "--arithmetic bfloat16"};
+    static const char *const precisions[] = {"--dtype bfloat16 --master-weights", "--dtype bfloat16 --stochastic",
+                                             "--dtype float16 --master-weights --loss-scale", "--arithmetic bfloat16"};
     static char one[1 << 15], many[1 << 15];
     for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++) {
         char options[128];
@@ -159,17 +159,17 @@ Test(train_gpt, sixteen_bits_agree_whatever_copies_share_out, .timeout = 300) {
     static const struct {
         int ranks;
         const char *options;
-    } runs[] = {{2, "--dtype bfloat16 --main-weights --data-parallel 2 --zero 3 --recompute"},
-                {3, "--dtype bfloat16 --main-weights --data-parallel 3 --zero 3 --recompute"},
-                {4, "--dtype bfloat16 --main-weights --data-parallel 2 --zero 2 --sequence-parallel"},
+    } runs[] = {{2, "--dtype bfloat16 --master-weights --data-parallel 2 --zero 3 --recompute"},
+                {3, "--dtype bfloat16 --master-weights --data-parallel 3 --zero 3 --recompute"},
+                {4, "--dtype bfloat16 --master-weights --data-parallel 2 --zero 2 --sequence-parallel"},
                 {2, "--dtype bfloat16 --stochastic --data-parallel 2 --zero 3 --recompute"},
                 {1, "--dtype float32 --arithmetic bfloat16"},
                 {2, "--dtype float32 --arithmetic bfloat16 --sequence-parallel"},
                 {4, "--dtype float32 --arithmetic bfloat16 --data-parallel 2 --zero 3"},
-                {2, "--dtype bfloat16 --arithmetic float32 --main-weights --recompute"},
-                {1, "--dtype float16 --main-weights --loss-scale"},
-                {3, "--dtype float16 --main-weights --loss-scale --data-parallel 3 --zero 1"},
-                {4, "--dtype float16 --main-weights --loss-scale --data-parallel 2 --zero 3 --recompute"}};
+                {2, "--dtype bfloat16 --arithmetic float32 --master-weights --recompute"},
+                {1, "--dtype float16 --master-weights --loss-scale"},
+                {3, "--dtype float16 --master-weights --loss-scale --data-parallel 3 --zero 1"},
+                {4, "--dtype float16 --master-weights --loss-scale --data-parallel 2 --zero 3 --recompute"}};
     double one[STEPS + 1], many[STEPS + 1];
     losses(1, "--dtype float32 --lr 0.003", 1, one);
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
@@ -239,9 +239,9 @@ Test(train_gpt, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others, 
     cr_assert_eq(system(words), 0);
 }
 
-/* Main weights, float32 states and the loss scale, in slices of other sizes and of other parts of the training. */
+/* Master weights, float32 states and the loss scale, in slices of other sizes and of other parts of the training. */
 Test(train_gpt, resumes_at_another_level_on_another_number_of_ranks, .timeout = 300) {
-    const char *half = "--dtype float16 --main-weights --loss-scale --lr 0.003";
+    const char *half = "--dtype float16 --master-weights --loss-scale --lr 0.003";
     double all[STEPS + 1], resumed[STEPS + 1];
     char folder[] = "/tmp/tshard-gpt-XXXXXX", words[256];
     cr_assert(mkdtemp(folder));

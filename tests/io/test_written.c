@@ -238,7 +238,7 @@ static void check_all(bench *b, const char *what, double wanted) {
 }
 
 static void make_sgd(bench *b) {
-    const tsh_sgd_config sgd = {.lr = 1.0 / 512, .low_bits = TSH_MAIN_WEIGHTS};
+    const tsh_sgd_config sgd = {.lr = 1.0 / 512, .low_bits = TSH_MASTER_WEIGHTS};
     tsh_optimizer_destroy(b->optimizer);
     b->optimizer = NULL;
     tshi_check_ok(b->r, tsh_sgd_create(b->list, &sgd, &b->optimizer));
@@ -260,7 +260,7 @@ static void between_steps(tshi_rank *r, void *folder) {
     close_bench(&b);
 }
 
-Test(written, main_weights_begin_anew_from_what_is_written) {
+Test(written, master_weights_begin_anew_from_what_is_written) {
     in_a_folder(between_steps);
 }
 
@@ -279,7 +279,7 @@ static void saved_between(tshi_rank *r, void *folder) {
     check_all(&b, "five steps of 1/512 after a load", 3 - 1.0 / 64);
     tshi_check_ok(r, tsh_checkpoint_save(folder, &all));
     tshi_check_ok(r, tsh_checkpoint_load(folder, &all));
-    for (int i = 0; i < 8; i++) step(&b); /* 3 - 13 / 512: loaded main weights keep the bits of the first five */
+    for (int i = 0; i < 8; i++) step(&b); /* 3 - 13 / 512: loaded master weights keep the bits of the first five */
     check_all(&b, "eight more", 3 - 2.0 / 64);
     close_bench(&b);
 }
@@ -316,7 +316,7 @@ static void sharded_step(tshi_rank *r, void *arg) {
             tshi_check_ok(r, tsh_linear_register(layers[i], b.list, i ? "second" : "first"));
         }
         tshi_check_ok(r, tsh_linear_register(layers[1], other, "second"));
-        const tsh_data_parallel_config config = {.level = (tsh_sharding_level)level};
+        const tsh_data_parallel_config config = {.level = (tsh_zero_level)level};
         tshi_check_ok(r, tsh_data_parallel_create(b.tape, b.list, tsh_mesh_group(b.mesh, "data"), &config, &dp));
         const tsh_sgd_config sgd = {.lr = 0.125};
         tshi_check_ok(r, tsh_sgd_create(b.list, &sgd, &b.optimizer));
@@ -363,7 +363,7 @@ static void sharded_write(tshi_rank *r, void *arg) {
     const tsh_linear_config linear = {.in_features = COLS, .out_features = 1};
     tshi_check_ok(r, tsh_linear_create(tsh_mesh_group(b.mesh, "model"), &linear, &layer));
     tshi_check_ok(r, tsh_linear_register(layer, b.list, "layer"));
-    const tsh_data_parallel_config config = {.level = TSH_SHARD_PARAMETERS};
+    const tsh_data_parallel_config config = {.level = TSH_ZERO_PARAMETERS};
     tshi_check_ok(r, tsh_data_parallel_create(b.tape, b.list, tsh_mesh_group(b.mesh, "data"), &config, &dp));
     tsh_tensor *x = tshi_test_tensor(r, b.mesh, &(tsh_tensor_config){.ndim = 2, .shape = {1, COLS}}, one);
     for (int i = 1; i <= 3; i++) {

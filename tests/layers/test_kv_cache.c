@@ -188,7 +188,7 @@ typedef struct layer {
 static layer make_layer(tshi_rank *r, const tsh_precision *precision) {
     layer l = {0};
     const tsh_self_attention_config config = {.embed = EMBED, .heads = 4, .kv_heads = 2, .causal = true};
-    const tsh_data_parallel_config split = {.level = TSH_SHARD_PARAMETERS};
+    const tsh_data_parallel_config split = {.level = TSH_ZERO_PARAMETERS};
     tsh_world_seed(r->world, 3);
     tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &l.mesh));
     tshi_check_ok(r, tsh_tape_create(r->world, &l.tape));

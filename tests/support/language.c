@@ -61,11 +61,10 @@ static tsh_status create_batch(tshi_language *l) {
 }
 
 tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_language *out) {
-    return tshi_language_create_sharded(world, axes, TSH_SHARD_NOTHING, out);
+    return tshi_language_create_sharded(world, axes, TSH_ZERO_NOTHING, out);
 }
 
-tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_sharding_level level,
-                                        tshi_language *out) {
+tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_zero_level level, tshi_language *out) {
     tsh_status status = tshi_language_create_bare(world, axes, level, out);
     if (status != TSH_OK) return status;
     status = tshi_language_share(out);
@@ -74,7 +73,7 @@ tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_
     return status;
 }
 
-tsh_status tshi_language_create_bare(tsh_world *world, const char *axes, tsh_sharding_level level, tshi_language *out) {
+tsh_status tshi_language_create_bare(tsh_world *world, const char *axes, tsh_zero_level level, tshi_language *out) {
     *out = (tshi_language){.world = world, .level = level};
     tsh_world_seed(world, 1);
     tsh_status status = tsh_mesh_create(world, axes, &out->mesh);

@@ -13,7 +13,7 @@ typedef struct tshi_language {
     tsh_linear *up, *down, *head;
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
-    tsh_sharding_level level;
+    tsh_zero_level level;
     tsh_data_parallel *copies; /* on a mesh with an axis "data", or NULL */
     tsh_tensor *inputs, *targets;
     bool recompute; /* for the program to set: all up to the head runs again in backward */
@@ -23,10 +23,9 @@ typedef struct tshi_language {
  * says why. Collective. */
 tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_language *out);
 /* Over the axis "data", what the level says is shared out. */
-tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_sharding_level level,
-                                        tshi_language *out);
+tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_zero_level level, tshi_language *out);
 /* The same without a schedule and an optimizer, which the next two create. */
-tsh_status tshi_language_create_bare(tsh_world *world, const char *axes, tsh_sharding_level level, tshi_language *out);
+tsh_status tshi_language_create_bare(tsh_world *world, const char *axes, tsh_zero_level level, tshi_language *out);
 tsh_status tshi_language_share(tshi_language *l);
 tsh_status tshi_language_optimize(tshi_language *l);
 void tshi_language_destroy(tshi_language *l);

@@ -73,9 +73,9 @@ compare 2 "${gpt[@]}" --data-parallel 2 --zero 1
 compare 3 "${gpt[@]}" --data-parallel 3 --zero 2 # slices are uneven
 compare 2 "${gpt[@]}" --data-parallel 2 --zero 3
 compare 4 "${gpt[@]}" --data-parallel 2 --zero 3 --recompute
-compare 4 "${gpt[@]}" --data-parallel 4 --zero 2 --dtype bfloat16 --main-weights
-compare 2 "${gpt[@]}" --dtype bfloat16 --main-weights
-compare 2 "${gpt[@]}" --data-parallel 2 --zero 3 --dtype float16 --main-weights --loss-scale
+compare 4 "${gpt[@]}" --data-parallel 4 --zero 2 --dtype bfloat16 --master-weights
+compare 2 "${gpt[@]}" --dtype bfloat16 --master-weights
+compare 2 "${gpt[@]}" --data-parallel 2 --zero 3 --dtype float16 --master-weights --loss-scale
 compare 2 "${gpt[@]}" --arithmetic bfloat16
 compare 2 "${gpt[@]}" --arithmetic bfloat16 --data-parallel 2 --zero 3
 compare 3 "${gpt[@]}" --embed 200 --heads 5

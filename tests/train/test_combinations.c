@@ -17,7 +17,7 @@ enum { VOCABULARY = 11, EMBED = 6, HEADS = 3, HIDDEN = 7, BATCH = 5, TIME = 2, S
 
 typedef struct plan {
     const char *axes;
-    tsh_sharding_level level;
+    tsh_zero_level level;
     tsh_low_bits low_bits;
     tsh_dtype reduction;
     bool lion, scaled, recompute;
@@ -27,7 +27,7 @@ typedef struct plan {
     double tolerance; /* against level 0: 0 for the same bits */
 } plan;
 
-/* Losses, and wholes of parameters, main weights and states one after another. */
+/* Losses, and wholes of parameters, master weights and states one after another. */
 typedef struct outcome {
     float losses[STEPS], values[MOST];
     int64_t count;
@@ -218,7 +218,7 @@ static void read_all(tshi_rank *r, const kit *k, outcome *out) {
     for (int i = 0; i < k->optimizer->count && !r->failed; i++) {
         const tshi_optimizer_slot *slot = &k->optimizer->slots[i];
         read_whole(r, slot->parameter, out);
-        read_whole(r, slot->main, out);
+        read_whole(r, slot->master, out);
         for (int s = 0; s < TSHI_MAX_STATES; s++) read_whole(r, slot->state[s], out);
     }
 }
@@ -255,7 +255,7 @@ static void levels(tshi_rank *r, void *arg) {
     run(r, &p, &wanted);
     tshi_check(r, wanted.losses[STEPS - 1] < wanted.losses[0], "nothing is learnt");
     for (int c = 1; c < 8 && !r->failed; c++) {
-        p.level = (tsh_sharding_level)(c / 2);
+        p.level = (tsh_zero_level)(c / 2);
         p.recompute = c % 2;
         run(r, &p, &got);
         compare(r, &p, &got, &wanted, 0);
@@ -280,9 +280,9 @@ static void every_mesh(plan p) {
     }
 }
 
-Test(combinations, main_weights_are_the_same_at_each_level) {
-    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS});
-    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .max_norm = 0.4});
+Test(combinations, master_weights_are_the_same_at_each_level) {
+    every_mesh((plan){.low_bits = TSH_MASTER_WEIGHTS});
+    every_mesh((plan){.low_bits = TSH_MASTER_WEIGHTS, .max_norm = 0.4});
 }
 
 Test(combinations, rounding_by_chance_is_the_same_at_each_level) {
@@ -290,7 +290,7 @@ Test(combinations, rounding_by_chance_is_the_same_at_each_level) {
 }
 
 Test(combinations, sixteen_bit_sums_are_the_same_at_each_level) {
-    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .reduction = TSH_BFLOAT16});
+    every_mesh((plan){.low_bits = TSH_MASTER_WEIGHTS, .reduction = TSH_BFLOAT16});
     every_mesh((plan){.low_bits = TSH_STOCHASTIC_ROUNDING, .reduction = TSH_BFLOAT16, .lion = true});
 }
 
@@ -300,8 +300,8 @@ Test(combinations, sixteen_bit_arithmetic_on_float32_parameters_is_the_same_at_e
 }
 
 Test(combinations, a_scaled_lion_is_the_same_at_each_level) {
-    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .lion = true, .scaled = true});
-    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .scaled = true, .max_norm = 0.4});
+    every_mesh((plan){.low_bits = TSH_MASTER_WEIGHTS, .lion = true, .scaled = true});
+    every_mesh((plan){.low_bits = TSH_MASTER_WEIGHTS, .scaled = true, .max_norm = 0.4});
 }
 
 /* --- steps that are left out -------------------------------------------------------------------------------------- */
@@ -321,7 +321,7 @@ static size_t snapshot(tshi_rank *r, const kit *k, char *to) {
     memset(to, 0, ROOM);
     for (int i = 0; i < k->optimizer->count; i++) {
         const tshi_optimizer_slot *slot = &k->optimizer->slots[i];
-        const tsh_tensor *all[] = {slot->parameter, tsh_tensor_grad(slot->parameter), slot->main, slot->state[0],
+        const tsh_tensor *all[] = {slot->parameter, tsh_tensor_grad(slot->parameter), slot->master, slot->state[0],
                                    slot->state[1]};
         for (int t = 0; t < 5; t++) used = put(r, to, used, all[t]);
         to[used++] = (char)slot->steps;
@@ -367,7 +367,7 @@ static void nans(tshi_rank *r, void *arg) {
     outcome wanted = {0}, got = {0};
     for (int c = 0; c < 8 && !r->failed; c++) {
         kit k;
-        p.level = (tsh_sharding_level)(c / 2);
+        p.level = (tsh_zero_level)(c / 2);
         p.recompute = c % 2;
         run(r, &p, &wanted);
         if (r->failed || !make_kit(r, &p, &k)) return;
@@ -382,7 +382,7 @@ static void nans(tshi_rank *r, void *arg) {
 }
 
 Test(combinations, one_ranks_nan_leaves_a_step_out_at_each_level) {
-    plan p = {.low_bits = TSH_MAIN_WEIGHTS, .scaled = true};
+    plan p = {.low_bits = TSH_MASTER_WEIGHTS, .scaled = true};
     for (int m = 0; m < MESHES; m++) {
         p.axes = meshes[m].axes;
         const char *words = tshi_test_run(meshes[m].ranks, nans, &p);
@@ -444,17 +444,17 @@ static void resumes(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(combinations, main_weights_states_and_the_scale_are_resumed_at_another_level) {
+Test(combinations, master_weights_states_and_the_scale_are_resumed_at_another_level) {
     const struct {
         int ranks[2];
         const char *axes[2];
-        tsh_sharding_level level[2];
+        tsh_zero_level level[2];
         double tolerance;
     } cases[] = {
-        {{4, 3}, {"data=4,model=1", "data=3,model=1"}, {TSH_SHARD_OPTIMIZER, TSH_SHARD_PARAMETERS}, 1e-2},
-        {{2, 2}, {"data=2,model=1", "data=2,model=1"}, {TSH_SHARD_OPTIMIZER, TSH_SHARD_PARAMETERS}, 0},
-        {{3, 4}, {"data=3,model=1", "data=2,model=2"}, {TSH_SHARD_PARAMETERS, TSH_SHARD_GRADIENTS}, 1e-2},
-        {{4, 1}, {"data=2,model=2", "data=1,model=1"}, {TSH_SHARD_PARAMETERS, TSH_SHARD_NOTHING}, 1e-2},
+        {{4, 3}, {"data=4,model=1", "data=3,model=1"}, {TSH_ZERO_OPTIMIZER, TSH_ZERO_PARAMETERS}, 1e-2},
+        {{2, 2}, {"data=2,model=1", "data=2,model=1"}, {TSH_ZERO_OPTIMIZER, TSH_ZERO_PARAMETERS}, 0},
+        {{3, 4}, {"data=3,model=1", "data=2,model=2"}, {TSH_ZERO_PARAMETERS, TSH_ZERO_GRADIENTS}, 1e-2},
+        {{4, 1}, {"data=2,model=2", "data=1,model=1"}, {TSH_ZERO_PARAMETERS, TSH_ZERO_NOTHING}, 1e-2},
     };
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         static outcome results[4][2];
@@ -463,7 +463,7 @@ Test(combinations, main_weights_states_and_the_scale_are_resumed_at_another_leve
         leg l = {.folder = folder};
         l.plan = (plan){.axes = cases[c].axes[0],
                         .level = cases[c].level[0],
-                        .low_bits = TSH_MAIN_WEIGHTS,
+                        .low_bits = TSH_MASTER_WEIGHTS,
                         .lion = i % 2,
                         .scaled = true,
                         .dropout = 0.1};

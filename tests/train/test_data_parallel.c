@@ -230,7 +230,7 @@ typedef struct small {
     tsh_data_parallel *dp;
 } small;
 
-static void make_small(tshi_rank *r, double w, bool average, tsh_sharding_level level, small *s) {
+static void make_small(tshi_rank *r, double w, bool average, tsh_zero_level level, small *s) {
     tsh_group *world = tsh_world_group(r->world);
     tsh_linear_create(world,
                       &(tsh_linear_config){.in_features = 2,
@@ -266,7 +266,7 @@ static void mirrored(tshi_rank *r, void *arg) {
     const double x[][2] = {{1, 1}, {2, 2}}, once[] = {1.5, 1.5}, twice[] = {3, 3};
     const double *const wanted[] = {once, twice};
     small s = {0};
-    make_small(r, 1, true, *(tsh_sharding_level *)arg, &s);
+    make_small(r, 1, true, *(tsh_zero_level *)arg, &s);
     tsh_tensor *t = local(r, 1, 2, x[r->rank % 2]);
     for (int i = 0; i < 2; i++) {
         tsh_tensor *loss = tsh_sum(s.tape, tsh_linear_forward(s.tape, s.layer, t), TSH_ALL_DIMS);
@@ -280,7 +280,7 @@ static void mirrored(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, averages_and_accumulates_local_losses, .timeout = 120) {
-    for (tsh_sharding_level level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) {
+    for (tsh_zero_level level = TSH_ZERO_NOTHING; level <= TSH_ZERO_PARAMETERS; level++) {
         cr_assert_str_empty(tshi_test_run(2, mirrored, &level));
         cr_assert_str_empty(tshi_test_run(4, mirrored, &level));
     }
@@ -293,7 +293,7 @@ static void replicated_batch(tshi_rank *r, void *arg) {
     const double x[][2] = {{1, 1}, {2, 2}};
     tsh_layout layout = *(bool *)arg ? TSH_LOCAL : TSH_REPLICATED;
     small s = {0};
-    make_small(r, 1, false, TSH_SHARD_NOTHING, &s);
+    make_small(r, 1, false, TSH_ZERO_NOTHING, &s);
     tsh_tensor *t = NULL;
     tshi_check_ok(
         r, tsh_tensor_create(tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_FLOAT64, 2, {1, 2}, {layout}}, &t));
@@ -336,7 +336,7 @@ static void least_squares(tshi_rank *r, void *arg) {
     const double x[][4] = {{1, 2, 2, 3}, {4, 6, 3, 1}}, y[][2] = {{8, 13}, {26, 9}};
     const double first[] = {-165, -220}, last[] = {2, 3};
     small s = {0};
-    make_small(r, 0, true, *(tsh_sharding_level *)arg, &s);
+    make_small(r, 0, true, *(tsh_zero_level *)arg, &s);
     tsh_tensor *input = local(r, 2, 2, x[r->rank % 2]), *wanted = local(r, 2, 1, y[r->rank % 2]);
     for (int i = 0; i < 500 && !r->failed; i++) {
         tsh_tensor *d = tsh_sub(s.tape, tsh_linear_forward(s.tape, s.layer, input), wanted);
@@ -353,7 +353,7 @@ static void least_squares(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, solves_least_squares_by_averages, .timeout = 120) {
-    for (tsh_sharding_level level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) {
+    for (tsh_zero_level level = TSH_ZERO_NOTHING; level <= TSH_ZERO_PARAMETERS; level++) {
         cr_assert_str_empty(tshi_test_run(2, least_squares, &level));
         cr_assert_str_empty(tshi_test_run(4, least_squares, &level));
     }
@@ -364,7 +364,7 @@ static void wrong_loss(tshi_rank *r, void *arg) {
     const double x[] = {1, 2};
     small s = {0};
     (void)arg;
-    make_small(r, 1, true, TSH_SHARD_NOTHING, &s);
+    make_small(r, 1, true, TSH_ZERO_NOTHING, &s);
     tsh_tensor *t = local(r, 1, 2, x), *y = tsh_linear_forward(s.tape, s.layer, t);
     tsh_tensor *loss = tsh_reduce(s.tape, y, tsh_world_group(r->world));
     tshi_check(r, tsh_backward(s.tape, loss) == TSH_ERR_LAYOUT, "%s", tsh_tape_message(s.tape));

@@ -107,7 +107,7 @@ static int fills_of_backward(tshi_rank *r, kit *k) {
 }
 
 static void few_fills(tshi_rank *r, void *arg) {
-    const tsh_data_parallel_config whole = {0}, sharded = {.level = TSH_SHARD_OPTIMIZER};
+    const tsh_data_parallel_config whole = {0}, sharded = {.level = TSH_ZERO_OPTIMIZER};
     kit k;
     (void)arg;
     make_kit(r, &whole, &k);

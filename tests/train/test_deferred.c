@@ -121,7 +121,7 @@ typedef enum values { SAME_SEEDS, OTHER_SEEDS, FIRST_IS_LOADED, OTHERS_ARE_LOADE
 
 typedef struct start {
     values values;
-    tsh_sharding_level level;
+    tsh_zero_level level;
 } start;
 
 /* The copies have the values of rank 0. */
@@ -151,9 +151,9 @@ static void copies_agree(tshi_rank *r, void *arg) {
 }
 
 Test(deferred, copies_start_with_the_values_of_the_first, .timeout = 120) {
-    for (int level = 0; level <= TSH_SHARD_PARAMETERS; level++) {
+    for (int level = 0; level <= TSH_ZERO_PARAMETERS; level++) {
         for (int v = SAME_SEEDS; v <= OTHERS_ARE_LOADED; v++) {
-            start s = {(values)v, (tsh_sharding_level)level};
+            start s = {(values)v, (tsh_zero_level)level};
             const char *words = tshi_test_run(3, copies_agree, &s);
             cr_assert_str_empty(words, "level %d, values %d: %s", level, v, words);
         }
@@ -174,7 +174,7 @@ typedef struct model {
 static void make_model(tshi_rank *r, model *m) {
     const tsh_block_config block = {
         .embed = WIDTH, .attention = {.heads = 4}, .mlp = {.hidden = 4 * WIDTH, .activation = TSH_ACTIVATION_GELU}};
-    const tsh_data_parallel_config config = {.level = TSH_SHARD_PARAMETERS};
+    const tsh_data_parallel_config config = {.level = TSH_ZERO_PARAMETERS};
     *m = (model){0};
     tshi_check_ok(r, tsh_mesh_create(r->world, "data=-1,model=1", &m->mesh));
     tshi_check_ok(r, tsh_tape_create(r->world, &m->tape));

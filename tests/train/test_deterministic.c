@@ -123,7 +123,7 @@ static void tied(tshi_rank *r, void *arg) {
         tsh_tensor *table = tshi_test_leaf(r, mesh, &(tsh_tensor_config){.ndim = 2, .shape = {ROWS, COLS}}, values);
         tshi_check_ok(r, tsh_parameters_create(r->world, &list));
         tshi_check_ok(r, tsh_parameters_add(list, "table", table));
-        const tsh_data_parallel_config config = {.level = (tsh_sharding_level)level};
+        const tsh_data_parallel_config config = {.level = (tsh_zero_level)level};
         tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_mesh_group(mesh, "data"), &config, &dp));
         for (int micro = 0; micro < 2; micro++) {
             tsh_tensor_config batch = {.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}, .layout = {TSH_SHARD(0)}};
@@ -169,7 +169,7 @@ static void wide_arithmetic(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_parameters_add(list, "table", table));
     const tsh_precision precision = {.storage = TSH_BFLOAT16, .arithmetic = TSH_ARITHMETIC_FLOAT32};
     tshi_check_ok(r, tsh_parameters_set_precision(list, &precision));
-    const tsh_data_parallel_config config = {.level = *(const tsh_sharding_level *)arg};
+    const tsh_data_parallel_config config = {.level = *(const tsh_zero_level *)arg};
     tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_mesh_group(mesh, "data"), &config, &dp));
     tsh_tensor_config batch = {.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}, .layout = {TSH_SHARD(0)}};
     tsh_tensor *id = tshi_test_tensor(r, mesh, &batch, ids);
@@ -196,7 +196,7 @@ static void wide_arithmetic(tshi_rank *r, void *arg) {
 }
 
 Test(deterministic, lookups_of_a_table_whose_functions_compute_in_float32) {
-    for (tsh_sharding_level level = 0; level <= TSH_SHARD_PARAMETERS; level++)
+    for (tsh_zero_level level = 0; level <= TSH_ZERO_PARAMETERS; level++)
         has_the_bits_of_one_rank(wide_arithmetic, 2, 3, &level);
 }
 
@@ -207,7 +207,7 @@ enum { FEATURES = 13 };
 static void bounded_rows(tshi_rank *r, void *arg) {
     static const double ids[4] = {0, 3, 3, 10};
     double values[ROWS * FEATURES];
-    const tsh_sharding_level level = *(const tsh_sharding_level *)arg;
+    const tsh_zero_level level = *(const tsh_zero_level *)arg;
     const tsh_embedding_config config = {
         .num_embeddings = ROWS, .embedding_dim = FEATURES, .shard = TSH_COLUMN, .max_norm = 0.5, .dtype = TSH_FLOAT64};
     tsh_tape *tape = NULL;
@@ -242,7 +242,7 @@ static void bounded_rows(tshi_rank *r, void *arg) {
 }
 
 Test(deterministic, a_column_embedding_whose_rows_are_bounded) {
-    for (tsh_sharding_level level = 0; level <= TSH_SHARD_PARAMETERS; level++)
+    for (tsh_zero_level level = 0; level <= TSH_ZERO_PARAMETERS; level++)
         has_the_bits_of_one_rank(bounded_rows, 2, 4, &level);
 }
 

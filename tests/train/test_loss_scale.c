@@ -32,7 +32,7 @@ static void make_kit(tshi_rank *r, const char *axes, tsh_dtype dtype, kit *k) {
     tshi_check_ok(r, tsh_parameters_add(k->list, "split.w", k->split));
     tshi_check_ok(r, tsh_parameters_add(k->list, "whole.w", k->whole));
     tshi_check_ok(r, tsh_parameters_set_precision(k->list, &(tsh_precision){.storage = dtype}));
-    tsh_adamw_config adamw = {.lr = 0.01, .weight_decay = 0.1, .low_bits = TSH_MAIN_WEIGHTS};
+    tsh_adamw_config adamw = {.lr = 0.01, .weight_decay = 0.1, .low_bits = TSH_MASTER_WEIGHTS};
     tshi_check_ok(r, tsh_adamw_create(k->list, &adamw, &k->optimizer));
 }
 

@@ -55,7 +55,7 @@ typedef struct job {
     tsh_thread_rendezvous *threads;
     int ranks, victim;
     const char *axis; /* of the ranks; the other has one */
-    tsh_sharding_level level;
+    tsh_zero_level level;
     bool creates; /* the request that fails is one of tsh_data_parallel_create, not of a step */
     bool clips;   /* it is one of the clipping of a deterministic world, which makes gradients whole */
     int64_t due;
@@ -131,7 +131,7 @@ static void *rank_main(void *argument) {
     snprintf(axes, sizeof axes, "%s=1,%s=%d", strcmp(j->axis, "model") == 0 ? "data" : "model", j->axis, j->ranks);
     if (!works(a, tsh_world_init(&config, &world), "world_init")) return NULL;
     if (works(a, tshi_language_create_bare(world, axes, j->level, &l), "the model")) {
-        l.recompute = j->level >= TSH_SHARD_GRADIENTS;
+        l.recompute = j->level >= TSH_ZERO_GRADIENTS;
         if (create_schedule(j, a, &l)) {
             if (j->clips)
                 fail_a_clip(j, a, &l);
@@ -231,15 +231,15 @@ Test(memory_failures, every_request_of_a_step_of_two_copies, .timeout = 120) {
 /* With slices, and with the all-gathers of an update; from slices of gradients on the step has segments that run
  * again. */
 Test(memory_failures, every_request_of_a_sharded_step, .timeout = 240) {
-    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS; level++) {
-        every_request((job){.ranks = 2, .axis = "data", .level = (tsh_sharding_level)level, .victim = level % 2});
+    for (int level = TSH_ZERO_OPTIMIZER; level <= TSH_ZERO_PARAMETERS; level++) {
+        every_request((job){.ranks = 2, .axis = "data", .level = (tsh_zero_level)level, .victim = level % 2});
     }
 }
 
 Test(memory_failures, every_request_of_a_schedule_that_is_created, .timeout = 240) {
-    for (int level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) {
-        every_request((job){
-            .ranks = 2, .axis = "data", .level = (tsh_sharding_level)level, .victim = level % 2, .creates = true});
+    for (int level = TSH_ZERO_NOTHING; level <= TSH_ZERO_PARAMETERS; level++) {
+        every_request(
+            (job){.ranks = 2, .axis = "data", .level = (tsh_zero_level)level, .victim = level % 2, .creates = true});
     }
 }
 

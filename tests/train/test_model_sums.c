@@ -53,7 +53,7 @@ typedef struct run {
 typedef struct variant {
     const char *axes;
     bool sequence;
-    tsh_sharding_level level;
+    tsh_zero_level level;
 } variant;
 
 static bool make(tshi_rank *r, tsh_group *model, const family *f, const variant *v, run *out) {
@@ -155,9 +155,9 @@ static void check_family(tshi_rank *r, const family *f, const variant *v, tsh_me
 static void check_axes(tshi_rank *r, void *axes) {
     tsh_mesh *mesh = NULL;
     if (!tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh))) return;
-    int levels = tsh_group_size(tsh_mesh_group(mesh, "data")) > 1 ? TSH_SHARD_PARAMETERS : TSH_SHARD_NOTHING;
+    int levels = tsh_group_size(tsh_mesh_group(mesh, "data")) > 1 ? TSH_ZERO_PARAMETERS : TSH_ZERO_NOTHING;
     for (int i = 0; i < FAMILIES * 2 * (levels + 1) && !r->failed; i++) {
-        const variant v = {axes, i % 2, (tsh_sharding_level)(i / 2 % (levels + 1))};
+        const variant v = {axes, i % 2, (tsh_zero_level)(i / 2 % (levels + 1))};
         check_family(r, &families[i / 2 / (levels + 1)], &v, mesh);
     }
     tsh_mesh_destroy(mesh);

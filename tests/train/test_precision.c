@@ -331,9 +331,9 @@ static float narrow(float x) {
     return x;
 }
 
-/* AdamW with main weights is AdamW in float32; the parameter is what that rounds to. */
-static void main_weights(tshi_rank *r, void *axes) {
-    const tsh_adamw_config config = {.lr = 0.001, .weight_decay = 0.1, .low_bits = TSH_MAIN_WEIGHTS};
+/* AdamW with master weights is AdamW in float32; the parameter is what that rounds to. */
+static void master_weights(tshi_rank *r, void *axes) {
+    const tsh_adamw_config config = {.lr = 0.001, .weight_decay = 0.1, .low_bits = TSH_MASTER_WEIGHTS};
     double start[SIZE], g[SIZE];
     float p[SIZE], m[SIZE] = {0}, v[SIZE] = {0};
     tsh_mesh *mesh = NULL;
@@ -382,8 +382,8 @@ static void main_weights(tshi_rank *r, void *axes) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(precision, main_weights_step_as_float32_does_and_round_the_parameter_from_it) {
-    on_each_mesh(main_weights);
+Test(precision, master_weights_step_as_float32_does_and_round_the_parameter_from_it) {
+    on_each_mesh(master_weights);
 }
 
 static uint64_t stream_of(const char *name) {
@@ -443,7 +443,7 @@ Test(precision, rounding_by_chance_depends_on_global_elements_and_steps_alone) {
 /* 400 steps of 2^-12 from 1, whose neighbours in bfloat16 are 2^-8 and 2^-7 away. */
 static void means(tshi_rank *r, void *arg) {
     enum { MANY = 4000, TIMES = 400 };
-    const tsh_low_bits kinds[] = {TSH_LOSE_LOW_BITS, TSH_MAIN_WEIGHTS, TSH_STOCHASTIC_ROUNDING};
+    const tsh_low_bits kinds[] = {TSH_LOSE_LOW_BITS, TSH_MASTER_WEIGHTS, TSH_STOCHASTIC_ROUNDING};
     const double wanted = 1 - TIMES * 0x1p-12;
     tsh_tape *tape = NULL;
     (void)arg;

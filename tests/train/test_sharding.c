@@ -22,7 +22,7 @@ typedef struct outcome {
 typedef struct plan {
     const char *axes;
     tsh_dtype dtype;
-    tsh_sharding_level level;
+    tsh_zero_level level;
     bool sgd;
     size_t bucket_bytes;
     const outcome *wanted;
@@ -204,9 +204,9 @@ static const struct {
 } meshes[] = {{1, "data=1,model=1"}, {2, "data=2,model=1"}, {2, "data=1,model=2"}, {4, "data=2,model=2"},
               {4, "data=4,model=1"}, {6, "data=3,model=2"}, {4, "model=2,data=2"}};
 
-static void every_mesh(tsh_sharding_level level, tsh_dtype dtype, bool sgd) {
+static void every_mesh(tsh_zero_level level, tsh_dtype dtype, bool sgd) {
     outcome one = {0};
-    plan p = {"data=1,model=1", dtype, TSH_SHARD_NOTHING, sgd, 0, NULL, 0};
+    plan p = {"data=1,model=1", dtype, TSH_ZERO_NOTHING, sgd, 0, NULL, 0};
     tshi_test_options options = {.ranks = 1, .result_bytes = sizeof one};
     cr_assert_str_empty(tshi_test_run_with(&options, alone, &p, NULL, &one));
     cr_assert_gt(one.count, 200);
@@ -222,25 +222,25 @@ static void every_mesh(tsh_sharding_level level, tsh_dtype dtype, bool sgd) {
 }
 
 Test(sharding, nothing_is_plain_data_parallelism, .timeout = 120) {
-    every_mesh(TSH_SHARD_NOTHING, TSH_FLOAT64, false);
+    every_mesh(TSH_ZERO_NOTHING, TSH_FLOAT64, false);
 }
 
 Test(sharding, states_are_slices, .timeout = 120) {
-    every_mesh(TSH_SHARD_OPTIMIZER, TSH_FLOAT64, false);
-    every_mesh(TSH_SHARD_OPTIMIZER, TSH_FLOAT64, true);
-    every_mesh(TSH_SHARD_OPTIMIZER, TSH_FLOAT32, false);
+    every_mesh(TSH_ZERO_OPTIMIZER, TSH_FLOAT64, false);
+    every_mesh(TSH_ZERO_OPTIMIZER, TSH_FLOAT64, true);
+    every_mesh(TSH_ZERO_OPTIMIZER, TSH_FLOAT32, false);
 }
 
 Test(sharding, gradients_are_slices, .timeout = 120) {
-    every_mesh(TSH_SHARD_GRADIENTS, TSH_FLOAT64, false);
-    every_mesh(TSH_SHARD_GRADIENTS, TSH_FLOAT64, true);
-    every_mesh(TSH_SHARD_GRADIENTS, TSH_FLOAT32, true);
+    every_mesh(TSH_ZERO_GRADIENTS, TSH_FLOAT64, false);
+    every_mesh(TSH_ZERO_GRADIENTS, TSH_FLOAT64, true);
+    every_mesh(TSH_ZERO_GRADIENTS, TSH_FLOAT32, true);
 }
 
 Test(sharding, parameters_are_slices, .timeout = 120) {
-    every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT64, false);
-    every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT64, true);
-    every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT32, false);
+    every_mesh(TSH_ZERO_PARAMETERS, TSH_FLOAT64, false);
+    every_mesh(TSH_ZERO_PARAMETERS, TSH_FLOAT64, true);
+    every_mesh(TSH_ZERO_PARAMETERS, TSH_FLOAT32, false);
 }
 
 /* The values of copies that have all rows, which are scaled in place. */
@@ -248,8 +248,8 @@ static void bounds_rows(tshi_rank *r, void *arg) {
     plan p = *(const plan *)arg;
     outcome plain = {0}, got = {0}, unbounded = {0};
     run(r, &p, &plain);
-    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS && !r->failed; level++) {
-        p.level = (tsh_sharding_level)level;
+    for (int level = TSH_ZERO_OPTIMIZER; level <= TSH_ZERO_PARAMETERS && !r->failed; level++) {
+        p.level = (tsh_zero_level)level;
         run(r, &p, &got);
         for (int64_t i = 0; i < plain.count && !r->failed; i++)
             close_to(r, "value", i, got.values[i], plain.values[i], 1e-12);
@@ -261,7 +261,7 @@ static void bounds_rows(tshi_rank *r, void *arg) {
 }
 
 Test(sharding, rows_of_a_sharded_table_are_bounded, .timeout = 120) {
-    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_SHARD_NOTHING, .max_norm = 0.7};
+    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_ZERO_NOTHING, .max_norm = 0.7};
     cr_assert_str_empty(tshi_test_run(4, bounds_rows, &p));
     p.axes = "model=1,data=2";
     cr_assert_str_empty(tshi_test_run(2, bounds_rows, &p));
@@ -280,7 +280,7 @@ static void expect(const tsh_data_parallel *dp, tsh_communication_stats *sums, t
             tshi_test_expect(sums, dp->group, TSH_COLLECTIVE_REDUCE_SCATTER, all + flags * tsh_group_size(dp->group),
                              8);
             tshi_test_expect(gathers, dp->group, TSH_COLLECTIVE_ALL_GATHER, all, 8);
-            if (dp->level == TSH_SHARD_PARAMETERS)
+            if (dp->level == TSH_ZERO_PARAMETERS)
                 tshi_test_expect(gathers, dp->group, TSH_COLLECTIVE_ALL_GATHER, all, 8);
         } else {
             tshi_test_expect(sums, dp->group, TSH_COLLECTIVE_ALL_REDUCE, bucket->gradients + bucket->count, 8);
@@ -306,7 +306,7 @@ static void counts(tshi_rank *r, void *arg) {
     if (!make_kit(r, p, &k)) return;
     expect(k.dp, &sums, &gathers);
     tshi_check(r, sums.calls[TSH_COLLECTIVE_REDUCE_SCATTER] > 1, "one bucket only");
-    if (p->level == TSH_SHARD_PARAMETERS)
+    if (p->level == TSH_ZERO_PARAMETERS)
         tshi_check(r, tsh_data_parallel_buckets(k.dp) == 4, "%d buckets", tsh_data_parallel_buckets(k.dp));
     for (int i = 0; i < 3; i++) { /* the first step does not know what comes next */
         tsh_group_reset_stats(k.dp->group);
@@ -323,18 +323,18 @@ static void counts(tshi_rank *r, void *arg) {
 }
 
 Test(sharding, a_bucket_is_one_reduce_scatter_and_one_all_gather, .timeout = 120) {
-    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_SHARD_OPTIMIZER, .bucket_bytes = 300};
+    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_ZERO_OPTIMIZER, .bucket_bytes = 300};
     cr_assert_str_empty(tshi_test_run(4, counts, &p));
-    p.level = TSH_SHARD_GRADIENTS;
+    p.level = TSH_ZERO_GRADIENTS;
     cr_assert_str_empty(tshi_test_run(4, counts, &p));
 }
 
 Test(sharding, a_layer_is_gathered_once_for_each_use, .timeout = 120) {
-    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_SHARD_PARAMETERS, .bucket_bytes = 300};
+    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_ZERO_PARAMETERS, .bucket_bytes = 300};
     cr_assert_str_empty(tshi_test_run(4, counts, &p));
 }
 
-/* Before TSH_SHARD_PARAMETERS values that have been gathered serve several forwards, and a backward without sync, until
+/* Before TSH_ZERO_PARAMETERS values that have been gathered serve several forwards, and a backward without sync, until
  * the slices change. */
 static void gathers_once(tshi_rank *r, void *arg) {
     const plan *p = arg;
@@ -366,7 +366,7 @@ static void gathers_once(tshi_rank *r, void *arg) {
 }
 
 Test(sharding, gathered_values_serve_until_they_change, .timeout = 120) {
-    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_SHARD_GRADIENTS, .bucket_bytes = 300};
+    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_ZERO_GRADIENTS, .bucket_bytes = 300};
     cr_assert_str_empty(tshi_test_run(4, gathers_once, &p));
 }
 
@@ -390,7 +390,7 @@ static void remember_bytes(tshi_rank *r, void *arg) {
     account *out = r->result;
     (void)arg;
     for (int level = 3; level >= 0 && !r->failed; level--) {
-        const tsh_data_parallel_config config = {.level = (tsh_sharding_level)level};
+        const tsh_data_parallel_config config = {.level = (tsh_zero_level)level};
         const tsh_tensor_config rows = {.ndim = 2, .shape = {RANKS, WIDTH}, .layout = {TSH_SHARD(0)}};
         tsh_mesh *mesh = NULL;
         tsh_tape *tape = NULL;
@@ -489,10 +489,10 @@ Test(sharding, checkpoints_go_from_level_to_level, .timeout = 120) {
     tshi_test_options options = {.ranks = 1, .result_bytes = sizeof one};
     cr_assert_str_empty(tshi_test_run_with(&options, alone, &p, NULL, &one));
     const char *folder = tshi_test_folder(0);
-    leg legs[] = {{{"data=4,model=1", TSH_FLOAT64, .level = TSH_SHARD_OPTIMIZER}, 0, 1, folder},
-                  {{"data=3,model=1", TSH_FLOAT64, .level = TSH_SHARD_PARAMETERS}, 1, 2, folder},
-                  {{"data=2,model=2", TSH_FLOAT64, .level = TSH_SHARD_GRADIENTS}, 2, 3, folder},
-                  {{"data=1,model=2", TSH_FLOAT64, .level = TSH_SHARD_NOTHING}, 3, 4, folder}};
+    leg legs[] = {{{"data=4,model=1", TSH_FLOAT64, .level = TSH_ZERO_OPTIMIZER}, 0, 1, folder},
+                  {{"data=3,model=1", TSH_FLOAT64, .level = TSH_ZERO_PARAMETERS}, 1, 2, folder},
+                  {{"data=2,model=2", TSH_FLOAT64, .level = TSH_ZERO_GRADIENTS}, 2, 3, folder},
+                  {{"data=1,model=2", TSH_FLOAT64, .level = TSH_ZERO_NOTHING}, 3, 4, folder}};
     const int ranks[] = {4, 3, 4, 2};
     for (int i = 0; i < 4; i++) {
         legs[i].plan.wanted = &one;
@@ -522,7 +522,7 @@ static void both_ways(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tshi_check_ok(r, tsh_parameters_create(r->world, &list));
     tshi_check_ok(r, tsh_parameters_add(list, "p", p));
-    const tsh_data_parallel_config level = {.level = TSH_SHARD_PARAMETERS};
+    const tsh_data_parallel_config level = {.level = TSH_ZERO_PARAMETERS};
     tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_world_group(r->world), &level, &dp));
     for (int i = 0; i < 2 && !r->failed; i++) {
         tshi_test_same(r, "values", p, values, 0);
@@ -574,8 +574,8 @@ static void dies(tshi_rank *r, void *arg) {
 }
 
 Test(sharding, a_killed_rank_is_an_error_of_its_peers, .timeout = 120) {
-    for (int level = 1; level <= TSH_SHARD_PARAMETERS; level++) {
-        plan p = {"data=3,model=1", TSH_FLOAT64, (tsh_sharding_level)level, .bucket_bytes = 300};
+    for (int level = 1; level <= TSH_ZERO_PARAMETERS; level++) {
+        plan p = {"data=3,model=1", TSH_FLOAT64, (tsh_zero_level)level, .bucket_bytes = 300};
         tshi_outcome outcomes[3];
         tshi_test_options options = {.ranks = 3};
         tshi_test_run_with(&options, dies, &p, outcomes, NULL);
@@ -602,7 +602,7 @@ static void forgets(tshi_rank *r, void *arg) {
 }
 
 Test(sharding, gathers_ahead_forget_a_failed_step, .timeout = 120) {
-    plan p = {"data=2,model=1", TSH_FLOAT64, TSH_SHARD_PARAMETERS, .bucket_bytes = 300};
+    plan p = {"data=2,model=1", TSH_FLOAT64, TSH_ZERO_PARAMETERS, .bucket_bytes = 300};
     cr_assert_str_empty(tshi_test_run(2, forgets, &p));
 }
 
@@ -613,11 +613,11 @@ static void late(tshi_rank *r, void *arg) {
     tsh_optimizer *early = NULL;
     tsh_data_parallel *other = NULL;
     kit k;
-    p.level = TSH_SHARD_NOTHING;
+    p.level = TSH_ZERO_NOTHING;
     if (!make_kit(r, &p, &k)) return;
     early = k.optimizer;
     tsh_data_parallel_destroy(k.dp);
-    const tsh_data_parallel_config config = {.level = TSH_SHARD_OPTIMIZER}, wrong = {.level = (tsh_sharding_level)9};
+    const tsh_data_parallel_config config = {.level = TSH_ZERO_OPTIMIZER}, wrong = {.level = (tsh_zero_level)9};
     tsh_group *data = tsh_mesh_group(k.mesh, "data");
     tshi_check_status(r, tsh_data_parallel_create(k.tape, k.list, data, &wrong, &other), TSH_ERR_ARGUMENT, "no level");
     tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, data, &config, &k.dp));

@@ -18,7 +18,7 @@ static void one_step(tshi_rank *r, tshi_language *l) {
 
 typedef struct setting {
     const char *axes;
-    tsh_sharding_level level;
+    tsh_zero_level level;
     bool recompute;
 } setting;
 
@@ -44,26 +44,26 @@ static void steps(tshi_rank *r, void *arg) {
 }
 
 Test(steady_state, one_rank_takes_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(1, steps, &(setting){"data=1,model=1", TSH_SHARD_NOTHING, false}));
+    cr_assert_str_empty(tshi_test_run(1, steps, &(setting){"data=1,model=1", TSH_ZERO_NOTHING, false}));
 }
 
 Test(steady_state, two_ranks_take_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=1,model=2", TSH_SHARD_NOTHING, false}));
+    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=1,model=2", TSH_ZERO_NOTHING, false}));
 }
 
 Test(steady_state, a_mesh_of_four_takes_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_SHARD_NOTHING, false}));
+    cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_ZERO_NOTHING, false}));
 }
 
 Test(steady_state, sharded_ranks_take_no_memory, .timeout = 120) {
-    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS; level++) {
-        setting s = {"data=2,model=2", (tsh_sharding_level)level, false};
+    for (int level = TSH_ZERO_OPTIMIZER; level <= TSH_ZERO_PARAMETERS; level++) {
+        setting s = {"data=2,model=2", (tsh_zero_level)level, false};
         cr_assert_str_empty(tshi_test_run(4, steps, &s));
     }
 }
 
 Test(steady_state, segments_that_run_again_take_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_SHARD_NOTHING, true}));
-    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=2,model=1", TSH_SHARD_GRADIENTS, true}));
-    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=2,model=1", TSH_SHARD_PARAMETERS, true}));
+    cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_ZERO_NOTHING, true}));
+    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=2,model=1", TSH_ZERO_GRADIENTS, true}));
+    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=2,model=1", TSH_ZERO_PARAMETERS, true}));
 }

@@ -27,7 +27,7 @@ typedef struct model {
 typedef struct place {
     const tsh_mesh *mesh[2];
     bool shares; /* the meshes' axis "data" has copies of the model */
-    tsh_sharding_level level;
+    tsh_zero_level level;
 } place;
 
 /* What every rank sees of a run. */
@@ -198,7 +198,7 @@ static void copies_on_some_ranks(tshi_rank *r, void *arg) {
     train(r, &(place){.mesh = {one, one}}, &alone);
     tsh_mesh_destroy(one);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        for (int level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS && !r->failed; level++) {
+        for (int level = TSH_ZERO_NOTHING; level <= TSH_ZERO_PARAMETERS && !r->failed; level++) {
             tsh_mesh *mesh[2] = {0};
             course got = {0};
             char what[96];
@@ -206,7 +206,7 @@ static void copies_on_some_ranks(tshi_rank *r, void *arg) {
                 tshi_check_ok(
                     r, tsh_mesh_create_on(r->world, places[i].ranks[k], places[i].n[k], places[i].axes[k], &mesh[k]));
             if (r->failed) return;
-            train(r, &(place){{mesh[0], mesh[1] ? mesh[1] : mesh[0]}, true, (tsh_sharding_level)level}, &got);
+            train(r, &(place){{mesh[0], mesh[1] ? mesh[1] : mesh[0]}, true, (tsh_zero_level)level}, &got);
             snprintf(what, sizeof what, "place %zu, level %d", i, level);
             compare(r, what, &got, &alone);
             if (!r->failed) tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));

@@ -379,10 +379,10 @@ Test(wrong_use, three_ranks_as_threads, .timeout = 120) {
 
 /* The optimizer is older than the schedule, so that its steps fail, and the loop looks at no status but backward's. */
 static void dropped_step(tshi_rank *r, void *looks) {
-    const tsh_data_parallel_config sharded = {.level = TSH_SHARD_OPTIMIZER};
+    const tsh_data_parallel_config sharded = {.level = TSH_ZERO_OPTIMIZER};
     tsh_data_parallel *dp = NULL;
     tshi_language l;
-    if (!tshi_check_ok(r, tshi_language_create_bare(r->world, "data=2,model=1", TSH_SHARD_NOTHING, &l))) return;
+    if (!tshi_check_ok(r, tshi_language_create_bare(r->world, "data=2,model=1", TSH_ZERO_NOTHING, &l))) return;
     tshi_check_ok(r, tshi_language_optimize(&l));
     tsh_group *data = tsh_mesh_group(l.mesh, "data");
     tshi_check_ok(r, tsh_data_parallel_create(l.tape, l.parameters, data, &sharded, &dp));
@@ -549,7 +549,7 @@ static void world_first(tshi_rank *r, void *level) {
     double loss, norm;
     tsh_tensor *kept = NULL;
     tshi_language l;
-    tsh_sharding_level shared = (tsh_sharding_level) * (int *)level;
+    tsh_zero_level shared = (tsh_zero_level) * (int *)level;
     if (!tshi_check_ok(r, tshi_language_create_sharded(r->world, "data=2,model=1", shared, &l))) return;
     if (!tshi_check_ok(r, tsh_tensor_create(l.mesh, &(tsh_tensor_config){.ndim = 1, .shape = {1}}, &kept))) return;
     tshi_check_ok(r, tshi_language_gradients(&l, &loss, &norm, NULL));
@@ -575,9 +575,9 @@ static void check_world_first(int level) {
 }
 
 Test(wrong_use, a_world_destroyed_first_names_what_is_alive_and_releases_are_safe, .timeout = 120) {
-    for (int level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) check_world_first(level);
+    for (int level = TSH_ZERO_NOTHING; level <= TSH_ZERO_PARAMETERS; level++) check_world_first(level);
     setenv("TSHARD_CHECK", "1", 1);
-    check_world_first(TSH_SHARD_PARAMETERS);
+    check_world_first(TSH_ZERO_PARAMETERS);
 }
 
 /* --- without a tape ----------------------------------------------------------------------------------------------- */

@@ -74,7 +74,7 @@ static bool make_schedule(run *u) {
     const tshi_training_phase *phase = u->c->phase;
     const tsh_data_parallel_config config = {.bucket_bytes = (size_t)phase->buckets * 100,
                                              .first_bucket_bytes = (size_t)phase->buckets * 100,
-                                             .level = (tsh_sharding_level)phase->level,
+                                             .level = (tsh_zero_level)phase->level,
                                              .average = phase->average,
                                              .model = phase->model_group ? u->model.along : NULL,
                                              .sequence_parallel = phase->model_group && phase->sequence};
@@ -83,7 +83,7 @@ static bool make_schedule(run *u) {
 }
 
 static bool make_optimizer(run *u) {
-    static const tsh_low_bits kinds[] = {TSH_MAIN_WEIGHTS, TSH_STOCHASTIC_ROUNDING, TSH_LOSE_LOW_BITS};
+    static const tsh_low_bits kinds[] = {TSH_MASTER_WEIGHTS, TSH_STOCHASTIC_ROUNDING, TSH_LOSE_LOW_BITS};
     const tshi_training_program *p = u->p;
     tsh_precision precision = tshi_model_precision(&u->model);
     bool narrow = precision.storage == TSH_BFLOAT16 || precision.storage == TSH_FLOAT16;

@@ -58,9 +58,9 @@ static void update_half(tsh_dtype dtype, const void *settings, step_fn *step, co
         int64_t n = u->n - at < CHUNK ? u->n - at : CHUNK;
         uint16_t *to = (uint16_t *)u->p + at;
         const float *g = u->wide_grad ? (const float *)u->grad + at : wide_g;
-        float *p = u->main ? (float *)u->main + at : wide_p;
+        float *p = u->master ? (float *)u->master + at : wide_p;
         if (!u->wide_grad) tshi_cpu_widen(dtype, n, (const uint16_t *)u->grad + at, wide_g);
-        if (!u->main) tshi_cpu_widen(dtype, n, to, wide_p);
+        if (!u->master) tshi_cpu_widen(dtype, n, to, wide_p);
         step(settings, n, g, first ? first + at : NULL, second ? second + at : NULL, p);
         if (u->rounding)
             round_randomly(u->rounding, at, n, p, (tshi_bfloat16 *)to);

@@ -13,7 +13,7 @@ struct update {
     int64_t n;
     const void *grad;
     void *state[2];
-    void *p, *main;
+    void *p, *master;
     bool wide_grad;
 };
 
@@ -102,24 +102,24 @@ __device__ inline void update_part(const update &u, int64_t at, F f, R r) {
     few p;
     sums state[2] = {}, value;
     const sums grad = load_grad<T, W>(u, at);
-    if (u.main)
-        value = *(const sums *)((const S *)u.main + at);
+    if (u.master)
+        value = *(const sums *)((const S *)u.master + at);
     else
         p = *(const few *)((const T *)u.p + at);
     for (int s = 0; s < F::states; s++)
         if (f.reads()) state[s] = *(const sums *)((const S *)u.state[s] + at);
     for (int j = 0; j < W; j++) {
-        if (!u.main) value.item[j] = load(p.item[j]);
+        if (!u.master) value.item[j] = load(p.item[j]);
         f(grad.item[j], value.item[j], state[0].item[j], state[1].item[j]);
     }
     r.round(value.item, at, p.item);
-    if (u.main) *(sums *)((S *)u.main + at) = value;
+    if (u.master) *(sums *)((S *)u.master + at) = value;
     *(few *)((T *)u.p + at) = p;
     for (int s = 0; s < F::states; s++) *(sums *)((S *)u.state[s] + at) = state[s];
 }
 
 template <typename F> __device__ inline bool aligned(const update &u) {
-    uintptr_t all = (uintptr_t)u.p | (uintptr_t)u.grad | (uintptr_t)u.main;
+    uintptr_t all = (uintptr_t)u.p | (uintptr_t)u.grad | (uintptr_t)u.master;
     for (int s = 0; s < F::states; s++) all |= (uintptr_t)u.state[s];
     return all % 16 == 0;
 }
@@ -151,7 +151,7 @@ void launch_rounded(tsh_device *device, const char *what, int count, const tshi_
             if (updates[i].n == 0) continue;
             if (end > INT32_MAX) break;
             const tshi_update &u = updates[i];
-            list.of[list.count++] = {u.n, u.grad, {u.state[0], u.state[1]}, u.p, u.main, u.wide_grad};
+            list.of[list.count++] = {u.n, u.grad, {u.state[0], u.state[1]}, u.p, u.master, u.wide_grad};
             list.first[list.count] = (int32_t)end;
         }
         launch(device, what, update_all<T, F, R>, (unsigned)list.first[list.count], THREADS, list, f, r);
