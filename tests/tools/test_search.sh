@@ -52,7 +52,7 @@ grep -q "^0 of 2 combinations .* 2 need more, the least of them ${peaks[0]}: mod
 # Levels of sharding and recomputation on two copies of a model beside which the memory of groups is small: what is shared
 # out, or made again, is saved.
 run --plan 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on --json "${program[@]}" \
-    --layers 4 --embed 64 --data-parallel 2 || fail "search: $(cat "$folder/err")"
+    --layers 12 --embed 64 --data-parallel 2 || fail "search: $(cat "$folder/err")"
 peak_of() {
     tr -d '\n' < "$folder/out" | grep -o "\"zero\": \"$1\", *\"recompute\": \"$2\" *}, *\"peak_bytes\": [0-9]*" | grep -o '[0-9]*$'
 }
@@ -64,7 +64,7 @@ done
 most=$(peak_of 0 off)
 [ "$(peak_of 3 on)" -lt "$(peak_of 3 off)" ] || fail "recomputation saves nothing at level 3"
 run --plan 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on \
-    --memory-limit $((most - 1)) "${program[@]}" --layers 4 --embed 64 --data-parallel 2 || fail "search: $(cat "$folder/err")"
+    --memory-limit $((most - 1)) "${program[@]}" --layers 12 --embed 64 --data-parallel 2 || fail "search: $(cat "$folder/err")"
 ! grep -q "^ *0 *off" "$folder/out" || fail "what needs more than the limit is listed: $(cat "$folder/out")"
 grep -q "^ *3 *on" "$folder/out" || fail "what needs least is not listed: $(cat "$folder/out")"
 
