@@ -28,7 +28,7 @@ class Layout(ctypes.Structure):
 
 class TensorConfig(ctypes.Structure):
     """tsh_tensor_config"""
-    _fields_ = [("dtype", c_int), ("ndim", c_int), ("shape", c_int64 * 8), ("layout", Layout * 4)]
+    _fields_ = [("dtype", c_int), ("ndim", c_int), ("shape", c_int64 * 8), ("layout", Layout * 8)]
 
 
 class Init(ctypes.Structure):
