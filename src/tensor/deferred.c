@@ -84,5 +84,6 @@ tsh_status tshi_tensor_materialize(const tsh_tensor *tensor) {
         return tshi_fail(TSH_ERR_STATE, "the tensor cannot be used: its world has been destroyed");
     if (d) return materialize_deferred(&d->source, 0, 0);
     if (!tensor->storage || tensor->storage->data) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "the tensor is a sharded parameter, whose values are in memory only during a tape's calls");
+    return tshi_fail(TSH_ERR_STATE,
+                     "the tensor is a sharded parameter, whose values are in memory only during a tape's calls");
 }
