@@ -18,6 +18,11 @@ static tsh_dtype dtype_of(const tsh_tensor *parameter) {
     return parameter->mesh->world->deterministic ? parameter->dtype : tshi_gradient_computed_in(parameter);
 }
 
+/* The slices are views of the values, which have memory for good. */
+static bool lie_inside(const tshi_bucket *bucket) {
+    return !bucket->value_slices;
+}
+
 /* --- versions ----------------------------------------------------------------------------------------------------- */
 
 /* All values of a parameter change with this rank's slice of them. */
@@ -40,10 +45,7 @@ static uint16_t versions_of(const tshi_bucket *bucket) {
 
 static void free_values(tshi_bucket *bucket) {
     bucket->materialized = false;
-    if (bucket->values && bucket->inside)
-        bucket->values->storage->data = NULL;
-    else if (bucket->values)
-        tshi_tensor_unload(bucket->values);
+    if (bucket->values && !lie_inside(bucket)) tshi_tensor_unload(bucket->values);
 }
 
 static void free_gathered(tshi_bucket *bucket) {
@@ -63,7 +65,6 @@ void tshi_values_drop(tsh_data_parallel *dp) {
  * the first rank after them. */
 static int copy_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r, bool unpack) {
     tsh_device *device = dp->mesh->device;
-    const tsh_tensor *memory = bucket->inside ? bucket->value_slices : bucket->values;
     size_t size = tsh_dtype_size(bucket->gathered->dtype), block = (size_t)bucket->value_counts[r] * size;
     int end = tshi_slice_alike(dp, bucket, r);
     char *at = (char *)tshi_data(bucket->gathered) + (size_t)tshi_slice_block_start(bucket->value_counts, r) * size;
@@ -71,7 +72,7 @@ static int copy_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket, i
         int64_t start, length;
         tshi_slice_range(dp, slot, r, &start, &length);
         size_t bytes = (size_t)length * size;
-        char *values = (char *)tshi_data(memory) + (size_t)(slot->start + start) * size;
+        char *values = (char *)tshi_data(slot->target.whole) + (size_t)start * size;
         if (unpack)
             device->ops->copy.strided(device, end - r, bytes, at, block, values, bytes);
         else
@@ -88,7 +89,7 @@ static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket)
     bucket->version = versions_of(bucket);
     const tsh_tensor *from = bucket->value_slices, *block = bucket->block;
     tsh_device *device = dp->mesh->device;
-    if (bucket->inside)
+    if (lie_inside(bucket))
         copy_blocks(dp, bucket, tsh_group_rank(dp->parent), false);
     else if (block)
         device->ops->copy.convert(device, block->numel, from->dtype, tshi_data(from), block->dtype, tshi_data(block));
@@ -100,11 +101,10 @@ static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket)
 static tsh_status unpack(const tsh_data_parallel *dp, tshi_bucket *bucket) {
     int me = tsh_group_rank(dp->parent);
     tsh_status status = TSH_OK;
-    if (!bucket->inside)
+    if (!lie_inside(bucket))
         status = tshi_tensor_load(bucket->values, tsh_tensor_local_nbytes(bucket->values), TSH_MEMORY_PARAMETERS);
     for (int r = 0; r < tsh_group_size(dp->parent) && status == TSH_OK;)
-        r = r == me && bucket->inside ? r + 1 : copy_blocks(dp, bucket, r, true);
-    if (bucket->inside) bucket->values->storage->data = tshi_data(bucket->value_slices);
+        r = r == me && lie_inside(bucket) ? r + 1 : copy_blocks(dp, bucket, r, true);
     bucket->materialized = status == TSH_OK;
     return status;
 }
@@ -201,14 +201,14 @@ static tsh_status make_leaf(tshi_bucket_slot *slot) {
 /* The slot's view of the slices, from element `at` on, or of the values. */
 static tsh_status make_slice(const tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot,
                              int64_t at) {
-    const tsh_tensor *p = slot->parameter, *memory = bucket->value_slices;
+    const tsh_tensor *p = slot->parameter, *memory = lie_inside(bucket) ? bucket->values : bucket->value_slices;
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape;
     int64_t start, length;
     memcpy(layout, p->layout, sizeof layout);
     tsh_status status = tshi_slice_shape(p, dp->schedule.axis, &shape, layout);
     tshi_slice_range(dp, slot, tsh_group_rank(dp->parent), &start, &length);
-    if (bucket->inside) at = slot->start + start;
+    if (lie_inside(bucket)) at = slot->start + start;
     size_t offset = (size_t)at * tsh_dtype_size(p->dtype);
     return status == TSH_OK ? tshi_tensor_part(memory, &shape, layout, offset, &slot->value_slice) : status;
 }
@@ -229,14 +229,13 @@ static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     tsh_dtype stored = bucket->first->parameter->dtype, dtype = dtype_of(bucket->first->parameter);
     int64_t all = tshi_slice_block_start(counts, tsh_group_size(dp->parent));
     size_t before = (size_t)tshi_slice_block_start(counts, me) * tsh_dtype_size(dtype);
-    bucket->inside = keeps(dp) && dtype == stored;
+    bool inside = keeps(dp) && dtype == stored;
     const tsh_shape block = {.ndim = 1, .local = {counts[me]}, .global = {counts[me]}};
-    tsh_status status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, bucket->gradients, &bucket->values);
-    if (status == TSH_OK)
-        status = tshi_tensor_scratch(dp->mesh, stored, bucket->inside ? bucket->gradients : counts[me],
-                                     &bucket->value_slices);
+    tsh_status status = inside ? tshi_tensor_scratch(dp->mesh, dtype, bucket->gradients, &bucket->values)
+                               : tshi_tensor_scratch_unloaded(dp->mesh, dtype, bucket->gradients, &bucket->values);
+    if (status == TSH_OK && !inside) status = tshi_tensor_scratch(dp->mesh, stored, counts[me], &bucket->value_slices);
     if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, all, &bucket->gathered);
-    if (status == TSH_OK && (bucket->inside || dtype != stored))
+    if (status == TSH_OK && (inside || dtype != stored))
         status = tshi_tensor_view(bucket->gathered, &block, tshi_all_local, before, &bucket->block);
     if (status == TSH_OK) bucket->values->storage->source = &bucket->source;
     return status;
