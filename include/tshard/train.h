@@ -171,8 +171,8 @@ typedef struct tsh_data_parallel tsh_data_parallel;
  *  OPTIMIZER   the optimizer's states and its step (ZeRO-1); the same as GRADIENTS, which moves as many bytes and takes
  *              less memory
  *  GRADIENTS   the gradients, too (ZeRO-2): they are reduce-scattered, and a bucket has whole ones only from its first
- *              to its sum. The values of a bucket's parameters are gathered just before their first use after a step of
- *              the optimizer, and kept
+ *              to its sum. The values of a bucket's parameters are gathered just before their first use in a step, and
+ *              kept until a backward with sync has ended
  *  PARAMETERS  the parameters, too (ZeRO-3): a bucket has the parameters of a layer, and their values are freed when
  *              those of another layer are used, and gathered again in backward. A layer is what the names of parameters
  *              have in common up to the first number in them ("layers.3"), else up to the last dot

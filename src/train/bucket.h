@@ -84,11 +84,10 @@ struct tshi_bucket {
     int64_t *counts, *value_counts; /* elements of each rank's block, with and without flags */
     tsh_tensor *gradient_slices;    /* this rank's block of the sum, with flags */
     tsh_tensor *packed;             /* of a sum under way: all blocks */
-    tsh_tensor *value_slices;       /* this rank's slices of the parameters, one after another; NULL: in `values` */
-    tsh_tensor *values;             /* all values; of slices of their own, only while they are used */
-    bool materialized;              /* `values` has all ranks' slices */
+    tsh_tensor *value_slices;       /* this rank's slices of the parameters, one after another */
+    tsh_tensor *values;             /* all values, while they are used */
     tsh_tensor *gathered;           /* all ranks' blocks of values, while they are on their way */
-    tsh_tensor *block;              /* this rank's block of `gathered`, where it is not `value_slices` itself */
+    tsh_tensor *converted;          /* this rank's block of `gathered` where that has another dtype than the slices */
     tsh_work *gather;               /* into `gathered` */
     uint64_t used_in;               /* the call that has used the values last */
     uint16_t version;               /* of the slices, when they were gathered */

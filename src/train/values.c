@@ -1,6 +1,6 @@
 /* The values of sharded parameters: a bucket's are gathered just before their use, in the order of the step before one bucket
  * ahead. TSH_ZERO_PARAMETERS frees them when another bucket is used, in forward and again in backward; the levels before it
- * keep them until the slices have changed; where both have one dtype the slices lie in the values' memory. */
+ * keep them until a backward with sync has ended, or until the slices have changed. */
 #include "train/bucket.h"
 
 #include <string.h>
@@ -16,11 +16,6 @@ static bool keeps(const tsh_data_parallel *dp) {
  * those of each backward first. */
 static tsh_dtype dtype_of(const tsh_tensor *parameter) {
     return parameter->mesh->world->deterministic ? parameter->dtype : tshi_gradient_computed_in(parameter);
-}
-
-/* The slices are views of the values, which have memory for good. */
-static bool lie_inside(const tshi_bucket *bucket) {
-    return !bucket->value_slices;
 }
 
 /* --- versions ----------------------------------------------------------------------------------------------------- */
@@ -43,9 +38,8 @@ static uint16_t versions_of(const tshi_bucket *bucket) {
 
 /* --- gathering ---------------------------------------------------------------------------------------------------- */
 
-static void free_values(tshi_bucket *bucket) {
-    bucket->materialized = false;
-    if (bucket->values && !lie_inside(bucket)) tshi_tensor_unload(bucket->values);
+static void free_values(const tshi_bucket *bucket) {
+    if (bucket->values) tshi_tensor_unload(bucket->values);
 }
 
 static void free_gathered(tshi_bucket *bucket) {
@@ -61,51 +55,40 @@ void tshi_values_drop(tsh_data_parallel *dp) {
     }
 }
 
-/* Copies the slots' pieces between their values and the blocks of rank r and of those after it whose blocks are alike; returns
- * the first rank after them. */
-static int copy_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r, bool unpack) {
-    tsh_device *device = dp->mesh->device;
-    size_t size = tsh_dtype_size(bucket->gathered->dtype), block = (size_t)bucket->value_counts[r] * size;
-    int end = tshi_slice_alike(dp, bucket, r);
-    char *at = (char *)tshi_data(bucket->gathered) + (size_t)tshi_slice_block_start(bucket->value_counts, r) * size;
-    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
-        int64_t start, length;
-        tshi_slice_range(dp, slot, r, &start, &length);
-        size_t bytes = (size_t)length * size;
-        char *values = (char *)tshi_data(slot->target.whole) + (size_t)start * size;
-        if (unpack)
-            device->ops->copy.strided(device, end - r, bytes, at, block, values, bytes);
-        else
-            device->ops->copy.strided(device, end - r, bytes, values, bytes, at, block);
-        at += (size_t)tshi_slice_padded(bucket, length) * size;
-    }
-    return end;
-}
-
 static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket) {
     tsh_status status =
         tshi_tensor_load(bucket->gathered, tsh_tensor_local_nbytes(bucket->gathered), TSH_MEMORY_COMMUNICATION);
     if (status != TSH_OK) return status;
     bucket->version = versions_of(bucket);
-    const tsh_tensor *from = bucket->value_slices, *block = bucket->block;
+    const tsh_tensor *from = bucket->value_slices, *to = bucket->converted;
     tsh_device *device = dp->mesh->device;
-    if (lie_inside(bucket))
-        copy_blocks(dp, bucket, tsh_group_rank(dp->parent), false);
-    else if (block)
-        device->ops->copy.convert(device, block->numel, from->dtype, tshi_data(from), block->dtype, tshi_data(block));
-    return tsh_all_gather_into_tensor_async(dp->gathers, block ? block : from, bucket->gathered, bucket->value_counts,
+    if (to) device->ops->copy.convert(device, to->numel, from->dtype, tshi_data(from), to->dtype, tshi_data(to));
+    return tsh_all_gather_into_tensor_async(dp->gathers, to ? to : from, bucket->gathered, bucket->value_counts,
                                             &bucket->gather);
 }
 
-/* Every rank's slices to their places. */
-static tsh_status unpack(const tsh_data_parallel *dp, tshi_bucket *bucket) {
-    int me = tsh_group_rank(dp->parent);
-    tsh_status status = TSH_OK;
-    if (!lie_inside(bucket))
-        status = tshi_tensor_load(bucket->values, tsh_tensor_local_nbytes(bucket->values), TSH_MEMORY_PARAMETERS);
-    for (int r = 0; r < tsh_group_size(dp->parent) && status == TSH_OK;)
-        r = r == me && lie_inside(bucket) ? r + 1 : copy_blocks(dp, bucket, r, true);
-    bucket->materialized = status == TSH_OK;
+/* The slices of rank r, and of those after it whose blocks are alike, to their places; returns the first rank after them. */
+static int unpack_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(bucket->gathered->dtype), block = (size_t)bucket->value_counts[r] * size;
+    int end = tshi_slice_alike(dp, bucket, r);
+    const char *at =
+        (char *)tshi_data(bucket->gathered) + (size_t)tshi_slice_block_start(bucket->value_counts, r) * size;
+    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+        int64_t start, length;
+        tshi_slice_range(dp, slot, r, &start, &length);
+        size_t bytes = (size_t)length * size;
+        device->ops->copy.strided(device, end - r, bytes, at, block,
+                                  (char *)tshi_data(slot->target.whole) + (size_t)start * size, bytes);
+        at += (size_t)tshi_slice_padded(bucket, length) * size;
+    }
+    return end;
+}
+
+static tsh_status unpack(const tsh_data_parallel *dp, const tshi_bucket *bucket) {
+    tsh_status status =
+        tshi_tensor_load(bucket->values, tsh_tensor_local_nbytes(bucket->values), TSH_MEMORY_PARAMETERS);
+    for (int r = 0; r < tsh_group_size(dp->parent) && status == TSH_OK;) r = unpack_blocks(dp, bucket, r);
     return status;
 }
 
@@ -123,7 +106,7 @@ static tsh_status gather(const tsh_data_parallel *dp, tshi_bucket *bucket) {
 static tsh_status gather_next(const tsh_data_parallel *dp) {
     if (dp->position >= dp->order_length[dp->backward]) return TSH_OK;
     tshi_bucket *next = &dp->buckets[dp->order[dp->backward][dp->position]];
-    bool there = next->gather || next->materialized;
+    bool there = next->gather || tshi_tensor_is_loaded(next->values);
     return there ? TSH_OK : start_gather(dp, next);
 }
 
@@ -144,7 +127,7 @@ tsh_status tshi_values_begin_backward(tsh_data_parallel *dp) {
 }
 
 void tshi_values_end_backward(tsh_data_parallel *dp) {
-    if (!keeps(dp)) tshi_values_drop(dp);
+    if (dp->sync || !keeps(dp)) tshi_values_drop(dp);
     begin(dp, false);
 }
 
@@ -158,7 +141,7 @@ static tsh_status look_ahead(tsh_data_parallel *dp, const tshi_bucket *bucket) {
 }
 
 /* Other buckets' values go, but for those that the running call has used. */
-static void free_others(tsh_data_parallel *dp, uint64_t call) {
+static void free_others(const tsh_data_parallel *dp, uint64_t call) {
     for (int b = 0; b < dp->bucket_count; b++) {
         if (dp->buckets[b].used_in != call) free_values(&dp->buckets[b]);
     }
@@ -177,7 +160,7 @@ static tsh_status materialize(tshi_value_source *source, uint64_t step, uint64_t
         free_gathered(bucket);
         free_values(bucket);
     }
-    if (bucket->materialized) return TSH_OK;
+    if (tshi_tensor_is_loaded(bucket->values)) return TSH_OK;
     if (!keeps(dp)) free_others(dp, call);
     tsh_status status = gather(dp, bucket);
     return status == TSH_OK ? look_ahead(dp, bucket) : status;
@@ -198,45 +181,34 @@ static tsh_status make_leaf(tshi_bucket_slot *slot) {
     return TSH_OK;
 }
 
-/* The slot's view of the slices, from element `at` on, or of the values. */
-static tsh_status make_slice(const tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot,
-                             int64_t at) {
-    const tsh_tensor *p = slot->parameter, *memory = lie_inside(bucket) ? bucket->values : bucket->value_slices;
+/* The slot's views of the slices, from element `at` on, and of the values. */
+static tsh_status make_views(tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot, int64_t at) {
+    const tsh_tensor *p = slot->parameter;
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape;
-    int64_t start, length;
     memcpy(layout, p->layout, sizeof layout);
-    tsh_status status = tshi_slice_shape(p, dp->schedule.axis, &shape, layout);
-    tshi_slice_range(dp, slot, tsh_group_rank(dp->parent), &start, &length);
-    if (lie_inside(bucket)) at = slot->start + start;
-    size_t offset = (size_t)at * tsh_dtype_size(p->dtype);
-    return status == TSH_OK ? tshi_tensor_part(memory, &shape, layout, offset, &slot->value_slice) : status;
-}
-
-static tsh_status make_views(const tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot,
-                             int64_t at) {
-    const tsh_tensor *p = slot->parameter;
-    size_t offset = (size_t)slot->start * tsh_dtype_size(dtype_of(p));
     tsh_status status = tshi_tensor_initial(p) ? TSH_OK : tshi_tensor_materialize(p);
-    if (status == TSH_OK) status = make_slice(dp, bucket, slot, at);
-    if (status == TSH_OK) status = tshi_tensor_view(bucket->values, &p->shape, p->layout, offset, &slot->target.whole);
+    if (status == TSH_OK) status = tshi_slice_shape(p, dp->schedule.axis, &shape, layout);
+    if (status == TSH_OK)
+        status = tshi_tensor_part(bucket->value_slices, &shape, layout, (size_t)at * tsh_dtype_size(p->dtype),
+                                  &slot->value_slice);
+    if (status == TSH_OK)
+        status = tshi_tensor_view(bucket->values, &p->shape, p->layout,
+                                  (size_t)slot->start * tsh_dtype_size(dtype_of(p)), &slot->target.whole);
     return status == TSH_OK ? make_leaf(slot) : status;
 }
 
 static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) {
-    const int64_t *counts = bucket->value_counts;
     int me = tsh_group_rank(dp->parent);
     tsh_dtype stored = bucket->first->parameter->dtype, dtype = dtype_of(bucket->first->parameter);
-    int64_t all = tshi_slice_block_start(counts, tsh_group_size(dp->parent));
-    size_t before = (size_t)tshi_slice_block_start(counts, me) * tsh_dtype_size(dtype);
-    bool inside = keeps(dp) && dtype == stored;
-    const tsh_shape block = {.ndim = 1, .local = {counts[me]}, .global = {counts[me]}};
-    tsh_status status = inside ? tshi_tensor_scratch(dp->mesh, dtype, bucket->gradients, &bucket->values)
-                               : tshi_tensor_scratch_unloaded(dp->mesh, dtype, bucket->gradients, &bucket->values);
-    if (status == TSH_OK && !inside) status = tshi_tensor_scratch(dp->mesh, stored, counts[me], &bucket->value_slices);
+    int64_t all = tshi_slice_block_start(bucket->value_counts, tsh_group_size(dp->parent));
+    size_t before = (size_t)tshi_slice_block_start(bucket->value_counts, me) * tsh_dtype_size(dtype);
+    tsh_status status = tshi_tensor_scratch(dp->mesh, stored, bucket->value_counts[me], &bucket->value_slices);
+    if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, bucket->gradients, &bucket->values);
     if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, all, &bucket->gathered);
-    if (status == TSH_OK && (inside || dtype != stored))
-        status = tshi_tensor_view(bucket->gathered, &block, tshi_all_local, before, &bucket->block);
+    if (status == TSH_OK && dtype != stored)
+        status = tshi_tensor_view(bucket->gathered, &bucket->value_slices->shape, tshi_all_local, before,
+                                  &bucket->converted);
     if (status == TSH_OK) bucket->values->storage->source = &bucket->source;
     return status;
 }
@@ -336,7 +308,7 @@ void tshi_values_destroy(tsh_data_parallel *dp) {
         if (bucket->values) bucket->values->storage->source = NULL;
         tshi_tensor_release(bucket->values);
         tshi_tensor_release(bucket->gathered);
-        tshi_tensor_release(bucket->block);
+        tshi_tensor_release(bucket->converted);
         tshi_tensor_release(bucket->value_slices);
     }
     for (int i = 0; i < dp->count; i++) {
