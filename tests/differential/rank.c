@@ -1,5 +1,6 @@
 /* A program as one of its ranks runs it. */
 #include "differential/rank.h"
+#include "autograd/grad/state.h"
 #include "dist/world.h"
 #include "layout/layout.h"
 #include "support/tensors.h"
@@ -162,33 +163,38 @@ static tsh_layout layout_of(const run *r, const tsh_tensor *x, int axis) {
     return tsh_tensor_layout(x, r->bench.group[axis]);
 }
 
+/* As functions see it: of a parameter that a schedule has made a slice, that of the whole that is gathered for them. */
+static tsh_layout seen_layout(const run *r, tsh_tensor *x, int axis) {
+    return layout_of(r, tshi_gradient_whole(x), axis);
+}
+
 /* What tsh_linear_forward takes: features whole, or split along a row layer's own axis alone; no LOCAL there. */
 static tsh_tensor *prepare_features(run *r, const tshi_step *s, tsh_tensor *x) {
     bool row = s->n[LAYER_SHARDING] == TSH_ROW, whole = s->n[LAYER_SHARDING] == PREPARE_WHOLE;
     int own = row || whole ? (int)s->n[LAYER_AXIS] : -1, splits = 0, last = tsh_tensor_ndim(x) - 1;
     for (int a = 0; a < r->p->axes; a++) {
-        tsh_layout layout = layout_of(r, x, a);
+        tsh_layout layout = seen_layout(r, x, a);
         if (layout.kind == TSH_KIND_SHARD && layout.dim == last) splits |= 1 << a;
     }
     if (row && splits == 1 << own) return x;
     for (int a = r->p->axes - 1; a >= 0 && x; a--) {
         if (splits >> a & 1) x = tsh_gather(r->bench.tape, x, r->bench.group[a], last);
     }
-    bool local = x && own >= 0 && layout_of(r, x, own).kind == TSH_KIND_LOCAL;
+    bool local = x && own >= 0 && seen_layout(r, x, own).kind == TSH_KIND_LOCAL;
     return local ? tsh_reduce(r->bench.tape, x, r->bench.group[own]) : x;
 }
 
 /* tsh_embedding_forward takes no sums along its own axis. */
 static tsh_tensor *prepare_ids(run *r, const tshi_step *s, tsh_tensor *ids) {
     int own = (int)s->n[LAYER_AXIS];
-    bool sum = s->n[LAYER_SHARDING] != TSH_DENSE && layout_of(r, ids, own).kind == TSH_KIND_PARTIAL;
+    bool sum = s->n[LAYER_SHARDING] != TSH_DENSE && seen_layout(r, ids, own).kind == TSH_KIND_PARTIAL;
     return sum ? tsh_reduce(r->bench.tape, ids, r->bench.group[own]) : ids;
 }
 
 static tsh_tensor *move_all(run *r, const tshi_step *s, tsh_tensor *x) {
     tsh_layout to[TSH_MAX_AXES];
     for (int a = 0; a < r->p->axes; a++) {
-        tsh_layout from = layout_of(r, x, a);
+        tsh_layout from = seen_layout(r, x, a);
         to[a] = from.kind == TSH_KIND_LOCAL ? from : s->layout[a];
         if (to[a].kind == TSH_KIND_SHARD && s->salt % 3 == 0) to[a].dim -= tsh_tensor_ndim(x);
     }
@@ -200,7 +206,7 @@ static tsh_tensor *move(run *r, const tshi_step *s, tsh_tensor *x) {
     if (s->call == CALL_PREPARE) return s->integer ? prepare_ids(r, s, x) : prepare_features(r, s, x);
     tsh_tape *tape = r->bench.tape;
     tsh_group *group = r->bench.group[s->n[0]];
-    tsh_layout from = layout_of(r, x, (int)s->n[0]), to = s->layout[0];
+    tsh_layout from = seen_layout(r, x, (int)s->n[0]), to = s->layout[0];
     bool splits = to.kind == TSH_KIND_SHARD || to.kind == TSH_KIND_PARTIAL;
     int back = s->salt % 3 == 0 ? tsh_tensor_ndim(x) : 0; /* dims that count from the end now and then */
     if (to.kind == TSH_KIND_SHARD) to.dim -= back;
