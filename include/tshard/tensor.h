@@ -85,8 +85,8 @@ TSH_API tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole)
 /* Writes the elements `box` of a whole tensor, row-major and of the tensor's dtype, into `values`; a status other than
  * TSH_OK ends the call that asked for them. */
 typedef tsh_status tsh_values_fn(void *user, const tsh_box *box, void *values);
-/* As tsh_tensor_write_whole, with the whole's elements written by fn: for boxes of this rank's part alone, of at most 8
- * MiB, one after another. Returns fn's failure. */
+/* Writes this rank's part as tsh_tensor_write_whole does, with elements that fn writes: it is called for one box of this
+ * rank's part after another, each of at most 8 MiB. Returns fn's failure, after which the boxes before it are written. */
 TSH_API tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user);
 /* Set every element of this rank's part to value. */
 TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
@@ -152,7 +152,7 @@ typedef struct tsh_print_config {
 /* Write the values of a global tensor and a newline, in NumPy's brackets and aligned in columns; a PARTIAL tensor is
  * summed. Only elements that are written are moved. to: on the root, NULL for stdout; not used on the other ranks.
  * config may be NULL; it is the same on every rank. TSH_ERR_LAYOUT for a tensor that is LOCAL along an axis;
- * TSH_ERR_IO, on the root alone, when it cannot write. Collective over the mesh, waits; a rank outside it may call, and
+ * TSH_ERR_IO, only on the root, when it cannot write. Collective over the mesh, waits; a rank outside it may call, and
  * does nothing. */
 TSH_API tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const tsh_print_config *config);
 
@@ -168,13 +168,13 @@ TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
  * NULL before any backward has reached the tensor. When a tsh_data_parallel sums it, the call waits for the sum; NULL,
  * with a message, when the sum has failed or has not been started. */
 TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
-/* The gradient of a leaf [rows, cols] becomes sparse: where lookups alone (tsh_lookup, tsh_take_rows, layers of these)
- * use the leaf as it is, it is kept as the rows that they have used, each once, and an optimizer's step updates these
- * rows and their states alone. After any other use, or a sum over ranks, it is one of all rows. TSH_ERR_ARGUMENT for a
+/* The gradient of a leaf [rows, cols] becomes sparse. While only lookups (tsh_lookup, tsh_take_rows, layers of these) use
+ * the leaf as it is, its gradient is the rows that they have used, each once, and an optimizer's step updates only these
+ * rows and their states. After any other use, or a sum over ranks, the gradient has all rows. TSH_ERR_ARGUMENT for a
  * tensor that is no such leaf, _OVERFLOW, _MEMORY. */
 TSH_API tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf);
 /* A sparse gradient: count x cols elements, in order of *rows [count], the indices of the rows in this rank's part, in
- * the host's memory until the gradient changes. NULL where the gradient is none or one of all rows; tsh_tensor_grad is
+ * the host's memory until the gradient changes. NULL where there is no gradient or it has all rows; tsh_tensor_grad is
  * NULL, with a message, where it is sparse. */
 TSH_API tsh_tensor *tsh_tensor_sparse_grad(const tsh_tensor *tensor, int64_t *count, const int64_t **rows);
 /* Clear the gradient: the next backward sets it. The memory is kept. */

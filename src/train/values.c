@@ -85,17 +85,17 @@ static int unpack_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket,
     return end;
 }
 
-static tsh_status unpack(const tsh_data_parallel *dp, const tshi_bucket *bucket) {
+static tsh_status unpack_values(const tsh_data_parallel *dp, const tshi_bucket *bucket) {
     tsh_status status =
         tshi_tensor_load(bucket->values, tsh_tensor_local_nbytes(bucket->values), TSH_MEMORY_PARAMETERS);
     for (int r = 0; r < tsh_group_size(dp->parent) && status == TSH_OK;) r = unpack_blocks(dp, bucket, r);
     return status;
 }
 
-static tsh_status gather(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+static tsh_status gather_values(const tsh_data_parallel *dp, tshi_bucket *bucket) {
     tsh_status status = bucket->gather ? TSH_OK : start_gather(dp, bucket);
     if (status == TSH_OK && bucket->gather) status = tshi_work_wait_queued(bucket->gather);
-    if (status == TSH_OK) status = unpack(dp, bucket);
+    if (status == TSH_OK) status = unpack_values(dp, bucket);
     free_gathered(bucket);
     return status;
 }
@@ -111,7 +111,7 @@ static tsh_status gather_next(const tsh_data_parallel *dp) {
 }
 
 /* A forward or a backward begins. */
-static void begin(tsh_data_parallel *dp, bool backward) {
+static void begin_order(tsh_data_parallel *dp, bool backward) {
     dp->backward = backward;
     dp->position = 0;
     if (dp->recoveries == dp->mesh->world->recoveries) return;
@@ -122,13 +122,13 @@ static void begin(tsh_data_parallel *dp, bool backward) {
 }
 
 tsh_status tshi_values_begin_backward(tsh_data_parallel *dp) {
-    begin(dp, true);
+    begin_order(dp, true);
     return gather_next(dp);
 }
 
 void tshi_values_end_backward(tsh_data_parallel *dp) {
     if (dp->sync || !keeps(dp)) tshi_values_drop(dp);
-    begin(dp, false);
+    begin_order(dp, false);
 }
 
 /* Notes the use, and gathers ahead. */
@@ -147,12 +147,12 @@ static void free_others(const tsh_data_parallel *dp, uint64_t call) {
     }
 }
 
-static tsh_status materialize(tshi_value_source *source, uint64_t step, uint64_t call) {
+static tsh_status materialize_values(tshi_value_source *source, uint64_t step, uint64_t call) {
     tshi_bucket *bucket = (tshi_bucket *)source;
     tsh_data_parallel *dp = bucket->dp;
     if (dp->step != step) {
         if (!keeps(dp)) tshi_values_drop(dp); /* they may have changed */
-        begin(dp, false);
+        begin_order(dp, false);
         dp->step = step;
     }
     bucket->used_in = call;
@@ -162,7 +162,7 @@ static tsh_status materialize(tshi_value_source *source, uint64_t step, uint64_t
     }
     if (tshi_tensor_is_loaded(bucket->values)) return TSH_OK;
     if (!keeps(dp)) free_others(dp, call);
-    tsh_status status = gather(dp, bucket);
+    tsh_status status = gather_values(dp, bucket);
     return status == TSH_OK ? look_ahead(dp, bucket) : status;
 }
 
@@ -213,9 +213,9 @@ static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     return status;
 }
 
-static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
+static tsh_status create_values(tsh_data_parallel *dp, tshi_bucket *bucket) {
     int64_t at = 0, start, length;
-    bucket->source = (tshi_value_source){.materialize = materialize, .version = version_of};
+    bucket->source = (tshi_value_source){.materialize = materialize_values, .version = version_of};
     tsh_memory_purpose purpose = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
     tsh_status status = make_memory(dp, bucket);
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
@@ -231,7 +231,7 @@ tsh_status tshi_values_create(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
     if (!dp->level) return TSH_OK;
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
-        if (dp->buckets[b].kind == &tshi_sharded_bucket) status = create(dp, &dp->buckets[b]);
+        if (dp->buckets[b].kind == &tshi_sharded_bucket) status = create_values(dp, &dp->buckets[b]);
     }
     dp->order_room = ORDERS * dp->bucket_count;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {

@@ -284,7 +284,7 @@ static void saved_between(tshi_rank *r, void *folder) {
     close_bench(&b);
 }
 
-Test(written, checkpoints_have_main_weights_of_what_is_written) {
+Test(written, checkpoints_have_master_weights_of_what_is_written) {
     in_a_folder(saved_between);
 }
 

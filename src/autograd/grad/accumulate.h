@@ -16,13 +16,13 @@ tsh_tensor *tshi_grad_beta(const tsh_call *call, int i, double *beta);
 /* tshi_grad_beta for kernels that write the dtype of sums, too: the gradient itself, of tshi_gradient_dtype. */
 tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta);
 
-/* The call that made input i, where this call alone adds to the input's gradient in this backward, has not added to it
- * yet, and nothing but the maker's backward reads it: this call may do a part of that backward. Otherwise NULL. To be
- * called before the gradient's memory is taken. */
+/* The call that made input i, if this call may do a part of that one's backward: no other call adds to the input's gradient
+ * in this backward, nothing has been added yet, and only the maker's backward reads the gradient. Otherwise NULL. It must
+ * be called before the gradient's memory is taken. */
 tsh_call *tshi_grad_maker(const tsh_call *call, int i);
 
-/* The target that takes the rows of input i's gradient as they are made (tshi_target_ops.take_rows), where this call alone
- * makes all of it in this backward, and no other backward adds to it; else NULL. */
+/* The target that takes the rows of input i's gradient as they are made (tshi_target_ops.take_rows), if this call makes the
+ * whole gradient: no other call of this backward and no other backward adds to it. Otherwise NULL. */
 tshi_gradient_target *tshi_grad_takes_rows(const tsh_call *call, int i);
 
 /* The target of input i that adds rows one by one, where it can; else NULL. */

@@ -24,7 +24,8 @@ typedef struct tshi_gradient {
     uint8_t arithmetic; /* 1 + the dtype that functions compute in which take the tensor; 0: its own */
     int uses;           /* calls of the running backward that may still add to `value` */
     tsh_tensor *value;
-    tsh_tensor *kept; /* with `retained`: the sum over the backwards of this step, each of which starts `value` anew */
+    tsh_tensor
+        *kept; /* with `retained`: the sum of `value` over the backwards of this step; each backward starts it anew */
     tshi_gradient_target *target; /* of a leaf, and of a copy of it that a schedule sums; NULL: `value` */
     uint64_t generation;          /* the tape's step that the fields below belong to */
     int node;                     /* index of the call that made the tensor, where tsh_tensor.computed */
@@ -112,7 +113,7 @@ static inline tsh_tensor *tshi_gradient_whole(tsh_tensor *x) {
 
 /* --- the state ---------------------------------------------------------------------------------------------------- */
 
-/* The tensor's, made if there is none; NULL with the message set. */
+/* The tensor's gradient state, made at the first call; NULL with the message set where there is no memory. */
 tshi_gradient *tshi_gradient_of(tsh_tensor *tensor);
 static inline bool tshi_requires_grad(const tsh_tensor *tensor) {
     return tensor->gradient && tensor->gradient->required;
@@ -145,7 +146,7 @@ tsh_status tshi_gradient_wait(const tsh_tensor *leaf);
 
 /* --- copies of leaves --------------------------------------------------------------------------------------------- */
 
-/* The tensor, or the leaf of which it is a cast (cast.h). */
+/* The leaf that the tensor was cast from (cast.h), or the tensor itself if it is no cast. */
 static inline const tsh_tensor *tshi_gradient_cast_leaf(const tsh_tensor *tensor) {
     const tsh_tensor *from = tensor->computed ? tensor->gradient->moved_from : NULL;
     return from && !from->computed && from->dtype != tensor->dtype ? from : tensor;

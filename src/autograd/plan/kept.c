@@ -99,7 +99,8 @@ static uint64_t *put_sizes(uint64_t *at, const tsh_shape *shape) {
     return at;
 }
 
-/* What the operation's functions of metadata are, and the params that they read; that it is, does not matter. */
+/* The operation's rules and functions of metadata, and the params that these read: two operations that share them have the
+ * same plans. */
 static uint64_t *put_op(uint64_t *at, const tsh_call *call) {
     const tsh_op *op = call->op;
     *at++ = (uint64_t)(uintptr_t)op->rules;
@@ -123,7 +124,7 @@ static uint64_t *put_input(uint64_t *at, const tsh_call *call, const tsh_tensor 
     return at;
 }
 
-/* Words are more than those of a tensor's dtypes, sizes and layouts. */
+/* Room for a tensor's dtypes, sizes and layouts. */
 enum { TENSOR_WORDS = 1 + TSH_MAX_DIMS + 3 * TSH_MAX_AXES };
 
 static tsh_status write_key(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_result *out) {
@@ -175,8 +176,8 @@ static kept_plan *keep_draft(tshi_plans *plans) {
 }
 
 /* The plan of this key, from its bucket or made anew. */
-static tsh_status find(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_result *out,
-                       kept_plan **found) {
+static tsh_status find_or_make(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given,
+                               const tshi_result *out, kept_plan **found) {
     *found = *kept_bucket(plans);
     while (*found && !has_key(plans, *found)) *found = (*found)->next;
     if (*found) return TSH_OK;
@@ -189,7 +190,7 @@ tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *c
                           const tshi_plan **plan) {
     kept_plan **usual = &plans->usual[plans->calls++ % PLACES];
     tsh_status status = write_key(plans, call, given, out);
-    if (status == TSH_OK && !has_key(plans, *usual)) status = find(plans, call, given, out, usual);
+    if (status == TSH_OK && !has_key(plans, *usual)) status = find_or_make(plans, call, given, out, usual);
     if (status == TSH_OK) *plan = &(*usual)->plan;
     return status;
 }

@@ -1,5 +1,5 @@
 /* The plan of a call: all that is done with its inputs, by its operation and with its output, as steps whose shapes and
- * layouts are settled. Made from metadata alone, the same on every rank. */
+ * layouts are settled. A plan follows only from metadata, so every rank makes the same one. */
 #ifndef TSHI_CALL_PLAN_H
 #define TSHI_CALL_PLAN_H
 
@@ -7,7 +7,7 @@
 
 typedef enum tshi_plan_step_kind {
     TSHI_STEP_CAST,       /* to another dtype */
-    TSHI_STEP_COPY,       /* a tensor that no other call has, whose gradient this call alone adds to */
+    TSHI_STEP_COPY,       /* a tensor of this call's own, to whose gradient no other call adds */
     TSHI_STEP_TRANSITION, /* along one axis */
     TSHI_STEP_EXCHANGE,   /* of boxes, over all axes or to another mesh */
     TSHI_STEP_KERNEL      /* the operation itself: all steps before are of inputs, those after it of the output */
