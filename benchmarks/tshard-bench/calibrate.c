@@ -11,8 +11,8 @@ static const double repetition_seconds = 200e-6;
 
 const int calibrate_dtypes[] = {TSH_FLOAT32, TSH_BFLOAT16, -1};
 
-/* A page and some lines lie between operands: arrays at a distance of a power of two share sets of the caches and banks of
- * the memory, and are read and written at half the rate. */
+/* A page and some lines lie between operands: arrays at a distance of a power of two share sets of the caches and banks
+ * of the memory, and are read and written at half the rate. */
 static size_t room_of(size_t bytes) {
     const size_t line = 64, gap = 4096 + 13 * line;
     return (bytes + line - 1) / line * line + gap;
@@ -31,8 +31,8 @@ void calibrate_place(calibration *c, int n, const size_t *bytes, void **out) {
     if (c->cursor > c->used) c->used = c->cursor;
 }
 
-/* What earlier calls have left may be infinite, or so small that it is slow. 3f003f00 is about 0.5 as a float32 and as two
- * elements of bfloat16, 1.75 as two of float16. */
+/* What earlier calls have left may be infinite, or so small that it is slow. 3f003f00 is about 0.5 as a float32 and as
+ * two elements of bfloat16, 1.75 as two of float16. */
 static void refill(calibration *c) {
     c->device->ops->copy.fill(c->device, TSH_FLOAT32, (int64_t)(c->used / sizeof(float)), 0.500961303710938,
                               tsh_tensor_data(c->pool));
@@ -84,8 +84,8 @@ static tsh_status measure_calls(calibration *c) {
     return status;
 }
 
-/* A call finds its operands where a training step leaves them: those of a small model in a large cache, those of a large
- * one in memory. */
+/* A call finds its operands where a training step leaves them: those of a small model in a large cache, those of a
+ * large one in memory. */
 static tsh_status measure_all(calibration *c) {
     static const size_t near = (size_t)16 << 20, far = CALIBRATE_POOL;
     static const struct {

@@ -28,7 +28,8 @@ typedef struct setting {
 
 /* --- the model ---------------------------------------------------------------------------------------------------- */
 
-/* Column and row layers by turns. With AdamW's state tensors they have the bytes that are asked for, or a little less. */
+/* Column and row layers by turns. With AdamW's state tensors they have the bytes that are asked for, or a little
+ * less. */
 static tsh_status make_layers(setting *s) {
     int64_t width = (int64_t)sqrt((double)s->bytes / (STATES * LAYERS * sizeof(float)));
     tsh_status status = TSH_OK;

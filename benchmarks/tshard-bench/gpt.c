@@ -10,7 +10,8 @@ typedef struct gpt {
 
 enum { PER_LAYER = 6, PER_HEAD = 2 };
 
-/* What this rank's part of each linear layer multiplies: query, key, value, out, up, down of each block, and the head. */
+/* What this rank's part of each linear layer multiplies: query, key, value, out, up, down of each block, and the
+ * head. */
 static void list_layers(const gpt *g, const tsh_world *world, products_layer *out) {
     int ranks = tsh_world_size(world), rank = tsh_world_rank(world);
     int64_t tokens = g->batch * g->block, heads, hidden, vocabulary;
@@ -27,8 +28,8 @@ static void list_layers(const gpt *g, const tsh_world *world, products_layer *ou
     *out = (products_layer){tokens, g->embed, vocabulary};
 }
 
-/* What attention multiplies on this rank, for each head of each sequence: scores = q k^T and y = scores v. A causal query
- * sees half of the keys on the mean, so each product has half of them. */
+/* What attention multiplies on this rank, for each head of each sequence: scores = q k^T and y = scores v. A causal
+ * query sees half of the keys on the mean, so each product has half of them. */
 static void list_heads(const gpt *g, int64_t count, products_layer *out) {
     int64_t dim = g->embed / g->heads, keys = (g->block + 1) / 2;
     for (int64_t i = 0; i < count; i++, out += PER_HEAD) {

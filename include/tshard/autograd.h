@@ -85,8 +85,9 @@ TSH_API tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_
  * gradient collective that the layouts require has run, or has been started by a tsh_data_parallel. Backward frees
  * tensors as soon as it has used them: tsh_tensor_data of an intermediate tensor is NULL afterwards, unless it was
  * retained; `loss` stays. Collective over every group that the step's transitions use. Returns the first failure of the
- * whole step, or that of an optimizer's step, a clipping or a loss scale before it for whose message the program has not
- * asked (tsh_error_message). TSH_ERR_STATE for a second backward over freed tensors, or for a loss that the tape has not recorded. */
+ * whole step, or that of an optimizer's step, a clipping or a loss scale before it for whose message the program has
+ * not asked (tsh_error_message). TSH_ERR_STATE for a second backward over freed tensors, or for a loss that the tape
+ * has not recorded. */
 TSH_API tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss);
 
 /* What tsh_backward_with does otherwise than tsh_backward. */

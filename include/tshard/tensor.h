@@ -42,8 +42,8 @@ TSH_API tsh_status tsh_tensor_create_full(const tsh_mesh *mesh, const tsh_tensor
 TSH_API tsh_status tsh_tensor_create_arange(const tsh_mesh *mesh, const tsh_tensor_config *config, double start,
                                             double step, tsh_tensor **out);
 /* Give one reference more, and take one. The program has one of each tensor that it creates, clones, receives or makes
- * from parts. What a getter or a function of a tape returns is borrowed (a gradient, a weight, a result): its release is
- * refused in the log with words that say which tensor it is, and so is a second release. */
+ * from parts. What a getter or a function of a tape returns is borrowed (a gradient, a weight, a result): its release
+ * is refused in the log with words that say which tensor it is, and so is a second release. */
 TSH_API tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor);
 TSH_API void tsh_tensor_release(tsh_tensor *tensor);
 /* A copy with memory of its own and the same layouts, without a gradient. */
@@ -65,9 +65,9 @@ TSH_API tsh_box tsh_tensor_box(const tsh_tensor *tensor);
 TSH_API const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor);
 /* The layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
 TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group);
-/* The elements in device memory, row-major (host memory on a CPU). A write through the pointer is not recorded: backward
- * and an optimizer's master weights go on with what was made from the earlier values. NULL when tsh_backward has freed
- * them, and where a layer's parameter, of which this is the first use, finds no memory. */
+/* The elements in device memory, row-major (host memory on a CPU). A write through the pointer is not recorded:
+ * backward and an optimizer's master weights go on with what was made from the earlier values. NULL when tsh_backward
+ * has freed them, and where a layer's parameter, of which this is the first use, finds no memory. */
 TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
 
 /* Writes "float32 [4,16] of [8,16] data=SHARD(0) model=REPLICATED" into text, always terminated (size > 0): the local
@@ -85,14 +85,15 @@ TSH_API tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole)
 /* Writes the elements `box` of a whole tensor, row-major and of the tensor's dtype, into `values`; a status other than
  * TSH_OK ends the call that asked for them. */
 typedef tsh_status tsh_values_fn(void *user, const tsh_box *box, void *values);
-/* Writes this rank's part as tsh_tensor_write_whole does, with elements that fn writes: it is called for one box of this
- * rank's part after another, each of at most 8 MiB. Returns fn's failure, after which the boxes before it are written. */
+/* Writes this rank's part as tsh_tensor_write_whole does, with elements that fn writes: it is called for one box of
+ * this rank's part after another, each of at most 8 MiB. Returns fn's failure, after which the boxes before it are
+ * written. */
 TSH_API tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user);
 /* Set every element of this rank's part to value. */
 TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
-/* The element of a tensor that has one, as a double. NAN, with the message set, for a tensor of more elements, on a rank
- * that does not hold the element, and for one that is PARTIAL, of which a rank has a term alone: tsh_full or tsh_reduce
- * adds these. Of a LOCAL tensor it is this rank's own value. Not collective. Waits as tsh_tensor_read. */
+/* The element of a tensor that has one, as a double. NAN, with the message set, for a tensor of more elements, on a
+ * rank that does not hold the element, and for one that is PARTIAL, of which a rank has a term alone: tsh_full or
+ * tsh_reduce adds these. Of a LOCAL tensor it is this rank's own value. Not collective. Waits as tsh_tensor_read. */
 TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
 
 /* --- global tensors ----------------------------------------------------------------------------------------------- */
@@ -168,10 +169,10 @@ TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
  * NULL before any backward has reached the tensor. When a tsh_data_parallel sums it, the call waits for the sum; NULL,
  * with a message, when the sum has failed or has not been started. */
 TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
-/* The gradient of a leaf [rows, cols] becomes sparse. While only lookups (tsh_lookup, tsh_take_rows, layers of these) use
- * the leaf as it is, its gradient is the rows that they have used, each once, and an optimizer's step updates only these
- * rows and their states. After any other use, or a sum over ranks, the gradient has all rows. TSH_ERR_ARGUMENT for a
- * tensor that is no such leaf, _OVERFLOW, _MEMORY. */
+/* The gradient of a leaf [rows, cols] becomes sparse. While only lookups (tsh_lookup, tsh_take_rows, layers of these)
+ * use the leaf as it is, its gradient is the rows that they have used, each once, and an optimizer's step updates only
+ * these rows and their states. After any other use, or a sum over ranks, the gradient has all rows. TSH_ERR_ARGUMENT
+ * for a tensor that is no such leaf, _OVERFLOW, _MEMORY. */
 TSH_API tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf);
 /* A sparse gradient: count x cols elements, in order of *rows [count], the indices of the rows in this rank's part, in
  * the host's memory until the gradient changes. NULL where there is no gradient or it has all rows; tsh_tensor_grad is

@@ -56,7 +56,8 @@ typedef enum tsh_low_bits {
     TSH_LOSE_LOW_BITS = 0, /* lost: small steps may change nothing; creating the optimizer logs a warning */
     /* The optimizer keeps float32 values beside the parameter, steps these and rounds the parameter from them. They
      * begin as the parameter's values at its first step, and anew at each step before which anything else has written
-     * the parameter (but through tsh_tensor_data, which is not seen). Checkpoints have them as "optimizer.NAME.master". */
+     * the parameter (but through tsh_tensor_data, which is not seen). Checkpoints have them as
+     * "optimizer.NAME.master". */
     TSH_MASTER_WEIGHTS,
     /* bfloat16 alone: rounded up or down by chance, so that the mean is kept. The numbers depend on the world's seed,
      * the parameter's name, its step and the global element index, not on the number of ranks. */
@@ -96,10 +97,10 @@ TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config
 TSH_API tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
 /* One step with the present gradients. Not collective; waits for the sums of a tsh_data_parallel that has any of the
- * parameters. When these fail or have not been started, the
- * step fails and changes nothing. A step without any gradient is warned of in the log, once, and so are the second step
- * in sequence with a learning rate of 0, one above 1e6, and parameters with gradients that no optimizer has. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule
- * with a level. */
+ * parameters. When these fail or have not been started, the step fails and changes nothing. A step without any gradient
+ * is warned of in the log, once, and so are the second step in sequence with a learning rate of 0, one above 1e6, and
+ * parameters with gradients that no optimizer has. TSH_ERR_STATE for an optimizer that is older than its parameters'
+ * schedule with a level. */
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* From now on a backward steps this parameter [rows, cols] itself where it is the weight of one linear layer or
  * tsh_affine: each piece of the gradient is used up as soon as it is made, and no gradient is kept, which spares its
@@ -178,9 +179,9 @@ typedef struct tsh_data_parallel tsh_data_parallel;
  *              have in common up to the first number in them ("layers.3"), else up to the last dot
  * From OPTIMIZER on a parameter becomes this rank's slice, SHARD(0) along the axis, and its gradient that of the slice.
  * Functions, and transitions, take the parameter as if it were whole: values are gathered while others are in use, in
- * the order of the step before. Every rank uses the same parameters in the same order. Ranks outside the mesh create the
- * schedule, too, for they plan exchanges with the mesh by the layouts of its parameters. Optimizers over the parameters
- * are created after the schedule; their steps are not collective. */
+ * the order of the step before. Every rank uses the same parameters in the same order. Ranks outside the mesh create
+ * the schedule, too, for they plan exchanges with the mesh by the layouts of its parameters. Optimizers over the
+ * parameters are created after the schedule; their steps are not collective. */
 typedef enum tsh_zero_level {
     TSH_ZERO_NOTHING = 0,
     TSH_ZERO_OPTIMIZER,

@@ -17,8 +17,8 @@ static tsh_status resolve_dim(tsh_call *call) {
     return TSH_OK;
 }
 
-/* The dtype that the call computes in where an input has an arithmetic, the widest where several have one; TSH_UINT8 where
- * none has. */
+/* The dtype that the call computes in where an input has an arithmetic, the widest where several have one; TSH_UINT8
+ * where none has. */
 static tsh_dtype arithmetic_of(const tsh_op *op, int inputs, tsh_tensor *const *in) {
     tsh_dtype widest = TSH_UINT8;
     bool as_stored = op->engine && op->engine->as_stored;

@@ -140,9 +140,9 @@ static void node_free(tsh_call *node, const tsh_tensor *loss) {
     drop_output(out, 1, loss);
 }
 
-/* What a transition has made of a leaf is made once in a step, and calls that lead to other losses may share it: the call
- * stays for them. So does, always, an exchange between meshes, for the losses of a pipeline's stages come in different
- * orders, and all stages have to find it made or not. */
+/* What a transition has made of a leaf is made once in a step, and calls that lead to other losses may share it: the
+ * call stays for them. So does, always, an exchange between meshes, for the losses of a pipeline's stages come in
+ * different orders, and all stages have to find it made or not. */
 static bool is_shared(const tsh_tape *tape, const tsh_call *node) {
     if (node->out->references == 2 && node->out->mesh == node->in[0]->mesh) return false;
     while (!node->used && node->op->repeats) {

@@ -66,7 +66,7 @@ bool tshi_list_has(const char *list, long number) {
     return false;
 }
 
-/* The line of a file, or "". */
+/* The first line of a file, or "". */
 static void read_list(const char *folder, const char *name, char *line, int size) {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);

@@ -11,7 +11,7 @@
 /* The largest machine that Linux knows has fewer cores. */
 #define TSHI_MAX_CORES 16384
 
-/* Between two looks at memory that another core is about to write. */
+/* A pause between two reads of memory that another core is about to write. */
 static inline void tshi_cpu_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -23,13 +23,13 @@ static inline void tshi_cpu_pause(void) {
 /* Number of cores that this process may run on, at least 1. `mask` gets a bit for each of the first 8 * size cores. */
 TSHI_TOOLS int tshi_granted_cores(unsigned char *mask, size_t size);
 
-/* Numbers of cores or nodes as the kernel writes them, "0-3,8": the first item of the list, and the list behind it. False
- * when it begins with none. */
+/* Reads the first item of a list of cores or nodes as the kernel writes it ("0-3,8"), and moves the list behind it.
+ * False when the list does not begin with a number. */
 TSHI_TOOLS bool tshi_list_item(const char **list, long *first, long *last);
 TSHI_TOOLS bool tshi_list_has(const char *list, long number);
 
-/* The memory node (NUMA) that all cores which this process may run on belong to, by the files in `folder` (the kernel's is
- * TSHI_NODES); -1 when there is no such node, or no other. */
+/* The memory node (NUMA) that all cores which this process may run on belong to, by the files in `folder` (the kernel's
+ * is TSHI_NODES); -1 when the cores belong to several nodes, or the machine has one node. */
 #define TSHI_NODES "/sys/devices/system/node"
 int tshi_own_node(const char *folder);
 /* Pages of this memory, shared or not, are taken from the node while it has some, whichever process uses them first. A

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Digits alone; false when there are none, another character, or more than fits. */
+/* Only digits; false for an empty text, another character, or a number that does not fit. */
 static bool read_digits(const char *text, size_t length, uint64_t *out) {
     uint64_t value = 0;
     for (size_t i = 0; i < length; i++) {

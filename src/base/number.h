@@ -1,6 +1,7 @@
 /* Numbers as a user writes them: in a variable, on a command line, in a file. The whole text is the number, in decimal:
- * a space, a '+', a '-' where nothing below 0 is allowed, or a word after it make it no number. A number that does not
- * fit is an error, never another number. Every program and every setting uses these. False leaves *out as it was. */
+ * a text with a space, a '+', a word after it, or a '-' where nothing below 0 is allowed is not a number. A number that
+ * does not fit is an error, never another number. Every program and every setting uses these. False leaves *out as it
+ * was. */
 #ifndef TSHI_NUMBER_H
 #define TSHI_NUMBER_H
 

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Longer than a store of another core stays invisible. */
+/* Longer than a store of another core can stay invisible. */
 #define VISIBLE 20e-6
 
 static size_t page_bytes(void) {
@@ -56,7 +56,7 @@ static tsh_status meet(const char *what) {
     return tshi_fail(TSH_ERR_STATE, "%s: another thread is in a call of this world, which one thread alone uses", what);
 }
 
-/* The owner's calls, which are many, take no lock: another thread waits until it must see that one is under way. */
+/* The owner's frequent calls take no lock: another thread waits until it would see a call of the owner in flight. */
 static tsh_status visit(tshi_owner *owner, const char *what) {
     tsh_status status = tshi_owner_stranger(owner, what);
     if (status != TSH_OK) return status;

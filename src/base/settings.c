@@ -232,7 +232,8 @@ static size_t min_size(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* Edits (a letter more, less or another) that make one name of the other: Levenshtein's distance. */
+/* Levenshtein's distance: the least number of letters inserted, removed or replaced that turns one name into the
+ * other. */
 static size_t edits_between(const char *a, size_t a_length, const char *b) {
     size_t row[64], b_length = strlen(b);
     for (size_t k = 0; k <= b_length; k++) row[k] = k;

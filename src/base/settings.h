@@ -60,8 +60,8 @@ extern const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT];
 
 /* The value in the environment, NULL where it is not set. */
 TSHI_TOOLS const char *tshi_setting_value(tshi_setting_id id);
-/* The value, or the default; *out stays as it was where there is neither. TSH_ERR_ARGUMENT when the value is
- * malformed. */
+/* The value, or the default; *out does not change where the setting has neither. TSH_ERR_ARGUMENT for a malformed
+ * value. */
 tsh_status tshi_setting_switch(tshi_setting_id id, bool *out);
 tsh_status tshi_setting_number(tshi_setting_id id, uint64_t *out);
 tsh_status tshi_setting_bytes(tshi_setting_id id, size_t *out);
@@ -71,13 +71,13 @@ tsh_status tshi_setting_choice(tshi_setting_id id, int *out);
 /* A copy; a text that does not fit is an error. */
 TSHI_TOOLS tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size);
 
-/* Warns about variables whose names begin with TSHARD_ and that are no setting, with the setting that was probably
- * meant. TSHARD_TEST_ begins the names of the tests' own variables. */
+/* Warns about variables whose names begin with TSHARD_ and are not settings, with the setting that was probably meant.
+ * TSHARD_TEST_ begins the names of the tests' own variables. */
 void tshi_settings_check(const tsh_log_sink *log);
 /* A row of the table in Markdown: name, type, default, text. Returns its length as snprintf does. */
 TSHI_TOOLS int tshi_setting_describe(tshi_setting_id id, char *out, size_t size);
 
-/* 0 or 1, off or on, no or yes, false or true, in letters of either case; false: the text is none of them. */
+/* 0 or 1, off or on, no or yes, false or true, in letters of either case; false for any other text. */
 bool tshi_parse_switch(const char *text, bool *out);
 
 /* --- variables of launchers and other programs -------------------------------------------------------------------- */

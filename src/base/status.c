@@ -75,7 +75,7 @@ tsh_status tshi_failure_report(const tshi_failure *failure) {
 }
 
 tsh_status tshi_failure_hold(tsh_status status) {
-    bool lasts = status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT; /* later calls fail, too */
+    bool lasts = status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT; /* later calls fail as well */
     if (status != TSH_OK && !lasts) tshi_failure_keep(&held, status);
     return status;
 }
@@ -86,7 +86,7 @@ tsh_status tshi_failure_dropped(tshi_failure *out) {
     return out->status;
 }
 
-/* strerror_r comes in two shapes, chosen by feature macros; this takes either. */
+/* strerror_r returns an int or a text, by feature macros; this takes either. */
 static inline const char *words_of_int(int result, const char *buffer) {
     return result == 0 ? buffer : "unknown error";
 }

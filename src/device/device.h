@@ -121,8 +121,8 @@ struct tsh_graph {
     tsh_device *device;
 };
 
-/* Where the program is: the function that runs (NULL: none), and the parameter that one has used last (NULL: none). Both
- * texts outlive their being here. */
+/* Where the program is: the function that runs (NULL: none), and the parameter that one has used last (NULL: none).
+ * Both texts outlive their being here. */
 typedef struct tshi_place {
     const char *function, *layer;
     const char *last; /* the last function that has run, or NULL */
@@ -164,8 +164,9 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
  * TSH_ERR_UNSUPPORTED, with the reason, without a driver, a GPU or cuBLASLt, and in builds without CUDA. */
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out);
 
-/* In a world of several ranks, whose work waits for that of others: CUDA's own settings by which no work keeps other work
- * from beginning, unless the environment has them already, or the program has used a GPU before, when it is too late. */
+/* In a world of several ranks, whose work waits for that of others: CUDA's own settings by which no work keeps other
+ * work from beginning, unless the environment has them already, or the program has used a GPU before, when it is too
+ * late. */
 void tshi_device_prepare_cuda(void);
 
 void tshi_device_destroy(tsh_device *device);

@@ -33,8 +33,8 @@ typedef void tshi_fill_fn(tsh_device *device, tsh_dtype dtype, int64_t n, double
 typedef void tshi_convert_fn(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
                              void *to);
 
-/* A tensor whose dims are read in another order: `to` is row-major of these sizes, and the piece at (i, j, ...) of it lies
- * i stride[0] + j stride[1] + ... pieces into `from`. A piece is the bytes that stay together. */
+/* A tensor whose dims are read in another order: `to` is row-major of these sizes, and the piece at (i, j, ...) of it
+ * lies i stride[0] + j stride[1] + ... pieces into `from`. A piece is the bytes that stay together. */
 #define TSHI_PERMUTED_DIMS 8
 typedef struct tshi_permutation {
     size_t piece;
@@ -87,8 +87,8 @@ typedef enum tshi_binary { TSHI_ADD, TSHI_SUB, TSHI_MUL, TSHI_DIV, TSHI_BINARY_C
 
 #define TSHI_OVERLAY_RUNS 8
 
-/* Two arrays that lie over a row-major one of one or more runs of elements, run 0 the innermost: run k has n[k] of them,
- * from each to the next of which x and y move by x[k] and y[k] elements: 0 where they are repeated. Of x[0] and
+/* Two arrays that lie over a row-major one of one or more runs of elements, run 0 the innermost: run k has n[k] of
+ * them, from each to the next of which x and y move by x[k] and y[k] elements: 0 where they are repeated. Of x[0] and
  * y[0] one is 1, the other 1 or 0. */
 typedef struct tshi_overlay {
     int runs;
@@ -345,8 +345,8 @@ typedef struct tshi_rotary {
     const int64_t *positions;
 } tshi_rotary;
 
-/* y = beta y + x rotated by position f, or by minus that with `back`; with beta 0, y may alias x. f is f' = theta^(-2i /
- * dims) times (1 - s) / factor + s, where s = (original f' / 2 pi - low) / (high - low), at least 0 and at most 1. */
+/* y = beta y + x rotated by position f, or by minus that with `back`; with beta 0, y may alias x. f is f' = theta^(-2i
+ * / dims) times (1 - s) / factor + s, where s = (original f' / 2 pi - low) / (high - low), at least 0 and at most 1. */
 typedef void tshi_rotary_fn(tsh_device *device, const tshi_rotary *r, bool back, const void *x, double beta, void *y);
 
 /* q, y [batch, queries, heads, dim]; k, v [batch, room, kv_heads, dim], of which each batch's first `keys` are read.
@@ -421,8 +421,8 @@ typedef struct tshi_random_ops {
 
 /* --- optimizers, in place: `count` updates of one dtype; states are of the dtype of statistics -------------------- */
 
-/* Rounding by chance, up or down so that the mean is kept: element i of an update is global element first +
- * i / run * stride + i % run, and what rounding to bfloat16 cuts off is compared with the upper 16 bits of that word of the
+/* Rounding by chance, up or down so that the mean is kept: element i of an update is global element first + i / run *
+ * stride + i % run, and what rounding to bfloat16 cuts off is compared with the upper 16 bits of that word of the
  * stream. */
 typedef struct tshi_rounding {
     uint64_t seed, stream;
@@ -462,11 +462,11 @@ typedef void tshi_sgd_fn(tsh_device *device, const tshi_sgd *s, int count, const
 /* Loshchilov and Hutter, "Decoupled weight decay regularization": p -= lr weight_decay p; m, v (state[0], state[1])
  * moving averages of g and g^2; p -= lr m^ / (sqrt(v^) + eps), hats for the bias corrections. */
 typedef void tshi_adamw_fn(tsh_device *device, const tshi_adamw *a, int count, const tshi_update *updates);
-/* Chen et al., "Symbolic discovery of optimization algorithms": p -= lr weight_decay p + lr sign(beta1 m + (1 - beta1) g);
- * then m (state[0]) = beta2 m + (1 - beta2) g. */
+/* Chen et al., "Symbolic discovery of optimization algorithms": p -= lr weight_decay p + lr sign(beta1 m + (1 - beta1)
+ * g); then m (state[0]) = beta2 m + (1 - beta2) g. */
 typedef void tshi_lion_fn(tsh_device *device, const tshi_lion *l, int count, const tshi_update *updates);
-/* x *= scale min(1, max_norm / (norm + 1e-6)), norm = scale sqrt(*squares); nothing where norm is not finite. max_norm may
- * be infinite. */
+/* x *= scale min(1, max_norm / (norm + 1e-6)), norm = scale sqrt(*squares); nothing where norm is not finite. max_norm
+ * may be infinite. */
 typedef void tshi_clip_fn(tsh_device *device, int64_t n, const double *squares, double scale, double max_norm, void *x);
 
 typedef struct tshi_optimizer_ops {

@@ -14,7 +14,8 @@
 
 /* --- room --------------------------------------------------------------------------------------------------------- */
 
-/* Blocks of the disk are taken at once: a disk that is full is an error here, and not a signal at a write to the map. */
+/* Blocks of the disk are taken at once: a disk that is full is an error here, and not a signal at a write to the
+ * map. */
 static tsh_status add_chunk(tshi_trace_file *t) {
     off_t at = (off_t)((size_t)t->chunks * CHUNK_BYTES);
     if (t->chunks == TSHI_TRACE_MOST) {

@@ -2,7 +2,8 @@
  * process ends, however it does. tshard-trace reads the files of all ranks.
  *
  * A file is a header and events of one size, one after the other; a few kinds are followed by bytes of text or ranks,
- * filled up to whole events. An event whose `end` is 0 had not ended. The numbers of texts and groups are the file's. */
+ * filled up to whole events. An event whose `end` is 0 had not ended. The numbers of texts and groups are the
+ * file's. */
 #ifndef TSHI_TRACE_H
 #define TSHI_TRACE_H
 
@@ -102,8 +103,8 @@ tsh_status tshi_trace_create(const tsh_allocator *allocator, const tsh_log_sink 
 /* The file gets the length of what is in it. NULL is fine. */
 void tshi_trace_destroy(tshi_trace_file *trace);
 
-/* An event that begins now; its `end` is the caller's to set, as the rest of it is. Never NULL: events that find no room
- * go nowhere, which has been logged. */
+/* An event that begins now; its `end` is the caller's to set, as the rest of it is. Never NULL: events that find no
+ * room go nowhere, which has been logged. */
 tshi_trace_event *tshi_trace_open(tshi_trace_file *trace, tshi_trace_kind kind);
 static inline void tshi_trace_close(tshi_trace_event *event) {
     event->end = tshi_ticks();

@@ -119,9 +119,10 @@ typedef struct tshi_group_ops {
     /* Runs the call; returns when this rank's buffers are free again, or (in_order) when it has been queued. A call
      * marked `failed` returns that status and its message. Collective over the group, waits. */
     tsh_status (*run)(tsh_group *group, const tshi_call *call);
-    /* Runs the exchange of boxes in place: `in` and `out` of each rank's call are all that it holds of it, NULL where that is
-     * nothing, and call->count the elements of the whole. The ranks compare dtypes and plan->fingerprint. For tensors
-     * of the host alone. Collective over the group, waits. NULL: exchanges are packed and run as an all_to_all. */
+    /* Runs the exchange of boxes in place: `in` and `out` of each rank's call are all that it holds of it, NULL where
+     * that is nothing, and call->count the elements of the whole. The ranks compare dtypes and plan->fingerprint. For
+     * tensors of the host alone. Collective over the group, waits. NULL: exchanges are packed and run as an
+     * all_to_all. */
     tsh_status (*exchange)(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan);
     /* A call in steps that never wait. start: post it; only the first of a group's queue is started, so that a backend
      * sees one collective a group at a time (messages, and with in_order: any number). progress: advance it; they call

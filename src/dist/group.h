@@ -61,12 +61,14 @@ void tshi_group_close(tsh_group *group);
 void tshi_group_drop(tsh_group *group);
 /* The group of `ranks` on a rank that is none of them: its rank is -1, and its calls do nothing. */
 tsh_group *tshi_group_elsewhere(tsh_world *world, const int *ranks, int n);
-/* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over parent. */
+/* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over
+ * parent. */
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out);
 /* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
  * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed);
-/* TSH_ERR_ARGUMENT for a call that needs a group and has none: where tsh_mesh_group has failed before, with its words. */
+/* TSH_ERR_ARGUMENT for a call that needs a group and has none: where tsh_mesh_group has failed before, with its
+ * words. */
 tsh_status tshi_group_missing(const char *what);
 /* Makes a mesh without axes of the group's ranks. */
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);

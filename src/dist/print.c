@@ -135,7 +135,8 @@ static void print_close(printing *p) {
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
-/* One corner of the whole: bit d of `corner` says which end of an abbreviated dim. False where that dim has one piece. */
+/* One corner of the whole: bit d of `corner` says which end of an abbreviated dim. False where that dim has one
+ * piece. */
 static bool corner_box(const printing *p, unsigned corner, tsh_box *box) {
     for (int d = 0; d < p->format.ndim; d++) {
         bool last = corner >> d & 1, abbreviated = p->shown.length[d] < p->format.shape[d];

@@ -233,7 +233,8 @@ static bool tell_alive(const tsh_world *world) {
     return true;
 }
 
-/* Worlds that have ended before what belongs to them, as long as the process lives, so that a leak checker finds them. */
+/* Worlds that have ended before what belongs to them, as long as the process lives, so that a leak checker finds
+ * them. */
 static _Atomic(tsh_world *) former_worlds;
 
 static void keep_ended(tsh_world *world) {

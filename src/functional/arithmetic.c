@@ -1,5 +1,5 @@
-/* Sums, differences, products and quotients of two tensors, whose shapes may differ by NumPy's rule: dims are aligned at
- * the end, and a size of 1 is repeated. What is repeated is never stored. */
+/* Sums, differences, products and quotients of two tensors, whose shapes may differ by NumPy's rule: dims are aligned
+ * at the end, and a size of 1 is repeated. What is repeated is never stored. */
 #include "functional/functional.h"
 
 #include <string.h>
@@ -48,7 +48,7 @@ static void combine(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, con
     if (is_repeated(x, like) || is_repeated(y, like)) {
         o = tshi_overlay_of(&like->shape, &x->shape, &y->shape);
     } else {
-        o.runs = 1; /* the rest is not read, and zeroing it would take longer than a small sum */
+        o.runs = 1; /* only run 0 is read; zeroing the others would take longer than a small sum */
         o.n[0] = like->numel;
         o.x[0] = o.y[0] = 1;
     }
@@ -57,8 +57,8 @@ static void combine(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, con
 
 /* --- gradients: summed where an input is repeated ----------------------------------------------------------------- */
 
-/* The last run of dims in which the shape differs from `to`, whose sizes are 1 there, as outer x n x inner elements; the
- * shape becomes `to` there. False when they are equal. */
+/* The last run of dims in which the shape differs from `to`, whose sizes are 1 there, as outer x n x inner elements;
+ * the shape becomes `to` there. False when they are equal. */
 static bool next_run(int ndim, int64_t *shape, const int64_t *to, tshi_around *r) {
     int end = ndim;
     while (end > 0 && shape[end - 1] == to[end - 1]) end--;
@@ -67,7 +67,7 @@ static bool next_run(int ndim, int64_t *shape, const int64_t *to, tshi_around *r
     while (start > 0 && shape[start - 1] != to[start - 1]) start--;
     *r = (tshi_around){tshi_dims_between(shape, 0, start), tshi_dims_between(shape, start, end),
                        tshi_dims_between(shape, end, ndim)};
-    if (r->inner == 0) r->outer = 0; /* nothing loops over an n that may then be as large as it likes */
+    if (r->inner == 0) r->outer = 0; /* n may be huge where the part is empty: nothing loops over it then */
     for (int d = start; d < end; d++) shape[d] = to[d];
     return true;
 }
@@ -144,7 +144,7 @@ static tsh_status mul_forward(tsh_call *call) {
     return TSH_OK;
 }
 
-/* dx = dz y, and the other way round. */
+/* dx = dz y, dy = dz x */
 static tsh_status mul_gradient(tsh_call *call, int i) {
     tsh_tensor *dz = tsh_call_grad_out(call);
     const tsh_tensor *other = call->in[1 - i];

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-/* q, k, v, lengths. In the third row, by heads, the units are KV heads: ranks that share one have all of it, and some of
- * its query heads. */
+/* q, k, v, lengths. In the third row, by heads, units are KV heads: ranks that share a unit hold the whole KV head and
+ * some of its query heads. */
 static const tsh_rule attention_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_S0}, TSH_AS_S0},
@@ -15,7 +15,7 @@ static const tsh_rule attention_rules[] = {
 
 typedef struct attention_params {
     bool causal;
-    int64_t keys; /* of those that k and v have room for; 0: all */
+    int64_t keys; /* the number of keys in use of those that k and v have room for; 0: all */
     double scale, dropout;
     uint64_t seed, stream;
 } attention_params;
@@ -39,7 +39,7 @@ static int64_t keys_of(const tsh_call *call) {
     return keys ? keys : call->in[1]->shape.global[1];
 }
 
-/* The gradient of k would be that of the keys that are read. */
+/* With `keys` set, k's gradient would cover only the keys in use. */
 static tsh_status check_keys(const tsh_call *call) {
     int64_t keys = keys_of(call), room = call->in[1]->shape.global[1];
     if (keys < 0 || keys > room) {
@@ -137,8 +137,8 @@ static tsh_status attention_forward(tsh_call *call) {
     return TSH_OK;
 }
 
-/* Input i's gradient, or NULL where it wants none. Where one tensor is several inputs, all of them add to its gradient
- * in an order of the kernel's own. */
+/* Input i's gradient, or NULL where it wants none. Where one tensor is several inputs, the kernel adds all their
+ * gradients to one, in an order of its own. */
 static tsh_status gradient_of(const tsh_call *call, int i, void **to, double *beta) {
     bool shared = call->in[0] == call->in[1] || call->in[0] == call->in[2] || call->in[1] == call->in[2];
     *beta = 1;

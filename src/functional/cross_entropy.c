@@ -27,7 +27,8 @@ typedef struct cross_entropy_params {
 /* What a call saves. MAX: the rows' maxima; SUMS: four sums a row (kernels.h), and behind them the sum of all classes'
  * weights where smoothing wants that; TOTALS: the columns' sums of SUMS. */
 enum { MAX, SUMS, TOTALS };
-/* Elements of TOTALS: the sum of w_t is the sum of its column; the sum of L_i lies where no other sum is wanted. */
+/* Elements of TOTALS: the sum of w_t is the sum of its column; the sum of L_i takes the place of a column that is not
+ * used. */
 enum { NUMERATOR = 1, DENOMINATOR = 2, TOTALS_COUNT = 4 };
 
 static void *element(const tsh_tensor *t, int64_t index) {

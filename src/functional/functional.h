@@ -8,8 +8,8 @@
 
 /* --- what layers call, with the layouts that they want ------------------------------------------------------------ */
 
-/* y = f(x W^T + b) in one pass where the device can. f is TSHI_IDENTITY where there is no function, and has to be where
- * the weight is SHARD(1), for f of a sum over ranks is not the sum of f. Inputs x, weight and, if there are three,
+/* y = f(x W^T + b) in one pass where the device can. Without a function f is TSHI_IDENTITY, as it has to be for a
+ * weight that is SHARD(1): f of a sum over ranks is not the sum of f. Inputs x, weight and, if there are three,
  * bias; `want` names the last two as parameters. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
 typedef struct tshi_lookup {
@@ -52,7 +52,7 @@ tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_red
 /* --- tensors around a dim ----------------------------------------------------------------------------------------- */
 
 /* This rank's part as outer x n x inner elements, n along the dim. Where the part has no row along the dim, outer is 0,
- * so that nothing loops over an n that may then be as large as it likes. */
+ * so that nothing loops over an n that may be huge. */
 typedef struct tshi_around {
     int64_t outer, n, inner;
 } tshi_around;
@@ -63,8 +63,8 @@ static inline tshi_around tshi_around_dim(const tsh_tensor *x, int dim) {
     return a;
 }
 
-/* The `most` largest elements of x along dim, as tshi_candidate [outer, most, inner] in memory of the device: the same on
- * all ranks that share a column. Along axes that shard the dim each rank contributes as many, and they are gathered.
+/* The `most` largest elements of x along dim, as tshi_candidate [outer, most, inner] in memory of the device: the same
+ * on all ranks that share a column. Along axes that shard the dim each rank contributes as many, and they are gathered.
  * Collective over these axes. */
 tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_tensor **out);
 
@@ -72,10 +72,10 @@ tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_t
 
 /* x with dims of size 1 before its own, so that it has ndim of them; NULL where x has more. */
 tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim);
-/* A dim that the output is split along splits the inputs that have its size there; an input that is repeated along it
- * is used whole: the row_holds of two inputs, aligned, whose output has the larger sizes. */
+/* row_holds for two aligned inputs that are broadcast to the output: a split dim splits the inputs that have its size;
+ * an input of size 1 there is used whole. */
 bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim);
-/* How inputs x and y, whose local sizes are the output's or 1, lie over this rank's part of the output. */
+/* Inputs x and y broadcast to this rank's part of the output: their local sizes are the output's or 1. */
 tshi_overlay tshi_overlay_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y);
 
 #endif

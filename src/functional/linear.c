@@ -107,7 +107,7 @@ enum { PRE, DZ, MADE };
 static const tsh_rule affine_rules[] = {
     {{TSH_HAS_P, TSH_AS_COPY, TSH_AS_P}, TSH_AS_P},   {{TSH_AS_COPY, TSH_HAS_P, TSH_AS_P}, TSH_AS_P},
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},       {{TSH_AS_BATCH, TSH_AS_L, TSH_AS_L}, TSH_AS_BATCH},
-    {{TSH_AS_L, TSH_HAS_S0, TSH_AS_S0}, TSH_AS_LAST}, /* column; a LOCAL x alone does not ask for it */
+    {{TSH_AS_L, TSH_HAS_S0, TSH_AS_S0}, TSH_AS_LAST}, /* column; a LOCAL x by itself does not select it */
     {{TSH_AS_LAST, TSH_AS_S1, TSH_AS_P}, TSH_AS_P},   /* row: the bias is a term of the sum */
     {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},       {{TSH_ROW_END}, TSH_ROW_END},
 };
@@ -125,7 +125,7 @@ static tsh_status affine_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
     return tshi_check_floats(call, dtype);
 }
 
-/* f's argument is kept for backward alone. */
+/* Only backward needs f's argument. */
 static tsh_status affine_forward(tsh_call *call) {
     const affine_params *p = call->params;
     const tsh_tensor *x = call->in[0], *bias = call->inputs == 3 ? call->in[2] : NULL, *y = call->out;
@@ -161,8 +161,8 @@ static const tsh_tensor *dz_of(const tsh_call *call) {
     return tsh_call_grad_out(call);
 }
 
-/* The call that made x = f(z), where its product and activation are like this one's and this call alone makes the
- * gradient of x: then dz is made in place of dx. */
+/* The call that made x = f(z), where it is a product with an activation like this one and only this call contributes to
+ * the gradient of x: then dz is computed in place of dx. */
 static tsh_call *activated_by(const tsh_call *call) {
     tsh_call *maker = tshi_grad_maker(call, 0);
     return maker && maker->op->forward == affine_forward && maker->saved[PRE] ? maker : NULL;

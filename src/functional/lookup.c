@@ -6,10 +6,12 @@
 #include <math.h>
 #include <string.h>
 
+/* In the second row, vocabulary-parallel, ids of other ranks' rows give zeros. */
 static const tsh_rule lookup_rules[] = {
-    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_S0, TSH_AS_R}, TSH_AS_P}, /* vocabulary: ids of other ranks' rows give zeros */
-    {{TSH_AS_S1, TSH_AS_R}, TSH_AS_LAST},                                    /* features */
-    {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},  {{TSH_ROW_END}, TSH_ROW_END},
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_S0, TSH_AS_R}, TSH_AS_P},
+    {{TSH_AS_S1, TSH_AS_R}, TSH_AS_LAST}, /* features */
+    {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 static tsh_status lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
@@ -70,8 +72,8 @@ static tsh_status lookup_forward(tsh_call *call) {
     return look_up_rows(call->in[0], call->in[1], call->out);
 }
 
-/* *out = the number of ids on all ranks that are equal to each of this rank's ids; 0 where the slice lacks the row. Of
- * the dtype of sums. The counts of the rows are looked up as a table of one column. */
+/* *out = for each id of this rank, the number of equal ids on all ranks, in the dtype of sums; 0 where the slice lacks
+ * the row. The counts are a table of one column, in which the ids are looked up. */
 static tsh_status count_ids(tsh_call *call, const tsh_tensor *table, const tsh_tensor *ids, tsh_tensor **out) {
     tsh_device *device = tshi_device_of(table);
     const tsh_dtype dtype = tshi_dtype_sum(table->dtype);
@@ -89,8 +91,8 @@ static tsh_status count_ids(tsh_call *call, const tsh_tensor *table, const tsh_t
     return TSH_OK;
 }
 
-/* *out = dy with each row divided by the count of its id, in the dtype of sums; rows of ids of other slices, which no
- * gradient takes, are not finite. */
+/* *out = dy with each row divided by the count of its id, in the dtype of sums. Rows whose ids are in other slices are
+ * not finite, and no gradient uses them. */
 static tsh_status divide_by_counts(tsh_call *call, const tsh_tensor *dy, tsh_tensor **out) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     tsh_device *device = tshi_device_of(dy);
@@ -167,7 +169,7 @@ tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64
 
 /* --- rows of a rank's own part ------------------------------------------------------------------------------------ */
 
-/* Ids of a split table's rows stay where they are, for they mean other rows elsewhere. */
+/* Ids of a split table's rows cannot move to other ranks, where they would mean other rows. */
 static const tsh_rule take_rules[] = {
     {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},   {{TSH_HAS_S0, TSH_HAS_S0}, TSH_AS_S0}, {{TSH_AS_S1, TSH_AS_R}, TSH_AS_S1},
     {{TSH_AS_L, TSH_AS_S0}, TSH_AS_S0}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},      {{TSH_ROW_END}, TSH_ROW_END},
@@ -288,7 +290,7 @@ static tsh_status bound_forward(tsh_call *call) {
     return status == TSH_OK ? bound_rows(call, ids) : status;
 }
 
-/* The output is the table, of which the rows that ids use have been scaled; never recorded. */
+/* The output is the table, after the rows that the ids use have been scaled; never recorded. */
 static const tsh_op bound_op = {.name = "embedding_forward",
                                 .rules = bound_rules,
                                 .shape = bound_shape,
@@ -317,8 +319,8 @@ static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
     return tshi_to_layouts(tape, "embedding_forward", x, layout);
 }
 
-/* Copies this rank's part of `scaled`, the whole table whose rows have been scaled, to the table; nothing where `scaled`
- * is in the table's memory. */
+/* Copies this rank's part of `scaled`, the whole table whose rows have been scaled, to the table; nothing where
+ * `scaled` is in the table's memory. */
 static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
     void *to = tshi_data_to_write(table); /* on every rank: each knows that values have to be gathered anew */
     if (scaled->storage == table->storage || table->numel == 0) return;

@@ -58,7 +58,7 @@ static tshi_loss_inputs inputs_of(const tsh_call *call) {
                               .weights = call->inputs == 3 ? call->in[2]->numel : 1};
 }
 
-/* 1, or for a mean one over the elements of the whole. */
+/* 1, or for a mean 1 / (elements of the whole). */
 static double loss_scale(const tsh_call *call) {
     bool mean = ((const loss_params *)call->params)->reduction == TSH_REDUCTION_MEAN;
     return mean ? 1 / (double)tshi_shape_numel(&call->in[0]->shape) : 1;
@@ -99,7 +99,7 @@ static tsh_status loss_backward(tsh_call *call) {
     return TSH_OK;
 }
 
-/* By kind of loss, and whether it is reduced. */
+/* [kind of loss][reduced] */
 static const tsh_op loss_ops[][2] = {
     [TSHI_SQUARED_ERROR] = {{"mse_loss", element_rules, loss_shape, element_forward, loss_backward,
                              .params_size = sizeof(loss_params)},

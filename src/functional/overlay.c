@@ -1,4 +1,4 @@
-/* Two inputs laid over an output of NumPy's broadcasting: dims are aligned at the end, and a size of 1 is repeated. */
+/* Operands broadcast to the output, as NumPy does: dims are aligned at the end, and a size of 1 is repeated. */
 #include "functional/functional.h"
 
 tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim) {
@@ -14,7 +14,7 @@ bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim) 
     return (row->in[0] == TSH_AS_ANY) == (a == wide) && (row->in[1] == TSH_AS_ANY) == (b == wide);
 }
 
-/* The innermost run goes on in the next dim outward, of n elements and these strides. */
+/* The next dim outward, of n elements with these strides, continues the innermost run. */
 static bool goes_on(const tshi_overlay *o, int64_t x, int64_t y) {
     int last = o->runs - 1;
     return o->runs > 0 && x == o->n[last] * o->x[last] && y == o->n[last] * o->y[last];

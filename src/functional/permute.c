@@ -25,8 +25,8 @@ static tsh_status permute_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
     return TSH_OK;
 }
 
-/* As few dims as tell the order: those of size 1 vanish, those that stay neighbours become one, and those that stay last
- * become part of a piece. */
+/* The permutation in as few dims as possible: dims of size 1 are dropped, dims that stay neighbours become one, and
+ * dims that stay last become part of a piece. */
 static tshi_permutation plan(const tsh_tensor *x, const int *order) {
     tshi_permutation p = {.piece = tsh_dtype_size(x->dtype)};
     int64_t stride[TSH_MAX_DIMS], inner = 1;
@@ -110,7 +110,7 @@ static bool keeps_elements(const tsh_tensor *x, const int *order) {
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
 
-/* Makes the dims of `order` positive; false where they are no permutation of x's. */
+/* Makes the dims of `order` positive; false where they are not a permutation of x's dims. */
 static bool resolve(const tsh_tensor *x, int *order) {
     unsigned seen = 0;
     int ndim = x->shape.ndim;

@@ -116,7 +116,7 @@ static tsh_status dropout_backward(tsh_call *call) {
     return dx ? drop_out(call->params, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
-/* The mask of an element is the same on every rank: what it leaves of a term is a term of what it leaves of the sum. */
+/* An element's mask is the same on every rank, so that the masked terms of a sum are the terms of the masked sum. */
 static const tsh_op dropout_op = {"dropout",
                                   tshi_linear_rules,
                                   dropout_shape,
@@ -129,7 +129,7 @@ static const tsh_op dropout_op = {"dropout",
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;
     dropout_params params = {.p = p};
-    /* A step that is over draws no more, however far the program goes on with it: see tsh_tape_reset. */
+    /* A failed step draws no more random numbers, however far the program goes on with it: see tsh_tape_reset. */
     if (tape && tshi_tape_goes_on(tape)) {
         params.seed = tape->world->seed;
         params.stream = tshi_world_stream(tape->world);

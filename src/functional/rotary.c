@@ -14,7 +14,7 @@ static const tsh_rule batched_rules[] = {
     {{TSH_AS_P, TSH_AS_R}, TSH_AS_P}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},       {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-/* With the positions whole, x is split by dims that they lack. */
+/* With whole positions, x may be split along dims that the positions lack. */
 static bool row_holds(const tsh_call *call, const tsh_rule *row, int d) {
     return row->in[1] != TSH_AS_R || d == 2 || (d == 0 && call->in[1]->shape.ndim == 1);
 }

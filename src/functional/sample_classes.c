@@ -1,4 +1,4 @@
-/* Sampled classes: those of a batch, and random others, of each rank's part. */
+/* Sampled classes: the classes of a batch and random others, from each rank's part. */
 #include "functional/functional.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ typedef struct sampling {
     float *number;    /* [rows] */
 } sampling;
 
-/* Part `index` of n things. */
+/* Part `index` of n items. */
 static int64_t part_of(int64_t n, int parts, int index, int64_t *length) {
     int64_t start = 0;
     *length = n;
@@ -66,7 +66,7 @@ static tsh_status find_present(sampling *s) {
     return TSH_OK;
 }
 
-/* Shares are balanced, so that all grow where the classes that are present in one part are more than its share. */
+/* Shares are balanced: all grow where one part has more present classes than its share. */
 static void grow_count(sampling *s) {
     int64_t most = 0;
     for (int i = 0; i < s->parts; i++) {
@@ -204,7 +204,7 @@ static tsh_tensor *sample(tsh_tape *tape, sampling *s, const tsh_tensor *target,
     return !places || *places ? make(tape, s->mesh, &drawn, layout, s->drawn) : NULL;
 }
 
-/* The target as every rank has it, and what the weight says; NULL on failure. */
+/* The whole target on every rank, and the parts of the weight; NULL on failure. */
 static tsh_tensor *begin(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *target, int64_t count,
                          tsh_layout layout[TSH_MAX_AXES], sampling *s) {
     tsh_layout all[TSH_MAX_AXES];

@@ -17,8 +17,8 @@ static bool same_slices(int64_t n, int64_t a, int64_t m, int64_t b, int parts) {
     return true;
 }
 
-/* Parts that dim d is cut into along this axis, or along all axes together when several shard it (then all cuts must
- * agree at once, which they do when the finest do and divide evenly). 0: uneven. */
+/* The number of parts that this axis, or all axes that shard dim d together, cut it into: where the finest cuts agree
+ * and divide evenly, all cuts agree. 0: uneven. */
 static int cuts(const tsh_tensor *x, int axis, int d) {
     int parts = 1, axes = 0;
     for (int a = 0; a < x->mesh->axes; a++) {
@@ -30,8 +30,8 @@ static int cuts(const tsh_tensor *x, int axis, int d) {
     return x->mesh->axis[axis].size;
 }
 
-/* Another axis splits a later dim that begins at the same place of the whole, and becomes the same output dim: the dims
- * before it are of size 1. */
+/* Another axis splits a later dim e of x that becomes the same output dim, because the dims from d up to e have size
+ * 1. */
 static bool gives_way(const tsh_tensor *x, int axis, int d) {
     for (int a = 0; a < x->mesh->axes; a++) {
         const tsh_layout *l = &x->layout[a];
@@ -47,7 +47,7 @@ static bool is_dim(const tsh_shape *x, int d, const tsh_shape *y, int e) {
            tshi_dims_between(x->global, d + 1, x->ndim) == tshi_dims_between(y->global, e + 1, y->ndim);
 }
 
-/* Another axis splits an earlier dim, which is dim e of the output: the dims from there to d are of size 1. */
+/* Another axis splits an earlier dim that becomes dim e of the output: the dims from there up to d have size 1. */
 static bool is_taken(const tsh_tensor *x, int axis, int d, const tsh_shape *y, int e) {
     for (int a = 0; a < x->mesh->axes; a++) {
         const tsh_layout *l = &x->layout[a];
@@ -56,8 +56,8 @@ static bool is_taken(const tsh_tensor *x, int axis, int d, const tsh_shape *y, i
     return false;
 }
 
-/* The output dim becomes the units in which the input's dim is split, each index of that being one where it has none; or
- * it is split in the balanced way, where this makes the same parts. */
+/* The output dim gets the units of the input's dim (each index is one where the layout has none), or the balanced split
+ * where that makes the same parts. */
 static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split) {
     const tsh_shape *x = &call->in[0]->shape, *y = call->params;
     int d = split->dim, parts = cuts(call->in[0], axis, d);
@@ -79,7 +79,7 @@ static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split)
     return false;
 }
 
-/* One size of -1 is what the others leave. */
+/* A size of -1 takes what the other sizes leave. */
 static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *sizes, tsh_shape *out) {
     char text[160], dims[128];
     int64_t have = tshi_dims_between(x->shape.global, 0, x->shape.ndim), known;
@@ -161,7 +161,7 @@ static tsh_status slice_forward(tsh_call *call) {
     return TSH_OK;
 }
 
-/* dx[start, start + length) += dy along dim: what is there is added to where it lies together. */
+/* dx[start, start + length) += dy along dim */
 static tsh_status slice_backward(tsh_call *call) {
     const slice_params *p = call->params;
     const tsh_tensor *dy = tsh_call_grad_out(call);

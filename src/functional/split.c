@@ -1,6 +1,6 @@
-/* Split: a tensor becomes several along a dim. Two operations: the first brings the tensor to layouts in which each rank
- * can cut it, and costs nothing otherwise; the second takes one part. Parts do not overlap, so that each part's gradient
- * is copied to its place and nothing is added up: the gradient of a split is a concat. */
+/* Split: a tensor becomes several along a dim. Two operations: the first brings the tensor to layouts in which each
+ * rank can cut it, and costs nothing otherwise; the second takes one part. Parts do not overlap, so that each part's
+ * gradient is copied to its place and nothing is added up: the gradient of a split is a concat. */
 #include "autograd/run/moves.h"
 #include "functional/functional.h"
 
@@ -47,8 +47,8 @@ static tsh_status part_forward(tsh_call *call) {
 }
 
 /* The parts' calls stand one after another on the tape, and backward passes them from the last to the first: where this
- * is the last, every part before it that will be copied has its gradient already. In a deterministic world each is added
- * by itself. */
+ * is the last, every part before it that will be copied has its gradient already. In a deterministic world each is
+ * added by itself. */
 static bool all_parts_follow(const tsh_call *call) {
     const split_params *p = call->params;
     const tsh_call *first = &call->tape->nodes[call->out->gradient->node - p->part];

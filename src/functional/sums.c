@@ -15,7 +15,7 @@ typedef struct sum_params {
     bool mean;
 } sum_params;
 
-/* Dims after the one that goes away move up. */
+/* Dims after the summed one move up by one. */
 static int sum_map_dim(const tsh_call *call, int axis, int d) {
     (void)axis;
     return d > tshi_call_dim(call) ? d - 1 : d;
@@ -34,7 +34,7 @@ static tsh_status sum_all_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
     return tshi_check_floats(call, dtype);
 }
 
-/* What the sum is multiplied by: for a mean one over the elements of the whole that one sum is over. */
+/* The factor of the sum: for a mean 1 / (elements of the whole in one sum). */
 static double scale_of(const tsh_call *call) {
     const tsh_shape *x = &call->in[0]->shape;
     int dim = tshi_call_dim(call);
@@ -46,7 +46,7 @@ static double scale_of(const tsh_call *call) {
     return 1 / n;
 }
 
-/* The part around the dim that is summed over; dim < 0: all of it in one run. */
+/* This rank's part around the summed dim; dim < 0: all of it as one run. */
 static tshi_around around(const tsh_tensor *x, int dim) {
     return dim < 0 ? (tshi_around){1, x->numel, 1} : tshi_around_dim(x, dim);
 }

@@ -17,7 +17,7 @@ static tsh_status candidates_new(const tsh_tensor *x, int64_t n, tsh_tensor **ou
     return tshi_tensor_scratch(x->mesh, TSH_INT64, 2 * n, out);
 }
 
-/* The lists of the ranks along an axis become one. */
+/* Merges the lists of the ranks along an axis. */
 static tsh_status merge_along(const tsh_tensor *x, const tshi_axis *axis, const tshi_around *a, int64_t most,
                               tsh_tensor *list) {
     tsh_device *device = tshi_device_of(x);
@@ -71,7 +71,7 @@ static void unpack(const tsh_tensor *list, void *wide, const tsh_tensor *values,
     device->ops->copy.strided(device, values->numel, half, from + half, 2 * half, tshi_data(indices), half);
 }
 
-/* A call that runs again fills the indices that it has made. */
+/* A call that is recomputed fills the indices tensor of its first run. */
 static tsh_status make_indices(const tsh_call *call) {
     topk_params *p = call->params;
     const tsh_tensor *y = call->out;

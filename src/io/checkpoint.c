@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What has to be the same on every rank. `tensors` may be NULL. */
+/* What the ranks compare. `tensors` may be NULL. */
 static void describe_call(const char *call, const char *path, int64_t step, const tsh_parameters *tensors,
                           char text[TSHI_LINE]) {
     uint64_t fingerprint = tshi_fingerprint_text(TSHI_FINGERPRINT, path ? path : "");
@@ -24,7 +24,7 @@ static void describe_call(const char *call, const char *path, int64_t step, cons
 
 /* --- save --------------------------------------------------------------------------------------------------------- */
 
-/* Everything up to the first byte that is written: what can fail here leaves nothing behind. */
+/* Everything before the first byte is written: a failure here leaves nothing behind. */
 static tsh_status save_begin(tshi_checkpoint_save *save, const char *path, const tsh_checkpoint *what) {
     tsh_world *world = what->parameters->world;
     tsh_parameters *tensors = NULL;
@@ -103,8 +103,7 @@ tsh_status tsh_checkpoint_wait(tsh_world *world) {
 
 /* --- load --------------------------------------------------------------------------------------------------------- */
 
-/* The newest step of which there is a whole folder, or -1. `log`, where it is not NULL, gets what is wrong with newer
- * ones. */
+/* The newest step whose folder is whole, or -1. `log` (may be NULL) gets what is wrong with newer folders. */
 static tsh_status find_latest(const char *path, const tsh_log_sink *log, int64_t *step) {
     int64_t *steps;
     int count;

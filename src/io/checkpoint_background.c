@@ -1,4 +1,4 @@
-/* Saves in the background: the thread, and how the ranks agree on its outcome afterwards. */
+/* Saves in the background: the thread, and the agreement of the ranks on its outcome. */
 #include "io/checkpoint_background.h"
 #include "dist/world.h"
 
@@ -61,7 +61,7 @@ static void *write_in_background(void *argument) {
     return NULL;
 }
 
-/* The thread has ended, or ends soon. */
+/* Joins the thread, which has ended or ends soon. */
 static void end_background_save(tsh_world *world, struct tshi_background_save *s) {
     const tsh_allocator *allocator = &world->allocator;
     if (s->started) pthread_join(s->thread, NULL);
@@ -69,13 +69,13 @@ static void end_background_save(tsh_world *world, struct tshi_background_save *s
     if (failed && s->save->rank == 0) tshi_folder_remove(s->save->folder);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->changed);
-    tshi_checkpoint_save *save = s->save; /* has s */
+    tshi_checkpoint_save *save = s->save; /* frees s as well */
     tshi_checkpoint_save_clear(save);
     tshi_free(allocator, save);
     world->background_save = NULL;
 }
 
-/* The world is destroyed: no rank waits for this one any more; rank 0 alone waits, for the parts of its peers. */
+/* The world is destroyed: only rank 0 still waits, for the parts of its peers. */
 static void end_save_with_world(tsh_world *world) {
     struct tshi_background_save *s = world->background_save;
     const tshi_group_ops *control = world->control;

@@ -1,4 +1,4 @@
-/* A save that a thread finishes while the world's thread goes on: at most one of a world. */
+/* A save that a thread finishes while the world's thread goes on. A world has at most one. */
 #ifndef TSHI_CHECKPOINT_BACKGROUND_H
 #define TSHI_CHECKPOINT_BACKGROUND_H
 
@@ -6,7 +6,8 @@
 
 /* What a save in the background needs, for save->background; NULL with the message set. */
 struct tshi_background_save *tshi_background_save_new(const tsh_world *world);
-/* A thread writes and commits the save, which has a copy of the elements. Takes the save, whatever comes of it. */
+/* Starts a thread that writes and commits the save, which has a copy of the elements. Takes the save, also on
+ * failure. */
 void tshi_background_save_start(tshi_checkpoint_save *save);
 /* Waits for the world's save, and returns its outcome on every rank; TSH_OK where there is none. Collective over the
  * world. */

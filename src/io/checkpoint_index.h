@@ -1,5 +1,5 @@
-/* checkpoint.json: which tensors a checkpoint has, and which file holds which box of each. A rank's part of it, with
- * its own file alone, has the same form; the index is the parts put together.
+/* checkpoint.json: which tensors a checkpoint has, and which file holds which box of each. A rank's part, which names
+ * only the rank's own file, has the same form; the index is the merged parts.
  *
  * Memory here is malloc's, as that of Jansson: a thread beside the world's uses it too. */
 #ifndef TSHI_CHECKPOINT_INDEX_H
@@ -38,7 +38,7 @@ typedef struct tshi_checkpoint_index {
     int files, file_capacity, tensors, tensor_capacity;
     tshi_stored_file *file;
     tshi_stored_tensor *tensor;
-    json_t *state; /* an object: what a checkpoint has beside tensors; NULL in the parts of ranks but the first */
+    json_t *state; /* an object: what a checkpoint has beside tensors; only in the part of rank 0, else NULL */
 } tshi_checkpoint_index;
 
 TSHI_TOOLS void tshi_checkpoint_index_clear(tshi_checkpoint_index *index);
@@ -57,7 +57,7 @@ TSHI_TOOLS tsh_status tshi_checkpoint_index_check(const tshi_checkpoint_index *i
 
 /* Writes a file, and waits until it is on the disk. */
 TSHI_TOOLS tsh_status tshi_checkpoint_index_write(const tshi_checkpoint_index *index, const char *path);
-/* TSH_ERR_IO for a file that cannot be read or is no index; *index is then empty. */
+/* TSH_ERR_IO for a file that cannot be read or is not an index; *index is then empty. */
 tsh_status tshi_checkpoint_index_read(const char *path, tshi_checkpoint_index *index);
 
 #endif

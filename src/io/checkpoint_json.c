@@ -34,7 +34,7 @@ static json_t *make_tensor(const tshi_stored_tensor *t) {
                      make_numbers(t->ndim, t->shape), "checksum", sum, "boxes", boxes);
 }
 
-/* NULL without memory, or for a name that is no UTF-8. */
+/* NULL without memory, or for a name that is not UTF-8. */
 static json_t *make_index(const tshi_checkpoint_index *index) {
     json_t *files = json_array(), *tensors = json_object();
     json_t *all =
@@ -139,7 +139,7 @@ static bool read_files(tshi_checkpoint_index *index, const json_t *files) {
     return true;
 }
 
-/* What is wrong with it, or NULL. */
+/* What is wrong with the index, or NULL. */
 static const char *read_index(tshi_checkpoint_index *index, const json_t *all) {
     const char *format = json_string_value(json_object_get(all, "format")), *name;
     const json_t *step = json_object_get(all, "step");

@@ -242,7 +242,7 @@ static tsh_status write_elements(tshi_checkpoint_save *save, int fd, const char 
     return s.status;
 }
 
-/* The index of this rank's part, which is there when all of its file is on the disk. */
+/* The index of this rank's part: it appears when the rank's file is on the disk. */
 static tsh_status write_part(tshi_checkpoint_save *save) {
     char unfinished[TSHI_PATH], path[TSHI_PATH];
     tsh_status status = path_of_rank_file(save, save->rank, "unfinished", unfinished);
@@ -251,7 +251,7 @@ static tsh_status write_part(tshi_checkpoint_save *save) {
     return status == TSH_OK ? tshi_file_rename(unfinished, path) : status;
 }
 
-/* Tells rank 0, where its thread waits for this rank's part, that it will not come, and why. */
+/* Tells rank 0, whose thread may wait for this rank's part, that the part will not come, and why. */
 static void write_failure(tshi_checkpoint_save *save, tsh_status status) {
     char path[TSHI_PATH];
     tshi_failure own;

@@ -17,21 +17,21 @@ typedef struct tshi_checkpoint_save {
     char path[TSHI_PATH], folder[TSHI_PATH]; /* the caller's, and the hidden one in it */
     double timeout;                          /* for the peers' parts */
     atomic_bool awaited;                     /* the world's thread waits for this save: it is written at once */
-    atomic_bool cancelled;                   /* the peers' parts that are missing will not come */
+    atomic_bool cancelled;                   /* parts that are still missing will not come */
 
     tshi_checkpoint_index part;    /* this rank's tensors, with its box of each */
-    int entries;                   /* of its file: the tensors of which it has a box */
+    int entries;                   /* of this rank's file: the tensors of which it has a box */
     tshi_safetensors_entry *entry; /* [entries] */
     const tsh_tensor **tensor;     /* [entries]; NULL in a save with a copy */
     char *header;                  /* the file's first bytes */
     size_t header_bytes;
     uint64_t file_bytes;
-    char *copy; /* the elements of all entries, as in the file behind the header; NULL: they are the tensors' */
+    char *copy; /* the elements of all entries, in the file's order; NULL: they are read from the tensors */
     char *buffer;
     struct tshi_background_save *background; /* of a save in the background (checkpoint_background.h) */
 } tshi_checkpoint_save;
 
-/* What this rank writes of those tensors; with `copy` their elements are copied. */
+/* Prepares what this rank writes of the tensors; with `copy` their elements are copied. */
 tsh_status tshi_checkpoint_save_prepare(tshi_checkpoint_save *save, const tsh_checkpoint *what,
                                         const tsh_parameters *tensors, bool copy);
 /* Writes this rank's part. The folder exists. */

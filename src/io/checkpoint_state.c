@@ -1,5 +1,5 @@
-/* What a checkpoint has beside the elements of tensors: names, numbers, values; and how they differ from what is
- * wanted. */
+/* What a checkpoint has beside the elements of tensors: names, numbers and values, and the comparison with what a load
+ * wants. */
 #include "io/checkpoint_state.h"
 #include "io/load.h"
 #include "io/problems.h"
@@ -273,7 +273,8 @@ void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *
     for (int i = 0; o && i < o->count; i++) {
         const char *name = name_of(what->parameters, o->slots[i].parameter, i);
         o->slots[i].steps = json_integer_value(json_object_get(steps, name));
-        o->slots[i].version = tshi_tensor_version(o->slots[i].parameter); /* what it is rounded from is loaded, too */
+        o->slots[i].version =
+            tshi_tensor_version(o->slots[i].parameter); /* the master weights have been loaded as well */
     }
     for (int i = 0; i < what->value_count; i++) unpack_value(values, &what->values[i]);
     what->step = index->step;

@@ -16,7 +16,7 @@ json_t *tshi_checkpoint_pack(const tsh_checkpoint *what);
  * message. */
 tsh_status tshi_checkpoint_compare(const tshi_checkpoint_index *index, const tsh_checkpoint *what,
                                    const tsh_parameters *tensors, const char *folder);
-/* What pack has packed becomes that of the world, the optimizer and the caller's values; compare has found it whole. */
+/* Restores what pack has packed into the world, the optimizer and the caller's values, after compare has checked it. */
 void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *what);
 
 #endif

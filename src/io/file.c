@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What one call of the system moves at most. */
+/* The most bytes of one system call. */
 #define MOST ((size_t)128 << 20)
 
 tsh_status tshi_file_fail(int error, const char *path, const char *format, ...) {
@@ -58,7 +58,7 @@ tsh_status tshi_file_open_for_writing(const char *path, int *fd) {
     return *fd < 0 ? tshi_file_fail(errno, path, "cannot be opened for writing") : TSH_OK;
 }
 
-/* Room for `bytes`, or an error; a file system that promises none gets the size alone. */
+/* Reserves `bytes` on the disk; where the file system cannot, only the size is set. */
 static tsh_status reserve(int fd, const char *path, uint64_t bytes) {
     int failed;
     if (bytes == 0) return TSH_OK;

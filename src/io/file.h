@@ -16,14 +16,14 @@ tsh_status tshi_file_open_for_writing(const char *path, int *fd);
 /* Creates a file of `bytes` zeros, in place of one that is there, with room on the disk where the file system can
  * promise it. */
 TSHI_TOOLS tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd);
-/* Closes a descriptor, -1 being none, and makes it -1. */
+/* Closes a descriptor, unless it is -1, and makes it -1. */
 TSHI_TOOLS void tshi_file_close(int *fd);
 
-/* Reads or writes all `bytes` at `offset`. A file that ends before is an error. */
+/* Reads or writes all `bytes` at `offset`. A file that ends earlier is an error. */
 tsh_status tshi_file_read(int fd, const char *path, void *to, size_t bytes, uint64_t offset);
 TSHI_TOOLS tsh_status tshi_file_write(int fd, const char *path, const void *from, size_t bytes, uint64_t offset);
-/* Reads a whole file of at most `most` bytes into memory of the allocator, which the caller frees; `kind` is what the file
- * is, for the message. */
+/* Reads a whole file of at most `most` bytes into memory of the allocator, which the caller frees; `kind` is what the
+ * file is, for the message. */
 tsh_status tshi_file_load(const tsh_allocator *allocator, const char *path, const char *kind, uint64_t most,
                           char **text, size_t *bytes);
 /* Makes a file of this text, in place of one that is there, and waits until it is on the disk. */

@@ -1,4 +1,4 @@
-/* Loading: what each parameter takes from which tensor is checked as a whole before a rank reads its boxes. */
+/* Loading: every parameter's sources are checked before any rank reads its boxes. */
 #include "io/load.h"
 
 #include "base/hash.h"
@@ -45,8 +45,7 @@ size_t tshi_io_elements(const tsh_parameters *list) {
     return most;
 }
 
-/* In tiles that are copied first: their rows, at equal distances in a large matrix, would evict each other from the
- * cache. */
+/* Tiles are copied first, because rows at equal distances in a large matrix evict each other from the cache. */
 static inline void transpose_sized(size_t size, int64_t rows, int64_t cols, const char *from, char *to,
                                    int64_t to_stride) {
     enum { TILE = 32 };
@@ -98,7 +97,7 @@ static bool is_float(tsh_dtype dtype) {
     return dtype == TSH_FLOAT32 || dtype == TSH_FLOAT64 || dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
 }
 
-/* Every value of an integer type is one of `to` as well. */
+/* True where every value of an integer type fits `to`. */
 static bool converts(tsh_dtype from, tsh_dtype to) {
     if (from == to || (is_float(from) && is_float(to))) return true;
     return (from == TSH_UINT8 && (to == TSH_INT32 || to == TSH_INT64)) || (from == TSH_INT32 && to == TSH_INT64);
@@ -156,7 +155,7 @@ static tsh_status check_all(model_load *l) {
     return tshi_problems_report(&l->problems);
 }
 
-/* Everything that can be wrong before an element is read. */
+/* Checks everything that can be wrong before an element is read. */
 static tsh_status prepare_load(model_load *l) {
     const tsh_allocator *allocator = &l->world->allocator;
     tsh_status status = TSH_OK;

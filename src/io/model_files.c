@@ -49,14 +49,14 @@ static tsh_status add_link(tshi_model_files *model, int number, const tsh_tensor
     tshi_safetensors_entry *entry = &model->entries[e];
     if (link->length == 0) return TSH_OK;
     int d = sliced_dim(link);
-    entry->shape[d] += link->length; /* the sum of the lengths: check_slice sees whether they leave gaps */
+    entry->shape[d] += link->length; /* the sum of the lengths: check_slice finds gaps */
     wanted.shape[d] = entry->shape[d];
     bool same = wanted.ndim == entry->ndim && wanted.dtype == entry->dtype &&
                 memcmp(wanted.shape, entry->shape, sizeof wanted.shape) == 0;
     return same ? TSH_OK : bad_map(link->tensor, "is made of parameters that do not fit together");
 }
 
-/* The slices of a tensor, which are as long as it is in sum, leave no gap when they do not overlap and end in it. */
+/* The slices' lengths add up to the tensor's: they leave no gap where they do not overlap and stay inside. */
 static tsh_status check_slice(const tshi_model_files *model, int number) {
     const tshi_link *a = &model->links.items[number];
     const tshi_safetensors_entry *e = &model->entries[model->entry_of[number]];

@@ -1,4 +1,5 @@
-/* The files that a save writes: tensors made of parameters by a name map, in one file or several. The same on every rank. */
+/* The files that a save writes: tensors made of parameters by a name map, in one file or several. The same on every
+ * rank. */
 #ifndef TSHI_MODEL_FILES_H
 #define TSHI_MODEL_FILES_H
 
@@ -26,7 +27,7 @@ typedef struct tshi_model_files {
     char folder[TSHI_PATH]; /* "" where the path is a file */
 } tshi_model_files;
 
-/* TSH_ERR_ARGUMENT where the map makes no whole tensors, or too long a path, TSH_ERR_DTYPE, _OVERFLOW, _MEMORY. */
+/* TSH_ERR_ARGUMENT where the map leaves gaps in a tensor or the path is too long; TSH_ERR_DTYPE, _OVERFLOW, _MEMORY. */
 tsh_status tshi_model_files_make(const tsh_parameters *list, const char *path, const tsh_save_options *options,
                                  tshi_model_files *model);
 void tshi_model_files_free(tshi_model_files *model);

@@ -23,18 +23,18 @@ typedef struct tshi_links {
     int count, capacity;
 } tshi_links;
 
-/* TSH_ERR_ARGUMENT for rules that make no sense. */
+/* TSH_ERR_ARGUMENT for contradictory rules. */
 tsh_status tshi_links_make(const tsh_parameters *list, const tsh_name_rule *rules, int count, tshi_links *out);
 void tshi_links_free(tshi_links *links);
 
-/* The name is the pattern, or differs from it in what its '*' stands for. */
+/* The name matches the pattern, whose '*' stands for any characters. */
 bool tshi_name_matches(const char *pattern, const char *name);
-/* TSH_ERR_ARGUMENT for patterns, ended by NULL, of which one has more than one '*'. NULL: there are none. */
+/* TSH_ERR_ARGUMENT where one of the patterns, which end with NULL, has more than one '*'. patterns may be NULL. */
 tsh_status tshi_patterns_check(const char *const *patterns);
 
 /* The number of links that the parameter of link `first`, its first one, has. */
 int tshi_links_of(const tshi_links *links, int first);
-/* NULL when the links of a parameter, `count` from `first` on, fill each of its elements once, else what is wrong. */
+/* NULL when a parameter's links, `count` from `first` on, fill each of its elements once, else what is wrong. */
 const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor *parameter);
 /* What a tensor of this shape lacks for the link's elements: NULL, or words. */
 const char *tshi_link_check(const tshi_link *link, const tsh_tensor *parameter, int ndim, const int64_t *shape);

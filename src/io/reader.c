@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Bytes that are read at once where they do not go to their place directly. */
+/* Bytes that are read at once into a buffer, where they cannot be read into their place. */
 #define CHUNK ((size_t)1 << 20)
 /* Files that are open at once. */
 #define MOST_OPEN 200

@@ -5,8 +5,8 @@
 #include "io/checkpoint_index.h"
 #include "io/safetensors.h"
 
-/* Reads a folder's index. TSH_ERR_IO also where the boxes are not the tensors', or a file is missing or has another
- * size. */
+/* Reads a folder's index. TSH_ERR_IO also where boxes do not cover their tensor once, or a file is missing or has
+ * another size. */
 TSHI_TOOLS tsh_status tshi_checkpoint_index_read_whole(const char *folder, tshi_checkpoint_index *index);
 
 typedef struct tshi_reader {
@@ -18,7 +18,7 @@ typedef struct tshi_reader {
     char *chunk;
 } tshi_reader;
 
-/* Also after an error the reader has to be closed. */
+/* The caller closes the reader, also after an error. */
 TSHI_TOOLS tsh_status tshi_reader_open(tshi_reader *r, const char *folder, const tshi_checkpoint_index *index,
                                        const tsh_allocator *allocator);
 TSHI_TOOLS void tshi_reader_close(tshi_reader *r);

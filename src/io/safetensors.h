@@ -1,5 +1,5 @@
 /* The safetensors format: a u64 little-endian length, a header of JSON, then the elements of all tensors, row-major and
- * little-endian, without holes. One file, opened for the boxes of a rank alone, or written box by box by several ranks.
+ * little-endian, without holes. A rank reads only its boxes of a file; several ranks may write one file box by box.
  * Nothing here is collective. Messages begin with the path. */
 #ifndef TSHI_SAFETENSORS_H
 #define TSHI_SAFETENSORS_H
@@ -15,7 +15,7 @@
 typedef struct tshi_safetensors_entry {
     const char *name;
     const char *type; /* the format's word: "F32" */
-    tsh_dtype dtype;  /* TSH_DTYPE_COUNT: a type of the format that tensors here cannot have */
+    tsh_dtype dtype;  /* TSH_DTYPE_COUNT: a type of the format that tshard lacks */
     int ndim;
     int64_t shape[TSH_MAX_DIMS];
     uint64_t offset, bytes; /* its elements' place in the file, from the file's first byte */
@@ -35,7 +35,7 @@ typedef struct tshi_safetensors {
 } tshi_safetensors;
 
 /* The format's word for a dtype, NULL where it has none (complex128), and the dtype of a word: TSH_UINT8 for "BOOL",
- * TSH_DTYPE_COUNT for a word that tensors here cannot have. */
+ * TSH_DTYPE_COUNT for a type that tshard lacks. */
 const char *tshi_safetensors_type_name(tsh_dtype dtype);
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -48,8 +48,8 @@ TSHI_TOOLS void tshi_safetensors_close(tshi_safetensors *file);
 const tshi_safetensors_entry *tshi_safetensors_find(const tshi_safetensors *file, const char *name);
 /* The text under `key` in __metadata__, or NULL. */
 const char *tshi_safetensors_metadata(const tshi_safetensors *file, const char *key);
-/* Reads a box of a tensor, row-major, in the file's element type. Reads what the box needs; gaps between runs are read
- * too where they are shorter than the runs and than a call of the system is worth. Uses at most 256 KiB besides. */
+/* Reads a box of a tensor, row-major, in the file's element type. Reads the box's bytes, and short
+ * gaps between runs, where copying them costs less than a system call. Uses at most 256 KiB of memory. */
 tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tsh_box *box,
                                      void *out);
 
@@ -63,9 +63,9 @@ uint64_t tshi_safetensors_fingerprint(const char *header, size_t length);
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 /* Makes the first bytes of a file of these tensors (name, dtype, ndim and shape are set; type, offset and bytes are set
- * here, aligned as the format's own writers do), and tells how long the file is. metadata: keys and values in turns, then
- * NULL; or NULL. *bytes is memory of the allocator, for the caller to free. The same on every rank for the same
- * arguments. TSH_ERR_ARGUMENT for a name that is twice there or no UTF-8, TSH_ERR_DTYPE for complex128,
+ * here, aligned as the format's own writers do), and tells how long the file is. metadata: keys and values in turns,
+ * then NULL; or NULL. *bytes is memory of the allocator, for the caller to free. The same on every rank for the same
+ * arguments. TSH_ERR_ARGUMENT for a name that is there twice or is not UTF-8, TSH_ERR_DTYPE for complex128,
  * TSH_ERR_OVERFLOW. */
 TSHI_TOOLS tsh_status tshi_safetensors_header(const tsh_allocator *allocator, tshi_safetensors_entry *entries,
                                               int count, const char *const *metadata, char **bytes, size_t *size,

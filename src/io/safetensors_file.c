@@ -7,9 +7,9 @@
 #include <jansson.h>
 #include <string.h>
 
-/* Runs are read together across gaps of at most so many bytes: copying more than that takes longer than a call. Gaps are
- * at most as long as the runs, so that a box costs at most twice its bytes, and rows of a few hundred bytes and more
- * cost nothing in excess. */
+/* Runs are read together across gaps of at most so many bytes: copying more than that takes longer than a call. Gaps
+ * are at most as long as the runs, so that a box costs at most twice its bytes, and rows of a few hundred bytes and
+ * more cost nothing in excess. */
 #define GAP_MOST 512
 /* Memory for runs that are read together. */
 #define SCRATCH ((size_t)256 << 10)
@@ -78,8 +78,7 @@ void tshi_safetensors_close(tshi_safetensors *file) {
 
 /* --- boxes -------------------------------------------------------------------------------------------------------- */
 
-/* The runs of a box in a file; those of a box whose elements have no dtype, or that the tensor does not have, are an
- * error. */
+/* The runs of a box in a file. An element type that tshard lacks, and a box outside the tensor, are errors. */
 static tsh_status runs_in_file(const tshi_safetensors_entry *entry, const tsh_box *box, const char *path,
                                tshi_runs *out) {
     tsh_box whole = {0};

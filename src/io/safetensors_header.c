@@ -1,4 +1,4 @@
-/* The header of a safetensors file: read with every demand of the format, and written. */
+/* The header of a safetensors file: parsed and checked, and written. */
 #include "io/safetensors.h"
 
 #include "base/hash.h"
@@ -83,7 +83,7 @@ static tsh_status parse_shape(const tshi_safetensors *file, const json_t *shape,
     return TSH_OK;
 }
 
-/* The bytes that shape and type take, against the place in the file. */
+/* The bytes of shape and type must be those of the place in the file. */
 static tsh_status parse_place(const tshi_safetensors *file, const json_t *place, unsigned bits,
                               tshi_safetensors_entry *entry) {
     uint64_t data = TSHI_SAFETENSORS_PREFIX + file->header_bytes, most = file->file_bytes - data;

@@ -100,7 +100,7 @@ static tsh_status write_file(model_save *s, const tshi_model_file *file) {
     return status;
 }
 
-/* Rank 0: the index of several files, whole under its name or not there. */
+/* Rank 0: writes the index of several files, which appears whole or not at all. */
 static tsh_status write_index(const model_save *s, const char *path) {
     char partial[TSHI_PATH + 16];
     char *text = tshi_model_files_index(&s->model);
@@ -120,7 +120,7 @@ static tsh_status name_files(const model_save *s) {
     bool several = s->model.files_count > 1;
     if (s->world->rank > 0) return TSH_OK;
     if (several) {
-        /* Until the new index is there, no reader may take some new files and some old ones for a model. */
+        /* The old index goes first: a reader must not take some new files and some old ones for a model. */
         status = tshi_path_join(index, s->model.folder, TSHI_WEIGHTS_INDEX);
         if (status == TSH_OK && unlink(index) == 0) status = tshi_file_sync_folder(index);
     }
@@ -146,7 +146,7 @@ static tsh_status prepare_save(model_save *s, const char *path) {
     return s->gathered && s->transposed ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-/* What the ranks compare: the files' headers, which have all names, shapes and places, and which parameters they are. */
+/* The ranks compare the files' headers, which have all names, shapes and places, and their lists of parameters. */
 static void describe_save(const model_save *s, char *text, size_t size) {
     uint64_t files = tshi_parameters_fingerprint(s->list, TSHI_FINGERPRINT);
     for (int i = 0; i < s->model.files_count; i++) {
@@ -157,7 +157,7 @@ static void describe_save(const model_save *s, char *text, size_t size) {
              s->model.folder[0] ? " in a folder" : "", (unsigned)files);
 }
 
-/* Runs the steps, each of which begins when every rank has ended the one before it. */
+/* Runs the steps; each begins when every rank has finished the previous one. */
 static tsh_status write_all(model_save *s) {
     tsh_group *group = s->world->group;
     tsh_status status = tshi_group_agree(group, "save: files", begin_files(s));

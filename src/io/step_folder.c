@@ -73,7 +73,7 @@ void tshi_folder_remove(const char *path) {
     rmdir(path);
 }
 
-/* What a save or a removal that was interrupted has left in `path`. */
+/* Removes what an interrupted save or removal has left in `path`. */
 static void remove_hidden(const char *path) {
     char hidden[TSHI_PATH];
     DIR *folder = opendir(path);
@@ -104,7 +104,7 @@ tsh_status tshi_step_begin(const char *path, int64_t step, uint64_t token, char 
     return mkdir(folder, 0777) == 0 ? TSH_OK : tshi_file_fail(errno, folder, "cannot be created");
 }
 
-/* Another folder has the name: both swap theirs at once, so that at any moment one of them is there. */
+/* Another folder has the name: the two swap names atomically, so that at any moment one of them has it. */
 static int take_place(const char *from, const char *to) {
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return -1;
@@ -128,7 +128,7 @@ tsh_status tshi_step_rename(const char *path, int64_t step, const char *folder) 
     return status;
 }
 
-/* Under a hidden name first, so that no folder that misses files has a step's name. */
+/* Renames to a hidden name first, so that no folder with missing files has a step's name. */
 static void remove_step(const char *path, int64_t step) {
     char name[TSHI_STEP_NAME], hidden_name[TSHI_STEP_NAME + 16], visible[TSHI_PATH], hidden[TSHI_PATH];
     tshi_step_name(step, name);

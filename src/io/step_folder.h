@@ -11,8 +11,7 @@
 TSHI_TOOLS tsh_status tshi_path_join(char out[TSHI_PATH], const char *path, const char *name);
 /* "step-00001200". */
 TSHI_TOOLS void tshi_step_name(int64_t step, char out[TSHI_STEP_NAME]);
-/* The steps of which `path` has a folder, whole or not, the newest first: memory for free(), NULL where there is
- * none. */
+/* The steps that have a folder in `path`, whole or not, the newest first: the caller frees the list with free(). */
 TSHI_TOOLS tsh_status tshi_step_list(const char *path, int64_t **steps, int *count);
 /* A new folder under a hidden name, in `path`, which is created with it; what earlier saves have left behind is
  * removed. `token` makes the name. */

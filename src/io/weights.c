@@ -11,7 +11,7 @@
 
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
-/* A name of a file in this folder. */
+/* The name of a file in the index's own folder. */
 static bool is_plain(const char *name) {
     return name && name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }

@@ -1,6 +1,6 @@
-/* Sampling of tokens, on the host: the same at any number of ranks. Weights are whole numbers, exp of the distance to the
- * largest logit with a fixed number of bits, so that their sums are exact in any order. Candidates and sums alone pass
- * between ranks that share a vocabulary, never the logits. */
+/* Sampling of tokens, on the host: the same at any number of ranks. Weights are whole numbers, exp of the distance to
+ * the largest logit with a fixed number of bits, so that their sums are exact in any order. Candidates and sums alone
+ * pass between ranks that share a vocabulary, never the logits. */
 #include "layers/layers.h"
 #include "tshard/generate.h"
 
@@ -48,7 +48,7 @@ static int64_t weight_of(const sampling *s, double logit, double largest) {
     return (int64_t)(exp((logit - largest) / s->config.temperature) * (double)((int64_t)1 << s->bits));
 }
 
-/* --- what is the same on all ranks ---------------------------------------------------------------------------------- */
+/* --- what is the same on all ranks -------------------------------------------------------------------------------- */
 
 static tsh_status fetch_top(sampling *s, int64_t most) {
     tsh_tensor *list = NULL;
@@ -112,7 +112,7 @@ static tsh_status sample_top_k(sampling *s) {
     return status == TSH_OK && !weights ? TSH_ERR_MEMORY : status;
 }
 
-/* --- over the whole vocabulary -------------------------------------------------------------------------------------- */
+/* --- over the whole vocabulary ------------------------------------------------------------------------------------ */
 
 /* The weights of this rank's classes, [rows, its classes]. */
 static tsh_status make_weights(const sampling *s, int64_t **out) {

@@ -125,7 +125,7 @@ tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *sha
     return box;
 }
 
-/* --- members that differ along axes of one kind alone -------------------------------------------------------------- */
+/* --- combinations along axes of some kinds ------------------------------------------------------------------------ */
 
 /* Number of combinations along the axes of the kinds in `kinds` (1 << kind). */
 static int count_along(const tshi_placement *p, unsigned kinds) {
@@ -149,14 +149,14 @@ static void set_along(const tshi_placement *p, unsigned kinds, int index, int at
 #define TERMS    (1u << TSH_KIND_PARTIAL)
 #define PARTS    (1u << TSH_KIND_SHARD)
 
-/* The indices along axis a, from *first on, of members that hold the same values as index i: those of a REPLICATED axis
- * are none of it. */
+/* The number of indices along axis a, from *first on, whose members share a unit with index i. Replicas along a
+ * REPLICATED axis do not count. */
 static int alike_along(const tshi_placement *p, int a, int i, int *first) {
     *first = i;
     return p->layout[a].sharing == TSH_SHARED ? tshi_layout_sharers(&p->layout[a], p->size[a], i, first) : 1;
 }
 
-/* The member `at` with its replica that is `rank`, or -1. */
+/* The replica of member `at` on `rank`, or -1. */
 static int replica_of_rank(const tshi_placement *p, const int at[TSH_MAX_AXES], int rank) {
     int member = tshi_placement_member(p, rank), own[TSH_MAX_AXES];
     if (member < 0) return -1;
@@ -170,7 +170,7 @@ static int replica_of_rank(const tshi_placement *p, const int at[TSH_MAX_AXES], 
     return member;
 }
 
-/* The replica of `at` that serves a target: they take turns. */
+/* The replica of `at` that sends to a target: replicas take turns over the targets. */
 static void choose_replica(const tshi_placement *p, int target, int at[TSH_MAX_AXES]) {
     set_along(p, REPLICAS, target % count_along(p, REPLICAS), at);
     for (int a = 0; a < p->axes; a++) {
@@ -191,9 +191,9 @@ static int term_of(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
 
 /* --- routes ------------------------------------------------------------------------------------------------------- */
 
-/* Which of the terms of `target` holds a value of `source`: the first one that has it already, as seen by the first of
- * the target's replicas and of the ranks that share its units. All of these take that one: their sums are made of the
- * same terms. */
+/* The term of `target` that gets a value of `source`: the first one whose rank holds the value already, judged for the
+ * target's first replica and first sharer of its units. All replicas and sharers use that term, so that their sums have
+ * the same terms. */
 static int holding_term(const tshi_exchange *e, const int source[TSH_MAX_AXES], const int target[TSH_MAX_AXES]) {
     int terms = count_along(&e->to, TERMS), at[TSH_MAX_AXES] = {0};
     if (terms == 1) return 0;
@@ -206,8 +206,8 @@ static int holding_term(const tshi_exchange *e, const int source[TSH_MAX_AXES], 
     return 0;
 }
 
-/* Values that members of `from`, alike but for their replicas, hold, and that members of `to`, alike but for their
- * terms, want: which of the first sends them to which of the second. */
+/* Chooses the sender and the receiver of a value: one of the replicas of `source` sends to one of the terms of
+ * `target`. */
 static void route(const tshi_exchange *e, const int source[TSH_MAX_AXES], const int target[TSH_MAX_AXES], int *from,
                   int *to) {
     int at[TSH_MAX_AXES];
@@ -221,8 +221,8 @@ static void route(const tshi_exchange *e, const int source[TSH_MAX_AXES], const 
     *from = tshi_placement_rank(&e->from, member_at(&e->from, at));
 }
 
-/* Looks for the parts and terms of `from` that have some of what a rank wants, axis after axis in split order: of an
- * axis it enters those indices alone that have some. */
+/* Finds the parts and terms of `from` that overlap what a rank wants, axis after axis in split order; indices without
+ * an overlap are skipped with all that is below them. */
 typedef struct search {
     const tshi_exchange *e;
     int rank;
@@ -318,7 +318,7 @@ int64_t tshi_exchange_sent(const tshi_exchange *e, int rank) {
 
 /* --- stages ------------------------------------------------------------------------------------------------------- */
 
-/* Elements that all members hold in sum, those of a PARTIAL axis' members once. */
+/* The number of elements that all members hold together; terms along a PARTIAL axis count once. */
 static double elements(const tshi_placement *p, int ndim, const int64_t *shape) {
     double n = count_along(p, REPLICAS);
     for (int d = 0; d < ndim; d++) n *= (double)shape[d];

@@ -31,7 +31,7 @@ void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MA
     }
 }
 
-/* The position of axis a among the axes that shard its dim, or 0 where these split it in their own order. */
+/* The position of axis a among the axes that shard its dim; 0 where the axes split the dim in their own order. */
 static int normal_order(int axes, const tsh_layout *layout, int a) {
     int d = layout[a].dim, before = 0, last = -1;
     bool own_order = true;
@@ -140,14 +140,14 @@ tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length) {
     return layout;
 }
 
-/* What the parts that other axes make of a dim of n, before axis `a` splits them, say of its units. */
+/* The parts that other axes make of a dim of n before axis `a` splits them, seen by the units of axis `a`. */
 typedef struct unit_check {
     const tsh_mesh *mesh;
     const tsh_layout *layout;
     const int *sequence;
     int axis;
     int64_t n;
-    bool cut, apart, needed; /* a part cuts a unit; no two ranks share a unit; the boxes are others without units */
+    bool cut, apart, needed; /* a part cuts a unit; no two ranks share a unit; the boxes would differ without units */
 } unit_check;
 
 static void check_part(unit_check *c, const tsh_layout *layout, int parts, int64_t start, int64_t length) {
@@ -208,7 +208,7 @@ static tsh_status check_units(const tsh_mesh *mesh, int a, tsh_layout *layout, i
         tshi_layout_name(*layout, text, sizeof text), mesh->axis[a].name, (long long)n);
 }
 
-/* Units go where the boxes are the same without; a dim of size 0 keeps them. */
+/* Drops units that change no box; a dim of size 0 keeps them. */
 static tsh_status resolve_units(const tsh_mesh *mesh, const int64_t *shape, const int *sequence,
                                 tsh_layout layout[TSH_MAX_AXES]) {
     char text[TSHI_LAYOUT_NAME];

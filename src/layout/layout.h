@@ -33,7 +33,7 @@ struct tsh_mesh {
     struct tsh_world *world;
 };
 
-/* True on a rank that is a member of the mesh. Tensors of the mesh are empty on every rank that is none. */
+/* True on a rank that is a member of the mesh. Tensors of the mesh are empty on every other rank. */
 static inline bool tshi_mesh_has_me(const tsh_mesh *mesh) {
     return mesh->member >= 0;
 }
@@ -44,12 +44,12 @@ bool tshi_layout_exists(tsh_layout layout);
 static inline bool tshi_layout_splits(tsh_layout layout, int d) {
     return layout.kind == TSH_KIND_SHARD && layout.dim == d;
 }
-/* Each rank uses what has this layout in its own way: there is no whole of it, and its gradient is a sum of the ranks'
+/* Ranks use the tensor each in its own way: it is not part of a whole, and its gradient is the sum of the ranks'
  * terms. */
 static inline bool tshi_layout_is_own(tsh_layout layout) {
     return layout.kind == TSH_KIND_LOCAL || (layout.kind == TSH_KIND_SHARD && layout.sharing == TSH_SHARED_OWN);
 }
-/* Equal but for the split order. */
+/* Equal, whatever their split order. */
 static inline bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
     return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || (a.dim == b.dim && a.units == b.units &&
                                                              a.blocks == b.blocks && a.sharing == b.sharing));
@@ -74,18 +74,18 @@ static inline bool tshi_layouts_have_local(int axes, const tsh_layout *layout) {
 bool tshi_splits_before(const tsh_layout *layout, int a, int b);
 /* The axes in the order in which they split dims. */
 void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MAX_AXES]);
-/* Equal layouts become equal structs: the axes of a dim that split in their own order have the order 0, else their
- * position among the dim's axes. */
+/* Equal layouts become equal structs: the axes that split a dim in their own order get order 0, other axes
+ * their position among the dim's axes. */
 void tshi_layouts_normalize(int axes, tsh_layout *layout);
-/* Part `index` of `parts` that a SHARD layout makes of the items [*start, *start + *length) of a dim of n; they are whole
- * units of the dim. */
+/* Part `index` of `parts` that a SHARD layout makes of the items [*start, *start + *length) of a dim of n; they are
+ * whole units of the dim. */
 void tshi_layout_split(const tsh_layout *layout, int64_t n, int parts, int index, int64_t *start, int64_t *length);
-/* How many of the ranks along an axis of `parts` hold what number `index` holds, and the first of them: 1 but where they
- * share a unit. */
+/* How many ranks along an axis of `parts` hold the same items as rank `index`, and the first of them: 1, or the number
+ * of ranks that share a unit. */
 int tshi_layout_sharers(const tsh_layout *layout, int parts, int index, int *first);
-/* This rank is the first, along every axis, of those that share what it holds. */
+/* Along every axis, this rank is the first of those that share its unit. */
 bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout);
-/* A SHARD layout of a dim of n that no other axis splits, without units where it makes the same boxes without. */
+/* A SHARD layout of a dim of n that no other axis splits, without units that change no box. */
 tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, int parts);
 /* The layout that splits a part of `length` items of a dim of n as `layout` does. */
 tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length);
@@ -99,15 +99,15 @@ char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size);
 /* The number of the mesh's axis whose group is `group`, or -1. */
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
-/* Set the local shape from the global one: each SHARD axis takes its slice, in split order; all sizes are 0 on
- * a rank outside the mesh. Negative dims in `layout` are replaced by the dims that they mean, and the layouts are
- * normalized: units go where the boxes are the same without. TSH_ERR_SHAPE for a dim that the shape lacks and for units
- * that do not divide a dim, TSH_ERR_LAYOUT for units that another axis cuts. */
+/* Set the local shape from the global one: each SHARD axis takes its slice, in split order; all sizes are 0 on a rank
+ * outside the mesh. Negative dims in `layout` become the dims that they mean, and the layouts are normalized: units
+ * that change no box are dropped. TSH_ERR_SHAPE for a dim that the shape lacks and for units that do not divide a dim,
+ * TSH_ERR_LAYOUT for units that another axis cuts. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
-/* tshi_shape_resolve for a layout of one axis among those that a tensor has: where it cuts the units of another axis,
- * that axis splits the dim without units. */
+/* tshi_shape_resolve after one axis has got a new layout: where it cuts the units of another axis, that axis splits the
+ * dim without units. */
 tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
-/* The whole tensors have one shape. */
+/* The global shapes are equal. */
 bool tshi_shapes_equal(const tsh_shape *a, const tsh_shape *b);
 /* The number of elements of the whole tensor. */
 int64_t tshi_shape_numel(const tsh_shape *shape);
@@ -133,7 +133,7 @@ typedef enum tshi_move_kind {
 typedef struct tshi_transition {
     tsh_layout_kind from, to;
     tshi_move_kind forward, backward;
-    bool automatic; /* layout rules may insert it: it neither postpones a sum nor makes a claim */
+    bool automatic; /* layout rules may insert it: it neither postpones a sum nor declares values equal */
 } tshi_transition;
 
 /* The row of the table from one layout to a different one, or NULL. `automatic`: only rows that rules may take. */
@@ -141,7 +141,7 @@ const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool
 /* Bytes that a rank sends per byte of the whole tensor, times p / (p - 1), by kind of move. They do not depend on p, so
  * that a model takes the same rows at any p. */
 extern const double tshi_move_cost[TSHI_MOVE_COUNT];
-/* Those of forward and, with `backward`, backward too. */
+/* The bytes of forward and, with `backward`, of backward. */
 static inline double tshi_transition_cost(const tshi_transition *t, bool backward) {
     return tshi_move_cost[t->forward] + (backward ? tshi_move_cost[t->backward] : 0);
 }
@@ -168,8 +168,8 @@ typedef struct tshi_route {
     tshi_route_step step[TSHI_ROUTE_STEPS];
 } tshi_route;
 
-/* Makes the route: transitions where one at most moves parts between ranks, else one exchange. False where there is
- * none: a LOCAL axis becomes REPLICATED alone. */
+/* Makes the route: transitions, where at most one of them moves parts between ranks, else one exchange. False where the
+ * layouts cannot be reached: a LOCAL axis can only become REPLICATED. */
 bool tshi_route_make(const tshi_change *change, tshi_route *route);
 
 #endif

@@ -1,5 +1,5 @@
-/* Routes: the steps that bring a tensor from its layouts to other ones: transitions along one axis each, which are native
- * collectives, or one exchange of boxes over all axes. */
+/* Routes: the steps that bring a tensor from its layouts to other ones: transitions along one axis each, which are
+ * native collectives, or one exchange of boxes over all axes. */
 #include "layout/layout.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ static bool splits_last(int axes, const tsh_layout *layout, int a) {
     return true;
 }
 
-/* A transition along axis a alone does it. */
+/* One transition along axis a is enough. */
 static bool is_transition(int axes, const tsh_layout *from, const tsh_layout *to, int a) {
     return others_stay(axes, from, to, a) && splits_last(axes, from, a) && splits_last(axes, to, a) &&
            tshi_transition_find(from[a], to[a], false);
@@ -45,7 +45,7 @@ static bool is_transition(int axes, const tsh_layout *from, const tsh_layout *to
 
 /* --- several axes ------------------------------------------------------------------------------------------------- */
 
-/* `now` with axis a as it shall be. */
+/* `now` with the wanted layout along axis a. */
 static void with_axis(int axes, const tsh_layout *now, int a, tsh_layout layout, tsh_layout next[TSH_MAX_AXES]) {
     memcpy(next, now, sizeof *next * TSH_MAX_AXES);
     next[a] = layout;
@@ -82,7 +82,7 @@ static int moving_steps(const tshi_change *c, const tshi_route *route) {
     return n;
 }
 
-/* The axis becomes REPLICATED, if it is not. */
+/* Makes the axis REPLICATED. */
 static bool add_gather(const tshi_change *c, tshi_route *route, tsh_layout now[TSH_MAX_AXES], int a) {
     tsh_layout next[TSH_MAX_AXES];
     if (now[a].kind == TSH_KIND_REPLICATED) return true;
@@ -93,8 +93,8 @@ static bool add_gather(const tshi_change *c, tshi_route *route, tsh_layout now[T
     return true;
 }
 
-/* A LOCAL axis is no part of an exchange. Where other axes are in each other's way beside one, all that shard or change
- * become REPLICATED, the last to split first, and take their layouts anew in split order. */
+/* An exchange cannot contain a LOCAL axis. Where other axes block each other beside a LOCAL one, all axes that shard or
+ * change become REPLICATED, the last to split first, and then take their new layouts in split order. */
 static bool add_detour(const tshi_change *c, tshi_route *route, tsh_layout now[TSH_MAX_AXES]) {
     int axes = c->mesh->axes, sequence[TSH_MAX_AXES];
     tshi_split_sequence(axes, now, sequence);

@@ -21,7 +21,7 @@ static const tshi_transition table[] = {
     {TSH_KIND_REPLICATED, TSH_KIND_PARTIAL, TSHI_MOVE_FIRST_KEEPS, TSHI_MOVE_NOTHING, true},
 };
 
-/* Where ranks share units, on one side or both: boxes of different ranks overlap, which an exchange knows. */
+/* Ranks share units on one side or both: boxes overlap, which an exchange handles. */
 static const tshi_transition shared_table[] = {
     {TSH_KIND_REPLICATED, TSH_KIND_SHARD, TSHI_MOVE_SLICE, TSHI_MOVE_ALL_TO_ALL, true},
     {TSH_KIND_SHARD, TSH_KIND_REPLICATED, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
@@ -29,7 +29,7 @@ static const tshi_transition shared_table[] = {
     {TSH_KIND_PARTIAL, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
     {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
 };
-/* The value that ranks share becomes one of each rank's own: as REPLICATED -> LOCAL. */
+/* A value that ranks share becomes one for each rank's own use, as in REPLICATED -> LOCAL. */
 static const tshi_transition own_use = {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_NOTHING, TSHI_MOVE_ALL_TO_ALL, true};
 
 static const tshi_transition *find_shared(tsh_layout from, tsh_layout to) {

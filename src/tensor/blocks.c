@@ -15,8 +15,8 @@ static int last_sharded(const tsh_tensor *tensor, int end) {
     return d;
 }
 
-/* A block is the last sharded dim with what is inside it, for the rows outside of it that are neighbours in the whole:
- * those of the sharded dim before it. Each index in the dims before that one has a block of its own. */
+/* A block covers the last sharded dim with all inner dims, for the rows outside of it that are neighbours in the whole:
+ * those of the sharded dim before it. Each index of the dims before that dim has a block of its own. */
 int64_t tshi_tensor_blocks(const tsh_tensor *tensor) {
     int middle = last_sharded(tensor, last_sharded(tensor, tensor->shape.ndim));
     return middle > 0 ? tshi_dims_between(tensor->shape.local, 0, middle) : 1;

@@ -21,8 +21,8 @@ tsh_status tsh_tensor_create_full(const tsh_mesh *mesh, const tsh_tensor_config 
 
 enum { CHUNK = 4096 };
 
-/* The elements in the order of the tensor's memory: computed on the host, a chunk at a time, in int64 for integer
- * dtypes and in double for all others. */
+/* A sequence in the order of the tensor's memory, computed on the host, a chunk at a time: in int64 for integer dtypes,
+ * in double for all others. */
 typedef struct sequence {
     tsh_tensor *tensor, *staging; /* staging: [2 * CHUNK] float64 */
     double start, step;
@@ -45,7 +45,7 @@ static bool fits(tsh_dtype dtype, int64_t value) {
     return dtype == TSH_INT64 || (value >= 0 && value <= UINT8_MAX);
 }
 
-/* The last element is start + (n - 1) step: where it and the first one fit the dtype, so do those between. */
+/* The last element is start + (n - 1) step: where the first and the last one fit the dtype, all elements do. */
 static tsh_status check_integers(sequence *s, tsh_dtype dtype, int64_t n) {
     int64_t last;
     if (!(fabs(s->start) < 0x1p63 && fabs(s->step) < 0x1p63) || trunc(s->start) != s->start ||
@@ -63,7 +63,7 @@ static tsh_status check_integers(sequence *s, tsh_dtype dtype, int64_t n) {
                      (long long)n, s->start, s->step, tsh_dtype_name(dtype));
 }
 
-/* A complex element gets its real part: the tensor is zeroed. */
+/* Only the real part of a complex element is written: the tensor is zeroed. */
 static void flush(sequence *s) {
     tsh_tensor *t = s->tensor;
     tsh_device *device = tshi_device_of(t);

@@ -1,5 +1,5 @@
-/* Deferred tensors: their memory is taken at their first use, and what they start with then is known by global index, so
- * that one may become a part of itself before it has ever been whole. */
+/* Deferred tensors get memory at their first use. Their initial values depend on the global index only, so that
+ * sharding may replace a deferred tensor by a slice of it before it has memory. */
 #include "base/hash.h"
 #include "tensor/tensor.h"
 
@@ -7,7 +7,7 @@
 
 typedef struct deferred {
     tshi_value_source source; /* first */
-    tsh_tensor tensor;        /* a copy of the one that has been deferred, without references of its own */
+    tsh_tensor tensor;        /* a copy of the deferred tensor, without references of its own */
     tshi_initial initial;
 } deferred;
 
@@ -23,7 +23,7 @@ static tsh_status materialize_deferred(tshi_value_source *source, uint64_t step,
     (void)call;
     tsh_status status = tshi_tensor_load(&d->tensor, tsh_tensor_local_nbytes(&d->tensor), TSH_MEMORY_PARAMETERS);
     if (status != TSH_OK) return status;
-    uint16_t version = storage->version; /* these are the values that the tensor has had all along */
+    uint16_t version = storage->version; /* the values have not changed: the tensor has had them from the beginning */
     tshi_tensor_start(&d->tensor, &d->initial);
     storage->version = version;
     storage->source = NULL;

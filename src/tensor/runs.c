@@ -1,4 +1,4 @@
-/* Runs of a box's elements, and copies of them. */
+/* Runs of a box's elements. */
 #include "tensor/runs.h"
 
 tshi_runs tshi_runs_of(int ndim, const tsh_box *box, const tsh_box *from, const tsh_box *to) {

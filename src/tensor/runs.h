@@ -1,5 +1,5 @@
-/* The elements of a box in two pieces of memory that each hold a box around it, row-major: runs that lie in one piece in
- * both, as long as can be, at equal distances. */
+/* The elements of a box as runs that are contiguous in two row-major arrays, each of which holds a box around it. Runs
+ * are as long as possible, and lie at equal distances. */
 #ifndef TSHI_RUNS_H
 #define TSHI_RUNS_H
 
@@ -7,16 +7,16 @@
 #include "layout/box.h"
 
 /* Counts and distances in elements. Level 0 is within a run; element i of level l is i * from[l] behind element 0 in
- * the one memory and i * to[l] in the other. */
+ * the source and i * to[l] in the target. */
 typedef struct tshi_runs {
     int levels; /* at least 1 */
     int64_t count[TSH_MAX_DIMS], from[TSH_MAX_DIMS], to[TSH_MAX_DIMS];
-    int64_t from_start, to_start; /* of the first element; 0 of an empty box */
+    int64_t from_start, to_start; /* of the first element; 0 for an empty box */
     int64_t numel;
 } tshi_runs;
 
 tshi_runs tshi_runs_of(int ndim, const tsh_box *box, const tsh_box *from, const tsh_box *to);
-/* The offsets of element `index` of all elements at `level` and above, the lower levels fastest. */
+/* The offsets of element `index`, counted over `level` and the levels above it, the lower levels fastest. */
 void tshi_runs_at(const tshi_runs *r, int level, int64_t index, int64_t *from, int64_t *to);
 /* Copies the elements, of `size` bytes each, within the device's memory; from and to hold the two boxes and do not
  * overlap. */

@@ -12,7 +12,7 @@ static tsh_status count_elements(const tsh_mesh *mesh, const tsh_shape *shape, i
     return tshi_mesh_has_me(mesh) ? tshi_dims_product(shape->ndim, shape->local, numel) : TSH_OK;
 }
 
-/* Checked, each tensor has a handle of its own to the end of the process: no wrong use of one is a use of another. */
+/* With TSHARD_CHECK=1 a handle is never used again, so that a use after a release cannot hit another tensor. */
 static tsh_tensor *handle_new(tsh_device *device) {
     if (!device->checked) return tshi_pool_take(&device->tensors, &device->allocator, sizeof(tsh_tensor));
     const tsh_allocator plain = tshi_allocator_resolve(NULL);
@@ -42,7 +42,7 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     return tensor;
 }
 
-/* The tensor leaves the list of those that are alive. */
+/* Takes the tensor off the list of live tensors. */
 static void unlink_tensor(tsh_tensor *tensor) {
     if (tensor->newer)
         tensor->newer->older = tensor->older;
@@ -52,7 +52,7 @@ static void unlink_tensor(tsh_tensor *tensor) {
     tensor->newer = tensor->older = NULL;
 }
 
-/* Without memory. */
+/* A storage without memory. */
 static tshi_storage *storage_new(tsh_device *device) {
     tshi_storage *storage = tshi_pool_take(&device->storages, &device->allocator, sizeof *storage);
     if (!storage) return NULL;
@@ -210,7 +210,7 @@ bool tshi_tensor_sole_owner(const tsh_tensor *tensor) {
 
 /* --- references --------------------------------------------------------------------------------------------------- */
 
-/* What has become of a tensor whose handle is free. */
+/* Why a tensor has no memory, in words. */
 static const char *fate_of(const tsh_tensor *tensor) {
     if (!tensor->device || tensor->device->ended) return "its world has been destroyed";
     return tensor->ended ? "its step has ended, and the tape has released it (tsh_tensor_retain keeps a tensor)"
@@ -229,8 +229,8 @@ tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const c
                      what, which);
 }
 
-/* A mistake of a program, in a call that returns no status. */
-static void refuse(const tsh_tensor *tensor, const char *what, const char *done) {
+/* Logs a wrong use by the program in a function that returns no status. */
+static void log_misuse(const tsh_tensor *tensor, const char *what, const char *done) {
     char text[160];
     const char *name = tshi_tensor_is_free(tensor) || !tensor->name ? NULL : tensor->name;
     tshi_fail(TSH_ERR_STATE, "%s: %s%s%s%s cannot be %s: %s", what, name ? "'" : "", name ? name : "",
@@ -250,15 +250,15 @@ tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
 tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
     if (!tensor) return NULL;
     if (tshi_tensor_is_free(tensor)) {
-        refuse(tensor, "tensor_retain", "retained");
+        log_misuse(tensor, "tensor_retain", "retained");
         return NULL;
     }
     tensor->held++;
     return tshi_tensor_retain(tensor);
 }
 
-/* What a program may still ask of a free handle: it is on a mesh without ranks, whatever has become of its own. */
-static void empty(tsh_tensor *tensor) {
+/* Queries of a free handle must be safe: it is on a mesh without ranks from now on. */
+static void empty_handle(tsh_tensor *tensor) {
     static const tsh_mesh nowhere = {.member = -1};
     tensor->mesh = &nowhere;
     tensor->gradient = NULL;
@@ -269,28 +269,28 @@ static void empty(tsh_tensor *tensor) {
 
 void tshi_tensor_free(tsh_tensor *tensor) {
     if (tensor->references < 0) {
-        tensor->references = 0; /* the program has released it where it must not: it is free already */
+        tensor->references = 0; /* the program has released it once too often */
         return;
     }
     tsh_device *device = tensor->device;
     unlink_tensor(tensor);
     if (tensor->gradient) tensor->gradient_free(tensor);
     storage_release(tensor->storage);
-    empty(tensor);
+    empty_handle(tensor);
     if (!device->checked) tshi_pool_give(&device->tensors, tensor);
 }
 
 void tsh_tensor_release(tsh_tensor *tensor) {
     if (!tensor) return;
     if (tensor->held <= 0) {
-        refuse(tensor, "tensor_release", "released");
+        log_misuse(tensor, "tensor_release", "released");
         return;
     }
     tensor->held--;
     tshi_tensor_release(tensor);
 }
 
-/* Handles of worlds that have been destroyed, as long as the process lives, so that a leak checker finds them. */
+/* Handles of destroyed worlds, kept to the end of the process, where a leak checker finds them. */
 static _Atomic(tsh_tensor *) former;
 
 char *tshi_tensors_alive(const tsh_device *device, char *text, size_t size) {

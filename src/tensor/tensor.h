@@ -31,11 +31,11 @@ struct tshi_storage {
 };
 
 struct tsh_tensor {
-    void *next; /* in the list that the handle is in: of the device's free handles; checked, of all that were made */
-    tsh_tensor *newer, *older; /* in the device's list of those that are alive */
+    void *next;                /* in the device's list of free handles, or with TSHARD_CHECK=1 of all handles */
+    tsh_tensor *newer, *older; /* in the device's list of live tensors */
     int references;            /* 0: the handle is free; its shape and dtype are as they were */
-    int held;                  /* of these, the program's: no more are released by it */
-    tsh_device *device;        /* whose pool the handle is of; NULL: its world has been destroyed */
+    int held;                  /* references of the program, which may release no more than these */
+    tsh_device *device;        /* whose pool has the handle; NULL: its world has been destroyed */
     tsh_dtype dtype;
     tsh_shape shape;
     int64_t numel;
@@ -44,17 +44,18 @@ struct tsh_tensor {
     tshi_storage *storage; /* NULL once backward has freed it */
     size_t offset;         /* bytes into the storage */
 
-    const char *name;               /* in a list of parameters, which has the text; or NULL */
-    bool taped;                     /* a tape owns it: its layouts are no claims, and its step has not ended */
-    bool ended;                     /* a tape owned it, and its step has ended */
-    bool computed;                  /* a recorded call made it in this step: it is no leaf */
-    struct tshi_gradient *gradient; /* what autograd keeps for it (autograd/grad/state.h), or NULL */
-    void (*gradient_free)(tsh_tensor *tensor); /* frees that together with the tensor */
+    const char *name;                          /* in a list of parameters, which has the text; or NULL */
+    bool taped;                                /* a tape owns it, and its step has not ended */
+    bool ended;                                /* a tape owned it, and its step has ended */
+    bool computed;                             /* a recorded call made it in this step: it is not a leaf */
+    struct tshi_gradient *gradient;            /* what autograd keeps for it (autograd/grad/state.h), or NULL */
+    void (*gradient_free)(tsh_tensor *tensor); /* frees the gradient with the tensor */
 };
 
 /* --- shape and elements ------------------------------------------------------------------------------------------- */
 
-/* The layouts of a gradient of x: x's own, but REPLICATED for PARTIAL, since all terms of a sum have the same one. */
+/* The layouts of a gradient of x: those of x, with REPLICATED in place of PARTIAL, for all terms of a sum have the same
+ * gradient. */
 void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]);
 /* This rank's part of the whole, in blocks for kernels that are keyed by global index: how many there are (more
  * than one only where two dims are sharded, neither of them the first, or three), and the block with this number, which
@@ -63,7 +64,8 @@ int64_t tshi_tensor_blocks(const tsh_tensor *tensor);
 tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset);
 /* Where the tensor is; LOCAL along no axis. */
 tshi_placement tshi_tensor_placement(const tsh_tensor *tensor);
-/* Writes "float32 [8,16] data=SHARD(0)", with the global shape alone, which every rank knows, into text; returns text. */
+/* Writes "float32 [8,16] data=SHARD(0)", with only the global shape, which every rank knows, into text; returns
+ * text. */
 char *tshi_tensor_describe_whole(const tsh_tensor *tensor, char *text, size_t size);
 /* The product of dims [from, to). */
 static inline int64_t tshi_dims_between(const int64_t *dims, int from, int to) {
@@ -92,8 +94,8 @@ static inline int64_t tshi_cols(const tsh_tensor *tensor) {
 bool tshi_tensor_is_first_term(const tsh_tensor *tensor);
 /* TSH_ERR_ARGUMENT unless a normal distribution with mean a and deviation b exists, or a uniform one in [a, b). */
 tsh_status tshi_check_distribution(const char *what, bool normal, double a, double b);
-/* Fill this rank's part with random numbers by global index (device/kernels.h): uniform in [a, b), or normal with mean a
- * and deviation b. Other terms than the first one do not change. */
+/* Fill this rank's part with random numbers by global index (device/kernels.h): uniform in [a, b), or normal with mean
+ * a and deviation b. Only the first term of a PARTIAL tensor changes. */
 void tshi_tensor_draw(tsh_tensor *tensor, bool normal, uint64_t seed, uint64_t stream, double a, double b);
 
 /* The values that a tensor starts with, by global index. */
@@ -105,19 +107,22 @@ typedef struct tshi_initial {
     int64_t zero_row;
 } tshi_initial;
 
-/* This rank's part of the values, whatever part that is, into the tensor's memory. */
+/* Writes the initial values of this rank's part. */
 void tshi_tensor_start(tsh_tensor *tensor, const tshi_initial *initial);
-/* A tensor that starts with zeros and has no memory until its first use (tshi_tensor_materialize, or a call of a tape). */
+/* A tensor that starts with zeros and has no memory until its first use (tshi_tensor_materialize, or a call of a
+ * tape). */
 tsh_status tshi_tensor_defer(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out);
-/* What a deferred tensor will start with, to be changed; NULL where the tensor is a part of that, or has its memory. */
+/* The initial values of a deferred tensor, which the caller may change; NULL for a tensor that has memory, and for a
+ * part of a deferred one. */
 tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor);
-/* Adds that to the fingerprint, or that there is none. */
+/* Adds the tensor's initial values to the fingerprint; a tensor without them adds a 0. */
 uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fingerprint);
-/* Before code outside of a tape's calls uses the tensor's memory: gives a deferred one memory and values. TSH_ERR_STATE
- * for memory that is there only in calls of a tape. */
+/* Called before code outside of a tape's calls uses the tensor's memory: gives a deferred tensor memory and values.
+ * TSH_ERR_STATE for a sharded parameter, which has values only during a tape's calls. */
 tsh_status tshi_tensor_materialize(const tsh_tensor *tensor);
 
-/* This rank's first element, of a real dtype, as a double, whatever the layouts; NAN, with the message set, on failure. */
+/* This rank's first element, of a real dtype, as a double, whatever the layouts; NAN, with the message set, on
+ * failure. */
 double tshi_tensor_element(const tsh_tensor *tensor);
 
 /* Most bytes of a piece, which waits in host memory on its way to a device or a file. */
@@ -136,8 +141,8 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 /* tsh_tensor_retain and tsh_tensor_release for references that the library holds for itself, such as that which each
- * function below gives with a new tensor. A reference that the program may release is one of tensor->held, too: what
- * gives it to the program counts it there. */
+ * function below gives with a new tensor. References that the program may release are counted in tensor->held as
+ * well, by the function that gives one to the program. */
 tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor);
 /* Frees a tensor whose last reference tshi_tensor_release has taken. */
 void tshi_tensor_free(tsh_tensor *tensor);
@@ -150,14 +155,13 @@ tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const c
 static inline bool tshi_tensor_is_free(const tsh_tensor *tensor) {
     return tensor->references <= 0;
 }
-/* Writes how many of the device's tensors are alive into text, with some of them, parameters first; "" where none
- * is. */
+/* Writes how many of the device's tensors are alive into text, with some of their names, parameters first; "" where
+ * none is alive. */
 char *tshi_tensors_alive(const tsh_device *device, char *text, size_t size);
-/* The world of the device's tensors ends: those that are alive have no memory from now on. With TSHARD_CHECK=1 their
- * handles are never used again. */
+/* Takes the memory of all live tensors, whose world ends. With TSHARD_CHECK=1 their handles are never used again. */
 void tshi_tensors_end(tsh_device *device);
 
-/* The shape and the layouts, resolved, that the configuration says; TSH_ERR_* where it is none. */
+/* Checks the configuration, and resolves its shape and layouts. */
 tsh_status tshi_tensor_resolve(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_shape *shape,
                                tsh_layout layout[TSH_MAX_AXES]);
 /* tsh_tensor_create. */
@@ -168,14 +172,14 @@ tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shap
 /* tshi_tensor_new, unloaded: the memory is still to be taken (tshi_tensor_load). */
 tsh_status tshi_tensor_new_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                                     const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
-/* n elements in one dim, LOCAL along every axis, not zeroed: room for intermediate results. */
+/* n elements in one dim, LOCAL along every axis, not zeroed, for intermediate results. */
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 tsh_status tshi_tensor_scratch_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 /* As tshi_tensor_scratch, counted as communication. */
 tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 /* As tshi_tensor_scratch, in symmetric memory, `offset` bytes into it; NULL where there is no room. */
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset);
-/* tshi_tensor_view with a version of its own, of elements that no other tensor but x shows. */
+/* tshi_tensor_view with a version of its own, of elements that only x shows. */
 tsh_status tshi_tensor_part(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out);
 /* A tensor that shares x's memory from `offset` bytes (within x) on. */
@@ -183,17 +187,17 @@ tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const t
                             size_t offset, tsh_tensor **out);
 /* The tensor gives up its memory and keeps its description. */
 void tshi_tensor_drop_storage(tsh_tensor *tensor);
-/* The tensor, which has given up its memory, shares that of `share`, of as many bytes, or gets memory of its own, not
- * zeroed, where that is NULL. */
+/* Gives a tensor without storage the memory of `share`, which has as many bytes, or, where that is NULL, memory of its
+ * own, not zeroed. */
 tsh_status tshi_tensor_renew_storage(tsh_tensor *tensor, const tsh_tensor *share);
-/* The tensor's shape, layouts and memory become those of the view; its own memory goes. */
+/* The tensor takes the view's shape, layouts and memory, and releases its own memory. */
 void tshi_tensor_become(tsh_tensor *tensor, const tsh_tensor *view);
-/* The memory that the tensor shares goes, for all that share it; they keep their places in it. */
+/* Releases the storage's memory for all tensors that share it; they keep their offsets. */
 void tshi_tensor_unload(const tsh_tensor *tensor);
-/* Memory of this size, not zeroed, for all tensors that share the storage, which has none. */
+/* Gives a storage without memory so many bytes, not zeroed, for all tensors that share it. */
 tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_purpose purpose);
-/* Two versions of a tensor differ where its elements have been written in between, by anything but the call that made
- * the tensor: what was made of them is stale. 0 without memory. */
+/* A tensor's version changes when its elements are written by anything but the call that made the tensor: what was
+ * computed from the earlier version is stale. 0 without memory. */
 static inline uint16_t tshi_tensor_version(const tsh_tensor *tensor) {
     const tshi_storage *storage = tensor->storage;
     if (!storage) return 0;
@@ -203,16 +207,17 @@ static inline uint16_t tshi_tensor_version(const tsh_tensor *tensor) {
 static inline bool tshi_tensor_is_loaded(const tsh_tensor *tensor) {
     return tensor->storage && tensor->storage->data;
 }
-/* No other tensor views this memory, and no caller has another reference. */
+/* The caller has the only reference, and no other tensor views the memory. */
 bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
 
-/* NULL for no tensor, and for one without memory. */
+/* NULL for NULL, and for a tensor without memory. */
 static inline void *tshi_data(const tsh_tensor *t) {
     return t && t->storage && t->storage->data ? (char *)t->storage->data + t->offset : NULL;
 }
 
-/* tshi_data for a caller that is about to write the elements: a program's call, a load, a collective, an optimizer's step. A
- * call's own functions (autograd/op.h) write its output and gradients, and all other writers come through here. */
+/* tshi_data for a caller that is about to write the elements: a program's call, a load, a collective, an optimizer's
+ * step. A call's own functions (autograd/op.h) write its output and gradients, and all other writers come through
+ * here. */
 static inline void *tshi_data_to_write(const tsh_tensor *t) {
     if (t && t->storage) t->storage->version++;
     return tshi_data(t);

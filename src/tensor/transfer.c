@@ -182,7 +182,7 @@ tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     return TSH_OK;
 }
 
-/* This rank has the one element of the tensor, and not only a term of it. */
+/* The tensor has one element, and this rank has its value rather than a term of it. */
 static tsh_status check_item(const tsh_tensor *tensor) {
     char text[160];
     if (tensor && !tensor->storage) return tshi_tensor_check(tensor, "tensor_item", "the tensor");

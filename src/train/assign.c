@@ -41,8 +41,8 @@ static bool fits_in(const tshi_bucket *bucket, const tshi_bucket_slot *slot, con
     return first->dtype == p->dtype && tshi_gradient_computed_in(first) == tshi_gradient_computed_in(p);
 }
 
-/* The last bucket that the slot fits in if it has room, that of the layer where values are freed after each use, or a new
- * one. The first of all is the small one. */
+/* The last bucket that the slot fits in if it has room, that of the layer where values are freed after each use, or a
+ * new one. The first of all is the small one. */
 static int bucket_for(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
     const tshi_bucket_kind *kind = tshi_bucket_slot_shards(dp, slot) ? &tshi_sharded_bucket : &tshi_dense_bucket;
     bool by_layer = kind == &tshi_sharded_bucket && dp->level == TSH_ZERO_PARAMETERS;

@@ -1,8 +1,8 @@
-/* Data parallelism from the inside: gradients in buckets, which are summed over ranks while backward goes on. With a level a
- * rank has its slices of the sums and of the parameters, whose values are gathered while functions use them.
+/* Data parallelism from the inside: gradients in buckets, which are summed over ranks while backward goes on. With a
+ * level a rank has its slices of the sums and of the parameters, whose values are gathered while functions use them.
  *
- * The files, each using those after it: data_parallel.c, schedule.c, values.c, buckets.c, sharded.c and dense.c, assign.c,
- * reduce_scope.c, slices.c. */
+ * The files, each using those after it: data_parallel.c, schedule.c, values.c, buckets.c, sharded.c and dense.c,
+ * assign.c, reduce_scope.c, slices.c. */
 #ifndef TSHI_BUCKET_H
 #define TSHI_BUCKET_H
 
@@ -47,7 +47,8 @@ typedef struct tshi_bucket_slot {
 
 typedef struct tshi_bucket tshi_bucket;
 
-/* What dense buckets, which are summed by an all-reduce, and sharded ones, by a reduce-scatter, do in their own ways. */
+/* What dense buckets, which are summed by an all-reduce, and sharded ones, by a reduce-scatter, do in their own
+ * ways. */
 typedef struct tshi_bucket_kind {
     /* Makes the bucket's memory, and what else it needs before its slots have their views of that. */
     tsh_status (*create)(tsh_data_parallel *dp, tshi_bucket *bucket);
@@ -63,8 +64,8 @@ typedef struct tshi_bucket_kind {
 
 extern const tshi_bucket_kind tshi_dense_bucket, tshi_sharded_bucket;
 
-/* Gradients one after another, then a flag for each: nonzero in the sum where any rank has a gradient. In a sharded bucket
- * they are packed for the sum into a block for each rank, of its slices and all flags. */
+/* Gradients one after another, then a flag for each: nonzero in the sum where any rank has a gradient. In a sharded
+ * bucket they are packed for the sum into a block for each rank, of its slices and all flags. */
 struct tshi_bucket {
     tshi_value_source source; /* first: what brings the values of a sharded bucket */
     const tshi_bucket_kind *kind;
@@ -142,7 +143,8 @@ int64_t tshi_slice_padded(const tshi_bucket *bucket, int64_t n);
 int64_t tshi_slice_block_start(const int64_t *counts, int r);
 /* The elements of each rank's block. */
 void tshi_slice_count(const tsh_data_parallel *dp, tshi_bucket *bucket);
-/* One past the last of the ranks from r on whose slices of every slot are as long as those of r; this rank stands apart. */
+/* One past the last of the ranks from r on whose slices of every slot are as long as those of r; this rank stands
+ * apart. */
 int tshi_slice_alike(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r);
 /* The shape of the parameter's slices, or of its gradient's: `layout`, theirs, gets the first dim split along the axis,
  * after all axes that split it already. */
@@ -166,8 +168,8 @@ void tshi_buckets_assign(tsh_data_parallel *dp);
 
 /* --- buckets.c ---------------------------------------------------------------------------------------------------- */
 
-/* Puts the dense buckets that fit into symmetric memory, where the group's sums gain from it and all ranks have the same
- * buckets at the same offsets there; otherwise none. Collective over dp->parent there. */
+/* Puts the dense buckets that fit into symmetric memory, where the group's sums gain from it and all ranks have the
+ * same buckets at the same offsets there; otherwise none. Collective over dp->parent there. */
 tsh_status tshi_buckets_make_symmetric(tsh_data_parallel *dp);
 tsh_status tshi_buckets_create(tsh_data_parallel *dp);
 void tshi_buckets_destroy(tsh_data_parallel *dp);

@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-/* TSH_ERR_MISMATCH, with both texts, unless all ranks of each axis of t's mesh have one text; with `copies` the axes along
- * which t is REPLICATED alone. A failure along one axis reaches the ranks of the next ones. */
+/* TSH_ERR_MISMATCH, with both texts, unless all ranks of each axis of t's mesh have one text; with `copies` the axes
+ * along which t is REPLICATED alone. A failure along one axis reaches the ranks of the next ones. */
 static tsh_status agree(const tsh_tensor *t, bool copies, const char *text) {
     tsh_status status = TSH_OK;
     for (int a = 0; a < t->mesh->axes; a++) {

@@ -73,20 +73,21 @@ tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_para
                                  const tshi_optimizer_common *common, tsh_optimizer **out);
 /* The values that the parameter is rounded from become its own where anything but a step of the slot has written it. */
 void tshi_optimizer_renew_master(tshi_optimizer_slot *slot);
-/* The sum of squares of the gradients on this rank: with `counted` of those that this rank adds to the whole model's sum,
- * otherwise of replicas, which another rank adds. Waits. */
+/* The sum of squares of the gradients on this rank: with `counted` of those that this rank adds to the whole model's
+ * sum, otherwise of replicas, which another rank adds. Waits. */
 tsh_status tshi_clip_local_squares(const tsh_parameters *list, bool counted, double *sum);
 /* list->scalar is summed over the ranks; scales all gradients as tshi_clip_fn does by that sum. */
 tsh_status tshi_clip_sum(tsh_parameters *list);
 void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm);
 
-/* With TSHARD_CHECK=1, else nothing: TSH_ERR_MISMATCH where ranks of one axis have lists of other parameters, or in another
- * order, or another seed; where copies of a parameter have other values. Collective over the axes of the parameters'
- * meshes; lists are compared along the world, too, by ranks whose list is empty or has a parameter on all ranks. */
+/* With TSHARD_CHECK=1, else nothing: TSH_ERR_MISMATCH where ranks of one axis have lists of other parameters, or in
+ * another order, or another seed; where copies of a parameter have other values. Collective over the axes of the
+ * parameters' meshes; lists are compared along the world, too, by ranks whose list is empty or has a parameter on all
+ * ranks. */
 tsh_status tshi_compare_lists(const tsh_parameters *list);
 tsh_status tshi_compare_values(const tsh_optimizer *optimizer);
-/* With TSHARD_CHECK=1: TSH_ERR_MISMATCH where inputs of the calls up to the loss's, no parameters, that are REPLICATED along
- * the schedule's axis have other values on its ranks. Collective over the axis. */
+/* With TSHARD_CHECK=1: TSH_ERR_MISMATCH where inputs of the calls up to the loss's, no parameters, that are REPLICATED
+ * along the schedule's axis have other values on its ranks. Collective over the axis. */
 tsh_status tshi_compare_inputs(const tsh_data_parallel *dp, const tsh_tensor *loss);
 
 #endif

@@ -22,7 +22,8 @@ tshi_reduce_scope tshi_reduce_scope_of(const tsh_data_parallel *dp, const tsh_te
     return known && is_shared(dp, layout) ? TSHI_REDUCE_SHARERS : TSHI_REDUCE_COPIES;
 }
 
-/* Members i and j of the mesh are in one sum: they differ along the schedule's axis and, within `scope`, the model's. */
+/* Members i and j of the mesh are in one sum: they differ along the schedule's axis and, within `scope`, the
+ * model's. */
 static bool in_one_sum(const tsh_data_parallel *dp, tshi_reduce_scope scope, int i, int j) {
     for (int a = dp->mesh->axes - 1; a >= 0; a--) {
         int size = dp->mesh->axis[a].size, x = i % size, y = j % size, first = x, other = y;

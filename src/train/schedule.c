@@ -26,7 +26,7 @@ tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
                                     "without sync (tsh_data_parallel_set_sync)");
 }
 
-/* --- a slot -------------------------------------------------------------------------------------------------------- */
+/* --- a slot ------------------------------------------------------------------------------------------------------- */
 
 /* x, the parameter or a copy of it, is this rank's own along an axis of the sum. */
 static bool is_term(const tshi_bucket_slot *slot, const tsh_tensor *x) {
@@ -110,7 +110,7 @@ static tsh_status wait(tshi_gradient_target *target) {
 
 const tshi_target_ops tshi_bucket_target = {.memory = memory, .complete = complete, .wait = wait};
 
-/* --- a backward ---------------------------------------------------------------------------------------------------- */
+/* --- a backward --------------------------------------------------------------------------------------------------- */
 
 static tsh_data_parallel *of(tshi_gradient_schedule *schedule) {
     return (tsh_data_parallel *)schedule;

@@ -1,6 +1,6 @@
-/* The values of sharded parameters: a bucket's are gathered just before their use, in the order of the step before one bucket
- * ahead. TSH_ZERO_PARAMETERS frees them when another bucket is used, in forward and again in backward; the levels before it
- * keep them until a backward with sync has ended, or until the slices have changed. */
+/* The values of sharded parameters: a bucket's are gathered just before their use, in the order of the step before one
+ * bucket ahead. TSH_ZERO_PARAMETERS frees them when another bucket is used, in forward and again in backward; the
+ * levels before it keep them until a backward with sync has ended, or until the slices have changed. */
 #include "train/bucket.h"
 
 #include <string.h>
@@ -11,9 +11,9 @@ static bool keeps(const tsh_data_parallel *dp) {
     return dp->level < TSH_ZERO_PARAMETERS;
 }
 
-/* Values are gathered in the dtype that functions compute in, which is most often narrower than that of the slices. In a
- * deterministic world they are cast behind the gathering, so that gradients of casts are summed as they are on one rank:
- * those of each backward first. */
+/* Values are gathered in the dtype that functions compute in, which is most often narrower than that of the slices. In
+ * a deterministic world they are cast behind the gathering, so that gradients of casts are summed as they are on one
+ * rank: those of each backward first. */
 static tsh_dtype dtype_of(const tsh_tensor *parameter) {
     return parameter->mesh->world->deterministic ? parameter->dtype : tshi_gradient_computed_in(parameter);
 }
@@ -67,7 +67,8 @@ static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket)
                                             &bucket->gather);
 }
 
-/* The slices of rank r, and of those after it whose blocks are alike, to their places; returns the first rank after them. */
+/* The slices of rank r, and of those after it whose blocks are alike, to their places; returns the first rank after
+ * them. */
 static int unpack_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r) {
     tsh_device *device = dp->mesh->device;
     size_t size = tsh_dtype_size(bucket->gathered->dtype), block = (size_t)bucket->value_counts[r] * size;

@@ -1,8 +1,8 @@
 /* failing memory|calls [--seed S] [--seconds T] [--rank R --number N --errno E]: a small training program on two ranks,
- * which saves and loads its parameters too, and in which the n-th allocation, or the n-th system call, fails on one rank.
- * It must end, with a message where a call has failed, and leave no memory, descriptor or mapping behind, and no file
- * that is not whole. Numbers are drawn until T seconds are over, or all have been tried. The program is linked with
- * --wrap for the functions below. */
+ * which saves and loads its parameters too, and in which the n-th allocation, or the n-th system call, fails on one
+ * rank. It must end, with a message where a call has failed, and leave no memory, descriptor or mapping behind, and no
+ * file that is not whole. Numbers are drawn until T seconds are over, or all have been tried. The program is linked
+ * with --wrap for the functions below. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

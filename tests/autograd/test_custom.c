@@ -1,6 +1,6 @@
-/* Operations of a program's own, as it writes them with the public headers alone: gradients under all layouts, uneven and
- * empty parts, two axes; together with segments, slices of parameters, 16 bits, determinism and plans; and what is wrong
- * with one, in words on all ranks. */
+/* Operations of a program's own, as it writes them with the public headers alone: gradients under all layouts, uneven
+ * and empty parts, two axes; together with segments, slices of parameters, 16 bits, determinism and plans; and what is
+ * wrong with one, in words on all ranks. */
 #include "support/ranks.h"
 #include "tshard/tshard.h"
 
@@ -553,8 +553,8 @@ static void release_one(void *due, void *pointer) {
     free(pointer);
 }
 
-/* After a first step, which fills the world's pools, the requests are those of a new tape: enough calls that each kind of
- * its memory is refused once. */
+/* After a first step, which fills the world's pools, the requests are those of a new tape: enough calls that each kind
+ * of its memory is refused once. */
 static void without_memory(tshi_rank *r, void *arg) {
     enum { CALLS = 64 };
     int64_t left = 0;

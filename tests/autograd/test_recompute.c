@@ -1,5 +1,5 @@
-/* Segments that run again in backward: gradients are those without them, bit for bit, collectives are counted, and memory
- * is that of the results of parts and one part's inside. */
+/* Segments that run again in backward: gradients are those without them, bit for bit, collectives are counted, and
+ * memory is that of the results of parts and one part's inside. */
 #include "support/ranks.h"
 #include "support/tensors.h"
 #include "tensor/tensor.h"
@@ -136,8 +136,8 @@ Test(recompute, gradients_have_the_bits_of_those_without) {
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* A part's sum runs again, for the norm reads it; with nested segments twice, but for the last part of each group, whose
- * result is kept. */
+/* A part's sum runs again, for the norm reads it; with nested segments twice, but for the last part of each group,
+ * whose result is kept. */
 static void collectives(tshi_rank *r, void *arg) {
     enum { DEPTH = 2 * GROUP };
     (void)arg;

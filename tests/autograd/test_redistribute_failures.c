@@ -359,8 +359,8 @@ static void keep_line(void *user, tsh_log_level level, const char *line) {
     if (level == TSH_LOG_INFO) l->count++;
 }
 
-/* What a world with this setting logs of three redistributions and of what two functions insert. Without `fn` it goes to
- * stderr. */
+/* What a world with this setting logs of three redistributions and of what two functions insert. Without `fn` it goes
+ * to stderr. */
 static void log_plans(tshi_rank *r, const char *setting, tsh_log_fn *fn, lines *l) {
     tsh_tape *tape = NULL;
     setenv("TSHARD_PLAN", setting, 1);

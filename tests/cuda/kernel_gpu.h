@@ -1,5 +1,5 @@
-/* A GPU for the suites of its kernels, which pass it pointers into their stack, heap and data. Where the GPU does not read
- * the host's memory by itself, that of the process is registered, which makes its pointers the GPU's. */
+/* A GPU for the suites of its kernels, which pass it pointers into their stack, heap and data. Where the GPU does not
+ * read the host's memory by itself, that of the process is registered, which makes its pointers the GPU's. */
 #ifndef TSHARD_KERNEL_GPU_H
 #define TSHARD_KERNEL_GPU_H
 
@@ -24,8 +24,8 @@ __attribute__((constructor)) static void gpu_grow(void) {
     free(malloc(GPU_HEAP));
 }
 
-/* Data, heap and stack, as /proc/self/maps has them; the program is its first line's. Data without a file are behind the
- * program's. */
+/* Data, heap and stack, as /proc/self/maps has them; the program is its first line's. Data without a file are behind
+ * the program's. */
 static inline void gpu_register(void) {
     char line[512], program[400] = "";
     unsigned long begin, end, data_end = 0;

@@ -358,8 +358,8 @@ static int count_of(const char *text, const char *words) {
     return count;
 }
 
-/* Calls of two shapes, forward and backward, are the kernels', and the lines in the log are `count` that say why. Before
- * each a call of that name, if any, is made to fail. */
+/* Calls of two shapes, forward and backward, are the kernels', and the lines in the log are `count` that say why.
+ * Before each a call of that name, if any, is made to fail. */
 static void expect_lines(tsh_device *device, const char *failing, int count, const char *words) {
     tshi_lines lines = {""};
     const tsh_log_sink log = {tshi_keep_line, &lines};

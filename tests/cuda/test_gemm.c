@@ -510,8 +510,8 @@ Test(cuda_gemm, a_products_epilogue_does_the_backward_of_gelu) {
     close_device(device);
 }
 
-/* A vector that does not begin at 16 bytes: one line in the log, however many shapes come to it, and their number in the
- * description. float64, which may have no epilogues, misses none. */
+/* A vector that does not begin at 16 bytes: one line in the log, however many shapes come to it, and their number in
+ * the description. float64, which may have no epilogues, misses none. */
 Test(cuda_gemm, refused_epilogues_are_counted_and_logged_once) {
     tsh_device *device = open_device();
     tshi_lines lines = {""};

@@ -1,5 +1,5 @@
-/* Messages among so many ranks that the GPU has no queue for each of their streams: what is legal ends, as it does among
- * few. NCCL and CUDA are stand-ins, whose streams share queues. */
+/* Messages among so many ranks that the GPU has no queue for each of their streams: what is legal ends, as it does
+ * among few. NCCL and CUDA are stand-ins, whose streams share queues. */
 #include "cuda/nccl_ranks.h"
 #include "support/lines.h"
 #include "tshard/graph.h"
@@ -26,8 +26,8 @@ static bool holds(tshi_rank *r, const tsh_tensor *x, int64_t wanted) {
 
 /* --- what hangs where streams share queues ------------------------------------------------------------------------ */
 
-/* Each peer sends behind a sum; rank 0 has received, in vain so far, when it comes to the kernels before its part of the
- * sum. */
+/* Each peer sends behind a sum; rank 0 has received, in vain so far, when it comes to the kernels before its part of
+ * the sum. */
 static void behind_a_sum(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -71,8 +71,8 @@ Test(nccl_links, some_have_streams_of_their_own) {
     run_ranks(8, false, behind_a_sum, NULL);
 }
 
-/* Rank 2 sends behind a sum, of which rank 0 does its part when it has read what rank 1 sends to it. The message of rank 2
- * comes first, and must not take rank 0's link before the GPU of rank 2 has come to it. */
+/* Rank 2 sends behind a sum, of which rank 0 does its part when it has read what rank 1 sends to it. The message of
+ * rank 2 comes first, and must not take rank 0's link before the GPU of rank 2 has come to it. */
 static void past_one_behind_a_sum(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -313,8 +313,8 @@ static void rest(tshi_rank *r, const atomic_bool *over) {
     while (!atomic_load(over) && !r->failed) nap(1000);
 }
 
-/* The higher rank's GPU has come to the message and its host has said so; then the host makes no call until the lower one
- * waits for its answer. */
+/* The higher rank's GPU has come to the message and its host has said so; then the host makes no call until the lower
+ * one waits for its answer. */
 static void leaves_unanswered(tshi_rank *r, void *arg) {
     atomic_bool *asked = arg;
     tsh_group *group = tsh_world_group(r->world);

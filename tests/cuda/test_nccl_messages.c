@@ -522,7 +522,8 @@ static void pipelines(tshi_rank *r, void *arg) {
     }
 }
 
-/* The stages of a pipeline wait for what they receive alone: the messages of each direction have a queue of their own. */
+/* The stages of a pipeline wait for what they receive alone: the messages of each direction have a queue of their
+ * own. */
 Test(nccl_messages, between_the_stages_of_a_pipeline) {
     run_ranks(2, true, pipelines, NULL);
     run_ranks(4, true, pipelines, NULL);

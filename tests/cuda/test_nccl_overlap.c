@@ -1,5 +1,5 @@
-/* Data-parallel steps as captured graphs, over NCCL's stand-in: their edges leave the sums of gradients beside backward,
- * and launches train as usual steps do. */
+/* Data-parallel steps as captured graphs, over NCCL's stand-in: their edges leave the sums of gradients beside
+ * backward, and launches train as usual steps do. */
 #include "cuda/nccl_ranks.h"
 #include "device/cuda/cuda.h"
 #include "tshard/tshard.h"
@@ -79,8 +79,8 @@ static bool read_values(tshi_rank *r, const model *m, float *values) {
     return true;
 }
 
-/* Backward comes to the last layer first: its sum runs beside all that the layers before it have to do. Where parameters are
- * slices, forward has gathered the values of each layer. */
+/* Backward comes to the last layer first: its sum runs beside all that the layers before it have to do. Where
+ * parameters are slices, forward has gathered the values of each layer. */
 static void expect_overlap(tshi_rank *r, const tsh_graph *graph, tsh_zero_level level) {
     cudaGraphExec_t exec = ((const tshi_cuda_graph *)graph)->exec;
     int first = level == TSH_ZERO_NOTHING ? 0 : LAYERS;

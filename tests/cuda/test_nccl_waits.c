@@ -37,7 +37,8 @@ Test(nccl_waits, a_failure_ends_the_calls_of_all_communicators) {
     for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told_in_groups, NULL);
 }
 
-/* A group ends while a call of it, which a peer does not make, keeps the GPU: the end waits for it until the peer fails. */
+/* A group ends while a call of it, which a peer does not make, keeps the GPU: the end waits for it until the peer
+ * fails. */
 static void ends_with_a_stuck_call(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = NULL;
@@ -94,8 +95,8 @@ Test(nccl_waits, memory_is_freed_after_a_watched_wait) {
     expect_nothing_left("a world");
 }
 
-/* A kernel that has not run before is launched behind a call whose peer comes after it: where all kernels are loaded when
- * CUDA starts the launch does not wait. */
+/* A kernel that has not run before is launched behind a call whose peer comes after it: where all kernels are loaded
+ * when CUDA starts the launch does not wait. */
 static void new_kernel(tshi_rank *r, void *arg) {
     _Atomic bool *launched = arg;
     tsh_device *device = tsh_world_device(r->world);
@@ -405,8 +406,8 @@ Test(nccl_waits, groups_share_a_stream_where_nccl_is_too_old_for_that_order) {
 
 /* --- groups that go while the GPU has calls ----------------------------------------------------------------------- */
 
-/* Rank 0's message waits on the GPU for rank 1, which sums with rank 2, which waits for rank 0's next message. Legal: it
- * ends where the host moves the data. */
+/* Rank 0's message waits on the GPU for rank 1, which sums with rank 2, which waits for rank 0's next message. Legal:
+ * it ends where the host moves the data. */
 static void goes_beside_a_message(tshi_rank *r, void *arg) {
     const bool *fails = arg;
     tsh_group *all = tsh_world_group(r->world), *mine = NULL, *goes = NULL;

@@ -250,7 +250,7 @@ Test(cuda_standin, a_replay_follows_edges_and_nothing_else) {
     cr_expect(seen[0] && seen[1], "branches of a graph have an order");
 }
 
-/* --- what belongs to which GPU, and to which process --------------------------------------------------------------- */
+/* --- what belongs to which GPU, and to which process -------------------------------------------------------------- */
 
 static void nothing(void *data) {
     (void)data;

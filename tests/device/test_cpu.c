@@ -31,8 +31,8 @@ Test(cpu, no_kernel_is_missing) {
         static const char zeros[sizeof(void (*)(void))];
         missing += memcmp(slot, zeros, sizeof zeros) == 0;
     }
-    /* Ranks share a heap: other ranks' memory needs no functions. Nothing is captured, there are no streams, and no tools
-     * that show ranges. */
+    /* Ranks share a heap: other ranks' memory needs no functions. Nothing is captured, there are no streams, and no
+     * tools that show ranges. */
     int unneeded = !ops->memory.alloc_symmetric + !ops->sharing + !ops->graph + !ops->stream + !ops->range;
     cr_assert_eq(unneeded, 5);
     cr_assert_eq(missing, unneeded);

@@ -286,8 +286,8 @@ static double result_of(tshi_binary f, double x, double y) {
     return f == TSHI_ADD ? x + y : f == TSHI_SUB ? x - y : f == TSHI_MUL ? x * y : x / y;
 }
 
-/* x and y have the sizes n of each run where their bit is set, and are repeated along the others; run 0 is the innermost
- * one. */
+/* x and y have the sizes n of each run where their bit is set, and are repeated along the others; run 0 is the
+ * innermost one. */
 static void check_overlay(tshi_binary f, tsh_dtype dtype, int runs, const int64_t *n, unsigned wide_x,
                           unsigned wide_y) {
     tshi_overlay o = {.runs = runs};

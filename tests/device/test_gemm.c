@@ -137,8 +137,8 @@ Test(gemm, affine_with_each_function) {
 
 static _Alignas(4096) char gemm_heaps[2][1 << 20];
 
-/* Bytes of scratch memory that a bfloat16 product of one row takes: the row and a piece of sums, or tiles of a library's
- * product. */
+/* Bytes of scratch memory that a bfloat16 product of one row takes: the row and a piece of sums, or tiles of a
+ * library's product. */
 static size_t scratch_of_one_row(tsh_device *device) {
     enum { N = 300, K = 64 };
     uint16_t x[K] = {0}, w[N * K] = {0}, y[N];

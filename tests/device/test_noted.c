@@ -68,7 +68,7 @@ Test(noted_kernels, slots_of_the_cpu) {
     tshi_device_destroy(device);
 }
 
-/* --- softmax of whole rows, which a device may have or not --------------------------------------------------------- */
+/* --- softmax of whole rows, which a device may have or not -------------------------------------------------------- */
 
 static bool takes_rows;
 static int whole_calls, back_calls;

@@ -245,8 +245,8 @@ static int owner(const tshi_step *s, int k) {
     return s->inputs == 2 ? s->in[1] : k;
 }
 
-/* Of a layer that has the rows of its weight itself now and then by all of them: of a target without classes, all others
- * are sampled, in order. The program's other random numbers do not move on. */
+/* Of a layer that has the rows of its weight itself now and then by all of them: of a target without classes, all
+ * others are sampled, in order. The program's other random numbers do not move on. */
 static tsh_tensor *linear(const tshi_bench *b, const tshi_step *s, tsh_linear *layer, tsh_tensor *x) {
     bool plain = s->n[LAYER_SHARDING] != TSH_ROW && !(s->n[LAYER_FLAGS] & FLAG_BIAS);
     tsh_tensor *none = NULL;

@@ -475,7 +475,8 @@ static bool weight_is_whole(const tshi_program *p, const tshi_step *s) {
            (w->layout[p->ragged].kind == TSH_KIND_REPLICATED || w->layout[p->ragged].kind == TSH_KIND_LOCAL);
 }
 
-/* Along the ragged axis what is split beside a LOCAL input would be so where that is repeated, and gathered elsewhere. */
+/* Along the ragged axis what is split beside a LOCAL input would be so where that is repeated, and gathered
+ * elsewhere. */
 static bool repeats_beside(const tshi_program *p, const tshi_program *q, const tshi_step *s) {
     bool equal = same_dims(&input(p, s, 0)->shape, &input(p, s, 1)->shape) &&
                  same_dims(&input(q, s, 0)->shape, &input(q, s, 1)->shape);

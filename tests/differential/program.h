@@ -143,7 +143,8 @@ typedef struct tshi_objective {
 typedef enum tshi_stepper { STEPPER_NONE, STEPPER_SGD, STEPPER_ADAMW } tshi_stepper;
 typedef enum tshi_zero { ZERO_OPTIMIZER, ZERO_PARAMETERS, ZERO_NOT } tshi_zero;
 
-/* How parameters are stored and computed with on the ranks, in a program of small whole numbers; gradients are float32. */
+/* How parameters are stored and computed with on the ranks, in a program of small whole numbers; gradients are
+ * float32. */
 typedef enum tshi_policy {
     POLICY_NONE,
     POLICY_STORED_NARROW,

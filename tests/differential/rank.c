@@ -508,7 +508,8 @@ static tsh_status evaluate(run *r) {
 }
 
 /* Around a backward that a write may spoil the ranks wait for each other: it may fail on some of them only, which have
- * read what was written, and a rank elsewhere would recover in another call than its peers. False when one has failed. */
+ * read what was written, and a rank elsewhere would recover in another call than its peers. False when one has
+ * failed. */
 static bool gather_to_spoil(run *r, tsh_status *status) {
     bool failed = *status != TSH_OK;
     if (r->p->spoil >= 0 && tshi_gate_pass(r->part->gate, r->part->rank, failed) && !failed) *status = TSH_ERR_STATE;

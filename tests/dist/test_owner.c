@@ -1,4 +1,5 @@
-/* A world belongs to the thread that has created it: not to another thread, and not to a process forked from its own. */
+/* A world belongs to the thread that has created it: not to another thread, and not to a process forked from its
+ * own. */
 #include "dist/world.h"
 #include "support/clock.h"
 #include "support/collectives.h"

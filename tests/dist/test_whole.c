@@ -16,7 +16,8 @@ static const struct {
               {TSH_UINT8, 2, {9, 1}},    {TSH_FLOAT64, 3, {5, 1, 4}}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* Layout `number` of a tensor with so many dims: REPLICATED, PARTIAL, SHARD of each dim, and the same splitting last. */
+/* Layout `number` of a tensor with so many dims: REPLICATED, PARTIAL, SHARD of each dim, and the same splitting
+ * last. */
 static tsh_layout layout_of(int number, int ndim) {
     if (number < 2) return number ? TSH_PARTIAL : TSH_REPLICATED;
     return number < 2 + ndim ? TSH_SHARD(number - 2) : TSH_SHARD_ORDER(number - 2 - ndim, 1);

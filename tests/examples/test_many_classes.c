@@ -71,7 +71,8 @@ Test(many_classes, sgd_learns_alike_on_all_numbers_of_ranks, .timeout = 200) {
     learns_alike("--optimizer sgd --lr 0.5");
 }
 
-/* A sample of all classes is the dense step, and so is one within backward; one of a part of them learns as well in a few more steps. */
+/* A sample of all classes is the dense step, and so is one within backward; one of a part of them learns as well in a
+ * few more steps. */
 Test(many_classes, samples_classes, .timeout = 200) {
     static result dense, all, some;
     train(3, "--weight-decay 0.01", &dense);

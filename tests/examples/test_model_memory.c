@@ -1,5 +1,5 @@
-/* Memory of models: weights and activations of 16 bits take half of what those of float32 take, and nothing grows with the
- * square of the tokens. */
+/* Memory of models: weights and activations of 16 bits take half of what those of float32 take, and nothing grows with
+ * the square of the tokens. */
 #include "support/ranks.h"
 #include "transformer/model.h"
 

@@ -61,7 +61,8 @@ static tsh_tensor *make(kit *k, int i, const tsh_tensor_config *config, bool who
     return tshi_test_leaf(k->r, k->mesh, &c, values);
 }
 
-/* The output, with a reference for the caller, and the gradients of the sum of each element of the output times another number. */
+/* The output, with a reference for the caller, and the gradients of the sum of each element of the output times another
+ * number. */
 static tsh_tensor *run_attention(kit *k, tsh_tensor *const in[INPUTS], const tsh_attention_config *config) {
     double values[MOST];
     tsh_tensor *y = tsh_attention(k->tape, in[Q], in[K], in[V], config);

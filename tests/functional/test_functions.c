@@ -280,7 +280,7 @@ Test(functions, one_and_two_ranks_in_float16, .timeout = 720) {
     against_one_rank(2, TSH_FLOAT16);
 }
 
-/* --- float32 gradients beside functions in 16 bits ------------------------------------------------------------------ */
+/* --- float32 gradients beside functions in 16 bits ---------------------------------------------------------------- */
 
 /* How a leaf's gradients come to be float32: the leaf is 16 bits and they are wide, or functions cast it to 16 bits. */
 typedef enum leaf_kind { WIDE_GRADIENTS, ARITHMETIC } leaf_kind;

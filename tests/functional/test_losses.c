@@ -1,5 +1,5 @@
-/* Mean squared errors and binary cross entropies against PyTorch in float64 (tests/data/functions), also of large logits:
- * split along either dim, uneven, and in 16 bits; and what they refuse. */
+/* Mean squared errors and binary cross entropies against PyTorch in float64 (tests/data/functions), also of large
+ * logits: split along either dim, uneven, and in 16 bits; and what they refuse. */
 #include "support/tensors.h"
 #include "support/vectors.h"
 #include "tshard/functional.h"

@@ -1,6 +1,6 @@
-/* Any bytes, read as the header of a safetensors file: no byte beyond the end is read, nothing leaks, and of an accepted
- * header the tensors follow each other from the header's end to the file's, can be found, and are equal after they are
- * written and read again. The first three bytes are the number of bytes behind the header. */
+/* Any bytes, read as the header of a safetensors file: no byte beyond the end is read, nothing leaks, and of an
+ * accepted header the tensors follow each other from the header's end to the file's, can be found, and are equal after
+ * they are written and read again. The first three bytes are the number of bytes behind the header. */
 #include "io/safetensors.h"
 
 #include <jansson.h>

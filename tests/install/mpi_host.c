@@ -1,5 +1,5 @@
-/* A program of a user that has MPI of its own: mpi_host SCENARIO, as ranks of MPI. It sees the public headers alone, and
- * exits with 0 when all that it checked holds on this rank. */
+/* A program of a user that has MPI of its own: mpi_host SCENARIO, as ranks of MPI. It sees the public headers alone,
+ * and exits with 0 when all that it checked holds on this rank. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,6 +1,7 @@
-/* load_sums PATH SUMS [--gpt2 | --save PATH [BYTES]]: a rank of a job that loads the parameters of which tests/io/sums.py
- * has written the lines SUMS, in layouts of all kinds, and compares their sums with Python's. Says how many bytes the
- * ranks have read and how many their boxes have. --save writes them all again, in files of at most BYTES. */
+/* load_sums PATH SUMS [--gpt2 | --save PATH [BYTES]]: a rank of a job that loads the parameters of which
+ * tests/io/sums.py has written the lines SUMS, in layouts of all kinds, and compares their sums with Python's. Says how
+ * many bytes the ranks have read and how many their boxes have. --save writes them all again, in files of at most
+ * BYTES. */
 #include "io/load.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"

@@ -1,5 +1,5 @@
-/* Checkpoints that cannot be saved or read: an error with path and cause on every rank, no half folder that is taken for
- * a whole one, and ranks that go on. */
+/* Checkpoints that cannot be saved or read: an error with path and cause on every rank, no half folder that is taken
+ * for a whole one, and ranks that go on. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,5 +1,5 @@
-/* Loading: every layout and dtype against the file's values, name maps, and errors that name all that is wrong and change
- * nothing. */
+/* Loading: every layout and dtype against the file's values, name maps, and errors that name all that is wrong and
+ * change nothing. */
 #include "io/load.h"
 #include "support/files.h"
 #include "support/layouts.h"

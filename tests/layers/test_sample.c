@@ -1,4 +1,5 @@
-/* Sampling: the probabilities that are asked for, the same ids at 1 to 4 ranks, ties, and logits that are no numbers. */
+/* Sampling: the probabilities that are asked for, the same ids at 1 to 4 ranks, ties, and logits that are no
+ * numbers. */
 #include "support/ranks.h"
 #include "tshard/generate.h"
 

@@ -58,7 +58,7 @@ Test(sharding, refuses_malformed_tables_in_words) {
     cr_assert(strstr(tsh_error_message(), "row 1 of the table names no layers"), "%s", tsh_error_message());
 }
 
-/* --- a layer that takes its sharding from a table ------------------------------------------------------------------ */
+/* --- a layer that takes its sharding from a table ----------------------------------------------------------------- */
 
 static const tsh_sharding_rule table[] = {{"h.*.mlp.up_proj", "column"}, {"h.*.mlp.down_proj", "row"}, {NULL, NULL}};
 

@@ -1,5 +1,5 @@
-/* Every layer in bfloat16 and float16, sharded in its ways over 1 to 4 ranks, against the whole layer in float64 with the
- * same parameters. */
+/* Every layer in bfloat16 and float16, sharded in its ways over 1 to 4 ranks, against the whole layer in float64 with
+ * the same parameters. */
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -13,9 +13,9 @@ enum { BATCH = 2, TIME = 5, TOKENS = BATCH * TIME, EMBED = 12, ROWS = 9 };
 
 typedef enum kind { LINEAR, EMBEDDING, NORM, MLP, ATTENTION, BLOCK } kind;
 
-/* A layer, and how far off a value may be, in half units in the last place of the largest value: twice the square root of
- * the results, each of them rounded to 16 bits, that lie behind one another from x to a gradient, for their errors are
- * independent. */
+/* A layer, and how far off a value may be, in half units in the last place of the largest value: twice the square root
+ * of the results, each of them rounded to 16 bits, that lie behind one another from x to a gradient, for their errors
+ * are independent. */
 typedef struct layer_case {
     const char *name;
     kind kind;

@@ -1,10 +1,10 @@
 // A GPU's launches on the CPU: what common.cuh takes from launch.cuh, for kernels that a C++ compiler has compiled.
 //
 // launch() returns when the kernel is done. Blocks run one after another. A block's threads are fibers of the calling
-// thread: each runs until a barrier or a shuffle, in ascending and in descending order by turns, so that a missing barrier
-// shows. With TSHARD_TEST_SEED they also switch at accesses to memory, in an order of that seed, and a race of two
-// threads ends the program (accesses.cc). A barrier that some threads of a block never reach, or a shuffle that some of
-// a warp do not, ends the program with the kernel's name.
+// thread: each runs until a barrier or a shuffle, in ascending and in descending order by turns, so that a missing
+// barrier shows. With TSHARD_TEST_SEED they also switch at accesses to memory, in an order of that seed, and a race of
+// two threads ends the program (accesses.cc). A barrier that some threads of a block never reach, or a shuffle that
+// some of a warp do not, ends the program with the kernel's name.
 //
 // Shared memory is a static array, and keeps what the last block left. Write alignas before __shared__.
 #pragma once

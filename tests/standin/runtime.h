@@ -14,8 +14,8 @@ void standin_leave(void);
 _Noreturn void standin_die(const char *message);
 /* A call that has to fail: its code. */
 bool standin_fails(const char *name, cudaError_t usual, cudaError_t *error);
-/* What the environment said when CUDA began, with the first call: the queues of a GPU, and whether kernels are loaded at
- * once. */
+/* What the environment said when CUDA began, with the first call: the queues of a GPU, and whether kernels are loaded
+ * at once. */
 bool standin_has_begun(void);
 int standin_queues(void);
 bool standin_loads_at_once(void);

@@ -50,8 +50,8 @@ bool tshi_box_cases_next(tshi_box_cases *cases, tshi_box_case *out);
 void tshi_box_cases_close(tshi_box_cases *cases);
 
 void tshi_case_parts_clear(tshi_case_parts *parts);
-/* Compare what the ranks have got with what the case wants of `out` (and of its sums), or of `din`; false with the first
- * difference in `words`. */
+/* Compare what the ranks have got with what the case wants of `out` (and of its sums), or of `din`; false with the
+ * first difference in `words`. */
 bool tshi_box_case_out(const tshi_box_case *c, const tshi_case_parts *got, char words[TSHI_CASE_WORDS]);
 bool tshi_box_case_din(const tshi_box_case *c, const tshi_case_parts *got, char words[TSHI_CASE_WORDS]);
 

@@ -1,5 +1,6 @@
-/* The generator of random numbers as device/kernels.h defines it, a number at a time: what the kernels are compared with.
- */
+/* The generator of random numbers as device/kernels.h defines it, a number at a time: what the kernels are compared
+ * with.
+ * */
 #ifndef TSHI_TEST_PHILOX_H
 #define TSHI_TEST_PHILOX_H
 

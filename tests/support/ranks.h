@@ -56,8 +56,8 @@ tsh_device_kind tshi_test_device(void);
 const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg);
 /* Runs with `first` ranks, with one more, ... up to `last`; a failure's message begins with the number of ranks. */
 const char *tshi_test_run_each(int first, int last, tshi_rank_fn *fn, void *arg);
-/* Runs ranks as threads of this process; otherwise as tshi_test_run. A test that does both forks first: where threads have
- * used CUDA, no process that is forked afterwards can. */
+/* Runs ranks as threads of this process; otherwise as tshi_test_run. A test that does both forks first: where threads
+ * have used CUDA, no process that is forked afterwards can. */
 const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg);
 /* The long way. outcomes [ranks] and results [ranks * result_bytes] may be NULL. */
 const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *fn, void *arg, tshi_outcome *outcomes,

@@ -192,7 +192,8 @@ Test(step_time, the_row_that_names_most_counts) {
     machine_free(&m);
 }
 
-/* A ring carries 2 (p - 1) / p of the bytes over every link; a tree has log2 p levels, an all-reduce goes up and down. */
+/* A ring carries 2 (p - 1) / p of the bytes over every link; a tree has log2 p levels, an all-reduce goes up and
+ * down. */
 Test(step_time, collectives_take_rounds_of_latency_and_bytes_over_bandwidth) {
     machine m;
     written w = {.record = {.count = 0}};
@@ -237,8 +238,8 @@ Test(step_time, early_collectives_hide_behind_what_backward_computes) {
 }
 
 /* Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC'21: GPT-3 of 96 layers, 12,288
- * features and 2,048 tokens, here 1,536 sequences over data=128,model=8. A layer's products are 72 b s h^2 operations both
- * ways, over 8 ranks; two all-reduces of b s h elements each way. */
+ * features and 2,048 tokens, here 1,536 sequences over data=128,model=8. A layer's products are 72 b s h^2 operations
+ * both ways, over 8 ranks; two all-reduces of b s h elements each way. */
 Test(step_time, gpt3_on_a_cluster_by_hand) {
     const int64_t tokens = 1536 / 128 * 2048, h = 12288, part = 8;
     const struct {

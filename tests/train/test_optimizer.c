@@ -148,7 +148,8 @@ Test(sgd, follows_its_formula_in_every_setting, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, sgd_settings, NULL));
 }
 
-/* With decay_matrices a matrix decays between two vectors that do not. Adam's first step is lr whatever the gradient. */
+/* With decay_matrices a matrix decays between two vectors that do not. Adam's first step is lr whatever the
+ * gradient. */
 static void matrices_alone(tshi_rank *r, void *arg) {
     const double five = 5, one = 1;
     const tsh_adamw_config config = {.lr = 0.1, .weight_decay = 0.5, .decay_matrices = true};

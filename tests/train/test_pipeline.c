@@ -104,7 +104,8 @@ Test(pipeline, holds_as_many_micro_batches_as_stages_follow) {
     cr_assert_str_empty(tshi_test_run(3, holds_few, NULL));
 }
 
-/* No stage waits for one that it sends to, in either order: 2 MiB are more than any backend sends before it is asked. */
+/* No stage waits for one that it sends to, in either order: 2 MiB are more than any backend sends before it is
+ * asked. */
 static void large_messages(tshi_rank *r, void *arg) {
     (void)arg;
     tshi_pipeline_config c = {

@@ -162,8 +162,8 @@ static void check_gradients(tshi_rank *r, const model *m, const wanted_gradients
     }
 }
 
-/* Without a schedule, with one, and accumulated over backwards: each gradient and each sum over ranks is float32, whatever
- * the functions compute in. */
+/* Without a schedule, with one, and accumulated over backwards: each gradient and each sum over ranks is float32,
+ * whatever the functions compute in. */
 static void gradients(tshi_rank *r, void *axes) {
     static const test_dtypes all[] = {
         {TSH_BFLOAT16, TSH_BFLOAT16, TSH_BFLOAT16, TSH_ARITHMETIC_AS_STORED},

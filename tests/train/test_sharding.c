@@ -1,5 +1,5 @@
-/* Data parallelism that shares out states, gradients and parameters: the values of one rank on the whole batch, with one
- * reduce-scatter and one all-gather a bucket. */
+/* Data parallelism that shares out states, gradients and parameters: the values of one rank on the whole batch, with
+ * one reduce-scatter and one all-gather a bucket. */
 #include "support/files.h"
 #include "support/tensors.h"
 #include "train/bucket.h"
@@ -269,8 +269,8 @@ Test(sharding, rows_of_a_sharded_table_are_bounded, .timeout = 120) {
 
 /* --- what is communicated ----------------------------------------------------------------------------------------- */
 
-/* One reduce-scatter a bucket, and one all-gather; at the last level one in forward and one in backward, of layers that are
- * used once: the table is there for the head when backward begins, and was gathered for the ids. */
+/* One reduce-scatter a bucket, and one all-gather; at the last level one in forward and one in backward, of layers that
+ * are used once: the table is there for the head when backward begins, and was gathered for the ids. */
 static void expect(const tsh_data_parallel *dp, tsh_communication_stats *sums, tsh_communication_stats *gathers) {
     *sums = *gathers = (tsh_communication_stats){0};
     for (int b = 0; b < dp->bucket_count; b++) {
@@ -437,8 +437,8 @@ static void remember_bytes(tshi_rank *r, void *arg) {
     }
 }
 
-/* Bytes an element of float32 AdamW on d ranks: 16, then 16/d between steps, to which the first two levels add 4 in a step.
- * Buckets do not take what a level saves. */
+/* Bytes an element of float32 AdamW on d ranks: 16, then 16/d between steps, to which the first two levels add 4 in a
+ * step. Buckets do not take what a level saves. */
 Test(sharding, memory_is_what_the_formula_says, .timeout = 240) {
     account accounts[RANKS] = {{0}};
     const double wanted[] = {16, 16.0 / RANKS, 16.0 / RANKS, 16.0 / RANKS};

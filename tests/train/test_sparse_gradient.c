@@ -268,8 +268,8 @@ typedef struct table_case {
     bool shard, dense_too, twice;
 } table_case;
 
-/* The gradient of sum(y w) for y = table[ids], which occur repeatedly, in two backwards, is what a dense one is; the norm that
- * clips it too. */
+/* The gradient of sum(y w) for y = table[ids], which occur repeatedly, in two backwards, is what a dense one is; the
+ * norm that clips it too. */
 static void embeds(tshi_rank *r, void *arg) {
     const table_case *c = arg;
     static const int64_t ids[] = {3, 1, 3, 8, 0, 3, 1};
@@ -332,7 +332,7 @@ Test(sparse_gradient, of_an_embedding_is_the_dense_one, .timeout = 120) {
     }
 }
 
-/* --- a gradient that several tables and the caller have --------------------------------------------------------------- */
+/* --- a gradient that several tables and the caller have ----------------------------------------------------------- */
 
 /* y = A[ids] + B[ids]: both tables' rows have the gradient of y, which the caller gives, and are clipped together. */
 static void shared(tshi_rank *r, void *arg) {

@@ -2,8 +2,8 @@
  *
  *     training_steps [--seed N] [--programs N] [--seconds S] [--ranks N] [--verbose]
  *
- * A program follows from its seed. Its model, optimizer and data are its own; meshes, levels of sharding, micro-batches,
- * recomputation, checkpoints, failed steps and the like must not change its numbers:
+ * A program follows from its seed. Its model, optimizer and data are its own; meshes, levels of sharding,
+ * micro-batches, recomputation, checkpoints, failed steps and the like must not change its numbers:
  *   float64                the numbers of one rank without any of it, but for the order of additions
  *   a deterministic world  the bits of one rank without meshes, levels, recomputation, checkpoints and failed steps
  *   lower precisions       no further from float64 than some times what one rank of that precision is

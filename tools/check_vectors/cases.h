@@ -51,8 +51,8 @@ typedef struct cv_totals {
  * them. */
 void cv_redistributions(const char *path, const char *file, const int *ranks, cv_totals *t);
 
-/* The tensors of a model folder's expected.safetensors that belong to no weight; exact: all of it was computed in float64.
- * False, with words in error, when it cannot be read. */
+/* The tensors of a model folder's expected.safetensors that belong to no weight; exact: all of it was computed in
+ * float64. False, with words in error, when it cannot be read. */
 bool cv_model_vectors(const char *folder, tshi_vectors *out, bool *exact, char *error, size_t size);
 
 /* --- what cases use; after a failure, which is noted on the rank, they give NULL or do nothing -------------------- */

@@ -48,7 +48,7 @@ const cv_sharding cv_silu[] = {{"replicated", run_silu, &replicated, NULL, 1},
                                {"columns split", run_silu, &columns, NULL, 1},
                                {0}};
 
-/* --- stacks of products, and sums and products of two shapes -------------------------------------------------------- */
+/* --- stacks of products, and sums and products of two shapes ------------------------------------------------------ */
 
 typedef struct two_layouts {
     tsh_layout a, b;

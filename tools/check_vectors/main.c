@@ -1,6 +1,7 @@
-/* check_vectors DIR [--ranks LIST] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, and every
- * folder there with a model, in float64, float32 and bfloat16, whole and split, on ranks that it starts
- * itself; redistributions on as many ranks as each names. A row's ranks are processes of their own, so that a crash or a hang fails that row alone. */
+/* check_vectors DIR [--ranks LIST] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, and
+ * every folder there with a model, in float64, float32 and bfloat16, whole and split, on ranks that it starts itself;
+ * redistributions on as many ranks as each names. A row's ranks are processes of their own, so that a crash or a hang
+ * fails that row alone. */
 #include "base/number.h"
 #include "cases.h"
 #include "common/output.h"

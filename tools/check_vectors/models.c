@@ -1,5 +1,5 @@
-/* Models of Hugging Face folders: what transformers computes in float64 with the weights of model.safetensors lies beside
- * them in expected.safetensors. */
+/* Models of Hugging Face folders: what transformers computes in float64 with the weights of model.safetensors lies
+ * beside them in expected.safetensors. */
 #include "base/base.h"
 #include "cases.h"
 #include "device/cpu/kernels/kernels.h"
@@ -34,8 +34,8 @@ static bool read_vector(tshi_safetensors *file, const tshi_safetensors_entry *e,
     return true;
 }
 
-/* transformers computes rotary positions and RMS norms in float32 in models of any dtype; tests/data/models/exact.py makes
- * it use float64, and says so. */
+/* transformers computes rotary positions and RMS norms in float32 in models of any dtype; tests/data/models/exact.py
+ * makes it use float64, and says so. */
 static bool is_exact(const char *folder, const tshi_safetensors *file) {
     model_config config;
     char words[MODEL_WORDS];
@@ -164,8 +164,8 @@ static void compare_gradients(kit *k) {
 
 static const tsh_adamw_config adamw = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 
-/* AdamW's first step over the learning rate: that of a gradient of almost zero is much of the step, whatever the rounding
- * error that the gradient is. So the step with the gradient that there is, is compared with the wanted one. */
+/* AdamW's first step over the learning rate: that of a gradient of almost zero is much of the step, whatever the
+ * rounding error that the gradient is. So the step with the gradient that there is, is compared with the wanted one. */
 static double first_step(double g) {
     return g / (fabs(g) + adamw.eps);
 }

@@ -55,8 +55,8 @@ int machine_axes(machine_work work);
 
 /* Operations or bytes a second of a work of these sizes, in a step that works through the tensors of `working_set`
  * bytes: between the points of a table, and between tables of two working sets, the logarithm is interpolated in the
- * logarithms of the sizes, beyond them the rate stays. The tables that name both `what` and dtype come before those that
- * name less. 0 where there is none. */
+ * logarithms of the sizes, beyond them the rate stays. The tables that name both `what` and dtype come before those
+ * that name less. 0 where there is none. */
 double machine_rate(const machine *m, machine_work work, const char *what, const char *dtype,
                     const double at[MACHINE_AXES], double working_set);
 /* The network that names most of the three and contradicts none, or NULL. */

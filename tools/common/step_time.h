@@ -17,12 +17,12 @@ typedef struct step_time {
  * the last one, which is started when backward has computed everything. */
 void step_time_of(const machine *m, const tshi_record *record, step_time *out);
 
-/* Seconds of one call of a record, in a step that works through `working_set` bytes; 0 where the machine has no rate for
- * it. */
+/* Seconds of one call of a record, in a step that works through `working_set` bytes; 0 where the machine has no rate
+ * for it. */
 double step_call_seconds(const machine *m, const tshi_record_entry *entry, double working_set);
 
-/* The form of a product by how its operands are stored (forward, dx, dw), and its sizes as a linear layer's: X [m, k], W
- * [n, k], Y [m, n]. */
+/* The form of a product by how its operands are stored (forward, dx, dw), and its sizes as a linear layer's: X [m, k],
+ * W [n, k], Y [m, n]. */
 const char *step_product_form(const tshi_record_call *product, double sizes[MACHINE_AXES]);
 
 /* What a collective of `ranks` multiplies bytes and latency by: the bytes that a rank's link carries of the whole's, as

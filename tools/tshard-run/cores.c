@@ -65,8 +65,8 @@ static int ask_kernel(const unsigned char *mask, int total, run_core *out) {
     return found;
 }
 
-/* hwloc's order goes through packages, memory nodes, caches and cores, so that neighbours share the most. A machine that
- * is not this one (HWLOC_SYNTHETIC) has all of its cores. */
+/* hwloc's order goes through packages, memory nodes, caches and cores, so that neighbours share the most. A machine
+ * that is not this one (HWLOC_SYNTHETIC) has all of its cores. */
 static int ask_hwloc(const unsigned char *mask, int total, run_core **out) {
     int found = 0;
 #ifdef TSHARD_HAVE_HWLOC

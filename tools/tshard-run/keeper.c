@@ -23,9 +23,9 @@ static void hear_of_death(void) {
     prctl(PR_SET_PDEATHSIG, SIGCONT);
 }
 
-/* Reads the ranks' numbers until no process has the writing end. A rank is a zombie until the job has been swept, so the
- * number of its group belongs to no other. A supervisor that was stopped before it could ask for the news of the guard's
- * death goes on, and finds the guard gone. */
+/* Reads the ranks' numbers until no process has the writing end. A rank is a zombie until the job has been swept, so
+ * the number of its group belongs to no other. A supervisor that was stopped before it could ask for the news of the
+ * guard's death goes on, and finds the guard gone. */
 static void keep(int fd, pid_t guard, pid_t supervisor) {
     static pid_t ranks[RUN_MAX_RANKS];
     int n = 0;

@@ -21,8 +21,8 @@ typedef struct plan_result {
 } plan_result;
 
 /* plan.c: runs ranks of a world of `size` of the program, whose output is dropped: the first, the last and, where they
- * differ, for each axis of the mesh the ones in the middle and at its end; all along an axis of stages. 0, or the code to
- * exit with, having said why. */
+ * differ, for each axis of the mesh the ones in the middle and at its end; all along an axis of stages. 0, or the code
+ * to exit with, having said why. */
 int plan_run(int size, char **command, plan_result *out);
 void plan_free(plan_result *result);
 

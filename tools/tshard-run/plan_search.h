@@ -23,8 +23,8 @@ typedef struct search {
 
 /* "NAME=A,B,...", which is split where it stands. NULL, or what is wrong with it. */
 const char *search_add(search *s, char *text);
-/* Plans the command, which ends with NULL, on `ranks` with each combination; machine may be NULL. Returns the exit code: 0
- * when a combination fits. */
+/* Plans the command, which ends with NULL, on `ranks` with each combination; machine may be NULL. Returns the exit
+ * code: 0 when a combination fits. */
 int search_run(const search *s, int ranks, const machine *m, bool json, char *const *command);
 
 #endif

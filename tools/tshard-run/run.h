@@ -4,8 +4,8 @@
  *   guard       the process that the user started: it takes the user's signals and terminal, and outlives the
  *   supervisor  its child, in a process group of its own: it starts the ranks, passes their output on, ends them.
  * Ranks die with the supervisor (PR_SET_PDEATHSIG). The supervisor ends everything when the guard is gone; the guard
- * does when the supervisor is. Both are subreapers: what a rank leaves behind becomes their child and is found. When both
- * are killed, a third process, the keeper, kills the ranks' process groups: what a rank's shell has started. */
+ * does when the supervisor is. Both are subreapers: what a rank leaves behind becomes their child and is found. When
+ * both are killed, a third process, the keeper, kills the ranks' process groups: what a rank's shell has started. */
 #ifndef RUN_H
 #define RUN_H
 

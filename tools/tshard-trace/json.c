@@ -1,5 +1,5 @@
-/* Chrome's trace events, which Perfetto opens too: a process for a rank, a thread for its functions and one for each row of
- * its communication, arrows between the events of a call, and a counter of memory. */
+/* Chrome's trace events, which Perfetto opens too: a process for a rank, a thread for its functions and one for each
+ * row of its communication, arrows between the events of a call, and a counter of memory. */
 #include "tool.h"
 
 #include <string.h>

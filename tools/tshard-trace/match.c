@@ -10,7 +10,8 @@ static bool same_group(const trace_group *a, const trace_group *b) {
     return a->same == b->same && a->size == b->size && !memcmp(a->ranks, b->ranks, (size_t)a->size * sizeof *a->ranks);
 }
 
-/* Gives a number to each group of the run: equal on two ranks where both used the group as their n-th of those ranks. */
+/* Gives a number to each group of the run: equal on two ranks where both used the group as their n-th of those
+ * ranks. */
 static void number_groups(traces *run) {
     int next = 0;
     for (int i = 0; i < run->ranks; i++) {

@@ -64,7 +64,7 @@ static void divide(share *s, double from, double to, int steps) {
     if (s->rest < 0) s->rest = 0;
 }
 
-/* --- the rank that its peers wait for ------------------------------------------------------------------------------ */
+/* --- the rank that its peers wait for ----------------------------------------------------------------------------- */
 
 static const rank_trace *trace_of(const traces *run, int rank) {
     for (int i = 0; i < run->ranks; i++) {

@@ -2,8 +2,9 @@
 #include "autograd/grad/sparse.h"
 #include "autograd/tape.h"
 
-/* An adopted gradient shares its memory, or is the same tensor: before it is written, x's gradient moves to memory of its
- * own, with its elements unless they are stale. A leaf's is never adopted: other references to it are the program's. */
+/* An adopted gradient shares its memory, or is the same tensor: before it is written, x's gradient moves to memory of
+ * its own, with its elements unless they are stale. A leaf's is never adopted: other references to it are the
+ * program's. */
 static tsh_status make_writable(const tsh_tensor *x) {
     tshi_gradient *g = x->gradient;
     tsh_tensor *old = g->value, *fresh = NULL;

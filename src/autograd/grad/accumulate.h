@@ -5,8 +5,8 @@
 #include "autograd/grad/state.h"
 #include "autograd/op.h"
 
-/* Beside those of tshard/custom.h. What tsh_call_grad returns is of the input's dtype: where the gradient is wide, what the
- * call writes is added to it afterwards. The memory of tsh_call_grad_out is passed on or overwritten only through
+/* Beside those of tshard/custom.h. What tsh_call_grad returns is of the input's dtype: where the gradient is wide, what
+ * the call writes is added to it afterwards. The memory of tsh_call_grad_out is passed on or overwritten only through
  * tshi_grad_adopt. */
 
 /* tsh_call_grad_adopt without its checks. */
@@ -16,13 +16,13 @@ tsh_tensor *tshi_grad_beta(const tsh_call *call, int i, double *beta);
 /* tshi_grad_beta for kernels that write the dtype of sums, too: the gradient itself, of tshi_gradient_dtype. */
 tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta);
 
-/* The call that made input i, if this call may do a part of that one's backward: no other call adds to the input's gradient
- * in this backward, nothing has been added yet, and only the maker's backward reads the gradient. Otherwise NULL. It must
- * be called before the gradient's memory is taken. */
+/* The call that made input i, if this call may do a part of that one's backward: no other call adds to the input's
+ * gradient in this backward, nothing has been added yet, and only the maker's backward reads the gradient. Otherwise
+ * NULL. It must be called before the gradient's memory is taken. */
 tsh_call *tshi_grad_maker(const tsh_call *call, int i);
 
-/* The target that takes the rows of input i's gradient as they are made (tshi_target_ops.take_rows), if this call makes the
- * whole gradient: no other call of this backward and no other backward adds to it. Otherwise NULL. */
+/* The target that takes the rows of input i's gradient as they are made (tshi_target_ops.take_rows), if this call makes
+ * the whole gradient: no other call of this backward and no other backward adds to it. Otherwise NULL. */
 tshi_gradient_target *tshi_grad_takes_rows(const tsh_call *call, int i);
 
 /* The target of input i that adds rows one by one, where it can; else NULL. */

@@ -7,8 +7,8 @@ static int64_t cols_of(const tsh_tensor *x) {
     return x->shape.local[1];
 }
 
-/* A target in the host's memory. While `active`, the state's `value` [count, cols] is the leaf's gradient: its row i is the
- * gradient of row[i] of this rank's part. */
+/* A target in the host's memory. While `active`, the state's `value` [count, cols] is the leaf's gradient: its row i is
+ * the gradient of row[i] of this rank's part. */
 typedef struct sparse_gradient {
     tshi_gradient_target target; /* first */
     const tsh_allocator *allocator;

@@ -37,21 +37,23 @@ typedef struct tshi_gradient {
 
 /* --- targets ------------------------------------------------------------------------------------------------------ */
 
-/* What becomes of the gradient of a leaf, where that is not simply added up in `value`. A slot that is NULL leaves that to
- * the target under this one, and under the last one to `value`. */
+/* What becomes of the gradient of a leaf, where that is not simply added up in `value`. A slot that is NULL leaves that
+ * to the target under this one, and under the last one to `value`. */
 typedef struct tshi_target_ops {
-    /* Returns the memory to add the gradient of x to, the leaf or a copy of it, with *beta as tshi_grad_beta has it; NULL
-     * with the message set. Along an axis of the target for which x is this rank's own (tshi_layout_is_own) what is
-     * added is a term of the sum; along another one it is the same on all ranks. The targets under it are never asked. */
+    /* Returns the memory to add the gradient of x to, the leaf or a copy of it, with *beta as tshi_grad_beta has it;
+     * NULL with the message set. Along an axis of the target for which x is this rank's own (tshi_layout_is_own) what
+     * is added is a term of the sum; along another one it is the same on all ranks. The targets under it are never
+     * asked. */
     tsh_tensor *(*memory)(tshi_gradient_target *target, const tsh_tensor *x, double *beta);
-    /* Adds row i of `values` to row ids[i] - start of the leaf's gradient; ids of other rows, and those that are `padding`
-     * (-1: none), are left out. `values` is of the gradient's dtype; `sole`: its memory may become the gradient's. */
+    /* Adds row i of `values` to row ids[i] - start of the leaf's gradient; ids of other rows, and those that are
+     * `padding` (-1: none), are left out. `values` is of the gradient's dtype; `sole`: its memory may become the
+     * gradient's. */
     tsh_status (*add_rows)(tshi_gradient_target *target, const tsh_tensor *leaf, const tsh_tensor *ids, int64_t start,
                            int64_t padding, const tsh_tensor *values, bool sole);
     /* Rows of the gradient of a leaf [rows, cols] are added one by one so far, and there is no other sum. */
     bool (*has_rows)(const tshi_gradient_target *target);
-    /* Uses up rows [first, first + count) of this rank's part of a leaf [rows, cols], of the leaf's dtype, in the device's
-     * memory: a backward's whole gradient, from row 0 on. */
+    /* Uses up rows [first, first + count) of this rank's part of a leaf [rows, cols], of the leaf's dtype, in the
+     * device's memory: a backward's whole gradient, from row 0 on. */
     void (*take_rows)(tshi_gradient_target *target, int64_t first, int64_t count, const void *values);
     /* No call of this backward adds to the leaf's gradient any more. */
     void (*complete)(tshi_gradient_target *target);
@@ -94,7 +96,8 @@ struct tshi_gradient_schedule {
     double weight; /* of a loss in the objective: what its gradient starts with */
 };
 
-/* The leaf's gradient goes to the target from now on: over all others where that has memory, else below those that do. */
+/* The leaf's gradient goes to the target from now on: over all others where that has memory, else below those that
+ * do. */
 void tshi_gradient_attach(tsh_tensor *leaf, tshi_gradient_target *target);
 void tshi_gradient_detach(tsh_tensor *leaf, tshi_gradient_target *target);
 
@@ -151,7 +154,8 @@ static inline const tsh_tensor *tshi_gradient_cast_leaf(const tsh_tensor *tensor
     const tsh_tensor *from = tensor->computed ? tensor->gradient->moved_from : NULL;
     return from && !from->computed && from->dtype != tensor->dtype ? from : tensor;
 }
-/* The axes along which a schedule sums the gradient of this leaf, or of the leaf that the tensor is a copy or a cast of. */
+/* The axes along which a schedule sums the gradient of this leaf, or of the leaf that the tensor is a copy or a cast
+ * of. */
 static inline unsigned tshi_gradient_summed_axes(const tsh_tensor *tensor) {
     const tshi_gradient *g = tshi_gradient_cast_leaf(tensor)->gradient;
     return g && g->target ? g->target->sums : 0;

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Each of a step's first calls has a place of its own. When there are more plans than MOST, which happens where sizes keep
- * changing, all of them are forgotten. */
+/* Each of a step's first calls has a place of its own. When there are more plans than MOST, which happens where sizes
+ * keep changing, all of them are forgotten. */
 enum { PLACES = 1024, BUCKETS = 1024, MOST = 4096 };
 
 typedef struct kept_plan kept_plan;
@@ -99,8 +99,8 @@ static uint64_t *put_sizes(uint64_t *at, const tsh_shape *shape) {
     return at;
 }
 
-/* The operation's rules and functions of metadata, and the params that these read: two operations that share them have the
- * same plans. */
+/* The operation's rules and functions of metadata, and the params that these read: two operations that share them have
+ * the same plans. */
 static uint64_t *put_op(uint64_t *at, const tsh_call *call) {
     const tsh_op *op = call->op;
     *at++ = (uint64_t)(uintptr_t)op->rules;

@@ -82,9 +82,10 @@ static unsigned local_axes(const tsh_call *call) {
     return axes;
 }
 
-/* A leaf goes first along the axes of its target, which belongs only to the copies that differ from the leaf along no other
- * axis. So does an input beside a LOCAL one, along that one's axes: sizes there may differ between ranks, and with them
- * what the rows want along other axes, so the ranks of such an axis have nothing in common but the input as it came. */
+/* A leaf goes first along the axes of its target, which belongs only to the copies that differ from the leaf along no
+ * other axis. So does an input beside a LOCAL one, along that one's axes: sizes there may differ between ranks, and
+ * with them what the rows want along other axes, so the ranks of such an axis have nothing in common but the input as
+ * it came. */
 static tsh_status plan_first(tshi_plan *plan, const tsh_tensor *given, unsigned local, tshi_plan_step *now,
                              const tsh_layout *need) {
     bool leaf = given->dtype == now->dtype || !given->computed;

@@ -41,8 +41,8 @@ tsh_status tshi_plan_make(const tsh_call *call, tsh_tensor *const *given, const 
 
 /* --- kept plans --------------------------------------------------------------------------------------------------- */
 
-/* The plans of a tape's calls, by key: all metadata that a plan follows from. A step that makes the calls of the one before
- * finds each plan at the number of its call. */
+/* The plans of a tape's calls, by key: all metadata that a plan follows from. A step that makes the calls of the one
+ * before finds each plan at the number of its call. */
 typedef struct tshi_plans tshi_plans;
 
 /* Room for a call's inputs: the tensors that the program has given, and copies of them for other dtypes. */

@@ -50,8 +50,8 @@ static tsh_layout split_like(const tsh_layout *bound, int d) {
     return TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, bound->sharing, bound->units, bound->blocks);
 }
 
-/* The layout that a pattern asks of a tensor of ndim dims; false when it cannot be. `bound`: the dim that a row binds, -1
- * where it binds none, and the units in which the row splits. */
+/* The layout that a pattern asks of a tensor of ndim dims; false when it cannot be. `bound`: the dim that a row binds,
+ * -1 where it binds none, and the units in which the row splits. */
 static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *bound, int call_dim, tsh_layout *out) {
     int d = bound->dim;
     bool fits = true;
@@ -243,9 +243,9 @@ static bool takes_local(const tsh_call *call, const tsh_rule *row, int axis) {
     return false;
 }
 
-/* A row that passes each item on by itself keeps units that ranks share. A row that reduces the dim would add a shared item
- * once a rank, and beside a LOCAL input the sharers' outputs differ: there the units are not shared. Beside an input that
- * each rank copies for its own use, the shared units are for the rank's own use, too. */
+/* A row that passes each item on by itself keeps units that ranks share. A row that reduces the dim would add a shared
+ * item once a rank, and beside a LOCAL input the sharers' outputs differ: there the units are not shared. Beside an
+ * input that each rank copies for its own use, the shared units are for the rank's own use, too. */
 static void settle_sharing(const tsh_call *call, const tsh_rule *row, int axis, tsh_layout *bound) {
     if (!is_split(row->out) || row_has(row, TSH_AS_DIM) || takes_local(call, row, axis)) {
         bound->units = 0;
@@ -418,8 +418,8 @@ static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
     rows->out[axis] = c->out;
 }
 
-/* Axes that split heads do so in one kind of units, those that are whole for each input: a rank that has some blocks of a
- * unit after one axis must find the same unit after the next. */
+/* Axes that split heads do so in one kind of units, those that are whole for each input: a rank that has some blocks of
+ * a unit after one axis must find the same unit after the next. */
 static void settle_heads(const tsh_call *call, const tshi_result *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes, last = -1;
     bool differ = false;

@@ -4,7 +4,8 @@
 
 #include "autograd/op.h"
 
-/* A row for each axis; `bound` is the dim that the row's BATCH, ANY or OTHER stands for, and the units in which it splits. */
+/* A row for each axis; `bound` is the dim that the row's BATCH, ANY or OTHER stands for, and the units in which it
+ * splits. */
 typedef struct tshi_rule_rows {
     const tsh_rule *row[TSH_MAX_AXES];
     tsh_layout bound[TSH_MAX_AXES];

@@ -42,8 +42,8 @@ tsh_status tshi_call_check_unchanged(const tsh_call *call, bool backward) {
                      t ? tsh_tensor_describe(t, text, sizeof text) : "");
 }
 
-/* Functions take the output in a wider dtype than it is stored in (tshi_cast_as): its gradient is not rounded on its way
- * to one that is as wide. */
+/* Functions take the output in a wider dtype than it is stored in (tshi_cast_as): its gradient is not rounded on its
+ * way to one that is as wide. */
 static bool has_wide_gradient(const tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     bool as_stored = call->op->engine && call->op->engine->as_stored && x->dtype == call->out->dtype;

@@ -18,6 +18,7 @@ tsh_status tshi_call_forward(tsh_call *call);
 tsh_status tshi_call_use(const tsh_call *call, bool backward);
 /* The versions of the first input, the second input, all further inputs together and the output, 16 bits each. */
 uint64_t tshi_call_versions(const tsh_call *call);
-/* TSH_ERR_STATE where what backward reads, or forward when it runs again, has been written since the call was recorded. */
+/* TSH_ERR_STATE where what backward reads, or forward when it runs again, has been written since the call was
+ * recorded. */
 tsh_status tshi_call_check_unchanged(const tsh_call *call, bool backward);
 #endif

@@ -1,7 +1,7 @@
 /* Casts to another dtype: the operation.
  *
- * A leaf may have an arithmetic (tshi_gradient): functions that take it, or what transitions make of it, compute in that
- * dtype. Their inputs of other float dtypes are cast before, once in a step, and their result has that dtype. */
+ * A leaf may have an arithmetic (tshi_gradient): functions that take it, or what transitions make of it, compute in
+ * that dtype. Their inputs of other float dtypes are cast before, once in a step, and their result has that dtype. */
 #ifndef TSHI_AUTOGRAD_CAST_H
 #define TSHI_AUTOGRAD_CAST_H
 

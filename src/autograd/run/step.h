@@ -5,8 +5,8 @@
 #include "autograd/plan/plan.h"
 #include "autograd/tape.h"
 
-/* x after a step that is no kernel: made now, or found where the step has been made of x before. NULL on failure, in the
- * name of `what`. */
+/* x after a step that is no kernel: made now, or found where the step has been made of x before. NULL on failure, in
+ * the name of `what`. */
 tsh_tensor *tshi_step_run(tsh_tape *tape, const char *what, tsh_tensor *x, const tshi_plan_step *step);
 
 #endif

@@ -88,8 +88,8 @@ static const tsh_op transition_op = {.name = "redistribute",
                                      .reads_no_input = true,
                                      .engine = &transition_engine};
 
-/* A leaf, its cast or its copy becomes this rank's own along an axis over which this tape's schedule sums its gradient: the
- * copy's gradient goes there. */
+/* A leaf, its cast or its copy becomes this rank's own along an axis over which this tape's schedule sums its gradient:
+ * the copy's gradient goes there. */
 static void share_target(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
     if (!moved->computed) return; /* nothing asks for x's gradient, and x may have none */
     tshi_gradient_target *target = tshi_gradient_cast_leaf(x)->gradient->target;

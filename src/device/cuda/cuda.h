@@ -21,8 +21,8 @@ typedef struct tshi_cuda_report {
 
 /* Keep a failure for check; the first one stands. cudaSuccess is fine. */
 void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what);
-/* Before every launch of a kernel: its first one may load it, for which the driver waits until the GPU has nothing to do.
- * `quiet` has waited by then. */
+/* Before every launch of a kernel: its first one may load it, for which the driver waits until the GPU has nothing to
+ * do. `quiet` has waited by then. */
 void tshi_cuda_load(tsh_device *device, const void *kernel);
 /* After every launch: notes a failure of it; waits where memory is managed. */
 void tshi_cuda_launched(tsh_device *device, const char *what);

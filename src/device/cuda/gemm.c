@@ -63,7 +63,8 @@ typedef struct product {
     uint8_t padding[2];
 } product;
 
-/* Its descriptors are the library's, which is opened when the program runs, and may have larger ones than its header. */
+/* Its descriptors are the library's, which is opened when the program runs, and may have larger ones than its
+ * header. */
 typedef struct plan {
     product key;
     struct plan *next;           /* in its bucket */

@@ -144,8 +144,8 @@ static tsh_status capture_end(tsh_device *device, tsh_graph **out) {
     return tshi_fail(status, "%s", words);
 }
 
-/* The graph may read what a call writes that has been started, and NCCL wants one communicator's calls in order. Without
- * a watch nothing is ever queued there. */
+/* The graph may read what a call writes that has been started, and NCCL wants one communicator's calls in order.
+ * Without a watch nothing is ever queued there. */
 static cudaError_t join_all(tshi_cuda_device *cuda) {
     cudaError_t error = cudaSuccess;
     for (int i = 0; cuda->watch && i < TSHI_CUDA_COMMUNICATIONS && error == cudaSuccess; i++)

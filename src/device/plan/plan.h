@@ -1,5 +1,5 @@
-/* The device of a planned run: memory that takes address space and no pages, with the same book-keeping as the CPU's, and
- * kernels that count. */
+/* The device of a planned run: memory that takes address space and no pages, with the same book-keeping as the CPU's,
+ * and kernels that count. */
 #ifndef TSHI_PLAN_H
 #define TSHI_PLAN_H
 
@@ -12,8 +12,8 @@ typedef struct tshi_planned {
     tsh_allocator allocator;
 } tshi_planned;
 
-/* A CPU's device over `bytes` at `heap`, which has a record, becomes one of a planned run. NULL without memory. The caller frees it when the
- * device has been destroyed. */
+/* A CPU's device over `bytes` at `heap`, which has a record, becomes one of a planned run. NULL without memory. The
+ * caller frees it when the device has been destroyed. */
 tshi_planned *tshi_plan_device(tsh_device *device, const void *heap, size_t bytes);
 void tshi_planned_free(tshi_planned *planned);
 

@@ -78,8 +78,8 @@ tsh_status tshi_acceptor_answer(tshi_acceptor *a, tshi_wire_answer *answer) {
     return TSH_OK;
 }
 
-/* A rank of another program, or with another seed, is most often a mistake: the first of each is warned of. Ranks of the
- * listening rank's machine are compared when they exchange their memory. */
+/* A rank of another program, or with another seed, is most often a mistake: the first of each is warned of. Ranks of
+ * the listening rank's machine are compared when they exchange their memory. */
 static void warn_of_differences(const tshi_acceptor *a) {
     const tshi_rendezvous *r = a->rendezvous;
     bool seed = false, program = false;

@@ -191,8 +191,8 @@ static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
     return status == TSH_OK && f->size == families[FAMILIES - 1].size ? read_slurm(s) : status;
 }
 
-/* A launcher of MPI that runs inside one that started a single rank: its ranks would be as many worlds of one. torchrun's
- * agents may themselves be such ranks. */
+/* A launcher of MPI that runs inside one that started a single rank: its ranks would be as many worlds of one.
+ * torchrun's agents may themselves be such ranks. */
 static tsh_status check_single(const tshi_settings *s) {
     if (s->launcher[1] != families[0].size || s->size != 1 || tshi_variable("TORCHELASTIC_USE_AGENT_STORE")) {
         return TSH_OK;

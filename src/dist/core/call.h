@@ -11,10 +11,10 @@
 typedef struct tshi_call {
     tsh_collective op;
     tsh_dtype dtype;
-    tsh_reduce_op
-        reduce; /* send and recv: TSH_REDUCE_SUM, or TSH_REDUCE_MAX for the description before a tensor's elements, which
-                           * no plain receive takes */
-    int root;   /* send and recv: the other rank, or TSH_ANY_RANK */
+    /* send and recv: TSH_REDUCE_SUM, or TSH_REDUCE_MAX for the description before a tensor's elements, which no plain
+     * receive takes */
+    tsh_reduce_op reduce;
+    int root; /* send and recv: the other rank, or TSH_ANY_RANK */
     const void *in;
     void *out;
     int64_t count; /* elements of the whole: all_reduce and broadcast the buffer; all_gather `out`; reduce_scatter

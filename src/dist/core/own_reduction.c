@@ -1,5 +1,5 @@
-/* All-reduce by a function of the program's: each rank gets its slice of every rank's elements, joins them in the order of
- * the ranks, and gathers all slices. It sends what a ring sends, over any backend. */
+/* All-reduce by a function of the program's: each rank gets its slice of every rank's elements, joins them in the order
+ * of the ranks, and gathers all slices. It sends what a ring sends, over any backend. */
 #include "device/record.h"
 #include "dist/core/collectives.h"
 

@@ -167,8 +167,8 @@ static tsh_status run_in_place(tsh_group *group, const tshi_exchange_plan *plan,
 
 /* --- as messages -------------------------------------------------------------------------------------------------- */
 
-/* Releases the messages given that have ended, or for `wait` all of them; the failure of one. A recovery of the world has
- * ended those of before, which no longer matter. */
+/* Releases the messages given that have ended, or for `wait` all of them; the failure of one. A recovery of the world
+ * has ended those of before, which no longer matter. */
 static tsh_status end_given(tsh_world *world, bool wait) {
     tshi_given *g = &world->given;
     tsh_status status = TSH_OK;

@@ -47,8 +47,8 @@ typedef struct tshi_exchange_plan {
     void *memory;             /* of all arrays */
 } tshi_exchange_plan;
 
-/* The values of a received box in memory of this rank's device that holds a box around it, row-major; data NULL: they are
- * where they belong. */
+/* The values of a received box in memory of this rank's device that holds a box around it, row-major; data NULL: they
+ * are where they belong. */
 typedef struct tshi_piece {
     void *data;
     const tsh_box *box;

@@ -46,8 +46,8 @@ bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *st
 
 /* The call in which a rank waits; false, and "", where it does not. */
 bool tshi_waits_call(const tshi_waits *waits, int rank, char *text, size_t size);
-/* True where this rank waits for one that waits for another one, ..., that waits for this rank: for ever. Their calls are
- * in `text`, from the lowest rank on, each waiting for the next. Called after each post but a wait's first. */
+/* True where this rank waits for one that waits for another one, ..., that waits for this rank: for ever. Their calls
+ * are in `text`, from the lowest rank on, each waiting for the next. Called after each post but a wait's first. */
 bool tshi_waits_cycle(tshi_waits *waits, char *text, size_t size);
 
 /* A signal has stopped that process; false for 0, and where there is no /proc. */

@@ -122,8 +122,8 @@ static void count(const tsh_work *work) {
     place->backward = now;
 }
 
-/* Ends a work that has left the group's queue or list. No work progresses meanwhile, not even while a device waits for a
- * copy: a caller may be walking the list. */
+/* Ends a work that has left the group's queue or list. No work progresses meanwhile, not even while a device waits for
+ * a copy: a caller may be walking the list. */
 static void retire(tsh_work *work) {
     tsh_world *world = work->group->world;
     bool moving = world->moving;

@@ -49,7 +49,8 @@ Test(launchers, variables_say_rank_and_size, .timeout = 120) {
         {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NNODES=2 SLURM_JOB_NODELIST=b,a", 0, 2, 0, 2, "b"},
         {"PMIX_RANK=5 PMIX_NAMESPACE=slurm.pmix.77.0 SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1", 5, 8, 1, 8,
          "127.0.0.1"},
-        /* PMI_* of `srun --mpi=pmi2` do not say where the ranks are; those of a launcher of MPI that srun has started do. */
+        /* PMI_* of `srun --mpi=pmi2` do not say where the ranks are; those of a launcher of MPI that srun has started
+         * do. */
         {"PMI_RANK=3 PMI_SIZE=4 PMI_JOBID=6.0 SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=1 SLURM_NODEID=1 "
          "SLURM_NNODES=2 "
          "SLURM_JOB_ID=6 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_STEP_NODELIST=n[1-2]",

@@ -16,7 +16,8 @@ tshi_permute_fn tshi_cpu_permute;
 /* convert.c */
 tshi_fill_fn tshi_cpu_fill;
 tshi_convert_fn tshi_cpu_convert;
-/* `n` copies of an element of `size` bytes, by memcpy: of one, then of all that there are, up to `most` bytes at once. */
+/* `n` copies of an element of `size` bytes, by memcpy: of one, then of all that there are, up to `most` bytes at
+ * once. */
 void tshi_cpu_repeat(size_t size, const void *element, int64_t n, size_t most, void *to);
 /* bfloat16 or float16 to float32 and back, rounding to nearest even. */
 void tshi_cpu_widen(tsh_dtype half, int64_t n, const void *from, float *to);
@@ -40,7 +41,7 @@ tshi_top_merge_fn tshi_cpu_top_merge;
 tshi_top_backward_fn tshi_cpu_top_backward;
 
 /* few_rows.c */
-/* y = alpha x W^T + beta y; with beta = 0, y is not read.  x [m, k], y [m, n], W [n, k], whose rows are ldx, ldy and ldw
+/* y = alpha x W^T + beta y; with beta = 0, y is not read. x [m, k], y [m, n], W [n, k], whose rows are ldx, ldy and ldw
  * elements apart. */
 typedef struct tshi_few_rows {
     int64_t m, n, k;

@@ -1,8 +1,8 @@
-/* Attention by cuDNN: which calls it takes, the plans that it has made, and their runs. Every refusal leaves the call to
- * the device's own kernels.
+/* Attention by cuDNN: which calls it takes, the plans that it has made, and their runs. Every refusal leaves the call
+ * to the device's own kernels.
  *
- * The library is opened at the first call that it may take. A plan is compiled for one shape, in tenths of a second, and
- * kept until the device goes, because captured graphs launch its kernels. */
+ * The library is opened at the first call that it may take. A plan is compiled for one shape, in tenths of a second,
+ * and kept until the device goes, because captured graphs launch its kernels. */
 #include "base/settings.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/cudnn/graph.h"

@@ -1,5 +1,5 @@
-/* Exchanges of boxes without packing: each rank posts where the part is that it holds, copies the boxes that it receives
- * out of its peers' parts, and waits until its peers have copied out of its own. */
+/* Exchanges of boxes without packing: each rank posts where the part is that it holds, copies the boxes that it
+ * receives out of its peers' parts, and waits until its peers have copied out of its own. */
 #include "dist/backends/local/local.h"
 #include "dist/core/redistribute.h"
 

@@ -1,7 +1,7 @@
 /* Point to point. Each member has an inbox in the group's block: a ring of letters that all peers write to, so that its
- * size is that of one member, not of all pairs. A letter holds small data. Larger data waits in the sender's heap: up to
- * a page in a cell, so that the sender need not wait, beyond that where it is, until the receiver has fetched it and has
- * marked the cell. The receiver keeps letters that no receive has asked for yet, in their order. */
+ * size is that of one member, not of all pairs. A letter holds small data. Larger data waits in the sender's heap: up
+ * to a page in a cell, so that the sender need not wait, beyond that where it is, until the receiver has fetched it and
+ * has marked the cell. The receiver keeps letters that no receive has asked for yet, in their order. */
 #include "dist/backends/local/local.h"
 
 #include <string.h>
@@ -12,7 +12,8 @@
 #define SLIPS      64   /* cells without room for data, made at a time */
 #define MOST_KEPT  1024 /* letters kept, beyond which senders are asked to wait for their receivers */
 
-/* READ: the receiver is about to copy from the sender's memory. WITHDRAWN: the sender has ended its call, in trouble. */
+/* READ: the receiver is about to copy from the sender's memory. WITHDRAWN: the sender has ended its call, in
+ * trouble. */
 enum { CELL_FREE, CELL_SENT, CELL_READ, CELL_TAKEN, CELL_REFUSED, CELL_WITHDRAWN };
 enum { BY_LETTER, BY_CELL, BY_HEAP };
 

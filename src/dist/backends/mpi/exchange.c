@@ -1,9 +1,9 @@
 /* Exchanges: the members of a group move the data of a call as messages among themselves.
  *
- * In step k a rank sends block k of its span for each peer, and receives block k of each peer's span for it. A reduction
- * receives into buffers of the group, and reduces the block in the order of the ranks when it has come. An all_reduce
- * reduces one part of the elements on each rank in its first half of the steps, and gathers the parts in its second
- * half. Several steps are under way at once, so that the link has work while the host computes. */
+ * In step k a rank sends block k of its span for each peer, and receives block k of each peer's span for it. A
+ * reduction receives into buffers of the group, and reduces the block in the order of the ranks when it has come. An
+ * all_reduce reduces one part of the elements on each rank in its first half of the steps, and gathers the parts in its
+ * second half. Several steps are under way at once, so that the link has work while the host computes. */
 #include "dist/backends/mpi/mpi.h"
 
 #define TAG_EXCHANGE 1

@@ -1,6 +1,6 @@
-/* Worlds over communicators of the program (tshard/mpi.h). The communicator takes the place of the rendezvous: its ranks
- * are those of the world, and the roster is gathered over it. What comes after is as in any world: ranks of one machine
- * share memory, others use MPI. */
+/* Worlds over communicators of the program (tshard/mpi.h). The communicator takes the place of the rendezvous: its
+ * ranks are those of the world, and the roster is gathered over it. What comes after is as in any world: ranks of one
+ * machine share memory, others use MPI. */
 #include "dist/backends/mpi/mpi.h"
 #include "tshard/mpi.h"
 

@@ -1,10 +1,11 @@
 /* The backend over MPI: collectives are MPI's own, on a communicator for each group.
  *
  * A blocking call of MPI cannot be given up, so a rank enters one only when all members have made the call. Each call
- * first passes the group's entry barrier, in which a rank notices failures that peers report, ranks that
- * have left, and the deadline, and which compares the calls. It is a page of shared memory for members on one machine,
- * a non-blocking call of MPI otherwise. Two ranks exchange messages instead of collectives, all_reduce apart, and notice
- * failures throughout; asynchronous calls do so in groups of any size (exchange.c). During blocking calls a thread logs warnings (watch.c). */
+ * first passes the group's entry barrier, in which a rank notices failures that peers report, ranks that have left, and
+ * the deadline, and which compares the calls. It is a page of shared memory for members on one machine, a non-blocking
+ * call of MPI otherwise. Two ranks exchange messages instead of collectives, all_reduce apart, and notice failures
+ * throughout; asynchronous calls do so in groups of any size (exchange.c). During blocking calls a thread logs warnings
+ * (watch.c). */
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 

@@ -61,8 +61,8 @@ typedef struct tshi_nccl_tail {
     double ready_since;       /* when the host first saw that it could run; 0: not yet */
 } tshi_nccl_tail;
 
-/* OWN: the link has a communicator and a stream. OFFERED: the sender has made them, and its peer has not said yet whether
- * its GPU has room too. SHARED: it has none; its messages take the shared link (shared.c). */
+/* OWN: the link has a communicator and a stream. OFFERED: the sender has made them, and its peer has not said yet
+ * whether its GPU has room too. SHARED: it has none; its messages take the shared link (shared.c). */
 typedef enum tshi_nccl_way { TSHI_OWN, TSHI_OFFERED, TSHI_SHARED } tshi_nccl_way;
 
 /* The link of a group's messages from one rank to another, on either: a communicator of the two, made when their first
@@ -88,8 +88,8 @@ typedef struct tshi_nccl_link {
 /* A message under way. ENQUEUEING: NCCL has been called and has not queued it yet. */
 typedef enum tshi_nccl_stage { TSHI_UNMATCHED, TSHI_MATCHED, TSHI_ENQUEUEING, TSHI_QUEUED } tshi_nccl_stage;
 
-/* How far the agreement on a message of a shared link has come: no note yet, a note to the peer, one from it, both sides'
- * consent. */
+/* How far the agreement on a message of a shared link has come: no note yet, a note to the peer, one from it, both
+ * sides' consent. */
 typedef enum tshi_nccl_turn { TSHI_NOT_YET, TSHI_TOLD, TSHI_HEARD, TSHI_AGREED } tshi_nccl_turn;
 
 /* What a sender's call says to its receive. */

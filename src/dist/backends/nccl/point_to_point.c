@@ -1,5 +1,5 @@
-/* Point to point. A letter on the control group matches a message with its receive and reports a mismatch to both ranks;
- * then each rank queues its side of the message on the link between the two. */
+/* Point to point. A letter on the control group matches a message with its receive and reports a mismatch to both
+ * ranks; then each rank queues its side of the message on the link between the two. */
 #include "dist/backends/nccl/nccl.h"
 
 #include <stdio.h>

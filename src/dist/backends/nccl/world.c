@@ -104,9 +104,9 @@ static void warn_of_late_start(const tsh_world *world) {
              world->rank);
 }
 
-/* What all ranks have: the queues of the GPU that has the fewest, and whether several streams keep one order. Kernels of
- * two communicators that run at the same time could wait for each other's room on the GPU, each on another rank: NCCL
- * wants one order for all, that of one stream, or keeps that of the calls. */
+/* What all ranks have: the queues of the GPU that has the fewest, and whether several streams keep one order. Kernels
+ * of two communicators that run at the same time could wait for each other's room on the GPU, each on another rank:
+ * NCCL wants one order for all, that of one stream, or keeps that of the calls. */
 typedef struct common {
     int queues, streams;
 } common;

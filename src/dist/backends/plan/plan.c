@@ -1,5 +1,5 @@
-/* A planned world: this process is one rank of it, and there are no others. Collectives, messages and agreements succeed
- * at once and move nothing; groups count them, and the device's record keeps them. */
+/* A planned world: this process is one rank of it, and there are no others. Collectives, messages and agreements
+ * succeed at once and move nothing; groups count them, and the device's record keeps them. */
 #include "device/plan/plan.h"
 #include "base/cpu.h"
 #include "dist/bootstrap/environment.h"
@@ -64,8 +64,8 @@ static void plan_world_close(tsh_world *world) {
     world->state = NULL;
 }
 
-/* As many ranks as one machine may have: a group takes memory of their first one, and messages of those that send, which
- * counts. */
+/* As many ranks as one machine may have: a group takes memory of their first one, and messages of those that send,
+ * which counts. */
 #define ONE_MACHINE 64
 #define TAKEN       4
 

@@ -1,4 +1,5 @@
-/* Ranks in namespaces of their own, as the containers of one pod: they share memory, but not process numbers or times. */
+/* Ranks in namespaces of their own, as the containers of one pod: they share memory, but not process numbers or
+ * times. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -266,8 +266,8 @@ void scenario_leave(tshi_rank *r) {
     tsh_tensor_release(x);
 }
 
-/* The last rank exits, with TEST_CODE, and has not destroyed its world; "killed": it fails and is killed. Its peers are in a
- * collective, or with TEST_RECOVER in a recovery (TEST_DEADLINE=10). */
+/* The last rank exits, with TEST_CODE, and has not destroyed its world; "killed": it fails and is killed. Its peers are
+ * in a collective, or with TEST_RECOVER in a recovery (TEST_DEADLINE=10). */
 void scenario_exits(tshi_rank *r) {
     const char *code = getenv("TEST_CODE");
     bool recovers = getenv("TEST_RECOVER") != NULL;
