@@ -37,8 +37,13 @@ static tsh_status clone_forward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tsh_op clone_op = {
-    .name = "redistribute", .forward = clone_forward, .backward = tshi_pass_gradient, .reads_no_input = true};
+static const tshi_engine_op clone_engine = {.moves = true};
+
+static const tsh_op clone_op = {.name = "redistribute",
+                                .forward = clone_forward,
+                                .backward = tshi_pass_gradient,
+                                .reads_no_input = true,
+                                .engine = &clone_engine};
 
 /* What a program asked for in these layouts it may read: values that are there only in a tape's calls are copied. */
 static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {
@@ -47,7 +52,9 @@ static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {
     tshi_plan_step step;
     if (!lent) return y;
     step = tshi_plan_start(y, 0);
-    return tshi_call_run(&call, &step, NULL);
+    tsh_tensor *clone = tshi_call_run(&call, &step, NULL);
+    if (clone) tshi_gradient_go_on(y, clone);
+    return clone;
 }
 
 static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what) {

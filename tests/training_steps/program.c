@@ -221,7 +221,6 @@ static void settle(tshi_training_program *p) {
     /* A failed step has scaled rows in place: rounded ones may shrink twice, and a head sees those of all pieces. */
     if (p->max_norm && p->precision != PRECISION_FLOAT64) p->peek = p->fail_step = 0;
     if (p->max_norm && p->tied) p->fail_step = 0;
-    p->peek = p->fail_step = 0; /* rounded rows may shrink twice */
 }
 
 /* --- generate, print, shrink -------------------------------------------------------------------------------------- */

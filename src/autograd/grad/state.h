@@ -132,6 +132,13 @@ static inline tsh_dtype tshi_gradient_computed_in(const tsh_tensor *x) {
     int arithmetic = x->gradient ? x->gradient->arithmetic : 0;
     return arithmetic ? (tsh_dtype)(arithmetic - 1) : x->dtype;
 }
+/* `copy`, of which a gradient may be asked, is x under another name: its gradient is of the dtype of x's, and functions
+ * compute with it as with x. */
+static inline void tshi_gradient_go_on(const tsh_tensor *x, const tsh_tensor *copy) {
+    if (!copy->computed) return;
+    copy->gradient->wide = x->gradient->wide;
+    copy->gradient->arithmetic = x->gradient->arithmetic;
+}
 /* Gradients of the leaf are of the dtype of sums, or of its own, from now on; one that it has is gone. TSH_ERR_STATE
  * where a schedule sums it. */
 tsh_status tshi_gradient_set_wide(tsh_tensor *leaf, bool wide);

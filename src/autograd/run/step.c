@@ -15,9 +15,7 @@ static const tsh_op copy_op = {
 static tsh_tensor *run_copy(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step) {
     tsh_call call = {.tape = tape, .op = &copy_op, .inputs = 1, .in = &x};
     tsh_tensor *copy = tshi_call_run(&call, step, x);
-    if (!copy || !copy->computed) return copy;
-    copy->gradient->wide = x->gradient->wide;
-    copy->gradient->arithmetic = x->gradient->arithmetic;
+    if (copy) tshi_gradient_go_on(x, copy);
     return copy;
 }
 
