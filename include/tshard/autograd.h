@@ -17,8 +17,8 @@ extern "C" {
 /* Records the calls of a step, and runs them backward. */
 typedef struct tsh_tape tsh_tape;
 
-/* A tape for tensors on meshes of this world; it records. The caller destroys it. Not collective, but every rank makes
- * its tapes in the same order, by which a recovery knows them. */
+/* A tape for tensors on meshes of this world, with recording on. The caller destroys it. Not collective, but every rank
+ * creates its tapes in the same order: tsh_world_recover matches them by it. */
 TSH_API tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out);
 TSH_API void tsh_tape_destroy(tsh_tape *tape);
 
@@ -32,13 +32,13 @@ typedef enum tsh_dump_format {
     TSH_DUMP_GRAPHVIZ  /* the same as a graph, for `dot -Tsvg` */
 } tsh_dump_format;
 
-/* Write the calls that the step has recorded to the file `path`: changes of layout come with their collective and the
- * bytes that the rank sends. Before tsh_backward, which frees what it has passed. Not collective: each rank names a
- * file of its own. TSH_ERR_SYSTEM, TSH_ERR_ARGUMENT. */
+/* Write the calls that the step has recorded to the file `path`; a transition is shown with its collective and the
+ * bytes that this rank sends. Call it before tsh_backward, which frees the calls that it has run. Not collective: each
+ * rank names its own file. TSH_ERR_SYSTEM, TSH_ERR_ARGUMENT. */
 TSH_API tsh_status tsh_tape_dump(const tsh_tape *tape, const char *path, tsh_dump_format format);
 
-/* Free what the step made (retained tensors live on, as leaves) and start a new step; buffers are reused. This one call
- * ends a step on every rank, whichever rank has failed. Steps that succeed on all ranks need no communication for it.
+/* Free what the step made (retained tensors live on, as leaves) and start a new step; buffers are reused. This call
+ * ends the step on every rank, whichever rank has failed. Steps that succeed on all ranks need no communication for it.
  * When a step has failed, on this rank or on one whose failure has reached it, the call is collective over the world,
  * waits for all ranks (tsh_world_recover) and returns the status of the recovery. The gradients of a failed step are
  * undefined: zero them. docs/failures.md says in which step a rank learns of a peer's failure, and where it
@@ -52,12 +52,12 @@ TSH_API tsh_world *tsh_tape_world(const tsh_tape *tape);
 /* A point in a step, between two calls. */
 typedef struct tsh_mark {
     uint64_t step;
-    int made;  /* tensors that the step had made by then */
-    int calls; /* calls that it had recorded by then */
+    int made;  /* number of tensors that the step had made */
+    int calls; /* number of calls that it had recorded */
 } tsh_mark;
-/* Evaluation that holds a tensor no longer than it is needed: while recording is off, free_since frees what the step
- * has made since the mark, but for `keep`, and returns `keep`. A model calls it after each of its parts, with a mark
- * from before the first one, and needs as much memory as the part that needs most:
+/* For evaluation: while recording is off, free_since frees the tensors that the step has made since the mark, except
+ * `keep`, and returns `keep`. A model that calls it after each of its parts, with a mark taken before the first part,
+ * needs only as much memory as its largest part:
  *     tsh_mark start = tsh_tape_mark(tape);
  *     for (int i = 0; i < blocks; i++) x = tsh_tape_free_since(tape, start, block_forward(tape, block[i], x));
  * A tensor that the program has retained lives on, as a leaf. While recording is on, and for tensors that lead to a
@@ -65,37 +65,37 @@ typedef struct tsh_mark {
 TSH_API tsh_mark tsh_tape_mark(const tsh_tape *tape);
 TSH_API tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep);
 
-/* Training that holds a part's tensors no longer than it is needed: a segment. recompute_since frees what the step has
- * made since the mark, but for `keep`, and returns `keep`; backward runs these calls again when it comes to them, with
- * the same random numbers, as far as it reads what they make, and frees it as it goes. Transitions that run again
- * communicate again. A model calls it after each of its parts, with a mark from before that part, and needs as much
- * memory as all results of parts and the inside of one:
+/* Activation checkpointing: the calls since the mark become a segment. recompute_since frees the tensors that the step
+ * has made since the mark, except `keep`, and returns `keep`. Backward runs those calls of the segment again whose
+ * results it reads, with the same random numbers, and frees the results as it goes. Transitions that run again
+ * communicate again. A model that calls it after each of its parts, with a mark taken before that part, needs memory
+ * for the results of all parts and for the inside of one:
  *     for (int i = 0; i < blocks; i++) {
  *         tsh_mark start = tsh_tape_mark(tape);
  *         x = tsh_tape_recompute_since(tape, start, block_forward(tape, block[i], x));
  *     }
- * A segment may have segments inside, which have ended before it; backward runs those again when it comes to them, once
- * more. Gradients are those without segments, bit for bit. A tensor that the program has retained when the segment ends
- * keeps its memory; other tensors from the inside have none from then on. Every rank makes the same segments. What the
- * calls read must not change before backward. While recording is off, as tsh_tape_free_since. TSH_ERR_STATE for a mark
- * of another step, or inside of a segment that has ended. */
+ * Segments may be nested: backward then runs the calls of an inner segment once more. Gradients have the same bits as
+ * without segments. A tensor that the program has retained when the segment ends keeps its memory; the other tensors
+ * inside lose theirs. Every rank makes the same segments. The inputs of the calls must not change before backward.
+ * While recording is off, it does what tsh_tape_free_since does. TSH_ERR_STATE for a mark of another step, or one
+ * inside a segment that has ended. */
 TSH_API tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep);
 
 /* Add the gradients of `loss` (one element) to those of every leaf that requires one. When the call returns, every
  * gradient collective that the layouts require has run, or has been started by a tsh_data_parallel. Backward frees
- * tensors as soon as it has used them: tsh_tensor_data of an intermediate tensor is NULL afterwards, unless it was
- * retained; `loss` stays. Collective over every group that the step's transitions use. Returns the first failure of the
- * whole step, or that of an optimizer's step, a clipping or a loss scale before it for whose message the program has
- * not asked (tsh_error_message). TSH_ERR_STATE for a second backward over freed tensors, or for a loss that the tape
- * has not recorded. */
+ * tensors as soon as it has used them: tsh_tensor_data of an intermediate tensor is NULL afterwards, unless the program
+ * has retained it; `loss` keeps its memory. Collective over every group that the step's transitions use. Returns the
+ * first failure of the whole step, or an earlier failure of an optimizer's step, a clipping or a loss scale whose
+ * message the program has not read (tsh_error_message). TSH_ERR_STATE for a second backward over freed tensors, or for
+ * a loss that the tape has not recorded. */
 TSH_API tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss);
 
-/* What tsh_backward_with does otherwise than tsh_backward. */
+/* How tsh_backward_with differs from tsh_backward. */
 typedef struct tsh_backward_config {
     bool retain_graph;          /* free nothing, so that another backward can follow */
     const tsh_tensor *gradient; /* d objective / d loss, with the shape and layouts of loss's gradient; NULL: ones */
 } tsh_backward_config;
-/* Backward from a tensor of any shape; otherwise as tsh_backward. */
+/* tsh_backward from a tensor of any shape. */
 TSH_API tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */
@@ -115,27 +115,28 @@ TSH_API tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh
  *   REPLICATED -> PARTIAL           rank 0 keeps     nothing
  *   SHARED -> SHARED_OWN            nothing          exchange         sums over the ranks that share a unit
  *
- * The tape inserts transitions where the layout rules of functions need them. A transition that is requested twice of
- * one tensor within a step is made once, so that three layers on one input share one backward all-reduce; it is made
- * anew where the tensor has been written to meanwhile, which then all ranks do. Collective where the table names a
- * collective, forward or backward. */
+ * The tape inserts transitions where the layout rules of functions need them. A tensor's transition is made once in a
+ * step, so that three layers on one input share one backward all-reduce. It is made again where the tensor has been
+ * written to in between; all ranks must then write it. Collective where the table names a collective, forward or
+ * backward. */
 
-/* x with `layout` along the axis of `group`, and its other layouts; x itself when it has that layout. The input does
- * not change. */
+/* x with `layout` along the axis of `group`; its other layouts stay. Returns x itself when it already has that
+ * layout. */
 TSH_API tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout);
-/* x on `mesh` (NULL: its own) in these layouts, one for each axis of the mesh (NULL: REPLICATED along all); x itself
- * where it is that already. Layouts of all axes change at once, in transitions or in one exchange of boxes: each value
- * is sent to the ranks that want it by one of those that have it, terms of a PARTIAL x are added. Between two meshes,
- * which may share ranks or not, neither side may have LOCAL layouts; the result is empty on ranks outside `mesh`.
- * Backward: the reverse redistribution of the gradient, PARTIAL counting as REPLICATED on both sides. Collective over
- * the ranks of both meshes; between meshes of which neither has all ranks of the other, a rank does not wait for those
- * that it sends to. */
+/* x on `mesh` (NULL: its own) in these layouts, one for each axis of the mesh (NULL: REPLICATED along all); returns x
+ * itself when it already has them. The layouts of all axes change at once, by transitions or by one box exchange: one
+ * holder of each value sends it to the ranks that want it, and the terms of a PARTIAL x are added. Two meshes may or
+ * may not share ranks; between them, neither side may have LOCAL layouts. The result is empty on ranks outside `mesh`.
+ * Backward: the reverse redistribution of the gradient, where PARTIAL counts as REPLICATED on both sides. Collective
+ * over the ranks of both meshes; unless one mesh contains the other, a rank does not wait for the ranks that it sends
+ * to. */
 TSH_API tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *layouts);
-/* All of x on every rank of its mesh. */
+/* The whole of x on every rank of its mesh. */
 TSH_API tsh_tensor *tsh_full(tsh_tape *tape, tsh_tensor *x);
-/* This rank's part of x, LOCAL along every axis, in x's memory; empty on a rank outside the mesh. layouts: what the
- * ranks' gradients of it are together, the gradient of x after a redistribution; NULL: PARTIAL where x is REPLICATED,
- * REPLICATED where x is PARTIAL, SHARED_OWN where x is SHARED, else x's layouts. No communication forward. */
+/* This rank's part of x, LOCAL along every axis, in x's memory; empty on a rank outside the mesh. layouts: those that
+ * the ranks' gradients of the result form together; the gradient of x is redistributed from them. NULL: PARTIAL where x
+ * is REPLICATED, REPLICATED where x is PARTIAL, SHARED_OWN where x is SHARED, else x's layouts. No communication
+ * forward. */
 TSH_API tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layouts);
 /* This rank's slice along dim of a REPLICATED x. */
 TSH_API tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim);
@@ -143,7 +144,7 @@ TSH_API tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *
 TSH_API tsh_tensor *tsh_gather(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim);
 /* The sum over ranks of a PARTIAL or LOCAL x. */
 TSH_API tsh_tensor *tsh_reduce(tsh_tape *tape, tsh_tensor *x, const tsh_group *group);
-/* A REPLICATED x for use that differs by rank: its gradient is the sum over the group. */
+/* A REPLICATED x that each rank uses in its own way: its gradient is summed over the group. */
 TSH_API tsh_tensor *tsh_copy(tsh_tape *tape, tsh_tensor *x, const tsh_group *group);
 
 /* --- gradient check ----------------------------------------------------------------------------------------------- */

@@ -33,14 +33,14 @@ extern "C" {
 #define TSH_VERSION_MINOR 1
 #define TSH_VERSION_PATCH 0
 
-/* What a call came to; tsh_error_message says why it failed. */
+/* The result of a call; tsh_error_message says why it failed. */
 typedef enum tsh_status {
     TSH_OK = 0,
     TSH_ERR_ARGUMENT,    /* a NULL, a negative count, an unknown name, a bad configuration */
     TSH_ERR_SHAPE,       /* shapes that do not fit each other */
     TSH_ERR_DTYPE,       /* an element type that the operation does not take */
     TSH_ERR_LAYOUT,      /* layouts for which no rule exists */
-    TSH_ERR_RANGE,       /* an id or a rank outside its range */
+    TSH_ERR_RANGE,       /* an id or a rank out of range */
     TSH_ERR_OVERFLOW,    /* a size that does not fit its type */
     TSH_ERR_MEMORY,      /* no memory */
     TSH_ERR_IO,          /* a file that cannot be read or written, or holds something else */
@@ -53,7 +53,7 @@ typedef enum tsh_status {
     TSH_STATUS_COUNT
 } tsh_status;
 
-/* "TSH_OK", "TSH_ERR_SHAPE", ...; "unknown status" for a value that is none. Never NULL. */
+/* "TSH_OK", "TSH_ERR_SHAPE", ...; "unknown status" for any other value. Never NULL. */
 TSH_API const char *tsh_status_name(tsh_status status);
 
 /* The message of the last failure on this thread: valid until the next failure; "" when nothing has failed. Never
@@ -63,11 +63,11 @@ TSH_API const char *tsh_error_message(void);
 /* The version of the linked library, "0.1.0"; TSH_VERSION_* are those of the headers. */
 TSH_API const char *tsh_version(void);
 
-/* How grave a line of the log is. */
+/* The severity of a log line. */
 typedef enum tsh_log_level { TSH_LOG_DEBUG, TSH_LOG_INFO, TSH_LOG_WARNING, TSH_LOG_ERROR } tsh_log_level;
 
 /* Receives each line of the log, without a newline. `user` is tsh_log_sink::user. Called by the world's thread, and by
- * a thread of the library while the world's thread is inside a long call of MPI. */
+ * a thread of the library while the world's thread is in a long MPI call. */
 typedef void tsh_log_fn(void *user, tsh_log_level level, const char *line);
 
 /* The log sink of a world. A NULL fn prints TSH_LOG_WARNING and above to stderr. */

@@ -27,12 +27,12 @@ typedef enum tsh_dtype {
     TSH_DTYPE_COUNT
 } tsh_dtype;
 
-/* Bytes of one element; 0 for a value that is no dtype. */
+/* Bytes of one element; 0 for any other value. */
 TSH_API size_t tsh_dtype_size(tsh_dtype dtype);
-/* "float32", ...; "unknown dtype" for a value that is no dtype. */
+/* "float32", ...; "unknown dtype" for any other value. */
 TSH_API const char *tsh_dtype_name(tsh_dtype dtype);
 
-/* TSH_DEVICE_DEFAULT, in a configuration, takes the value of TSHARD_DEVICE. */
+/* In a configuration, TSH_DEVICE_DEFAULT takes the value of TSHARD_DEVICE. */
 typedef enum tsh_device_kind { TSH_DEVICE_DEFAULT = 0, TSH_CPU, TSH_CUDA } tsh_device_kind;
 
 /* Memory, streams and kernels of one rank. Owned by its world (tsh_world_device). */
@@ -40,40 +40,40 @@ typedef struct tsh_device tsh_device;
 
 /* Counters of a device's tensor memory. */
 typedef struct tsh_memory_stats {
-    uint64_t allocations; /* requests that needed never-used memory (0 in a steady-state step) */
-    uint64_t requests;    /* tensor buffers that were requested */
+    uint64_t allocations; /* requests that could not reuse memory (0 in a steady-state step) */
+    uint64_t requests;    /* requests for tensor memory */
     size_t bytes_in_use;  /* bytes of live buffers, each rounded up to a multiple of 64 */
     size_t bytes_peak;    /* the largest bytes_in_use so far */
 } tsh_memory_stats;
 
-/* What tensor memory is for. */
+/* The purpose of tensor memory. */
 typedef enum tsh_memory_purpose {
-    TSH_MEMORY_OTHER = 0,     /* tensors of the program, such as a batch */
+    TSH_MEMORY_OTHER = 0,     /* the program's tensors, such as a batch */
     TSH_MEMORY_PARAMETERS,    /* leaves that want a gradient */
-    TSH_MEMORY_GRADIENTS,     /* of leaves, and the buckets that sum them */
-    TSH_MEMORY_OPTIMIZER,     /* states of optimizers */
-    TSH_MEMORY_ACTIVATIONS,   /* results of functions, their gradients, and what functions keep or need meanwhile */
-    TSH_MEMORY_COMMUNICATION, /* buffers of collectives and messages, and what ranks share to find each other */
+    TSH_MEMORY_GRADIENTS,     /* gradients of leaves, and the buckets that sum them */
+    TSH_MEMORY_OPTIMIZER,     /* optimizer states */
+    TSH_MEMORY_ACTIVATIONS,   /* results of functions, their gradients, saved tensors and scratch */
+    TSH_MEMORY_COMMUNICATION, /* buffers of collectives and messages, and of the rendezvous */
     TSH_MEMORY_PURPOSE_COUNT
 } tsh_memory_purpose;
 
-/* "parameters", ...; "unknown purpose" for a value that is none. */
+/* "parameters", ...; "unknown purpose" for any other value. */
 TSH_API const char *tsh_memory_purpose_name(tsh_memory_purpose purpose);
 
-/* A device's tensor memory by purpose, and where the program was when most of it was in use. */
+/* A device's tensor memory by purpose, and where in the program the peak was. */
 typedef struct tsh_memory_use {
-    size_t live[TSH_MEMORY_PURPOSE_COUNT];    /* bytes; they add up to bytes_in_use of tsh_memory_stats */
-    size_t at_peak[TSH_MEMORY_PURPOSE_COUNT]; /* bytes when bytes_peak was reached; they add up to it */
-    char function[48];                        /* that ran at the peak; "": none did */
-    char layer[80]; /* the parameter that a function used last before the peak, by its name in a list; "": none */
-    bool backward;  /* the peak was in a backward */
+    size_t live[TSH_MEMORY_PURPOSE_COUNT];    /* bytes in use; their sum is bytes_in_use of tsh_memory_stats */
+    size_t at_peak[TSH_MEMORY_PURPOSE_COUNT]; /* bytes at the peak; their sum is bytes_peak */
+    char function[48];                        /* the function that ran at the peak; "": none */
+    char layer[80]; /* the parameter used last before the peak, by its name in a list; "": none */
+    bool backward;  /* the peak was in backward */
 } tsh_memory_use;
 
-/* The libraries of this device's matrix products: "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21 (Haswell
- * kernels) for float64", written into text, always terminated (size > 0). Returns text. */
+/* Writes the libraries of this device's matrix products, "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21
+ * (Haswell kernels) for float64", into text, always terminated (size > 0). Returns text. */
 TSH_API char *tsh_device_describe(const tsh_device *device, char *text, size_t size);
 
-/* The device's kind, and its memory counters up to now. */
+/* The device's kind, and its memory counters. */
 TSH_API tsh_device_kind tsh_device_kind_of(const tsh_device *device);
 TSH_API tsh_memory_stats tsh_device_stats(const tsh_device *device);
 /* The counters by purpose; zeros for NULL. */
@@ -81,15 +81,14 @@ TSH_API tsh_memory_use tsh_device_memory(const tsh_device *device);
 /* Set bytes_peak to bytes_in_use. */
 TSH_API void tsh_device_reset_peak(tsh_device *device);
 
-/* Wait until all work that this rank has queued on the device has ended; returns its first failure. A CPU queues
- * nothing. */
+/* Wait for all work that this rank has queued on the device; returns the first failure. A CPU queues nothing. */
 TSH_API tsh_status tsh_device_synchronize(tsh_device *device);
 
-/* The stream (cudaStream_t) in which a GPU runs the library's work in order, for kernels of a program's own: they are
- * launched there, and nothing waits for them. NULL for a CPU. */
+/* The stream (cudaStream_t) on which the library queues its work on a GPU. A program launches its own kernels there,
+ * and need not wait for them. NULL for a CPU. */
 TSH_API void *tsh_device_stream(tsh_device *device);
 
-/* A point in the order of a device's work, with the time at which the device reached it. Owned by the caller. */
+/* A point in a device's queue of work, with the time at which the device reached it. The caller destroys it. */
 typedef struct tsh_event tsh_event;
 TSH_API tsh_status tsh_event_create(tsh_device *device, tsh_event **out);
 /* Put the event behind all work queued so far. Does not wait. */

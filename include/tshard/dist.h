@@ -1,10 +1,10 @@
-/* dist: worlds, groups, meshes, and collectives on tensors' memory.
+/* dist: worlds, groups, meshes, and collectives on the memory of tensors.
  *
- * "Collective" means that every rank of the group makes the call, in the same order, with matching arguments. Blocking
- * calls return when this rank's part is done and its buffers may be used again. Calls that do not match (operation,
- * dtype, count, root) return TSH_ERR_MISMATCH on every rank; wrong arguments on one rank give it the error and its
- * peers TSH_ERR_PEER. Any call that waits may return TSH_ERR_PEER (a peer failed or died) or TSH_ERR_TIMEOUT. The rules
- * are in docs/collectives.md, docs/failures.md and, for GPUs, docs/gpus.md.
+ * "Collective" means that every rank of the group makes the call, in the same order, with matching arguments. A
+ * blocking call returns when this rank's part is done and its buffers may be reused. Calls that do not match
+ * (operation, dtype, count, root) return TSH_ERR_MISMATCH on every rank; a wrong argument on one rank is an error
+ * there, and TSH_ERR_PEER on its peers. Any call that waits may return TSH_ERR_PEER (a peer failed or died) or
+ * TSH_ERR_TIMEOUT. The rules are in docs/collectives.md, docs/failures.md and, for GPUs, docs/gpus.md.
  *
  * Thread safety: the world's thread, apart from the functions that docs/threads.md names. */
 #ifndef TSHARD_DIST_H
@@ -16,58 +16,58 @@
 extern "C" {
 #endif
 
-/* All ranks of a job, and this rank's means to reach them. */
+/* All ranks of a job, and the connections of this rank to them. */
 typedef struct tsh_world tsh_world;
 
 /* --- world -------------------------------------------------------------------------------------------------------- */
 
-/* The rendezvous of ranks that are threads of one process (for sanitizers and embedding). Created before the threads
- * start, destroyed after every thread has destroyed its world. */
+/* The rendezvous of ranks that are threads of one process (for sanitizers and embedding). Create it before the threads
+ * start, and destroy it after every thread has destroyed its world. */
 typedef struct tsh_thread_rendezvous tsh_thread_rendezvous;
 TSH_API tsh_status tsh_thread_rendezvous_create(int world_size, tsh_thread_rendezvous **out);
 TSH_API void tsh_thread_rendezvous_destroy(tsh_thread_rendezvous *threads);
 
 /* Zeroed members take the value of the environment, then the default. */
 typedef struct tsh_world_config {
-    int rank, world_size;    /* both, whatever the variables of launchers say; or neither (world_size 0) */
+    int rank, world_size;    /* both, in place of launchers' variables; or neither (world_size 0) */
     const char *init_method; /* how the ranks find each other; TSHARD_INIT, default "env://":
                               *   env://            MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE
                               *   tcp://HOST:PORT   rank 0 listens there; with a multicast HOST (239.1.2.3, [ff15::1])
-                              *                     ranks are assigned when all have come
+                              *                     ranks are assigned when all have arrived
                               *   file:///PATH      a file that every rank can lock; ranks are assigned
-                              *   mpi://            the ranks of MPI_COMM_WORLD, over the mpi backend */
-    const char *group_name;  /* TSHARD_GROUP, default "": jobs of different names may share an address or a file */
-    tsh_thread_rendezvous *threads; /* ranks are threads that share this object; rank is then required */
+                              *   mpi://            the ranks of MPI_COMM_WORLD, with the mpi backend */
+    const char *group_name;  /* TSHARD_GROUP, default "": jobs with different names may share an address or a file */
+    tsh_thread_rendezvous *threads; /* for ranks that are threads of one process; rank is then required */
     tsh_device_kind device;         /* where tensors live; TSHARD_DEVICE (cpu or cuda), default the CPU */
     double timeout;                 /* seconds; TSHARD_TIMEOUT, default 600 (rendezvous: at most 120) */
-    size_t heap_bytes; /* address space for this rank's tensors; TSHARD_HEAP (bytes, or 512M, 4G), default all of the
+    size_t heap_bytes;  /* address space for this rank's tensors; TSHARD_HEAP (bytes, or 512M, 4G), default all of the
                         * machine's memory. Pages are allocated when they are first used. */
-    int blas_threads;  /* TSHARD_BLAS_THREADS, default the cores granted to the process over the ranks on the machine */
-    uint64_t seed;     /* TSHARD_SEED, default 0: see tsh_world_seed */
-    bool deterministic; /* or TSHARD_DETERMINISTIC: losses and gradients have the same bits at any number of ranks, see
+    int blas_threads;   /* TSHARD_BLAS_THREADS, default: granted cores / ranks on the machine */
+    uint64_t seed;      /* TSHARD_SEED, default 0: see tsh_world_seed */
+    bool deterministic; /* or TSHARD_DETERMINISTIC: the same bits of losses and gradients at any number of ranks, see
                          * docs/layouts.md; the same on every rank */
     tsh_log_sink log;
     tsh_allocator allocator;
 } tsh_world_config;
 
 /* Join the world; without RANK in the environment it has one rank. Collective; waits at most 120 s for all ranks, and
- * every 5 s (TSHARD_WARN) warns of those that are missing. config may be NULL. Ranks on several machines start MPI;
- * where no launcher of MPI has started them, the call sets variables in the environment, which no other thread may use
- * meanwhile. A program that has MPI of its own calls tsh_world_init_mpi (mpi.h). TSH_ERR_ARGUMENT for malformed or
+ * warns every 5 s (TSHARD_WARN) of missing ones. config may be NULL. Ranks on several machines start MPI; if no MPI
+ * launcher has started them, the call sets environment variables, so no other thread may use the environment during the
+ * call. A program that uses MPI itself calls tsh_world_init_mpi (mpi.h). TSH_ERR_ARGUMENT for malformed or
  * contradicting variables that the configuration does not replace, TSH_ERR_TIMEOUT, TSH_ERR_SYSTEM, TSH_ERR_MEMORY,
- * TSH_ERR_UNSUPPORTED where the build lacks the backend, TSH_ERR_STATE where MPI was started before with other ranks,
- * TSH_ERR_PEER when a rank is lost meanwhile. */
+ * TSH_ERR_UNSUPPORTED where the build lacks the backend, TSH_ERR_STATE where MPI already runs with other ranks,
+ * TSH_ERR_PEER when a rank is lost during the call. */
 TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out);
-/* Leave the world. Not collective, but ranks that still wait for this one get TSH_ERR_PEER. The caller destroys the
- * groups, meshes, tensors and tapes of the world, and what holds these, first. What is still alive is named in the log,
- * has no memory from then on and can only be released, or destroyed. */
+/* Leave the world. Not collective, but ranks that still wait for this one get TSH_ERR_PEER. The caller first destroys
+ * the groups, meshes, tensors and tapes of the world, and all objects that hold them. Objects that are still alive are
+ * listed in the log, lose their memory, and can only be released or destroyed. */
 TSH_API void tsh_world_destroy(tsh_world *world);
 
-/* The number of this rank in the world, the number of ranks, and the number of this rank among those of its machine. */
+/* This rank, the number of ranks, and the index of this rank among those on its machine. */
 TSH_API int tsh_world_rank(const tsh_world *world);
 TSH_API int tsh_world_size(const tsh_world *world);
 TSH_API int tsh_world_local_rank(const tsh_world *world);
-/* The number of distinct machines that the ranks run on. */
+/* The number of machines that the ranks run on. */
 TSH_API int tsh_world_node_count(const tsh_world *world);
 /* True when the backend reports that collectives between machines go over RDMA; the transport chooses, not tshard. */
 TSH_API bool tsh_world_uses_rdma(const tsh_world *world);
@@ -77,18 +77,19 @@ TSH_API tsh_device *tsh_world_device(const tsh_world *world);
 TSH_API tsh_group *tsh_world_group(const tsh_world *world);
 TSH_API const tsh_mesh *tsh_world_mesh(const tsh_world *world);
 
-/* Random numbers (Philox 4x32-10) are keyed by (seed, stream, global element index). Every parameter initialised and
- * every dropout takes the next stream, so a program that makes the same calls draws the same values at any number of
+/* Random numbers (Philox 4x32-10) are keyed by (seed, stream, global element index). Each initialisation of a parameter
+ * and each dropout takes the next stream, so a program that makes the same calls draws the same values at any number of
  * ranks. tsh_world_seed sets the seed and starts again at stream 0. Not collective; every rank makes the same call. */
 TSH_API void tsh_world_seed(tsh_world *world, uint64_t seed);
 
 /* Report that this rank cannot continue: until tsh_world_recover, pending and later calls of its peers return
- * TSH_ERR_PEER with "rank 2: reason", and its own return TSH_ERR_STATE. The first reason is kept. Does not wait. */
+ * TSH_ERR_PEER with "rank 2: reason", and its own calls return TSH_ERR_STATE. Only the first reason counts. Does not
+ * wait. */
 TSH_API void tsh_world_fail(tsh_world *world, const char *reason);
-/* Make the world usable again after failures (not deaths): drops them and the calls in flight, and brings all ranks to
- * the same random stream and the same step of each tape (a step that all ranks have under way may continue). Collective
- * over the world, waits. Programs that work in steps need not call it: tsh_tape_reset does. TSH_ERR_PEER or
- * TSH_ERR_TIMEOUT when a rank does not make the call. See docs/failures.md. */
+/* Make the world usable again after failures (not deaths): drops the failures and the calls in flight, and brings all
+ * ranks to the same random stream and the same step of each tape (a step that is in progress on all ranks may
+ * continue). Collective over the world, waits. Programs that work in steps need not call it: tsh_tape_reset does.
+ * TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not make the call. See docs/failures.md. */
 TSH_API tsh_status tsh_world_recover(tsh_world *world);
 
 /* --- groups and meshes -------------------------------------------------------------------------------------------- */
@@ -96,46 +97,46 @@ TSH_API tsh_status tsh_world_recover(tsh_world *world);
 /* A group of world ranks[0..n), in that order, owned by the caller. Collective over the WORLD; lists that differ by
  * rank are TSH_ERR_MISMATCH. Ranks outside the group get *out = NULL and TSH_OK. */
 TSH_API tsh_status tsh_group_create(tsh_world *world, const int *ranks, int n, tsh_group **out);
-/* A group of ranks[0..n) of `parent`, collective over parent alone; otherwise as tsh_group_create. */
+/* A group of ranks[0..n) of `parent`, collective only over parent; otherwise as tsh_group_create. */
 TSH_API tsh_status tsh_group_create_in(tsh_group *parent, const int *ranks, int n, tsh_group **out);
 /* The ranks of parent with equal colors become a group, in the order of (key, parent rank). A rank with a negative
  * color joins no group: *out = NULL. Collective over parent. */
 TSH_API tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **out);
-/* Not collective; after the group's last call and the release of its works. A group that a mesh or the world owns is
- * left as it is: its owner destroys it. */
+/* Not collective; call it after the group's last call and after its works are released. A group that a mesh or the
+ * world owns does not change: its owner destroys it. */
 TSH_API void tsh_group_destroy(tsh_group *group);
-/* The number of this rank in the group, and the number of its ranks. */
+/* This rank's number in the group, and the number of the group's ranks. */
 TSH_API int tsh_group_rank(const tsh_group *group);
 TSH_API int tsh_group_size(const tsh_group *group);
-/* Group rank to world rank and back; -1 for a rank that is not in the group. */
+/* Group rank to world rank and back; -1 for a rank outside the group. */
 TSH_API int tsh_group_world_rank(const tsh_group *group, int group_rank);
 TSH_API int tsh_group_rank_of(const tsh_group *group, int world_rank);
 /* "self", "local", "mpi" or "nccl": the backend that moves the group's data. */
 TSH_API const char *tsh_group_backend(const tsh_group *group);
 TSH_API tsh_world *tsh_group_world(const tsh_group *group);
-/* The mesh that has the group as an axis. A group that was not made by a mesh is the only axis of a mesh of its own. */
+/* The mesh whose axis the group is. A group that was not made by a mesh is the only axis of a mesh of its own. */
 TSH_API const tsh_mesh *tsh_group_mesh(const tsh_group *group);
 
 /* A mesh of the world's ranks: "data=2,model=2" numbers them with the last axis fastest, so that model groups are
- * contiguous blocks. One size may be -1: the ranks that are left. The product must be the world's size
+ * contiguous blocks. One size may be -1, and is then computed from the others. The product must be the world's size
  * (TSH_ERR_ARGUMENT names both numbers). Owned by the caller. Collective over the world. */
 TSH_API tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out);
 /* A mesh of a group's ranks. Owned by the caller. Collective over parent. */
 TSH_API tsh_status tsh_mesh_create_in(tsh_group *parent, const char *axes, tsh_mesh **out);
 /* A mesh of world ranks[0..n) in any order, row-major over the axes: {2,3,0,1} as "stage=2,model=2" has the stages
- * {2,3} and {0,1}. Several meshes may share ranks. On ranks outside the mesh *out is a mesh too: tensors on it are
- * empty there, functions and collectives do nothing, so that all ranks run one program. Owned by the caller. Collective
- * over the world. */
+ * {2,3} and {0,1}. Several meshes may share ranks. On ranks outside the mesh *out is a mesh too, whose tensors are
+ * empty and whose functions and collectives do nothing, so that all ranks can run one program. Owned by the caller.
+ * Collective over the world. */
 TSH_API tsh_status tsh_mesh_create_on(tsh_world *world, const int *ranks, int n, const char *axes, tsh_mesh **out);
-/* The part of a mesh in which the named axis has this index: a mesh of the other axes (of the axis itself, with one
- * rank, where there is no other). Owned by the caller. Collective over the mesh. */
+/* The part of a mesh in which the named axis has this index: a mesh of the other axes (a mesh with only that axis keeps
+ * it, with one rank). Owned by the caller. Collective over the mesh. */
 TSH_API tsh_status tsh_mesh_fix(const tsh_mesh *mesh, const char *axis, int index, tsh_mesh **out);
 /* True on a rank that is a member of the mesh. */
 TSH_API bool tsh_mesh_is_member(const tsh_mesh *mesh);
 /* The group of all members, row-major. Owned by the mesh, or by its parent. */
 TSH_API tsh_group *tsh_mesh_members(const tsh_mesh *mesh);
 TSH_API void tsh_mesh_destroy(tsh_mesh *mesh);
-/* This rank's group along the named axis, owned by the mesh; for an unknown name NULL, with a message that lists the
+/* This rank's group along the named axis, owned by the mesh; NULL for an unknown name, with a message that lists the
  * mesh's axes. */
 TSH_API tsh_group *tsh_mesh_group(const tsh_mesh *mesh, const char *axis);
 TSH_API int tsh_mesh_axes(const tsh_mesh *mesh);
@@ -163,17 +164,17 @@ typedef enum tsh_reduce_op {
 
 /* tensor = op over ranks of tensor, in place, with the same bits on every rank. The shape is the same on every rank. */
 TSH_API tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op);
-/* Joins count > 0 elements with those of ranks before: into = into o from, item by item; o is associative, and need not
- * commute. */
+/* into = into o from, item by item, for count > 0 elements, where `into` comes from lower ranks; o is associative, and
+ * need not commute. */
 typedef void tsh_join_fn(void *user, tsh_dtype dtype, int64_t count, const void *from, void *into);
-/* As tsh_all_reduce, by a function of the program's: items of `item` elements each (pairs, matrices) are joined in the
- * order of the ranks, each on one of them, with the same bits on every rank. item and join are the same everywhere.
- * Runs as an all-to-all of slices and an all-gather, which send together what a ring all-reduce sends; waits.
- * TSH_ERR_UNSUPPORTED for memory of a GPU. */
+/* tsh_all_reduce with the program's function: items of `item` elements each (pairs, matrices) are joined in rank order,
+ * each on one rank, with the same bits on every rank. item and join are the same on every rank. Runs as an all-to-all
+ * of slices and an all-gather, which together send as much as a ring all-reduce; waits. TSH_ERR_UNSUPPORTED for GPU
+ * memory. */
 TSH_API tsh_status tsh_all_reduce_with(tsh_group *group, tsh_tensor *tensor, int64_t item, tsh_join_fn *join,
                                        void *user);
 /* out on every rank = the `in` of all ranks, in the order of ranks. in holds counts[rank] elements, out their sum;
- * counts NULL: the balanced split of out's dim 0. in may be the part of out that this rank contributes. */
+ * counts NULL: the balanced split of out's dim 0. in may be this rank's part of out. */
 TSH_API tsh_status tsh_all_gather_into_tensor(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                               const int64_t *counts);
 /* out = this rank's part of (op over ranks of in). out holds counts[rank] elements, in their sum; counts NULL: the
@@ -190,12 +191,11 @@ TSH_API tsh_status tsh_all_to_all(tsh_group *group, const tsh_tensor *in, const 
                                   const int64_t *out_counts);
 /* tensor on `root` = op over ranks of tensor; on the other ranks it does not change. */
 TSH_API tsh_status tsh_reduce_to_root(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root);
-/* out on `root` = the `in` of all ranks, in the order of ranks; out is NULL on the other ranks. counts are those of
- * tsh_all_gather_into_tensor; NULL on a rank without out means equal parts. in may be the root's part of out. */
+/* out on `root` = the `in` of all ranks, in the order of ranks; out is NULL on the other ranks. counts as for
+ * tsh_all_gather_into_tensor; NULL on a rank without out means equal parts. On the root, in may be its part of out. */
 TSH_API tsh_status tsh_gather_to_root(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
                                       int root);
-/* out on every rank = its part of `in` of `root`; in is NULL on the other ranks. counts are those of
- * tsh_gather_to_root. */
+/* out on every rank = its part of `in` of `root`; in is NULL on the other ranks. counts as for tsh_gather_to_root. */
 TSH_API tsh_status tsh_scatter_from_root(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, const int64_t *counts,
                                          int root);
 /* Returns when every rank of the group has made the call. */
@@ -213,9 +213,9 @@ TSH_API tsh_status tsh_all_to_all_list(tsh_group *group, const tsh_tensor *const
 
 /* --- asynchronous calls ------------------------------------------------------------------------------------------- */
 
-/* A started call. It holds references to its tensors, and a copy of its counts, until it is released; the tensors must
- * not be used before it is done. Calls of one group run in the order in which they were started, blocking calls
- * included. Asynchronous calls progress only inside library calls; there is no progress thread. */
+/* A call in flight. It holds references to its tensors, and a copy of its counts, until it is released; the tensors
+ * must not be used before the call is done. Calls in one group, blocking ones included, run in the order in which they
+ * were started. Asynchronous calls progress only inside library calls; there is no progress thread. */
 typedef struct tsh_work tsh_work;
 
 /* Progresses the call without waiting: *done tells whether it has ended. Returns the call's status; TSH_OK while it
@@ -226,7 +226,7 @@ TSH_API tsh_status tsh_work_wait(tsh_work *work);
 /* Releases the work; waits for a call that has not ended. NULL is accepted. */
 TSH_API void tsh_work_release(tsh_work *work);
 
-/* Start the collective of that name and return. The caller releases *work; it is NULL on failure. */
+/* Start the blocking call of the same name, and return. The caller releases *work; it is NULL on failure. */
 TSH_API tsh_status tsh_all_reduce_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, tsh_work **work);
 TSH_API tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                                     const int64_t *counts, tsh_work **work);
@@ -251,19 +251,20 @@ TSH_API tsh_status tsh_all_to_all_list_async(tsh_group *group, const tsh_tensor 
 
 /* --- point to point ----------------------------------------------------------------------------------------------- */
 
-/* In the place of a rank: a message of any rank is received. */
+/* In place of a rank: receive from any rank. */
 #define TSH_ANY_RANK (-1)
 
-/* Messages between two ranks of a group; they are not ordered with collectives. Messages of one pair of ranks arrive in
- * the order in which they were sent. The receiver's tensor has the sender's dtype and number of elements, else both get
- * TSH_ERR_MISMATCH; a sender that has returned early gets it from its next send or receive in the group. A message of a
- * rank to itself is TSH_ERR_ARGUMENT. Any set of the _async calls in which each send has its receive completes,
- * whatever the order of the waits. from: a group rank or TSH_ANY_RANK; *sender (may be NULL): the rank that sent. */
+/* Messages between two ranks of a group; they are not ordered with collectives. Messages between one pair of ranks
+ * arrive in the order in which they were sent. The receiver's tensor must have the sender's dtype and number of
+ * elements, else both get TSH_ERR_MISMATCH; a sender that has already returned gets it from its next send or receive in
+ * the group. A rank that sends to itself gets TSH_ERR_ARGUMENT. Any set of the _async calls in which each send has its
+ * receive completes, whatever the order of the waits. from: a group rank or TSH_ANY_RANK; *sender (may be NULL): the
+ * rank that sent. */
 TSH_API tsh_status tsh_send(tsh_group *group, const tsh_tensor *tensor, int to);
 TSH_API tsh_status tsh_recv(tsh_group *group, tsh_tensor *tensor, int from, int *sender);
 TSH_API tsh_status tsh_send_async(tsh_group *group, const tsh_tensor *tensor, int to, tsh_work **work);
 TSH_API tsh_status tsh_recv_async(tsh_group *group, tsh_tensor *tensor, int from, tsh_work **work);
-/* The rank that sent, for a receive that has ended; otherwise TSH_ANY_RANK. */
+/* The sender, for a receive that has ended; otherwise TSH_ANY_RANK. */
 TSH_API int tsh_work_sender(const tsh_work *work);
 /* Send shape and dtype, then the elements. The receiver gets a new tensor on `mesh`, LOCAL along every axis, which its
  * caller releases. */
@@ -286,13 +287,13 @@ typedef enum tsh_collective {
     TSH_COLLECTIVE_COUNT
 } tsh_collective;
 
-/* "all_reduce", ...; "unknown collective" for a value that is none. */
+/* "all_reduce", ...; "unknown collective" for any other value. */
 TSH_API const char *tsh_collective_name(tsh_collective op);
 
-/* What this rank has done in a group since the group's creation or the last reset. With p ranks and T logical bytes,
- * bytes counts what a rank would send in a ring algorithm: all_reduce 2T(p-1)/p; all_gather, reduce_scatter, broadcast,
+/* Counts of this rank's calls in a group since its creation or the last reset. bytes is what a rank would send in a
+ * ring algorithm, with p ranks and T logical bytes: all_reduce 2T(p-1)/p; all_gather, reduce_scatter, broadcast,
  * reduce, gather and scatter T(p-1)/p; send T; all_to_all T(p-1)/p^2 with T summed over ranks (counted: what this rank
- * sends to its peers). seconds is the time inside the calls. */
+ * sends to its peers). seconds: the time spent in the calls. */
 typedef struct tsh_communication_stats {
     uint64_t calls[TSH_COLLECTIVE_COUNT];
     uint64_t bytes[TSH_COLLECTIVE_COUNT];
@@ -303,10 +304,10 @@ typedef struct tsh_communication_stats {
 TSH_API tsh_communication_stats tsh_group_stats(const tsh_group *group);
 TSH_API void tsh_group_reset_stats(tsh_group *group);
 
-/* True when `op` works on `dtype` in this group (reductions: with `reduce`). Pure. */
+/* True when `op` works on `dtype` in this group (for reductions: with `reduce`). Pure. */
 TSH_API bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce);
-/* True when `op` works on `dtype` with a backend ("self", "local", "mpi", "nccl") and tensors on that kind of device;
- * needs no world. False for a backend or device that this build lacks. Pure. */
+/* As tsh_group_supports, for a backend ("self", "local", "mpi", "nccl") and a kind of device, without a world. False
+ * for a backend or device that this build lacks. Pure. */
 TSH_API bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
                                   tsh_reduce_op reduce);
 

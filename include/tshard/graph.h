@@ -1,9 +1,9 @@
-/* graph: a step of work on a GPU, captured once and run any number of times.
+/* graph: work on a GPU, captured once and launched any number of times.
  *
  * Between capture_begin and capture_end, work queued on the device does not run: it becomes a graph, which a launch
- * runs as a whole. Tensors keep their addresses: write new input into the tensors that the captured step read
- * (tsh_tensor_write, outside the capture), launch, read the tensors that it wrote. docs/gpus.md says what a launch
- * repeats (learning rate, dropout, counters) and what memory a graph holds.
+ * runs as a whole. Tensors keep their addresses: write new input into the tensors that the captured step has read
+ * (tsh_tensor_write, outside the capture), launch, and read the tensors that it has written. docs/gpus.md says what a
+ * launch repeats (learning rate, dropout, counters) and what memory a graph holds.
  *
  * Thread safety: everything here is for the world's thread. */
 #ifndef TSHARD_GRAPH_H
@@ -15,21 +15,22 @@
 extern "C" {
 #endif
 
-/* Work of a device that was captured once and is replayed. */
+/* Captured work of a device. */
 typedef struct tsh_graph tsh_graph;
 
-/* Begin a capture; does not wait. What needs the host in the middle cannot be captured: reading a tensor on the host,
- * writing one from it, messages, collectives that wait for other ranks (backends "local" and "mpi"). Such a call fails
- * inside the capture, or makes tsh_graph_capture_end fail. TSH_ERR_UNSUPPORTED on a CPU, TSH_ERR_STATE inside a capture
- * or with TSHARD_CUDA_MANAGED=1. */
+/* Begin a capture; does not wait. Work that needs the host cannot be captured: reading and writing tensors from the
+ * host, messages, collectives that wait for other ranks (backends "local" and "mpi"). Such a call fails, or makes
+ * tsh_graph_capture_end fail. TSH_ERR_UNSUPPORTED on a CPU, TSH_ERR_STATE inside a capture or with
+ * TSHARD_CUDA_MANAGED=1. */
 TSH_API tsh_status tsh_graph_capture_begin(tsh_device *device);
-/* End the capture; afterwards the device works as before, even after a failure inside. The caller destroys *out before
- * the world. On failure *out is NULL, the message names the call that could not be captured, and nothing has run. */
+/* End the capture; afterwards the device works as before, also when the capture has failed. The caller destroys *out
+ * before the world. On failure *out is NULL, the message names the call that could not be captured, and nothing has
+ * run. */
 TSH_API tsh_status tsh_graph_capture_end(tsh_device *device, tsh_graph **out);
-/* Queue the graph behind all work queued before, collectives that have been started included, messages not; does not
- * wait. Collective when collectives were captured. TSH_ERR_STATE inside a capture. */
+/* Queue the graph behind all work queued so far, including collectives in flight but not messages; does not wait.
+ * Collective when collectives were captured. TSH_ERR_STATE inside a capture. */
 TSH_API tsh_status tsh_graph_launch(tsh_graph *graph);
-/* Does not wait: the graph is freed when its launches have ended. NULL is accepted. Not inside a capture. */
+/* The graph is freed when its launches have ended; does not wait. NULL is accepted. Not inside a capture. */
 TSH_API void tsh_graph_destroy(tsh_graph *graph);
 
 #ifdef __cplusplus

@@ -13,7 +13,7 @@ extern "C" {
 /* --- initialisers ------------------------------------------------------------------------------------------------- */
 
 /* Values depend on the world's seed, the order of initialisations and the global element index, never on the number of
- * ranks; fans come from the global shape [fan_out, fan_in]. DEFAULT is the layer's own default.
+ * ranks; fan_out and fan_in are those of the global shape [fan_out, fan_in]. DEFAULT is the layer's default.
  *   KAIMING_UNIFORM  U(-b, b), b = gain sqrt(3 / fan_in)
  *   KAIMING_NORMAL   N(0, gain^2 / fan_in)
  *   XAVIER_UNIFORM   U(-b, b), b = gain sqrt(6 / (fan_in + fan_out))
@@ -34,34 +34,34 @@ typedef enum tsh_init_kind {
     TSH_INIT_CONSTANT
 } tsh_init_kind;
 
-/* How a parameter is filled; zeros are the default of its layer. */
+/* The initial values of a parameter; zeros are the default of its layer. */
 typedef struct tsh_init {
     tsh_init_kind kind;
     double gain; /* 0 means 1 */
-    double a, b; /* the two numbers of U, N and of a constant, as above */
+    double a, b; /* the parameters of U, N and CONSTANT, as above */
 } tsh_init;
 
 /* Fill this rank's part from the world's next stream of random numbers. The layouts must be REPLICATED or SHARD. fan_in
- * and fan_out of a tensor of 1 dim are its size. Not collective, but every rank makes the same call. */
+ * and fan_out of a tensor with one dim are its size. Not collective, but every rank makes the same call. */
 TSH_API tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init);
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
-/* A layer's parameters take memory at their first use, by a function or by a call that reads or writes them: a model
- * that is loaded or shared out (tsh_data_parallel_config.level) first has never been whole. */
+/* A layer's parameters get memory at their first use, by a function or by a call that reads or writes them: a model
+ * that a tsh_data_parallel shards before its first use never exists whole on a rank. */
 
 /* An ordered list of named parameters, for optimizers. Holds a reference to each tensor. The caller destroys it. */
 typedef struct tsh_parameters tsh_parameters;
 TSH_API tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out);
 TSH_API void tsh_parameters_destroy(tsh_parameters *list);
-/* Append a parameter. The name is copied and must not be in the list; a NULL tensor is skipped (a layer without
+/* Append a parameter. The name is copied and must not be in the list; a NULL tensor is skipped (a layer without a
  * bias). */
 TSH_API tsh_status tsh_parameters_add(tsh_parameters *list, const char *name, tsh_tensor *tensor);
 /* The number of parameters; the tensor and the name at an index, NULL outside [0, count). */
 TSH_API int tsh_parameters_count(const tsh_parameters *list);
 TSH_API tsh_tensor *tsh_parameters_tensor(const tsh_parameters *list, int index);
 TSH_API const char *tsh_parameters_name(const tsh_parameters *list, int index);
-/* Clear the gradients of all parameters, as tsh_tensor_zero_grad does. */
+/* tsh_tensor_zero_grad for all parameters. */
 TSH_API void tsh_parameters_zero_grad(tsh_parameters *list);
 
 /* --- linear ------------------------------------------------------------------------------------------------------- */
@@ -71,7 +71,7 @@ TSH_API void tsh_parameters_zero_grad(tsh_parameters *list);
  * num_embeddings (the vocabulary), COLUMN embedding_dim. */
 typedef enum tsh_sharding { TSH_DENSE = 0, TSH_ROW, TSH_COLUMN } tsh_sharding;
 
-/* A function of each element of a layer's output: tsh_gelu, tsh_gelu_tanh, tsh_relu or tsh_silu of functional.h. */
+/* An elementwise function of a layer's output: tsh_gelu, tsh_gelu_tanh, tsh_relu or tsh_silu of functional.h. */
 typedef enum tsh_activation {
     TSH_ACTIVATION_NONE = 0,
     TSH_ACTIVATION_GELU,
@@ -85,15 +85,15 @@ typedef struct tsh_linear tsh_linear;
 
 /* A linear layer's shape, split and parameters. */
 typedef struct tsh_linear_config {
-    int64_t in_features, out_features; /* the sizes of the last dim of x and of y */
+    int64_t in_features, out_features; /* sizes of the last dim of x and y */
     tsh_sharding shard;
     bool bias; /* the layer adds b */
-    /* The layer splits out_features (COLUMN) or in_features (ROW) in units and blocks, as layouts do (layout.h). */
+    /* Units and blocks of the split of out_features (COLUMN) or in_features (ROW), see tsh_layout. */
     int64_t units, blocks;
-    bool shared;            /* COLUMN: ranks that share a unit hold all of its features */
+    bool shared;            /* COLUMN: ranks that share a unit hold all its features */
     bool gather_output;     /* COLUMN: the output is REPLICATED, not SHARD(last) */
     bool sequence_parallel; /* ROW: the output is SHARD(0), not REPLICATED: a reduce-scatter instead of an all-reduce */
-    tsh_activation activation; /* y = f(x W^T + b): faster than two calls, with the same values and gradients */
+    tsh_activation activation; /* y = f(x W^T + b), fused; values and gradients are those of two calls */
     tsh_dtype dtype;
     tsh_init weight_init; /* default U(-1/sqrt(in_features), 1/sqrt(in_features)) */
     tsh_init bias_init;   /* default U(-1/sqrt(in_features), 1/sqrt(in_features)) */
@@ -117,11 +117,12 @@ TSH_API void tsh_linear_destroy(tsh_linear *layer);
  * Along other axes x may be REPLICATED, SHARD(0) or LOCAL; gradients of parameters are summed over them. Collective as
  * listed. NULL on a shape or layout mismatch. */
 TSH_API tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x);
-/* tsh_linear_forward with some rows of the weight alone, as tsh_take_rows takes them: x [..., in_features], rows int64
- * [n], laid out as the weight's rows -> [..., n]. For a layer without bias (TSH_ERR_ARGUMENT). */
+/* tsh_linear_forward with only some rows of the weight, chosen as by tsh_take_rows: x [..., in_features], rows int64
+ * [n], in the layout of the weight's rows -> [..., n]. TSH_ERR_ARGUMENT for a layer with a bias. */
 TSH_API tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *rows);
 /* weight [out_features, in_features]: SHARD(0) for COLUMN, SHARD(1) for ROW, else REPLICATED. bias [out_features]:
- * SHARD(0) for COLUMN, else REPLICATED; NULL for a layer without bias. In the layer's units. Owned by the layer. */
+ * SHARD(0) for COLUMN, else REPLICATED; NULL for a layer without a bias. Split in the layer's units. Owned by the
+ * layer. */
 TSH_API tsh_tensor *tsh_linear_weight(const tsh_linear *layer);
 TSH_API tsh_tensor *tsh_linear_bias(const tsh_linear *layer);
 /* Append "NAME.weight" and "NAME.bias" to the list. */
@@ -139,18 +140,17 @@ typedef struct tsh_embedding tsh_embedding;
 typedef struct tsh_embedding_config {
     int64_t num_embeddings, embedding_dim; /* rows and columns of the table: the vocabulary, and the features */
     tsh_sharding shard;
-    bool has_padding; /* there is a row for padding */
+    bool has_padding; /* the table has a padding row */
     int64_t padding;  /* with has_padding: this row is initialised to zeros and gets no gradient */
-    /* The gradient of a row is divided by the number of its ids in the batch: on all ranks, where ids are SHARD, whose
-     * counts backward all-reduces. */
+    /* The gradient of a row is divided by the number of its ids in the batch, on all ranks: where ids are SHARD,
+     * backward all-reduces the counts. */
     bool scale_grad_by_freq;
-    /* Above 0: a forward first scales in place the rows that its ids use and whose norm, of type norm_type, is above
-     * max_norm, by max_norm / (norm + 1e-7), recording or not; gradients do not see the scaling. Ids of all ranks
-     * count, so that replicas of the table stay equal: SHARD and LOCAL ids are gathered, and LOCAL ids are as many on
-     * each rank. COLUMN: one all-reduce of a number an id. A project earlier in the step has the scaled rows in its
-     * backward. */
+    /* Above 0: forward first scales the rows that it looks up and whose norm exceeds max_norm, in place, by max_norm /
+     * (norm + 1e-7), also while recording is off; gradients do not see the scaling. SHARD and LOCAL ids are gathered,
+     * so that replicas of the table stay equal; each rank must have as many LOCAL ids. COLUMN: one all-reduce of a
+     * number for each id. The backward of an earlier tsh_embedding_project in the step uses the scaled rows. */
     double max_norm;
-    double norm_type;       /* p > 0 of (sum |x|^p)^(1/p), INFINITY for the largest |x|; 0 means 2 */
+    double norm_type;       /* x|x|^p)^(1/p), INFINITY for the largest |x|; 0 means 2 */
     bool gather_output;     /* COLUMN: the output is REPLICATED, not SHARD(last) */
     bool sequence_parallel; /* ROW: the output is SHARD(0), not REPLICATED */
     tsh_dtype dtype;
@@ -174,12 +174,12 @@ TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
 TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);
 /* Copy this rank's slice from a whole table [num_embeddings, embedding_dim] in host memory, of the layer's dtype. */
 TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
-/* Logits of tied embeddings, Y = X table^T: the layer's table is the output head's weight, too, and gets the sum of
+/* Logits of tied embeddings, Y = X table^T: the layer's table is also the output head's weight, and gets the sum of
  * both gradients. x [..., embedding_dim] -> [..., num_embeddings], owned by the tape. Layouts and communication are
- * those of a linear layer with this weight, so that the layouts of table and logits are:
- *   ROW     as a COLUMN linear; -> SHARD(last), by vocabulary, as tsh_cross_entropy takes it
+ * those of a linear layer with this weight:
+ *   ROW     as COLUMN in tsh_linear_forward; -> SHARD(last), by vocabulary, as tsh_cross_entropy takes it
  *   COLUMN  x SHARD(last), or REPLICATED (sliced); -> REPLICATED by one all-reduce
- * The padding row counts as any other row here. */
+ * The padding row is not special here. */
 TSH_API tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *x);
 
 /* --- norm --------------------------------------------------------------------------------------------------------- */
@@ -195,8 +195,8 @@ typedef struct tsh_norm_config {
     int64_t features; /* the size of the last dim */
     tsh_norm_kind kind;
     double eps;     /* 0 means 1e-5 */
-    bool bias;      /* TSH_LAYER_NORM: beta, which begins as zeros */
-    bool no_weight; /* neither gamma, which begins as ones, nor beta */
+    bool bias;      /* TSH_LAYER_NORM: beta, initially zeros */
+    bool no_weight; /* neither gamma (initially ones) nor beta */
     tsh_dtype dtype;
 } tsh_norm_config;
 
@@ -206,8 +206,8 @@ typedef struct tsh_norm_config {
 TSH_API tsh_status tsh_norm_create(tsh_group *group, const tsh_norm_config *config, tsh_norm **out);
 TSH_API void tsh_norm_destroy(tsh_norm *layer);
 /* x [..., features], in any layout but SHARD(last) and PARTIAL, keeps its layout. The result is owned by the tape.
- * Where x is SHARD, as with sequence parallelism, gradients of the parameters are summed over the axis: an all-reduce
- * each, or one for all with a tsh_data_parallel (tsh_data_parallel_config.sequence_parallel). */
+ * Where x is SHARD, as with sequence parallelism, the gradients of the parameters are summed over the axis: by an
+ * all-reduce each, or in buckets with tsh_data_parallel_config.sequence_parallel. */
 TSH_API tsh_tensor *tsh_norm_forward(tsh_tape *tape, tsh_norm *layer, tsh_tensor *x);
 /* gamma and beta [features], or NULL. Owned by the layer. */
 TSH_API tsh_tensor *tsh_norm_weight(const tsh_norm *layer);
@@ -217,8 +217,8 @@ TSH_API tsh_status tsh_norm_register(const tsh_norm *layer, tsh_parameters *list
 
 /* --- sharding by names -------------------------------------------------------------------------------------------- */
 
-/* A row of a table that shards a model by the names of its layers, as Hugging Face's base_model_tp_plan does. A `*` in
- * `layers` stands for one or more characters other than '.'. A table ends with a row of NULLs:
+/* A row of a table that shards a model by the names of its layers, as Hugging Face's base_model_tp_plan. A `*` in
+ * `layers` stands for one or more characters other than '.'. A row of NULLs ends the table:
  *     static const tsh_sharding_rule table[] = {
  *         {"layers.*.self_attn.q_proj", "column"}, {"layers.*.self_attn.o_proj", "row"}, {NULL, NULL}};
  *
@@ -234,17 +234,18 @@ typedef struct tsh_sharding_rule {
     const char *layers, *sharding;
 } tsh_sharding_rule;
 
-/* What a table says of a layer: three fields of its configuration. */
+/* The fields of a layer's configuration that a table sets. */
 typedef struct tsh_sharding_choice {
     tsh_sharding shard;
     bool gather_output, sequence_parallel; /* as in tsh_linear_config */
 } tsh_sharding_choice;
 
-/* *out = the first row for the layer of this name; TSH_DENSE where the table has none. TSH_ERR_ARGUMENT for a table of
- * which any row is malformed. */
+/* *out = the first row that matches the name of the layer; TSH_DENSE if none does. TSH_ERR_ARGUMENT for a table with a
+ * malformed row. */
 TSH_API tsh_status tsh_sharding_find(const tsh_sharding_rule *table, const char *name, tsh_sharding_choice *out);
-/* Each row of the table is the first one for some layer of the list, whose parameters are named "LAYER.weight" and so
- * on. TSH_ERR_ARGUMENT names the first row that is not: its pattern is mistyped, or hidden by a row before it. */
+/* Checks that each row of the table is the first match of some layer of the list, whose parameters are named
+ * "LAYER.weight" and so on. TSH_ERR_ARGUMENT names the first row that is not: its pattern is mistyped, or hidden by an
+ * earlier row. */
 TSH_API tsh_status tsh_sharding_check(const tsh_sharding_rule *table, const tsh_parameters *list);
 
 /* --- MLP ---------------------------------------------------------------------------------------------------------- */
@@ -252,21 +253,21 @@ TSH_API tsh_status tsh_sharding_check(const tsh_sharding_rule *table, const tsh_
 /* The linear layers of an MLP. */
 typedef enum tsh_mlp_part { TSH_MLP_GATE = 0, TSH_MLP_UP, TSH_MLP_DOWN, TSH_MLP_PARTS } tsh_mlp_part;
 
-/* A feed-forward layer: up and down, and gate where it is gated. */
+/* A feed-forward layer: up, down and, if gated, gate. */
 typedef struct tsh_mlp tsh_mlp;
 
 /* An MLP's shape, split and parameters. */
 typedef struct tsh_mlp_config {
     int64_t embed, hidden;     /* features of x and y; features between the layers */
-    bool gated;                /* the activation of a third layer, gate, multiplies the output of up */
-    tsh_activation activation; /* of gate where there is one, else of up */
+    bool gated;                /* a third layer, gate: its activation multiplies the output of up */
+    tsh_activation activation; /* of gate if gated, else of up */
     bool bias;                 /* of all layers */
     bool sequence_parallel;    /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
     tsh_dtype dtype;
-    tsh_init weight_init, bias_init, down_init; /* gate and up; all biases; down */
+    tsh_init weight_init, bias_init, down_init; /* of gate and up; of all biases; of down */
     const char *names[TSH_MLP_PARTS];           /* NULL: "gate_proj", "up_proj", "down_proj" */
     const tsh_sharding_rule *table;             /* NULL: gate and up are column, down is row */
-    const char *name;                           /* of this layer, before which names[] stand in the table */
+    const char *name;                           /* of this layer: the table matches "NAME." and one of names */
 } tsh_mlp_config;
 
 /* A feed-forward layer of two or three linear layers. The caller destroys the layer. Not collective, but every rank of
@@ -277,21 +278,20 @@ TSH_API void tsh_mlp_destroy(tsh_mlp *layer);
  * by the tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0)
  * with sequence_parallel by one all-gather and one reduce-scatter each way. */
 TSH_API tsh_tensor *tsh_mlp_forward(tsh_tape *tape, tsh_mlp *layer, tsh_tensor *x);
-/* A part, owned by the layer; NULL for the gate of an MLP without one. */
+/* A part, owned by the layer; NULL for the gate of an MLP that is not gated. */
 TSH_API tsh_linear *tsh_mlp_linear(const tsh_mlp *layer, tsh_mlp_part part);
 /* Append "NAME.gate_proj.weight" and so on to the list. */
 TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, const char *name);
 
 /* --- self-attention ----------------------------------------------------------------------------------------------- */
 
-/* How rows of activations [tokens, embed] are the tokens of sequences: tokens = batch T, the sequences one after
- * another. */
+/* The sequences in activations [tokens, embed]: tokens = batch T, one sequence after another. */
 typedef struct tsh_sequences {
     int64_t batch;         /* the number of sequences */
     tsh_tensor *positions; /* int64 [T] or [batch, T]: required with rotary positions, else unused */
-    tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
-    tsh_kv_cache *cache;   /* of this layer, to which the tokens are appended, in evaluation; NULL: none. It has the
-                            * lengths itself. */
+    tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are masked; NULL: none are */
+    /* of this layer, to which forward appends the tokens, in evaluation; it has the lengths itself. NULL: none */
+    tsh_kv_cache *cache;
 } tsh_sequences;
 
 /* The linear layers of an attention layer. */
@@ -309,49 +309,49 @@ typedef struct tsh_self_attention tsh_self_attention;
 /* A self-attention layer's shape, split and parameters. */
 typedef struct tsh_self_attention_config {
     int64_t embed;                   /* features of x and y */
-    int64_t heads;                   /* of queries */
+    int64_t heads;                   /* query heads */
     int64_t kv_heads;                /* divides heads; 0: heads */
     int64_t head_dim;                /* 0: embed / heads */
-    bool causal;                     /* a token sees those before it and itself alone */
+    bool causal;                     /* a token attends only to itself and those before it */
     double scale;                    /* 0: 1 / sqrt(head_dim) */
     double dropout;                  /* of the attention weights */
-    bool rotary;                     /* turn queries and keys by the positions of tsh_sequences */
+    bool rotary;                     /* rotate queries and keys by tsh_sequences.positions */
     tsh_rotary_config rotary_config; /* with rotary */
-    bool bias, out_bias;             /* of query, key and value; of the output projection */
+    bool bias, out_bias;             /* of query, key and value; of out */
     bool sequence_parallel; /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
     tsh_dtype dtype;
-    tsh_init weight_init, bias_init, out_init; /* query, key and value; all biases; the output projection */
+    tsh_init weight_init, bias_init, out_init; /* of query, key and value; of all biases; of out */
     const char *names[TSH_ATTENTION_PARTS];    /* NULL: "q_proj", "k_proj", "v_proj", "o_proj" */
     const tsh_sharding_rule *table;            /* NULL: query, key and value are column, out is row */
-    const char *name;                          /* of this layer, before which names[] stand in the table */
+    const char *name;                          /* of this layer: the table matches "NAME." and one of names */
 } tsh_self_attention_config;
 
-/* Self-attention, sharded by heads over the group: a KV head with its query heads is a unit that no rank cuts while
- * there are as many units as ranks; ranks beyond that share a KV head and split its query heads. Ranks may have no
- * head. The caller destroys the layer. Not collective, but every rank of the mesh makes the same call.
- * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+/* Self-attention, sharded by heads over the group: a KV head with its query heads is a unit. With more ranks than
+ * units, ranks share a KV head and split its query heads. Ranks may have no head. The caller destroys the layer. Not
+ * collective, but every rank of the mesh makes the same call. TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is
+ * then NULL. */
 TSH_API tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_config *config,
                                              tsh_self_attention **out);
 TSH_API void tsh_self_attention_destroy(tsh_self_attention *layer);
-/* y = out(attention(rotary(query(x)), rotary(key(x)), value(x))).  x [tokens, embed] -> [tokens, embed], owned by the
+/* y = out(attention(rotary(query(x)), rotary(key(x)), value(x))). x [tokens, embed] -> [tokens, embed], owned by the
  * tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0) with
- * sequence_parallel by one all-gather and one reduce-scatter each way. Over other axes x may be SHARD(0): by whole
- * sequences without communication. Positions and lengths may be split in any way; split as the sequences of x are, or
- * REPLICATED, they stay where they are. */
+ * sequence_parallel by one all-gather and one reduce-scatter each way. Over other axes x may be SHARD(0), by whole
+ * sequences, without communication. Positions and lengths in any layout; split as x's sequences, or REPLICATED, they
+ * are not moved. */
 TSH_API tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer, tsh_tensor *x,
                                                const tsh_sequences *sequences);
 /* A part, owned by the layer. */
 TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_attention_part part);
-/* The configuration of a cache for this layer, by heads as its keys are split, of the dtype that the layer computes in
- * (tsh_parameters_set_precision comes before); along other axes of the mesh, where sequences may be split, the caller
- * says SHARD(0). All zeros for a NULL. */
+/* The configuration of a cache for this layer: split by heads as its keys, of the dtype that the layer computes in
+ * (call tsh_parameters_set_precision before). Along the mesh's other axes, the caller sets SHARD(0) where sequences are
+ * split. Zeros for NULL. */
 TSH_API tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions);
 /* Append "NAME.q_proj.weight" and so on to the list. */
 TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);
 
 /* --- transformer block -------------------------------------------------------------------------------------------- */
 
-/* The parts of a block: two halves, each with a norm. */
+/* The parts of a block: two halves (attention and MLP), each with a norm. */
 typedef enum tsh_block_part {
     TSH_BLOCK_ATTENTION_NORM = 0,
     TSH_BLOCK_ATTENTION,
@@ -360,37 +360,38 @@ typedef enum tsh_block_part {
     TSH_BLOCK_PARTS
 } tsh_block_part;
 
-/* A transformer block: attention and an MLP, each with its norm and residual. */
+/* A transformer block: attention and an MLP, each with a norm and a residual connection. */
 typedef struct tsh_block tsh_block;
 
-/* A block's norms, halves and what they have in common. */
+/* A block's parts, and what they have in common. */
 typedef struct tsh_block_config {
     int64_t embed;          /* features of x and y */
     bool post_norm;         /* x = norm(x + half(x)) as in BERT, not x + half(norm(x)) */
-    double dropout;         /* of a half's output, before it is added */
+    double dropout;         /* of a half's output, before the residual connection */
     bool sequence_parallel; /* x and y are SHARD(0), as in tsh_mlp_config */
-    bool recompute;         /* backward runs the block again (tsh_tape_recompute_since), which keeps its output alone */
+    bool recompute;         /* backward runs the block again (tsh_tape_recompute_since); only its output is kept */
     tsh_dtype dtype;
-    tsh_norm_config norm; /* of both; these three leave fields above, table and name to the block */
+    /* of both norms. In norm, attention and mlp, the block sets the fields above, table and name */
+    tsh_norm_config norm;
     tsh_self_attention_config attention;
     tsh_mlp_config mlp;
-    const char *names[TSH_BLOCK_PARTS]; /* NULL: "input_layernorm", "self_attn", "post_attention_layernorm", "mlp"; "":
-                                         * the part's parameters are named as the block's own */
-    const tsh_sharding_rule *table;     /* of the layers in both halves; NULL: their defaults */
-    const char *name;                   /* of this block in the table */
+    /* NULL: "input_layernorm", "self_attn", "post_attention_layernorm", "mlp"; "": the part's parameters have no prefix
+     * of their own */
+    const char *names[TSH_BLOCK_PARTS];
+    const tsh_sharding_rule *table; /* for both halves; NULL: their defaults */
+    const char *name;               /* of this block in the table */
 } tsh_block_config;
 
 /* A transformer block. The caller destroys the layer. Not collective, but every rank of the mesh makes the same call.
  * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, tsh_block **out);
 TSH_API void tsh_block_destroy(tsh_block *block);
-/* x [tokens, embed] -> [tokens, embed], owned by the tape. Communication is that of both halves: two all-reduces
- * forward and two backward, or two all-gathers and two reduce-scatters each way with sequence parallelism, where an
- * all-reduce of the gradient of each of the norms' parameters comes on top; with `recompute` that of the forward pass
- * comes again, but for the last half's sum where no norm follows it. While the tape does not record, what the block has
- * made is freed after each half (tsh_tape_free_since). */
+/* x [tokens, embed] -> [tokens, embed], owned by the tape. Communication: two all-reduces forward and two backward;
+ * with sequence parallelism two all-gathers and two reduce-scatters each way, and an all-reduce of the gradient of each
+ * norm parameter. `recompute` repeats that of the forward pass, except the last half's sum if no norm follows it. While
+ * recording is off, the tensors of each half are freed after it (tsh_tape_free_since). */
 TSH_API tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, const tsh_sequences *sequences);
-/* The parts, owned by the block; `norm` gives NULL for a part that is no norm. */
+/* The parts, owned by the block; tsh_block_norm returns NULL for a part that is not a norm. */
 TSH_API tsh_self_attention *tsh_block_attention(const tsh_block *block);
 TSH_API tsh_mlp *tsh_block_mlp(const tsh_block *block);
 TSH_API tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part);

@@ -1,4 +1,4 @@
-/* layout: what each rank of a mesh holds of a tensor. See docs/layouts.md.
+/* layout: the part of a tensor that each rank of a mesh holds. See docs/layouts.md.
  *
  * Thread safety: any thread may call everything here, at any time. */
 #ifndef TSHARD_LAYOUT_H
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* The most dims of a tensor, and the most axes of a mesh. */
+/* The most dims of a tensor and axes of a mesh. */
 #define TSH_MAX_DIMS 8
 #define TSH_MAX_AXES 8
 
@@ -19,7 +19,7 @@ typedef struct tsh_mesh tsh_mesh;
 /* Ranks that communicate: along one axis of a mesh, or any others. */
 typedef struct tsh_group tsh_group;
 
-/* What each rank along one mesh axis holds, and what each holds of the gradient. Zero is REPLICATED.
+/* What each rank along a mesh axis holds of a tensor, and of its gradient. Zero is REPLICATED.
  *  REPLICATED  the same value                              gradient: the same gradient
  *  SHARD       its slice of dim `dim`, balanced            gradient: sliced alike
  *  PARTIAL     a term; the value is the sum over ranks     gradient: replicated
@@ -31,7 +31,7 @@ typedef enum tsh_layout_kind {
     TSH_KIND_LOCAL
 } tsh_layout_kind;
 
-/* What the ranks that share a unit hold of it, where there are more ranks than units.
+/* What the ranks that share a unit hold of it, with more ranks than units.
  *  UNSHARED    parts of it                                 gradient: split alike
  *  SHARED      all of it, the same value                   gradient: the same gradient
  *  SHARED_OWN  all of it, each for a use of its own        gradient: a contribution, to be summed over those ranks */
@@ -40,21 +40,21 @@ typedef enum tsh_sharing { TSH_UNSHARED = 0, TSH_SHARED, TSH_SHARED_OWN } tsh_sh
 /* The layout of a tensor along one axis of its mesh. */
 typedef struct tsh_layout {
     tsh_layout_kind kind;
-    int dim;   /* SHARD only; negative counts from the end where a tensor is at hand */
-    int order; /* SHARD only: of the axes that shard one dim, the lower number splits it first, of equal numbers the
-                * earlier axis */
-    tsh_sharing sharing; /* with units, where there are more ranks: they are balanced over the units likewise */
-    /* SHARD only: the dim is `units` equal units (heads, sequences of a batch), which are split in the balanced way;
-     * none is cut, and ranks without one hold nothing. 0: each index is a unit. */
+    int dim; /* SHARD only; a negative dim counts from the end */
+    /* SHARD only: of the axes that shard a dim, the lowest number splits it first; equal numbers: the earlier axis */
+    int order;
+    tsh_sharing sharing; /* with units and more ranks than units, which are balanced over the units */
+    /* SHARD only: the dim consists of `units` equal units (heads, sequences of a batch), and the balanced split is one
+     * of units: none is cut, and ranks without a unit hold nothing. 0: each index is a unit. */
     int64_t units;
-    /* With units: the dim is `blocks` equal blocks, of which each unit has the same number. More ranks than units are
+    /* With units: the dim consists of `blocks` equal blocks, the same number in each unit. More ranks than units are
      * balanced over the units, and a unit's blocks over the ranks that share it. 0: no unit is cut, as above. */
     int64_t blocks;
 } tsh_layout;
 
 /* Layouts as expressions: TSH_SHARD(0); TSH_SHARD_ORDER(0, n) with a split order; TSH_SHARD_UNITS(0, units, blocks) for
- * query heads, units = key heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for key and value heads.
- * Initialisers of static objects in C take constants alone (gcc -pedantic): write TSH_SHARD_INIT(0) there. */
+ * query heads, with units = KV heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for KV heads. Initialisers of
+ * static objects in C must be constants (gcc -pedantic): write TSH_SHARD_INIT(0) there. */
 #ifdef __cplusplus
 #define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks) (tsh_layout{kind, dim, order, sharing, units, blocks})
 #else
@@ -77,13 +77,13 @@ typedef struct tsh_layout {
 #define TSH_PARTIAL_INIT           TSH_LAYOUT_INIT_(TSH_KIND_PARTIAL, 0, 0)
 #define TSH_LOCAL_INIT             TSH_LAYOUT_INIT_(TSH_KIND_LOCAL, 0, 0)
 
-/* What a rank holds of a global tensor: an offset and a length for each dim; empty when a length is 0. */
+/* A part of a global tensor: an offset and a length for each dim; empty when a length is 0. */
 typedef struct tsh_box {
     int64_t start[TSH_MAX_DIMS];  /* the first index of each dim */
     int64_t length[TSH_MAX_DIMS]; /* how many indices of each dim */
 } tsh_box;
 
-/* The global shape of a tensor, and the shape of this rank's part of it under a layout for each axis. */
+/* The global shape of a tensor, and the shape of this rank's part of it. */
 typedef struct tsh_shape {
     int ndim;                     /* of both shapes */
     int64_t local[TSH_MAX_DIMS];  /* of the part */
@@ -91,8 +91,8 @@ typedef struct tsh_shape {
 } tsh_shape;
 
 /* The balanced split of n >= 0 items over parts >= 1: the first n % parts hold one item more. Part `index` holds
- * *length items from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0. Arguments outside these
- * ranges set both to 0. */
+ * *length items from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0. Invalid arguments set
+ * both to 0. */
 TSH_API void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* trace: what ranks do when, in files that tshard-trace makes tables and pictures of (docs/tracing.md).
+/* trace: timelines of the ranks in files, of which tshard-trace makes tables and pictures (docs/tracing.md).
  *
- * TSHARD_TRACE=FOLDER traces a whole run without any of these calls; all ranks have it, or none.
+ * TSHARD_TRACE=FOLDER, set on all ranks or on none, traces a whole run without any of these calls.
  *
  * Thread safety: everything here is for the world's thread. */
 #ifndef TSHARD_TRACE_H
@@ -12,18 +12,18 @@
 extern "C" {
 #endif
 
-/* Begin to trace: rank R writes functions, kernels, collectives, messages, steps of optimizers and bytes in use to
- * FOLDER/rank.R, which is made, or made anew. The ranks compare their clocks. The file holds what has been traced also
- * when the process is killed; it stops growing at 1 GiB, with a warning. Collective over the world; waits. No
- * collective or message is under way. TSH_ERR_STATE where the world is traced already or in a planned run,
- * TSH_ERR_SYSTEM, TSH_ERR_MEMORY; where one rank fails its peers return TSH_ERR_PEER, and no rank traces. */
+/* Start a trace: rank R writes its functions, kernels, collectives, messages, optimizer steps and bytes in use to
+ * FOLDER/rank.R, which is created or overwritten. The ranks compare their clocks. The file is complete even if the
+ * process is killed; it stops growing at 1 GiB, with a warning. Collective over the world; waits. No collective or
+ * message may be in flight. TSH_ERR_STATE when the world is already traced or in a dry run, TSH_ERR_SYSTEM,
+ * TSH_ERR_MEMORY; when one rank fails, its peers return TSH_ERR_PEER, and no rank traces. */
 TSH_API tsh_status tsh_trace_start(tsh_world *world, const char *folder);
-/* Stop tracing: the file is whole. tsh_world_destroy does it too. Nothing happens where nothing is traced. Collective
- * over the world; ranks of several machines compare their clocks again, and wait. */
+/* Stop the trace, and complete the file; tsh_world_destroy does it too. Does nothing without a trace. Collective over
+ * the world; ranks on several machines compare their clocks again, and wait. */
 TSH_API tsh_status tsh_trace_stop(tsh_world *world);
 
-/* A range of the program's own, by a name that is copied; ranges may lie inside of each other, and `end` ends the
- * one that was begun last. They do nothing while nothing is traced, and for NULL. Not collective. */
+/* A range of the program, with a name that is copied; ranges may be nested, and tsh_trace_end ends the innermost one.
+ * They do nothing without a trace, and for NULL. Not collective. */
 TSH_API void tsh_trace_begin(tsh_world *world, const char *name);
 TSH_API void tsh_trace_end(tsh_world *world);
 
