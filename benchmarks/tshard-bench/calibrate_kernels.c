@@ -6,16 +6,17 @@
 
 #include <string.h>
 
-enum { COLS = 256, VOCABULARY = 1024, OPERANDS = 4, MOST_ROWS = 16384 };
+enum { COLS = 256, OPERANDS = 4, MOST_ROWS = 16384 };
 
-/* What a call works on: [rows, COLS] arrays, of which the optimizers' states are the last two, and small ones. */
+/* What a call works on: [rows, COLS] arrays, of which the last two are of the sums' type, as optimizers' states and
+ * what is converted, and small ones. */
 typedef struct operands {
     tsh_dtype dtype;
     int64_t rows, n;
     void *at[OPERANDS];
     void *of_rows[3]; /* statistics, four a row */
     void *of_cols[3];
-    int64_t *ids;    /* [rows], below VOCABULARY and below COLS */
+    int64_t *ids;    /* [rows], each below COLS and no larger than its index: a table of `rows` rows has them all */
     double *squares; /* of a large norm */
 } operands;
 
@@ -47,7 +48,7 @@ static void run_fill(tsh_device *device, const operands *o) {
 
 static void run_convert(tsh_device *device, const operands *o) {
     tsh_dtype to = o->dtype == TSH_FLOAT32 ? TSH_BFLOAT16 : TSH_FLOAT32;
-    device->ops->copy.convert(device, o->n, o->dtype, o->at[0], to, o->at[1]);
+    device->ops->copy.convert(device, o->n, o->dtype, o->at[0], to, o->at[2]);
 }
 
 static void run_unary(tsh_device *device, const operands *o) {
@@ -135,11 +136,11 @@ static void run_loss_backward(tsh_device *device, const operands *o) {
 }
 
 static void run_embedding(tsh_device *device, const operands *o) {
-    device->ops->embedding[o->dtype].forward(device, o->rows, o->ids, 0, VOCABULARY, COLS, o->at[0], o->at[1]);
+    device->ops->embedding[o->dtype].forward(device, o->rows, o->ids, 0, o->rows, COLS, o->at[0], o->at[1]);
 }
 
 static void run_embedding_backward(tsh_device *device, const operands *o) {
-    device->ops->embedding[o->dtype].backward(device, o->rows, o->ids, 0, VOCABULARY, COLS, -1, o->at[1], o->at[0]);
+    device->ops->embedding[o->dtype].backward(device, o->rows, o->ids, 0, o->rows, COLS, -1, o->at[1], o->at[0]);
 }
 
 static void run_norm(tsh_device *device, const operands *o) {
@@ -336,7 +337,7 @@ static tsh_status create(const calibration *c, tsh_dtype dtype, int64_t n, tsh_t
 
 static tsh_status create_ids(const calibration *c, tsh_tensor **out) {
     int64_t ids[MOST_ROWS];
-    for (int64_t i = 0; i < MOST_ROWS; i++) ids[i] = i * 7919 % COLS;
+    for (int64_t i = 0; i < MOST_ROWS; i++) ids[i] = i * 7919 % (i < COLS ? i + 1 : COLS);
     tsh_status status = create(c, TSH_INT64, MOST_ROWS, out);
     return status == TSH_OK ? tsh_tensor_write(*out, ids, MOST_ROWS) : status;
 }

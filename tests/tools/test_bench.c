@@ -1,5 +1,7 @@
 /* tshard-bench: its rows are what they claim to be, whatever the op, the sharding, the ranks and the dtype. */
 #define _GNU_SOURCE
+#include "support/files.h"
+
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +12,7 @@
 
 #define BENCH "'" TSHARD_BIN_DIR "/tshard-bench'"
 
-/* Output of a shell command, and its exit code. stderr is part of it. */
+/* Output of a shell command, and its exit code (128 + n for signal n). stderr is part of it. */
 static int output_of(const char *command, char *text, size_t size) {
     char line[1024];
     snprintf(line, sizeof line, "exec 2>&1; %s", command);
@@ -18,8 +20,9 @@ static int output_of(const char *command, char *text, size_t size) {
     cr_assert_not_null(out);
     size_t n = fread(text, 1, size - 1, out);
     text[n] = '\0';
+    cr_assert(fgetc(out) == EOF, "more than %zu bytes", size);
     int status = pclose(out);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 static void need_bench(void) {
@@ -108,7 +111,7 @@ Test(bench, rows_of_more_ranks_than_divide_anything, .timeout = 120, .init = nee
 Test(bench, table_has_one_heading, .timeout = 120, .init = need_bench) {
     char text[4096];
     const char *command = BENCH " collectives --min-bytes 4 --max-bytes 64 --seconds 0.001";
-    cr_assert_eq(output_of(command, text, sizeof text), 0);
+    cr_assert_eq(output_of(command, text, sizeof text), 0, "%s", text);
     cr_assert_eq(strncmp(text, "bench ", 6), 0, "%s", text);
     size_t width = strcspn(text, "\n");
     int lines = 0;
@@ -324,7 +327,7 @@ Test(bench, wrong_use, .timeout = 120, .init = need_bench) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[4096];
-        cr_expect_eq(output_of(cases[i].command, text, sizeof text), 2, "%s", cases[i].command);
+        cr_expect_eq(output_of(cases[i].command, text, sizeof text), 2, "%s: %s", cases[i].command, text);
         cr_expect(strstr(text, cases[i].words), "%s: %s", cases[i].command, text);
     }
 }
@@ -366,8 +369,8 @@ Test(bench, checkpoint, .timeout = 120) {
 }
 
 /* The file has rates of everything, which the launcher's plan reads; the first rank alone writes it. */
-Test(bench, calibrate_writes_a_machine_file, .timeout = 300) {
-    static char text[262144];
+Test(bench, calibrate_writes_a_machine_file, .timeout = 300, .init = tshi_test_enter, .fini = tshi_test_leave) {
+    static char text[262144], complaints[65536];
     const char *const words[] = {"\"format\": \"tshard machine\"",
                                  "\"ranks\": 2",
                                  "\"call_us\": ",
@@ -376,10 +379,14 @@ Test(bench, calibrate_writes_a_machine_file, .timeout = 300) {
                                  "\"attention\": [\n    {\"form\"",
                                  "{\"kind\": \"all_reduce\", \"ranks\": 2, "};
     need_bench();
-    cr_assert_eq(output_of("'" TSHARD_BIN_DIR "/tshard-run' -n 2 --no-prefix " BENCH
-                           " calibrate --largest 32 --seconds 0.001 2> /dev/null",
-                           text, sizeof text),
-                 0, "%s", text);
+    char command[512];
+    snprintf(command, sizeof command,
+             "'" TSHARD_BIN_DIR "/tshard-run' -n 2 --no-prefix " BENCH " calibrate --largest 32 --seconds 0.001 2> %s",
+             tshi_test_path("stderr"));
+    int code = output_of(command, text, sizeof text);
+    snprintf(command, sizeof command, "cat %s", tshi_test_path("stderr"));
+    output_of(command, complaints, sizeof complaints);
+    cr_assert_eq(code, 0, "code %d, stderr:\n%s\nstdout:\n%s", code, complaints, text);
     cr_assert_eq(text[0], '{');
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         cr_assert_not_null(strstr(text, words[i]), "%s", words[i]);

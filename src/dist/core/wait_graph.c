@@ -60,7 +60,9 @@ static _Atomic uint64_t *stamp_of(const tshi_waits *waits, int rank) {
 
 /* --- this rank's row ---------------------------------------------------------------------------------------------- */
 
-void tshi_waits_begin(tshi_waits *waits) {
+void tshi_waits_begin(tshi_waits *waits, uint64_t awaited) {
+    if (waits->awaited != awaited) tshi_waits_end(waits);
+    waits->awaited = awaited;
     memset(waits->mine, 0, waits->words * sizeof *waits->mine);
     waits->stands = waits->said = false;
 }

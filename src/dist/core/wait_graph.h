@@ -18,6 +18,7 @@ typedef struct tshi_waits {
     int *process;           /* [size] process numbers, 0: not to be looked at */
     uint64_t *before;       /* [size] the stamps of the rows at an earlier look of this wait */
     int *next;              /* [size] scratch */
+    uint64_t awaited;       /* by the row that is posted */
     bool posted;            /* this rank's row is not empty */
     bool said;              /* the row has the words of the call */
     bool stands;            /* this rank makes no call before its wait ends, and one absent rank is enough to hold it */
@@ -28,8 +29,9 @@ size_t tshi_waits_bytes(int size);
 tsh_status tshi_waits_open(tsh_world *world, tshi_waits *waits, void *rows);
 void tshi_waits_close(tsh_world *world, tshi_waits *waits);
 
-/* This rank waits for the ranks that are added after `begin`, from `post` until `end`. */
-void tshi_waits_begin(tshi_waits *waits);
+/* This rank waits for the ranks that are added after `begin`, from `post` until `end`. awaited: a number for what they
+ * are to do; with another number than the post before, this is another wait, before which peers have got something. */
+void tshi_waits_begin(tshi_waits *waits, uint64_t awaited);
 void tshi_waits_add(tshi_waits *waits, int rank);
 /* Before `post`: the call that waits, in words. */
 void tshi_waits_say(tshi_waits *waits, const char *call, bool stands);
@@ -47,7 +49,7 @@ bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *st
 /* The call in which a rank waits; false, and "", where it does not. */
 bool tshi_waits_call(const tshi_waits *waits, int rank, char *text, size_t size);
 /* True where this rank waits for one that waits for another one, ..., that waits for this rank: for ever. Their calls
- * are in `text`, from the lowest rank on, each waiting for the next. Called after each post but a wait's first. */
+ * are in `text`, from the lowest rank on, each waiting for the next. After each post; a wait's first finds none. */
 bool tshi_waits_cycle(tshi_waits *waits, char *text, size_t size);
 
 /* A signal has stopped that process; false for 0, and where there is no /proc. */

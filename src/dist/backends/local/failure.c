@@ -209,7 +209,7 @@ void tshi_local_post_wait(const tshi_wait *wait) {
     char text[TSHI_LINE];
     tshi_waits *waits = &tshi_local_of(wait->world)->waits;
     int n = wait->group ? wait->group->size : wait->world->size;
-    tshi_waits_begin(waits);
+    tshi_waits_begin(waits, wait->message ? wait->message->post : wait->sync);
     for (int i = 0; i < n; i++) {
         _Atomic uint32_t *word = &record_of(wait->world, i)->recover;
         if (wait->group) word = &tshi_slot_at(wait->group->state, i, wait->sync)->sync;

@@ -233,7 +233,7 @@ void tshi_mpi_end_receive(MPI_Request *request, double deadline) {
 void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message) {
     tshi_waits *waits = &tshi_mpi_of(group->world)->waits;
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    tshi_waits_begin(waits);
+    tshi_waits_begin(waits, message ? message->post : op->post.number);
     for (int i = 0; i < group->size; i++) {
         /* Behind the entry barrier every member takes part in the rest of the call. */
         bool waits_for = op->phase == TSHI_AT_ENTRY ? tshi_entry_lacks(group, i) : op->phase != TSHI_IDLE;
@@ -245,7 +245,7 @@ void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message) {
 
 void tshi_mpi_post_recovery(tsh_world *world) {
     tshi_waits *waits = &tshi_mpi_of(world)->waits;
-    tshi_waits_begin(waits);
+    tshi_waits_begin(waits, 0);
     for (int i = 0; i < world->size; i++) tshi_waits_add(waits, i);
     tshi_waits_post(waits);
 }
