@@ -33,10 +33,9 @@ static tsh_dtype arithmetic_of(const tsh_op *op, int inputs, tsh_tensor *const *
 /* What functions take in place of the inputs; for the plan, what casts will have made of them. */
 static tsh_status take_inputs(tsh_call *call, tsh_tensor *const *in, tshi_plan_inputs *to) {
     tsh_tape *tape = call->tape;
-    if (!tape->plans) tape->plans = tshi_plans_new(&tape->world->allocator);
     tsh_dtype dtype = arithmetic_of(call->op, call->inputs, in);
-    if (tape->plans) *to = tshi_plans_inputs(tape->plans, call->inputs, dtype != TSH_UINT8);
-    if (!tape->plans || !to->given) return TSH_ERR_MEMORY;
+    *to = tshi_plans_inputs(tape->plans, call->inputs, dtype != TSH_UINT8);
+    if (!to->given) return TSH_ERR_MEMORY;
     for (int i = 0; i < call->inputs; i++) {
         to->in[i] = to->given[i] = tshi_gradient_whole(in[i]);
         if (dtype == TSH_UINT8 || to->in[i]->dtype == dtype || !tshi_differentiable(to->in[i])) continue;
@@ -56,7 +55,8 @@ static tsh_status choose_plan(tsh_call *call, const tshi_plan_inputs *inputs, co
     tsh_status status = call->op->has_dim ? resolve_dim(call) : TSH_OK;
     if (status == TSH_OK) status = tshi_invoke_shape(call, &dtype, &shape);
     if (status != TSH_OK) return status;
-    return tshi_plans_get(call->tape->plans, call, inputs->given, &(tshi_result){dtype, &shape, want}, plan);
+    const tshi_goal goal = {dtype, &shape, want, call->tape->world->deterministic, call->tape->recording};
+    return tshi_plans_get(call->tape->plans, call, inputs->given, &goal, plan);
 }
 
 static tsh_tensor *run_plan(tsh_call *call, const tshi_plan *plan) {

@@ -5,17 +5,12 @@
 
 #include <string.h>
 
-/* x after the steps of a plan of one input. */
-static tsh_tensor *run_moves(tsh_tape *tape, const char *what, tsh_tensor *x, const tshi_plan *plan) {
+tsh_tensor *tshi_to_layouts(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
+    const tshi_plan *plan = NULL;
+    tsh_status status = tshi_plans_route(tape->plans, x, to, &plan);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
     for (int k = 0; x && k < plan->count; k++) x = tshi_step_run(tape, what, x, &plan->step[k]);
     return x;
-}
-
-tsh_tensor *tshi_to_layouts(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
-    tshi_plan_step step[TSHI_ROUTE_STEPS], now = tshi_plan_start(x, 0);
-    tshi_plan plan = {.step = step, .capacity = TSHI_ROUTE_STEPS};
-    tsh_status status = tshi_plan_route(&plan, &now, to);
-    return status == TSH_OK ? run_moves(tape, what, x, &plan) : tshi_tape_fail_as(tape, status, what);
 }
 
 /* LOCAL makes no claim on other ranks, so the global sizes along this axis are this rank's own. */

@@ -15,6 +15,11 @@ tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out) {
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "tape_create: a world is required");
     tsh_tape *tape = tshi_calloc(&world->allocator, 1, sizeof *tape);
     if (!tape) return TSH_ERR_MEMORY;
+    tape->plans = tshi_plans_new(&world->allocator);
+    if (!tape->plans) {
+        tshi_free(&world->allocator, tape);
+        return TSH_ERR_MEMORY;
+    }
     tape->world = world;
     tape->recording = true;
     world->live_tapes++;

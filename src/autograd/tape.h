@@ -27,7 +27,7 @@ struct tsh_tape {
     tshi_segment *segments; /* of the step; those inside of another come before it */
     int segment_count, segment_capacity;
     tshi_region memory;       /* of the step, for its nodes' arrays */
-    struct tshi_plans *plans; /* of its calls; NULL before the first one */
+    struct tshi_plans *plans; /* of its calls */
     const tsh_op *inside;     /* a program's own operation, whose function runs; or NULL */
     tsh_tensor **scratch;     /* what that has asked for */
     int scratch_count, scratch_capacity;

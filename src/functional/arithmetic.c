@@ -198,14 +198,14 @@ static tsh_status div_backward(tsh_call *call) {
 
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
-static const tsh_op add_op = {"add",
-                              add_rules,
-                              binary_shape,
-                              add_forward,
-                              add_backward,
-                              .row_holds = tshi_overlay_row_holds,
-                              .reads_no_input = true,
-                              .by_element = true};
+const tsh_op tshi_add_op = {"add",
+                            add_rules,
+                            binary_shape,
+                            add_forward,
+                            add_backward,
+                            .row_holds = tshi_overlay_row_holds,
+                            .reads_no_input = true,
+                            .by_element = true};
 static const tsh_op sub_op = {"sub",
                               add_rules,
                               binary_shape,
@@ -239,7 +239,7 @@ static tsh_tensor *apply_arithmetic(tsh_tape *tape, const tsh_op *op, tsh_tensor
 }
 
 tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply_arithmetic(tape, &add_op, x, y);
+    return apply_arithmetic(tape, &tshi_add_op, x, y);
 }
 
 tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {

@@ -238,8 +238,8 @@ static tsh_status entropy_backward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tsh_op reduced_op = {"cross_entropy", reduced_row_rules, entropy_shape,
-                                  entropy_forward, entropy_backward,  .params_size = sizeof(cross_entropy_params)};
+const tsh_op tshi_cross_entropy_op = {"cross_entropy", reduced_row_rules, entropy_shape,
+                                      entropy_forward, entropy_backward,  .params_size = sizeof(cross_entropy_params)};
 static const tsh_op rows_op = {"cross_entropy", rows_rules,       entropy_shape,
                                entropy_forward, entropy_backward, .params_size = sizeof(cross_entropy_params)};
 
@@ -247,7 +247,7 @@ tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *ta
                               const tsh_cross_entropy_config *config) {
     static const tsh_cross_entropy_config defaults = {0};
     const tsh_cross_entropy_config *c = config ? config : &defaults;
-    const tsh_op *op = c->reduction == TSH_REDUCTION_NONE ? &rows_op : &reduced_op;
+    const tsh_op *op = c->reduction == TSH_REDUCTION_NONE ? &rows_op : &tshi_cross_entropy_op;
     return tshi_apply(
         tape, op, c->weight ? 3 : 2, (tsh_tensor *[]){logits, target, c->weight},
         &(cross_entropy_params){c->has_ignore_index ? c->ignore_index : -100, c->label_smoothing, c->reduction});

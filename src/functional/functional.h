@@ -28,6 +28,10 @@ tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x);
 /* y = f(x) */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 
+/* Operations with rows of every kind, for tests of plans. */
+extern const tsh_op tshi_linear_op, tshi_matmul_op, tshi_embedding_op, tshi_add_op, tshi_softmax_op,
+    tshi_cross_entropy_op, tshi_layer_norm_op;
+
 /* --- what functions share ---------------------------------------------------------------------------------------- */
 
 /* Rules of one input: for f(x + y) = f(x) + f(y), and for any function of each element. */

@@ -84,13 +84,13 @@ static tsh_status matmul_backward_rest(tsh_call *call) {
     return db ? multiply_all(call, call->in[0], true, tsh_call_grad_out(call), false, beta, db) : TSH_ERR_MEMORY;
 }
 
-static const tsh_op matmul_op = {"matmul",       matmul_rules,    matmul_shape,
-                                 matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
+const tsh_op tshi_matmul_op = {"matmul",       matmul_rules,    matmul_shape,
+                               matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
 static const tsh_op stack_op = {"matmul",       stack_rules,     stack_shape,
                                 matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
 
 tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
-    const tsh_op *op = b && b->shape.ndim > 2 ? &stack_op : &matmul_op;
+    const tsh_op *op = b && b->shape.ndim > 2 ? &stack_op : &tshi_matmul_op;
     return tshi_apply(tape, op, 2, (tsh_tensor *[]){a, b}, NULL);
 }
 
@@ -295,14 +295,14 @@ static tsh_status linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
     return status == TSH_OK ? affine_shape(call, dtype, out) : status;
 }
 
-static const tsh_op linear_op = {"linear_forward",
-                                 linear_rules,
-                                 linear_shape,
-                                 affine_forward,
-                                 affine_backward,
-                                 .backward_rest = affine_backward_rest,
-                                 .params_size = sizeof(affine_params)};
+const tsh_op tshi_linear_op = {"linear_forward",
+                               linear_rules,
+                               linear_shape,
+                               affine_forward,
+                               affine_backward,
+                               .backward_rest = affine_backward_rest,
+                               .params_size = sizeof(affine_params)};
 
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want) {
-    return tshi_apply_as(tape, &linear_op, inputs, in, &(affine_params){f}, want);
+    return tshi_apply_as(tape, &tshi_linear_op, inputs, in, &(affine_params){f}, want);
 }

@@ -157,10 +157,10 @@ static const tsh_op lookup_op = {"lookup",
                                  .params_size = sizeof(tshi_lookup),
                                  .reads_no_input = true,
                                  .engine = &tshi_as_stored};
-static const tsh_op embedding_op = {"embedding_forward",    lookup_rules,
-                                    lookup_shape,           lookup_forward,
-                                    lookup_backward,        .params_size = sizeof(tshi_lookup),
-                                    .reads_no_input = true, .engine = &tshi_as_stored};
+const tsh_op tshi_embedding_op = {"embedding_forward",    lookup_rules,
+                                  lookup_shape,           lookup_forward,
+                                  lookup_backward,        .params_size = sizeof(tshi_lookup),
+                                  .reads_no_input = true, .engine = &tshi_as_stored};
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
     tsh_tensor *in[] = {table, ids};
@@ -352,7 +352,7 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
                            const tshi_want *want) {
     tsh_tensor *in[] = {table, ids};
     void *params = (void *)(uintptr_t)lookup;
-    if (!tshi_tape_ready(tape, embedding_op.name, 2, in)) return NULL;
+    if (!tshi_tape_ready(tape, tshi_embedding_op.name, 2, in)) return NULL;
     if (lookup->max_norm > 0 && !bound_table(tape, table, ids, params, want)) return NULL;
-    return tshi_cast_as(tape, tshi_apply_as(tape, &embedding_op, 2, in, params, want), table);
+    return tshi_cast_as(tape, tshi_apply_as(tape, &tshi_embedding_op, 2, in, params, want), table);
 }

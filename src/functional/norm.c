@@ -65,15 +65,15 @@ static tsh_status norm_backward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tsh_op layer_norm_op = {"layer_norm", norm_rules,    norm_shape,
-                                     norm_forward, norm_backward, .params_size = sizeof(norm_params)};
+const tsh_op tshi_layer_norm_op = {"layer_norm", norm_rules,    norm_shape,
+                                   norm_forward, norm_backward, .params_size = sizeof(norm_params)};
 static const tsh_op rms_norm_op = {"rms_norm",   norm_rules,    norm_shape,
                                    norm_forward, norm_backward, .params_size = sizeof(norm_params)};
 
 tsh_tensor *tsh_layer_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, tsh_tensor *beta, double eps) {
     if (beta && !gamma && tape) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "layer_norm: beta without gamma");
     int inputs = !gamma ? 1 : !beta ? 2 : 3;
-    return tshi_apply(tape, &layer_norm_op, inputs, (tsh_tensor *[]){x, gamma, beta}, &(norm_params){false, eps});
+    return tshi_apply(tape, &tshi_layer_norm_op, inputs, (tsh_tensor *[]){x, gamma, beta}, &(norm_params){false, eps});
 }
 
 tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, double eps) {

@@ -58,15 +58,15 @@ static tsh_status softmax_backward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tsh_op softmax_op = {"softmax",       softmax_rules,       tshi_same_shape,
-                                  softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
-                                  .has_dim = true, .reads_output = true};
+const tsh_op tshi_softmax_op = {"softmax",       softmax_rules,       tshi_same_shape,
+                                softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
+                                .has_dim = true, .reads_output = true};
 static const tsh_op log_softmax_op = {"log_softmax",   softmax_rules,       tshi_same_shape,
                                       softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
                                       .has_dim = true, .reads_output = true};
 
 tsh_tensor *tsh_softmax(tsh_tape *tape, tsh_tensor *x, int dim) {
-    return tshi_apply(tape, &softmax_op, 1, &x, &(softmax_params){dim, false});
+    return tshi_apply(tape, &tshi_softmax_op, 1, &x, &(softmax_params){dim, false});
 }
 
 tsh_tensor *tsh_log_softmax(tsh_tape *tape, tsh_tensor *x, int dim) {

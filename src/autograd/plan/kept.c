@@ -1,6 +1,6 @@
 /* Kept plans: found by the number of the call in its step, or by key. */
+#include "autograd/grad/state.h"
 #include "autograd/plan/plan.h"
-#include "autograd/tape.h"
 #include "base/hash.h"
 
 #include <string.h>
@@ -22,6 +22,7 @@ struct tshi_plans {
     kept_plan *usual[PLACES]; /* that of the last call with this number */
     kept_plan *bucket[BUCKETS];
     int count;
+    uint64_t made;  /* since the tape was created */
     unsigned calls; /* of this step */
     uint64_t *key;  /* of the call whose plan is asked for */
     int words, key_room;
@@ -52,7 +53,6 @@ static void forget_all(tshi_plans *plans) {
 }
 
 void tshi_plans_free(tshi_plans *plans) {
-    if (!plans) return;
     const tsh_allocator *allocator = plans->allocator;
     forget_all(plans);
     tshi_free(allocator, plans->key);
@@ -63,7 +63,7 @@ void tshi_plans_free(tshi_plans *plans) {
 }
 
 void tshi_plans_end_step(tshi_plans *plans) {
-    if (plans) plans->calls = 0;
+    plans->calls = 0;
 }
 
 tshi_plan_inputs tshi_plans_inputs(tshi_plans *plans, int count, bool casts) {
@@ -114,9 +114,9 @@ static uint64_t *put_op(uint64_t *at, const tsh_call *call) {
     return at;
 }
 
-static uint64_t *put_input(uint64_t *at, const tsh_call *call, const tsh_tensor *given, int i) {
+static uint64_t *put_input(uint64_t *at, const tsh_call *call, const tsh_tensor *given, int i, const tshi_goal *goal) {
     uint64_t sums = tshi_gradient_summed_axes(given);
-    bool adds = call->tape->world->deterministic && call->tape->recording && tshi_requires_grad(given);
+    bool adds = goal->deterministic && goal->recording && tshi_requires_grad(given);
     *at++ = (uint64_t)given->dtype | (uint64_t)call->in[i]->dtype << 8 | (uint64_t)given->shape.ndim << 16 |
             (uint64_t)given->computed << 24 | (uint64_t)adds << 25 | sums << 32;
     at = put_sizes(at, &given->shape);
@@ -127,18 +127,36 @@ static uint64_t *put_input(uint64_t *at, const tsh_call *call, const tsh_tensor 
 /* Room for a tensor's dtypes, sizes and layouts. */
 enum { TENSOR_WORDS = 1 + TSH_MAX_DIMS + 3 * TSH_MAX_AXES };
 
-static tsh_status write_key(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_result *out) {
-    int room = 16 + (call->inputs + 1) * TENSOR_WORDS + (int)(call->op->params_size / 8);
-    tsh_status status = tshi_grow(plans->allocator, (void **)&plans->key, &plans->key_room, room, sizeof *plans->key);
-    if (status != TSH_OK) return status;
-    uint64_t *at = put_op(plans->key, call);
-    const tshi_want *want = out->want;
+static uint64_t *start_key(tshi_plans *plans, int room) {
+    return tshi_grow(plans->allocator, (void **)&plans->key, &plans->key_room, room, sizeof *plans->key) == TSH_OK
+               ? plans->key
+               : NULL;
+}
+
+static tsh_status write_key(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_goal *goal) {
+    uint64_t *at = start_key(plans, 16 + (call->inputs + 1) * TENSOR_WORDS + (int)(call->op->params_size / 8));
+    if (!at) return TSH_ERR_MEMORY;
+    at = put_op(at, call);
+    const tshi_want *want = goal->want;
     *at++ = given[0]->mesh->number;
     *at++ = want ? (uint64_t)want->parameters << 32 | (uint64_t)(unsigned)(want->axis + 2) : 0;
     if (want && want->axis >= 0) at = put_layout(at, &want->out);
-    *at++ = (uint64_t)out->dtype | (uint64_t)out->shape->ndim << 8;
-    at = put_sizes(at, out->shape);
-    for (int i = 0; i < call->inputs; i++) at = put_input(at, call, given[i], i);
+    *at++ = (uint64_t)goal->dtype | (uint64_t)goal->shape->ndim << 8;
+    at = put_sizes(at, goal->shape);
+    for (int i = 0; i < call->inputs; i++) at = put_input(at, call, given[i], i, goal);
+    plans->words = (int)(at - plans->key);
+    return TSH_OK;
+}
+
+/* An operation's key begins with its rules, this one with none. */
+static tsh_status write_route_key(tshi_plans *plans, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
+    uint64_t *at = start_key(plans, 3 + 2 * TENSOR_WORDS);
+    if (!at) return TSH_ERR_MEMORY;
+    *at++ = 0;
+    *at++ = x->mesh->number;
+    *at++ = (uint64_t)x->dtype | (uint64_t)x->shape.ndim << 8;
+    at = put_sizes(at, &x->shape);
+    for (int a = 0; a < x->mesh->axes; a++) at = put_layout(put_layout(at, &x->layout[a]), &to[a]);
     plans->words = (int)(at - plans->key);
     return TSH_OK;
 }
@@ -166,31 +184,55 @@ static kept_plan *keep_draft(tshi_plans *plans) {
     kept->plan = (tshi_plan){.step = (tshi_plan_step *)(kept + 1), .count = draft->count, .capacity = draft->count};
     kept->key = (uint64_t *)((char *)(kept + 1) + steps);
     kept->words = plans->words;
-    memcpy(kept->plan.step, draft->step, steps);
+    if (steps) memcpy(kept->plan.step, draft->step, steps);
     memcpy(kept->key, plans->key, key);
     kept_plan **bucket = kept_bucket(plans);
     kept->next = *bucket;
     *bucket = kept;
     plans->count++;
+    plans->made++;
     return kept;
 }
 
-/* The plan of this key, from its bucket or made anew. */
-static tsh_status find_or_make(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given,
-                               const tshi_result *out, kept_plan **found) {
-    *found = *kept_bucket(plans);
-    while (*found && !has_key(plans, *found)) *found = (*found)->next;
-    if (*found) return TSH_OK;
-    tsh_status status = tshi_plan_make(call, given, out, &plans->draft);
-    if (status == TSH_OK) *found = keep_draft(plans);
-    return status == TSH_OK && !*found ? TSH_ERR_MEMORY : status;
+/* The plan of this key for the step's next call, or NULL. */
+static kept_plan *find_kept(tshi_plans *plans, kept_plan ***usual) {
+    *usual = &plans->usual[plans->calls++ % PLACES];
+    if (has_key(plans, **usual)) return **usual;
+    kept_plan *found = *kept_bucket(plans);
+    while (found && !has_key(plans, found)) found = found->next;
+    return found;
 }
 
-tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_result *out,
+/* The call has found a plan, or made one that is the draft. */
+static tsh_status keep_found(tshi_plans *plans, kept_plan *found, kept_plan **usual, const tshi_plan **plan) {
+    *usual = found ? found : keep_draft(plans);
+    if (!*usual) return TSH_ERR_MEMORY;
+    *plan = &(*usual)->plan;
+    return TSH_OK;
+}
+
+tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_goal *goal,
                           const tshi_plan **plan) {
-    kept_plan **usual = &plans->usual[plans->calls++ % PLACES];
-    tsh_status status = write_key(plans, call, given, out);
-    if (status == TSH_OK && !has_key(plans, *usual)) status = find_or_make(plans, call, given, out, usual);
-    if (status == TSH_OK) *plan = &(*usual)->plan;
-    return status;
+    kept_plan **usual, *found;
+    tsh_status status = write_key(plans, call, given, goal);
+    if (status != TSH_OK) return status;
+    found = find_kept(plans, &usual);
+    if (!found) status = tshi_plan_make(call, given, goal, &plans->draft);
+    return status == TSH_OK ? keep_found(plans, found, usual, plan) : status;
+}
+
+tsh_status tshi_plans_route(tshi_plans *plans, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
+                            const tshi_plan **plan) {
+    kept_plan **usual, *found;
+    tshi_plan_step now = tshi_plan_start(x, 0);
+    tsh_status status = write_route_key(plans, x, to);
+    if (status != TSH_OK) return status;
+    found = find_kept(plans, &usual);
+    plans->draft.count = 0;
+    if (!found) status = tshi_plan_route(&plans->draft, &now, to);
+    return status == TSH_OK ? keep_found(plans, found, usual, plan) : status;
+}
+
+uint64_t tshi_plans_made(const tshi_plans *plans) {
+    return plans->made;
 }

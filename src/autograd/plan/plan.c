@@ -1,7 +1,7 @@
 /* Plans of calls: casts, rules, determinism and routes become steps. */
 #include "autograd/plan/plan.h"
+#include "autograd/grad/state.h"
 #include "autograd/plan/whole.h"
-#include "autograd/tape.h"
 
 #include <string.h>
 
@@ -107,7 +107,8 @@ static tsh_status plan_first(tshi_plan *plan, const tsh_tensor *given, unsigned 
 
 /* Input i in the layouts that the rows want. A call on wholes has copies of its own of inputs with gradients, which are
  * added up one call after another, as on one rank. */
-static tsh_status plan_input(tshi_plan *plan, const tsh_call *call, const tsh_tensor *given, int i, const choice *c) {
+static tsh_status plan_input(tshi_plan *plan, const tsh_call *call, const tsh_tensor *given, int i,
+                             const tshi_goal *goal, const choice *c) {
     tsh_layout need[TSH_MAX_AXES];
     const tsh_tensor *x = call->in[i];
     tshi_plan_step now = tshi_plan_start(x, i);
@@ -122,18 +123,18 @@ static tsh_status plan_input(tshi_plan *plan, const tsh_call *call, const tsh_te
     tshi_whole_apply(x->mesh, c->local, need);
     status = tshi_shape_resolve(x->mesh, &shape, need);
     now.kind = TSHI_STEP_COPY;
-    if (status == TSH_OK && call->tape->recording && tshi_requires_grad(x)) status = add_plan_step(plan, &now);
+    if (status == TSH_OK && goal->recording && tshi_requires_grad(x)) status = add_plan_step(plan, &now);
     return status == TSH_OK ? tshi_plan_route(plan, &now, need) : status;
 }
 
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
 /* The operation, then the way of its output to the layouts that the rows give it, or that a layer wants. */
-static tsh_status plan_output(tshi_plan *plan, const tsh_call *call, const tshi_result *out, const choice *c) {
+static tsh_status plan_output(tshi_plan *plan, const tsh_call *call, const tshi_goal *goal, const choice *c) {
     const tsh_mesh *mesh = call->in[0]->mesh;
-    const tshi_want *want = out->want;
+    const tshi_want *want = goal->want;
     tshi_plan_step now = {
-        .kind = TSHI_STEP_KERNEL, .input = -1, .dtype = out->dtype, .mesh = mesh, .shape = *out->shape};
+        .kind = TSHI_STEP_KERNEL, .input = -1, .dtype = goal->dtype, .mesh = mesh, .shape = *goal->shape};
     tsh_layout wanted[TSH_MAX_AXES];
     memcpy(now.layout, c->rows.out, sizeof now.layout);
     tsh_status status = tshi_shape_resolve(mesh, &now.shape, now.layout);
@@ -151,21 +152,21 @@ static tsh_status plan_output(tshi_plan *plan, const tsh_call *call, const tshi_
     return status == TSH_OK ? tshi_plan_route(plan, &now, wanted) : status;
 }
 
-tsh_status tshi_plan_make(const tsh_call *call, tsh_tensor *const *given, const tshi_result *out, tshi_plan *plan) {
+tsh_status tshi_plan_make(const tsh_call *call, tsh_tensor *const *given, const tshi_goal *goal, tshi_plan *plan) {
     choice c;
     tsh_status status = TSH_OK;
     plan->count = 0;
     for (int i = 0; i < call->inputs && status == TSH_OK; i++) {
         if (call->in[i] != given[i]) status = plan_cast(plan, given[i], i, call->in[i]);
     }
-    if (status == TSH_OK) status = tshi_rules_choose(call, out, &c.rows);
+    if (status == TSH_OK) status = tshi_rules_choose(call, goal, &c.rows);
     if (status != TSH_OK) return status;
     c.local = local_axes(call);
-    c.whole = call->tape->world->deterministic && tshi_whole_wanted(call, &c.rows, c.local);
+    c.whole = goal->deterministic && tshi_whole_wanted(call, &c.rows, c.local, goal->recording);
     bool stay = c.rows.stay && !c.whole;
     for (int k = 0; k < call->inputs && !stay && status == TSH_OK; k++) {
         int i = c.whole ? call->inputs - 1 - k : k;
-        status = plan_input(plan, call, given[i], i, &c);
+        status = plan_input(plan, call, given[i], i, goal, &c);
     }
-    return status == TSH_OK ? plan_output(plan, call, out, &c) : status;
+    return status == TSH_OK ? plan_output(plan, call, goal, &c) : status;
 }

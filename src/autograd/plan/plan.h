@@ -37,7 +37,7 @@ tshi_plan_step tshi_plan_start(const tsh_tensor *x, int input);
 tsh_status tshi_plan_route(tshi_plan *plan, tshi_plan_step *now, const tsh_layout to[TSH_MAX_AXES]);
 /* Makes the call's plan. call->in: the program's tensors, `given`, or where they are to be cast copies of them without
  * memory, of the dtype that the operation takes; their layouts may change. */
-tsh_status tshi_plan_make(const tsh_call *call, tsh_tensor *const *given, const tshi_result *out, tshi_plan *plan);
+tsh_status tshi_plan_make(const tsh_call *call, tsh_tensor *const *given, const tshi_goal *goal, tshi_plan *plan);
 
 /* --- kept plans --------------------------------------------------------------------------------------------------- */
 
@@ -59,7 +59,12 @@ void tshi_plans_end_step(tshi_plans *plans);
 /* Valid until the next call asks for room. given is NULL where there is no memory. */
 tshi_plan_inputs tshi_plans_inputs(tshi_plans *plans, int count, bool casts);
 /* tshi_plan_make, or the plan that was made for the same metadata, valid until the next one is asked for. */
-tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_result *out,
+tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_goal *goal,
                           const tshi_plan **plan);
+/* The plan that only brings x to the layouts, as tshi_plan_route makes it, or the one that was made before. */
+tsh_status tshi_plans_route(tshi_plans *plans, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
+                            const tshi_plan **plan);
+/* How many plans have been made: a step like those before it makes none. */
+uint64_t tshi_plans_made(const tshi_plans *plans);
 
 #endif

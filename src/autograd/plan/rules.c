@@ -211,26 +211,26 @@ static int split_of(const tsh_call *call, const candidate *c, int axis) {
 }
 
 /* A row that leaves a sum open where no input had one costs an all-reduce of the output later. */
-static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis, const tshi_result *out) {
+static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis, const tshi_goal *goal) {
     if (c->out.kind != TSH_KIND_PARTIAL) return 0;
     for (int i = 0; i < call->inputs; i++) {
         if (call->in[i]->layout[axis].kind == TSH_KIND_PARTIAL) return 0;
     }
-    return output_bytes(call, out->dtype, out->shape) *
+    return output_bytes(call, goal->dtype, goal->shape) *
            tshi_transition_cost(tshi_transition_find(TSH_PARTIAL, TSH_REPLICATED, true), true);
 }
 
 /* Candidates are compared by how they treat split inputs, then by bytes; the first of equal ones is taken. */
 static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout *bound, int axis,
-                     const tshi_result *out, candidate *best) {
+                     const tshi_goal *goal, candidate *best) {
     candidate c = {.row = row, .bound = *bound};
     if (bound->dim >= 0 && call->op->row_holds && !call->op->row_holds(call, row, bound->dim)) return;
     for (int i = 0; i < call->inputs; i++) {
-        if (!input_cost(call, out->want, &c, axis, i, &c.bytes)) return;
+        if (!input_cost(call, goal->want, &c, axis, i, &c.bytes)) return;
     }
-    if (!output_layout(call, &c, axis, out->shape)) return;
+    if (!output_layout(call, &c, axis, goal->shape)) return;
     c.split = split_of(call, &c, axis);
-    c.bytes += open_sum_bytes(call, &c, axis, out);
+    c.bytes += open_sum_bytes(call, &c, axis, goal);
     if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
 }
 
@@ -311,7 +311,7 @@ static bool takes_replicated(const tsh_call *call, const tsh_rule *row, int axis
 }
 
 /* Considers the row for each way in which inputs are split, different in dim or units; for d < 0 also where none is. */
-static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis, int d, const tshi_result *out,
+static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis, int d, const tshi_goal *goal,
                             candidate *best) {
     bool any = false, whole = row_has(row, TSH_AS_S2_WHOLE);
     tsh_layout split;
@@ -319,19 +319,19 @@ static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis,
         if (!input_split(call, row, axis, d, i, &split) || is_split_before(call, row, axis, d, i, split)) continue;
         any = true;
         if (whole) settle_whole(call, row, &split);
-        consider(call, row, &split, axis, out, best);
+        consider(call, row, &split, axis, goal, best);
     }
     if (any || d >= 0) return;
     split = TSH_SHARD(-1);
     if (whole) settle_whole(call, row, &split);
-    consider(call, row, &split, axis, out, best);
+    consider(call, row, &split, axis, goal, best);
 }
 
 /* Rows that find_best leaves out. */
 typedef enum avoided { AVOID_NONE, AVOID_SHARED_UNITS, AVOID_SPLITS } avoided;
 
 /* The search ends where no later row can be better. best->row stays NULL where no row holds. */
-static void find_best(const tsh_call *call, int axis, const tshi_result *out, avoided avoid, candidate *best) {
+static void find_best(const tsh_call *call, int axis, const tshi_goal *goal, avoided avoid, candidate *best) {
     for (const tsh_rule *row = call->op->rules; row->out != TSH_ROW_END; row++) {
         const tsh_layout none = TSH_SHARD(-1);
         if (row->in[0] == TSH_AS_R && row->out == TSH_AS_R && !row_splits(row)) {
@@ -339,7 +339,7 @@ static void find_best(const tsh_call *call, int axis, const tshi_result *out, av
                 *best = (candidate){.row = row, .bound = none, .stays = true, .out = TSH_REPLICATED};
                 return;
             }
-            consider(call, row, &none, axis, out, best);
+            consider(call, row, &none, axis, goal, best);
             if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
             continue;
         }
@@ -348,7 +348,7 @@ static void find_best(const tsh_call *call, int axis, const tshi_result *out, av
         if (avoid == AVOID_SPLITS && row_splits(row)) continue;
         unsigned dims = bound ? dims_to_bind(call, row, axis) : 1u;
         for (int d = 0; dims >> d; d++) {
-            if (dims >> d & 1u) consider_splits(call, row, axis, bound ? d : -1, out, best);
+            if (dims >> d & 1u) consider_splits(call, row, axis, bound ? d : -1, goal, best);
         }
         if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
     }
@@ -403,9 +403,9 @@ tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int
 }
 
 /* No axis cuts the units of another one, in any tensor of the call. */
-static bool units_hold(const tsh_call *call, const tshi_result *out, const tshi_rule_rows *rows) {
+static bool units_hold(const tsh_call *call, const tshi_goal *goal, const tshi_rule_rows *rows) {
     tsh_layout layout[TSH_MAX_AXES];
-    tsh_shape shape = *out->shape;
+    tsh_shape shape = *goal->shape;
     memcpy(layout, rows->out, sizeof layout);
     bool hold = tshi_shape_resolve(call->in[0]->mesh, &shape, layout) == TSH_OK;
     for (int i = 0; hold && i < call->inputs; i++) hold = tshi_rules_need(call, rows, i, layout) == TSH_OK;
@@ -420,7 +420,7 @@ static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
 
 /* Axes that split heads do so in one kind of units, those that are whole for each input: a rank that has some blocks of
  * a unit after one axis must find the same unit after the next. */
-static void settle_heads(const tsh_call *call, const tshi_result *out, tshi_rule_rows *rows) {
+static void settle_heads(const tsh_call *call, const tshi_goal *goal, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes, last = -1;
     bool differ = false;
     for (int a = 0; a < axes; a++) {
@@ -432,25 +432,25 @@ static void settle_heads(const tsh_call *call, const tshi_result *out, tshi_rule
         candidate c = {.row = rows->row[a], .bound = TSH_SHARD(-1)};
         if (!row_has(c.row, TSH_AS_S2_WHOLE)) continue;
         settle_whole(call, c.row, &c.bound);
-        output_layout(call, &c, a, out->shape);
+        output_layout(call, &c, a, goal->shape);
         take(&c, a, rows);
     }
 }
 
 /* Rows of several axes split a dim in units that do not go together: they do it without units where they hold so, else
  * other rows are taken, in the end some that gather. */
-static void settle_units(const tsh_call *call, const tshi_result *out, tshi_rule_rows *rows) {
+static void settle_units(const tsh_call *call, const tshi_goal *goal, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;
     for (int a = 0; a < axes; a++) units = units || rows->bound[a].units;
     if (!units || axes == 1) return;
-    settle_heads(call, out, rows);
+    settle_heads(call, goal, rows);
     set_split_order(rows, axes, rows->out);
-    if (units_hold(call, out, rows)) return;
+    if (units_hold(call, goal, rows)) return;
     for (int a = 0; a < axes; a++) {
         candidate other = {0};
         if (row_has(rows->row[a], TSH_AS_S2_WHOLE)) {
-            find_best(call, a, out, AVOID_SHARED_UNITS, &other);
+            find_best(call, a, goal, AVOID_SHARED_UNITS, &other);
             if (other.row) take(&other, a, rows);
         } else if (!call->op->map_split) {
             rows->bound[a] = TSH_SHARD(rows->bound[a].dim);
@@ -459,29 +459,29 @@ static void settle_units(const tsh_call *call, const tshi_result *out, tshi_rule
         }
     }
     set_split_order(rows, axes, rows->out);
-    for (int a = axes - 1; a >= 0 && !units_hold(call, out, rows); a--) {
+    for (int a = axes - 1; a >= 0 && !units_hold(call, goal, rows); a--) {
         candidate whole = {0};
-        if (rows->bound[a].units) find_best(call, a, out, AVOID_SPLITS, &whole);
+        if (rows->bound[a].units) find_best(call, a, goal, AVOID_SPLITS, &whole);
         if (whole.row) take(&whole, a, rows);
     }
 }
 
-tsh_status tshi_rules_choose(const tsh_call *call, const tshi_result *out, tshi_rule_rows *rows) {
+tsh_status tshi_rules_choose(const tsh_call *call, const tshi_goal *goal, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     rows->ordered = false;
     rows->stay = true;
     for (int a = 0; a < axes; a++) {
         candidate best = {0};
-        find_best(call, a, out, AVOID_NONE, &best);
+        find_best(call, a, goal, AVOID_NONE, &best);
         if (!best.row) return no_row(call, a);
         take(&best, a, rows);
         rows->stay = rows->stay && best.stays;
     }
     if (rows->stay) return TSH_OK;
-    const tsh_tensor *ordered = split_order_of(call, out->want);
+    const tsh_tensor *ordered = split_order_of(call, goal->want);
     rows->ordered = ordered != NULL;
     if (ordered) tshi_split_sequence(axes, ordered->layout, rows->sequence);
     set_split_order(rows, axes, rows->out);
-    settle_units(call, out, rows);
+    settle_units(call, goal, rows);
     return TSH_OK;
 }

@@ -15,19 +15,21 @@ typedef struct tshi_rule_rows {
     int sequence[TSH_MAX_AXES];
 } tshi_rule_rows;
 
-/* The output of a call as its shape rule describes it, and what a layer wants of the call beside, or NULL. */
-typedef struct tshi_result {
+/* What a plan is made for: the output as the shape rule of the call's operation describes it, and the circumstances. */
+typedef struct tshi_goal {
     tsh_dtype dtype;
     const tsh_shape *shape;
-    const tshi_want *want;
-} tshi_result;
+    const tshi_want *want; /* of a layer, or NULL */
+    bool deterministic;    /* the output and the gradients are to have one rank's bits */
+    bool recording;        /* calls are recorded where an input wants a gradient */
+} tshi_goal;
 
 /* Chooses a row for each axis. Tensors that are split stay split: where inputs are SHARD along an axis, rows
  * that take one of them as it is come first, then rows that split the work otherwise, and last rows that gather all of
  * them, which would repeat the same arithmetic on every rank. Among those the row wins whose transitions send the
  * fewest bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.
  * TSH_ERR_LAYOUT, naming all layouts, where an axis has no row. */
-tsh_status tshi_rules_choose(const tsh_call *call, const tshi_result *out, tshi_rule_rows *rows);
+tsh_status tshi_rules_choose(const tsh_call *call, const tshi_goal *goal, tshi_rule_rows *rows);
 /* The layouts that the rows want of input i. TSH_ERR_LAYOUT where one axis would cut the units of another. */
 tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]);
 

@@ -1,5 +1,5 @@
 #include "autograd/plan/whole.h"
-#include "autograd/tape.h"
+#include "autograd/grad/state.h"
 
 /* The gradient of an input that is used whole beside parts is a sum over ranks. */
 static bool sums_gradients(const tsh_rule *row) {
@@ -19,11 +19,11 @@ static bool sums_repeats(const tsh_call *call) {
             for (int d = 0; x->ndim == y->ndim && d < x->ndim; d++) repeats = repeats || x->global[d] < y->global[d];
         }
     }
-    return repeats && tshi_call_records(call);
+    return repeats;
 }
 
-bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows, unsigned local) {
-    bool wanted = !call->op->by_element || sums_repeats(call);
+bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows, unsigned local, bool recording) {
+    bool wanted = !call->op->by_element || (recording && sums_repeats(call));
     for (int a = 0; a < call->in[0]->mesh->axes && !wanted; a++) {
         wanted = sums_gradients(rows->row[a]) && !(local >> a & 1u);
     }

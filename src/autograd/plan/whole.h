@@ -8,7 +8,7 @@
 
 /* Parts of the call's inputs would not give the bits of a call on the wholes. Some input is LOCAL along the axes
  * `local`, a bit each, along which there is no whole. */
-bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows, unsigned local);
+bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows, unsigned local, bool recording);
 /* Makes the layouts REPLICATED along all other axes. */
 void tshi_whole_apply(const tsh_mesh *mesh, unsigned local, tsh_layout layout[TSH_MAX_AXES]);
 
