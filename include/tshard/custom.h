@@ -100,8 +100,6 @@ typedef struct tsh_op {
     int inputs;       /* number of inputs; 0: any */
     unsigned dtypes;  /* bit 1u << d: inputs may have the float dtype d; 0: any float dtype */
     unsigned devices; /* bit 1u << kind: it runs on devices of that kind; 0: only on TSH_CPU */
-
-    const struct tshi_engine_op *engine; /* NULL; set by the library's own operations */
 } tsh_op;
 
 /* Calls op on in[0], ..., in[inputs - 1], all on one mesh, with op->params_size bytes at params (NULL without). The

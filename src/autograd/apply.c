@@ -19,10 +19,9 @@ static tsh_status resolve_dim(tsh_call *call) {
 
 /* The dtype that the call computes in where an input has an arithmetic, the widest where several have one; TSH_UINT8
  * where none has. */
-static tsh_dtype arithmetic_of(const tsh_op *op, int inputs, tsh_tensor *const *in) {
+static tsh_dtype arithmetic_of(int inputs, tsh_tensor *const *in) {
     tsh_dtype widest = TSH_UINT8;
-    bool as_stored = op->engine && op->engine->as_stored;
-    for (int i = 0; i < inputs && !as_stored; i++) {
+    for (int i = 0; i < inputs; i++) {
         if (!in[i]->gradient || !in[i]->gradient->arithmetic) continue;
         tsh_dtype dtype = tshi_gradient_computed_in(in[i]);
         if (tsh_dtype_size(dtype) > tsh_dtype_size(widest)) widest = dtype;
@@ -31,9 +30,9 @@ static tsh_dtype arithmetic_of(const tsh_op *op, int inputs, tsh_tensor *const *
 }
 
 /* What functions take in place of the inputs; for the plan, what casts will have made of them. */
-static tsh_status take_inputs(tsh_call *call, tsh_tensor *const *in, tshi_plan_inputs *to) {
+static tsh_status take_inputs(tsh_call *call, tsh_tensor *const *in, const tshi_want *want, tshi_plan_inputs *to) {
     tsh_tape *tape = call->tape;
-    tsh_dtype dtype = arithmetic_of(call->op, call->inputs, in);
+    tsh_dtype dtype = want && want->as_stored ? TSH_UINT8 : arithmetic_of(call->inputs, in);
     *to = tshi_plans_inputs(tape->plans, call->inputs, dtype != TSH_UINT8);
     if (!to->given) return TSH_ERR_MEMORY;
     for (int i = 0; i < call->inputs; i++) {
@@ -77,7 +76,7 @@ tsh_tensor *tshi_apply_as(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tens
     tshi_plan_inputs taken = {0};
     const tshi_plan *plan = NULL;
     if (!tshi_tape_ready(tape, op->name, inputs, in)) return NULL;
-    tsh_status status = take_inputs(&call, in, &taken);
+    tsh_status status = take_inputs(&call, in, want, &taken);
     if (status == TSH_OK) status = choose_plan(&call, &taken, want, &plan);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, op->name);
     call.in = taken.given;

@@ -2,6 +2,7 @@
 #include "autograd/run/call.h"
 #include "autograd/run/invoke.h"
 #include "autograd/run/segment.h"
+#include "autograd/run/transition.h"
 #include "device/record.h"
 #include "device/trace.h"
 
@@ -42,10 +43,8 @@ static tsh_status start_early(tsh_tape *tape, const tsh_tensor *x) {
     int k = tshi_tape_node(tape, x);
     if (k < 0 || !has_gradient(x)) return TSH_OK;
     tsh_call *node = &tape->nodes[k];
-    const tshi_engine_op *engine = node->op->engine;
-    return engine && engine->backward_start && !node->work && tshi_call_runs(node)
-               ? fail_in(tape, node, tshi_invoke(node, engine->backward_start, "backward"))
-               : TSH_OK;
+    if (!tshi_is_transition(node) || node->started.work || !tshi_call_runs(node)) return TSH_OK;
+    return fail_in(tape, node, tshi_invoke(node, tshi_transition_backward_start, "backward"));
 }
 
 /* Some input after the first wants a gradient. */
@@ -134,7 +133,7 @@ static void node_free(tsh_call *node, const tsh_tensor *loss) {
     int segment = node->segment;
     node->out = NULL;
     tshi_node_clear(node);
-    node->used = true;
+    node->flags.used = true;
     node->segment = segment;
     tshi_tensor_release(out);
     drop_output(out, 1, loss);
@@ -145,7 +144,7 @@ static void node_free(tsh_call *node, const tsh_tensor *loss) {
  * different orders, and all stages have to find it made or not. */
 static bool is_shared(const tsh_tape *tape, const tsh_call *node) {
     if (node->out->references == 2 && node->out->mesh == node->in[0]->mesh) return false;
-    while (!node->used && node->op->repeats) {
+    while (!node->flags.used && node->op->repeats) {
         int k = tshi_tape_node(tape, node->in[0]);
         if (k < 0) return true;
         node = &tape->nodes[k];
@@ -166,7 +165,7 @@ static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
             return tape->status;
         }
         int k = tshi_tape_node(tape, node->in[i]);
-        if (k < 0 || !tape->nodes[k].used) continue;
+        if (k < 0 || !tape->nodes[k].flags.used) continue;
         tshi_tape_fail(tape, TSH_ERR_STATE,
                        "backward: %s stands on a part of the step that an earlier backward has freed", node->op->name);
         return tape->status;
@@ -194,10 +193,10 @@ static tsh_status move_on(tsh_tape *tape, const tsh_tensor *copy) {
            !copy->gradient->retained) {
         tsh_call *node = &tape->nodes[k];
         const tsh_tensor *x = node->in[0];
-        if (!node->op->engine || !node->op->engine->moves || x->mesh != copy->mesh) break;
+        if (!tshi_op_moves(node->op) || x->mesh != copy->mesh) break;
         status = check_inputs(tape, node);
         if (status == TSH_OK) status = go_back(tape, node);
-        node->moved_on = true;
+        node->flags.moved_on = true;
         copy = x;
         k = tshi_tape_node(tape, x);
     }
@@ -212,7 +211,7 @@ static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *los
     for (int i = 0; tape->world->deterministic && i < node->inputs && status == TSH_OK; i++)
         status = move_on(tape, node->in[i]);
     if (status != TSH_OK) return status;
-    node->moved_on = false;
+    node->flags.moved_on = false;
     status = pass(tape, index);
     if (!keeps) node_free(node, loss);
     return status;
@@ -265,7 +264,7 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
                        "backward: the tape recorded nothing that leads from a leaf with a gradient to %s%s",
                        tsh_tensor_describe(loss, text, sizeof text),
                        loss->computed || tape->node_count ? "" : " (it has recorded no call: was recording off?)");
-    } else if (tape->nodes[node].used) {
+    } else if (tape->nodes[node].flags.used) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
                        "backward: a second time over the same step (tsh_backward_config.retain_graph keeps it)");
     }
@@ -286,8 +285,9 @@ static void count_uses(tsh_tape *tape, int last, bool count) {
 
 static tsh_status run_node(tsh_tape *tape, int index, const tsh_tensor *loss) {
     const tsh_call *node = &tape->nodes[index];
-    if (node->used) return TSH_OK;
-    if (!has_gradient(node->out) && !node->moved_on) return pass(tape, index); /* no way leads here from the loss */
+    if (node->flags.used) return TSH_OK;
+    if (!has_gradient(node->out) && !node->flags.moved_on)
+        return pass(tape, index); /* no way leads here from the loss */
     tsh_status status = check_inputs(tape, node);
     if (status == TSH_OK) status = tshi_segment_enter(tape, node->segment);
     return status == TSH_OK ? node_backward(tape, index, loss) : status;

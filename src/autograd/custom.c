@@ -29,7 +29,6 @@ static tsh_status check_op(const tsh_op *op, int inputs, const void *params) {
     if (op->backward_rest && !op->backward) {
         return tshi_fail(TSH_ERR_ARGUMENT, "the operation has a backward_rest and no backward");
     }
-    if (op->engine) return tshi_fail(TSH_ERR_ARGUMENT, "the operation's engine is the library's own: NULL wanted");
     if (op->has_dim && op->params_size < sizeof(int)) {
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "the operation has a dim and parameters of %zu bytes: they begin with an int",
@@ -61,7 +60,6 @@ static tsh_status check_takes(const tsh_op *op, int inputs, tsh_tensor *const *i
 }
 
 tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in, const void *params) {
-    static const tshi_engine_op engine = {.custom = true};
     const char *name = op && op->name ? op->name : "apply";
     if (!tape) tshi_tape_missing(name);
     if (!tape || tape->status != TSH_OK) return NULL;
@@ -71,21 +69,21 @@ tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *
         return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: %d inputs at %s, one at least is wanted", name, inputs,
                               in ? "an array" : "NULL");
     }
-    tsh_op own = *op;
     tsh_status status = check_op(op, inputs, params);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
     if (!tshi_tape_ready(tape, name, inputs, in)) return NULL;
     status = check_takes(op, inputs, in);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
-    own.engine = &engine;
-    const tsh_call call = {.tape = tape, .op = &own, .inputs = inputs, .in = (tsh_tensor **)(uintptr_t)in};
-    if (!op->backward && tshi_call_records(&call)) {
+    const tsh_call call = {.tape = tape, .op = op, .inputs = inputs, .in = (tsh_tensor **)(uintptr_t)in};
+    bool records = tshi_call_records(&call);
+    if (!op->backward && records) {
         return tshi_tape_fail(tape, TSH_ERR_STATE, "%s: the operation has no backward, and an input wants a gradient",
                               name);
     }
     void *copy = op->params_size ? tshi_tape_copy(tape, params, 1, op->params_size) : NULL;
-    if (op->params_size && !copy) return tshi_tape_fail_as(tape, TSH_ERR_MEMORY, name);
-    return tshi_apply(tape, &own, inputs, in, copy);
+    const tsh_op *own = records ? tshi_tape_copy(tape, op, 1, sizeof *op) : op;
+    if (!own || (op->params_size && !copy)) return tshi_tape_fail_as(tape, TSH_ERR_MEMORY, name);
+    return tshi_apply(tape, own, inputs, in, copy);
 }
 
 /* --- inside of a call --------------------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@ static char *movement_of(const tsh_call *call, char *text, size_t size) {
     tshi_route_step step = {.axis = -1};
     int changes = 0;
     text[0] = '\0';
-    if (!call->op->engine || call->op->engine->custom || !call->op->repeats || call->inputs != 1) return text;
+    if (!tshi_op_moves(call->op)) return text;
     memcpy(step.to, y->layout, sizeof step.to);
     for (int a = 0; a < x->mesh->axes && x->mesh == y->mesh; a++) {
         if (tshi_layout_equal(x->layout[a], y->layout[a])) continue;
@@ -48,7 +48,7 @@ static void print_tensor(const tsh_tape *tape, const tsh_tensor *x, FILE *to) {
 static void print_call(const tsh_tape *tape, int index, FILE *to) {
     const tsh_call *call = &tape->nodes[index];
     char moves[128], what[160];
-    if (call->used) {
+    if (call->flags.used) {
         fprintf(to, "#%d freed by a backward\n", index);
         return;
     }
@@ -59,7 +59,8 @@ static void print_call(const tsh_tape *tape, int index, FILE *to) {
     }
     movement_of(call, moves, sizeof moves);
     fprintf(to, " -> %s; %zu bytes%s%s%s\n", tshi_tensor_describe_whole(call->out, what, sizeof what),
-            call->shares ? 0 : bytes_of(call->out), call->shares ? " (a view)" : "", moves[0] ? "; " : "", moves);
+            call->flags.shares ? 0 : bytes_of(call->out), call->flags.shares ? " (a view)" : "", moves[0] ? "; " : "",
+            moves);
 }
 
 /* --- leaves ------------------------------------------------------------------------------------------------------- */
@@ -70,7 +71,7 @@ static bool is_new_leaf(const tsh_tape *tape, int index, int input) {
     if (tshi_tape_node(tape, x) >= 0) return false;
     for (int n = 0; n <= index; n++) {
         const tsh_call *call = &tape->nodes[n];
-        for (int i = 0; !call->used && i < (n < index ? call->inputs : input); i++) {
+        for (int i = 0; !call->flags.used && i < (n < index ? call->inputs : input); i++) {
             if (call->in[i] == x) return false;
         }
     }
@@ -96,9 +97,9 @@ static void print_function(const tsh_tape *tape, int index, FILE *to) {
     size_t results = 0, saved = 0;
     for (int n = 0; n < tape->node_count; n++) {
         const tsh_call *call = &tape->nodes[n];
-        if (call->used || strcmp(call->op->name, name) != 0) continue;
+        if (call->flags.used || strcmp(call->op->name, name) != 0) continue;
         if (n < index) return;
-        results += call->shares ? 0 : bytes_of(call->out);
+        results += call->flags.shares ? 0 : bytes_of(call->out);
         for (int i = 0; i < TSH_CALL_SLOTS; i++) saved += bytes_of(call->saved[i]);
     }
     fprintf(to, "%12zu  results of %s\n", results, name);
@@ -107,12 +108,12 @@ static void print_function(const tsh_tape *tape, int index, FILE *to) {
 
 void tshi_dump_memory(const tsh_tape *tape, FILE *to) {
     for (int n = 0; n < tape->node_count; n++) {
-        for (int i = 0; !tape->nodes[n].used && i < tape->nodes[n].inputs; i++) {
+        for (int i = 0; !tape->nodes[n].flags.used && i < tape->nodes[n].inputs; i++) {
             if (is_new_leaf(tape, n, i) && !tape->nodes[n].in[i]->name) print_leaf(tape->nodes[n].in[i], to);
         }
     }
     for (int n = 0; n < tape->node_count; n++) {
-        if (!tape->nodes[n].used) print_function(tape, n, to);
+        if (!tape->nodes[n].flags.used) print_function(tape, n, to);
     }
 }
 
@@ -126,13 +127,13 @@ static void print_escaped(const char *text, FILE *to) {
 static void print_graph_call(const tsh_tape *tape, int index, FILE *to) {
     const tsh_call *call = &tape->nodes[index];
     char moves[128], what[160];
-    if (call->used) return;
+    if (call->flags.used) return;
     movement_of(call, moves, sizeof moves);
     fprintf(to, "  n%d [label=\"", index);
     print_escaped(call->op->name, to);
     fprintf(to, "\\n");
     print_escaped(tshi_tensor_describe_whole(call->out, what, sizeof what), to);
-    fprintf(to, "\\n%zu bytes%s%s\"%s];\n", call->shares ? 0 : bytes_of(call->out), moves[0] ? "\\n" : "", moves,
+    fprintf(to, "\\n%zu bytes%s%s\"%s];\n", call->flags.shares ? 0 : bytes_of(call->out), moves[0] ? "\\n" : "", moves,
             moves[0] ? ", style=filled, fillcolor=\"#f6d9b0\"" : "");
     for (int i = 0; i < call->inputs; i++) {
         const tsh_tensor *x = call->in[i];

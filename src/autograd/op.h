@@ -6,25 +6,28 @@
 #include "tensor/tensor.h"
 #include "tshard/custom.h"
 
-/* What the engine alone does with an operation, beside the public struct. */
-typedef struct tshi_engine_op {
-    /* The gradient of the output is complete: starts the collective of `backward`, which then waits for it, and sets
-     * call->work; leaves that NULL where there is nothing to start. NULL: backward has no collective. */
-    tsh_status (*backward_start)(tsh_call *call);
-    bool crosses;   /* input and output may be on different meshes: it runs on the ranks of either */
-    bool custom;    /* its functions are the program's */
-    bool as_stored; /* inputs are taken in their own dtype, whatever their arithmetic is (cast.h) */
-    bool moves;     /* values are moved, between layouts or to another name: backward rounds nothing */
-} tshi_engine_op;
-
-/* What a call of a layer wants beside what the rules allow. */
+/* What a call wants beside what the rules allow. */
 typedef struct tshi_want {
     /* Bit i: input i is a parameter, whose values stay where they are. Rules may use it as it is, and where it is
      * REPLICATED as LOCAL, so that its gradient is summed, or as PARTIAL, so that a sum over ranks has it once. */
     unsigned parameters;
-    int axis; /* along which the output is brought to `out`; -1: none */
+    bool as_stored; /* inputs are taken in their own dtype, whatever their arithmetic is (cast.h) */
+    int axis;       /* along which the output is brought to `out`; -1: none */
     tsh_layout out;
 } tshi_want;
+
+/* A collective of a call's backward, under way, and the tensor that it fills; or NULL. */
+typedef struct tshi_started {
+    tsh_work *work;
+    tsh_tensor *result;
+} tshi_started;
+
+typedef struct tshi_call_flags {
+    bool used : 1;     /* a backward has passed this call and released its tensors */
+    bool moved_on : 1; /* this backward has passed on what calls have added to the output's gradient so far */
+    bool shares : 1;   /* the output is a view of the first input */
+    bool saves : 1;    /* forward saves tensors, which the innermost segment frees */
+} tshi_call_flags;
 
 /* One call of an operation: on the stack during forward, then on the tape if a gradient may be asked of it. A recorded
  * call holds a reference to every tensor in it; `in` and `params` are in the tape's memory of the step. */
@@ -36,32 +39,24 @@ struct tsh_call {
     tsh_tensor *out;
     tsh_tensor *saved[TSH_CALL_SLOTS]; /* what forward keeps for backward */
     void *params;
-    tsh_work *work;    /* the collective that backward_start has started */
-    tsh_tensor *early; /* the result of that collective */
-    bool used;         /* a backward has passed this call and released its tensors */
-    bool moved_on;     /* this backward has passed on what calls have added to the output's gradient so far */
-    bool shares;       /* the output is a view of the first input */
+    tshi_started started; /* before backward comes to the call */
+    tshi_call_flags flags;
+    uint64_t versions; /* when forward had run: tshi_call_versions */
 
     /* Segments (segment.h) have numbers from 1 on; 0: none. */
-    int segment;       /* the innermost one that the call is in */
-    int dropped_by;    /* the one that frees the output's memory */
-    uint64_t versions; /* when forward had run: tshi_call_versions */
-    bool saves;        /* forward saves tensors, which the innermost segment frees */
-    bool again;        /* the segment that runs again needs this call */
-    int holders;       /* references to the output that are not the program's */
+    int segment;    /* the innermost one that the call is in */
+    int dropped_by; /* the one that frees the output's memory */
 };
 
-static inline bool tshi_op_crosses(const tsh_op *op) {
-    return op->engine && op->engine->crosses;
+/* The operation moves values, between layouts or to another name, and has no rows of its own: backward rounds nothing. */
+static inline bool tshi_op_moves(const tsh_op *op) {
+    return !op->rules && op->repeats;
 }
 
-static inline bool tshi_op_is_custom(const tsh_op *op) {
-    return op->engine && op->engine->custom;
-}
-
-/* Forward and backward run on this rank: on one outside the mesh a call is recorded, and does nothing. */
+/* Forward and backward run on this rank: on one outside the meshes of input and output a call is recorded, and does
+ * nothing. */
 static inline bool tshi_call_runs(const tsh_call *call) {
-    return tshi_mesh_has_me(call->in[0]->mesh) || tshi_op_crosses(call->op);
+    return tshi_mesh_has_me(call->in[0]->mesh) || tshi_mesh_has_me(call->out->mesh);
 }
 
 /* The dim of the call's params, -1 where its operation has none. */

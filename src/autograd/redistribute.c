@@ -32,13 +32,11 @@ static tsh_status clone_forward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tshi_engine_op clone_engine = {.moves = true};
-
 static const tsh_op clone_op = {.name = "redistribute",
                                 .forward = clone_forward,
                                 .backward = tshi_pass_gradient,
-                                .reads_no_input = true,
-                                .engine = &clone_engine};
+                                .repeats = true,
+                                .reads_no_input = true};
 
 /* What a program asked for in these layouts it may read: values that are there only in a tape's calls are copied. */
 static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {

@@ -46,8 +46,8 @@ static tshi_tape_step step_of(const tsh_tape *tape) {
 }
 
 void tshi_node_clear(tsh_call *node) {
-    tsh_work_release(node->work);
-    tshi_tensor_release(node->early);
+    tsh_work_release(node->started.work);
+    tshi_tensor_release(node->started.result);
     for (int i = 0; i < node->inputs; i++) tshi_tensor_release(node->in[i]);
     for (int i = 0; i < TSH_CALL_SLOTS; i++) tshi_tensor_release(node->saved[i]);
     tshi_tensor_release(node->out);
@@ -57,7 +57,7 @@ void tshi_node_clear(tsh_call *node) {
 /* Calls that a backward has used are clear already. */
 static void free_step(tsh_tape *tape) {
     for (int i = 0; i < tape->node_count; i++) {
-        if (!tape->nodes[i].used) tshi_node_clear(&tape->nodes[i]);
+        if (!tape->nodes[i].flags.used) tshi_node_clear(&tape->nodes[i]);
     }
     tape->node_count = tape->segment_count = 0;
     for (int i = 0; i < tape->owned_count; i++) {

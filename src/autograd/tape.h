@@ -6,9 +6,10 @@
 
 /* Calls that have been recorded, and whose results are not kept, but made again when backward reaches them. */
 typedef struct tshi_segment {
-    int first, end; /* the calls [first, end) of the step */
-    int parent;     /* the number of the innermost segment around this one; 0: none */
-    bool dropped;   /* what its calls have made has no memory */
+    int first, end;                  /* the calls [first, end) of the step */
+    int parent;                      /* the number of the innermost segment around this one; 0: none */
+    bool dropped;                    /* what its calls have made has no memory */
+    struct tshi_segment_call *calls; /* [end - first] */
 } tshi_segment;
 
 struct tsh_tape {
@@ -55,7 +56,7 @@ static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
  * retained the tensor. */
 static inline bool tshi_tape_dropped(const tsh_tape *tape, const tsh_tensor *t) {
     int k = tshi_tape_node(tape, t);
-    return k >= 0 && !tape->nodes[k].used && tape->nodes[k].dropped_by > 0;
+    return k >= 0 && !tape->nodes[k].flags.used && tape->nodes[k].dropped_by > 0;
 }
 /* The call goes on the tape: a gradient may be asked of it. */
 static inline bool tshi_call_records(const tsh_call *call) {

@@ -8,7 +8,7 @@ tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype) {
     if (x->dtype == dtype) return x;
     bool recording = tape->recording;
     tape->recording = recording && tshi_device_computes(x->mesh->device, dtype);
-    tsh_tensor *y = tshi_apply(tape, &tshi_cast_op, 1, &x, &(tshi_cast_params){dtype});
+    tsh_tensor *y = tshi_apply_as(tape, &tshi_cast_op, 1, &x, &(tshi_cast_params){dtype}, &tshi_as_stored);
     tape->recording = recording;
     return y;
 }

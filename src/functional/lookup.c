@@ -155,16 +155,15 @@ static const tsh_op lookup_op = {"lookup",
                                  lookup_forward,
                                  lookup_backward,
                                  .params_size = sizeof(tshi_lookup),
-                                 .reads_no_input = true,
-                                 .engine = &tshi_as_stored};
-const tsh_op tshi_embedding_op = {"embedding_forward",    lookup_rules,
-                                  lookup_shape,           lookup_forward,
-                                  lookup_backward,        .params_size = sizeof(tshi_lookup),
-                                  .reads_no_input = true, .engine = &tshi_as_stored};
+                                 .reads_no_input = true};
+const tsh_op tshi_embedding_op = {"embedding_forward",   lookup_rules,    lookup_shape,
+                                  lookup_forward,        lookup_backward, .params_size = sizeof(tshi_lookup),
+                                  .reads_no_input = true};
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
     tsh_tensor *in[] = {table, ids};
-    return tshi_cast_as(tape, tshi_apply(tape, &lookup_op, 2, in, &(tshi_lookup){.padding = padding}), table);
+    return tshi_cast_as(
+        tape, tshi_apply_as(tape, &lookup_op, 2, in, &(tshi_lookup){.padding = padding}, &tshi_as_stored), table);
 }
 
 /* --- rows of a rank's own part ------------------------------------------------------------------------------------ */
@@ -202,17 +201,13 @@ static tsh_status take_backward(tsh_call *call) {
     return add_table_rows(call, own_rows(call->in[0]));
 }
 
-static const tsh_op take_op = {"take_rows",
-                               take_rules,
-                               take_shape,
-                               take_forward,
-                               take_backward,
-                               .params_size = sizeof(tshi_lookup),
-                               .engine = &tshi_as_stored};
+static const tsh_op take_op = {"take_rows",  take_rules,    take_shape,
+                               take_forward, take_backward, .params_size = sizeof(tshi_lookup)};
 
 tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows) {
     tsh_tensor *in[] = {table, rows};
-    return tshi_cast_as(tape, tshi_apply(tape, &take_op, 2, in, &(tshi_lookup){.padding = -1}), table);
+    return tshi_cast_as(tape, tshi_apply_as(tape, &take_op, 2, in, &(tshi_lookup){.padding = -1}, &tshi_as_stored),
+                        table);
 }
 
 /* --- rows of a bounded norm --------------------------------------------------------------------------------------- */
@@ -297,8 +292,7 @@ static const tsh_op bound_op = {.name = "embedding_forward",
                                 .forward = bound_forward,
                                 .params_size = sizeof(tshi_lookup),
                                 .views = true,
-                                .by_element = true,
-                                .engine = &tshi_as_stored};
+                                .by_element = true};
 
 /* The table, or in a deterministic world, where norms are those of whole rows, one of these. Of a table that data
  * parallelism shares out it is this rank's slice, in the same memory. */
@@ -339,7 +333,7 @@ static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
 
 /* Scales rows in place, of which nothing is recorded. */
 static bool bound_table(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, void *lookup, const tshi_want *want) {
-    const tshi_want in_place = {.parameters = want->parameters, .axis = -1};
+    const tshi_want in_place = {.parameters = want->parameters, .as_stored = true, .axis = -1};
     bool recording = tsh_tape_set_recording(tape, false);
     tsh_tensor *scaled = bounded_table(tape, table);
     bool done = scaled && tshi_apply_as(tape, &bound_op, 2, (tsh_tensor *[]){scaled, ids}, lookup, &in_place);

@@ -40,6 +40,7 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     layer->world = world;
     layer->want = tshi_layer_want(group, config->shard, config->gather_output, config->sequence_parallel);
     layer->want.parameters = 1u << 0;
+    layer->want.as_stored = true;
     layer->head = tshi_layer_want(group, config->shard == TSH_COLUMN ? TSH_ROW : TSH_DENSE, false, false);
     layer->head.parameters = 1u << 1;
     layer->lookup = (tshi_lookup){config->has_padding ? config->padding : -1, config->scale_grad_by_freq,

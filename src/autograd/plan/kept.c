@@ -106,7 +106,7 @@ static uint64_t *put_op(uint64_t *at, const tsh_call *call) {
     *at++ = (uint64_t)(uintptr_t)op->rules;
     *at++ = (uint64_t)(uintptr_t)op->row_holds;
     *at++ = (uint64_t)call->inputs | (uint64_t)(unsigned)tshi_call_dim(call) << 32 | (uint64_t)op->by_element << 24;
-    if (op->map_dim || op->map_split || (op->row_holds && tshi_op_is_custom(op))) {
+    if (op->map_dim || op->map_split || op->row_holds) {
         *at++ = (uint64_t)(uintptr_t)op->map_dim;
         *at++ = (uint64_t)(uintptr_t)op->map_split;
         at = put_bytes(at, call->params, op->params_size);

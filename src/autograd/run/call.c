@@ -46,7 +46,7 @@ tsh_status tshi_call_check_unchanged(const tsh_call *call, bool backward) {
  * way to one that is as wide. */
 static bool has_wide_gradient(const tsh_call *call) {
     const tsh_tensor *x = call->in[0];
-    bool as_stored = call->op->engine && call->op->engine->as_stored && x->dtype == call->out->dtype;
+    bool as_stored = call->op->rules && x->dtype == call->out->dtype;
     return as_stored && x->dtype != tshi_gradient_dtype(x) && tshi_gradient_computed_in(x) == tshi_gradient_dtype(x);
 }
 
@@ -60,10 +60,8 @@ static tsh_status record(tsh_call *call) {
                                   tape->node_count + 1, sizeof *tape->nodes);
     tsh_tensor **in = status == TSH_OK ? tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
     void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
-    const tsh_op *op = call->op;
-    if (in && tshi_op_is_custom(op)) op = tshi_tape_copy(tape, op, 1, sizeof *op);
     tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
-    if (!gradient || !op || (params_size && !params)) return TSH_ERR_MEMORY;
+    if (!gradient || (params_size && !params)) return TSH_ERR_MEMORY;
     gradient->required = true;
     gradient->wide = has_wide_gradient(call);
     gradient->generation = tape->generation;
@@ -71,7 +69,6 @@ static tsh_status record(tsh_call *call) {
     call->out->computed = true;
     tsh_call *node = &tape->nodes[tape->node_count++];
     *node = *call;
-    node->op = op;
     node->in = in;
     node->params = params;
     for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
@@ -140,7 +137,7 @@ tsh_status tshi_call_use(const tsh_call *call, bool backward) {
 tsh_status tshi_call_forward(tsh_call *call) {
     bool runs = tshi_call_runs(call) && call->op->forward;
     uint16_t version = call->out->storage->version;
-    tsh_status status = runs || !call->shares ? tshi_call_use(call, false) : TSH_OK;
+    tsh_status status = runs || !call->flags.shares ? tshi_call_use(call, false) : TSH_OK;
     if (status != TSH_OK || !runs) return status;
     status = tshi_invoke(call, call->op->forward, "forward");
     call->out->storage->version = version; /* its collectives have written what the call makes, perhaps once more */
@@ -149,7 +146,7 @@ tsh_status tshi_call_forward(tsh_call *call) {
 
 tsh_tensor *tshi_call_run(tsh_call *call, const tshi_plan_step *step, const tsh_tensor *share) {
     tsh_memory_purpose before = tshi_call_enter(call, false);
-    call->shares = share != NULL;
+    call->flags.shares = share != NULL;
     tsh_status status = make_output(call, step, share);
     if (status == TSH_OK) status = tshi_call_forward(call);
     tshi_call_leave(call, before);

@@ -1,7 +1,7 @@
 #include "autograd/run/cast.h"
 #include "autograd/run/call.h"
 
-const tshi_engine_op tshi_as_stored = {.as_stored = true};
+const tshi_want tshi_as_stored = {.as_stored = true, .axis = -1};
 
 static bool is_real(tsh_dtype dtype) {
     return (int)dtype >= 0 && dtype < TSH_DTYPE_COUNT && !tshi_dtype_is_complex(dtype);
@@ -34,8 +34,7 @@ const tsh_op tshi_cast_op = {"cast",
                              .params_size = sizeof(tshi_cast_params),
                              .reads_no_input = true,
                              .repeats = true,
-                             .by_element = true,
-                             .engine = &tshi_as_stored};
+                             .by_element = true};
 
 /* The gradient of a leaf's cast is of the dtype of the leaf's where products can write that. */
 static void widen(const tsh_tensor *x, const tsh_tensor *cast) {

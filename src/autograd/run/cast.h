@@ -13,8 +13,8 @@ typedef struct tshi_cast_params {
 } tshi_cast_params;
 
 extern const tsh_op tshi_cast_op;
-/* The engine's part of operations that take inputs in their own dtype. */
-extern const tshi_engine_op tshi_as_stored;
+/* The wish of calls that take inputs in their own dtype. */
+extern const tshi_want tshi_as_stored;
 
 /* x after the step, recorded; NULL on failure. */
 tsh_tensor *tshi_cast_run(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step);

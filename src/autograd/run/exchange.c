@@ -38,15 +38,12 @@ static tsh_status exchange_backward(tsh_call *call) {
     return status;
 }
 
-static const tshi_engine_op exchange_engine = {.crosses = true, .moves = true};
-
 static const tsh_op exchange_op = {.name = "redistribute",
                                    .forward = exchange_forward,
                                    .backward = exchange_backward,
                                    .params_size = sizeof(exchange_params),
                                    .repeats = true,
-                                   .reads_no_input = true,
-                                   .engine = &exchange_engine};
+                                   .reads_no_input = true};
 
 /* Every rank of b is one of a. */
 static bool has_ranks_of(const tsh_mesh *a, const tsh_mesh *b) {

@@ -1,4 +1,4 @@
-/* Calls of operations' functions. What a program's own returns is checked. */
+/* Calls of operations' functions. What they return is checked, for they may be a program's. */
 #include "autograd/run/invoke.h"
 
 /* A failure without words gets some: those of an older failure would mislead. */
@@ -15,13 +15,11 @@ static tsh_status with_words(const tsh_call *call, const char *part, uint64_t be
 
 tsh_status tshi_invoke(tsh_call *call, tsh_status (*function)(tsh_call *call), const char *part) {
     tsh_tape *tape = call->tape;
-    bool checked = tshi_op_is_custom(call->op);
-    uint64_t before = checked ? tshi_failures() : 0;
+    uint64_t before = tshi_failures();
     tape->inside = call->op;
     tsh_status status = function(call);
     tape->inside = NULL;
     while (tape->scratch_count > 0) tshi_tensor_release(tape->scratch[--tape->scratch_count]);
-    if (!checked) return status;
     status = with_words(call, part, before, status);
     return status == TSH_OK ? tape->status : status; /* it may have called what it must not, and gone on */
 }
@@ -45,8 +43,7 @@ static tsh_status check_shape(const tsh_call *call, tsh_dtype dtype, const tsh_s
 }
 
 tsh_status tshi_invoke_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    bool checked = tshi_op_is_custom(call->op);
-    uint64_t before = checked ? tshi_failures() : 0;
+    uint64_t before = tshi_failures();
     *dtype = call->in[0]->dtype;
     if (!call->op->shape) {
         *out = call->in[0]->shape;
@@ -55,7 +52,6 @@ tsh_status tshi_invoke_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     call->tape->inside = call->op;
     tsh_status status = call->op->shape(call, dtype, out);
     call->tape->inside = NULL;
-    if (!checked) return status;
     status = with_words(call, "shape rule", before, status);
     return status == TSH_OK ? check_shape(call, *dtype, out) : status;
 }

@@ -3,8 +3,18 @@
 #include "autograd/run/segment.h"
 #include "autograd/run/call.h"
 
+/* One of a segment's calls. */
+typedef struct tshi_segment_call {
+    bool again;  /* the segment, which runs again, needs it */
+    int holders; /* references to its output that are not the program's */
+} tshi_segment_call;
+
 static tshi_segment *segment_of(const tsh_tape *tape, int number) {
     return &tape->segments[number - 1];
+}
+
+static tshi_segment_call *call_in(const tshi_segment *s, int node) {
+    return &s->calls[node - s->first];
 }
 
 /* --- dropping ----------------------------------------------------------------------------------------------------- */
@@ -21,14 +31,14 @@ static bool drops(const tsh_call *node, int number) {
     return node->dropped_by > 0 && node->dropped_by <= number;
 }
 
-/* The references to the outputs of the segment's calls, of which the tape has one. */
-static void count_holders(tsh_tape *tape, const tshi_segment *s) {
+/* The references to the outputs of the segment's calls, of which the tape has one. A call's inputs come before it. */
+static void count_holders(const tsh_tape *tape, const tshi_segment *s) {
     for (int n = s->first; n < s->end; n++) {
-        tsh_call *node = &tape->nodes[n];
-        node->holders = 2;
+        const tsh_call *node = &tape->nodes[n];
+        call_in(s, n)->holders = 2;
         for (int i = 0; i < node->inputs; i++) {
             int k = tshi_tape_node(tape, node->in[i]);
-            if (k >= s->first) tape->nodes[k].holders++;
+            if (k >= s->first) call_in(s, k)->holders++;
         }
     }
 }
@@ -40,19 +50,19 @@ static void drop_segment(tsh_tape *tape, int number) {
     count_holders(tape, s);
     for (int n = s->first; n < s->end; n++) {
         tsh_call *node = &tape->nodes[n];
-        if (node->used) continue;
+        if (node->flags.used) continue;
         release_saved(node);
-        bool held = node->out->references > node->holders;
+        bool held = node->out->references > call_in(s, n)->holders;
         if (drops(node, number) && !held) tshi_tensor_drop_storage(node->out);
     }
 }
 
 /* --- running again ------------------------------------------------------------------------------------------------ */
 
-static void need_inputs(tsh_tape *tape, const tsh_call *node, const tshi_segment *s) {
+static void need_inputs(const tsh_tape *tape, const tsh_call *node, const tshi_segment *s) {
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
-        if (k >= s->first) tape->nodes[k].again = true;
+        if (k >= s->first) call_in(s, k)->again = true;
     }
 }
 
@@ -65,44 +75,45 @@ static int inner_of(const tsh_tape *tape, const tsh_call *node, int number) {
 
 /* A call inside of an inner segment: that one stays dropped, and what it takes from around it and leaves to that has to
  * be there. */
-static void choose_inner(tsh_tape *tape, tsh_call *node, const tshi_segment *s, int number) {
+static void choose_inner(const tsh_tape *tape, int n, const tshi_segment *s, int number) {
+    const tsh_call *node = &tape->nodes[n];
     int inner = inner_of(tape, node, number);
-    if (node->dropped_by == number) node->again = true;
+    if (node->dropped_by == number) call_in(s, n)->again = true;
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
-        if (k >= s->first && inner_of(tape, &tape->nodes[k], number) != inner) tape->nodes[k].again = true;
+        if (k >= s->first && inner_of(tape, &tape->nodes[k], number) != inner) call_in(s, k)->again = true;
     }
 }
 
 /* Marks the calls that make what backward reads, and what these calls read. An exchange between
  * meshes always runs again: a rank knows only its own calls, and the ranks of both meshes have to take part. */
-static void choose(tsh_tape *tape, int number) {
+static void choose(const tsh_tape *tape, int number) {
     const tshi_segment *s = segment_of(tape, number);
-    for (int n = s->first; n < s->end; n++) tape->nodes[n].again = false;
+    for (int n = s->first; n < s->end; n++) call_in(s, n)->again = false;
     for (int n = s->end - 1; n >= s->first; n--) {
-        tsh_call *node = &tape->nodes[n];
-        if (node->used) continue;
-        bool lost = drops(node, number);
-        node->again = node->again && lost;
-        if (tshi_op_crosses(node->op) && lost) node->again = true;
+        const tsh_call *node = &tape->nodes[n];
+        bool *again = &call_in(s, n)->again, lost = drops(node, number);
+        if (node->flags.used) continue;
+        *again = lost && (*again || node->in[0]->mesh != node->out->mesh);
         if (node->segment != number) {
-            choose_inner(tape, node, s, number);
+            choose_inner(tape, n, s, number);
         } else {
-            node->again = node->again || node->saves || (node->op->reads_output && lost);
+            *again = *again || node->flags.saves || (node->op->reads_output && lost);
             if (!node->op->reads_no_input) need_inputs(tape, node, s);
         }
-        if (node->again) need_inputs(tape, node, s);
+        if (*again) need_inputs(tape, node, s);
     }
 }
 
 /* An earlier backward may have freed what the call takes: no backward comes to the call then. */
 static bool can_run(const tsh_tape *tape, const tsh_call *node, int number) {
+    const tshi_segment *s = segment_of(tape, number);
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
         if (k < 0) continue;
         const tsh_call *from = &tape->nodes[k];
-        bool lost = k >= segment_of(tape, number)->first && drops(from, number) && !from->again;
-        if (from->used || lost) return false;
+        bool lost = k >= s->first && drops(from, number) && !call_in(s, k)->again;
+        if (from->flags.used || lost) return false;
     }
     return true;
 }
@@ -110,7 +121,7 @@ static bool can_run(const tsh_tape *tape, const tsh_call *node, int number) {
 static tsh_status run_again(tsh_tape *tape, tsh_call *node) {
     tsh_memory_purpose before = tshi_call_enter(node, tape->world->device->place.backward);
     tsh_status status = TSH_OK;
-    if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->shares ? node->in[0] : NULL);
+    if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->flags.shares ? node->in[0] : NULL);
     if (status == TSH_OK) status = tshi_call_check_unchanged(node, false);
     if (status == TSH_OK) status = tshi_call_forward(node);
     tshi_call_leave(node, before);
@@ -132,8 +143,8 @@ static tsh_status run_segment(tsh_tape *tape, int number) {
     choose(tape, number);
     for (int n = s->first; n < s->end && status == TSH_OK; n++) {
         tsh_call *node = &tape->nodes[n];
-        node->again = node->again && can_run(tape, node, number);
-        if (node->again) status = run_again(tape, node);
+        call_in(s, n)->again = call_in(s, n)->again && can_run(tape, node, number);
+        if (call_in(s, n)->again) status = run_again(tape, node);
         leave_inner(tape, n, number);
     }
     tsh_tape_set_recording(tape, recording);
@@ -176,9 +187,9 @@ static void choose_drops(tsh_tape *tape, int number, const tsh_tensor *keep) {
     for (int n = s->first; n < s->end; n++) {
         tsh_call *node = &tape->nodes[n];
         if (node->segment == 0) node->segment = number;
-        for (int i = 0; i < TSH_CALL_SLOTS; i++) node->saves = node->saves || node->saved[i];
-        if (node->used || node->dropped_by || node->out == keep) continue;
-        int from = node->shares ? tshi_tape_node(tape, node->in[0]) : s->end;
+        for (int i = 0; i < TSH_CALL_SLOTS; i++) node->flags.saves = node->flags.saves || node->saved[i];
+        if (node->flags.used || node->dropped_by || node->out == keep) continue;
+        int from = node->flags.shares ? tshi_tape_node(tape, node->in[0]) : s->end;
         bool outlives = from < s->first || (from < s->end && !tape->nodes[from].dropped_by);
         if (!outlives) node->dropped_by = number;
     }
@@ -187,8 +198,12 @@ static void choose_drops(tsh_tape *tape, int number, const tsh_tensor *keep) {
 static tsh_status add_segment(tsh_tape *tape, int first, int *number) {
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->segments, &tape->segment_capacity,
                                   tape->segment_count + 1, sizeof *tape->segments);
-    if (status != TSH_OK) return status;
-    tape->segments[tape->segment_count++] = (tshi_segment){.first = first, .end = tape->node_count};
+    tshi_segment_call *calls = NULL;
+    if (status == TSH_OK)
+        calls =
+            tshi_region_take(&tape->memory, &tape->world->allocator, (size_t)(tape->node_count - first), sizeof *calls);
+    if (!calls) return TSH_ERR_MEMORY;
+    tape->segments[tape->segment_count++] = (tshi_segment){.first = first, .end = tape->node_count, .calls = calls};
     *number = tape->segment_count;
     for (int k = 1; k < *number; k++) {
         tshi_segment *inner = segment_of(tape, k);

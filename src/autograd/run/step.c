@@ -7,10 +7,8 @@
 #include "autograd/run/segment.h"
 #include "autograd/run/transition.h"
 
-static const tshi_engine_op copy_engine = {.moves = true};
-
 static const tsh_op copy_op = {
-    .name = "whole", .backward = tshi_pass_gradient, .views = true, .reads_no_input = true, .engine = &copy_engine};
+    .name = "whole", .backward = tshi_pass_gradient, .views = true, .repeats = true, .reads_no_input = true};
 
 static tsh_tensor *run_copy(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step) {
     tsh_call call = {.tape = tape, .op = &copy_op, .inputs = 1, .in = &x};

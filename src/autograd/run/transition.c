@@ -54,39 +54,36 @@ static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_wor
 }
 
 /* Starts nothing where other work would not hide the collective, or where a schedule makes the sum. */
-static tsh_status transition_backward_start(tsh_call *call) {
+tsh_status tshi_transition_backward_start(tsh_call *call) {
     const tshi_move *move = move_of(call, true);
     if (!move->collective || tshi_gradient_schedule_of(call->out) || !tshi_group_overlaps(axis_of_call(call)->group))
         return TSH_OK;
-    tsh_status status = conjugate(call, move, &call->work, &call->early);
-    if (call->work) return status;
-    tshi_tensor_release(call->early);
-    call->early = NULL;
+    tshi_started *started = &call->started;
+    tsh_status status = conjugate(call, move, &started->work, &started->result);
+    if (started->work) return status;
+    tshi_tensor_release(started->result);
+    started->result = NULL;
     return status;
 }
 
 static tsh_status transition_backward(tsh_call *call) {
     if (tshi_gradient_schedule_of(call->out)) return tshi_grad_leave_to_schedule(call);
-    tsh_tensor *dx = call->early;
-    call->early = NULL;
-    tsh_status status =
-        call->work ? tshi_work_wait_queued(call->work) : conjugate(call, move_of(call, true), NULL, &dx);
-    tsh_work_release(call->work);
-    call->work = NULL;
+    tsh_work *work = call->started.work;
+    tsh_tensor *dx = call->started.result;
+    call->started = (tshi_started){NULL, NULL};
+    tsh_status status = work ? tshi_work_wait_queued(work) : conjugate(call, move_of(call, true), NULL, &dx);
+    tsh_work_release(work);
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
     tshi_tensor_release(dx);
     return status;
 }
 
-static const tshi_engine_op transition_engine = {.backward_start = transition_backward_start, .moves = true};
-
-static const tsh_op transition_op = {.name = "redistribute",
-                                     .forward = transition_forward,
-                                     .backward = transition_backward,
-                                     .params_size = sizeof(transition_params),
-                                     .repeats = true,
-                                     .reads_no_input = true,
-                                     .engine = &transition_engine};
+const tsh_op tshi_transition_op = {.name = "redistribute",
+                                   .forward = transition_forward,
+                                   .backward = transition_backward,
+                                   .params_size = sizeof(transition_params),
+                                   .repeats = true,
+                                   .reads_no_input = true};
 
 /* A leaf, its cast or its copy becomes this rank's own along an axis over which this tape's schedule sums its gradient:
  * the copy's gradient goes there. */
@@ -101,7 +98,7 @@ tsh_tensor *tshi_transition_run(tsh_tape *tape, tsh_tensor *x, const tshi_plan_s
     int axis = step->axis;
     tsh_layout from = x->layout[axis], to = step->layout[axis];
     transition_params params = {tshi_transition_find(from, to, false), axis, from, to};
-    tsh_call call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
+    tsh_call call = {.tape = tape, .op = &tshi_transition_op, .inputs = 1, .in = &x, .params = &params};
     const tshi_move *move = move_of(&call, false);
     bool share = !move->run || (consume && move->in_place);
     tsh_tensor *moved = tshi_call_run(&call, step, share ? x : NULL);
