@@ -21,7 +21,7 @@ static bool row_holds(const tsh_call *call, const tsh_rule *row, int d) {
 
 typedef struct rotary_params {
     double theta;
-    bool pairs;
+    int64_t pairs; /* or 0; not a bool, for the bytes of a call's params are part of its plan's key, padding, too */
     int64_t dims;
     tsh_rotary_scaling scaling;
 } rotary_params;
@@ -72,7 +72,7 @@ static void rotate_heads(const tsh_call *call, bool back, const tsh_tensor *x, d
                      .heads = x->shape.local[2],
                      .dim = x->shape.local[3],
                      .dims = p->dims,
-                     .pairs = p->pairs,
+                     .pairs = p->pairs != 0,
                      .batched = call->in[1]->shape.ndim == 2,
                      .theta = p->theta,
                      .factor = s->factor > 0 ? s->factor : 1,

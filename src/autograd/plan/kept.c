@@ -78,7 +78,8 @@ tshi_plan_inputs tshi_plans_inputs(tshi_plans *plans, int count, bool casts) {
 
 static uint64_t *put_bytes(uint64_t *at, const void *from, size_t size) {
     size_t words = (size + 7) / 8;
-    if (words) at[words - 1] = 0;
+    if (!words) return at;
+    at[words - 1] = 0;
     memcpy(at, from, size);
     return at + words;
 }
