@@ -242,13 +242,16 @@ static tsh_status write_elements(tshi_checkpoint_save *save, int fd, const char 
     return s.status;
 }
 
-/* The index of this rank's part: it appears when the rank's file is on the disk. */
+/* The index of this rank's part: it appears when the rank's file is on the disk. Once it is there, rank 0 may rename the
+ * folder at any moment. */
 static tsh_status write_part(tshi_checkpoint_save *save) {
     char unfinished[TSHI_PATH], path[TSHI_PATH];
     tsh_status status = path_of_rank_file(save, save->rank, "unfinished", unfinished);
     if (status == TSH_OK) status = path_of_rank_file(save, save->rank, "json", path);
     if (status == TSH_OK) status = tshi_checkpoint_index_write(&save->part, unfinished);
-    return status == TSH_OK ? tshi_file_rename(unfinished, path) : status;
+    if (status == TSH_OK) status = tshi_file_sync_folder(path);
+    if (status != TSH_OK || rename(unfinished, path) == 0) return status;
+    return tshi_file_fail(errno, path, "cannot take its name");
 }
 
 /* Tells rank 0, whose thread may wait for this rank's part, that the part will not come, and why. */

@@ -174,8 +174,12 @@ tsh_status tshi_bench_optimizer(tshi_bench *b) {
     tsh_optimizer_destroy(lion);
     if (status == TSH_OK && p->stepper == STEPPER_SGD) status = tsh_optimizer_set_lr(b->optimizer, p->lr);
     if (status != TSH_OK) return status;
+    for (int i = 0; p->fused && !b->whole && i < tsh_parameters_count(b->stepped) && status == TSH_OK; i++) {
+        tsh_tensor *t = tsh_parameters_tensor(b->stepped, i);
+        if (tsh_tensor_ndim(t) == 2) status = tsh_optimizer_step_in_backward(b->optimizer, t);
+    }
     bool refused = tsh_optimizer_step_in_backward(b->optimizer, NULL) == TSH_ERR_ARGUMENT;
-    return refused ? TSH_OK : TSH_ERR_STATE;
+    return refused ? status : TSH_ERR_STATE;
 }
 
 tsh_status tshi_bench_step(tshi_bench *b, double *norm) {

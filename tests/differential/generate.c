@@ -420,9 +420,9 @@ static int add_random(tshi_maker *m) {
 
 static void choose_mesh(tshi_maker *m, int ranks) {
     static const int meshes[][TSH_MAX_AXES] = {
-        {1},          {1, 1},       {2},    {2},    {1, 2}, {2, 1},    {3},       {3},       {1, 3},
-        {3, 1},       {4},          {2, 2}, {2, 2}, {1, 4}, {2, 1, 2}, {1, 2, 2}, {2, 2, 1}, {4, 1, 1},
-        {2, 1, 1, 2}, {1, 2, 2, 1}, {6},    {2, 3}, {3, 2}, {8},       {4, 2},    {2, 2, 2}};
+        {1}, {1, 1}, {2},    {2},    {1, 2},    {2, 1},    {3},       {3},       {1, 3},       {3, 1},
+        {4}, {2, 2}, {2, 2}, {1, 4}, {2, 1, 2}, {1, 2, 2}, {2, 2, 1}, {4, 1, 1}, {2, 1, 1, 2}, {1, 2, 2, 1},
+        {6}, {2, 3}, {3, 2}, {8},    {4, 2},    {2, 2, 2}, {5},       {1, 5},    {7}};
     do {
         const int *mesh = meshes[tshi_maker_below(m, sizeof meshes / sizeof meshes[0])];
         m->p->axes = 0;
@@ -507,6 +507,18 @@ static bool shows_a_parameter(const tshi_program *p) {
     return false;
 }
 
+/* A step that fails finds and leaves no gradients. Steps in backward are of one backward's gradient as it is. */
+static void choose_ends(tshi_maker *m) {
+    tshi_program *p = m->p;
+    if (p->spoil < 0 && tshi_maker_chance(m, 12)) {
+        p->fail_round = p->zero == ZERO_PARAMETERS ? 1 + tshi_maker_below(m, p->rounds) : 1;
+        p->fail_at = tshi_maker_below(m, p->steps + p->objectives + 1);
+        p->fail_rank = tshi_maker_below(m, MAX_RANKS + 3);
+    }
+    bool alone = p->stepper != STEPPER_NONE && p->clip == 0 && p->objectives == 1 && p->zero != ZERO_NOT;
+    p->fused = alone && !p->dp_level && !p->fail_round && p->spoil < 0 && tshi_maker_chance(m, 40);
+}
+
 void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     tshi_maker m = {.p = out, .random = tshi_mix(seed)};
     memset(out, 0, sizeof *out);
@@ -538,5 +550,6 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     out->sparse = same_steps && out->weight_decay == 0 && tshi_maker_chance(&m, often);
     if (out->stepper == STEPPER_NONE && out->rounds == 1 && !out->deterministic && tshi_maker_chance(&m, 8))
         out->spoil = tshi_maker_below(&m, 4);
+    choose_ends(&m);
     if (!tshi_program_infer(out)) abort();
 }

@@ -142,6 +142,10 @@ static void print_training(const tshi_program *p, FILE *to) {
             p->nesterov ? " nesterov" : "", p->weight_decay, p->clip, zeros[p->zero]);
     if (p->evaluate && p->rewrite) fprintf(to, "  parameters are written to between two evaluations of one step\n");
     if (p->spoil >= 0) fprintf(to, "  parameter %d is written to after each forward\n", p->spoil);
+    if (p->fail_round)
+        fprintf(to, "  before step %d one fails at %d, rank %d of %d\n", p->fail_round, p->fail_at, p->fail_rank,
+                MAX_RANKS);
+    if (p->fused) fprintf(to, "  matrices are stepped in backward\n");
     if (p->sparse) fprintf(to, "  gradients of tables are sparse\n");
     if (p->tapes) fprintf(to, "  beside %d tapes\n", p->tapes);
     if (p->dp_axis < 0) return;

@@ -132,6 +132,10 @@ int tshi_program_parameters(const tshi_program *p, tshi_owned out[MAX_PARAMETERS
     return count;
 }
 
+bool tshi_parameter_shows_gradient(const tshi_program *p, const tsh_tensor *parameter) {
+    return !p->fused || tsh_tensor_ndim(parameter) != 2;
+}
+
 bool tshi_parameter_steps(const tshi_program *p, const tshi_owned *o) {
     const tshi_step *s = &p->step[o->step];
     for (int a = 0; o->part == OWNED_LEAF && a < p->axes; a++) {

@@ -168,8 +168,12 @@ typedef struct tshi_program {
     bool evaluate; /* first once without recording */
     bool rewrite;  /* then parameters are written to, and the same step of the tape goes on with another evaluation */
     int spoil;     /* the parameter that is written to between forward and backward; -1: none */
-    bool sparse;   /* gradients of tables are, on the ranks; steps are such that rows without a gradient stay */
-    int tapes;     /* beside the program's, each with a step of its own */
+    /* Before this round's step comes one that fails, at a step or, counted on, an objective; 0: none does. A rank fails
+     * there, or, from MAX_RANKS on, a call is refused on all of them. */
+    int fail_round, fail_at, fail_rank;
+    bool fused;  /* matrices are stepped in backward, on the ranks */
+    bool sparse; /* gradients of tables are, on the ranks; steps are such that rows without a gradient stay */
+    int tapes;   /* beside the program's, each with a step of its own */
     int rounds;
     tshi_stepper stepper;
     double lr, momentum, weight_decay, clip; /* clip 0: none */
@@ -224,6 +228,9 @@ typedef struct tshi_owned {
 int tshi_program_parameters(const tshi_program *p, tshi_owned out[MAX_PARAMETERS]);
 /* One that an optimizer may step: a term of a sum would be stepped on each rank. */
 bool tshi_parameter_steps(const tshi_program *p, const tshi_owned *o);
+
+/* False for the matrices of a fused program, whose gradients backward uses up. */
+bool tshi_parameter_shows_gradient(const tshi_program *p, const tsh_tensor *parameter);
 
 /* Whole tensors by the global index of an element; `copy` tells apart the values of a LOCAL one. */
 double tshi_leaf_value(const tshi_program *p, const tshi_step *s, int copy, int64_t i);

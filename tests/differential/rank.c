@@ -19,6 +19,7 @@ typedef struct run {
     tshi_owned owned[MAX_PARAMETERS];
     tsh_tensor *parameter[MAX_PARAMETERS];
     int pass, step; /* where it is */
+    bool fails;     /* in a step that fails on purpose */
 } run;
 
 /* Note the first failure; the status. */
@@ -39,6 +40,16 @@ static bool together(run *r) {
     bool failed = r->part->trace->status != TSH_OK;
     if (!r->part->careful) return !failed;
     return !tshi_gate_pass(r->part->gate, r->part->rank, failed);
+}
+
+/* Before a step or, counted on, an objective: whether the step is to fail here, and has failed. */
+static tsh_status fail_here(run *r, int at) {
+    const tshi_program *p = r->p;
+    bool refused = p->fail_rank >= MAX_RANKS;
+    if (!r->fails || at != p->fail_at % (p->steps + p->objectives + 1)) return TSH_OK;
+    if (!refused && p->fail_rank % tshi_program_ranks(p) != r->part->rank) return TSH_OK;
+    if (refused || p->seed % 2) tsh_scale(r->bench.tape, NULL, 1);
+    return note(r, TSH_ERR_STATE, "it was asked to fail");
 }
 
 /* --- leaves ------------------------------------------------------------------------------------------------------- */
@@ -338,7 +349,8 @@ static tsh_status forward(run *r, bool recording) {
     open_segments open = {0};
     for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
         if (recording) begin_segment(r, k, &open);
-        status = forward_step(r, k, recording);
+        status = fail_here(r, k);
+        if (status == TSH_OK) status = forward_step(r, k, recording);
         if (status == TSH_OK) status = end_segments(r, k, &open);
         if (!together(r)) return TSH_ERR_STATE;
     }
@@ -406,28 +418,12 @@ static tsh_status backward(run *r, int i) {
     return note(r, status, "backward");
 }
 
-/* The gradient of a parameter, or one of all rows that is made of a sparse one. */
-static void trace_gradient(run *r, const tshi_entry *what, const tsh_tensor *parameter) {
-    int64_t count = 0, cols = tsh_tensor_ndim(parameter) == 2 ? tsh_tensor_local_shape(parameter)[1] : 0;
-    const int64_t *rows = NULL;
-    const tsh_tensor *sparse = r->p->sparse ? tsh_tensor_sparse_grad(parameter, &count, &rows) : NULL;
-    tsh_tensor *all = NULL;
-    if (!sparse || tsh_tensor_clone(parameter, &all) != TSH_OK || tsh_tensor_fill(all, 0) != TSH_OK) {
-        tshi_trace_tensor(r->part->trace, what, tsh_tensor_grad(parameter));
-    } else {
-        for (int64_t e = 0; e < count * cols; e++)
-            put(all, rows[e / cols] * cols + e % cols, tshi_test_element(sparse, e));
-        tshi_trace_tensor(r->part->trace, what, all);
-    }
-    tsh_tensor_release(all);
-}
-
 static void trace_gradients(run *r, int i) {
     for (int k = 0; k < r->owned_count; k++) {
+        const tshi_entry what = {.kind = ENTRY_GRADIENT, .index = k, .pass = r->pass, .objective = i, .alias = -1};
+        if (!tshi_parameter_shows_gradient(r->p, r->parameter[k])) continue;
         if (r->p->seed % 5 == 0) tsh_tensor_release(tsh_tensor_grad(r->parameter[k])); /* borrowed: it stays */
-        trace_gradient(r,
-                       &(tshi_entry){.kind = ENTRY_GRADIENT, .index = k, .pass = r->pass, .objective = i, .alias = -1},
-                       r->parameter[k]);
+        tshi_trace_gradient(r->part->trace, &what, r->parameter[k]);
     }
     for (int k = 0; k < r->p->steps; k++) {
         bool traced = r->p->step[k].retain && !tshi_verb_moves(r->p->step[k].call) && alias_of(r, k) < 0;
@@ -442,7 +438,8 @@ static void trace_gradients(run *r, int i) {
 static tsh_status backwards(run *r) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < r->p->objectives && status == TSH_OK; i++) {
-        status = backward(r, i);
+        status = fail_here(r, r->p->steps + i);
+        if (status == TSH_OK) status = backward(r, i);
         if (!together(r)) return TSH_ERR_STATE;
         if (r->dp && !r->p->objective[i].sync) continue;
         trace_gradients(r, i);
@@ -516,9 +513,37 @@ static bool gather_to_spoil(run *r, tsh_status *status) {
     return *status == TSH_OK;
 }
 
+/* A step that fails, on each rank where it is when it hears of the failure, and leaves nothing. */
+static tsh_status fail_a_step(run *r) {
+    tshi_trace *t = r->part->trace;
+    tsh_world *world = r->part->world;
+    int count = t->count;
+    size_t used = t->used, live = tsh_device_memory(tsh_world_device(world)).live[TSH_MEMORY_ACTIVATIONS];
+    uint64_t stream = world->next_stream;
+    if (r->p->fail_round != r->pass) return TSH_OK;
+    r->fails = !tshi_gate_pass(r->part->gate, r->part->rank, false); /* no rank is in an earlier step */
+    tsh_status status = forward(r, true);
+    if (status == TSH_OK) status = backwards(r);
+    if (status == TSH_OK) status = fail_here(r, r->p->steps + r->p->objectives);
+    if (status == TSH_OK) status = tsh_barrier(tsh_world_group(world));
+    bool failed = status != TSH_OK;
+    r->fails = false;
+    t->count = count;
+    t->used = used;
+    t->status = TSH_OK;
+    status = note(r, tsh_tape_reset(r->bench.tape), "tape_reset after a failure");
+    tsh_parameters_zero_grad(r->bench.all);
+    world->next_stream = stream;
+    bool left = tsh_device_memory(tsh_world_device(world)).live[TSH_MEMORY_ACTIVATIONS] != live;
+    if (status == TSH_OK && (left || !failed))
+        status = note(r, TSH_ERR_STATE, left ? "a failed step leaves memory" : "a failure has not come to this rank");
+    return status;
+}
+
 static tsh_status train(run *r) {
     double norm = 0;
-    tsh_status status = forward(r, true);
+    tsh_status status = fail_a_step(r);
+    if (status == TSH_OK) status = forward(r, true);
     if (!gather_to_spoil(r, &status)) return status;
     if (r->p->spoil >= 0 && r->p->spoil < r->owned_count) status = note(r, rewrite(r, r->p->spoil), "rewrite");
     if (status == TSH_OK) status = backwards(r);

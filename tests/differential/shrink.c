@@ -52,13 +52,15 @@ static void drop_setting(tshi_program *p, int which) {
     case 19: p->policy = POLICY_NONE; break;
     case 20: p->deterministic = false; break;
     case 21: p->sparse = false; break;
+    case 22: p->fail_round = 0; break;
+    case 23: p->fused = false; break;
     default: break;
     }
 }
 
 static bool shrink_settings(shrinking *s) {
     bool any = false;
-    for (int i = 0; i <= 21; i++) {
+    for (int i = 0; i <= 23; i++) {
         tshi_program p = *s->best;
         drop_setting(&p, i);
         any |= keep(s, &p);

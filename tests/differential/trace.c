@@ -1,5 +1,6 @@
 #include "differential/trace.h"
 #include "support/tensors.h"
+#include "support/values.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,22 @@ tshi_entry *tshi_trace_tensor(tshi_trace *t, const tshi_entry *what, const tsh_t
     e->present = tsh_tensor_data(tensor) != NULL; /* a view of a sharded parameter is there in calls alone */
     if (e->present) widen(tensor, count, new_numbers(t, e, count));
     return e;
+}
+
+void tshi_trace_gradient(tshi_trace *t, const tshi_entry *what, const tsh_tensor *parameter) {
+    int64_t count = 0, cols = tsh_tensor_ndim(parameter) == 2 ? tsh_tensor_local_shape(parameter)[1] : 0;
+    const int64_t *rows = NULL;
+    const tsh_tensor *sparse = tsh_tensor_sparse_grad(parameter, &count, &rows);
+    tsh_tensor *all = NULL;
+    if (!sparse || tsh_tensor_clone(parameter, &all) != TSH_OK || tsh_tensor_fill(all, 0) != TSH_OK) {
+        tshi_trace_tensor(t, what, tsh_tensor_grad(parameter));
+    } else {
+        for (int64_t e = 0; e < count * cols; e++)
+            tshi_put(tsh_tensor_dtype(all), tsh_tensor_data(all), rows[e / cols] * cols + e % cols,
+                     (tshi_number){tshi_test_element(sparse, e), 0});
+        tshi_trace_tensor(t, what, all);
+    }
+    tsh_tensor_release(all);
 }
 
 void tshi_trace_copy(tshi_trace *t, const tshi_entry *what, const tshi_trace *from, const tshi_entry *e) {

@@ -40,6 +40,8 @@ void tshi_trace_clear(tshi_trace *t);
 void tshi_trace_free(tshi_trace *t);
 /* Add an entry; tensor NULL: not present. */
 tshi_entry *tshi_trace_tensor(tshi_trace *t, const tshi_entry *what, const tsh_tensor *tensor);
+/* The gradient of a parameter, or one of all rows that is made of a sparse one. */
+void tshi_trace_gradient(tshi_trace *t, const tshi_entry *what, const tsh_tensor *parameter);
 /* An entry with the numbers of another trace's. */
 void tshi_trace_copy(tshi_trace *t, const tshi_entry *what, const tshi_trace *from, const tshi_entry *e);
 void tshi_trace_number(tshi_trace *t, const tshi_entry *what, double number);

@@ -430,6 +430,7 @@ static bool backward(truth *t, int i) {
     }
     if (t->p->dp_axis >= 0 && !o->sync) return true;
     for (int k = 0; k < t->owned_count; k++) {
+        if (!tshi_parameter_shows_gradient(t->p, t->parameter[k].of[0])) continue;
         trace(t, &(tshi_entry){.kind = ENTRY_GRADIENT, .index = k, .pass = t->pass, .objective = i, .alias = -1},
               &t->parameter[k], true);
     }

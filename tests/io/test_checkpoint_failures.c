@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "io/checkpoint_save.h"
 #include "support/checkpoints.h"
 
 #include <criterion/criterion.h>
@@ -330,4 +331,36 @@ static void run_out_of_memory(tshi_rank *r, void *arg) {
 Test(checkpoint_failures, memory_that_runs_out) {
     cr_assert_str_empty(
         tshi_test_run_with(&(tshi_test_options){.ranks = 2, .bare = true}, run_out_of_memory, NULL, NULL, NULL));
+}
+
+/* --- a folder that gets its name ---------------------------------------------------------------------------------- */
+
+static struct { char part[TSHI_PATH + 32], folder[TSHI_PATH], named[TSHI_PATH + 32]; } at_once;
+
+/* The C library's, in this program; once the part has its name, what rank 0 does beside a save in the background: the
+ * folder gets another name. */
+int rename(const char *from, const char *to) {
+    int result = renameat(AT_FDCWD, from, AT_FDCWD, to);
+    if (result == 0 && !strcmp(to, at_once.part)) renameat(AT_FDCWD, at_once.folder, AT_FDCWD, at_once.named);
+    return result;
+}
+
+static void save_beside_rank_0(tshi_rank *r, void *arg) {
+    tshi_test_model m;
+    tshi_checkpoint_save save = {.world = r->world, .rank = 1, .size = 2, .step = 1};
+    (void)arg;
+    tshi_test_model_make(r, 0, &m);
+    tshi_check_ok(r, tshi_step_begin(folder, 1, 1, save.folder));
+    snprintf(at_once.folder, sizeof at_once.folder, "%s", save.folder);
+    snprintf(at_once.part, sizeof at_once.part, "%s/rank-00001.json", save.folder);
+    snprintf(at_once.named, sizeof at_once.named, "%s/named", folder);
+    tshi_check_ok(r, tshi_checkpoint_save_prepare(&save, &(tsh_checkpoint){.parameters = m.list}, m.list, true));
+    tshi_check_ok(r, tshi_checkpoint_save_write(&save));
+    tshi_check(r, count_entries(at_once.named) == 2, "%d entries", count_entries(at_once.named));
+    tshi_checkpoint_save_clear(&save);
+    tshi_test_model_free(&m);
+}
+
+Test(checkpoint_failures, none_where_the_folder_gets_its_name_at_once) {
+    cr_assert_str_empty(tshi_test_run(1, save_beside_rank_0, NULL));
 }
