@@ -39,7 +39,7 @@ TSH_API tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight
  *   R,R -> R    S(d),S(d) -> S(d)    L,L -> L    add, sub: P,P -> P    mul: P,R -> P, R,P -> P    div: P,R -> P
  *   S(d),L -> S(d) and L,S(d) -> S(d) where the other input is repeated along d of the output
  *     (the ranks of an axis use one entry: where one input is SHARD along it and the other LOCAL, whose sizes may
- *     differ there, the LOCAL one repeats the same dims on all of them)
+ *     differ there, the LOCAL one repeats the same dims on all of them; TSHARD_CHECK=1 tells where it does not)
  * Backward: the gradient of a repeated input is summed over its copies. */
 TSH_API tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);

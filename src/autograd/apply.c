@@ -4,6 +4,7 @@
 #include "autograd/run/call.h"
 #include "autograd/run/invoke.h"
 #include "autograd/run/step.h"
+#include "dist/group.h"
 
 /* Resolves a negative dim of the call. */
 static tsh_status resolve_dim(tsh_call *call) {
@@ -58,6 +59,39 @@ static tsh_status choose_plan(tsh_call *call, const tshi_plan_inputs *inputs, co
     return tshi_plans_get(call->tape->plans, call, inputs->given, &goal, plan);
 }
 
+/* Some input is SHARD along the axis, and some LOCAL. */
+static bool mixes(const tsh_call *call, int axis) {
+    unsigned kinds = 0;
+    for (int i = 0; i < call->inputs; i++) kinds |= 1u << call->in[i]->layout[axis].kind;
+    return kinds >> TSH_KIND_SHARD & kinds >> TSH_KIND_LOCAL & 1u;
+}
+
+/* What moves beside a LOCAL input may follow from that one's sizes, which ranks do not know of each other. */
+static tsh_status compare_moves(const tsh_call *call, const tshi_plan *plan, int axis) {
+    const tsh_mesh *mesh = call->in[0]->mesh;
+    char text[TSHI_LINE], name[TSHI_LAYOUT_NAME];
+    snprintf(text, sizeof text,
+             "SHARD and LOCAL inputs, of which LOCAL ones repeat the same dims on all ranks: along %s",
+             mesh->axis[axis].name);
+    for (int k = 0; k < plan->count; k++) {
+        const tshi_plan_step *step = &plan->step[k];
+        bool moves = step->kind == TSHI_STEP_TRANSITION || step->kind == TSHI_STEP_EXCHANGE;
+        if (step->input < 0 || !moves) continue;
+        tshi_append(text, sizeof text, " input %d becomes %s", step->input,
+                    tshi_layout_name(step->layout[axis], name, sizeof name));
+    }
+    return tshi_group_agree(tsh_mesh_axis_group(mesh, axis), text, TSH_OK);
+}
+
+static tsh_status check_moves(const tsh_call *call, const tshi_plan *plan) {
+    const tsh_mesh *mesh = call->in[0]->mesh;
+    tsh_status status = TSH_OK;
+    for (int a = 0; call->tape->world->checked && a < mesh->axes && tshi_mesh_has_me(mesh) && status == TSH_OK; a++) {
+        if (mixes(call, a)) status = compare_moves(call, plan, a);
+    }
+    return status;
+}
+
 static tsh_tensor *run_plan(tsh_call *call, const tshi_plan *plan) {
     tsh_tensor *y = NULL;
     for (int k = 0; k < plan->count; k++) {
@@ -78,7 +112,8 @@ tsh_tensor *tshi_apply_as(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tens
     if (!tshi_tape_ready(tape, op->name, inputs, in)) return NULL;
     tsh_status status = take_inputs(&call, in, want, &taken);
     if (status == TSH_OK) status = choose_plan(&call, &taken, want, &plan);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, op->name);
     call.in = taken.given;
+    if (status == TSH_OK) status = check_moves(&call, plan);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, op->name);
     return run_plan(&call, plan);
 }

@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST    128
@@ -429,4 +430,40 @@ static void uneven(tshi_rank *r, void *arg) {
 
 Test(plans, ranks_with_local_tensors_of_several_sizes_choose_the_same_layouts, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(RANKS, uneven, NULL));
+}
+
+/* One rank repeats y along the dim in which x is split, the other does not and gathers x. */
+static void repeats_elsewhere(tshi_rank *r, void *arg) {
+    const int64_t sizes[][3] = {{4, 1, 4}, {2, 2, 1}};
+    tsh_mesh *mesh = NULL;
+    tsh_tape *tape = NULL;
+    (void)arg;
+    setenv("TSHARD_CHECK", "1", 1);
+    if (!tshi_check_ok(r, tsh_world_init(&(tsh_world_config){.heap_bytes = (size_t)16 << 20}, &r->world))) return;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=2", &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int i = 0; i < 2; i++) {
+        tsh_tensor *x = NULL, *y = NULL;
+        tsh_tensor_config split = {.ndim = 1, .shape = {sizes[i][0]}, .layout = {TSH_SHARD(0)}};
+        tsh_tensor_config local = {.ndim = 1, .shape = {sizes[i][1 + r->rank]}, .layout = {TSH_LOCAL}};
+        tshi_check_ok(r, tsh_tensor_create(mesh, &split, &x));
+        tshi_check_ok(r, tsh_tensor_create(mesh, &local, &y));
+        tshi_check(r, !tsh_add(tape, x, y), "sizes %d: no error", i);
+        tshi_check_status(r, tsh_tape_status(tape), TSH_ERR_MISMATCH, "add: ");
+        tshi_check(r, strstr(tsh_tape_message(tape), "LOCAL ones repeat the same dims on all ranks: along data"), "%s",
+                   tsh_tape_message(tape));
+        tsh_tensor_release(x);
+        tsh_tensor_release(y);
+        tsh_tape_reset(tape);
+        tshi_check_ok(r, tsh_world_recover(r->world));
+    }
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+}
+
+Test(plans, a_local_input_repeated_on_some_ranks_only_is_an_error_when_checked, .timeout = 60) {
+    const tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "30", .timeout = 40};
+    cr_assert_str_empty(tshi_test_run_with(&options, repeats_elsewhere, NULL, NULL, NULL));
 }
