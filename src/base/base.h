@@ -6,41 +6,40 @@
 
 #include <stdarg.h>
 
-/* What tshard's own tools call besides the interface: the shared library exports it for those of its own version. */
+/* Exported for the tools of the same version, not for programs. */
 #define TSHI_TOOLS        TSH_API
 
 #define TSHI_MESSAGE_SIZE 512
-/* Large enough for a line that names a call or a list of ranks. */
+/* A line that names a call or a list of ranks fits. */
 #define TSHI_LINE 256
 
 /* Records the message of a failure for tsh_error_message() and returns `status`, so that a caller writes:
  * return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
 TSHI_TOOLS tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
-/* A failure, or TSH_OK, that is reported later, or on another thread. */
+/* A status with its message, to be reported later, or on another thread. */
 typedef struct tshi_failure {
     tsh_status status;
     char words[TSHI_MESSAGE_SIZE];
 } tshi_failure;
-/* Keeps the status, and tsh_error_message() where it is a failure. */
+/* Stores the status, and for a failure tsh_error_message(). */
 void tshi_failure_keep(tshi_failure *failure, tsh_status status);
-/* Returns the status, and records the failure's message again. */
+/* Returns the stored status, and records its message again. */
 tsh_status tshi_failure_report(const tshi_failure *failure);
-/* Returns the status of a call whose failure a program overlooks easily, because nothing but the call shows it: until
- * tsh_error_message is called, such a failure counts as dropped. */
+/* For a call whose failure shows only in its return value, which programs ignore easily: returns the status, and counts
+ * a failure as dropped until tsh_error_message is called. */
 tsh_status tshi_failure_hold(tsh_status status);
-/* The last failure that was dropped on this thread, or TSH_OK; there is none from then on. */
+/* Takes the last dropped failure of this thread: TSH_OK if there is none. */
 tsh_status tshi_failure_dropped(tshi_failure *out);
 /* How many failures this thread has recorded. */
 uint64_t tshi_failures(void);
-/* Record such a message with strerror(error) and its number at the end; TSH_ERR_MEMORY for ENOMEM, else
- * TSH_ERR_SYSTEM. */
+/* tshi_fail with strerror(error) and the number at the end: TSH_ERR_MEMORY for ENOMEM, else TSH_ERR_SYSTEM. */
 tsh_status tshi_fail_errno(int error, const char *format, ...) TSH_PRINTF(2, 3);
 
-/* Appends to a text in memory of `size` bytes; one that does not fit ends with "...". Returns text. */
+/* Appends to a text in a buffer of `size` bytes; a text that does not fit ends with "...". Returns text. */
 char *tshi_append(char *text, size_t size, const char *format, ...) TSH_PRINTF(3, 4);
 
-/* Format a line and hand it to the sink. */
+/* Formats a line, and passes it to the sink. */
 void tshi_log(const tsh_log_sink *log, tsh_log_level level, const char *format, ...) TSH_PRINTF(3, 4);
 /* A sink that prints lines of every level to stderr. */
 void tshi_log_print(void *user, tsh_log_level level, const char *line);
@@ -51,24 +50,24 @@ tsh_status tshi_size_add(size_t a, size_t b, size_t *out);
 /* Product of n dims (1 when n is 0); TSH_ERR_ARGUMENT for a negative one, TSH_ERR_OVERFLOW past INT64_MAX. */
 TSHI_TOOLS tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out);
 
-/* Fill unset hooks with malloc, free and "always". */
+/* Replaces unset hooks by malloc, free and a reserve that returns true. */
 TSHI_TOOLS tsh_allocator tshi_allocator_resolve(const tsh_allocator *wanted);
-/* True when this process may make a file of `bytes` (ulimit -f), else false with errno EFBIG; the system ends a process
- * that tries in vain by a signal. */
+/* True when this process may create a file of `bytes` (ulimit -f), else false with errno EFBIG: without this check a
+ * signal would end the process. */
 bool tshi_file_fits(size_t bytes);
 /* A descriptor of an anonymous file of `bytes` zeros, or -1 with errno set (EFBIG as above). */
 int tshi_memory_file(const char *name, size_t bytes);
 /* Zeroed memory for count items of size bytes, or NULL with the message set. */
 void *tshi_calloc(const tsh_allocator *allocator, size_t count, size_t size);
-TSHI_TOOLS void tshi_free(const tsh_allocator *allocator, void *pointer); /* NULL is fine */
+TSHI_TOOLS void tshi_free(const tsh_allocator *allocator, void *pointer);
 
 /* A copy of a text, or NULL with the message set. */
 char *tshi_copy_text(const tsh_allocator *allocator, const char *text);
 
-/* A growing array: make room for `needed` items of `size` bytes; *items and *capacity change on success only. */
+/* Grows an array to hold `needed` items of `size` bytes; *items and *capacity change only on success. */
 tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size);
 
-/* A free list of items of one size, so that making and dropping small structs costs no allocation in a steady state. */
+/* A free list of items of one size: small structs cost no allocation in a steady state. */
 typedef struct tshi_pool {
     void *free;
 } tshi_pool;
@@ -77,14 +76,13 @@ void *tshi_pool_take(tshi_pool *pool, const tsh_allocator *allocator,
 void tshi_pool_give(tshi_pool *pool, void *item);
 void tshi_pool_clear(tshi_pool *pool, const tsh_allocator *allocator);
 
-/* Memory that is taken piece by piece and released all at once. Its blocks are kept, so that a repeated step allocates
- * nothing. */
+/* An arena: memory that is taken piece by piece and released all at once. Its blocks are kept, so that a repeated step
+ * allocates nothing. */
 typedef struct tshi_region {
-    void *first, *current; /* blocks; current is NULL when nothing is taken */
-    size_t used;           /* bytes of the current block */
+    void *first, *current; /* blocks; current is NULL after a reset */
+    size_t used;           /* bytes used in the current block */
 } tshi_region;
-/* count items of size bytes, not zeroed, aligned to 16; NULL with the message set. They stay in place until the
- * reset. */
+/* count items of size bytes, not zeroed, aligned to 16; NULL with the message set. Valid until the reset. */
 void *tshi_region_take(tshi_region *region, const tsh_allocator *allocator, size_t count, size_t size);
 void tshi_region_reset(tshi_region *region);
 void tshi_region_clear(tshi_region *region, const tsh_allocator *allocator);

@@ -1,4 +1,4 @@
-/* Time: a clock that only goes forward, a cheaper counter, sleeping, and when a wait warns. */
+/* Time: a monotonic clock, a cheaper counter, sleeping, and when a wait warns. */
 #ifndef TSHI_CLOCK_H
 #define TSHI_CLOCK_H
 
@@ -7,10 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Seconds of a clock that only goes forward. */
+/* Seconds on the monotonic clock. */
 TSHI_TOOLS double tshi_clock(void);
 
-/* Sleep for a part of a second, or less when a signal comes. */
+/* Sleeps; a signal ends it early. */
 TSHI_TOOLS void tshi_sleep(double seconds);
 
 /* A cheap counter with a constant rate: cycles of the time stamp counter, or nanoseconds. */
@@ -26,7 +26,7 @@ static inline uint64_t tshi_ticks(void) {
 #endif
 }
 
-/* A wait warns now: the time `*next` has come, and moves on to `every` seconds from now. */
+/* True when the time *next has come, for a wait to warn; *next is then `every` seconds from now. */
 static inline bool tshi_warning_due(double *next, double every) {
     double now = tshi_clock();
     if (now < *next) return false;

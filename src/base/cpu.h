@@ -28,16 +28,16 @@ TSHI_TOOLS int tshi_granted_cores(unsigned char *mask, size_t size);
 TSHI_TOOLS bool tshi_list_item(const char **list, long *first, long *last);
 TSHI_TOOLS bool tshi_list_has(const char *list, long number);
 
-/* The memory node (NUMA) that all cores which this process may run on belong to, by the files in `folder` (the kernel's
- * is TSHI_NODES); -1 when the cores belong to several nodes, or the machine has one node. */
+/* The NUMA node of all cores that this process may run on, read from the files in `folder` (normally TSHI_NODES); -1
+ * when the cores belong to several nodes, or the machine has one node. */
 #define TSHI_NODES "/sys/devices/system/node"
 int tshi_own_node(const char *folder);
-/* Pages of this memory, shared or not, are taken from the node while it has some, whichever process uses them first. A
- * node of -1, or a kernel that refuses, leaves it to that process's place. `memory` is at a page's start. */
+/* Allocates the pages of this memory, shared or not, on the node while it has free ones, whichever process touches them
+ * first. With node -1, or a kernel that refuses, the first touch decides. `memory` is page-aligned. */
 void tshi_prefer_node(void *memory, size_t bytes, int node);
 
-/* Maps `bytes` of fd (-1: private memory) at a multiple of the huge page, so that large tensors need few translations;
- * munmap ends it. Pages are taken when they are used. NULL with errno set. */
+/* Maps `bytes` of fd (-1: private memory), aligned to huge pages, so that large tensors need few TLB entries; munmap
+ * releases it. Pages are allocated at first use. NULL with errno set. */
 void *tshi_map_memory(int fd, size_t bytes);
 
 #endif

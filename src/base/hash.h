@@ -1,5 +1,5 @@
-/* Hashes: SHA-256 (FIPS 180-4), HMAC over it (RFC 2104) and random bytes for what has to withstand an attacker; a fast
- * fingerprint for what ranks compare with each other. */
+/* Hashes: SHA-256 (FIPS 180-4), HMAC-SHA-256 (RFC 2104) and random bytes for security; a fast fingerprint for
+ * comparisons between ranks. */
 #ifndef TSHI_HASH_H
 #define TSHI_HASH_H
 
@@ -26,7 +26,7 @@ TSHI_TOOLS void tshi_hmac(const unsigned char *key, size_t key_size, const void 
                           size_t b_size, unsigned char out[TSHI_HASH_SIZE]);
 /* Compares secrets in a time that does not depend on where they differ. */
 bool tshi_equal_secret(const unsigned char *a, const unsigned char *b, size_t size);
-/* Random bytes that cannot be guessed; false with errno set. */
+/* Cryptographically secure random bytes; false with errno set. */
 TSHI_TOOLS bool tshi_random_bytes(unsigned char *out, size_t size);
 
 #define TSHI_FINGERPRINT UINT64_C(14695981039346656037)
@@ -37,7 +37,7 @@ static inline uint64_t tshi_fingerprint_add(uint64_t fingerprint, uint64_t word)
     return fingerprint ^ fingerprint >> 32;
 }
 
-/* Adds a text, its end included. */
+/* Adds a text with its terminating 0. */
 uint64_t tshi_fingerprint_text(uint64_t fingerprint, const char *text);
 
 #endif

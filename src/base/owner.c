@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Longer than a store of another core can stay invisible. */
+/* A store of another core is visible after this many seconds. */
 #define VISIBLE 20e-6
 
 static size_t page_bytes(void) {
@@ -34,11 +34,10 @@ void tshi_owner_close(tshi_owner *owner) {
 }
 
 tsh_status tshi_owner_stranger(tshi_owner *owner, const char *what) {
-    const char *const words = "this is another thread than the one that created the world, which alone uses it";
+    const char *const words = "this thread did not create the world; only the thread that did may use it";
     if (owner->process && !*owner->process) {
         return tshi_fail(TSH_ERR_STATE,
-                         "%s: this process was forked from the one that created the world, which alone "
-                         "uses it",
+                         "%s: this process was forked from the one that created the world; only that one may use it",
                          what);
     }
     if (owner->strict) return tshi_fail(TSH_ERR_STATE, "%s: %s", what, words);
@@ -53,10 +52,11 @@ bool tshi_owner_refuses(tshi_owner *owner, const char *what) {
 }
 
 static tsh_status meet(const char *what) {
-    return tshi_fail(TSH_ERR_STATE, "%s: another thread is in a call of this world, which one thread alone uses", what);
+    return tshi_fail(TSH_ERR_STATE, "%s: another thread is in a call of this world, which only one thread may use",
+                     what);
 }
 
-/* The owner's frequent calls take no lock: another thread waits until it would see a call of the owner in flight. */
+/* The owner's frequent calls take no lock: another thread waits long enough to see a call of the owner in flight. */
 static tsh_status visit(tshi_owner *owner, const char *what) {
     tsh_status status = tshi_owner_stranger(owner, what);
     if (status != TSH_OK) return status;

@@ -9,11 +9,11 @@
 
 typedef struct tshi_owner {
     pthread_t thread;
-    unsigned char *process;  /* 1 in the process that has created the world, 0 in one that is forked from it; or NULL */
+    unsigned char *process;  /* 1 in the process that created the world, 0 in a fork of it; NULL: not known */
     bool strict;             /* TSHARD_CHECK: calls of other threads are errors */
-    const tsh_log_sink *log; /* for what a call cannot return */
-    _Atomic bool warned;     /* the warning of a call from another thread has been logged */
-    atomic_int inside;       /* calls of its own thread in flight */
+    const tsh_log_sink *log; /* for errors that a call cannot return */
+    _Atomic bool warned;     /* a call from another thread has been warned of */
+    atomic_int inside;       /* the owner's calls in flight */
     atomic_bool visited;     /* another thread's call is in flight */
 } tshi_owner;
 
@@ -21,7 +21,7 @@ typedef struct tshi_owner {
 void tshi_owner_open(tshi_owner *owner, bool strict, const tsh_log_sink *log);
 void tshi_owner_close(tshi_owner *owner);
 
-/* The calling thread is not the owner's thread or process. */
+/* The calling thread is not the owner. */
 static inline bool tshi_owner_is_other(const tshi_owner *owner) {
     return !pthread_equal(pthread_self(), owner->thread) || (owner->process && !*owner->process);
 }

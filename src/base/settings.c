@@ -12,7 +12,7 @@ extern char **environ;
 
 const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
     [TSHI_SETTING_TIMEOUT] = {"TSHARD_TIMEOUT", TSHI_SECONDS, .high = MAX_SECONDS, .initial = "600",
-                              .text = "how long a call waits for other ranks; a rendezvous waits at most 120"},
+                              .text = "how long a call waits for other ranks; a rendezvous waits at most 120 s"},
     [TSHI_SETTING_WARN] =
         {"TSHARD_WARN", TSHI_SECONDS, .high = MAX_SECONDS, .initial = "5",
          .text =
@@ -31,77 +31,68 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
         {"TSHARD_INIT", TSHI_TEXT, .initial = "env://",
          .text = "how the ranks find each other: `env://`, `tcp://HOST:PORT`, `file:///PATH` or `mpi://`"},
     [TSHI_SETTING_GROUP] = {"TSHARD_GROUP", TSHI_TEXT, .computed = "none",
-                            .text = "a name: jobs of different names may share an address or a file"},
-    [TSHI_SETTING_TOKEN] = {"TSHARD_TOKEN", TSHI_TEXT, .computed = "`tshard-run` draws one",
-                            .text = "the job's secret, at most 255 characters: connections with another one are "
-                                    "refused. It needs 16 random characters or more (`openssl rand -hex 16`), because "
-                                    "messages that are overheard allow tokens to be tried"},
+                            .text = "the job's name: jobs with different names may share an address or a file"},
+    [TSHI_SETTING_TOKEN] =
+        {"TSHARD_TOKEN", TSHI_TEXT, .computed = "`tshard-run` draws one",
+         .text = "the job's secret, at most 255 characters: connections without it are refused. Use at least 16 random "
+                 "characters (`openssl rand -hex 16`), because an eavesdropper can test guesses offline"},
     [TSHI_SETTING_BACKEND] =
         {"TSHARD_BACKEND", TSHI_CHOICE, .choices = {"local", "mpi", "nccl", "plan"},
          .computed = "by the launcher's variables; "
-                     "`nccl` where every rank has a GPU of its own",
-         .text = "the backend, where several are possible; one that is not possible is an error. `plan`: the "
-                 "process is rank RANK of WORLD_SIZE, and nothing is computed or moved, but counted "
-                 "([planning.md](planning.md))"},
+                     "`nccl` if every rank has its own GPU",
+         .text = "the backend, if several are possible. `plan`: a dry run as rank RANK of WORLD_SIZE, which counts "
+                 "work and bytes, but computes and sends nothing ([planning.md](planning.md))"},
     [TSHI_SETTING_CHECK] =
         {"TSHARD_CHECK", TSHI_SWITCH, .initial = "0",
-         .text =
-             "1: the `mpi` backend uses non-blocking calls of MPI throughout, slower, so that "
-             "no rank waits for ever for one that stops inside a call; ranks of the `nccl` "
-             "backend agree on every call first, so that calls that do not match are reported; handles of tensors are "
-             "not used again; optimizers compare what ranks have in common "
-             "([failures.md](failures.md#mistakes-that-are-caught))"},
+         .text = "1: slower runs that find mistakes: the `mpi` backend uses only non-blocking MPI calls, so that no "
+                 "rank waits forever for one that stops inside a call; ranks of the `nccl` backend compare every call "
+                 "first; handles of tensors are not reused; optimizers compare what must be equal on all ranks "
+                 "([failures.md](failures.md#mistakes-that-are-caught))"},
     [TSHI_SETTING_LOG] =
         {"TSHARD_LOG", TSHI_CHOICE, .choices = {"error", "warning", "info", "debug"},
-         .computed = "`warning`; all lines where the program has a log sink",
-         .text = "which lines of the log a rank prints to stderr, or hands to the program's log sink: those of this "
-                 "level and of graver ones"},
-    [TSHI_SETTING_SIGUSR1] =
-        {"TSHARD_SIGUSR1", TSHI_SWITCH, .initial = "1",
-         .text = "the signal SIGUSR1 prints a rank's last calls, unless the program has said "
-                 "what this signal does before it creates its world; 0: tshard leaves the signal alone"},
-    [TSHI_SETTING_PLAN] = {"TSHARD_PLAN", TSHI_SWITCH, .initial = "0",
-                           .text =
-                               "1: every change of layout is logged with the function that needs it, the layouts "
-                               "before and after, the collective and the bytes that the rank sends; without a log sink "
-                               "it is printed to stderr"},
-    [TSHI_SETTING_RECORD] =
-        {"TSHARD_RECORD", TSHI_TEXT, .computed = "none",
-         .text = "a file's name: rank R writes what it has counted (memory, collectives, in a plan also kernels) to "
-                 "NAME.R when its world is destroyed; fd:N is an open file"},
+         .computed = "`warning`; with a log sink all lines",
+         .text = "the lowest level of the log lines that a rank prints to stderr, or passes to the program's log sink"},
+    [TSHI_SETTING_SIGUSR1] = {"TSHARD_SIGUSR1", TSHI_SWITCH, .initial = "1",
+                              .text = "SIGUSR1 prints a rank's last calls, unless the program has set a handler before "
+                                      "it creates its world; 0: tshard sets no handler"},
+    [TSHI_SETTING_PLAN] =
+        {"TSHARD_PLAN", TSHI_SWITCH, .initial = "0",
+         .text = "1: logs every transition with the function that needs it, the layouts before and after, the "
+                 "collective and the bytes that the rank sends; without a log sink, to stderr"},
+    [TSHI_SETTING_RECORD] = {"TSHARD_RECORD", TSHI_TEXT, .computed = "none",
+                             .text = "a file name: rank R writes its counters (memory, collectives, in a dry run also "
+                                     "kernels) to NAME.R when its world is destroyed; fd:N is an open file"},
     [TSHI_SETTING_TRACE] = {"TSHARD_TRACE", TSHI_TEXT, .computed = "none",
-                            .text = "a folder: rank R writes what it does when to FOLDER/rank.R, for `tshard-trace` "
+                            .text = "a folder: rank R writes a trace to FOLDER/rank.R, for `tshard-trace` "
                                     "([tracing.md](tracing.md)); on all ranks or on none"},
     [TSHI_SETTING_DETERMINISTIC] =
         {"TSHARD_DETERMINISTIC", TSHI_SWITCH, .initial = "0",
-         .text = "1: losses and gradients have the same bits at any number of ranks, for each rank computes with whole "
-                 "tensors; matrix products have one thread where no number is given"},
+         .text = "1: losses and gradients have the same bits at any number of ranks, because each rank computes with "
+                 "whole tensors; matrix products use one thread unless TSHARD_BLAS_THREADS is set"},
     [TSHI_SETTING_MPI_SHARED] =
         {"TSHARD_MPI_SHARED", TSHI_SWITCH, .initial = "1",
-         .text = "0: ranks on one machine do not share memory beside MPI, by which they notice failures sooner"},
+         .text = "1: ranks on one machine also share memory, so that they notice failures sooner than by MPI"},
     [TSHI_SETTING_NCCL_SYMMETRIC] = {"TSHARD_NCCL_SYMMETRIC", TSHI_BYTES, .high = INT64_MAX, .initial = "128M",
                                      .text = "GPU memory that a rank keeps registered with NCCL 2.27 or newer for the "
                                              "buckets of data parallelism; the same on all ranks"},
     [TSHI_SETTING_TF32] = {"TSHARD_TF32", TSHI_SWITCH, .initial = "0",
-                           .text = "1: float32 products on a GPU's tensor cores, of 10 bits of mantissa"},
+                           .text = "1: float32 matrix products on a GPU's tensor cores, with 10 bits of mantissa"},
     [TSHI_SETTING_CUDA_TUNE] =
         {"TSHARD_CUDA_TUNE", TSHI_SWITCH, .computed = "1 in a world of one rank that is not deterministic",
-         .text = "1: the second time that a GPU makes a matrix product it times the library's first few algorithms and "
-                 "keeps the fastest; runs, and ranks, may choose differently, so that their bits differ"},
-    [TSHI_SETTING_CUDNN] =
-        {"TSHARD_CUDNN", TSHI_SWITCH, .initial = "1",
-         .text =
-             "1: a GPU's attention in 16 bits goes to cuDNN where that is found and takes the call; its gradients may "
-             "differ in their last bits from run to run, except where ranks compute the same and in a deterministic "
-             "world. 0: to tshard's own kernels"},
+         .text = "1: at the second call of a matrix product, a GPU times the library's first few algorithms and keeps "
+                 "the fastest; runs and ranks may choose different ones, so that their bits differ"},
+    [TSHI_SETTING_CUDNN] = {"TSHARD_CUDNN", TSHI_SWITCH, .initial = "1",
+                            .text = "1: 16-bit attention on a GPU uses cuDNN if it is installed and supports the call; "
+                                    "the last bits of gradients may then differ from run to run, except where ranks "
+                                    "compute the same and in a deterministic world. 0: tshard's own kernels"},
     [TSHI_SETTING_CUDA_IPC] = {"TSHARD_CUDA_IPC", TSHI_SWITCH, .initial = "1",
-                               .text = "0: `local` copies a GPU's tensors through the host's memory"},
+                               .text = "0: `local` copies a GPU's tensors through host memory"},
     [TSHI_SETTING_CUDA_CACHE] = {"TSHARD_CUDA_CACHE", TSHI_SWITCH, .initial = "1",
-                                 .text = "0: each tensor is an allocation of its own, so that a memory checker such as "
-                                         "compute-sanitizer sees accesses past its end: for debugging, slow"},
+                                 .text = "0: each tensor is a separate allocation, so that a memory checker such as "
+                                         "compute-sanitizer finds accesses past its end; slow, for debugging"},
     [TSHI_SETTING_CUDA_MANAGED] =
         {"TSHARD_CUDA_MANAGED", TSHI_SWITCH, .initial = "0",
-         .text = "1: GPU memory that the host may read, and a wait after every kernel: for debugging"},
+         .text = "1: GPU memory that the host may read, and a wait after every kernel; for debugging"},
 };
 
 /* --- values ------------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
-/* The environment variables of tshard: one table, from which they are read, checked and documented. Values are read
- * strictly (number.h says what a number is): a malformed one is an error that names the variable, its value and what is
- * accepted, never a default. An empty variable counts as not set. */
+/* The environment variables of tshard: one table, from which they are read, checked and documented. Parsing is strict
+ * (number.h): a malformed value is an error that names the variable, the value and what is accepted. An empty variable
+ * counts as not set. */
 #ifndef TSHI_SETTINGS_H
 #define TSHI_SETTINGS_H
 
@@ -50,7 +50,7 @@ typedef struct tshi_setting {
     const char *name;
     tshi_setting_type type;
     uint64_t low, high;                /* limits of numbers, bytes and seconds */
-    const char *choices[TSHI_CHOICES]; /* NULL behind the last */
+    const char *choices[TSHI_CHOICES]; /* NULL after the last */
     const char *initial;               /* the default as a user would write it; NULL: `computed` describes it */
     const char *computed;
     const char *text; /* what it sets, in Markdown */
@@ -58,10 +58,9 @@ typedef struct tshi_setting {
 
 extern const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT];
 
-/* The value in the environment, NULL where it is not set. */
+/* The value in the environment, NULL if not set. */
 TSHI_TOOLS const char *tshi_setting_value(tshi_setting_id id);
-/* The value, or the default; *out does not change where the setting has neither. TSH_ERR_ARGUMENT for a malformed
- * value. */
+/* The value, or the default; without either *out does not change. TSH_ERR_ARGUMENT for a malformed value. */
 tsh_status tshi_setting_switch(tshi_setting_id id, bool *out);
 tsh_status tshi_setting_number(tshi_setting_id id, uint64_t *out);
 tsh_status tshi_setting_bytes(tshi_setting_id id, size_t *out);
@@ -71,8 +70,8 @@ tsh_status tshi_setting_choice(tshi_setting_id id, int *out);
 /* A copy; a text that does not fit is an error. */
 TSHI_TOOLS tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size);
 
-/* Warns about variables whose names begin with TSHARD_ and are not settings, with the setting that was probably meant.
- * TSHARD_TEST_ begins the names of the tests' own variables. */
+/* Warns about variables named TSHARD_* that are not settings, and suggests a similar one. TSHARD_TEST_* are the tests'
+ * own. */
 void tshi_settings_check(const tsh_log_sink *log);
 /* A row of the table in Markdown: name, type, default, text. Returns its length as snprintf does. */
 TSHI_TOOLS int tshi_setting_describe(tshi_setting_id id, char *out, size_t size);
@@ -82,9 +81,9 @@ bool tshi_parse_switch(const char *text, bool *out);
 
 /* --- variables of launchers and other programs -------------------------------------------------------------------- */
 
-/* The value of a variable that is set and not empty, else NULL. A NULL name is a variable that is not set. */
+/* The value of a variable that is set and not empty, else NULL; also NULL for a NULL name. */
 TSHI_TOOLS const char *tshi_variable(const char *name);
-/* *out stays as it was where the variable is not set; *found (may be NULL) says whether it is. */
+/* *out does not change if the variable is not set; *found (may be NULL) tells whether it is set. */
 tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found);
 /* A copy in `out`; a text that does not fit is an error. */
 tsh_status tshi_variable_text(const char *name, char *out, size_t size, bool *found);

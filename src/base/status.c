@@ -45,7 +45,7 @@ const char *tsh_version(void) {
 }
 
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) {
-    /* Through a buffer of its own: the arguments may quote the previous message. */
+    /* The arguments may point into last_message. */
     char text[TSHI_MESSAGE_SIZE];
     if (vsnprintf(text, sizeof text, format, arguments) < 0) text[0] = '\0';
     memcpy(last_message, text, strlen(text) + 1);

@@ -1,4 +1,4 @@
-/* Texts: put together piece by piece, and copied. */
+/* Texts: appended to, and copied. */
 #include "base/base.h"
 
 #include <stdio.h>

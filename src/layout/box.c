@@ -1,4 +1,4 @@
-/* Boxes, and which of them change rank. */
+/* Boxes, and box exchanges. */
 #include "layout/box.h"
 
 int64_t tshi_box_numel(int ndim, const tsh_box *box) {
@@ -89,7 +89,7 @@ int tshi_placement_rank(const tshi_placement *p, int member) {
 
 int tshi_placement_member(const tshi_placement *p, int rank) {
     int n = tshi_placement_members(p);
-    int guess = rank - p->ranks[0]; /* right where they follow each other */
+    int guess = rank - p->ranks[0]; /* right for consecutive ranks */
     if (guess >= 0 && guess < n && p->ranks[guess] == rank) return guess;
     for (int i = 0; i < n; i++) {
         if (p->ranks[i] == rank) return i;
@@ -125,9 +125,9 @@ tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *sha
     return box;
 }
 
-/* --- combinations along axes of some kinds ------------------------------------------------------------------------ */
+/* --- combinations along the axes of some kinds -------------------------------------------------------------------- */
 
-/* Number of combinations along the axes of the kinds in `kinds` (1 << kind). */
+/* Number of combinations of indices along the axes whose layout kind is in `kinds` (bits 1 << kind). */
 static int count_along(const tshi_placement *p, unsigned kinds) {
     int n = 1;
     for (int a = 0; a < p->axes; a++) {
@@ -136,7 +136,7 @@ static int count_along(const tshi_placement *p, unsigned kinds) {
     return n;
 }
 
-/* The coordinates along the axes of these kinds become those of combination `index`, the last axis fastest. */
+/* Sets the coordinates along these axes to those of combination `index`, the last axis fastest. */
 static void set_along(const tshi_placement *p, unsigned kinds, int index, int at[TSH_MAX_AXES]) {
     for (int a = p->axes - 1; a >= 0; a--) {
         if (!(kinds >> p->layout[a].kind & 1)) continue;
@@ -149,14 +149,13 @@ static void set_along(const tshi_placement *p, unsigned kinds, int index, int at
 #define TERMS    (1u << TSH_KIND_PARTIAL)
 #define PARTS    (1u << TSH_KIND_SHARD)
 
-/* The number of indices along axis a, from *first on, whose members share a unit with index i. Replicas along a
- * REPLICATED axis do not count. */
+/* The number of indices along axis a, from *first on, that hold the same unit as index i; 1 on a REPLICATED axis. */
 static int alike_along(const tshi_placement *p, int a, int i, int *first) {
     *first = i;
     return p->layout[a].sharing == TSH_SHARED ? tshi_layout_sharers(&p->layout[a], p->size[a], i, first) : 1;
 }
 
-/* The replica of member `at` on `rank`, or -1. */
+/* The member on `rank` if it is a replica of member `at`, else -1. */
 static int replica_of_rank(const tshi_placement *p, const int at[TSH_MAX_AXES], int rank) {
     int member = tshi_placement_member(p, rank), own[TSH_MAX_AXES];
     if (member < 0) return -1;
@@ -179,7 +178,7 @@ static void choose_replica(const tshi_placement *p, int target, int at[TSH_MAX_A
     }
 }
 
-/* The number of the term that a member holds of a sum; ranks that share units for their own use hold terms, too. */
+/* The index of the term of a sum that a member holds; SHARED_OWN ranks also hold terms. */
 static int term_of(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
     int index = 0;
     for (int a = 0; a < p->axes; a++) {
@@ -191,8 +190,8 @@ static int term_of(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
 
 /* --- routes ------------------------------------------------------------------------------------------------------- */
 
-/* The term of `target` that gets a value of `source`: the first one whose rank holds the value already, judged for the
- * target's first replica and first sharer of its units. All replicas and sharers use that term, so that their sums have
+/* The term of `target` that gets a value of `source`: the first whose rank already holds the value, judged for the
+ * target's first replica and the first rank that shares its unit. All of these use that term, so that their sums have
  * the same terms. */
 static int holding_term(const tshi_exchange *e, const int source[TSH_MAX_AXES], const int target[TSH_MAX_AXES]) {
     int terms = count_along(&e->to, TERMS), at[TSH_MAX_AXES] = {0};
@@ -221,8 +220,8 @@ static void route(const tshi_exchange *e, const int source[TSH_MAX_AXES], const 
     *from = tshi_placement_rank(&e->from, member_at(&e->from, at));
 }
 
-/* Finds the parts and terms of `from` that overlap what a rank wants, axis after axis in split order; indices without
- * an overlap are skipped with all that is below them. */
+/* A search for the parts and terms of `from` that overlap the box that a rank wants: axis after axis in split order,
+ * pruned where an index has no overlap. */
 typedef struct search {
     const tshi_exchange *e;
     int rank;
@@ -260,7 +259,7 @@ static void search_axis(search *s, int step, tsh_box held) {
     for (int i = 0, n = layout.kind == TSH_KIND_REPLICATED ? 1 : p->size[a]; i < n; i++) {
         int first;
         alike_along(p, a, i, &first);
-        if (first != i) continue; /* the values of that index */
+        if (first != i) continue; /* the same values as index `first` */
         s->source[a] = i;
         if (layout.kind == TSH_KIND_SHARD) {
             held.start[d] = start;
@@ -318,7 +317,7 @@ int64_t tshi_exchange_sent(const tshi_exchange *e, int rank) {
 
 /* --- stages ------------------------------------------------------------------------------------------------------- */
 
-/* The number of elements that all members hold together; terms along a PARTIAL axis count once. */
+/* The number of elements that all members hold; terms along a PARTIAL axis count once. */
 static double elements(const tshi_placement *p, int ndim, const int64_t *shape) {
     double n = count_along(p, REPLICAS);
     for (int d = 0; d < ndim; d++) n *= (double)shape[d];
@@ -332,7 +331,7 @@ bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle)
     int sequence[TSH_MAX_AXES];
     tshi_split_sequence(e->from.axes, e->from.layout, sequence);
     for (int i = 0; i < e->from.axes; i++) middle->layout[sequence[i]].order = i;
-    for (int a = 0; a < e->from.axes; a++) { /* the axes that shard already keep their boxes: the new ones split last */
+    for (int a = 0; a < e->from.axes; a++) { /* the PARTIAL axes split last, so that the boxes of the SHARD axes stay */
         if (e->from.layout[a].kind != TSH_KIND_PARTIAL) continue;
         int d = longest_dim(e->ndim, &box);
         middle->layout[a] = TSH_SHARD_ORDER(d, TSH_MAX_AXES + a);

@@ -5,21 +5,22 @@
 
 #include "layout/layout.h"
 
-/* Where a global tensor is: the ranks of a mesh, member after member with the last axis fastest, and a layout for each
- * axis (a global tensor is not LOCAL). */
+/* The placement of a global tensor: the ranks of a mesh, members with the last axis fastest, and a layout for each
+ * axis, never LOCAL. */
 typedef struct tshi_placement {
     int axes;
     int size[TSH_MAX_AXES];
-    const int *ranks; /* of each member */
+    const int *ranks; /* rank of each member */
     tsh_layout layout[TSH_MAX_AXES];
-    const tsh_box *boxes; /* [members] any boxes, with one axis that is SHARD; NULL: the layouts say the boxes */
+    /* [members] arbitrary boxes, for one axis that is SHARD; NULL: boxes follow from the layouts */
+    const tsh_box *boxes;
 } tshi_placement;
 
-/* Where the tensors of a mesh with these layouts are; the mesh must outlive it. */
+/* The placement of a mesh's tensors with these layouts; the mesh must outlive it. */
 tshi_placement tshi_mesh_placement(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES]);
 
 TSHI_TOOLS int64_t tshi_box_numel(int ndim, const tsh_box *box);
-/* The elements that both boxes have; false when they have none in common. */
+/* The intersection of both boxes; false when it is empty. */
 TSHI_TOOLS bool tshi_box_intersect(int ndim, const tsh_box *a, const tsh_box *b, tsh_box *out);
 /* The part of a box (none of its lengths is 0) that begins at its element `offset`, has at most `most` >= 1 elements
  * and is contiguous in the box's row-major order. The next part begins where this one ends. */
@@ -27,58 +28,57 @@ TSHI_TOOLS tsh_box tshi_box_cut(int ndim, const tsh_box *box, int64_t offset, in
 
 /* `box` becomes its part `i` of `parts`, cut along its longest dim. False for a part without elements. */
 TSHI_TOOLS bool tshi_box_split(int ndim, tsh_box *box, int parts, int i);
-/* `box`, this rank's of a tensor with these layouts, becomes its share among the ranks that hold the same box: the
- * shares of all ranks cover each element once. False for a share without elements. */
+/* Reduces this rank's box of a tensor with these layouts to its share among the ranks that hold the same box: the
+ * shares of all ranks cover each element once. False for an empty share. */
 bool tshi_box_share(const tsh_mesh *mesh, const tsh_layout *layout, int ndim, tsh_box *box);
 
-/* Number of members. */
+/* The number of members. */
 int tshi_placement_members(const tshi_placement *p);
-/* The member that a rank is, or -1. */
+/* The member on a rank, or -1. */
 int tshi_placement_member(const tshi_placement *p, int rank);
 int tshi_placement_rank(const tshi_placement *p, int member);
-/* What a member holds of a tensor of this global shape. */
+/* The box that a member holds of a tensor of this global shape. */
 tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *shape, int member);
 
-/* A redistribution: the whole tensor, which `from` holds, becomes what `to` says.
+/* A box exchange: a redistribution of a tensor from the placement `from` to `to`.
  *
  * Members of `from` that differ only along REPLICATED axes, or that share units, hold the same values: one of them
- * sends each value, the receiver itself where it is one of them. Members that differ along PARTIAL axes, or that share
- * units for their own use, hold terms, which the receiver adds in the order of the members. Of the members of `to` that
- * differ only along PARTIAL axes, the first that has the value already, or else the first, holds it, and the others
- * hold zeros. Members that differ only along REPLICATED axes hold the same terms. */
+ * sends each value, the receiver itself if it is one. Members that differ along PARTIAL axes, or that are SHARED_OWN,
+ * hold terms, which the receiver adds in the order of the members. Among members of `to` that differ only along PARTIAL
+ * axes, one holds each value, the first that already has it, else the first of all; the others hold zeros. Members that
+ * differ only along REPLICATED axes hold the same terms. */
 typedef struct tshi_exchange {
     int ndim;
     int64_t shape[TSH_MAX_DIMS];
     tshi_placement from, to;
 } tshi_exchange;
 
-/* A box of values that rank `from` contributes to what rank `to` holds; they may be one rank. `term` numbers the terms
- * of a sum: the receiver adds the terms of one element in ascending order. */
+/* A box of values that rank `from` sends to rank `to`, which may be the same rank. The receiver adds the terms of an
+ * element in ascending order of `term`. */
 typedef struct tshi_transfer {
     int from, to, term;
     tsh_box box;
 } tshi_transfer;
 
-/* The transfers to a rank, or from it, in an order that is the same for any two ranks' common transfers. Writes the
- * first `room` of them and returns how many there are. */
+/* The transfers to a rank, or from it, in an order on which any two ranks agree for their common transfers. Writes at
+ * most `room` of them, and returns the number of all. */
 int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out, int room);
 int tshi_exchange_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room);
 
 /* The elements that a rank sends to other ranks. */
 int64_t tshi_exchange_sent(const tshi_exchange *e, int rank);
 
-/* True where the terms of a sum are reduced before they move, because the members of `to` together want more values
- * than the whole has: `middle` is then `from` with the PARTIAL axes sharding a dim instead, and the redistribution is
- * two exchanges, from -> middle -> to. */
+/* True when reducing the terms of a sum first moves less, because `to` has replicas: the redistribution is then two
+ * exchanges, from -> middle -> to, where `middle` is `from` with PARTIAL axes that shard a dim instead. */
 bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle);
-/* The redistribution of the gradient: back, with PARTIAL counting as REPLICATED on both sides. */
+/* The exchange of the gradient: from `to` to `from`, where PARTIAL counts as REPLICATED on both sides. */
 void tshi_exchange_reverse(const tshi_exchange *e, tshi_exchange *out);
 
-/* What a step of a route costs this rank. */
+/* The cost of a route's step for this rank. */
 typedef struct tshi_cost {
     const char *name;          /* "all_gather", ... */
-    double elements;           /* that the rank sends, by a ring algorithm where the collective has one */
-    const char *backward_name; /* the collective that the gradient takes */
+    double elements;           /* that the rank sends, in a ring algorithm if the collective has one */
+    const char *backward_name; /* the collective on the gradient */
     double backward_elements;
 } tshi_cost;
 

@@ -1,4 +1,4 @@
-/* What the steps of routes cost. */
+/* Costs of the steps of routes. */
 #include "layout/box.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ static tshi_cost exchange_cost(const tsh_mesh *from, const tsh_mesh *to, const t
     return cost;
 }
 
-/* Back, with PARTIAL counting as REPLICATED on both sides. */
+/* The elements sent for the gradient, where PARTIAL counts as REPLICATED on both sides. */
 static double exchanged_back(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape, const tsh_layout *layout,
                              const tsh_layout *wanted) {
     tsh_layout out[TSH_MAX_AXES], in[TSH_MAX_AXES];
@@ -53,7 +53,7 @@ tshi_cost tshi_route_step_cost(const tsh_mesh *from, const tsh_mesh *to, const t
         return (tshi_cost){"exchange", exchange_cost(from, to, shape, layout, step->to).elements, "exchange", back};
     const tshi_transition *t = tshi_transition_find(layout[step->axis], step->to[step->axis], false);
     double p = from->axis[step->axis].size, before = part(from, shape, layout), after = part(from, shape, step->to);
-    double whole = before > after ? before : after; /* an all_to_all keeps the size, and sends a p-th to each peer */
+    double whole = before > after ? before : after; /* for an all_to_all both are equal */
     double sent = tshi_transition_cost(t, false) * whole * (p - 1) / p;
     if (t->forward == TSHI_MOVE_ALL_TO_ALL && (layout[step->axis].units || step->to[step->axis].units)) {
         sent = exchange_cost(from, to, shape, layout, step->to).elements;

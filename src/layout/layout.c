@@ -31,7 +31,7 @@ void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MA
     }
 }
 
-/* The position of axis a among the axes that shard its dim; 0 where the axes split the dim in their own order. */
+/* The position of axis a among the axes that shard its dim; 0 if they split it in the order of the axes. */
 static int normal_order(int axes, const tsh_layout *layout, int a) {
     int d = layout[a].dim, before = 0, last = -1;
     bool own_order = true;
@@ -89,7 +89,7 @@ int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group) {
 
 /* --- units -------------------------------------------------------------------------------------------------------- */
 
-/* The unit that rank `index` of parts > units shares, which the ranks [*first, *first + *count) share. */
+/* The unit that rank `index` of parts > units holds, together with the ranks [*first, *first + *count). */
 static int64_t shared_unit(int64_t units, int parts, int index, int *first, int *count) {
     int base = parts / (int)units, extra = parts % (int)units, long_ranks = extra * (base + 1);
     int unit = index < long_ranks ? index / (base + 1) : extra + (index - long_ranks) / base;
@@ -140,14 +140,15 @@ tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length) {
     return layout;
 }
 
-/* The parts that other axes make of a dim of n before axis `a` splits them, seen by the units of axis `a`. */
+/* A walk over the parts of a dim of size n that the axes before `axis` in split order make, to check the units of
+ * `axis`. */
 typedef struct unit_check {
     const tsh_mesh *mesh;
     const tsh_layout *layout;
     const int *sequence;
     int axis;
     int64_t n;
-    bool cut, apart, needed; /* a part cuts a unit; no two ranks share a unit; the boxes would differ without units */
+    bool cut, apart, needed; /* a part cuts a unit; no two ranks share a unit; without units boxes would differ */
 } unit_check;
 
 static void check_part(unit_check *c, const tsh_layout *layout, int parts, int64_t start, int64_t length) {
@@ -193,7 +194,7 @@ tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, int parts) {
     return simplified(&c, layout);
 }
 
-/* The layout of one axis along a dim of n. */
+/* Checks the units and blocks of one axis' layout, along a dim of size n. */
 static tsh_status check_units(const tsh_mesh *mesh, int a, tsh_layout *layout, int64_t n) {
     char text[TSHI_LAYOUT_NAME];
     if (layout->sharing && !layout->units) layout->units = n;
@@ -201,14 +202,13 @@ static tsh_status check_units(const tsh_mesh *mesh, int a, tsh_layout *layout, i
     bool fits = units >= 0 && blocks >= 0 && (!units || n % units == 0) && (!blocks || n % blocks == 0) &&
                 (!blocks || (units && blocks % units == 0 && !layout->sharing));
     if (fits && (unsigned)layout->sharing <= TSH_SHARED_OWN) return TSH_OK;
-    return tshi_fail(
-        TSH_ERR_SHAPE,
-        "%s along axis %s: the dim has %lld items, of which units and blocks are equal parts, and units are "
-        "whole blocks or shared",
-        tshi_layout_name(*layout, text, sizeof text), mesh->axis[a].name, (long long)n);
+    return tshi_fail(TSH_ERR_SHAPE,
+                     "%s along axis %s: units and blocks must divide the dim's %lld items, and blocks must be a "
+                     "multiple of units that are not shared",
+                     tshi_layout_name(*layout, text, sizeof text), mesh->axis[a].name, (long long)n);
 }
 
-/* Drops units that change no box; a dim of size 0 keeps them. */
+/* Drops units that change no box; a dim of size 0 keeps its units. */
 static tsh_status resolve_units(const tsh_mesh *mesh, const int64_t *shape, const int *sequence,
                                 tsh_layout layout[TSH_MAX_AXES]) {
     char text[TSHI_LAYOUT_NAME];
@@ -226,8 +226,8 @@ static tsh_status resolve_units(const tsh_mesh *mesh, const int64_t *shape, cons
             c.cut = c.cut || (simple.sharing && tshi_layout_splits(layout[sequence[k]], layout[a].dim));
         if (c.cut) {
             return tshi_fail(TSH_ERR_LAYOUT,
-                             "%s along axis %s: another axis splits the dim before it, inside its units or where ranks "
-                             "share them; a lower split order lets this axis be the first",
+                             "%s along axis %s: another axis splits the dim first, and cuts its units or shares them; "
+                             "give this axis a lower split order",
                              tshi_layout_name(layout[a], text, sizeof text), mesh->axis[a].name);
         }
         layout[a] = simple;
@@ -237,12 +237,12 @@ static tsh_status resolve_units(const tsh_mesh *mesh, const int64_t *shape, cons
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 
-/* Checks the layouts, and replaces negative dims by the dims that they mean. */
+/* Checks the layouts, and resolves negative dims. */
 static tsh_status resolve_dims(const tsh_mesh *mesh, int ndim, tsh_layout layout[TSH_MAX_AXES]) {
     for (int a = 0; a < mesh->axes; a++) {
         if (!tshi_layout_exists(layout[a])) {
-            return tshi_fail(TSH_ERR_ARGUMENT, "%d along axis %s is no kind of layout", (int)layout[a].kind,
-                             mesh->axis[a].name);
+            return tshi_fail(TSH_ERR_ARGUMENT, "axis %s has an unknown layout kind, %d", mesh->axis[a].name,
+                             (int)layout[a].kind);
         }
         if (layout[a].kind != TSH_KIND_SHARD) continue;
         int d = layout[a].dim < 0 ? layout[a].dim + ndim : layout[a].dim;
@@ -255,7 +255,7 @@ static tsh_status resolve_dims(const tsh_mesh *mesh, int ndim, tsh_layout layout
     return TSH_OK;
 }
 
-/* This rank's slice of dim d, of global size n, when the axes split in this sequence; empty on a rank outside the
+/* This rank's slice of dim d, of global size n, where `sequence` is the split order; empty on a rank outside the
  * mesh. */
 static int64_t local_slice(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES], const int *sequence, int d,
                            int64_t n, int64_t *start) {

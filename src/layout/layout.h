@@ -10,8 +10,8 @@
 
 #define TSHI_AXIS_NAME 16
 
-/* One axis of a mesh: its name, its size, this rank's index along it, and the group of ranks along it. This room only
- * compares the group's pointer. On a rank outside the mesh the index is -1. */
+/* One axis of a mesh: its name, its size, this rank's index along it, and the group of ranks along it. src/layout only
+ * compares the group's pointer. The index is -1 on a rank outside the mesh. */
 typedef struct tshi_axis {
     char name[TSHI_AXIS_NAME];
     int size;
@@ -20,36 +20,35 @@ typedef struct tshi_axis {
 } tshi_axis;
 
 struct tsh_mesh {
-    uint64_t number; /* in its world no other mesh has, or had, this one */
+    uint64_t number; /* unique in its world, also among destroyed meshes */
     int axes;
     tshi_axis axis[TSH_MAX_AXES];
     int members;
-    int member;       /* the number of this rank among the members; -1 on a rank outside the mesh */
-    const int *ranks; /* the members' numbers in the world, the last axis fastest */
-    /* For the rooms above: the group of all members, the device and the world. */
+    int member;       /* this rank's number among the members; -1 on a rank outside the mesh */
+    const int *ranks; /* the members' world ranks, the last axis fastest */
+    /* Not used in src/layout: the group of all members, the device and the world. */
     tsh_group *group;
     bool owns_group;
     struct tsh_device *device;
     struct tsh_world *world;
 };
 
-/* True on a rank that is a member of the mesh. Tensors of the mesh are empty on every other rank. */
+/* This rank is a member of the mesh; tensors of the mesh are empty on other ranks. */
 static inline bool tshi_mesh_has_me(const tsh_mesh *mesh) {
     return mesh->member >= 0;
 }
 
-/* True when the layout's kind is one of the four. The dim is checked where the tensor is known. */
+/* The kind is valid. The dim is checked when the tensor is known. */
 bool tshi_layout_exists(tsh_layout layout);
-/* The layout splits dim d, in whatever units. */
+/* The layout splits dim d, in any units. */
 static inline bool tshi_layout_splits(tsh_layout layout, int d) {
     return layout.kind == TSH_KIND_SHARD && layout.dim == d;
 }
-/* Ranks use the tensor each in its own way: it is not part of a whole, and its gradient is the sum of the ranks'
- * terms. */
+/* Each rank uses the tensor in its own way: its gradient is the sum of the ranks' terms. */
 static inline bool tshi_layout_is_own(tsh_layout layout) {
     return layout.kind == TSH_KIND_LOCAL || (layout.kind == TSH_KIND_SHARD && layout.sharing == TSH_SHARED_OWN);
 }
-/* Equal, whatever their split order. */
+/* Equal except for the split order. */
 static inline bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
     return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || (a.dim == b.dim && a.units == b.units &&
                                                              a.blocks == b.blocks && a.sharing == b.sharing));
@@ -70,24 +69,24 @@ static inline bool tshi_layouts_have_local(int axes, const tsh_layout *layout) {
     while (a < axes && layout[a].kind != TSH_KIND_LOCAL) a++;
     return a < axes;
 }
-/* Axis a splits before axis b where both shard one dim. */
+/* Axis a splits before axis b if both shard the same dim. */
 bool tshi_splits_before(const tsh_layout *layout, int a, int b);
-/* The axes in the order in which they split dims. */
+/* The axes in split order. */
 void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MAX_AXES]);
-/* Equal layouts become equal structs: the axes that split a dim in their own order get order 0, other axes
- * their position among the dim's axes. */
+/* Makes equal layouts equal structs: axes that split a dim in the order of the axes get order 0, others their position
+ * among the axes of the dim. */
 void tshi_layouts_normalize(int axes, tsh_layout *layout);
-/* Part `index` of `parts` that a SHARD layout makes of the items [*start, *start + *length) of a dim of n; they are
- * whole units of the dim. */
+/* Reduces the items [*start, *start + *length) of a dim of size n, whole units, to part `index` of `parts` under a
+ * SHARD layout. */
 void tshi_layout_split(const tsh_layout *layout, int64_t n, int parts, int index, int64_t *start, int64_t *length);
-/* How many ranks along an axis of `parts` hold the same items as rank `index`, and the first of them: 1, or the number
- * of ranks that share a unit. */
+/* How many of the `parts` ranks along an axis share a unit with rank `index` (at least 1, itself), and the first of
+ * them. */
 int tshi_layout_sharers(const tsh_layout *layout, int parts, int index, int *first);
-/* Along every axis, this rank is the first of those that share its unit. */
+/* Along every axis, this rank is the first of the ranks that share its unit. */
 bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout);
-/* A SHARD layout of a dim of n that no other axis splits, without units that change no box. */
+/* A SHARD layout of a dim of size n that no other axis splits, with its units dropped if they change no box. */
 tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, int parts);
-/* The layout that splits a part of `length` items of a dim of n as `layout` does. */
+/* The layout that splits a part, `length` items of a dim of size n, as `layout` splits the dim. */
 tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length);
 #define TSHI_LAYOUT_NAME 64
 /* Write "SHARD(0)", with a split order "SHARD(0,1)", with units "SHARD(0, 2 units)", into text; return text. */
@@ -100,23 +99,22 @@ char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size);
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
 /* Set the local shape from the global one: each SHARD axis takes its slice, in split order; all sizes are 0 on a rank
- * outside the mesh. Negative dims in `layout` become the dims that they mean, and the layouts are normalized: units
- * that change no box are dropped. TSH_ERR_SHAPE for a dim that the shape lacks and for units that do not divide a dim,
- * TSH_ERR_LAYOUT for units that another axis cuts. */
+ * outside the mesh. Resolves negative dims in `layout`, normalizes the layouts, and drops units that change no box.
+ * TSH_ERR_SHAPE for a dim that does not exist and for units that do not divide a dim, TSH_ERR_LAYOUT for units that
+ * another axis cuts. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
-/* tshi_shape_resolve after one axis has got a new layout: where it cuts the units of another axis, that axis splits the
- * dim without units. */
+/* tshi_shape_resolve after `axis` has a new layout: if that cuts the units of other axes, these drop their units. */
 tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* The global shapes are equal. */
 bool tshi_shapes_equal(const tsh_shape *a, const tsh_shape *b);
 /* The number of elements of the whole tensor. */
 int64_t tshi_shape_numel(const tsh_shape *shape);
-/* The index in the whole tensor at which this rank's slice of dim d starts (0 when no axis shards d). */
+/* The global index at which this rank's slice of dim d starts (0 when no axis shards d). */
 int64_t tshi_shape_start(const tsh_mesh *mesh, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */
 
-/* What a transition does with the data along its axis. */
+/* The communication of a transition along its axis. */
 typedef enum tshi_move_kind {
     TSHI_MOVE_NOTHING,
     TSHI_MOVE_ALL_REDUCE,
@@ -133,15 +131,15 @@ typedef enum tshi_move_kind {
 typedef struct tshi_transition {
     tsh_layout_kind from, to;
     tshi_move_kind forward, backward;
-    bool automatic; /* layout rules may insert it: it neither postpones a sum nor declares values equal */
+    bool automatic; /* layout rules may insert it: it neither delays a sum nor assumes equal values */
 } tshi_transition;
 
-/* The row of the table from one layout to a different one, or NULL. `automatic`: only rows that rules may take. */
+/* The row from one layout to a different one, or NULL. `automatic`: only rows that layout rules may insert. */
 const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic);
-/* Bytes that a rank sends per byte of the whole tensor, times p / (p - 1), by kind of move. They do not depend on p, so
- * that a model takes the same rows at any p. */
+/* Bytes that a rank sends per byte of the whole tensor, times p / (p - 1). They do not depend on p, so that rules
+ * choose the same rows at any p. */
 extern const double tshi_move_cost[TSHI_MOVE_COUNT];
-/* The bytes of forward and, with `backward`, of backward. */
+/* The cost of forward and, with `backward`, of backward. */
 static inline double tshi_transition_cost(const tshi_transition *t, bool backward) {
     return tshi_move_cost[t->forward] + (backward ? tshi_move_cost[t->backward] : 0);
 }
@@ -154,8 +152,8 @@ typedef struct tshi_change {
     const tsh_layout *from, *to; /* [TSH_MAX_AXES] */
 } tshi_change;
 
-/* A step of a route: the layouts after it, brought about by the transition along one axis, or by an exchange of boxes
- * over all axes (axis -1; box.h). */
+/* A step of a route, and the layouts after it: a transition along one axis, or a box exchange over all axes (axis
+ * -1). */
 typedef struct tshi_route_step {
     int axis;
     tsh_layout to[TSH_MAX_AXES];
@@ -168,7 +166,7 @@ typedef struct tshi_route {
     tshi_route_step step[TSHI_ROUTE_STEPS];
 } tshi_route;
 
-/* Makes the route: transitions, where at most one of them moves parts between ranks, else one exchange. False where the
+/* Makes the route: transitions if at most one of them moves parts between ranks, else one exchange. False where the
  * layouts cannot be reached: a LOCAL axis can only become REPLICATED. */
 bool tshi_route_make(const tshi_change *change, tshi_route *route);
 

@@ -1,5 +1,5 @@
-/* Routes: the steps that bring a tensor from its layouts to other ones: transitions along one axis each, which are
- * native collectives, or one exchange of boxes over all axes. */
+/* Routes: the steps from a tensor's layouts to others, either transitions along one axis each, which are native
+ * collectives, or one box exchange over all axes. */
 #include "layout/layout.h"
 
 #include <string.h>
@@ -45,14 +45,14 @@ static bool is_transition(int axes, const tsh_layout *from, const tsh_layout *to
 
 /* --- several axes ------------------------------------------------------------------------------------------------- */
 
-/* `now` with the wanted layout along axis a. */
+/* Copies `now` to `next`, with another layout along axis a. */
 static void with_axis(int axes, const tsh_layout *now, int a, tsh_layout layout, tsh_layout next[TSH_MAX_AXES]) {
     memcpy(next, now, sizeof *next * TSH_MAX_AXES);
     next[a] = layout;
     tshi_layouts_normalize(axes, next);
 }
 
-/* Adds transitions, one axis after another, for as long as one is possible. True where they reach the end. */
+/* Adds transitions while any axis has a possible one. True if they reach the wanted layouts. */
 static bool add_transitions(const tshi_change *c, tshi_route *route, tsh_layout now[TSH_MAX_AXES]) {
     int axes = c->mesh->axes;
     for (int a = 0; a < axes && !tshi_layouts_equal(axes, now, c->to); a++) {
@@ -67,8 +67,8 @@ static bool add_transitions(const tshi_change *c, tshi_route *route, tsh_layout 
     return tshi_layouts_equal(axes, now, c->to);
 }
 
-/* Steps that gather or exchange parts over more than one rank. An exchange does several of them at once, and sends each
- * value to where it is wanted, not from axis to axis. */
+/* The number of steps that gather or exchange parts between ranks. One box exchange replaces several of them, and sends
+ * each value straight to where it is wanted. */
 static int moving_steps(const tshi_change *c, const tshi_route *route) {
     const tsh_layout *now = c->from;
     int n = 0;

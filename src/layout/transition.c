@@ -21,7 +21,7 @@ static const tshi_transition table[] = {
     {TSH_KIND_REPLICATED, TSH_KIND_PARTIAL, TSHI_MOVE_FIRST_KEEPS, TSHI_MOVE_NOTHING, true},
 };
 
-/* Ranks share units on one side or both: boxes overlap, which an exchange handles. */
+/* Rows for shared units on one side or both: boxes overlap, so that ALL_TO_ALL is a box exchange. */
 static const tshi_transition shared_table[] = {
     {TSH_KIND_REPLICATED, TSH_KIND_SHARD, TSHI_MOVE_SLICE, TSHI_MOVE_ALL_TO_ALL, true},
     {TSH_KIND_SHARD, TSH_KIND_REPLICATED, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
@@ -29,7 +29,7 @@ static const tshi_transition shared_table[] = {
     {TSH_KIND_PARTIAL, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
     {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
 };
-/* A value that ranks share becomes one for each rank's own use, as in REPLICATED -> LOCAL. */
+/* SHARED -> SHARED_OWN, the counterpart of REPLICATED -> LOCAL. */
 static const tshi_transition own_use = {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_NOTHING, TSHI_MOVE_ALL_TO_ALL, true};
 
 static const tshi_transition *find_shared(tsh_layout from, tsh_layout to) {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static const char forked[] = "this process was forked from the one that created the world";
-static const char another[] = "this is another thread than the one that created the world";
+static const char another[] = "this thread did not create the world";
 
 /* What a stranger may not do; `words`: why. All return at once. */
 static void trespass(tshi_rank *r, tsh_tensor *x, tsh_work *work, tsh_tape *tape, const char *words) {

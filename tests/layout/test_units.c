@@ -193,12 +193,12 @@ Test(units, that_fit_no_dim_are_refused) {
     refused(8, whole, TSH_SHARD_UNITS(0, 3, 0), "SHARD(0, 3 units) along axis");
     refused(8, whole, TSH_SHARD_UNITS(0, -2, 0), "SHARD(0, -2 units) along axis");
     refused(8, whole, TSH_SHARD_UNITS(0, 2, 3), "SHARD(0, 2 units of 3 blocks)");
-    refused(8, whole, TSH_SHARD_UNITS(0, 2, 16), "the dim has 8 items");
+    refused(8, whole, TSH_SHARD_UNITS(0, 2, 16), "must divide the dim's 8 items");
     refused(8, whole, TSH_SHARD_UNITS(0, 0, 4), "SHARD(0 of 4 blocks)");
     refused(8, whole, both, "SHARD(0, 2 units of 4 blocks, shared)");
-    refused(8, whole, strange, "the dim has 8 items");
-    refused(12, TSH_SHARD(0), TSH_SHARD_UNITS(0, 3, 0), "another axis splits the dim before it");
-    refused(12, TSH_SHARD(0), TSH_SHARD_SHARED(0, 2), "another axis splits the dim before it");
+    refused(8, whole, strange, "must divide the dim's 8 items");
+    refused(12, TSH_SHARD(0), TSH_SHARD_UNITS(0, 3, 0), "another axis splits the dim first");
+    refused(12, TSH_SHARD(0), TSH_SHARD_SHARED(0, 2), "another axis splits the dim first");
     tsh_layout layout[TSH_MAX_AXES] = {late, TSH_SHARD_UNITS(0, 3, 0)};
     tsh_box box;
     cr_assert_eq(resolve((int[]){2, 4}, 2, 0, 12, layout, &box), TSH_OK, "the units split first");

@@ -151,7 +151,7 @@ Test(tensor, a_layout_of_no_kind_is_refused) {
         tsh_tensor_config config = {.ndim = 1, .shape = {4}, .layout = {TSH_REPLICATED, none[i]}};
         tsh_tensor *created = NULL;
         cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &created), TSH_ERR_ARGUMENT);
-        expect_words("no kind of layout");
+        expect_words("unknown layout kind");
     }
 }
 

@@ -135,9 +135,9 @@ const misuse reference_rows[] = {
     {"written_before_backward", BOTH, "", "backward of mul: input 0, float32 [2,3]", written_before_backward, false},
     {"stepped_before_backward", BOTH, "", "backward of mul: input 0 'weight', float32 [2,3]", stepped_before_backward,
      false},
-    {"another_thread", BOTH, "", "this is another thread than the one that created the world", another_thread, false},
-    {"another_thread_checked", BOTH, "TSHARD_CHECK=1", "TSH_ERR_STATE: rank 0: relu: this is another thread",
-     another_thread, false},
+    {"another_thread", BOTH, "", "this thread did not create the world", another_thread, false},
+    {"another_thread_checked", BOTH, "TSHARD_CHECK=1",
+     "TSH_ERR_STATE: rank 0: relu: this thread did not create the world", another_thread, false},
     {"parameter_after_release", BOTH, "", "parameters_add: x cannot be used: it has been released",
      parameter_after_release, false},
     {0}};
