@@ -192,19 +192,23 @@ static int layout_peer(const tshi_program *p, int rank) {
 static bool compare_entry(comparison *c, int k) {
     const tshi_entry *first = &c->ranks[0].entries[k];
     int ranks = tshi_program_ranks(c->p);
+    bool all = true;
     for (int r = 0; r < ranks; r++) {
         const tshi_entry *e = &c->ranks[r].entries[k], *w = &c->truths[r].entries[k];
         bool same = e->kind == w->kind && e->index == w->index && e->pass == w->pass && e->objective == w->objective;
         if (!same) return differ(c, e, r, "is not what one rank has here (entry %d)", k);
         const tshi_entry *like = &c->ranks[layout_peer(c->p, r)].entries[k];
-        if (e->present != like->present || e->alias != like->alias || !layouts_equal(c->p, e->layout, like->layout))
+        /* A view of a sharded parameter may be there: with it are its bucket's others, which differ by rank. */
+        bool view = c->p->dp_level && e->kind == ENTRY_VALUE && !(e->present && like->present);
+        bool alike = (e->present == like->present || view) && e->alias == like->alias;
+        all = all && e->present;
+        if (!alike || !layouts_equal(c->p, e->layout, like->layout))
             return differ(c, e, r, "its layout or presence is not that of rank %d", layout_peer(c->p, r));
-        bool view = !e->present && c->p->dp_level && e->kind == ENTRY_VALUE;
         if (e->present != w->present && !view)
             return differ(c, e, r, "there is %s, on one rank %s", e->present ? "one" : "none",
                           w->present ? "one" : "none");
     }
-    for (int r = 0; r < ranks && first->present; r++) {
+    for (int r = 0; r < ranks && all; r++) {
         bool same = first->kind == ENTRY_NORM ? same_number(c, c->ranks[r].numbers[c->ranks[r].entries[k].at],
                                                             c->truths[r].numbers[c->truths[r].entries[k].at])
                                               : compare_numbers(c, k, r);

@@ -531,7 +531,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
         out->policy = (tshi_policy)(1 + tshi_maker_below(&m, 3));
         out->narrow = tshi_maker_chance(&m, 50) ? TSH_FLOAT16 : TSH_BFLOAT16;
     }
-    out->deterministic = !out->exact && tshi_maker_chance(&m, 25);
+    out->deterministic = tshi_maker_chance(&m, out->exact ? 10 : 25);
     m.local = !out->deterministic && tshi_maker_chance(&m, 45);
     m.partial = !out->policy && !out->deterministic && tshi_maker_chance(&m, 60); /* terms are larger than their sum */
     out->ragged = m.local && tshi_maker_chance(&m, 25) ? tshi_maker_below(&m, out->axes) : -1;

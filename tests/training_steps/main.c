@@ -76,11 +76,11 @@ static double noise_of(const tshi_training_trace *exact, const tshi_training_ent
 }
 
 /* How far numbers may be from the exact ones. Where these are small the errors are those of what they are made from, as
- * large as in other numbers of the step. */
+ * large as in other numbers of the step; all of these may be sums of larger ones that cancel. */
 static double limit_of(const tshi_training_program *p, const tshi_training_trace *exact, const tshi_training_entry *e,
                        const tshi_training_trace *plain) {
-    double unit = p->precision == PRECISION_FLOAT32 ? 0x1p-24 : 0x1p-9, size = 0x1p-10, noise = 0;
     bool narrow = p->precision != PRECISION_FLOAT64;
+    double unit = p->precision == PRECISION_FLOAT32 ? 0x1p-24 : 0x1p-9, size = narrow ? 0x1p-6 : 0x1p-10, noise = 0;
     for (int i = 0; i < exact->entries; i++) {
         const tshi_training_entry *other = &exact->entry[i];
         if (other->kind != e->kind || other->step != e->step) continue;
@@ -242,7 +242,7 @@ static void usage(const char *what) {
 }
 
 static options read_options(int count, char **words) {
-    options o = {.seed = 1, .ranks = MOST_RANKS};
+    options o = {.seed = 1, .ranks = 4};
     for (int i = 1; i < count; i++) {
         const char *name = words[i];
         if (!strcmp(name, "--verbose")) {

@@ -247,7 +247,7 @@ static bool make_mesh(tshi_rank *r, tshi_model *m) {
     int data = tshi_phase_data(m->phase), rest = tshi_phase_ranks(m->phase) / data;
     if (m->phase->turned) snprintf(axes, sizeof axes, "model=%d,data=%d", rest, data);
     if (!m->phase->turned) snprintf(axes, sizeof axes, "data=%d,model=%d", data, rest);
-    const int order[] = {3, 2, 1, 0}, *ranks = order + 4 - r->size;
+    const int order[] = {4, 3, 2, 1, 0}, *ranks = order + 5 - r->size;
     if (!tshi_check_ok(r, m->phase->reversed ? tsh_mesh_create_on(r->world, ranks, r->size, axes, &m->mesh)
                                              : tsh_mesh_create(r->world, axes, &m->mesh)))
         return false;

@@ -68,7 +68,7 @@ static const field program_fields[] = {
     {"its number", OF_PROGRAM(write_index), 20, 90, NULL},
     {"a rank fails in step (0: none)", OF_PROGRAM(fail_step), 4, 25, NULL},
     {"it fails", OF_PROGRAM(fail_moment), 3, 80, moments},
-    {"its rank", OF_PROGRAM(fail_rank), 3, 80, NULL},
+    {"its rank", OF_PROGRAM(fail_rank), 4, 80, NULL},
     {"parts, and one more", OF_PROGRAM(more_parts), MOST_PARTS - 1, 80, NULL},
     {"checkpoints", OF_PROGRAM(more_phases), MOST_PHASES - 1, 35, NULL},
 };
@@ -92,8 +92,8 @@ static const field part_fields[] = {
 };
 
 static const field phase_fields[] = {
-    {"ranks, and one more", OF_PHASE(more_ranks), 3, 85, NULL},
-    {"data axis: divisor", OF_PHASE(data), 3, 70, NULL},
+    {"ranks, and one more", OF_PHASE(more_ranks), 4, 85, NULL},
+    {"data axis: divisor", OF_PHASE(data), 4, 70, NULL},
     {"the axes turned", OF_PHASE(turned), 1, 30, NULL},
     {"the ranks reversed", OF_PHASE(reversed), 1, 25, NULL},
     {"data-parallel schedule", OF_PHASE(schedule), 1, 65, NULL},

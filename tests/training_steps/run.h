@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-enum { MOST_RANKS = 4, MOST_ENTRIES = 2048, MOST_NUMBERS = 1 << 16 };
+enum { MOST_RANKS = 5, MOST_ENTRIES = 2048, MOST_NUMBERS = 1 << 16 };
 
 typedef enum tshi_training_entry_kind {
     ENTRY_LOSS,
