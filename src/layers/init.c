@@ -58,7 +58,7 @@ tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
     tsh_status status = check_tensor(tensor);
     if (status == TSH_OK) status = resolve(tensor, init, &d);
     tshi_initial *deferred = status == TSH_OK ? tshi_tensor_initial(tensor) : NULL;
-    if (status == TSH_OK && !deferred) status = tshi_tensor_materialize(tensor);
+    if (status == TSH_OK && !deferred) status = tshi_tensor_materialize_to_write(tensor);
     if (status != TSH_OK) return status;
     d.seed = tensor->mesh->world->seed;
     d.stream = tshi_world_stream(tensor->mesh->world); /* also for a constant: the order of calls alone decides */

@@ -83,7 +83,18 @@ tsh_status tshi_tensor_materialize(const tsh_tensor *tensor) {
     if (tensor->device && tensor->device->ended)
         return tshi_fail(TSH_ERR_STATE, "the tensor cannot be used: its world has been destroyed");
     if (d) return materialize_deferred(&d->source, 0, 0);
-    if (!tensor->storage || tensor->storage->data) return TSH_OK;
+    const tshi_storage *storage = tensor->storage;
+    bool stale = storage && storage->source && storage->source->stale && storage->source->stale(storage->source);
+    if (!storage || (storage->data && !stale)) return TSH_OK;
     return tshi_fail(TSH_ERR_STATE,
-                     "the tensor is a sharded parameter, whose values are in memory only during a tape's calls");
+                     "the tensor is a view of a sharded parameter, whose values are in memory only during a tape's "
+                     "calls: tsh_full copies them");
+}
+
+tsh_status tshi_tensor_materialize_to_write(const tsh_tensor *tensor) {
+    const tshi_storage *storage = tensor->storage;
+    bool lent = storage && storage->source && !storage->source->free;
+    if (!lent) return tshi_tensor_materialize(tensor);
+    return tshi_fail(TSH_ERR_STATE, "the tensor is a view of values that were gathered from slices: the parameter "
+                                    "itself, this rank's slice, can be written to");
 }

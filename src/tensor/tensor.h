@@ -17,6 +17,8 @@ struct tshi_value_source {
     void (*free)(tshi_value_source *source);
     /* The version of the tensor's elements; NULL: that of the storage. */
     uint16_t (*version)(const tshi_value_source *source, const tsh_tensor *tensor);
+    /* materialize would bring others than those in memory; NULL: never. */
+    bool (*stale)(const tshi_value_source *source);
 };
 
 /* Device memory shared by the tensors that view it. */
@@ -118,8 +120,10 @@ tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor);
 /* Adds the tensor's initial values to the fingerprint; a tensor without them adds a 0. */
 uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fingerprint);
 /* Called before code outside of a tape's calls uses the tensor's memory: gives a deferred tensor memory and values.
- * TSH_ERR_STATE for a sharded parameter, which has values only during a tape's calls. */
+ * TSH_ERR_STATE for a view of a sharded parameter whose values are not there, or not those of its slices any more.
+ * to_write: for any such view. */
 tsh_status tshi_tensor_materialize(const tsh_tensor *tensor);
+tsh_status tshi_tensor_materialize_to_write(const tsh_tensor *tensor);
 
 /* This rank's first element, of a real dtype, as a double, whatever the layouts; NAN, with the message set, on
  * failure. */

@@ -7,16 +7,18 @@
 #include <math.h>
 #include <string.h>
 
-static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, const void *host, int64_t count) {
+static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, const void *host, int64_t count,
+                                 bool writes) {
     if (!tensor || !host) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and a buffer are required", what);
     if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
-    if (count == tensor->numel) return tshi_tensor_materialize(tensor);
+    if (count == tensor->numel)
+        return writes ? tshi_tensor_materialize_to_write(tensor) : tshi_tensor_materialize(tensor);
     return tshi_fail(TSH_ERR_SHAPE, "%s: %lld elements given, this rank holds %lld", what, (long long)count,
                      (long long)tensor->numel);
 }
 
 tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count) {
-    tsh_status status = check_transfer("tensor_write", tensor, from, count);
+    tsh_status status = check_transfer("tensor_write", tensor, from, count, true);
     if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write");
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
@@ -25,7 +27,7 @@ tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count)
 }
 
 tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count) {
-    tsh_status status = check_transfer("tensor_read", tensor, to, count);
+    tsh_status status = check_transfer("tensor_read", tensor, to, count, false);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
     device->ops->copy.to_host(device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor), to);
@@ -114,7 +116,7 @@ static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool s
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", what,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
-    return tshi_tensor_materialize(tensor);
+    return tshi_tensor_materialize_to_write(tensor);
 }
 
 /* The function of a program that knows the values. */
@@ -175,7 +177,7 @@ tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     tsh_status status = tshi_tensor_check(tensor, "tensor_fill", "the tensor");
     if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_fill");
-    if (status == TSH_OK) status = tshi_tensor_materialize(tensor);
+    if (status == TSH_OK) status = tshi_tensor_materialize_to_write(tensor);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
     device->ops->copy.fill(device, tensor->dtype, tensor->numel, value, tshi_data_to_write(tensor));

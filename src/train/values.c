@@ -3,6 +3,7 @@
  * levels before it keep them until a backward with sync has ended, or until the slices have changed. */
 #include "train/bucket.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { ORDERS = 4 }; /* uses of each bucket in a forward or a backward that are remembered */
@@ -34,6 +35,11 @@ static uint16_t versions_of(const tshi_bucket *bucket) {
     for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next)
         sum += tshi_tensor_version(slot->parameter);
     return sum;
+}
+
+static bool is_stale(const tshi_value_source *source) {
+    const tshi_bucket *bucket = (const tshi_bucket *)source;
+    return bucket->version != versions_of(bucket);
 }
 
 /* --- gathering ---------------------------------------------------------------------------------------------------- */
@@ -148,6 +154,19 @@ static void free_others(const tsh_data_parallel *dp, uint64_t call) {
     }
 }
 
+/* Slices have been written since they were gathered. Each rank knows of its own only, and all gather again, or none. */
+static tsh_status drop_written(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    char text[TSHI_LINE];
+    const char *name = bucket->first->parameter->name;
+    bool there = bucket->gather || tshi_tensor_is_loaded(bucket->values);
+    free_gathered(bucket);
+    free_values(bucket);
+    if (!there) return TSH_OK;
+    snprintf(text, sizeof text, "'%.24s' was written to between two calls of a step: all ranks write to it, or none",
+             name ? name : "");
+    return tshi_group_agree(dp->gathers, text, TSH_OK);
+}
+
 static tsh_status materialize_values(tshi_value_source *source, uint64_t step, uint64_t call) {
     tshi_bucket *bucket = (tshi_bucket *)source;
     tsh_data_parallel *dp = bucket->dp;
@@ -157,13 +176,10 @@ static tsh_status materialize_values(tshi_value_source *source, uint64_t step, u
         dp->step = step;
     }
     bucket->used_in = call;
-    if (bucket->version != versions_of(bucket)) { /* slices have been written since */
-        free_gathered(bucket);
-        free_values(bucket);
-    }
-    if (tshi_tensor_is_loaded(bucket->values)) return TSH_OK;
+    tsh_status status = is_stale(source) ? drop_written(dp, bucket) : TSH_OK;
+    if (status != TSH_OK || tshi_tensor_is_loaded(bucket->values)) return status;
     if (!keeps(dp)) free_others(dp, call);
-    tsh_status status = gather_values(dp, bucket);
+    status = gather_values(dp, bucket);
     return status == TSH_OK ? look_ahead(dp, bucket) : status;
 }
 
@@ -216,7 +232,7 @@ static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) 
 
 static tsh_status create_values(tsh_data_parallel *dp, tshi_bucket *bucket) {
     int64_t at = 0, start, length;
-    bucket->source = (tshi_value_source){.materialize = materialize_values, .version = version_of};
+    bucket->source = (tshi_value_source){.materialize = materialize_values, .version = version_of, .stale = is_stale};
     tsh_memory_purpose purpose = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
     tsh_status status = make_memory(dp, bucket);
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
