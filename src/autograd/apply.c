@@ -30,33 +30,42 @@ static tsh_dtype arithmetic_of(int inputs, tsh_tensor *const *in) {
     return widest;
 }
 
-/* What functions take in place of the inputs; for the plan, what casts will have made of them. */
-static tsh_status take_inputs(tsh_call *call, tsh_tensor *const *in, const tshi_want *want, tshi_plan_inputs *to) {
-    tsh_tape *tape = call->tape;
-    tsh_dtype dtype = want && want->as_stored ? TSH_UINT8 : arithmetic_of(call->inputs, in);
-    *to = tshi_plans_inputs(tape->plans, call->inputs, dtype != TSH_UINT8);
-    if (!to->given) return TSH_ERR_MEMORY;
+/* What functions take in place of the inputs; NULL with the message set. */
+static tsh_tensor **take_inputs(tsh_tape *tape, int inputs, tsh_tensor *const *in) {
+    tsh_tensor **given = tshi_plans_inputs(tape->plans, inputs);
+    for (int i = 0; given && i < inputs; i++) given[i] = tshi_gradient_whole(in[i]);
+    return given;
+}
+
+/* The call takes what casts will have made of the inputs. */
+static tsh_status take_casts(tsh_call *call) {
+    tsh_tensor **given = call->in, **in = given + call->inputs;
+    tsh_dtype dtype = arithmetic_of(call->inputs, given);
+    if (dtype == TSH_UINT8) return TSH_OK;
+    tsh_tensor *copies = tshi_plans_copies(call->tape->plans, call->inputs);
+    if (!copies) return TSH_ERR_MEMORY;
     for (int i = 0; i < call->inputs; i++) {
-        to->in[i] = to->given[i] = tshi_gradient_whole(in[i]);
-        if (dtype == TSH_UINT8 || to->in[i]->dtype == dtype || !tshi_differentiable(to->in[i])) continue;
-        to->copies[i] = *to->given[i];
-        to->copies[i].dtype = dtype;
-        to->copies[i].storage = NULL;
-        to->in[i] = &to->copies[i];
+        in[i] = given[i];
+        if (given[i]->dtype == dtype || !tshi_differentiable(given[i])) continue;
+        copies[i] = *given[i];
+        copies[i].dtype = dtype;
+        copies[i].storage = NULL;
+        in[i] = &copies[i];
     }
+    call->in = in;
     return TSH_OK;
 }
 
-static tsh_status choose_plan(tsh_call *call, const tshi_plan_inputs *inputs, const tshi_want *want,
-                              const tshi_plan **plan) {
+static tsh_status choose_plan(tsh_call *call, const tshi_want *want, const tshi_plan **plan) {
     tsh_dtype dtype = TSH_FLOAT32;
     tsh_shape shape = {0};
-    call->in = inputs->in;
-    tsh_status status = call->op->has_dim ? resolve_dim(call) : TSH_OK;
+    tsh_tensor **given = call->in;
+    tsh_status status = want && want->as_stored ? TSH_OK : take_casts(call);
     if (status == TSH_OK) status = tshi_invoke_shape(call, &dtype, &shape);
-    if (status != TSH_OK) return status;
     const tshi_goal goal = {dtype, &shape, want, call->tape->world->deterministic, call->tape->recording};
-    return tshi_plans_get(call->tape->plans, call, inputs->given, &goal, plan);
+    if (status == TSH_OK) status = tshi_plans_get(call->tape->plans, call, given, &goal, plan);
+    call->in = given;
+    return status;
 }
 
 /* Some input is SHARD along the axis, and some LOCAL. */
@@ -86,7 +95,7 @@ static tsh_status compare_moves(const tsh_call *call, const tshi_plan *plan, int
 static tsh_status check_moves(const tsh_call *call, const tshi_plan *plan) {
     const tsh_mesh *mesh = call->in[0]->mesh;
     tsh_status status = TSH_OK;
-    for (int a = 0; call->tape->world->checked && a < mesh->axes && tshi_mesh_has_me(mesh) && status == TSH_OK; a++) {
+    for (int a = 0; a < mesh->axes && tshi_mesh_has_me(mesh) && status == TSH_OK; a++) {
         if (mixes(call, a)) status = compare_moves(call, plan, a);
     }
     return status;
@@ -107,13 +116,13 @@ static tsh_tensor *run_plan(tsh_call *call, const tshi_plan *plan) {
 tsh_tensor *tshi_apply_as(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in, void *params,
                           const tshi_want *want) {
     tsh_call call = {.tape = tape, .op = op, .inputs = inputs, .params = params};
-    tshi_plan_inputs taken = {0};
     const tshi_plan *plan = NULL;
     if (!tshi_tape_ready(tape, op->name, inputs, in)) return NULL;
-    tsh_status status = take_inputs(&call, in, want, &taken);
-    if (status == TSH_OK) status = choose_plan(&call, &taken, want, &plan);
-    call.in = taken.given;
-    if (status == TSH_OK) status = check_moves(&call, plan);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, op->name);
-    return run_plan(&call, plan);
+    call.in = take_inputs(tape, inputs, in);
+    tsh_status status = call.in ? TSH_OK : TSH_ERR_MEMORY;
+    if (status == TSH_OK && op->has_dim) status = resolve_dim(&call);
+    if (status == TSH_OK) status = tshi_plans_usual(tape->plans, &call, want, tape->recording, &plan);
+    if (status == TSH_OK && !plan) status = choose_plan(&call, want, &plan);
+    if (status == TSH_OK && tape->world->checked) status = check_moves(&call, plan);
+    return status == TSH_OK ? run_plan(&call, plan) : tshi_tape_fail_as(tape, status, op->name);
 }

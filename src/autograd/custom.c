@@ -59,6 +59,8 @@ static tsh_status check_takes(const tsh_op *op, int inputs, tsh_tensor *const *i
     return TSH_OK;
 }
 
+static const tshi_want asked = {.asks = true, .axis = -1};
+
 tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in, const void *params) {
     const char *name = op && op->name ? op->name : "apply";
     if (!tape) tshi_tape_missing(name);
@@ -83,7 +85,7 @@ tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *
     void *copy = op->params_size ? tshi_tape_copy(tape, params, 1, op->params_size) : NULL;
     const tsh_op *own = records ? tshi_tape_copy(tape, op, 1, sizeof *op) : op;
     if (!own || (op->params_size && !copy)) return tshi_tape_fail_as(tape, TSH_ERR_MEMORY, name);
-    return tshi_apply(tape, own, inputs, in, copy);
+    return tshi_apply_as(tape, own, inputs, in, copy, &asked);
 }
 
 /* --- inside of a call --------------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@ typedef struct tshi_want {
      * REPLICATED as LOCAL, so that its gradient is summed, or as PARTIAL, so that a sum over ranks has it once. */
     unsigned parameters;
     bool as_stored; /* inputs are taken in their own dtype, whatever their arithmetic is (cast.h) */
+    bool asks;      /* the shape rule, which may read anything, is asked in each call */
     int axis;       /* along which the output is brought to `out`; -1: none */
     tsh_layout out;
 } tshi_want;

@@ -192,11 +192,6 @@ tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *wha
     return tshi_tape_fail(tape, status, "%s: %s", what, tsh_error_message());
 }
 
-tsh_status tshi_tape_check(tsh_tape *tape, tsh_status status, const char *what) {
-    if (status != TSH_OK) tshi_tape_fail_as(tape, status, what);
-    return status;
-}
-
 tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status) {
     return tshi_tape_fail(tape, status, "%s", tsh_error_message());
 }

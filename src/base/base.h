@@ -5,9 +5,17 @@
 #include "tshard/base.h"
 
 #include <stdarg.h>
+#include <string.h>
 
 /* Exported for the tools of the same version, not for programs. */
-#define TSHI_TOOLS        TSH_API
+#define TSHI_TOOLS TSH_API
+
+/* Marks what runs only where something fails or grows: its callers are compiled for the other way. */
+#if defined(__GNUC__)
+#define TSHI_RARE __attribute__((cold))
+#else
+#define TSHI_RARE
+#endif
 
 #define TSHI_MESSAGE_SIZE 512
 /* A line that names a call or a list of ranks fits. */
@@ -15,7 +23,7 @@
 
 /* Records the message of a failure for tsh_error_message() and returns `status`, so that a caller writes:
  * return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
-TSHI_TOOLS tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
+TSHI_RARE TSHI_TOOLS tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
 /* A status with its message, to be reported later, or on another thread. */
 typedef struct tshi_failure {
@@ -45,8 +53,25 @@ void tshi_log(const tsh_log_sink *log, tsh_log_level level, const char *format, 
 void tshi_log_print(void *user, tsh_log_level level, const char *line);
 
 /* out = a * b, or a + b; TSH_ERR_OVERFLOW when it does not fit. */
-tsh_status tshi_size_mul(size_t a, size_t b, size_t *out);
-tsh_status tshi_size_add(size_t a, size_t b, size_t *out);
+TSHI_RARE void tshi_size_overflow(size_t a, const char *operation, size_t b);
+static inline tsh_status tshi_size_mul(size_t a, size_t b, size_t *out) {
+    size_t product;
+    if (__builtin_mul_overflow(a, b, &product)) {
+        tshi_size_overflow(a, "x", b);
+        return TSH_ERR_OVERFLOW;
+    }
+    *out = product;
+    return TSH_OK;
+}
+static inline tsh_status tshi_size_add(size_t a, size_t b, size_t *out) {
+    size_t sum;
+    if (__builtin_add_overflow(a, b, &sum)) {
+        tshi_size_overflow(a, "+", b);
+        return TSH_ERR_OVERFLOW;
+    }
+    *out = sum;
+    return TSH_OK;
+}
 /* Product of n dims (1 when n is 0); TSH_ERR_ARGUMENT for a negative one, TSH_ERR_OVERFLOW past INT64_MAX. */
 TSHI_TOOLS tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out);
 
@@ -65,15 +90,36 @@ TSHI_TOOLS void tshi_free(const tsh_allocator *allocator, void *pointer);
 char *tshi_copy_text(const tsh_allocator *allocator, const char *text);
 
 /* Grows an array to hold `needed` items of `size` bytes; *items and *capacity change only on success. */
-tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size);
+TSHI_RARE tsh_status tshi_grow_array(const tsh_allocator *allocator, void **items, int *capacity, int needed,
+                                     size_t size);
+static inline tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed,
+                                   size_t size) {
+    return needed <= *capacity ? TSH_OK : tshi_grow_array(allocator, items, capacity, needed, size);
+}
 
-/* A free list of items of one size: small structs cost no allocation in a steady state. */
+/* A free list of items of one size: small structs cost no allocation in a steady state. A free item starts with the
+ * pointer to the next one. */
 typedef struct tshi_pool {
     void *free;
 } tshi_pool;
-void *tshi_pool_take(tshi_pool *pool, const tsh_allocator *allocator,
-                     size_t size); /* zeroed, or NULL with the message set */
-void tshi_pool_give(tshi_pool *pool, void *item);
+/* An item that has been given back, as it was but for a pointer at its start; a zeroed one where there is none, or NULL
+ * with the message set. */
+static inline void *tshi_pool_take_used(tshi_pool *pool, const tsh_allocator *allocator, size_t size) {
+    void *item = pool->free;
+    if (!item) return tshi_calloc(allocator, 1, size);
+    memcpy(&pool->free, item, sizeof(void *));
+    return item;
+}
+/* Zeroed, or NULL with the message set. */
+static inline void *tshi_pool_take(tshi_pool *pool, const tsh_allocator *allocator, size_t size) {
+    void *item = tshi_pool_take_used(pool, allocator, size);
+    return item ? memset(item, 0, size) : NULL;
+}
+static inline void tshi_pool_give(tshi_pool *pool, void *item) {
+    if (!item) return;
+    memcpy(item, &pool->free, sizeof(void *));
+    pool->free = item;
+}
 void tshi_pool_clear(tshi_pool *pool, const tsh_allocator *allocator);
 
 /* An arena: memory that is taken piece by piece and released all at once. Its blocks are kept, so that a repeated step

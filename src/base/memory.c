@@ -51,8 +51,7 @@ void tshi_free(const tsh_allocator *allocator, void *pointer) {
     if (pointer) allocator->release(allocator->user, pointer);
 }
 
-tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size) {
-    if (needed <= *capacity) return TSH_OK;
+tsh_status tshi_grow_array(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size) {
     int wanted = *capacity < 8 ? 8 : *capacity;
     while (wanted < needed) wanted = wanted > INT_MAX / 2 ? INT_MAX : wanted * 2;
     void *grown = tshi_calloc(allocator, (size_t)wanted, size);
@@ -62,6 +61,14 @@ tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity
     *items = grown;
     *capacity = wanted;
     return TSH_OK;
+}
+
+void tshi_pool_clear(tshi_pool *pool, const tsh_allocator *allocator) {
+    while (pool->free) {
+        void *item = pool->free;
+        memcpy(&pool->free, item, sizeof(void *));
+        tshi_free(allocator, item);
+    }
 }
 
 bool tshi_file_fits(size_t bytes) {

@@ -1,16 +1,8 @@
 /* Checked sizes. */
 #include "base/base.h"
 
-tsh_status tshi_size_mul(size_t a, size_t b, size_t *out) {
-    if (b != 0 && a > SIZE_MAX / b) return tshi_fail(TSH_ERR_OVERFLOW, "%zu x %zu does not fit a size", a, b);
-    *out = a * b;
-    return TSH_OK;
-}
-
-tsh_status tshi_size_add(size_t a, size_t b, size_t *out) {
-    if (a > SIZE_MAX - b) return tshi_fail(TSH_ERR_OVERFLOW, "%zu + %zu does not fit a size", a, b);
-    *out = a + b;
-    return TSH_OK;
+void tshi_size_overflow(size_t a, const char *operation, size_t b) {
+    tshi_fail(TSH_ERR_OVERFLOW, "%zu %s %zu does not fit a size", a, operation, b);
 }
 
 tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out) {

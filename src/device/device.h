@@ -141,6 +141,7 @@ struct tsh_device {
     struct tshi_record *record;             /* device/record.h; NULL: none is kept */
     struct tshi_trace_file *trace;          /* device/trace.h; NULL: none is written */
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
+    uint64_t forms;                         /* numbers that metadata of its tensors have got (tensor/tensor.h) */
     struct tsh_tensor *newest;              /* of the tensors that are alive: the first of their list */
     bool ended;                             /* the world has been destroyed before these: they have no memory */
     const tsh_log_sink *log;                /* the world's, which outlives the device; NULL: stderr */

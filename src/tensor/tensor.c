@@ -187,6 +187,7 @@ void tshi_tensor_become(tsh_tensor *tensor, const tsh_tensor *view) {
     tensor->offset = view->offset;
     tensor->shape = view->shape;
     tensor->numel = view->numel;
+    tensor->form = 0;
     memcpy(tensor->layout, view->layout, sizeof tensor->layout);
 }
 

@@ -43,6 +43,7 @@ struct tsh_tensor {
     int64_t numel;
     const tsh_mesh *mesh;
     tsh_layout layout[TSH_MAX_AXES];
+    uint64_t form;         /* tshi_tensor_form; 0: it has no number yet */
     tshi_storage *storage; /* NULL once backward has freed it */
     size_t offset;         /* bytes into the storage */
 
@@ -56,6 +57,12 @@ struct tsh_tensor {
 
 /* --- shape and elements ------------------------------------------------------------------------------------------- */
 
+/* A number of the tensor's metadata: tensors of a device that have the same one have the same dtype, mesh, shape and
+ * layouts. Equal metadata may have several numbers. */
+static inline uint64_t tshi_tensor_form(tsh_tensor *tensor) {
+    if (!tensor->form) tensor->form = ++tensor->device->forms;
+    return tensor->form;
+}
 /* The layouts of a gradient of x: those of x, with REPLICATED in place of PARTIAL, for all terms of a sum have the same
  * gradient. */
 void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]);

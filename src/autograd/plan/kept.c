@@ -9,26 +9,35 @@
  * keep changing, all of them are forgotten. */
 enum { PLACES = 1024, BUCKETS = 1024, MOST = 4096 };
 
+typedef struct word_list {
+    uint64_t *at;
+    int count, room;
+} word_list;
+
 typedef struct kept_plan kept_plan;
 struct kept_plan {
     kept_plan *next; /* in its bucket */
-    uint64_t *key;
-    int words;
+    word_list key;
     tshi_plan plan;
 };
 
+/* The last call with some number: its plan, and what it was (write_call). */
+typedef struct usual_plan {
+    kept_plan *kept;
+    word_list call;
+} usual_plan;
+
 struct tshi_plans {
     const tsh_allocator *allocator;
-    kept_plan *usual[PLACES]; /* that of the last call with this number */
+    usual_plan usual[PLACES];
     kept_plan *bucket[BUCKETS];
     int count;
-    uint64_t made;  /* since the tape was created */
-    unsigned calls; /* of this step */
-    uint64_t *key;  /* of the call whose plan is asked for */
-    int words, key_room;
+    uint64_t made;       /* since the tape was created */
+    unsigned calls;      /* of this step */
+    word_list call, key; /* of the call whose plan is asked for */
     tshi_plan draft;
-    tsh_tensor **given, *copies;
-    int given_room, copies_room;
+    tsh_tensor **inputs, *copies;
+    int inputs_room, copies_room;
 };
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -48,16 +57,18 @@ static void forget_all(tshi_plans *plans) {
         }
     }
     memset(plans->bucket, 0, sizeof plans->bucket);
-    memset(plans->usual, 0, sizeof plans->usual);
+    for (int i = 0; i < PLACES; i++) plans->usual[i].kept = NULL;
     plans->count = 0;
 }
 
 void tshi_plans_free(tshi_plans *plans) {
     const tsh_allocator *allocator = plans->allocator;
     forget_all(plans);
-    tshi_free(allocator, plans->key);
+    for (int i = 0; i < PLACES; i++) tshi_free(allocator, plans->usual[i].call.at);
+    tshi_free(allocator, plans->call.at);
+    tshi_free(allocator, plans->key.at);
     tshi_free(allocator, plans->draft.step);
-    tshi_free(allocator, plans->given);
+    tshi_free(allocator, plans->inputs);
     tshi_free(allocator, plans->copies);
     tshi_free(allocator, plans);
 }
@@ -66,15 +77,34 @@ void tshi_plans_end_step(tshi_plans *plans) {
     plans->calls = 0;
 }
 
-tshi_plan_inputs tshi_plans_inputs(tshi_plans *plans, int count, bool casts) {
-    bool room = tshi_grow(plans->allocator, (void **)&plans->given, &plans->given_room, 2 * count,
-                          sizeof(tsh_tensor *)) == TSH_OK &&
-                (!casts || tshi_grow(plans->allocator, (void **)&plans->copies, &plans->copies_room, count,
-                                     sizeof(tsh_tensor)) == TSH_OK);
-    return room ? (tshi_plan_inputs){plans->given, plans->given + count, plans->copies} : (tshi_plan_inputs){0};
+tsh_tensor **tshi_plans_inputs(tshi_plans *plans, int inputs) {
+    tsh_status status =
+        tshi_grow(plans->allocator, (void **)&plans->inputs, &plans->inputs_room, 2 * inputs, sizeof *plans->inputs);
+    return status == TSH_OK ? plans->inputs : NULL;
+}
+
+tsh_tensor *tshi_plans_copies(tshi_plans *plans, int inputs) {
+    tsh_status status =
+        tshi_grow(plans->allocator, (void **)&plans->copies, &plans->copies_room, inputs, sizeof *plans->copies);
+    return status == TSH_OK ? plans->copies : NULL;
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
+
+static bool same_words(const word_list *a, const word_list *b) {
+    return a->count == b->count && memcmp(a->at, b->at, (size_t)a->count * sizeof *a->at) == 0;
+}
+
+/* The list's memory, with room for so many words; NULL with the message set. */
+static uint64_t *start_words(tshi_plans *plans, word_list *list, int room) {
+    list->count = 0;
+    return tshi_grow(plans->allocator, (void **)&list->at, &list->room, room, sizeof *list->at) == TSH_OK ? list->at
+                                                                                                          : NULL;
+}
+
+static void end_words(word_list *list, const uint64_t *end) {
+    list->count = (int)(end - list->at);
+}
 
 static uint64_t *put_bytes(uint64_t *at, const void *from, size_t size) {
     size_t words = (size + 7) / 8;
@@ -128,50 +158,64 @@ static uint64_t *put_input(uint64_t *at, const tsh_call *call, const tsh_tensor 
 /* Room for a tensor's dtypes, sizes and layouts. */
 enum { TENSOR_WORDS = 1 + TSH_MAX_DIMS + 3 * TSH_MAX_AXES };
 
-static uint64_t *start_key(tshi_plans *plans, int room) {
-    return tshi_grow(plans->allocator, (void **)&plans->key, &plans->key_room, room, sizeof *plans->key) == TSH_OK
-               ? plans->key
-               : NULL;
+static uint64_t *put_want(uint64_t *at, const tshi_want *want) {
+    *at++ = want ? (uint64_t)want->parameters << 32 | (uint64_t)(unsigned)(want->axis + 2) : 0;
+    return want && want->axis >= 0 ? put_layout(at, &want->out) : at;
 }
 
 static tsh_status write_key(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_goal *goal) {
-    uint64_t *at = start_key(plans, 16 + (call->inputs + 1) * TENSOR_WORDS + (int)(call->op->params_size / 8));
+    uint64_t *at =
+        start_words(plans, &plans->key, 16 + (call->inputs + 1) * TENSOR_WORDS + (int)(call->op->params_size / 8));
     if (!at) return TSH_ERR_MEMORY;
     at = put_op(at, call);
-    const tshi_want *want = goal->want;
     *at++ = given[0]->mesh->number;
-    *at++ = want ? (uint64_t)want->parameters << 32 | (uint64_t)(unsigned)(want->axis + 2) : 0;
-    if (want && want->axis >= 0) at = put_layout(at, &want->out);
+    at = put_want(at, goal->want);
     *at++ = (uint64_t)goal->dtype | (uint64_t)goal->shape->ndim << 8;
     at = put_sizes(at, goal->shape);
     for (int i = 0; i < call->inputs; i++) at = put_input(at, call, given[i], i, goal);
-    plans->words = (int)(at - plans->key);
+    end_words(&plans->key, at);
     return TSH_OK;
 }
 
 /* An operation's key begins with its rules, this one with none. */
 static tsh_status write_route_key(tshi_plans *plans, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
-    uint64_t *at = start_key(plans, 3 + 2 * TENSOR_WORDS);
+    uint64_t *at = start_words(plans, &plans->key, 3 + 2 * TENSOR_WORDS);
     if (!at) return TSH_ERR_MEMORY;
     *at++ = 0;
     *at++ = x->mesh->number;
     *at++ = (uint64_t)x->dtype | (uint64_t)x->shape.ndim << 8;
     at = put_sizes(at, &x->shape);
     for (int a = 0; a < x->mesh->axes; a++) at = put_layout(put_layout(at, &x->layout[a]), &to[a]);
-    plans->words = (int)(at - plans->key);
+    end_words(&plans->key, at);
+    return TSH_OK;
+}
+
+/* All that a plan follows from, in fewer words than its key: the params as they are, and of an input its form and what
+ * its gradient says. */
+static tsh_status write_call(tshi_plans *plans, const tsh_call *call, const tshi_want *want, bool recording) {
+    uint64_t *at = start_words(plans, &plans->call, 8 + 2 * call->inputs + (int)(call->op->params_size / 8));
+    if (!at) return TSH_ERR_MEMORY;
+    *at++ = (uint64_t)(uintptr_t)call->op;
+    *at++ = (uint64_t)call->inputs << 2 | (uint64_t)(want && want->as_stored) << 1 | recording;
+    at = put_want(at, want);
+    if (call->op->params_size) at = put_bytes(at, call->params, call->op->params_size);
+    for (int i = 0; i < call->inputs; i++) {
+        tsh_tensor *x = call->in[i];
+        const tshi_gradient *g = x->gradient;
+        *at++ = tshi_tensor_form(x);
+        *at++ = g ? 1u | (unsigned)g->required << 1 | (unsigned)x->computed << 2 | (unsigned)g->arithmetic << 8 |
+                        (uint64_t)tshi_gradient_summed_axes(x) << 32
+                  : 0;
+    }
+    end_words(&plans->call, at);
     return TSH_OK;
 }
 
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
-static bool has_key(const tshi_plans *plans, const kept_plan *kept) {
-    return kept && kept->words == plans->words &&
-           memcmp(kept->key, plans->key, (size_t)plans->words * sizeof *kept->key) == 0;
-}
-
 static kept_plan **kept_bucket(tshi_plans *plans) {
     uint64_t hash = TSHI_FINGERPRINT;
-    for (int i = 0; i < plans->words; i++) hash = tshi_fingerprint_add(hash, plans->key[i]);
+    for (int i = 0; i < plans->key.count; i++) hash = tshi_fingerprint_add(hash, plans->key.at[i]);
     return &plans->bucket[hash % BUCKETS];
 }
 
@@ -179,14 +223,14 @@ static kept_plan **kept_bucket(tshi_plans *plans) {
 static kept_plan *keep_draft(tshi_plans *plans) {
     const tshi_plan *draft = &plans->draft;
     if (plans->count == MOST) forget_all(plans);
-    size_t steps = (size_t)draft->count * sizeof *draft->step, key = (size_t)plans->words * sizeof *plans->key;
+    size_t steps = (size_t)draft->count * sizeof *draft->step, key = (size_t)plans->key.count * sizeof *plans->key.at;
     kept_plan *kept = tshi_calloc(plans->allocator, 1, sizeof *kept + steps + key);
     if (!kept) return NULL;
     kept->plan = (tshi_plan){.step = (tshi_plan_step *)(kept + 1), .count = draft->count, .capacity = draft->count};
-    kept->key = (uint64_t *)((char *)(kept + 1) + steps);
-    kept->words = plans->words;
+    kept->key = (word_list){.at = (uint64_t *)((char *)(kept + 1) + steps), .count = plans->key.count};
     if (steps) memcpy(kept->plan.step, draft->step, steps);
-    memcpy(kept->key, plans->key, key);
+    memcpy(kept->key.at, plans->key.at, key);
+    for (int k = 0; k < draft->count; k++) kept->plan.step[k].form = ++draft->step[k].mesh->device->forms;
     kept_plan **bucket = kept_bucket(plans);
     kept->next = *bucket;
     *bucket = kept;
@@ -195,40 +239,55 @@ static kept_plan *keep_draft(tshi_plans *plans) {
     return kept;
 }
 
-/* The plan of this key for the step's next call, or NULL. */
-static kept_plan *find_kept(tshi_plans *plans, kept_plan ***usual) {
-    *usual = &plans->usual[plans->calls++ % PLACES];
-    if (has_key(plans, **usual)) return **usual;
+/* The plan of this key for the call with this number, or NULL. */
+static kept_plan *find_kept(tshi_plans *plans, const usual_plan *usual) {
+    if (usual->kept && same_words(&usual->kept->key, &plans->key)) return usual->kept;
     kept_plan *found = *kept_bucket(plans);
-    while (found && !has_key(plans, found)) found = found->next;
+    while (found && !same_words(&found->key, &plans->key)) found = found->next;
     return found;
 }
 
 /* The call has found a plan, or made one that is the draft. */
-static tsh_status keep_found(tshi_plans *plans, kept_plan *found, kept_plan **usual, const tshi_plan **plan) {
-    *usual = found ? found : keep_draft(plans);
-    if (!*usual) return TSH_ERR_MEMORY;
-    *plan = &(*usual)->plan;
+static tsh_status keep_found(tshi_plans *plans, kept_plan *found, usual_plan *usual, const tshi_plan **plan) {
+    usual->kept = found ? found : keep_draft(plans);
+    usual->call.count = 0;
+    if (!usual->kept) return TSH_ERR_MEMORY;
+    *plan = &usual->kept->plan;
     return TSH_OK;
+}
+
+tsh_status tshi_plans_usual(tshi_plans *plans, const tsh_call *call, const tshi_want *want, bool recording,
+                            const tshi_plan **plan) {
+    const usual_plan *usual = &plans->usual[plans->calls++ % PLACES];
+    *plan = NULL;
+    if (want && want->asks) return TSH_OK;
+    tsh_status status = write_call(plans, call, want, recording);
+    if (status == TSH_OK && usual->kept && same_words(&usual->call, &plans->call)) *plan = &usual->kept->plan;
+    return status;
 }
 
 tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_goal *goal,
                           const tshi_plan **plan) {
-    kept_plan **usual, *found;
+    usual_plan *usual = &plans->usual[(plans->calls - 1) % PLACES];
     tsh_status status = write_key(plans, call, given, goal);
     if (status != TSH_OK) return status;
-    found = find_kept(plans, &usual);
+    kept_plan *found = find_kept(plans, usual);
     if (!found) status = tshi_plan_make(call, given, goal, &plans->draft);
-    return status == TSH_OK ? keep_found(plans, found, usual, plan) : status;
+    if (status == TSH_OK) status = keep_found(plans, found, usual, plan);
+    if (status != TSH_OK || (goal->want && goal->want->asks)) return status;
+    if (!start_words(plans, &usual->call, plans->call.count)) return TSH_ERR_MEMORY;
+    usual->call.count = plans->call.count;
+    memcpy(usual->call.at, plans->call.at, (size_t)plans->call.count * sizeof *plans->call.at);
+    return TSH_OK;
 }
 
 tsh_status tshi_plans_route(tshi_plans *plans, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
                             const tshi_plan **plan) {
-    kept_plan **usual, *found;
+    usual_plan *usual = &plans->usual[plans->calls++ % PLACES];
     tshi_plan_step now = tshi_plan_start(x, 0);
     tsh_status status = write_route_key(plans, x, to);
     if (status != TSH_OK) return status;
-    found = find_kept(plans, &usual);
+    kept_plan *found = find_kept(plans, usual);
     plans->draft.count = 0;
     if (!found) status = tshi_plan_route(&plans->draft, &now, to);
     return status == TSH_OK ? keep_found(plans, found, usual, plan) : status;

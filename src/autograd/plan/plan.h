@@ -22,6 +22,7 @@ typedef struct tshi_plan_step {
     const tsh_mesh *mesh;
     tsh_shape shape;
     tsh_layout layout[TSH_MAX_AXES];
+    uint64_t form; /* of what it makes (tshi_tensor_form); 0: that gets one when it is used */
 } tshi_plan_step;
 
 typedef struct tshi_plan {
@@ -45,19 +46,20 @@ tsh_status tshi_plan_make(const tsh_call *call, tsh_tensor *const *given, const 
  * before finds each plan at the number of its call. */
 typedef struct tshi_plans tshi_plans;
 
-/* Room for a call's inputs: the tensors that the program has given, and copies of them for other dtypes. */
-typedef struct tshi_plan_inputs {
-    tsh_tensor **given, **in;
-    tsh_tensor *copies;
-} tshi_plan_inputs;
-
 /* NULL with the message set. */
 tshi_plans *tshi_plans_new(const tsh_allocator *allocator);
 void tshi_plans_free(tshi_plans *plans);
 /* The step has ended: the next call is the first. */
 void tshi_plans_end_step(tshi_plans *plans);
-/* Valid until the next call asks for room. given is NULL where there is no memory. */
-tshi_plan_inputs tshi_plans_inputs(tshi_plans *plans, int count, bool casts);
+/* Room for pointers to twice as many tensors as a call has inputs, and for copies of its inputs; valid until the next
+ * call asks for room. NULL with the message set. */
+tsh_tensor **tshi_plans_inputs(tshi_plans *plans, int inputs);
+tsh_tensor *tshi_plans_copies(tshi_plans *plans, int inputs);
+/* *plan: that of the call with this number in the step before, where it was the same call: of the same operation, with
+ * the same params and want, and with inputs of the same forms and gradients. Otherwise NULL: tshi_plans_get, called
+ * next, compares all metadata. */
+tsh_status tshi_plans_usual(tshi_plans *plans, const tsh_call *call, const tshi_want *want, bool recording,
+                            const tshi_plan **plan);
 /* tshi_plan_make, or the plan that was made for the same metadata, valid until the next one is asked for. */
 tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *const *given, const tshi_goal *goal,
                           const tshi_plan **plan);

@@ -80,6 +80,7 @@ static tsh_status record(tsh_call *call) {
 static tsh_status make_output(tsh_call *call, const tshi_plan_step *step, const tsh_tensor *share) {
     tsh_status status = share ? tshi_tensor_view(share, &step->shape, step->layout, 0, &call->out)
                               : tshi_tensor_new(step->mesh, step->dtype, &step->shape, step->layout, &call->out);
+    if (status == TSH_OK) call->out->form = step->form;
     if (status == TSH_OK) status = tshi_tape_own(call->tape, call->out);
     bool fits = !share || status != TSH_OK || call->out->numel == share->numel;
     return fits ? status : tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
