@@ -1,4 +1,4 @@
-/* Checkpoints: the public calls, and where ranks agree in them. */
+/* Checkpoints: the public calls, and the agreement of the ranks in them. */
 #include "base/hash.h"
 #include "io/checkpoint_background.h"
 #include "io/checkpoint_load.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What the ranks compare. `tensors` may be NULL. */
+/* The text that ranks compare. `tensors` may be NULL. */
 static void describe_call(const char *call, const char *path, int64_t step, const tsh_parameters *tensors,
                           char text[TSHI_LINE]) {
     uint64_t fingerprint = tshi_fingerprint_text(TSHI_FINGERPRINT, path ? path : "");
@@ -24,7 +24,7 @@ static void describe_call(const char *call, const char *path, int64_t step, cons
 
 /* --- save --------------------------------------------------------------------------------------------------------- */
 
-/* Everything before the first byte is written: a failure here leaves nothing behind. */
+/* Everything that can fail before the first byte is written. */
 static tsh_status save_begin(tshi_checkpoint_save *save, const char *path, const tsh_checkpoint *what) {
     tsh_world *world = what->parameters->world;
     tsh_parameters *tensors = NULL;
@@ -53,7 +53,7 @@ static tsh_status save_begin(tshi_checkpoint_save *save, const char *path, const
     } else if (made) {
         tshi_folder_remove(save->folder);
     }
-    /* The tensors of a save without a copy stay the caller's. */
+    /* Without a copy, the save reads the caller's tensors. */
     tsh_parameters_destroy(tensors);
     return status;
 }
@@ -71,7 +71,7 @@ static tsh_status save_here(tshi_checkpoint_save *save) {
 
 tsh_status tsh_checkpoint_save(const char *path, const tsh_checkpoint *what) {
     if (!what || !what->parameters) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_save: a checkpoint with parameters is required");
+        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_save: what and its parameters are required");
     }
     tsh_world *world = what->parameters->world;
     tsh_status status = tshi_background_save_finish(world);
@@ -103,7 +103,7 @@ tsh_status tsh_checkpoint_wait(tsh_world *world) {
 
 /* --- load --------------------------------------------------------------------------------------------------------- */
 
-/* The newest step whose folder is whole, or -1. `log` (may be NULL) gets what is wrong with newer folders. */
+/* The newest step with a complete folder, or -1. Newer, incomplete folders are logged to `log` (may be NULL). */
 static tsh_status find_latest(const char *path, const tsh_log_sink *log, int64_t *step) {
     int64_t *steps;
     int count;
@@ -120,7 +120,7 @@ static tsh_status find_latest(const char *path, const tsh_log_sink *log, int64_t
             *step = steps[i];
             tshi_checkpoint_index_clear(&index);
         } else if (log) {
-            tshi_log(log, TSH_LOG_WARNING, "a checkpoint that is not whole is passed over: %s", tsh_error_message());
+            tshi_log(log, TSH_LOG_WARNING, "skipped an incomplete checkpoint: %s", tsh_error_message());
         }
     }
     free(steps);
@@ -130,12 +130,12 @@ static tsh_status find_latest(const char *path, const tsh_log_sink *log, int64_t
 tsh_status tsh_checkpoint_latest(const char *path, int64_t *step) {
     if (step) *step = -1;
     if (!path || !path[0] || !step) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_latest: a path and a place for the step are required");
+        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_latest: path and step are required");
     }
     return find_latest(path, NULL, step);
 }
 
-/* On rank 0: -1 for a path that is a step's folder, else the newest step in it. */
+/* On rank 0: *step = -1 if path is itself a step's folder, else the newest step in it. */
 static tsh_status choose_step(const char *path, const tsh_log_sink *log, int64_t *step) {
     char index[TSHI_PATH];
     struct stat info;
@@ -144,10 +144,10 @@ static tsh_status choose_step(const char *path, const tsh_log_sink *log, int64_t
     if (status != TSH_OK || stat(index, &info) == 0) return status;
     status = find_latest(path, log, step);
     if (status != TSH_OK || *step >= 0) return status;
-    return tshi_fail(TSH_ERR_IO, "checkpoint_load: %.300s: there is no whole checkpoint", path);
+    return tshi_fail(TSH_ERR_IO, "checkpoint_load: %.300s: no complete checkpoint found", path);
 }
 
-/* Every rank gets the folder that rank 0 has chosen. */
+/* Gives every rank the folder that rank 0 has chosen. */
 static tsh_status agree_on_folder(tsh_world *world, const char *path, const tsh_checkpoint *what,
                                   char folder[TSHI_PATH]) {
     int64_t step = -1;
@@ -163,7 +163,7 @@ static tsh_status agree_on_folder(tsh_world *world, const char *path, const tsh_
     return tshi_path_join(folder, path, step < 0 ? "" : name);
 }
 
-/* The sums of all ranks' shares are the checksums of the index. Collective. */
+/* Checks that the sums of all ranks' shares are the checksums in the index. Collective. */
 static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_checkpoint_index *index,
                                const tsh_parameters *tensors, uint64_t *sums, tsh_status status) {
     size_t count = (size_t)tensors->count;
@@ -174,9 +174,10 @@ static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_
         uint64_t sum = 0;
         for (int rank = 0; rank < world->size; rank++) sum += all[(size_t)rank * (count + 1) + i];
         if (sum == tshi_checkpoint_index_find(index, tensors->items[i].name, (int)i)->sum) continue;
-        status = tshi_fail(TSH_ERR_IO,
-                           "checkpoint_load: %.250s: '%.120s' does not have the checksum with which it was saved",
-                           folder, tensors->items[i].name);
+        status = tshi_fail(
+            TSH_ERR_IO,
+            "checkpoint_load: %.250s: '%.120s' has a wrong checksum: the files have changed since they were saved",
+            folder, tensors->items[i].name);
     }
     world->host->ops->memory.release(world->host, all);
     return status;
@@ -184,7 +185,7 @@ static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_
 
 tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what) {
     if (!what || !what->parameters) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_load: a checkpoint with parameters is required");
+        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_load: what and its parameters are required");
     }
     tsh_world *world = what->parameters->world;
     char folder[TSHI_PATH];

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Where training takes all cores, the thread gets a tenth of one. */
+/* When training uses all cores, the thread gets about a tenth of one. */
 #define NICENESS 10
 
 typedef enum stage { WRITING, WRITTEN, OVER } stage;
@@ -33,7 +33,7 @@ static void enter_stage(struct tshi_background_save *s, stage next) {
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* Waits until the stage is reached, at most `seconds` (0: for as long as it takes). */
+/* Waits until the stage is reached, at most `seconds` (0: without a limit). */
 static bool await_stage(struct tshi_background_save *s, stage wanted, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -61,7 +61,7 @@ static void *write_in_background(void *argument) {
     return NULL;
 }
 
-/* Joins the thread, which has ended or ends soon. */
+/* Joins the thread, which ends soon, and frees the save. */
 static void end_background_save(tsh_world *world, struct tshi_background_save *s) {
     const tsh_allocator *allocator = &world->allocator;
     if (s->started) pthread_join(s->thread, NULL);
@@ -75,7 +75,7 @@ static void end_background_save(tsh_world *world, struct tshi_background_save *s
     world->background_save = NULL;
 }
 
-/* The world is destroyed: only rank 0 still waits, for the parts of its peers. */
+/* Called when the world is destroyed: only rank 0 waits, for the parts of its peers. */
 static void end_save_with_world(tsh_world *world) {
     struct tshi_background_save *s = world->background_save;
     const tshi_group_ops *control = world->control;
@@ -89,7 +89,7 @@ static void end_save_with_world(tsh_world *world) {
     }
     const tshi_failure *o = s->written.status != TSH_OK ? &s->written : &s->committed;
     if (o->status != TSH_OK) {
-        tshi_log(&world->log, TSH_LOG_WARNING, "the checkpoint of step %" PRId64 " is not saved: %s", s->save->step,
+        tshi_log(&world->log, TSH_LOG_WARNING, "the checkpoint of step %" PRId64 " was not saved: %s", s->save->step,
                  o->words);
     }
     end_background_save(world, s);
@@ -112,7 +112,7 @@ void tshi_background_save_start(tshi_checkpoint_save *save) {
     pthread_condattr_setclock(&forward, CLOCK_MONOTONIC);
     pthread_cond_init(&s->changed, &forward);
     pthread_condattr_destroy(&forward);
-    sigfillset(&all); /* signals are for the program's own threads */
+    sigfillset(&all); /* the program's threads handle signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&s->thread, NULL, write_in_background, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

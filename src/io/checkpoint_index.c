@@ -68,7 +68,7 @@ tsh_status tshi_checkpoint_index_merge(tshi_checkpoint_index *index, const tshi_
     int first = index->files;
     tsh_status status = TSH_OK;
     if (part->step != index->step) {
-        return tshi_fail(TSH_ERR_IO, "a rank has saved step %" PRId64 ", not %" PRId64, part->step, index->step);
+        return tshi_fail(TSH_ERR_IO, "a rank has saved step %" PRId64 " instead of %" PRId64, part->step, index->step);
     }
     for (int i = 0; i < part->files && status == TSH_OK; i++) {
         status = tshi_checkpoint_index_add_file(index, part->file[i].name, part->file[i].bytes);
@@ -108,8 +108,7 @@ tsh_status tshi_checkpoint_index_check(const tshi_checkpoint_index *index, const
             if (stored < 0) break;
         }
         if (status == TSH_OK && stored == whole) continue;
-        return tshi_fail(TSH_ERR_IO, "%.220s: the boxes of '%.120s' do not have each of its elements once", path,
-                         t->name);
+        return tshi_fail(TSH_ERR_IO, "%.220s: the boxes of '%.120s' do not cover each element once", path, t->name);
     }
     return TSH_OK;
 }

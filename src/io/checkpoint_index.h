@@ -1,7 +1,7 @@
-/* checkpoint.json: which tensors a checkpoint has, and which file holds which box of each. A rank's part, which names
- * only the rank's own file, has the same form; the index is the merged parts.
+/* checkpoint.json: the tensors of a checkpoint, and the file of each of their boxes. A rank's part, which names only
+ * its own file, has the same form; the index is merged from the parts.
  *
- * Memory here is malloc's, as that of Jansson: a thread beside the world's uses it too. */
+ * Memory is from malloc, as Jansson's, because the thread of a background save uses it too. */
 #ifndef TSHI_CHECKPOINT_INDEX_H
 #define TSHI_CHECKPOINT_INDEX_H
 
@@ -12,7 +12,7 @@
 
 #define TSHI_CHECKPOINT_INDEX "checkpoint.json"
 
-/* A box of a tensor: the tensor of the same name in a safetensors file. */
+/* A box of a tensor, which is the tensor with the same name in a safetensors file. */
 typedef struct tshi_stored_box {
     int file;
     tsh_box box;
@@ -23,7 +23,7 @@ typedef struct tshi_stored_tensor {
     tsh_dtype dtype;
     int ndim;
     int64_t shape[TSH_MAX_DIMS];
-    uint64_t sum; /* checksum.h; of a part: over its boxes */
+    uint64_t sum; /* checksum.h; in a part, over its boxes */
     int count, capacity;
     tshi_stored_box *boxes;
 } tshi_stored_tensor;
@@ -38,21 +38,21 @@ typedef struct tshi_checkpoint_index {
     int files, file_capacity, tensors, tensor_capacity;
     tshi_stored_file *file;
     tshi_stored_tensor *tensor;
-    json_t *state; /* an object: what a checkpoint has beside tensors; only in the part of rank 0, else NULL */
+    json_t *state; /* an object, everything but tensors; only in rank 0's part, else NULL */
 } tshi_checkpoint_index;
 
 TSHI_TOOLS void tshi_checkpoint_index_clear(tshi_checkpoint_index *index);
-/* Adds a file, a tensor without boxes (NULL without memory), a box. Names are copied. */
+/* Add a file, a tensor without boxes (NULL without memory), and a box. Names are copied. */
 TSHI_TOOLS tsh_status tshi_checkpoint_index_add_file(tshi_checkpoint_index *index, const char *name, uint64_t bytes);
 TSHI_TOOLS tshi_stored_tensor *tshi_checkpoint_index_add_tensor(tshi_checkpoint_index *index, const char *name,
                                                                 tsh_dtype dtype, int ndim, const int64_t *shape);
 TSHI_TOOLS tsh_status tshi_stored_tensor_add(tshi_stored_tensor *tensor, int file, const tsh_box *box);
-/* The tensor of that name, or NULL; `hint` is where it probably is. */
+/* The tensor with that name, or NULL; `hint` is its probable index. */
 TSHI_TOOLS tshi_stored_tensor *tshi_checkpoint_index_find(const tshi_checkpoint_index *index, const char *name,
                                                           int hint);
 /* Adds a part's files, boxes, sums and state. */
 tsh_status tshi_checkpoint_index_merge(tshi_checkpoint_index *index, const tshi_checkpoint_index *part);
-/* TSH_ERR_IO when the boxes of a tensor do not have all its elements once. `path` is for the message. */
+/* TSH_ERR_IO unless the boxes of each tensor cover each of its elements once. `path` is for the message. */
 TSHI_TOOLS tsh_status tshi_checkpoint_index_check(const tshi_checkpoint_index *index, const char *path);
 
 /* Writes a file, and waits until it is on the disk. */

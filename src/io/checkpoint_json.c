@@ -10,7 +10,7 @@
 
 #define FORMAT  "tshard checkpoint"
 #define VERSION 1
-/* A longer file is no index. */
+/* A larger file is not an index. */
 #define MOST_BYTES ((uint64_t)1 << 30)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
@@ -57,7 +57,7 @@ tsh_status tshi_checkpoint_index_write(const tshi_checkpoint_index *index, const
     json_t *all = make_index(index);
     char *text = all ? json_dumps(all, 0) : NULL;
     json_decref(all);
-    if (!text) return tshi_fail(TSH_ERR_MEMORY, "%.220s: no memory, or a name that is no UTF-8", path);
+    if (!text) return tshi_fail(TSH_ERR_MEMORY, "%.220s: out of memory, or a name that is not UTF-8", path);
     tsh_status status = tshi_file_save(path, text);
     free(text);
     return status;
@@ -139,14 +139,14 @@ static bool read_files(tshi_checkpoint_index *index, const json_t *files) {
     return true;
 }
 
-/* What is wrong with the index, or NULL. */
+/* Returns what is wrong with the index, or NULL. */
 static const char *read_index(tshi_checkpoint_index *index, const json_t *all) {
     const char *format = json_string_value(json_object_get(all, "format")), *name;
     const json_t *step = json_object_get(all, "step");
     json_t *tensors = json_object_get(all, "tensors"), *tensor;
-    if (!format || strcmp(format, FORMAT) != 0) return "is no index of a tshard checkpoint";
+    if (!format || strcmp(format, FORMAT) != 0) return "is not the index of a tshard checkpoint";
     if (json_integer_value(json_object_get(all, "version")) != VERSION) {
-        return "is of another version of the format than 1, which this library reads";
+        return "has another format version than 1, the one that this library reads";
     }
     if (!json_is_integer(step) || json_integer_value(step) < 0) return "has no step";
     index->step = json_integer_value(step);

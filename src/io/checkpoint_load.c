@@ -1,9 +1,9 @@
-/* Reading the boxes of a rank from those that a checkpoint's files hold. */
+/* Reads a rank's boxes from the boxes in a checkpoint's files. */
 #include "io/checkpoint_load.h"
 #include "io/reader.h"
 #include "layers/layers.h"
 
-/* A tensor that is read, and the share of it whose checksum this rank takes. */
+/* A tensor that is read, and the share of it of which this rank computes the checksum. */
 typedef struct restored {
     tshi_reader *reader;
     const tshi_stored_tensor *stored;

@@ -4,7 +4,7 @@
 
 #include "io/checkpoint_state.h"
 
-/* Reads this rank's box of every tensor. sums[i] becomes the checksum of this rank's share of tensor i. */
+/* Reads this rank's box of every tensor. sums[i] = the checksum of this rank's share of tensor i. */
 tsh_status tshi_checkpoint_read(const char *folder, const tshi_checkpoint_index *index, const tsh_parameters *tensors,
                                 uint64_t *sums);
 

@@ -1,4 +1,4 @@
-/* What one rank writes of a checkpoint, and how the folder of all ranks' files gets its name. */
+/* Writing one rank's part of a checkpoint, and publishing the folder of all ranks' files. */
 #include "io/checkpoint_save.h"
 #include "base/clock.h"
 #include "io/checksum.h"
@@ -14,8 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Elements go to the file in chunks of so many bytes, small enough to be in the cache when they are written after their
- * checksum. */
+/* Elements are written in chunks of so many bytes, small enough to be in the cache after the checksum. */
 #define CHUNK     ((size_t)1 << 20)
 
 #define NAME_SIZE 40
@@ -31,7 +30,7 @@ static tsh_status path_of_rank_file(const tshi_checkpoint_save *save, int rank, 
     return tshi_path_join(path, save->folder, name_rank_file(rank, kind, name));
 }
 
-/* --- what there is to write --------------------------------------------------------------------------------------- */
+/* --- the list of what is written ---------------------------------------------------------------------------------- */
 
 static tsh_status list_entries(tshi_checkpoint_save *save, const tsh_parameters *tensors) {
     const tsh_allocator *allocator = &save->world->allocator;
@@ -55,8 +54,8 @@ static tsh_status list_entries(tshi_checkpoint_save *save, const tsh_parameters 
     return status;
 }
 
-/* The box of each tensor, for readers of the file alone: {"NAME": {"shape": [...], "start": [...]}}. NULL without
- * memory. */
+/* The box of each tensor, for programs that read only this file: {"NAME": {"shape": [...], "start": [...]}}. NULL
+ * without memory. */
 static char *describe_boxes(const tshi_checkpoint_save *save) {
     json_t *all = json_object();
     for (int i = 0; i < save->part.tensors; i++) {
@@ -89,8 +88,8 @@ static tsh_status make_header(tshi_checkpoint_save *save) {
 
 /* --- elements ----------------------------------------------------------------------------------------------------- */
 
-/* A save in the background rests for three times the processor's time that it has taken since *since, so that it takes
- * a quarter of a core from the training beside it. */
+/* A background save sleeps for three times the CPU time that it has used since *since, so that it takes only a quarter
+ * of a core from training. */
 static void rest_beside_training(const tshi_checkpoint_save *save, double *since) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -99,15 +98,15 @@ static void rest_beside_training(const tshi_checkpoint_save *save, double *since
     *since = used;
 }
 
-/* Where the elements of an entry go: to a file by way of a buffer, or into memory. */
+/* The destination of an entry's elements: a file, through a buffer, or memory. */
 typedef struct sink {
     int fd;
     const char *path;
     uint64_t at; /* in the file */
     char *buffer;
     size_t used;
-    char *memory;                       /* instead of the file; NULL: into the file */
-    const tshi_checkpoint_save *beside; /* a save in the background; else NULL */
+    char *memory;                       /* the destination; NULL: the file */
+    const tshi_checkpoint_save *beside; /* a background save; else NULL */
     double since;                       /* of rest_beside_training */
     tsh_status status;
 } sink;
@@ -134,8 +133,8 @@ static void sink_add(sink *s, const char *from, size_t bytes) {
     }
 }
 
-/* The elements of `part` of a tensor, from memory that holds `box` of it. *sum, where it is not NULL, gets their
- * checksum. */
+/* Adds the elements of `part` of a tensor from memory that holds `box` of it, and their checksum to *sum unless it is
+ * NULL. */
 static void sink_add_part(sink *s, const tshi_stored_tensor *t, const tsh_box *part, const char *memory,
                           const tsh_box *box, uint64_t *sum) {
     size_t size = tsh_dtype_size(t->dtype);
@@ -155,7 +154,7 @@ static void sink_add_part(sink *s, const tshi_stored_tensor *t, const tsh_box *p
     }
 }
 
-/* A tensor whose share goes to a sink. */
+/* A tensor whose share a sink gets. */
 typedef struct stored_share {
     sink *to;
     const tshi_stored_tensor *stored;
@@ -170,13 +169,13 @@ static tsh_status sink_add_piece(void *user, const tsh_box *piece, void *values)
     return s->to->status;
 }
 
-/* This rank's share of a tensor. */
+/* Adds this rank's share of a tensor. */
 static void sink_add_tensor(sink *s, const tshi_stored_tensor *t, const tsh_tensor *tensor, uint64_t *sum) {
     tsh_status status = tshi_tensor_read_pieces(tensor, &t->boxes[0].box, sink_add_piece, &(stored_share){s, t, sum});
     if (s->status == TSH_OK) s->status = status;
 }
 
-/* The tensor of entry e; e only grows from call to call, *at is 0 at first. */
+/* The tensor of entry e. e must increase from call to call; *at is initially 0. */
 static tshi_stored_tensor *tensor_of(tshi_checkpoint_save *save, int e, int *at) {
     while (save->part.tensor[*at].name != save->entry[e].name) ++*at;
     return &save->part.tensor[*at];
@@ -242,8 +241,8 @@ static tsh_status write_elements(tshi_checkpoint_save *save, int fd, const char 
     return s.status;
 }
 
-/* The index of this rank's part: it appears when the rank's file is on the disk. Once it is there, rank 0 may rename the
- * folder at any moment. */
+/* Writes the index of this rank's part once the rank's file is on the disk. From then on rank 0 may rename the folder
+ * at any time. */
 static tsh_status write_part(tshi_checkpoint_save *save) {
     char unfinished[TSHI_PATH], path[TSHI_PATH];
     tsh_status status = path_of_rank_file(save, save->rank, "unfinished", unfinished);
@@ -251,10 +250,10 @@ static tsh_status write_part(tshi_checkpoint_save *save) {
     if (status == TSH_OK) status = tshi_checkpoint_index_write(&save->part, unfinished);
     if (status == TSH_OK) status = tshi_file_sync_folder(path);
     if (status != TSH_OK || rename(unfinished, path) == 0) return status;
-    return tshi_file_fail(errno, path, "cannot take its name");
+    return tshi_file_fail(errno, path, "cannot be renamed");
 }
 
-/* Tells rank 0, whose thread may wait for this rank's part, that the part will not come, and why. */
+/* Tells rank 0, which may be waiting for this rank's part, why the part will not come. */
 static void write_failure(tshi_checkpoint_save *save, tsh_status status) {
     char path[TSHI_PATH];
     tshi_failure own;
@@ -294,7 +293,7 @@ static tsh_status read_failure(int rank, const char *path) {
     return tshi_fail(TSH_ERR_PEER, "rank %d: %.400s", rank, words);
 }
 
-/* Waits until a rank's part is there, at most until the deadline. */
+/* Waits for a rank's part, at most until the deadline. */
 static tsh_status await_part(tshi_checkpoint_save *save, int rank, double deadline, char path[TSHI_PATH]) {
     char failed[TSHI_PATH];
     tsh_status status = path_of_rank_file(save, rank, "json", path);
@@ -302,9 +301,9 @@ static tsh_status await_part(tshi_checkpoint_save *save, int rank, double deadli
     while (status == TSH_OK) {
         bool last = atomic_load(&save->cancelled) || tshi_clock() > deadline;
         if (access(path, F_OK) == 0) return TSH_OK;
-        if (errno != ENOENT) return tshi_file_fail(errno, path, "cannot be looked at");
+        if (errno != ENOENT) return tshi_file_fail(errno, path, "cannot be examined");
         if (access(failed, F_OK) == 0) return read_failure(rank, failed);
-        if (access(save->folder, F_OK) != 0) return tshi_file_fail(errno, save->folder, "has gone");
+        if (access(save->folder, F_OK) != 0) return tshi_file_fail(errno, save->folder, "has disappeared");
         if (last) {
             return tshi_fail(TSH_ERR_TIMEOUT, "checkpoint_save: %.220s: rank %d has not written its part", save->folder,
                              rank);

@@ -1,5 +1,4 @@
-/* What a checkpoint has beside the elements of tensors: names, numbers and values, and the comparison with what a load
- * wants. */
+/* The metadata of a checkpoint: names, numbers and values, and their comparison with those of a load. */
 #include "io/checkpoint_state.h"
 #include "io/load.h"
 #include "io/problems.h"
@@ -14,9 +13,9 @@
 /* --- tensors ------------------------------------------------------------------------------------------------------ */
 
 static tsh_status check_value(const char *call, const tsh_value *v) {
-    if (!v->name || !v->data) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a value lacks its name or its data", call);
+    if (!v->name || !v->data) return tshi_fail(TSH_ERR_ARGUMENT, "%s: every value needs a name and data", call);
     if ((unsigned)v->kind > TSH_VALUE_BYTES) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: the value '%.100s' is of kind %d, which there is not", call, v->name,
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: the value '%.100s' has the unknown kind %d", call, v->name,
                          (int)v->kind);
     }
     return TSH_OK;
@@ -26,7 +25,7 @@ tsh_status tshi_checkpoint_check(const char *call, const char *path, const tsh_c
     tsh_status status = TSH_OK;
     if (!path || !path[0]) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a path is required", call);
     if (what->step < 0 || what->keep < 0 || what->value_count < 0 || (what->value_count > 0 && !what->values)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: step %" PRId64 ", keep %d and %d values; none may be negative", call,
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: step %" PRId64 ", keep %d and %d values; all must be at least 0", call,
                          what->step, what->keep, what->value_count);
     }
     for (int i = 0; i < what->value_count && status == TSH_OK; i++) {
@@ -37,7 +36,7 @@ tsh_status tshi_checkpoint_check(const char *call, const char *path, const tsh_c
         }
     }
     if (status == TSH_OK && what->optimizer && what->optimizer->world != what->parameters->world) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: the optimizer belongs to another world than the parameters", call);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: the optimizer and the parameters belong to different worlds", call);
     }
     return status;
 }
@@ -94,7 +93,7 @@ tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **
     return status;
 }
 
-/* --- the rest, into JSON ------------------------------------------------------------------------------------------ */
+/* --- packing into JSON ------------------------------------------------------------------------------------------ */
 
 static json_t *pack_bytes(const tsh_value *v) {
     const unsigned char *bytes = v->data;
@@ -110,7 +109,7 @@ static json_t *pack_bytes(const tsh_value *v) {
     return packed;
 }
 
-/* JSON has no number for a value that is not finite. */
+/* JSON has no infinities and no NaN. */
 static json_t *pack_double(double value) {
     if (isfinite(value)) return json_pack("{s:f}", "double", value);
     return json_pack("{s:s}", "double", isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
@@ -146,7 +145,8 @@ json_t *tshi_checkpoint_pack(const tsh_checkpoint *what) {
     for (int i = 0; state && i < what->value_count; i++) {
         json_t *packed = pack_value(&what->values[i]);
         if (packed && json_object_set_new(values, what->values[i].name, packed) == 0) continue;
-        tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_save: the value '%.100s' or its name is no UTF-8, or memory is short",
+        tshi_fail(TSH_ERR_ARGUMENT,
+                  "checkpoint_save: the value '%.100s' or its name is not UTF-8, or memory is exhausted",
                   what->values[i].name);
         json_decref(state);
         return NULL;
@@ -164,10 +164,10 @@ static void compare_tensors(const tshi_checkpoint_index *index, const tsh_checkp
         const tsh_tensor *t = list->items[i].tensor;
         const tshi_stored_tensor *s = tshi_checkpoint_index_find(index, list->items[i].name, i);
         if (!s) {
-            tshi_problem(all, "it has no '%s'", list->items[i].name);
+            tshi_problem(all, "'%s' is missing", list->items[i].name);
         } else if (s->dtype != t->dtype || s->ndim != t->shape.ndim ||
                    memcmp(s->shape, t->shape.global, sizeof *s->shape * (size_t)s->ndim) != 0) {
-            tshi_problem(all, "'%s' is %s %s and %s %s is wanted", s->name, tsh_dtype_name(s->dtype),
+            tshi_problem(all, "'%s' is %s %s in the checkpoint, %s %s here", s->name, tsh_dtype_name(s->dtype),
                          tshi_dims_name(s->ndim, s->shape, has, sizeof has), tsh_dtype_name(t->dtype),
                          tshi_dims_name(t->shape.ndim, t->shape.global, wants, sizeof wants));
         }
@@ -177,7 +177,7 @@ static void compare_tensors(const tshi_checkpoint_index *index, const tsh_checkp
         bool known = i < list->count && !strcmp(list->items[i].name, name);
         for (int j = 0; j < list->count && !known; j++) known = !strcmp(list->items[j].name, name);
         if (known || (!what->optimizer && !strncmp(name, "optimizer.", 10))) continue;
-        tshi_problem(all, "it has '%s', which is not wanted", name);
+        tshi_problem(all, "'%s' is unexpected", name);
     }
 }
 
@@ -186,14 +186,14 @@ static void compare_optimizer(const json_t *packed, const tsh_checkpoint *what, 
     const char *kind = json_string_value(json_object_get(packed, "kind"));
     const json_t *steps = json_object_get(packed, "steps");
     if (!kind || strcmp(kind, o->kind->name) != 0) {
-        tshi_problem(all, "its optimizer is %.20s and %s is wanted", kind ? kind : "none", o->kind->name);
+        tshi_problem(all, "the optimizer is %.20s in the checkpoint, %s here", kind ? kind : "none", o->kind->name);
         return;
     }
-    if (!json_is_real(json_object_get(packed, "lr"))) tshi_problem(all, "its optimizer has no learning rate");
+    if (!json_is_real(json_object_get(packed, "lr"))) tshi_problem(all, "the optimizer's learning rate is missing");
     for (int i = 0; i < o->count; i++) {
         const char *name = name_of(what->parameters, o->slots[i].parameter, i);
         if (!json_is_integer(json_object_get(steps, name)))
-            tshi_problem(all, "its optimizer has no steps of '%s'", name);
+            tshi_problem(all, "the optimizer's steps of '%s' are missing", name);
     }
 }
 
@@ -206,18 +206,18 @@ static void compare_value(const json_t *values, const tsh_value *v, tshi_problem
     const json_t *found = find_value(values, v);
     const char *text = json_string_value(found);
     if (!json_object_get(values, v->name)) {
-        tshi_problem(all, "it has no value '%s'", v->name);
+        tshi_problem(all, "the value '%s' is missing", v->name);
     } else if (!found || (v->kind == TSH_VALUE_INT64 && !json_is_integer(found)) ||
                (v->kind == TSH_VALUE_DOUBLE && !json_is_real(found) && !text) ||
                (v->kind >= TSH_VALUE_STRING && !text)) {
-        tshi_problem(all, "the value '%s' is of another kind", v->name);
+        tshi_problem(all, "the value '%s' has another kind", v->name);
     } else if (v->kind == TSH_VALUE_STRING && json_string_length(found) >= v->size) {
-        tshi_problem(all, "the value '%s' takes %zu bytes and has room for %zu", v->name, json_string_length(found) + 1,
-                     v->size);
+        tshi_problem(all, "the value '%s' takes %zu bytes, but has room for %zu", v->name,
+                     json_string_length(found) + 1, v->size);
     } else if (v->kind == TSH_VALUE_BYTES &&
                (json_string_length(found) != 2 * v->size || strspn(text, "0123456789abcdef") != 2 * v->size)) {
-        tshi_problem(all, "the value '%s' has %zu bytes and %zu are wanted", v->name, json_string_length(found) / 2,
-                     v->size);
+        tshi_problem(all, "the value '%s' has %zu bytes in the checkpoint, %zu here", v->name,
+                     json_string_length(found) / 2, v->size);
     }
 }
 
@@ -237,12 +237,12 @@ tsh_status tshi_checkpoint_compare(const tshi_checkpoint_index *index, const tsh
     if (what->optimizer) compare_optimizer(json_object_get(index->state, "optimizer"), what, &all);
     for (int i = 0; i < what->value_count; i++) compare_value(values, &what->values[i], &all);
     if (!read_number(random, "seed", &number) || !read_number(random, "next_stream", &number)) {
-        tshi_problem(&all, "it has no random streams");
+        tshi_problem(&all, "the random streams are missing");
     }
     return tshi_problems_report(&all);
 }
 
-/* --- the rest, from JSON ------------------------------------------------------------------------------------------ */
+/* --- unpacking from JSON ------------------------------------------------------------------------------------------ */
 
 static unsigned char nibble(char digit) {
     return (unsigned char)(digit <= '9' ? digit - '0' : digit - 'a' + 10);

@@ -1,22 +1,21 @@
-/* What a checkpoint has: the tensors under their names, and the rest, which fits into JSON. */
+/* The contents of a checkpoint: tensors by name, and everything else as JSON. */
 #ifndef TSHI_CHECKPOINT_STATE_H
 #define TSHI_CHECKPOINT_STATE_H
 
 #include "io/checkpoint_index.h"
 #include "tshard/checkpoint.h"
 
-/* The fields of the struct, without tensors: TSH_ERR_ARGUMENT. `call` names the public function. */
+/* Checks the struct's fields: TSH_ERR_ARGUMENT. `call` names the public function. */
 tsh_status tshi_checkpoint_check(const char *call, const char *path, const tsh_checkpoint *what);
 /* The parameters, then the optimizer's state tensors as "optimizer.PARAMETER.STATE". The caller destroys the list.
  * TSH_ERR_LAYOUT for a PARTIAL or LOCAL tensor. */
 tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **out);
-/* Random streams, the optimizer's numbers, and values. NULL with the message set. */
+/* Random streams, the optimizer's numbers, and the program's values. NULL with the message set. */
 json_t *tshi_checkpoint_pack(const tsh_checkpoint *what);
-/* TSH_ERR_IO with all differences between the checkpoint and what the caller wants loaded. `folder` is for the
- * message. */
+/* TSH_ERR_IO, listing all differences, unless the checkpoint fits what is loaded. `folder` is for the message. */
 tsh_status tshi_checkpoint_compare(const tshi_checkpoint_index *index, const tsh_checkpoint *what,
                                    const tsh_parameters *tensors, const char *folder);
-/* Restores what pack has packed into the world, the optimizer and the caller's values, after compare has checked it. */
+/* Restores the state of tshi_checkpoint_pack, after tshi_checkpoint_compare has checked it. */
 void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *what);
 
 #endif

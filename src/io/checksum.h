@@ -3,8 +3,8 @@
  * 0x9e3779b97f4a7c15. An element of 16 bytes is two of 8 with the indices 2i and 2i + 1.
  *
  * Parts of a tensor may be summed anywhere and in any order, so the checksum depends neither on layouts nor on the
- * number of ranks. Weights are odd: any single element that changes changes the sum; other changes escape by chance
- * alone. */
+ * number of ranks. Weights are odd, so that a change of any single element changes the sum; several changes cancel only
+ * by chance. */
 #ifndef TSHI_CHECKSUM_H
 #define TSHI_CHECKSUM_H
 

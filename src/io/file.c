@@ -1,4 +1,4 @@
-/* Files: the system's calls, with retries and errors in words. */
+/* Files: system calls with retries and messages. */
 #include "io/file.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ tsh_status tshi_file_fail(int error, const char *path, const char *format, ...) 
     return status == TSH_ERR_MEMORY ? status : TSH_ERR_IO;
 }
 
-/* open and fsync, again when a signal has interrupted them, as it may on a file system over a network. */
+/* open and fsync, repeated after EINTR, which network file systems return. */
 static int open_again(const char *path, int flags) {
     int fd;
     do fd = open(path, flags | O_CLOEXEC, 0666);
@@ -43,9 +43,9 @@ tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes) {
     if (*fd < 0) return tshi_file_fail(errno, path, "cannot be opened");
     tsh_status status = TSH_OK;
     if (fstat(*fd, &info) != 0) {
-        status = tshi_file_fail(errno, path, "cannot be looked at");
+        status = tshi_file_fail(errno, path, "cannot be examined");
     } else if (!S_ISREG(info.st_mode)) {
-        status = tshi_fail(TSH_ERR_IO, "%.220s: is no regular file", path);
+        status = tshi_fail(TSH_ERR_IO, "%.220s: is not a regular file", path);
     } else {
         *bytes = (uint64_t)info.st_size;
     }
@@ -58,7 +58,7 @@ tsh_status tshi_file_open_for_writing(const char *path, int *fd) {
     return *fd < 0 ? tshi_file_fail(errno, path, "cannot be opened for writing") : TSH_OK;
 }
 
-/* Reserves `bytes` on the disk; where the file system cannot, only the size is set. */
+/* Reserves `bytes` on the disk; if the file system cannot, only sets the size. */
 static tsh_status reserve(int fd, const char *path, uint64_t bytes) {
     int failed;
     if (bytes == 0) return TSH_OK;
@@ -71,7 +71,7 @@ static tsh_status reserve(int fd, const char *path, uint64_t bytes) {
 tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd) {
     *fd = -1;
     if (bytes > INT64_MAX || !tshi_file_fits((size_t)bytes)) {
-        return tshi_file_fail(EFBIG, path, "no file of %llu bytes can be made", (unsigned long long)bytes);
+        return tshi_file_fail(EFBIG, path, "the limit on file sizes forbids %llu bytes", (unsigned long long)bytes);
     }
     if (unlink(path) != 0 && errno != ENOENT) return tshi_file_fail(errno, path, "cannot be replaced");
     *fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
@@ -133,14 +133,14 @@ tsh_status tshi_file_sync_folder(const char *path) {
     int fd = open_again(folder, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return tshi_file_fail(errno, folder, "cannot be opened");
     tsh_status status = TSH_OK;
-    /* A file system that cannot sync folders says EINVAL. */
+    /* A file system that cannot sync folders returns EINVAL. */
     if (sync_again(fd) != 0 && errno != EINVAL) status = tshi_file_fail(errno, folder, "cannot be written to the disk");
     close(fd);
     return status;
 }
 
 tsh_status tshi_file_rename(const char *from, const char *to) {
-    if (rename(from, to) != 0) return tshi_file_fail(errno, to, "cannot take its name");
+    if (rename(from, to) != 0) return tshi_file_fail(errno, to, "cannot be renamed");
     return tshi_file_sync_folder(to);
 }
 
@@ -155,7 +155,7 @@ tsh_status tshi_file_load(const tsh_allocator *allocator, const char *path, cons
     if (status != TSH_OK) return status;
     *bytes = (size_t)size;
     if (size > most) {
-        status = tshi_fail(TSH_ERR_IO, "%.220s: is %s of %llu bytes; %llu are allowed", path, kind,
+        status = tshi_fail(TSH_ERR_IO, "%.220s: is %s of %llu bytes; at most %llu are allowed", path, kind,
                            (unsigned long long)size, (unsigned long long)most);
     } else {
         *text = tshi_calloc(allocator, (size_t)size, 1);

@@ -1,4 +1,4 @@
-/* Loading: every parameter's sources are checked before any rank reads its boxes. */
+/* Loading: all parameters are checked before any rank reads elements. */
 #include "io/load.h"
 
 #include "base/hash.h"
@@ -10,17 +10,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- what is common ----------------------------------------------------------------------------------------------- */
+/* --- shared with saving ------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_check_parameter(const char *what, const char *name, const tsh_tensor *t) {
     char text[160];
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind == TSH_KIND_REPLICATED || t->layout[a].kind == TSH_KIND_SHARD) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "%s: '%.100s' (%s) is no part of a whole: redistribute it first", what, name,
-                         tsh_tensor_describe(t, text, sizeof text));
+        return tshi_fail(TSH_ERR_LAYOUT, "%s: '%.100s' (%s) must be REPLICATED or SHARD: redistribute it first", what,
+                         name, tsh_tensor_describe(t, text, sizeof text));
     }
     if (t->storage) return tshi_tensor_materialize(t);
-    return tshi_fail(TSH_ERR_STATE, "%s: '%.100s' has no memory any more", what, name);
+    return tshi_fail(TSH_ERR_STATE, "%s: '%.100s' has lost its memory", what, name);
 }
 
 uint64_t tshi_parameters_fingerprint(const tsh_parameters *list, uint64_t fingerprint) {
@@ -45,7 +45,7 @@ size_t tshi_io_elements(const tsh_parameters *list) {
     return most;
 }
 
-/* Tiles are copied first, because rows at equal distances in a large matrix evict each other from the cache. */
+/* Copies tiles first, because rows of a large matrix evict each other from the cache. */
 static inline void transpose_sized(size_t size, int64_t rows, int64_t cols, const char *from, char *to,
                                    int64_t to_stride) {
     enum { TILE = 32 };
@@ -77,7 +77,7 @@ void tshi_transpose(size_t size, int64_t rows, int64_t cols, const void *from, v
     }
 }
 
-/* --- what is wrong ------------------------------------------------------------------------------------------------ */
+/* --- checks ------------------------------------------------------------------------------------------------------- */
 
 /* A call of tsh_load. */
 typedef struct model_load {
@@ -87,17 +87,17 @@ typedef struct model_load {
     tsh_load_options options;
     tshi_links links;
     tshi_weights *weights;
-    const tshi_weight **sources; /* of each link; NULL: the parameter keeps its values */
-    bool *taken;                 /* of each tensor: a parameter takes it */
+    const tshi_weight **sources; /* for each link; NULL: the parameter keeps its values */
+    bool *taken;                 /* for each tensor: some parameter takes it */
     tshi_problems problems;
-    char *raw, *converted; /* of tshi_io_elements each */
+    char *raw, *converted; /* tshi_io_elements elements each */
 } model_load;
 
 static bool is_float(tsh_dtype dtype) {
     return dtype == TSH_FLOAT32 || dtype == TSH_FLOAT64 || dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
 }
 
-/* True where every value of an integer type fits `to`. */
+/* True between float dtypes, and where `to` holds every value of an integer dtype. */
 static bool converts(tsh_dtype from, tsh_dtype to) {
     if (from == to || (is_float(from) && is_float(to))) return true;
     return (from == TSH_UINT8 && (to == TSH_INT32 || to == TSH_INT64)) || (from == TSH_INT32 && to == TSH_INT64);
@@ -108,7 +108,7 @@ static void check_source(model_load *l, const tshi_parameter *p, const tshi_link
     char wanted[128], found[128];
     const tsh_tensor *t = p->tensor;
     const char *wrong = tshi_link_check(link, t, e->ndim, e->shape);
-    if (!wrong && !converts(e->dtype, t->dtype)) wrong = "has a dtype that does not convert";
+    if (!wrong && !converts(e->dtype, t->dtype)) wrong = "has a dtype that cannot be converted";
     if (!wrong) return;
     tshi_problem(&l->problems, "'%.80s' %s: %s %s here, %s %s there", e->name, wrong, tsh_dtype_name(t->dtype),
                  tshi_dims_name(t->shape.ndim, t->shape.global, wanted, sizeof wanted), e->type,
@@ -155,7 +155,7 @@ static tsh_status check_all(model_load *l) {
     return tshi_problems_report(&l->problems);
 }
 
-/* Checks everything that can be wrong before an element is read. */
+/* Checks everything before any element is read. */
 static tsh_status prepare_load(model_load *l) {
     const tsh_allocator *allocator = &l->world->allocator;
     tsh_status status = TSH_OK;
@@ -177,7 +177,7 @@ static tsh_status prepare_load(model_load *l) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Reads what a link has of `box`, a part of the parameter, into the host memory of the box. */
+/* Reads the link's elements within `box`, a part of the parameter, into the box's host memory. */
 static tsh_status read_link(model_load *l, int number, const tsh_tensor *t, const tsh_box *box, char *to) {
     const tshi_link *link = &l->links.items[number];
     const tshi_weight *source = l->sources[number];
@@ -233,7 +233,7 @@ static tsh_status read_all(model_load *l) {
 
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
-/* What the ranks compare: their parameters, what these take, and the headers of their files. */
+/* The text that ranks compare: their parameters, links and file headers. */
 static void describe_load(const model_load *l, char *text, size_t size) {
     uint64_t mine = tshi_parameters_fingerprint(l->list, TSHI_FINGERPRINT), files = TSHI_FINGERPRINT;
     for (int i = 0; i < l->links.count; i++) {

@@ -1,4 +1,4 @@
-/* Files of models: which tensors, of which shapes, in which files. */
+/* The tensors, shapes and files that a save writes. */
 #include "io/model_files.h"
 
 #include "io/weights.h"
@@ -33,10 +33,11 @@ static tsh_status bad_map(const char *name, const char *why) {
     return tshi_fail(TSH_ERR_ARGUMENT, "save: '%.100s' %s", name, why);
 }
 
-/* Adds what a link brings to its tensor. */
+/* Adds a link's elements to its tensor. */
 static tsh_status add_link(tshi_model_files *model, int number, const tsh_tensor *t) {
     const tshi_link *link = &model->links.items[number];
-    if (link->transpose && t->shape.ndim != 2) return bad_map(link->tensor, "has no two dims to transpose");
+    if (link->transpose && t->shape.ndim != 2)
+        return bad_map(link->tensor, "cannot be transposed: it does not have two dims");
     tshi_safetensors_entry wanted = entry_of(link, t);
     int e = find_entry(model, link->tensor);
     model->entry_of[number] = e;
@@ -56,7 +57,7 @@ static tsh_status add_link(tshi_model_files *model, int number, const tsh_tensor
     return same ? TSH_OK : bad_map(link->tensor, "is made of parameters that do not fit together");
 }
 
-/* The slices' lengths add up to the tensor's: they leave no gap where they do not overlap and stay inside. */
+/* The slices' lengths add up to the tensor's, so that slices inside it that do not overlap leave no gap. */
 static tsh_status check_slice(const tshi_model_files *model, int number) {
     const tshi_link *a = &model->links.items[number];
     const tshi_safetensors_entry *e = &model->entries[model->entry_of[number]];
@@ -99,7 +100,8 @@ static uint64_t bytes_of(const tshi_safetensors_entry *e) {
     return (uint64_t)numel * tsh_dtype_size(e->dtype);
 }
 
-/* Cuts the tensors into files of at most `most` bytes of elements; a longer tensor has a file of its own. 0: one. */
+/* Distributes the tensors to files of at most `most` bytes of elements; a larger tensor gets its own file. 0: one
+ * file. */
 static tsh_status cut_files(tshi_model_files *model, uint64_t most) {
     uint64_t used = 0;
     model->files = tshi_calloc(&model->allocator, most ? (size_t)model->count + 1 : 1, sizeof *model->files);
@@ -133,7 +135,7 @@ static tsh_status name_model_file(tshi_model_files *model, int number, const cha
     if (status != TSH_OK) return status;
     int n = snprintf(file->partial, sizeof file->partial, "%.4000s.partial", file->path);
     bool fits = n == (int)(strlen(file->path) + sizeof ".partial" - 1);
-    return fits ? TSH_OK : tshi_fail(TSH_ERR_ARGUMENT, "save: '%.200s' is too long a path", path);
+    return fits ? TSH_OK : tshi_fail(TSH_ERR_ARGUMENT, "save: the path '%.200s' is too long", path);
 }
 
 static tsh_status make_files(tshi_model_files *model, const char *path, const tsh_save_options *options) {
@@ -155,11 +157,11 @@ tsh_status tshi_model_files_make(const tsh_parameters *list, const char *path, c
                                  tshi_model_files *model) {
     struct stat info;
     *model = (tshi_model_files){.allocator = list->world->allocator};
-    if (strlen(path) >= TSHI_PATH - 64) return tshi_fail(TSH_ERR_ARGUMENT, "save: '%.200s' is too long a path", path);
+    if (strlen(path) >= TSHI_PATH - 64) return tshi_fail(TSH_ERR_ARGUMENT, "save: the path '%.200s' is too long", path);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
         snprintf(model->folder, sizeof model->folder, "%s", path);
     } else if (options->max_shard_bytes) {
-        return tshi_fail(TSH_ERR_IO, "save: %.200s: is no folder, which max_shard_bytes needs", path);
+        return tshi_fail(TSH_ERR_IO, "save: %.200s: is not a folder, which max_shard_bytes needs", path);
     }
     tsh_status status = tshi_links_make(list, options->rules, options->rule_count, &model->links);
     if (status == TSH_OK) status = make_entries(model, list);

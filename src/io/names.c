@@ -14,20 +14,20 @@ static tsh_status check_rule(const tsh_name_rule *rule, int number) {
     const char *wrong = NULL;
     if (!rule->parameter || !rule->tensor) return tshi_fail(TSH_ERR_ARGUMENT, "rule %d: a name is NULL", number);
     if (has_stars(rule->parameter) || has_stars(rule->tensor))
-        wrong = "a name has one '*' at most";
+        wrong = "a name may have only one '*'";
     else if (strchr(rule->tensor, '*') && !strchr(rule->parameter, '*'))
-        wrong = "its tensor has a '*', its parameter none";
+        wrong = "the tensor's name has a '*', the parameter's has none";
     else if (rule->length < 0 || rule->parameter_start < 0 || rule->tensor_start < 0 || rule->dim < 0)
         wrong = "a number is negative";
     else if (rule->parameter_start > INT64_MAX - rule->length || rule->tensor_start > INT64_MAX - rule->length)
         wrong = "a slice ends past 2^63";
     else if (rule->length == 0 && (rule->dim || rule->parameter_start || rule->tensor_start))
-        wrong = "a slice without a length";
+        wrong = "a slice needs a length";
     if (!wrong) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "rule %d ('%.80s', '%.80s'): %s", number, rule->parameter, rule->tensor, wrong);
 }
 
-/* True when the name matches; its characters [*begin, *end) are what the '*' stands for. */
+/* True when the name matches; the '*' stands for its characters [*begin, *end). */
 static bool matches(const char *pattern, const char *name, size_t *begin, size_t *end) {
     const char *star = strchr(pattern, '*');
     size_t length = strlen(name);
@@ -48,12 +48,12 @@ bool tshi_name_matches(const char *pattern, const char *name) {
 tsh_status tshi_patterns_check(const char *const *patterns) {
     for (; patterns && *patterns; patterns++) {
         if (has_stars(*patterns))
-            return tshi_fail(TSH_ERR_ARGUMENT, "ignored '%.80s': a name has one '*' at most", *patterns);
+            return tshi_fail(TSH_ERR_ARGUMENT, "ignored '%.80s': a name may have only one '*'", *patterns);
     }
     return TSH_OK;
 }
 
-/* `pattern` with `length` characters of `text` in place of its '*'; NULL without memory. */
+/* The pattern with its '*' replaced by `length` characters of text; NULL without memory. */
 static char *fill_in(const tsh_allocator *allocator, const char *pattern, const char *text, size_t length) {
     const char *star = strchr(pattern, '*');
     size_t before = star ? (size_t)(star - pattern) : strlen(pattern), after = star ? strlen(star + 1) : 0;
@@ -66,7 +66,7 @@ static char *fill_in(const tsh_allocator *allocator, const char *pattern, const 
     return name;
 }
 
-/* Adds the link of a parameter by a rule, where its name has [begin, end) for a '*'. */
+/* Adds a parameter's link by a rule whose '*' stands for [begin, end) of its name. */
 static tsh_status add_link_of_rule(tshi_links *links, const tsh_parameters *list, int parameter,
                                    const tsh_name_rule *rule, size_t begin, size_t end) {
     tsh_status status =
@@ -106,7 +106,8 @@ static tsh_status add_links_of_parameter(tshi_links *links, const tsh_parameters
 tsh_status tshi_links_make(const tsh_parameters *list, const tsh_name_rule *rules, int count, tshi_links *out) {
     tsh_status status = TSH_OK;
     *out = (tshi_links){.allocator = list->world->allocator};
-    if (count < 0 || (count > 0 && !rules)) return tshi_fail(TSH_ERR_ARGUMENT, "%d rules, but no list of them", count);
+    if (count < 0 || (count > 0 && !rules))
+        return tshi_fail(TSH_ERR_ARGUMENT, "rule_count is %d and rules is NULL", count);
     for (int i = 0; status == TSH_OK && i < count; i++) status = check_rule(&rules[i], i);
     for (int i = 0; status == TSH_OK && i < list->count; i++)
         status = add_links_of_parameter(out, list, i, rules, count);
@@ -135,9 +136,9 @@ const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor
     if (first->length == 0) return NULL;
     for (int i = 0; i < count; i++) {
         if (first[i].dim != first->dim || first[i].dim >= s->ndim)
-            return "has rules that slice no dim of it, or several";
+            return "must be sliced along one of its dims by all its rules";
         if (first[i].parameter_start + first[i].length > s->global[first->dim])
-            return "has a rule for more than it has";
+            return "has a rule that goes past its end";
         filled += first[i].length;
         for (int k = 0; k < i; k++) {
             if (first[i].parameter_start < first[k].parameter_start + first[k].length &&
@@ -145,12 +146,12 @@ const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor
                 return "has rules that overlap";
         }
     }
-    return filled == s->global[first->dim] ? NULL : "is not filled by its rules";
+    return filled == s->global[first->dim] ? NULL : "is not filled completely by its rules";
 }
 
 const char *tshi_link_check(const tshi_link *link, const tsh_tensor *parameter, int ndim, const int64_t *shape) {
     const tsh_shape *s = &parameter->shape;
-    if (link->transpose && s->ndim != 2) return "has no two dims to transpose";
+    if (link->transpose && s->ndim != 2) return "cannot be transposed: it does not have two dims";
     if (ndim != s->ndim) return "has another number of dims";
     for (int d = 0; d < ndim; d++) {
         int64_t size = shape[link->transpose ? 1 - d : d];

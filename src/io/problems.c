@@ -1,4 +1,4 @@
-/* Problems, put together in one message. */
+/* Collects problems in one message. */
 #include "io/problems.h"
 
 #include <stdio.h>

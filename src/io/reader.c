@@ -1,4 +1,4 @@
-/* Reading boxes from the files that an index names. */
+/* Reads boxes from the files of an index. */
 #include "io/reader.h"
 #include "io/checksum.h"
 #include "io/step_folder.h"
@@ -8,9 +8,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Bytes that are read at once into a buffer, where they cannot be read into their place. */
+/* Bytes per read into the buffer, for elements that cannot be read in place. */
 #define CHUNK ((size_t)1 << 20)
-/* Files that are open at once. */
+/* The most open files. */
 #define MOST_OPEN 200
 
 /* --- a checkpoint's folder ---------------------------------------------------------------------------------------- */
@@ -18,14 +18,15 @@
 static tsh_status check_file(const char *folder, const tshi_stored_file *file) {
     char path[TSHI_PATH];
     struct stat info;
-    if (strchr(file->name, '/')) return tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is no file here", folder, file->name);
+    if (strchr(file->name, '/'))
+        return tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is not a file in this folder", folder, file->name);
     tsh_status status = tshi_path_join(path, folder, file->name);
     if (status != TSH_OK) return status;
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
         return tshi_fail(TSH_ERR_IO, "%.220s: the checkpoint has no file '%.100s'", folder, file->name);
     }
     if ((uint64_t)info.st_size == file->bytes) return TSH_OK;
-    return tshi_fail(TSH_ERR_IO, "%.220s: has %lld bytes, and had %llu when it was saved", path,
+    return tshi_fail(TSH_ERR_IO, "%.220s: has %lld bytes, but had %llu when it was saved", path,
                      (long long)info.st_size, (unsigned long long)file->bytes);
 }
 
@@ -42,7 +43,7 @@ tsh_status tshi_checkpoint_index_read_whole(const char *folder, tshi_checkpoint_
 
 /* --- boxes -------------------------------------------------------------------------------------------------------- */
 
-/* A stored box of a tensor, with its place in a file. */
+/* A stored box of a tensor, and its file. */
 typedef struct source {
     tshi_safetensors *file;
     const tshi_safetensors_entry *entry;

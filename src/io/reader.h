@@ -1,12 +1,12 @@
-/* Boxes of the tensors of an index, read from the boxes that its files hold. */
+/* Reads any box of an index's tensors from the boxes in its files. */
 #ifndef TSHI_READER_H
 #define TSHI_READER_H
 
 #include "io/checkpoint_index.h"
 #include "io/safetensors.h"
 
-/* Reads a folder's index. TSH_ERR_IO also where boxes do not cover their tensor once, or a file is missing or has
- * another size. */
+/* Reads and checks a folder's index. TSH_ERR_IO also if boxes do not cover each element once, or a file is missing or
+ * has another size. */
 TSHI_TOOLS tsh_status tshi_checkpoint_index_read_whole(const char *folder, tshi_checkpoint_index *index);
 
 typedef struct tshi_reader {

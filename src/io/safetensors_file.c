@@ -7,9 +7,8 @@
 #include <jansson.h>
 #include <string.h>
 
-/* Runs are read together across gaps of at most so many bytes: copying more than that takes longer than a call. Gaps
- * are at most as long as the runs, so that a box costs at most twice its bytes, and rows of a few hundred bytes and
- * more cost nothing in excess. */
+/* Runs are read together across gaps of at most so many bytes: copying more takes longer than a system call. Gaps are
+ * at most as long as the runs, so that a read takes at most twice the box's bytes. */
 #define GAP_MOST 512
 /* Memory for runs that are read together. */
 #define SCRATCH ((size_t)256 << 10)
@@ -20,18 +19,19 @@ static tsh_status read_length(tshi_safetensors *file) {
     unsigned char bytes[TSHI_SAFETENSORS_PREFIX];
     uint64_t length = 0;
     if (file->file_bytes < sizeof bytes) {
-        return tshi_fail(TSH_ERR_IO, "%.220s: is no safetensors file: it has %llu bytes", file->path,
+        return tshi_fail(TSH_ERR_IO, "%.220s: is not a safetensors file: it has only %llu bytes", file->path,
                          (unsigned long long)file->file_bytes);
     }
     tsh_status status = tshi_file_read(file->fd, file->path, bytes, sizeof bytes, 0);
     if (status != TSH_OK) return status;
     for (int i = 0; i < TSHI_SAFETENSORS_PREFIX; i++) length |= (uint64_t)bytes[i] << (8 * i);
     if (length > TSHI_SAFETENSORS_HEADER_MOST) {
-        return tshi_fail(TSH_ERR_IO, "%.220s: is no safetensors file: a header of %llu bytes; %d are allowed",
+        return tshi_fail(TSH_ERR_IO,
+                         "%.220s: is not a safetensors file: its header would have %llu bytes, at most %d are allowed",
                          file->path, (unsigned long long)length, TSHI_SAFETENSORS_HEADER_MOST);
     }
     if (length > file->file_bytes - sizeof bytes) {
-        return tshi_fail(TSH_ERR_IO, "%.220s: is cut short: a header of %llu bytes in a file of %llu", file->path,
+        return tshi_fail(TSH_ERR_IO, "%.220s: is truncated: a header of %llu bytes in a file of %llu", file->path,
                          (unsigned long long)length, (unsigned long long)file->file_bytes);
     }
     file->header_bytes = length;
@@ -78,12 +78,12 @@ void tshi_safetensors_close(tshi_safetensors *file) {
 
 /* --- boxes -------------------------------------------------------------------------------------------------------- */
 
-/* The runs of a box in a file. An element type that tshard lacks, and a box outside the tensor, are errors. */
+/* The runs of a box in a file. Fails for an element type that is not a dtype, and for a box outside the tensor. */
 static tsh_status runs_in_file(const tshi_safetensors_entry *entry, const tsh_box *box, const char *path,
                                tshi_runs *out) {
     tsh_box whole = {0};
     if (entry->dtype == TSH_DTYPE_COUNT) {
-        return tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which no tensor can be", path, entry->name,
+        return tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which is not a dtype of tshard", path, entry->name,
                          entry->type);
     }
     for (int d = 0; d < entry->ndim; d++) {
@@ -101,15 +101,15 @@ static int64_t runs_count(const tshi_runs *r) {
     return r->numel ? r->numel / r->count[0] : 0;
 }
 
-/* Where run number i begins in the file; the runs lie in the box's memory one after another. */
+/* The offset of run i in the file; in the box's memory the runs are contiguous. */
 static uint64_t run_place(const tshi_safetensors_entry *entry, const tshi_runs *r, int64_t i) {
     int64_t from, to;
     tshi_runs_at(r, 1, i, &from, &to);
     return entry->offset + (uint64_t)from * tsh_dtype_size(entry->dtype);
 }
 
-/* How many runs of `bytes` from number i on are read together; *span is from the first one's begin to the last one's
- * end. */
+/* How many runs of `bytes` from run i on are read together; *span is the number of bytes from the first to the end of
+ * the last. */
 static int64_t together(const tshi_safetensors_entry *entry, const tshi_runs *r, size_t bytes, int64_t i,
                         size_t *span) {
     uint64_t begin = run_place(entry, r, i), end = begin + bytes;

@@ -1,4 +1,4 @@
-/* The header of a safetensors file: parsed and checked, and written. */
+/* Parses, checks and writes the header of a safetensors file. */
 #include "io/safetensors.h"
 
 #include "base/hash.h"
@@ -15,7 +15,7 @@ typedef struct element_type {
     tsh_dtype dtype;
 } element_type;
 
-/* The format's types, those first that a dtype is written as. */
+/* The format's types; a dtype is written as the first type that has it. */
 static const element_type types[] = {
     {"F32", 32, TSH_FLOAT32},
     {"F64", 64, TSH_FLOAT64},
@@ -73,17 +73,17 @@ static tsh_status refuse(const tshi_safetensors *file, const char *name, const c
 static tsh_status parse_shape(const tshi_safetensors *file, const json_t *shape, tshi_safetensors_entry *entry) {
     size_t n = json_array_size(shape);
     if (!json_is_array(shape)) return refuse(file, entry->name, "has no shape");
-    if (n > TSH_MAX_DIMS) return refuse(file, entry->name, "has %zu dims; %d are possible", n, TSH_MAX_DIMS);
+    if (n > TSH_MAX_DIMS) return refuse(file, entry->name, "has %zu dims; at most %d are possible", n, TSH_MAX_DIMS);
     entry->ndim = (int)n;
     for (size_t d = 0; d < n; d++) {
         const json_t *size = json_array_get(shape, d);
         entry->shape[d] = json_is_integer(size) ? (int64_t)json_integer_value(size) : -1;
-        if (entry->shape[d] < 0) return refuse(file, entry->name, "has a shape that is no list of sizes");
+        if (entry->shape[d] < 0) return refuse(file, entry->name, "has a shape that is not a list of sizes");
     }
     return TSH_OK;
 }
 
-/* The bytes of shape and type must be those of the place in the file. */
+/* Reads data_offsets; their length must fit shape and type. */
 static tsh_status parse_place(const tshi_safetensors *file, const json_t *place, unsigned bits,
                               tshi_safetensors_entry *entry) {
     uint64_t data = TSHI_SAFETENSORS_PREFIX + file->header_bytes, most = file->file_bytes - data;
@@ -92,20 +92,20 @@ static tsh_status parse_place(const tshi_safetensors *file, const json_t *place,
     size_t total;
     if (json_array_size(place) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin)) {
-        return refuse(file, entry->name, "has data_offsets that are no begin and end");
+        return refuse(file, entry->name, "has data_offsets that are not [begin, end]");
     }
     uint64_t from = (uint64_t)json_integer_value(begin), to = (uint64_t)json_integer_value(end);
     if (to > most) {
-        return refuse(file, entry->name, "ends at byte %llu of the data, of which the file has %llu",
+        return refuse(file, entry->name, "ends at byte %llu of the data, but the file has only %llu",
                       (unsigned long long)to, (unsigned long long)most);
     }
     if (tshi_dims_product(entry->ndim, entry->shape, &numel) != TSH_OK ||
         tshi_size_mul((size_t)numel, bits, &total) != TSH_OK) {
-        return refuse(file, entry->name, "has a shape of more elements than a file can have");
+        return refuse(file, entry->name, "has more elements than a file can hold");
     }
     if (total % 8 != 0 || to - from != total / 8) {
         char dims[128];
-        return refuse(file, entry->name, "has %llu bytes, which %s of %s is not", (unsigned long long)(to - from),
+        return refuse(file, entry->name, "has %llu bytes, which do not fit %s of %s", (unsigned long long)(to - from),
                       tshi_dims_name(entry->ndim, entry->shape, dims, sizeof dims), entry->type);
     }
     entry->offset = data + from;
@@ -131,10 +131,10 @@ static tsh_status parse_entry(const tshi_safetensors *file, const char *name, co
 static tsh_status check_metadata(const tshi_safetensors *file, const json_t *metadata) {
     const char *key;
     json_t *value;
-    if (!json_is_object(metadata)) return tshi_fail(TSH_ERR_IO, "%.220s: __metadata__ is no object", file->path);
+    if (!json_is_object(metadata)) return tshi_fail(TSH_ERR_IO, "%.220s: __metadata__ is not an object", file->path);
     json_object_foreach((json_t *)metadata, key, value) {
         if (json_is_string(value)) continue;
-        return tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' in __metadata__ is no string", file->path, key);
+        return tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' in __metadata__ is not a string", file->path, key);
     }
     return TSH_OK;
 }
@@ -157,7 +157,7 @@ static tsh_status check_places(tshi_safetensors *file) {
     for (int i = 0; i < file->count; i++) {
         const tshi_safetensors_entry *e = &file->entries[i];
         if (e->offset != at)
-            return refuse(file, e->name, e->offset < at ? "overlaps another one" : "comes after a hole");
+            return refuse(file, e->name, e->offset < at ? "overlaps another tensor" : "comes after a gap");
         at += e->bytes;
     }
     if (at == file->file_bytes) return TSH_OK;
@@ -195,13 +195,15 @@ tsh_status tshi_safetensors_parse(tshi_safetensors *file, const char *header) {
     json_error_t error;
     size_t length = (size_t)file->header_bytes, end;
     if (length == 0 || header[0] != '{') {
-        return tshi_fail(TSH_ERR_IO, "%.220s: is no safetensors file: its header does not begin with '{'", file->path);
+        return tshi_fail(TSH_ERR_IO, "%.220s: is not a safetensors file: its header does not begin with '{'",
+                         file->path);
     }
     json_t *json = json_loadb(header, length, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
-    if (!json) return tshi_fail(TSH_ERR_IO, "%.220s: its header is no JSON: %.160s", file->path, error.text);
+    if (!json) return tshi_fail(TSH_ERR_IO, "%.220s: its header is not JSON: %.160s", file->path, error.text);
     file->json = json;
     for (end = (size_t)error.position; end < length && header[end] == ' ';) end++;
-    if (end < length) return tshi_fail(TSH_ERR_IO, "%.220s: its header is not padded with spaces alone", file->path);
+    if (end < length)
+        return tshi_fail(TSH_ERR_IO, "%.220s: its header is padded with something other than spaces", file->path);
     file->fingerprint = tshi_safetensors_fingerprint(header, length);
     file->entries = tshi_calloc(&file->allocator, json_object_size(json), sizeof *file->entries);
     if (!file->entries) return TSH_ERR_MEMORY;
@@ -222,7 +224,7 @@ const char *tshi_safetensors_metadata(const tshi_safetensors *file, const char *
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* Larger elements first, then by name: each tensor begins at a multiple of its element's size. */
+/* Larger elements first, then by name, so that each tensor begins at a multiple of its element size. */
 static int by_alignment(const void *left, const void *right) {
     const tshi_safetensors_entry *a = *(tshi_safetensors_entry *const *)left;
     const tshi_safetensors_entry *b = *(tshi_safetensors_entry *const *)right;
@@ -231,7 +233,7 @@ static int by_alignment(const void *left, const void *right) {
     return strcmp(a->name, b->name);
 }
 
-/* Sets the place of each entry relative to the end of the header; *total is the end of the last one. */
+/* Sets each entry's offset, relative to the end of the header; *total is the end of the last. */
 static tsh_status place_entries(tshi_safetensors_entry **sorted, int count, uint64_t *total) {
     size_t at = 0;
     for (int i = 0; i < count; i++) {
@@ -254,7 +256,7 @@ static tsh_status place_entries(tshi_safetensors_entry **sorted, int count, uint
     return TSH_OK;
 }
 
-/* Adds a new value, of which it takes the reference. */
+/* Adds a new value, and takes its reference. */
 static bool set_member(json_t *object, const char *key, json_t *value) {
     return value && json_object_set_new(object, key, value) == 0;
 }
@@ -277,7 +279,7 @@ static tsh_status describe_metadata(json_t *json, const char *const *metadata) {
     for (int i = 0; object && metadata[i]; i += 2) {
         if (set_member(object, metadata[i], json_string(metadata[i + 1]))) continue;
         json_decref(object);
-        return tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the metadata '%.100s' is no UTF-8", metadata[i]);
+        return tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the metadata '%.100s' is not UTF-8", metadata[i]);
     }
     return set_member(json, "__metadata__", object) ? TSH_OK
                                                     : tshi_fail(TSH_ERR_MEMORY, "safetensors: no memory for a header");
@@ -289,10 +291,10 @@ static tsh_status describe_entries(tshi_safetensors_entry **sorted, int count, c
     for (int i = 0; status == TSH_OK && i < count; i++) {
         const char *name = sorted[i]->name;
         if (strcmp(name, "__metadata__") == 0 || json_object_get(json, name)) {
-            status = tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the name '%.100s' is taken", name);
+            status = tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the name '%.100s' occurs twice or is reserved", name);
         } else if (!set_member(json, name, describe_entry(sorted[i]))) {
-            status =
-                tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the name '%.100s' is no UTF-8, or there is no memory", name);
+            status = tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the name '%.100s' is not UTF-8, or memory is exhausted",
+                               name);
         }
     }
     return status;
@@ -303,7 +305,7 @@ static tsh_status write_header(const tsh_allocator *allocator, const json_t *jso
     size_t text = json_dumpb(json, NULL, 0, JSON_COMPACT), padded = (text + 7) / 8 * 8;
     if (text == 0) return tshi_fail(TSH_ERR_MEMORY, "safetensors: no memory for a header");
     if (padded > TSHI_SAFETENSORS_HEADER_MOST) {
-        return tshi_fail(TSH_ERR_OVERFLOW, "safetensors: a header of %zu bytes; %d are allowed", padded,
+        return tshi_fail(TSH_ERR_OVERFLOW, "safetensors: a header of %zu bytes; at most %d are allowed", padded,
                          TSHI_SAFETENSORS_HEADER_MOST);
     }
     *size = TSHI_SAFETENSORS_PREFIX + padded;

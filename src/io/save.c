@@ -1,5 +1,5 @@
-/* Saving: rank 0 makes the files and their headers, every rank writes its boxes, and rank 0 gives the files their names
- * when all of them are whole. */
+/* Saving: rank 0 creates the files with their headers, every rank writes its boxes, and rank 0 renames the files when
+ * all are complete. */
 #include "io/load.h"
 #include "io/model_files.h"
 
@@ -19,12 +19,12 @@ typedef struct model_save {
     tsh_world *world;
     tsh_save_options options;
     tshi_model_files model;
-    char *gathered, *transposed; /* of tshi_io_elements each */
+    char *gathered, *transposed; /* tshi_io_elements elements each */
 } model_save;
 
 /* --- boxes -------------------------------------------------------------------------------------------------------- */
 
-/* What a link has of a parameter's share, on its way to a file. */
+/* A link's part of this rank's share of a parameter, and its file. */
 typedef struct link_share {
     model_save *s;
     int number, fd;
@@ -55,7 +55,7 @@ static tsh_status write_piece(void *user, const tsh_box *box, void *values) {
                                       memory);
 }
 
-/* Writes this rank's share of a parameter as far as a link has it. */
+/* Writes a link's part of this rank's share of a parameter. */
 static tsh_status write_parameter(model_save *s, int number, int fd, const tshi_model_file *file) {
     const tsh_tensor *t = s->list->items[s->model.links.items[number].parameter].tensor;
     link_share l = {s, number, fd, file, t, tsh_tensor_box(t)};
@@ -65,7 +65,7 @@ static tsh_status write_parameter(model_save *s, int number, int fd, const tshi_
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Rank 0: makes a file with its header. */
+/* Rank 0: creates a file with its header. */
 static tsh_status begin_file(const tshi_model_file *file) {
     int fd;
     tsh_status status = tshi_file_create(file->partial, file->bytes, &fd);
@@ -81,7 +81,8 @@ static tsh_status begin_files(const model_save *s) {
     if (s->model.files_count > 1) {
         status = tshi_path_join(model, s->model.folder, TSHI_WEIGHTS_FILE);
         if (status == TSH_OK && access(model, F_OK) == 0) {
-            status = tshi_fail(TSH_ERR_IO, "%.220s: is there, and readers take it before an index", model);
+            status = tshi_fail(TSH_ERR_IO, "%.220s: exists, and readers would prefer it to the index: remove it first",
+                               model);
         }
     }
     for (int i = 0; status == TSH_OK && i < s->model.files_count; i++) status = begin_file(&s->model.files[i]);
@@ -100,7 +101,7 @@ static tsh_status write_file(model_save *s, const tshi_model_file *file) {
     return status;
 }
 
-/* Rank 0: writes the index of several files, which appears whole or not at all. */
+/* Rank 0: writes the index of several files, which appears complete or not at all. */
 static tsh_status write_index(const model_save *s, const char *path) {
     char partial[TSHI_PATH + 16];
     char *text = tshi_model_files_index(&s->model);
@@ -113,14 +114,14 @@ static tsh_status write_index(const model_save *s, const char *path) {
     return status;
 }
 
-/* Rank 0: gives the files their names. */
+/* Rank 0: renames the files to their final names. */
 static tsh_status name_files(const model_save *s) {
     char index[TSHI_PATH];
     tsh_status status = TSH_OK;
     bool several = s->model.files_count > 1;
     if (s->world->rank > 0) return TSH_OK;
     if (several) {
-        /* The old index goes first: a reader must not take some new files and some old ones for a model. */
+        /* Removes the old index first, so that no reader mixes old and new files. */
         status = tshi_path_join(index, s->model.folder, TSHI_WEIGHTS_INDEX);
         if (status == TSH_OK && unlink(index) == 0) status = tshi_file_sync_folder(index);
     }
@@ -146,7 +147,7 @@ static tsh_status prepare_save(model_save *s, const char *path) {
     return s->gathered && s->transposed ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-/* The ranks compare the files' headers, which have all names, shapes and places, and their lists of parameters. */
+/* The text that ranks compare: the files' headers, which have all names, shapes and offsets, and the parameters. */
 static void describe_save(const model_save *s, char *text, size_t size) {
     uint64_t files = tshi_parameters_fingerprint(s->list, TSHI_FINGERPRINT);
     for (int i = 0; i < s->model.files_count; i++) {

@@ -15,7 +15,7 @@
 tsh_status tshi_path_join(char out[TSHI_PATH], const char *path, const char *name) {
     int length = snprintf(out, TSHI_PATH, "%s/%s", path, name);
     if (length >= 0 && length < TSHI_PATH) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%.200s...: a path of %d bytes, at most %d are possible", path, length,
+    return tshi_fail(TSH_ERR_ARGUMENT, "%.200s...: the path has %d bytes; at most %d are possible", path, length,
                      TSHI_PATH - 1);
 }
 
@@ -73,7 +73,7 @@ void tshi_folder_remove(const char *path) {
     rmdir(path);
 }
 
-/* Removes what an interrupted save or removal has left in `path`. */
+/* Removes folders that an interrupted save or removal has left in `path`. */
 static void remove_hidden(const char *path) {
     char hidden[TSHI_PATH];
     DIR *folder = opendir(path);
@@ -104,7 +104,7 @@ tsh_status tshi_step_begin(const char *path, int64_t step, uint64_t token, char 
     return mkdir(folder, 0777) == 0 ? TSH_OK : tshi_file_fail(errno, folder, "cannot be created");
 }
 
-/* Another folder has the name: the two swap names atomically, so that at any moment one of them has it. */
+/* Swaps the names of two folders atomically, so that one of them has the name `to` at any time. */
 static int take_place(const char *from, const char *to) {
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return -1;
@@ -120,15 +120,15 @@ tsh_status tshi_step_rename(const char *path, int64_t step, const char *folder) 
     if (status != TSH_OK) return status;
     if (rename(folder, final) != 0) {
         if ((errno != ENOTEMPTY && errno != EEXIST) || take_place(folder, final) != 0) {
-            return tshi_file_fail(errno, final, "cannot take its name");
+            return tshi_file_fail(errno, final, "cannot be renamed");
         }
     }
     status = tshi_file_sync_folder(final);
-    tshi_folder_remove(folder); /* the one that had the name before */
+    tshi_folder_remove(folder); /* the folder that had the name before */
     return status;
 }
 
-/* Renames to a hidden name first, so that no folder with missing files has a step's name. */
+/* Renames to a hidden name first, so that an incomplete folder never has a step's name. */
 static void remove_step(const char *path, int64_t step) {
     char name[TSHI_STEP_NAME], hidden_name[TSHI_STEP_NAME + 16], visible[TSHI_PATH], hidden[TSHI_PATH];
     tshi_step_name(step, name);

@@ -11,7 +11,7 @@
 
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
-/* The name of a file in the index's own folder. */
+/* True for the name of a file in the index's own folder. */
 static bool is_plain(const char *name) {
     return name && name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
@@ -21,13 +21,13 @@ tsh_status tshi_weights_parse(const char *path, const char *text, size_t length,
     const char *name;
     json_t *file, *index = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     *json = NULL;
-    if (!index) return tshi_fail(TSH_ERR_IO, "%.220s: is no JSON: %.160s", path, error.text);
+    if (!index) return tshi_fail(TSH_ERR_IO, "%.220s: is not JSON: %.160s", path, error.text);
     json_t *map = json_object_get(index, "weight_map");
     tsh_status status = TSH_OK;
     if (!json_is_object(map)) status = tshi_fail(TSH_ERR_IO, "%.220s: has no weight_map", path);
     json_object_foreach(map, name, file) {
         if (status != TSH_OK || is_plain(json_string_value(file))) continue;
-        status = tshi_fail(TSH_ERR_IO, "%.220s: the file of '%.100s' is no name of a file in this folder", path, name);
+        status = tshi_fail(TSH_ERR_IO, "%.220s: the file of '%.100s' is not in this folder", path, name);
     }
     if (status == TSH_OK)
         *json = index;
@@ -68,7 +68,7 @@ static tsh_status open_one(tshi_weights *weights, const char *path) {
     return TSH_OK;
 }
 
-/* The open file of that path, opened when it is new. */
+/* The open file with that path; opens a new one. */
 static tsh_status find_file(tshi_weights *weights, const char *path, tshi_safetensors **file) {
     for (int i = weights->files_count - 1; i >= 0; i--) {
         *file = weights->files[i];
@@ -94,7 +94,7 @@ static tsh_status open_mapped(tshi_weights *weights, const char *folder, const j
         if (status == TSH_OK) status = find_file(weights, path, &file);
         if (status != TSH_OK) return status;
         const tshi_safetensors_entry *entry = tshi_safetensors_find(file, name);
-        if (!entry) return tshi_fail(TSH_ERR_IO, "%.220s: lacks '%.100s', which the index says it has", path, name);
+        if (!entry) return tshi_fail(TSH_ERR_IO, "%.220s: lacks '%.100s', which the index assigns to it", path, name);
         weights->items[weights->count++] = (tshi_weight){entry, file};
     }
     if (weights->count) qsort(weights->items, (size_t)weights->count, sizeof *weights->items, by_name);

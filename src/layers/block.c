@@ -1,11 +1,11 @@
-/* A transformer block: self-attention and an MLP, each with its norm and its residual. */
+/* A transformer block: self-attention and an MLP, each with a norm and a residual connection. */
 #include "layers/layers.h"
 
 struct tsh_block {
     tsh_world *world;
     bool post_norm, recompute;
     double dropout;
-    tsh_norm *norm[TSH_BLOCK_PARTS]; /* at the parts that are norms */
+    tsh_norm *norm[TSH_BLOCK_PARTS]; /* at the indices of norms */
     tsh_self_attention *attention;
     tsh_mlp *mlp;
     char names[TSH_BLOCK_PARTS][TSHI_LAYER_NAME];
@@ -14,7 +14,7 @@ struct tsh_block {
 static const char *const part_names[TSH_BLOCK_PARTS] = {"input_layernorm", "self_attn", "post_attention_layernorm",
                                                         "mlp"};
 
-/* The parts leave to the block what it says of all of them. */
+/* The parts' configurations must not set the fields that the block sets for all. */
 static tsh_status check_config(const tsh_block_config *c) {
     if (!c) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: a configuration is required");
     bool sizes = c->norm.features || c->attention.embed || c->mlp.embed;
@@ -22,12 +22,11 @@ static tsh_status check_config(const tsh_block_config *c) {
     bool sharding = c->attention.sequence_parallel || c->mlp.sequence_parallel || c->attention.table || c->mlp.table ||
                     c->attention.name || c->mlp.name;
     if (sizes || dtypes || sharding) {
-        return tshi_fail(TSH_ERR_ARGUMENT,
-                         "block_create: norm, attention and mlp leave features or embed, dtype, sequence_parallel, "
-                         "table and name to the block's own fields");
+        return tshi_fail(TSH_ERR_ARGUMENT, "block_create: norm, attention and mlp must not set features, embed, dtype, "
+                                           "sequence_parallel, table or name; the block's fields apply");
     }
     if (c->dropout >= 0 && c->dropout < 1) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "block_create: dropout=%g, [0, 1) is wanted", c->dropout);
+    return tshi_fail(TSH_ERR_ARGUMENT, "block_create: dropout=%g, must be in [0, 1)", c->dropout);
 }
 
 static tsh_status make_norms(tsh_group *group, const tsh_block_config *c, tsh_block *block) {
@@ -54,7 +53,7 @@ static tsh_status make_halves(tsh_group *group, const tsh_block_config *c, tsh_b
 }
 
 tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, tsh_block **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: where to put the layer is required");
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: out is NULL");
     *out = NULL;
     if (!group) return tshi_group_missing("block_create");
     tsh_status status = check_config(config);
@@ -86,7 +85,7 @@ void tsh_block_destroy(tsh_block *block) {
     tshi_free(&block->world->allocator, block);
 }
 
-/* One half, with its norm and its residual. */
+/* One half, with its norm and residual connection. */
 static tsh_tensor *half(tsh_tape *tape, const tsh_block *block, tsh_block_part part, tsh_tensor *x,
                         const tsh_sequences *s) {
     tsh_norm *norm = block->norm[part == TSH_BLOCK_ATTENTION ? TSH_BLOCK_ATTENTION_NORM : TSH_BLOCK_MLP_NORM];

@@ -1,9 +1,9 @@
-/* Embedding, whole or with its vocabulary (row) or its features (column) split over a group. */
+/* Embedding, dense, or with its vocabulary (row) or features (column) split over a group. */
 #include "layers/layers.h"
 
 struct tsh_embedding {
     tsh_world *world;
-    tshi_want want, head; /* of lookups, and of projections */
+    tshi_want want, head; /* for lookups, and for projections */
     tshi_lookup lookup;
     tsh_tensor *weight;
 };
@@ -30,7 +30,7 @@ static tsh_status check_config(const tsh_group *group, const tsh_embedding_confi
 
 tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config, tsh_embedding **out) {
     static const tsh_init fallback = {.kind = TSH_INIT_NORMAL, .b = 1};
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: where to put the layer is required");
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: out is NULL");
     *out = NULL;
     tsh_status status = check_config(group, config);
     if (status != TSH_OK) return status;

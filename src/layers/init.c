@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Fans of the whole [out, in, rest...]; at least 1, so that an empty tensor divides by nothing. */
+/* fan_in and fan_out of the global shape [out, in, rest...]; at least 1, to avoid a division by zero. */
 static void fans(const tsh_tensor *t, double *fan_in, double *fan_out) {
     const tsh_shape *s = &t->shape;
     double rest = 1;
@@ -33,7 +33,9 @@ static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, tshi_initia
     case TSH_INIT_NORMAL: *out = (tshi_initial){.kind = TSHI_STARTS_NORMAL, .a = init->a, .b = init->b}; break;
     case TSH_INIT_CONSTANT: *out = (tshi_initial){.kind = TSHI_STARTS_CONSTANT, .a = init->a}; break;
     case TSH_INIT_DEFAULT:
-    default: return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: %d is no initialiser for a tensor", (int)init->kind);
+    default:
+        return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: unknown initialiser kind %d, or DEFAULT, which needs a layer",
+                         (int)init->kind);
     }
     return tshi_check_distribution("tensor_init", out->kind == TSHI_STARTS_NORMAL, out->a,
                                    out->kind == TSHI_STARTS_CONSTANT ? out->a : out->b);
@@ -46,7 +48,7 @@ static tsh_status check_tensor(const tsh_tensor *t) {
     if (status != TSH_OK) return status;
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind == TSH_KIND_REPLICATED || t->layout[a].kind == TSH_KIND_SHARD) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "tensor_init: %s is no part of a whole",
+        return tshi_fail(TSH_ERR_LAYOUT, "tensor_init: %s: REPLICATED or SHARD layouts are required",
                          tsh_tensor_describe(t, text, sizeof text));
     }
     return TSH_OK;
@@ -61,7 +63,8 @@ tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
     if (status == TSH_OK && !deferred) status = tshi_tensor_materialize_to_write(tensor);
     if (status != TSH_OK) return status;
     d.seed = tensor->mesh->world->seed;
-    d.stream = tshi_world_stream(tensor->mesh->world); /* also for a constant: the order of calls alone decides */
+    /* also for a constant, so that streams depend only on the order of calls */
+    d.stream = tshi_world_stream(tensor->mesh->world);
     if (deferred)
         *deferred = d;
     else

@@ -1,4 +1,4 @@
-/* The cache of keys and values: two tensors that are filled in place, and the length of each sequence. */
+/* The KV cache: two tensors that are filled in place, and the length of each sequence. */
 #include "layers/layers.h"
 #include "tshard/generate.h"
 
@@ -7,7 +7,7 @@
 struct tsh_kv_cache {
     tsh_world *world;
     tsh_tensor *k, *v;   /* [batch, positions, kv_heads, head_dim] */
-    tsh_tensor *lengths; /* int64 [batch], laid out as the sequences; written where sequences differ */
+    tsh_tensor *lengths; /* int64 [batch], split as the sequences; written when lengths differ */
     int64_t *length;     /* [batch], of all sequences */
 };
 
@@ -27,10 +27,10 @@ static tsh_status check_config(const tsh_mesh *mesh, const tsh_kv_cache_config *
     for (int a = 0; a < mesh->axes; a++) {
         tsh_layout l = config->layout[a];
         if (l.kind == TSH_KIND_REPLICATED || (l.kind == TSH_KIND_SHARD && (l.dim == 0 || l.dim == 2))) continue;
-        return tshi_fail(TSH_ERR_LAYOUT,
-                         "kv_cache_create: %s along axis %s; REPLICATED, SHARD(0) by sequences or SHARD(2) by heads "
-                         "wanted",
-                         tshi_layout_name(l, name, sizeof name), mesh->axis[a].name);
+        return tshi_fail(
+            TSH_ERR_LAYOUT,
+            "kv_cache_create: %s along axis %s; must be REPLICATED, SHARD(0) (sequences) or SHARD(2) (heads)",
+            tshi_layout_name(l, name, sizeof name), mesh->axis[a].name);
     }
     return tshi_check_computes(mesh->device, config->dtype, "kv_cache_create: the cache");
 }
@@ -53,7 +53,7 @@ static tsh_status make_tensors(tsh_kv_cache *cache, const tsh_mesh *mesh, const 
 }
 
 tsh_status tsh_kv_cache_create(const tsh_mesh *mesh, const tsh_kv_cache_config *config, tsh_kv_cache **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "kv_cache_create: where to put the cache is required");
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "kv_cache_create: out is NULL");
     *out = NULL;
     tsh_status status = check_config(mesh, config);
     if (status != TSH_OK) return status;
@@ -126,8 +126,10 @@ static tsh_status write_lengths(const tsh_kv_cache *cache) {
 tsh_status tsh_kv_cache_truncate(tsh_kv_cache *cache, int64_t sequence, int64_t length) {
     if (!cache) return tshi_fail(TSH_ERR_ARGUMENT, "kv_cache_truncate: a cache is required");
     if (length < 0 || sequence < -1 || sequence >= batch_of(cache)) {
-        return tshi_fail(TSH_ERR_RANGE, "kv_cache_truncate: length %lld of sequence %lld; there are %lld sequences",
-                         (long long)length, (long long)sequence, (long long)batch_of(cache));
+        return tshi_fail(
+            TSH_ERR_RANGE,
+            "kv_cache_truncate: length %lld of sequence %lld is out of range; the cache has %lld sequences",
+            (long long)length, (long long)sequence, (long long)batch_of(cache));
     }
     for (int64_t b = 0; b < batch_of(cache); b++) {
         if ((sequence < 0 || b == sequence) && cache->length[b] > length) cache->length[b] = length;
@@ -143,7 +145,8 @@ static tsh_status check_tensor(const tsh_kv_cache *cache, const tsh_tensor *t) {
     bool fits = t->mesh == own->mesh && t->dtype == own->dtype && t->shape.ndim == 4;
     for (int d = 0; fits && d < 4; d++) fits = d == 1 || t->shape.global[d] == own->shape.global[d];
     if (!fits) {
-        return tshi_fail(TSH_ERR_SHAPE, "%s for a cache %s: its mesh, dtype and sizes but for the positions wanted",
+        return tshi_fail(TSH_ERR_SHAPE,
+                         "%s does not fit the cache, %s: mesh, dtype, batch, kv_heads and head_dim must be equal",
                          tsh_tensor_describe(t, a, sizeof a), tsh_tensor_describe(own, b, sizeof b));
     }
     return TSH_OK;
@@ -153,12 +156,13 @@ static tsh_status check_room(const tsh_kv_cache *cache, int64_t tokens) {
     int64_t room = cache->k->shape.global[1], length = tsh_kv_cache_length(cache);
     if (tokens > room - length) {
         return tshi_fail(TSH_ERR_RANGE,
-                         "the cache is full: %lld of %lld positions are taken, %lld more do not fit "
-                         "(tsh_kv_cache_truncate makes room)",
+                         "the cache is full: %lld of %lld positions are in use, %lld more do not fit "
+                         "(tsh_kv_cache_truncate frees some)",
                          (long long)length, (long long)room, (long long)tokens);
     }
     if (tokens <= 1 || equal_lengths(cache)) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "%lld tokens at once for sequences of different lengths", (long long)tokens);
+    return tshi_fail(TSH_ERR_STATE, "%lld tokens at once; sequences of different lengths grow by one token at a time",
+                     (long long)tokens);
 }
 
 static tsh_status check_append(const tsh_tape *tape, const tsh_kv_cache *cache, const tsh_tensor *k,
@@ -166,14 +170,16 @@ static tsh_status check_append(const tsh_tape *tape, const tsh_kv_cache *cache, 
     tsh_status status = check_tensor(cache, k);
     if (status == TSH_OK) status = check_tensor(cache, v);
     if (status != TSH_OK) return status;
-    if (k->shape.global[1] != v->shape.global[1]) return tshi_check_fails(k, v, "k and v of one shape wanted");
+    if (k->shape.global[1] != v->shape.global[1]) return tshi_check_fails(k, v, "k and v must have the same shape");
     if (tape->recording && (tshi_requires_grad(k) || tshi_requires_grad(v))) {
-        return tshi_fail(TSH_ERR_STATE, "k or v leads to a gradient, and a cache has none: tsh_tape_set_recording");
+        return tshi_fail(
+            TSH_ERR_STATE,
+            "k or v leads to a gradient, and a cache has none: turn recording off (tsh_tape_set_recording)");
     }
     return check_room(cache, k->shape.global[1]);
 }
 
-/* Copies this rank's part of the tokens to where each sequence ends: with one kernel where all end at one place. */
+/* Appends this rank's part of the tokens to each sequence: with one kernel when all lengths are equal. */
 static void put(const tsh_kv_cache *cache, const tsh_tensor *from, const tsh_tensor *to) {
     tsh_device *device = tshi_device_of(to);
     int64_t first = tshi_shape_start(to->mesh, &to->shape, to->layout, 0), batch = to->shape.local[0];

@@ -1,4 +1,4 @@
-/* Linear, whole or split over a group by row or by column. */
+/* Linear, dense or split over a group by row or by column. */
 #include "layers/layers.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 struct tsh_linear {
     tsh_world *world;
     tshi_want want;
-    tshi_unary fused, after; /* the activation: in the product's own call, or of the sum that a row layer makes */
+    tshi_unary fused, after; /* the activation: fused into the product, or after a row layer's sum */
     tsh_tensor *weight, *bias;
 };
 
@@ -24,12 +24,13 @@ static tsh_status check_config(const tsh_group *group, const tsh_linear_config *
                          (long long)config->in_features, (long long)config->out_features);
     }
     if ((unsigned)config->activation >= sizeof functions / sizeof functions[0]) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: %d is no activation", (int)config->activation);
+        return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: unknown activation %d", (int)config->activation);
     }
     if ((config->shared && config->shard != TSH_COLUMN) ||
         ((config->units || config->blocks) && config->shard == TSH_DENSE)) {
-        return tshi_fail(TSH_ERR_ARGUMENT,
-                         "linear_create: units and blocks are for TSH_COLUMN and TSH_ROW, shared for TSH_COLUMN alone");
+        return tshi_fail(
+            TSH_ERR_ARGUMENT,
+            "linear_create: units and blocks are only for TSH_COLUMN and TSH_ROW, shared only for TSH_COLUMN");
     }
     return tshi_sharding_check("linear_create", group, config->shard, config->gather_output, config->sequence_parallel,
                                config->dtype);
@@ -49,7 +50,7 @@ static tsh_status make_parameters(tsh_linear *layer, tsh_group *group, const tsh
 }
 
 tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, tsh_linear **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: where to put the layer is required");
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: out is NULL");
     *out = NULL;
     tsh_status status = check_config(group, config);
     if (status != TSH_OK) return status;
@@ -87,7 +88,7 @@ tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x)
 tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *rows) {
     if (!layer) return tsh_linear_forward(tape, NULL, x);
     if (layer->bias && tape) {
-        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "linear_forward_rows: a layer without bias is wanted");
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "linear_forward_rows: the layer must not have a bias");
     }
     tsh_tensor *in[] = {x, tsh_take_rows(tape, layer->weight, rows)};
     tsh_tensor *y = tshi_linear(tape, 2, in, layer->fused, &layer->want);

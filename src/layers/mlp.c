@@ -15,7 +15,7 @@ static tsh_status check_config(const tsh_mlp_config *config) {
                      (long long)config->embed, (long long)config->hidden);
 }
 
-/* The activation is the gate's, and that of `up` where there is no gate. */
+/* The activation is that of gate, or of up without a gate. */
 static tsh_linear_config part_config(const tsh_mlp_config *c, tsh_mlp_part part) {
     bool down = part == TSH_MLP_DOWN, activated = part == TSH_MLP_GATE || (part == TSH_MLP_UP && !c->gated);
     return (tsh_linear_config){.in_features = down ? c->hidden : c->embed,
@@ -29,7 +29,7 @@ static tsh_linear_config part_config(const tsh_mlp_config *c, tsh_mlp_part part)
 }
 
 tsh_status tsh_mlp_create(tsh_group *group, const tsh_mlp_config *config, tsh_mlp **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "mlp_create: where to put the layer is required");
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "mlp_create: out is NULL");
     *out = NULL;
     if (!group) return tshi_group_missing("mlp_create");
     tsh_status status = check_config(config);

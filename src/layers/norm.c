@@ -18,13 +18,13 @@ static tsh_status check_config(const tsh_group *group, const tsh_norm_config *co
                          (long long)config->features);
     }
     if (config->kind != TSH_LAYER_NORM && config->kind != TSH_RMS_NORM) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: %d is no kind of norm", (int)config->kind);
+        return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: unknown kind %d", (int)config->kind);
     }
     if (!(config->eps >= 0 && isfinite(config->eps))) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: eps=%g, [0, inf) is wanted, 0 for 1e-5", config->eps);
+        return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: eps=%g, must be in [0, inf); 0 means 1e-5", config->eps);
     }
     if (config->bias && (config->no_weight || config->kind == TSH_RMS_NORM)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: bias is for a TSH_LAYER_NORM with a weight");
+        return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: bias is only for a TSH_LAYER_NORM with a weight");
     }
     return tshi_sharding_check("norm_create", group, TSH_DENSE, false, false, config->dtype);
 }
@@ -35,7 +35,7 @@ static tsh_status make_parameter(tsh_group *group, const tsh_norm_config *config
 }
 
 tsh_status tsh_norm_create(tsh_group *group, const tsh_norm_config *config, tsh_norm **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: where to put the layer is required");
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: out is NULL");
     *out = NULL;
     tsh_status status = check_config(group, config);
     if (status != TSH_OK) return status;

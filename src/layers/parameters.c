@@ -1,4 +1,4 @@
-/* Parameters: the list that optimizers take, and what all layers do with theirs. */
+/* Parameters: the list that optimizers take, and functions that all layers share. */
 #include "layers/layers.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out) {
     return TSH_OK;
 }
 
-/* The list has been the tensor's name. */
+/* Called when the list that owns the tensor's name is destroyed. */
 static void forget_name(tsh_tensor *tensor, const char *name) {
     tsh_device *device = tshi_device_of(tensor);
     if (tensor->name == name) tensor->name = NULL;
@@ -49,11 +49,11 @@ static void mark(tshi_gradient *gradient) {
     if (gradient && gradient->role < TSHI_GRADIENT_OF_PARAMETER) gradient->role = TSHI_GRADIENT_OF_PARAMETER;
 }
 
-/* The list takes `name`, which its allocator gave. */
+/* Takes ownership of `name`, from the list's allocator. */
 static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
     for (int i = 0; i < list->count; i++) {
         if (strcmp(list->items[i].name, name) != 0) continue;
-        return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: there is a parameter '%s' already", name);
+        return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: a parameter '%s' already exists", name);
     }
     tsh_status status = tshi_grow(&list->world->allocator, (void **)&list->items, &list->capacity, list->count + 1,
                                   sizeof *list->items);
@@ -70,7 +70,7 @@ tsh_status tshi_parameters_add_part(tsh_parameters *list, const char *prefix, co
     tsh_status usable = tshi_tensor_is_free(tensor) ? tshi_tensor_check(tensor, "parameters_add", prefix) : TSH_OK;
     if (usable != TSH_OK) return usable;
     if (tensor->mesh->world != list->world) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: '%s' belongs to another world than the list", prefix);
+        return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: '%s' and the list belong to different worlds", prefix);
     }
     size_t size = strlen(prefix) + (part ? strlen(part) : 0) + 2;
     char *name = tshi_calloc(&list->world->allocator, size, 1);
@@ -129,13 +129,13 @@ tsh_status tshi_sharding_check(const char *what, const tsh_group *group, tsh_sha
                                bool sequence_parallel, tsh_dtype dtype) {
     if (!group) return tshi_group_missing(what);
     if (shard != TSH_DENSE && shard != TSH_ROW && shard != TSH_COLUMN) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d is no sharding", what, (int)shard);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: unknown sharding %d", what, (int)shard);
     }
     if (gather_output && shard != TSH_COLUMN) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: gather_output is for TSH_COLUMN alone", what);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: gather_output is only for TSH_COLUMN", what);
     }
     if (sequence_parallel && shard != TSH_ROW) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: sequence_parallel is for TSH_ROW alone", what);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: sequence_parallel is only for TSH_ROW", what);
     }
     char subject[80];
     snprintf(subject, sizeof subject, "%s: config.dtype", what);

@@ -1,4 +1,4 @@
-/* Linear layers as parts of other layers: their names, and how they are sharded. */
+/* Linear layers as parts of other layers: names and sharding. */
 #include "layers/layers.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Sampling of tokens, on the host: the same at any number of ranks. Weights are whole numbers, exp of the distance to
- * the largest logit with a fixed number of bits, so that their sums are exact in any order. Candidates and sums alone
- * pass between ranks that share a vocabulary, never the logits. */
+/* Sampling of tokens on the host, with the same result at any number of ranks. Weights are integers, exp(logit -
+ * largest logit) in fixed point, so that their sums are exact in any order. Ranks that share a vocabulary exchange
+ * candidates and sums, never logits. */
 #include "layers/layers.h"
 #include "tshard/generate.h"
 
@@ -9,13 +9,13 @@
 
 static const int64_t positions = (int64_t)1 << 40;
 
-/* A call: rows are those of this rank, classes the whole vocabulary. */
+/* A call: this rank's rows, and the classes of the whole vocabulary. */
 typedef struct sampling {
     tsh_tape *tape;
     const tsh_tensor *logits;
     tsh_sample_config config;
     int64_t rows, first_row, classes;
-    unsigned axes;       /* that shard the vocabulary */
+    unsigned axes;       /* the axes that shard the vocabulary */
     int bits;            /* the weight of the largest logit is 2^bits */
     const double *draws; /* [rows, 2], in [0, 1), multiples of 2^-24; NULL: greedy */
     int64_t most;        /* candidates of each row, in descending order */
@@ -23,8 +23,8 @@ typedef struct sampling {
     int64_t *ids;        /* [rows], the result */
 } sampling;
 
-/* The classes that stay in a row: all whose weight is larger than `weight`, together `above`, and of those that have it
- * the first `ties`. */
+/* The classes that top_p keeps in a row: those with a weight above `weight`, whose sum is `above`, and the first `ties`
+ * classes with exactly that weight. */
 typedef struct cut {
     int64_t weight, above, ties;
 } cut;
@@ -38,7 +38,7 @@ static void *take(const sampling *s, int64_t count, size_t size) {
     return tshi_region_take(&s->tape->memory, &s->tape->world->allocator, (size_t)count, size);
 }
 
-/* Elements in the device's memory become elements on the host, as tsh_tensor_read, in memory of the step. */
+/* Copies a tensor's elements to host memory of the step, as tsh_tensor_read. */
 static tsh_status fetch(const sampling *s, const tsh_tensor *from, void **to) {
     *to = take(s, from->numel, tsh_dtype_size(from->dtype));
     return *to ? tsh_tensor_read(from, *to, from->numel) : TSH_ERR_MEMORY;
@@ -48,7 +48,7 @@ static int64_t weight_of(const sampling *s, double logit, double largest) {
     return (int64_t)(exp((logit - largest) / s->config.temperature) * (double)((int64_t)1 << s->bits));
 }
 
-/* --- what is the same on all ranks -------------------------------------------------------------------------------- */
+/* --- computed alike on all ranks -------------------------------------------------------------------------------- */
 
 static tsh_status fetch_top(sampling *s, int64_t most) {
     tsh_tensor *list = NULL;
@@ -61,13 +61,13 @@ static tsh_status fetch_top(sampling *s, int64_t most) {
     for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) {
         double largest = s->top[b * s->most].value;
         if (isfinite(largest)) continue;
-        status = tshi_fail(TSH_ERR_RANGE, "the largest logit of sequence %lld is %g; a finite one is wanted",
+        status = tshi_fail(TSH_ERR_RANGE, "the largest logit of sequence %lld is %g; it must be finite",
                            (long long)(s->first_row + b), largest);
     }
     return status;
 }
 
-/* Random numbers by seed, stream, sequence and position, whatever the batch. */
+/* Random numbers keyed by seed, stream, sequence and position, independent of the batch. */
 static tsh_status make_draws(sampling *s) {
     const tsh_tensor *x = s->logits;
     tsh_device *device = tshi_device_of(x);
@@ -85,7 +85,7 @@ static tsh_status make_draws(sampling *s) {
     return status;
 }
 
-/* A whole number in [0, total). */
+/* An integer in [0, total). */
 static int64_t draw(const sampling *s, int64_t b, int64_t total) {
     uint64_t random = (uint64_t)ldexp(s->draws[2 * b], 48) | (uint64_t)ldexp(s->draws[2 * b + 1], 24);
     return (int64_t)((unsigned __int128)random * (uint64_t)total >> 48);
@@ -93,7 +93,7 @@ static int64_t draw(const sampling *s, int64_t b, int64_t total) {
 
 /* --- among the largest -------------------------------------------------------------------------------------------- */
 
-/* Draws from the row's candidates, as far as those before them have less than top_p of all. */
+/* Draws from the row's candidates; a candidate counts while those before it sum to less than top_p. */
 static void draw_candidate(const sampling *s, int64_t b, int64_t *weights) {
     const tshi_candidate *top = s->top + b * s->most;
     int64_t kept = 0, total = 0, sum = 0;
@@ -134,7 +134,7 @@ static tsh_status make_weights(const sampling *s, int64_t **out) {
     return TSH_OK;
 }
 
-/* values[0..n) = their sums over the ranks that share the vocabulary. */
+/* Sums values[0..n) over the ranks that share the vocabulary, in place. */
 static tsh_status sum_over_ranks(const sampling *s, int64_t n, int64_t *values) {
     tsh_tensor *t = NULL;
     if (!s->axes) return TSH_OK;
@@ -148,7 +148,7 @@ static tsh_status sum_over_ranks(const sampling *s, int64_t n, int64_t *values) 
 
 enum { DIGIT = 8, BINS = 1 << DIGIT, DIGITS = 7 }; /* a weight has up to 53 bits */
 
-/* Adds up weights by the digit at `shift`, those whose higher digits are those of the cut. */
+/* A histogram of the weights by the digit at `shift`, for weights whose higher digits are the cut's. */
 static void fill_bins(int64_t n, const int64_t *weights, const cut *c, int shift, int64_t *bins) {
     memset(bins, 0, BINS * sizeof *bins);
     for (int64_t i = 0; i < n; i++) {
@@ -156,7 +156,7 @@ static void fill_bins(int64_t n, const int64_t *weights, const cut *c, int shift
     }
 }
 
-/* The cut's next digit: the largest with which all that is not below has `enough`. */
+/* Finds the cut's next digit: the largest for which the weights at or above the cut sum to `enough`. */
 static void refine(cut *c, int shift, int64_t enough, const int64_t *bins) {
     int digit = BINS - 1;
     for (; digit > 0 && c->above + bins[digit] < enough; digit--) c->above += bins[digit];
@@ -164,7 +164,7 @@ static void refine(cut *c, int shift, int64_t enough, const int64_t *bins) {
     c->ties = shift == 0 && c->weight > 0 ? (enough - c->above + c->weight - 1) / c->weight : 0;
 }
 
-/* The least sum that is top_p of all; all as a double may be more. */
+/* The least sum that reaches top_p of the total, which is rounded when it becomes a double. */
 static int64_t enough_of(const sampling *s, const int64_t *bins) {
     int64_t all = 0;
     for (int i = 0; i < BINS; i++) all += bins[i];
@@ -172,7 +172,7 @@ static int64_t enough_of(const sampling *s, const int64_t *bins) {
     return enough < (double)all ? (int64_t)enough : all;
 }
 
-/* Digit after digit of the weight at which the largest weights have top_p of all. */
+/* Finds, digit by digit, the weight at which the largest weights reach top_p. */
 static tsh_status find_cuts(const sampling *s, const int64_t *weights, cut *cuts) {
     int64_t n = s->logits->shape.local[1];
     int64_t *bins = take(s, s->rows * BINS, sizeof *bins), *enough = bins ? take(s, s->rows, sizeof *enough) : NULL;
@@ -198,7 +198,7 @@ static share share_of(const sampling *s, const int64_t *weights, const cut *c) {
     return own;
 }
 
-/* The shares of all ranks in all rows, [*ranks, rows]. */
+/* Gathers the shares of all ranks for all rows, [*ranks, rows]. */
 static tsh_status gather_shares(const sampling *s, const share *own, share **all, int64_t *ranks) {
     const tsh_mesh *mesh = s->logits->mesh;
     const int64_t words = s->rows * (int64_t)(sizeof(share) / sizeof(int64_t));
@@ -222,7 +222,8 @@ static tsh_status gather_shares(const sampling *s, const share *own, share **all
     return status;
 }
 
-/* This rank's class where the weights above the cut have passed `left`, or the tie of this number. */
+/* This rank's class at which the sum of the weights above the cut passes `left`, or with `tie` the tie number
+ * `left`. */
 static int64_t find_class(int64_t n, const int64_t *weights, const cut *c, bool tie, int64_t left) {
     for (int64_t i = 0; i < n; i++) {
         if (tie ? weights[i] != c->weight : weights[i] <= c->weight) continue;
@@ -232,8 +233,8 @@ static int64_t find_class(int64_t n, const int64_t *weights, const cut *c, bool 
     return 0;
 }
 
-/* Draws by the order of the classes, first those above the cut, then the ties: the rank that has the class says which,
- * all others contribute 0. */
+/* Draws in class order, first among the classes above the cut, then the ties: the rank with the class contributes it to
+ * a sum, all others contribute 0. */
 static tsh_status draw_classes(const sampling *s, const int64_t *weights, const cut *cuts, const share *own,
                                const share *all, int64_t ranks) {
     int64_t n = s->logits->shape.local[1];
@@ -276,24 +277,25 @@ static tsh_status sample_all(sampling *s) {
 static tsh_status check_sampling(const tsh_tensor *x, const tsh_sample_config *c) {
     char text[160];
     if (x->shape.ndim != 2 || x->shape.global[1] < 1) {
-        return tshi_fail(TSH_ERR_SHAPE, "logits are %s; [sequences, classes] wanted",
+        return tshi_fail(TSH_ERR_SHAPE, "logits are %s, must be [sequences, classes]",
                          tsh_tensor_describe(x, text, sizeof text));
     }
     if (tshi_layouts_have_local(x->mesh->axes, x->layout)) {
-        return tshi_fail(TSH_ERR_LAYOUT, "logits are %s: LOCAL ones could differ between ranks",
+        return tshi_fail(TSH_ERR_LAYOUT,
+                         "logits are %s: they must not be LOCAL, for ranks could draw different classes",
                          tsh_tensor_describe(x, text, sizeof text));
     }
     if (!(c->temperature >= 0 && isfinite(c->temperature)) || !(c->top_p >= 0 && c->top_p <= 1) || c->top_k < 0 ||
         c->position < 0 || c->position >= positions) {
-        return tshi_fail(
-            TSH_ERR_ARGUMENT,
-            "temperature=%g, top_k=%lld, top_p=%g, position=%lld: at least 0, top_p at most 1, position below 2^40",
-            c->temperature, (long long)c->top_k, c->top_p, (long long)c->position);
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "temperature=%g, top_k=%lld, top_p=%g, position=%lld: all must be at least 0, top_p at most "
+                         "1, position below 2^40",
+                         c->temperature, (long long)c->top_k, c->top_p, (long long)c->position);
     }
     return tshi_check_computes(x->mesh->device, x->dtype, "the logits");
 }
 
-/* 2^bits times the number of classes stays below 2^63. */
+/* The largest number of bits for which 2^bits times the number of classes is below 2^63. */
 static int weight_bits(int64_t classes) {
     int bits = 52;
     while (bits > 20 && classes > (int64_t)1 << (62 - bits)) bits--;
@@ -320,7 +322,7 @@ static tsh_status make_ids(const tsh_tensor *logits, tsh_tensor **out) {
     return tshi_tensor_create(logits->mesh, &config, out);
 }
 
-/* Terms are added up, and no rank shares classes with another. */
+/* Brings the logits to layouts without terms and without shared units. */
 static tsh_tensor *whole_values(tsh_tape *tape, tsh_tensor *logits) {
     tsh_layout layout[TSH_MAX_AXES];
     memcpy(layout, logits->layout, sizeof layout);

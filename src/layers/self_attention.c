@@ -6,17 +6,17 @@
 
 struct tsh_self_attention {
     tsh_world *world;
-    int axis; /* of the mesh, over which heads are split */
+    int axis; /* the mesh's axis over which heads are split */
     int64_t heads, kv_heads, head_dim;
     bool rotary;
     tsh_rotary_config rotary_config;
-    tsh_attention_config attention; /* lengths apart */
+    tsh_attention_config attention; /* without lengths */
     tshi_linear_part parts[TSH_ATTENTION_PARTS];
 };
 
 static const char *const part_names[TSH_ATTENTION_PARTS] = {"q_proj", "k_proj", "v_proj", "o_proj"};
 
-/* Fills in the sizes that are left out. */
+/* Fills in the sizes that are 0, and checks all. */
 static tsh_status resolve(tsh_self_attention_config *c) {
     if (c->embed < 1 || c->heads < 1 || c->kv_heads < 0 || c->head_dim < 0) {
         return tshi_fail(TSH_ERR_ARGUMENT,
@@ -40,10 +40,10 @@ static tsh_status resolve(tsh_self_attention_config *c) {
                          (long long)c->head_dim);
     }
     if (c->dropout >= 0 && c->dropout < 1) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: dropout=%g, [0, 1) is wanted", c->dropout);
+    return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: dropout=%g, must be in [0, 1)", c->dropout);
 }
 
-/* A KV head with its query heads is a unit of each split. Ranks share one that has several query heads to split. */
+/* Each split has a KV head with its query heads as its unit. Ranks may share a unit with several query heads. */
 static tsh_linear_config part_config(const tsh_self_attention_config *c, tsh_attention_part part) {
     bool out = part == TSH_ATTENTION_OUT, kv = part == TSH_ATTENTION_KEY || part == TSH_ATTENTION_VALUE,
          grouped = c->kv_heads < c->heads;
@@ -73,7 +73,7 @@ static tsh_status make_parts(tsh_group *group, const tsh_self_attention_config *
 
 tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_config *config,
                                      tsh_self_attention **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: where to put the layer is required");
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: out is NULL");
     *out = NULL;
     if (!group || !config)
         return group ? tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: a configuration is required")
@@ -106,7 +106,7 @@ void tsh_self_attention_destroy(tsh_self_attention *layer) {
     tshi_free(&layer->world->allocator, layer);
 }
 
-/* The rows of x are whole sequences, with positions where the layer wants them. */
+/* Checks that the rows of x are whole sequences, and that a rotary layer has positions. */
 static bool check_sequences(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
                             const tsh_sequences *s) {
     char text[160];
@@ -114,7 +114,7 @@ static bool check_sequences(tsh_tape *tape, const tsh_self_attention *layer, con
         tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "self_attention_forward: the number of sequences is required");
     } else if (x->shape.ndim != 2 || x->shape.global[0] % s->batch) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE,
-                       "self_attention_forward: x is %s, [tokens, embed] is wanted, with the same number of tokens for "
+                       "self_attention_forward: x is %s, must be [tokens, embed] with the same number of tokens for "
                        "each of %lld sequences",
                        tsh_tensor_describe(x, text, sizeof text), (long long)s->batch);
     } else if (layer->rotary && !s->positions) {
@@ -123,8 +123,7 @@ static bool check_sequences(tsh_tape *tape, const tsh_self_attention *layer, con
     return tsh_tape_status(tape) == TSH_OK;
 }
 
-/* Positions or lengths, split where x is split by sequences and else whole: attention is split by heads. NULL for
- * none. */
+/* Positions or lengths, split as x's sequences, else replicated for attention that is split by heads. NULL for none. */
 static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
                                  tsh_tensor *numbers, bool by_sequence) {
     const tsh_tensor *weight = tsh_linear_weight(layer->parts[TSH_ATTENTION_QUERY].linear);
@@ -140,7 +139,7 @@ static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer
     return tshi_to_layouts(tape, "self_attention_forward", numbers, layout);
 }
 
-/* x through a projection, by heads, with rotary positions where it has any: [batch, T, heads, head_dim]. */
+/* A projection of x, split into heads, with rotary positions if any: [batch, T, heads, head_dim]. */
 static tsh_tensor *project(tsh_tape *tape, const tsh_self_attention *layer, tsh_attention_part part, tsh_tensor *x,
                            const tsh_sequences *s) {
     int64_t heads = part == TSH_ATTENTION_QUERY ? layer->heads : layer->kv_heads;

@@ -1,4 +1,4 @@
-/* Sharding by names: tables as Hugging Face's base_model_tp_plan. */
+/* Sharding by names: tables like Hugging Face's base_model_tp_plan. */
 #include "layers/layers.h"
 
 #include <string.h>
@@ -39,18 +39,18 @@ static tsh_status check_table(const char *what, const tsh_sharding_rule *table) 
     if (!table) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a table is required", what);
     for (const tsh_sharding_rule *row = table; row->layers || row->sharding; row++) {
         if (!row->layers || !row->layers[0]) {
-            return tshi_fail(TSH_ERR_ARGUMENT, "%s: row %d of the table names no layers", what, (int)(row - table));
+            return tshi_fail(TSH_ERR_ARGUMENT, "%s: row %d of the table has no layers", what, (int)(row - table));
         }
         if (choice_of(row->sharding)) continue;
         return tshi_fail(TSH_ERR_ARGUMENT,
-                         "%s: '%s' of '%s' is no sharding; column, row, dense, column_gather, row_sequence, vocabulary "
-                         "and features are",
+                         "%s: '%s' of '%s' is not a sharding; use column, row, dense, column_gather, row_sequence, "
+                         "vocabulary or features",
                          what, row->sharding ? row->sharding : "NULL", row->layers);
     }
     return TSH_OK;
 }
 
-/* The first row for the layer whose name has this length, or NULL. */
+/* The first row that matches the layer's name, which has this length, or NULL. */
 static const tsh_sharding_rule *row_of(const tsh_sharding_rule *table, const char *name, size_t length) {
     for (const tsh_sharding_rule *row = table; row->layers; row++) {
         if (tshi_layer_matches(row->layers, name, length)) return row;
@@ -59,7 +59,7 @@ static const tsh_sharding_rule *row_of(const tsh_sharding_rule *table, const cha
 }
 
 tsh_status tsh_sharding_find(const tsh_sharding_rule *table, const char *name, tsh_sharding_choice *out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "sharding_find: where to put the choice is required");
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "sharding_find: out is NULL");
     *out = (tsh_sharding_choice){.shard = TSH_DENSE};
     if (!name || !name[0]) return tshi_fail(TSH_ERR_ARGUMENT, "sharding_find: a layer's name is required");
     tsh_status status = check_table("sharding_find", table);
@@ -69,7 +69,7 @@ tsh_status tsh_sharding_find(const tsh_sharding_rule *table, const char *name, t
     return TSH_OK;
 }
 
-/* A parameter's name is its layer's with one more part. */
+/* True when the row is the first match of some layer, whose name is a parameter's without the last part. */
 static bool is_used(const tsh_sharding_rule *table, const tsh_sharding_rule *row, const tsh_parameters *list) {
     for (int i = 0; i < list->count; i++) {
         const char *name = list->items[i].name, *end = strrchr(name, '.');

@@ -296,7 +296,7 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(2, "--kv-heads must divide --heads", "--kv-heads 3");
     refuses(2, "'a.txt' is no option", "a.txt");
     refuses(2, "--text wants a value", "--text");
-    refuses(1, "/nonexistent: there is no whole checkpoint", "--steps 2 --resume /nonexistent" SMALL);
+    refuses(1, "/nonexistent: no complete checkpoint found", "--steps 2 --resume /nonexistent" SMALL);
     refuses(1, "cannot be read: No such file or directory", "--text /nonexistent/text");
     refuses(1, "no checkpoint can be saved in /nonexistent/run: No such file or directory",
             "--steps 2 --save /nonexistent/run" SMALL);

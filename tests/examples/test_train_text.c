@@ -173,7 +173,7 @@ Test(train_text, says_what_is_wrong_with_a_text, .timeout = 120) {
 }
 
 Test(train_text, says_what_is_wrong_with_a_checkpoint, .timeout = 120) {
-    refuses(1, "/nonexistent: there is no whole checkpoint", "--steps 2 --json --resume /nonexistent" SMALL);
+    refuses(1, "/nonexistent: no complete checkpoint found", "--steps 2 --json --resume /nonexistent" SMALL);
     int code;
     const char *text = tshi_test_shell(&code, PROGRAM " --steps 2 --save /nonexistent/run" SMALL);
     cr_assert(code == 1 && strstr(text, "in /nonexistent/run: No such file or directory"), "%d: %s", code, text);

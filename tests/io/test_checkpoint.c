@@ -120,10 +120,10 @@ static void load_values(tshi_rank *r, void *arg) {
     values[0].name = "epochs";
     values[2].kind = TSH_VALUE_INT64;
     loss = 5;
-    tshi_check_status(r, tsh_checkpoint_load(folder, &c), TSH_ERR_IO, "it has no value 'epochs'");
+    tshi_check_status(r, tsh_checkpoint_load(folder, &c), TSH_ERR_IO, "the value 'epochs' is missing");
     tshi_check(r,
-               strstr(tsh_error_message(), "the value 'loss' is of another kind") != NULL &&
-                   strstr(tsh_error_message(), "the value 'key' has 3 bytes and 2 are wanted") != NULL,
+               strstr(tsh_error_message(), "the value 'loss' has another kind") != NULL &&
+                   strstr(tsh_error_message(), "the value 'key' has 3 bytes in the checkpoint, 2 here") != NULL,
                "%s", tsh_error_message());
     tshi_check(r, loss == 5, "a failed load has changed a value");
     tshi_test_model_free(&m);
@@ -200,8 +200,8 @@ static void difference(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_fill(tsh_parameters_tensor(wanted, 2), 4));
     tsh_checkpoint load = {.parameters = wanted, .step = 77};
     tshi_check_status(r, tsh_checkpoint_load(folder, &load), TSH_ERR_IO,
-                      "step-00000001': it has no 'less'; 'type' is float32 [7] and float64 [7] is wanted; 'shape' is "
-                      "float32 [6] and float32 [5] is wanted; it has 'more', which is not wanted");
+                      "step-00000001': 'less' is missing; 'type' is float32 [7] in the checkpoint, float64 [7] here; "
+                      "'shape' is float32 [6] in the checkpoint, float32 [5] here; 'more' is unexpected");
     tsh_tensor *same = tsh_parameters_tensor(wanted, 2);
     float values[5] = {4}, first = 4;
     if (tsh_tensor_local_numel(same) > 0) {
@@ -244,7 +244,7 @@ static void load_damaged(tshi_rank *r, void *arg) {
     tshi_test_model m;
     tshi_test_model_make(r, 2, &m);
     tsh_checkpoint load = {.parameters = m.list, .step = 77};
-    bool chosen = !strstr(arg, "no whole"); /* rank 0 looks for the folder */
+    bool chosen = !strstr(arg, "no complete"); /* rank 0 looks for the folder */
     tshi_check_status(r, tsh_checkpoint_load(folder, &load), chosen || r->rank == 0 ? TSH_ERR_IO : TSH_ERR_PEER, arg);
     tshi_check(r, load.step == 77, "a failed load has set the step");
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
@@ -266,10 +266,10 @@ static void flip(const char *file, off_t from_end) {
 Test(checkpoint, finds_a_changed_bit_by_its_checksum) {
     cr_assert_str_empty(tshi_test_run(3, save_one, NULL));
     flip("rank-00001.safetensors", 1); /* "bytes" has the smallest elements, which come last */
-    cr_assert_str_empty(tshi_test_run(2, load_damaged, "step-00000003: 'bytes' does not have the checksum"));
+    cr_assert_str_empty(tshi_test_run(2, load_damaged, "step-00000003: 'bytes' has a wrong checksum"));
     flip("rank-00001.safetensors", 1);
     flip("rank-00000.safetensors", 30000);
-    cr_assert_str_empty(tshi_test_run(4, load_damaged, "step-00000003: 'large' does not have the checksum"));
+    cr_assert_str_empty(tshi_test_run(4, load_damaged, "step-00000003: 'large' has a wrong checksum"));
 }
 
 static void truncate_file(const char *file) {
@@ -293,7 +293,7 @@ Test(checkpoint, takes_no_folder_for_whole_that_is_not) {
     truncate_file("rank-00001.safetensors");
     cr_assert_eq(tsh_checkpoint_latest(folder, &step), TSH_OK);
     cr_assert_eq(step, -1);
-    cr_assert_str_empty(tshi_test_run(2, load_damaged, "there is no whole checkpoint"));
+    cr_assert_str_empty(tshi_test_run(2, load_damaged, "no complete checkpoint found"));
     snprintf(path, sizeof path, "%s/nowhere", folder);
     cr_assert_eq(tsh_checkpoint_latest(path, &step), TSH_OK);
     cr_assert_eq(step, -1);

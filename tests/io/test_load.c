@@ -259,22 +259,22 @@ static void wrong_rules(tshi_rank *r, void *arg) {
     } cases[] = {
         {{{NULL, "a", false, 0, 0, 0, 0}}, "a name is NULL", TSH_ERR_ARGUMENT},
         {{{"a", NULL, false, 0, 0, 0, 0}}, "a name is NULL", TSH_ERR_ARGUMENT},
-        {{{"*.*", "*", false, 0, 0, 0, 0}}, "a name has one '*' at most", TSH_ERR_ARGUMENT},
-        {{{"*", "*.*", false, 0, 0, 0, 0}}, "a name has one '*' at most", TSH_ERR_ARGUMENT},
-        {{{"a", "*", false, 0, 0, 0, 0}}, "its tensor has a '*', its parameter none", TSH_ERR_ARGUMENT},
+        {{{"*.*", "*", false, 0, 0, 0, 0}}, "a name may have only one '*'", TSH_ERR_ARGUMENT},
+        {{{"*", "*.*", false, 0, 0, 0, 0}}, "a name may have only one '*'", TSH_ERR_ARGUMENT},
+        {{{"a", "*", false, 0, 0, 0, 0}}, "the tensor's name has a '*', the parameter's has none", TSH_ERR_ARGUMENT},
         {{{"a", "b", false, -1, 1, 0, 0}}, "a number is negative", TSH_ERR_ARGUMENT},
         {{{"a", "b", false, 0, 1, -1, 0}}, "a number is negative", TSH_ERR_ARGUMENT},
-        {{{"a", "b", false, 0, 0, 0, 3}}, "a slice without a length", TSH_ERR_ARGUMENT},
+        {{{"a", "b", false, 0, 0, 0, 3}}, "a slice needs a length", TSH_ERR_ARGUMENT},
         {{{"a", "b", false, 0, INT64_MAX, 0, 3}}, "a slice ends past 2^63", TSH_ERR_ARGUMENT},
-        {{{"matrix", "matrix", false, 2, 7, 0, 0}}, "slice no dim of it", TSH_ERR_IO},
-        {{{"matrix", "matrix", false, 0, 8, 0, 0}}, "has a rule for more than it has", TSH_ERR_IO},
-        {{{"matrix", "matrix", false, 0, 6, 0, 0}}, "is not filled by its rules", TSH_ERR_IO},
+        {{{"matrix", "matrix", false, 2, 7, 0, 0}}, "sliced along one of its dims", TSH_ERR_IO},
+        {{{"matrix", "matrix", false, 0, 8, 0, 0}}, "has a rule that goes past its end", TSH_ERR_IO},
+        {{{"matrix", "matrix", false, 0, 6, 0, 0}}, "is not filled completely by its rules", TSH_ERR_IO},
         {{{"matrix", "matrix", false, 0, 7, 0, 1}}, "is a slice past the end", TSH_ERR_IO},
         {{{"matrix", "matrix", false, 0, 4, 0, 0}, {"matrix", "matrix", false, 0, 3, 3, 0}},
          "rules that overlap",
          TSH_ERR_IO},
         {{{"matrix", "matrix", false, 0, 4, 0, 0}, {"matrix", "matrix", false, 1, 3, 0, 0}},
-         "slice no dim of it",
+         "sliced along one of its dims",
          TSH_ERR_IO},
         {{{"matrix", "matrix", true, 0, 0, 0, 0}},
          "has another shape: float32 [7,5] here, F32 [7,5] there",
@@ -295,7 +295,7 @@ static void wrong_rules(tshi_rank *r, void *arg) {
                           cases[i].words);
     }
     tshi_check_status(r, tsh_load(list, tshi_test_path("model.safetensors"), &(tsh_load_options){.rule_count = 1}),
-                      TSH_ERR_ARGUMENT, "1 rules, but no list of them");
+                      TSH_ERR_ARGUMENT, "rule_count is 1 and rules is NULL");
     for (int i = 0; i < 35; i++) untouched[i] = 99;
     tshi_test_same(r, "matrix", t, untouched, 0);
     drop(list, t);
@@ -323,13 +323,14 @@ static void check_untouched(tshi_rank *r, tsh_tensor *const *t, int n) {
 }
 
 static void named_in_one_message(tshi_rank *r, void *arg) {
-    static const char *const parts[] = {"load '",
-                                        "model.safetensors'",
-                                        "'absent' is missing",
-                                        "'absent.too' is missing",
-                                        "'matrix' has another shape: float32 [5,7] here, F32 [7,5] there",
-                                        "'ids' has a dtype that does not convert: float32 [5,4] here, I64 [5,4] there",
-                                        "'scalar' is unexpected"};
+    static const char *const parts[] = {
+        "load '",
+        "model.safetensors'",
+        "'absent' is missing",
+        "'absent.too' is missing",
+        "'matrix' has another shape: float32 [5,7] here, F32 [7,5] there",
+        "'ids' has a dtype that cannot be converted: float32 [5,4] here, I64 [5,4] there",
+        "'scalar' is unexpected"};
     tsh_parameters *list = NULL;
     tsh_tensor *t[5];
     tsh_load_options options = {0};
@@ -347,7 +348,7 @@ static void named_in_one_message(tshi_rank *r, void *arg) {
     const char *const scalar[] = {"none", "sc*r", NULL}, *const stars[] = {"scalar", "s*a*r", NULL};
     options = (tsh_load_options){.allow_missing = true, .ignored = stars};
     tshi_check_status(r, tsh_load(list, tshi_test_path("model.safetensors"), &options), TSH_ERR_ARGUMENT,
-                      "ignored 's*a*r': a name has one '*' at most");
+                      "ignored 's*a*r': a name may have only one '*'");
     options.ignored = scalar;
     tshi_check_status(r, tsh_load(list, tshi_test_path("model.safetensors"), &options), TSH_ERR_IO,
                       "'ids' has a dtype");
@@ -451,7 +452,7 @@ static void one_rank_fails(tshi_rank *r, void *arg) {
                tsh_error_message());
     status = tsh_load(list, last ? garbage : good, &any);
     tshi_check(r, status == (last ? TSH_ERR_IO : TSH_ERR_PEER), "%s", tsh_status_name(status));
-    tshi_check(r, strstr(tsh_error_message(), "garbage: is no safetensors file"), "%s", tsh_error_message());
+    tshi_check(r, strstr(tsh_error_message(), "garbage: is not a safetensors file"), "%s", tsh_error_message());
     tshi_check_status(r, tsh_load(list, last ? other : good, &any), TSH_ERR_MISMATCH, "load of 1 parameters");
     status = tsh_load(list, last ? NULL : good, &any);
     tshi_check(r, status == (last ? TSH_ERR_ARGUMENT : TSH_ERR_PEER), "%s", tsh_status_name(status));
@@ -472,17 +473,17 @@ static void bad_folders(tshi_rank *r, void *arg) {
     static const struct {
         const char *index, *words;
     } cases[] = {
-        {"{", "is no JSON"},
+        {"{", "is not JSON"},
         {"[]", "has no weight_map"},
         {"{}", "has no weight_map"},
         {"{\"weight_map\":[]}", "has no weight_map"},
-        {"{\"weight_map\":{\"vector\":3}}", "the file of 'vector' is no name of a file in this folder"},
-        {"{\"weight_map\":{\"vector\":\"../x\"}}", "the file of 'vector' is no name of a file in this folder"},
-        {"{\"weight_map\":{\"vector\":\"..\"}}", "the file of 'vector' is no name of a file in this folder"},
-        {"{\"weight_map\":{\"vector\":\"\"}}", "the file of 'vector' is no name of a file in this folder"},
+        {"{\"weight_map\":{\"vector\":3}}", "the file of 'vector' is not in this folder"},
+        {"{\"weight_map\":{\"vector\":\"../x\"}}", "the file of 'vector' is not in this folder"},
+        {"{\"weight_map\":{\"vector\":\"..\"}}", "the file of 'vector' is not in this folder"},
+        {"{\"weight_map\":{\"vector\":\"\"}}", "the file of 'vector' is not in this folder"},
         {"{\"weight_map\":{\"vector\":\"absent\"}}", "absent: cannot be opened"},
         {"{\"weight_map\":{\"other\":\"part.safetensors\"}}",
-         "part.safetensors: lacks 'other', which the index says it has"},
+         "part.safetensors: lacks 'other', which the index assigns to it"},
         {"{\"weight_map\":{\"vector\":\"part.safetensors\",\"vector\":\"part.safetensors\"}}", "duplicate object key"},
     };
     tsh_tensor *t;
@@ -556,7 +557,7 @@ static void the_file_shrinks(tshi_rank *r, void *arg) {
     tshi_check(r, strstr(tsh_error_message(), "model.safetensors: "), "%s", tsh_error_message());
     tshi_check(r,
                strstr(tsh_error_message(), "ends before byte ") ||
-                   (r->size > 1 && strstr(tsh_error_message(), "of the data, of which the file has")),
+                   (r->size > 1 && strstr(tsh_error_message(), "of the data, but the file has only")),
                "%s", tsh_error_message());
     drop(list, t);
     tsh_world_destroy(r->world);

@@ -142,10 +142,10 @@ static void refused_sets(tshi_rank *r, void *arg) {
     tshi_test_model_make(r, 0, &m);
     tsh_status status = tsh_save(m.list, tshi_test_path("."), &options);
     tshi_check(r, status == (r->rank ? TSH_ERR_PEER : TSH_ERR_IO), "%s", tsh_status_name(status));
-    tshi_check(r, strstr(tsh_error_message(), "model.safetensors: is there, and readers take it before an index"), "%s",
-               tsh_error_message());
+    tshi_check(r, strstr(tsh_error_message(), "model.safetensors: exists, and readers would prefer it to the index"),
+               "%s", tsh_error_message());
     tshi_check_status(r, tsh_save(m.list, tshi_test_path("model.safetensors"), &options), TSH_ERR_IO,
-                      "is no folder, which max_shard_bytes needs");
+                      "is not a folder, which max_shard_bytes needs");
     tshi_test_model_free(&m);
 }
 
@@ -264,10 +264,10 @@ static void wrong_rules(tshi_rank *r, void *arg) {
         {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", false, 0, 4, 0, 5}}, "'same' has elements that no parameter"},
         {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", false, 0, 4, 0, 3}}, "elements that several parameters fill"},
         {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", true, 0, 4, 0, 4}}, "parameters that do not fit together"},
-        {{{"a", "x", false, 0, 3, 0, 0}}, "'a' is not filled by its rules"},
-        {{{"c", "x", true, 0, 0, 0, 0}}, "'x' has no two dims to transpose"},
-        {{{"a", "\xff", false, 0, 0, 0, 0}}, "is no UTF-8"},
-        {{{"*", "*.*", false, 0, 0, 0, 0}}, "one '*' at most"},
+        {{{"a", "x", false, 0, 3, 0, 0}}, "'a' is not filled completely by its rules"},
+        {{{"c", "x", true, 0, 0, 0, 0}}, "'x' cannot be transposed: it does not have two dims"},
+        {{{"a", "\xff", false, 0, 0, 0, 0}}, "is not UTF-8"},
+        {{{"*", "*.*", false, 0, 0, 0, 0}}, "only one '*'"},
     };
     tsh_parameters *list = NULL;
     (void)arg;
@@ -326,7 +326,7 @@ FILE_TEST(folders_that_are_not_there_and_limits) {
     snprintf(path, sizeof path, "%s", tshi_test_path("vanished/model.safetensors"));
     fails_at(1, 3, path, 0, "cannot be created: No such file or directory");
     snprintf(path, sizeof path, "%s", tshi_test_path("model.safetensors"));
-    fails_at(1, 3, path, 1000000, "no file of 3371007 bytes can be made: File too large");
+    fails_at(1, 3, path, 1000000, "the limit on file sizes forbids 3371007 bytes: File too large");
     cr_assert_eq(count_files(tshi_test_path(".")), 1);
     cr_assert_str_empty(tshi_test_run(2, load_model, &j));
 }

@@ -63,8 +63,8 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
         {{.embed = 6, .attention.heads = 3, .mlp.hidden = 0}, "hidden=0"},
         {{.embed = 6, .attention.heads = 3, .mlp.hidden = 2, .dropout = 1}, "dropout=1"},
         {{.embed = 6, .attention = {.heads = 3, .dropout = -1}, .mlp.hidden = 2}, "dropout=-1"},
-        {{.embed = 6, .attention.heads = 3, .mlp = {.hidden = 2, .embed = 6}}, "leave features or embed, dtype"},
-        {{.embed = 6, .attention.heads = 3, .mlp.hidden = 2, .norm.kind = (tsh_norm_kind)4}, "4 is no kind of norm"}};
+        {{.embed = 6, .attention.heads = 3, .mlp = {.hidden = 2, .embed = 6}}, "must not set features, embed, dtype"},
+        {{.embed = 6, .attention.heads = 3, .mlp.hidden = 2, .norm.kind = (tsh_norm_kind)4}, "unknown kind 4"}};
     tsh_block *block = NULL;
     (void)arg;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {

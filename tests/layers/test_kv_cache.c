@@ -151,8 +151,8 @@ static void wrong_use(tshi_rank *r, void *arg) {
     bench b = set_up(r, 4, TSH_SHARD(2));
     tsh_tensor *k = tokens(r, 1, 0, 3, TSH_SHARD(2)), *one = tokens(r, 1, 0, 1, TSH_SHARD(2));
     tshi_check_ok(r, tsh_kv_cache_append(b.tape, b.cache, k, k));
-    refused(r, &b, k, k, TSH_ERR_RANGE, "full: 3 of 4 positions are taken, 3 more");
-    refused(r, &b, k, one, TSH_ERR_SHAPE, "one shape");
+    refused(r, &b, k, k, TSH_ERR_RANGE, "full: 3 of 4 positions are in use, 3 more");
+    refused(r, &b, k, one, TSH_ERR_SHAPE, "same shape");
     tshi_check_ok(r, tsh_tensor_require_grad(k));
     tsh_tape_set_recording(b.tape, true);
     refused(r, &b, k, k, TSH_ERR_STATE, "leads to a gradient");

@@ -348,14 +348,14 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
         const char *words;
     } wrong[] = {{{.in_features = 0, .out_features = 4}, "in_features=0 and out_features=4"},
                  {{.in_features = 4, .out_features = -1}, "out_features=-1"},
-                 {{.in_features = 4, .out_features = 4, .shard = (tsh_sharding)7}, "7 is no sharding"},
+                 {{.in_features = 4, .out_features = 4, .shard = (tsh_sharding)7}, "unknown sharding 7"},
                  {{.in_features = 4, .out_features = 4, .shard = TSH_ROW, .gather_output = true},
-                  "gather_output is for TSH_COLUMN"},
+                  "gather_output is only for TSH_COLUMN"},
                  {{.in_features = 4, .out_features = 4, .shard = TSH_COLUMN, .sequence_parallel = true},
-                  "sequence_parallel is for TSH_ROW"},
+                  "sequence_parallel is only for TSH_ROW"},
                  {{.in_features = 4, .out_features = 4, .dtype = TSH_INT64}, "dtype is int64; the "},
-                 {{.in_features = 4, .out_features = 4, .activation = (tsh_activation)5}, "5 is no activation"},
-                 {{.in_features = 4, .out_features = 4, .activation = (tsh_activation)-1}, "-1 is no activation"},
+                 {{.in_features = 4, .out_features = 4, .activation = (tsh_activation)5}, "unknown activation 5"},
+                 {{.in_features = 4, .out_features = 4, .activation = (tsh_activation)-1}, "unknown activation -1"},
                  {{.in_features = INT64_MAX / 2, .out_features = INT64_MAX / 2}, ""},
                  {{.in_features = 4, .out_features = 4, .weight_init = {TSH_INIT_UNIFORM, 0, 2, 1}}, "range 2, 1"}};
     tsh_group *g = tsh_world_group(r->world);

@@ -211,9 +211,9 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
         const char *words;
     } wrong[] = {{{.embed = 0, .hidden = 2}, "embed=0"},
                  {{.embed = 2, .hidden = -2}, "hidden=-2"},
-                 {{.embed = 2, .hidden = 2, .activation = (tsh_activation)99}, "99 is no activation"},
+                 {{.embed = 2, .hidden = 2, .activation = (tsh_activation)99}, "unknown activation 99"},
                  {{.embed = 2, .hidden = 2, .dtype = TSH_INT64}, "int64"},
-                 {{.embed = 2, .hidden = 2, .table = wrong_table}, "'diagonal' of '*' is no sharding"},
+                 {{.embed = 2, .hidden = 2, .table = wrong_table}, "'diagonal' of '*' is not a sharding"},
                  {{.embed = 2, .hidden = 2, .names = {NULL, long_name}}, "has more than 255 characters"}};
     tsh_mlp *layer = NULL;
     (void)arg;

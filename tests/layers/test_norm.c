@@ -156,10 +156,10 @@ static void wrong_use(tshi_rank *r, void *arg) {
         tsh_norm_config config;
         const char *words;
     } wrong[] = {{{.features = 0}, "features=0"},
-                 {{.features = 2, .kind = (tsh_norm_kind)7}, "7 is no kind"},
+                 {{.features = 2, .kind = (tsh_norm_kind)7}, "unknown kind 7"},
                  {{.features = 2, .eps = -1}, "eps=-1"},
-                 {{.features = 2, .bias = true, .no_weight = true}, "bias is for"},
-                 {{.features = 2, .bias = true, .kind = TSH_RMS_NORM}, "bias is for"},
+                 {{.features = 2, .bias = true, .no_weight = true}, "bias is only for"},
+                 {{.features = 2, .bias = true, .kind = TSH_RMS_NORM}, "bias is only for"},
                  {{.features = 2, .dtype = TSH_INT32}, "int32"}};
     tsh_norm *layer = NULL;
     tsh_tape *tape = NULL;

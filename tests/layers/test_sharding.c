@@ -51,11 +51,11 @@ Test(sharding, refuses_malformed_tables_in_words) {
     static const tsh_sharding_rule nameless[] = {{"a", "row"}, {"", "row"}, {NULL, NULL}};
     tsh_sharding_choice got;
     cr_assert_eq(tsh_sharding_find(unknown, "a", &got), TSH_ERR_ARGUMENT);
-    cr_assert(strstr(tsh_error_message(), "'rows' of 'b.*' is no sharding; column"), "%s", tsh_error_message());
+    cr_assert(strstr(tsh_error_message(), "'rows' of 'b.*' is not a sharding; use column"), "%s", tsh_error_message());
     cr_assert_eq(tsh_sharding_find(missing, "a", &got), TSH_ERR_ARGUMENT);
     cr_assert(strstr(tsh_error_message(), "'NULL' of 'b'"), "%s", tsh_error_message());
     cr_assert_eq(tsh_sharding_find(nameless, "a", &got), TSH_ERR_ARGUMENT);
-    cr_assert(strstr(tsh_error_message(), "row 1 of the table names no layers"), "%s", tsh_error_message());
+    cr_assert(strstr(tsh_error_message(), "row 1 of the table has no layers"), "%s", tsh_error_message());
 }
 
 /* --- a layer that takes its sharding from a table ----------------------------------------------------------------- */

@@ -331,7 +331,7 @@ static void shared_rows_are_for_columns(tshi_rank *r, void *arg) {
     tsh_linear *layer = NULL;
     tsh_linear_config c = {.in_features = 4, .out_features = 4, .shard = TSH_ROW, .units = 2, .shared = true};
     (void)arg;
-    tshi_check_status(r, tsh_linear_create(tsh_world_group(r->world), &c, &layer), TSH_ERR_ARGUMENT, "shared for");
+    tshi_check_status(r, tsh_linear_create(tsh_world_group(r->world), &c, &layer), TSH_ERR_ARGUMENT, "shared only for");
     c = (tsh_linear_config){.in_features = 4, .out_features = 4, .units = 2};
     tshi_check_status(r, tsh_linear_create(tsh_world_group(r->world), &c, &layer), TSH_ERR_ARGUMENT, "TSH_ROW");
     c = (tsh_linear_config){.in_features = 4, .out_features = 5, .shard = TSH_COLUMN, .units = 2};

@@ -51,7 +51,8 @@ static tsh_status add_file(source *s, const char *name) {
         tsh_box box = {{0}, {0}};
         memcpy(box.length, e->shape, sizeof box.length);
         if (e->dtype == TSH_DTYPE_COUNT) {
-            status = tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which no tensor can be", path, e->name, e->type);
+            status = tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which is not a dtype of tshard", path, e->name,
+                               e->type);
         } else if (tshi_checkpoint_index_find(&s->index, e->name, i)) {
             status = tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is in another file too", path, e->name);
         } else {
@@ -114,7 +115,7 @@ static tsh_status open_checkpoint(const char *path, source *s) {
     if (!exists(path, TSHI_CHECKPOINT_INDEX)) {
         status = tsh_checkpoint_latest(path, &step);
         if (status == TSH_OK && step < 0) {
-            status = tshi_fail(TSH_ERR_IO, "%.300s: there is no whole checkpoint", path);
+            status = tshi_fail(TSH_ERR_IO, "%.300s: no complete checkpoint found", path);
         }
         tshi_step_name(step, name);
     }

@@ -167,8 +167,9 @@ static tsh_status merge(writer *w, const char *folder, plan *p) {
 static tsh_status check_sums(const source *s, const plan *p) {
     for (int i = 0; i < p->count && s->summed; i++) {
         if (p->pieces[i].sum == p->pieces[i].tensor->sum) continue;
-        return tshi_fail(TSH_ERR_IO, "%.220s: '%.120s' does not have the checksum with which it was saved", s->folder,
-                         p->pieces[i].tensor->name);
+        return tshi_fail(TSH_ERR_IO,
+                         "%.220s: '%.120s' has a wrong checksum: the files have changed since they were saved",
+                         s->folder, p->pieces[i].tensor->name);
     }
     return TSH_OK;
 }
@@ -244,8 +245,9 @@ static tsh_status split(writer *w, const char *folder, int files, tshi_checkpoin
     for (int f = 0; f < files && status == TSH_OK; f++) status = split_file(w, files, f, out);
     for (int i = 0; i < in->tensors && status == TSH_OK && w->from->summed; i++) {
         if (out->tensor[i].sum == in->tensor[i].sum) continue;
-        status = tshi_fail(TSH_ERR_IO, "%.220s: '%.120s' does not have the checksum with which it was saved",
-                           w->from->folder, in->tensor[i].name);
+        status =
+            tshi_fail(TSH_ERR_IO, "%.220s: '%.120s' has a wrong checksum: the files have changed since they were saved",
+                      w->from->folder, in->tensor[i].name);
     }
     if (status == TSH_OK) status = tshi_path_join(path, w->folder, TSHI_CHECKPOINT_INDEX);
     if (status == TSH_OK) status = tshi_checkpoint_index_check(out, path);

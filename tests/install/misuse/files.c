@@ -54,10 +54,10 @@ static void save_nowhere(job *j) {
 
 const misuse file_rows[] = {
     {"no_file", BOTH, "", "nowhere.safetensors", no_file, false},
-    {"other_file", BOTH, "", "model.safetensors: is no safetensors file: a header of", other_file, false},
-    {"empty_file", BOTH, "", "model.safetensors: is no safetensors file: it has 0 bytes", empty_file, false},
+    {"other_file", BOTH, "", "model.safetensors: is not a safetensors file: a header of", other_file, false},
+    {"empty_file", BOTH, "", "model.safetensors: is not a safetensors file: it has only 0 bytes", empty_file, false},
     {"other_names", BOTH, "", "load 'model.safetensors': 'v' is missing; 'w' is unexpected", other_names, false},
     {"other_shape", BOTH, "", "'w' has another shape: float32 [4,3] here, F32 [2,3] there", other_shape, false},
-    {"no_checkpoint", BOTH, "", "checkpoint_load: .: there is no whole checkpoint", no_checkpoint, false},
+    {"no_checkpoint", BOTH, "", "checkpoint_load: .: no complete checkpoint found", no_checkpoint, false},
     {"save_nowhere", BOTH, "", "no/such/folder", save_nowhere, false},
     {0}};
