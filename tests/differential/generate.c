@@ -459,7 +459,7 @@ static void choose_objectives(tshi_maker *m) {
 
 static void choose_training(tshi_maker *m) {
     tshi_program *p = m->p;
-    static const int64_t buckets[] = {0, 8, 100, 1000};
+    static const int64_t buckets[] = {0, 8, 8, 100};
     p->rounds = tshi_maker_chance(m, 60) || p->dtype == TSH_FLOAT32 ? 1 : 2 + tshi_maker_below(m, MAX_ROUNDS - 1);
     p->evaluate = tshi_maker_chance(m, 30);
     p->rewrite = p->evaluate && tshi_maker_chance(m, 50);

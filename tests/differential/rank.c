@@ -1,6 +1,6 @@
 /* A program as one of its ranks runs it. */
-#include "differential/rank.h"
 #include "autograd/grad/state.h"
+#include "differential/run.h"
 #include "dist/world.h"
 #include "layout/layout.h"
 #include "support/tensors.h"
@@ -9,21 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct run {
-    const tshi_part *part;
-    const tshi_program *p;
-    tshi_bench bench;
-    tsh_data_parallel *dp;
-    tsh_tensor *leaf[MAX_STEPS], *value[MAX_STEPS];
-    int owned_count;
-    tshi_owned owned[MAX_PARAMETERS];
-    tsh_tensor *parameter[MAX_PARAMETERS];
-    int pass, step; /* where it is */
-    bool fails;     /* in a step that fails on purpose */
-} run;
-
-/* Note the first failure; the status. */
-static tsh_status note(run *r, tsh_status status, const char *what) {
+tsh_status tshi_run_note(tshi_run *r, tsh_status status, const char *what) {
     tshi_trace *t = r->part->trace;
     if (status == TSH_OK || t->status != TSH_OK) return status;
     bool tape = r->bench.tape && tsh_tape_status(r->bench.tape) != TSH_OK;
@@ -36,25 +22,25 @@ static tsh_status note(run *r, tsh_status status, const char *what) {
 }
 
 /* Waits for all ranks; returns whether the program continues. */
-static bool together(run *r) {
+static bool together(tshi_run *r) {
     bool failed = r->part->trace->status != TSH_OK;
     if (!r->part->careful) return !failed;
     return !tshi_gate_pass(r->part->gate, r->part->rank, failed);
 }
 
 /* Before a step or, counted on, an objective: whether the step is to fail here, and has failed. */
-static tsh_status fail_here(run *r, int at) {
+static tsh_status fail_here(tshi_run *r, int at) {
     const tshi_program *p = r->p;
     bool refused = p->fail_rank >= MAX_RANKS;
     if (!r->fails || at != p->fail_at % (p->steps + p->objectives + 1)) return TSH_OK;
     if (!refused && p->fail_rank % tshi_program_ranks(p) != r->part->rank) return TSH_OK;
     if (refused || p->seed % 2) tsh_scale(r->bench.tape, NULL, 1);
-    return note(r, TSH_ERR_STATE, "it was asked to fail");
+    return tshi_run_note(r, TSH_ERR_STATE, "it was asked to fail");
 }
 
 /* --- leaves ------------------------------------------------------------------------------------------------------- */
 
-static double element(const run *r, const tshi_step *s, int64_t i) {
+static double element(const tshi_run *r, const tshi_step *s, int64_t i) {
     int copy = tshi_rank_number(r->p, s->layout, TSH_KIND_LOCAL, r->part->rank);
     int place = tshi_rank_number(r->p, s->layout, TSH_KIND_PARTIAL, r->part->rank);
     int terms = tshi_rank_count(r->p, s->layout, TSH_KIND_PARTIAL);
@@ -68,13 +54,13 @@ static void put(tsh_tensor *t, int64_t i, double value) {
     tshi_put(tsh_tensor_dtype(t), tsh_tensor_data(t), i, (tshi_number){value, 0});
 }
 
-static void fill_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
+static void fill_leaf(const tshi_run *r, const tshi_step *s, tsh_tensor *t) {
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
     tshi_held box = tshi_held_of(r->p, s->layout, r->part->rank, &whole);
     for (int64_t i = 0; i < tsh_tensor_local_numel(t); i++) put(t, i, element(r, s, tshi_held_index(&box, &whole, i)));
 }
 
-static tsh_status make_leaf(run *r, int k) {
+static tsh_status make_leaf(tshi_run *r, int k) {
     const tshi_step *s = &r->p->step[k];
     bool integer = s->call == CALL_IDS, from_parts = !integer && s->n[LEAF_FLAGS] & FLAG_FROM_PARTS;
     tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : tshi_bench_dtype(&r->bench, s->grad),
@@ -100,7 +86,7 @@ static tsh_status make_leaf(run *r, int k) {
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 /* The list has the parameters in the order of their steps. */
-static tsh_status check_list(const run *r) {
+static tsh_status check_list(const tshi_run *r) {
     bool same = tsh_parameters_count(r->bench.all) == r->owned_count;
     for (int i = 0; i < r->owned_count && same; i++) {
         const char *name = tsh_parameters_name(r->bench.all, i);
@@ -109,14 +95,14 @@ static tsh_status check_list(const run *r) {
     return same ? TSH_OK : TSH_ERR_STATE;
 }
 
-static bool is_table(const run *r, const tsh_tensor *t) {
+static bool is_table(const tshi_run *r, const tsh_tensor *t) {
     for (int a = 0; a < r->p->axes; a++) {
         if (tsh_tensor_layout(t, r->bench.group[a]).kind == TSH_KIND_PARTIAL) return false;
     }
     return tsh_tensor_ndim(t) == 2;
 }
 
-static tsh_status make_parameters(run *r) {
+static tsh_status make_parameters(tshi_run *r) {
     tsh_status status = TSH_OK;
     for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
         tshi_verb call = r->p->step[k].call;
@@ -135,7 +121,7 @@ static tsh_status make_parameters(run *r) {
 }
 
 /* The schedule takes the values of the first rank over: those of others are wrong until then. */
-static tsh_status make_schedule(run *r) {
+static tsh_status make_schedule(tshi_run *r) {
     const tshi_program *p = r->p;
     if (p->dp_axis < 0) return TSH_OK;
     tsh_group *group = r->bench.group[p->dp_axis];
@@ -158,29 +144,29 @@ static tsh_status make_schedule(run *r) {
     return fits ? status : TSH_ERR_STATE;
 }
 
-static tsh_status set_up(run *r) {
+static tsh_status set_up(tshi_run *r) {
     tsh_status status = tshi_bench_open(&r->bench);
     bool able = tsh_function_supports(tsh_world_device(r->part->world), "attention", r->p->dtype);
     if (status == TSH_OK) status = able ? make_parameters(r) : TSH_ERR_STATE;
     if (status == TSH_OK) status = tshi_bench_precision(&r->bench);
     if (status == TSH_OK) status = make_schedule(r);
     if (status == TSH_OK) status = tshi_bench_optimizer(&r->bench);
-    return note(r, status, "set-up");
+    return tshi_run_note(r, status, "set-up");
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-static tsh_layout layout_of(const run *r, const tsh_tensor *x, int axis) {
+static tsh_layout layout_of(const tshi_run *r, const tsh_tensor *x, int axis) {
     return tsh_tensor_layout(x, r->bench.group[axis]);
 }
 
 /* As functions see it: of a parameter that a schedule has made a slice, that of the whole that is gathered for them. */
-static tsh_layout seen_layout(const run *r, tsh_tensor *x, int axis) {
+static tsh_layout seen_layout(const tshi_run *r, tsh_tensor *x, int axis) {
     return layout_of(r, tshi_gradient_whole(x), axis);
 }
 
 /* What tsh_linear_forward takes: features whole, or split along a row layer's own axis alone; no LOCAL there. */
-static tsh_tensor *prepare_features(run *r, const tshi_step *s, tsh_tensor *x) {
+static tsh_tensor *prepare_features(tshi_run *r, const tshi_step *s, tsh_tensor *x) {
     bool row = s->n[LAYER_SHARDING] == TSH_ROW, whole = s->n[LAYER_SHARDING] == PREPARE_WHOLE;
     int own = row || whole ? (int)s->n[LAYER_AXIS] : -1, splits = 0, last = tsh_tensor_ndim(x) - 1;
     for (int a = 0; a < r->p->axes; a++) {
@@ -196,13 +182,13 @@ static tsh_tensor *prepare_features(run *r, const tshi_step *s, tsh_tensor *x) {
 }
 
 /* tsh_embedding_forward takes no sums along its own axis. */
-static tsh_tensor *prepare_ids(run *r, const tshi_step *s, tsh_tensor *ids) {
+static tsh_tensor *prepare_ids(tshi_run *r, const tshi_step *s, tsh_tensor *ids) {
     int own = (int)s->n[LAYER_AXIS];
     bool sum = s->n[LAYER_SHARDING] != TSH_DENSE && seen_layout(r, ids, own).kind == TSH_KIND_PARTIAL;
     return sum ? tsh_reduce(r->bench.tape, ids, r->bench.group[own]) : ids;
 }
 
-static tsh_tensor *move_all(run *r, const tshi_step *s, tsh_tensor *x) {
+static tsh_tensor *move_all(tshi_run *r, const tshi_step *s, tsh_tensor *x) {
     tsh_layout to[TSH_MAX_AXES];
     for (int a = 0; a < r->p->axes; a++) {
         tsh_layout from = seen_layout(r, x, a);
@@ -212,7 +198,7 @@ static tsh_tensor *move_all(run *r, const tshi_step *s, tsh_tensor *x) {
     return tsh_redistribute(r->bench.tape, x, s->salt % 2 ? r->part->mesh : NULL, to);
 }
 
-static tsh_tensor *move(run *r, const tshi_step *s, tsh_tensor *x) {
+static tsh_tensor *move(tshi_run *r, const tshi_step *s, tsh_tensor *x) {
     if (s->call == CALL_MOVE_ALL) return move_all(r, s, x);
     if (s->call == CALL_PREPARE) return s->integer ? prepare_ids(r, s, x) : prepare_features(r, s, x);
     tsh_tape *tape = r->bench.tape;
@@ -231,7 +217,7 @@ static tsh_tensor *move(run *r, const tshi_step *s, tsh_tensor *x) {
     }
 }
 
-static int alias_of(const run *r, int k) {
+static int alias_of(const tshi_run *r, int k) {
     for (int j = 0; j < k; j++) {
         if (r->value[j] == r->value[k]) return j;
     }
@@ -239,7 +225,7 @@ static int alias_of(const run *r, int k) {
 }
 
 /* Beside a parameter with an arithmetic the others may be of another dtype: they are cast for the call. */
-static void other_dtypes(run *r, const tshi_step *s, tsh_tensor *in[MAX_IN]) {
+static void other_dtypes(tshi_run *r, const tshi_step *s, tsh_tensor *in[MAX_IN]) {
     tshi_policy policy = r->p->policy;
     tsh_dtype other = policy == POLICY_COMPUTED_WIDE ? r->p->narrow : TSH_FLOAT32;
     bool parameter = false, takes = (s->call >= CALL_MATMUL && s->call <= CALL_MUL) || s->call == CALL_BIAS;
@@ -250,7 +236,7 @@ static void other_dtypes(run *r, const tshi_step *s, tsh_tensor *in[MAX_IN]) {
     }
 }
 
-static tsh_status forward_step(run *r, int k, bool recording) {
+static tsh_status forward_step(tshi_run *r, int k, bool recording) {
     const tshi_step *s = &r->p->step[k];
     tsh_tensor *in[MAX_IN] = {NULL};
     for (int i = 0; i < s->inputs; i++) in[i] = r->value[s->in[i]];
@@ -263,16 +249,16 @@ static tsh_status forward_step(run *r, int k, bool recording) {
         r->value[k] = tshi_verb_moves(s->call) ? move(r, s, in[0]) : tshi_bench_call(&r->bench, k, in);
     }
     tsh_tape_set_recording(r->bench.tape, true);
-    if (!r->value[k]) return note(r, tsh_tape_status(r->bench.tape), tshi_verbs[s->call].name);
+    if (!r->value[k]) return tshi_run_note(r, tsh_tape_status(r->bench.tape), tshi_verbs[s->call].name);
     int alias = alias_of(r, k);
     tshi_trace_tensor(r->part->trace, &(tshi_entry){.kind = ENTRY_VALUE, .index = k, .pass = r->pass, .alias = alias},
                       r->value[k]);
     if (!recording || !s->retain || alias >= 0 || tshi_verb_moves(s->call)) return TSH_OK;
-    return note(r, tsh_tensor_retain_grad(r->value[k]), "retain_grad");
+    return tshi_run_note(r, tsh_tensor_retain_grad(r->value[k]), "retain_grad");
 }
 
 /* Nothing that came later has changed a value that has memory still. */
-static tsh_status check_values(run *r) {
+static tsh_status check_values(tshi_run *r) {
     tshi_trace now = {0};
     tsh_status status = TSH_OK;
     for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
@@ -292,66 +278,14 @@ static tsh_status check_values(run *r) {
     return status;
 }
 
-/* --- segments that run again -------------------------------------------------------------------------------------- */
-
-enum { MOST_OPEN = 2 };
-
-/* Those that have begun, one within the other. */
-typedef struct open_segments {
-    int count, first[MOST_OPEN], last[MOST_OPEN]; /* steps */
-    tsh_mark mark[MOST_OPEN];
-} open_segments;
-
-/* The salt of a step says whether a segment begins with it, and how many steps that has. */
-static void begin_segment(const run *r, int k, open_segments *open) {
-    uint64_t salt = r->p->step[k].salt >> 8;
-    if (open->count == MOST_OPEN || salt % 4) return;
-    int last = k + (int)(salt / 4 % 8), around = open->count ? open->last[open->count - 1] : r->p->steps - 1;
-    open->first[open->count] = k;
-    open->last[open->count] = last < around ? last : around;
-    open->mark[open->count++] = tsh_tape_mark(r->bench.tape);
-}
-
-/* A step after `last`, or an objective, takes the value. */
-static bool used_after(const run *r, int last, int k) {
-    for (int j = last + 1; j < r->p->steps; j++) {
-        for (int i = 0; i < r->p->step[j].inputs; i++) {
-            if (r->value[r->p->step[j].in[i]] == r->value[k]) return true;
-        }
-    }
-    for (int i = 0; i < r->p->objectives; i++) {
-        if (r->value[r->p->objective[i].value] == r->value[k]) return true;
-    }
-    return false;
-}
-
-/* What is used later is retained until the segment has ended. */
-static tsh_status end_segments(run *r, int k, open_segments *open) {
+static tsh_status forward(tshi_run *r, bool recording) {
     tsh_status status = TSH_OK;
-    for (; open->count > 0 && open->last[open->count - 1] == k && status == TSH_OK; open->count--) {
-        bool used[MAX_STEPS] = {false};
-        int first = open->first[open->count - 1];
-        for (int j = first; j <= k; j++) {
-            used[j] = r->value[j] && used_after(r, k, j);
-            if (used[j]) tsh_tensor_retain(r->value[j]);
-        }
-        if (!tsh_tape_recompute_since(r->bench.tape, open->mark[open->count - 1], r->value[k]))
-            status = note(r, tsh_tape_status(r->bench.tape), "recompute_since");
-        for (int j = first; j <= k; j++) {
-            if (used[j]) tsh_tensor_release(r->value[j]);
-        }
-    }
-    return status;
-}
-
-static tsh_status forward(run *r, bool recording) {
-    tsh_status status = TSH_OK;
-    open_segments open = {0};
+    tshi_open_segments open = {0};
     for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
-        if (recording) begin_segment(r, k, &open);
+        if (recording) tshi_run_begin_segment(r, k, &open);
         status = fail_here(r, k);
         if (status == TSH_OK) status = forward_step(r, k, recording);
-        if (status == TSH_OK) status = end_segments(r, k, &open);
+        if (status == TSH_OK) status = tshi_run_end_segments(r, k, &open);
         if (!together(r)) return TSH_ERR_STATE;
     }
     return status == TSH_OK ? check_values(r) : status;
@@ -360,7 +294,7 @@ static tsh_status forward(run *r, bool recording) {
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
 /* This rank's is the first of the copies that ranks share for their own use: the gradient counts once. */
-static bool holds_first(const run *r, const tsh_layout *layout) {
+static bool holds_first(const tshi_run *r, const tsh_layout *layout) {
     for (int a = 0; a < r->p->axes; a++) {
         int index = tshi_rank_index(r->p, r->part->rank, a), first = index;
         if (layout[a].sharing == TSH_SHARED_OWN) tshi_layout_sharers(&layout[a], r->p->size[a], index, &first);
@@ -369,7 +303,7 @@ static bool holds_first(const run *r, const tsh_layout *layout) {
     return true;
 }
 
-static bool is_shared_for_own_use(const run *r, const tsh_tensor *x) {
+static bool is_shared_for_own_use(const tshi_run *r, const tsh_tensor *x) {
     for (int a = 0; a < r->p->axes; a++) {
         if (layout_of(r, x, a).sharing == TSH_SHARED_OWN) return true;
     }
@@ -377,7 +311,7 @@ static bool is_shared_for_own_use(const run *r, const tsh_tensor *x) {
 }
 
 /* Laid out as the objective's gradient, whole numbers or small ones. */
-static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tensor **out) {
+static tsh_status make_gradient(const tshi_run *r, const tshi_objective *o, tsh_tensor **out) {
     const tsh_tensor *x = r->value[o->value];
     tshi_dims whole = {.ndim = tsh_tensor_ndim(x)};
     memcpy(whole.dim, tsh_tensor_shape(x), sizeof *whole.dim * (size_t)whole.ndim);
@@ -399,7 +333,7 @@ static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tenso
     return TSH_OK;
 }
 
-static tsh_status backward(run *r, int i) {
+static tsh_status backward(tshi_run *r, int i) {
     const tshi_objective *o = &r->p->objective[i];
     tsh_tensor *x = r->value[o->value], *gradient = NULL;
     r->step = r->p->steps + i;
@@ -415,10 +349,10 @@ static tsh_status backward(run *r, int i) {
         status = plain ? tsh_backward(r->bench.tape, x) : tsh_backward_with(r->bench.tape, x, &config);
     tsh_tensor_release(gradient);
     if (status == TSH_OK && r->dp && o->sync && o->salt % 2) status = tsh_data_parallel_wait(r->dp);
-    return note(r, status, "backward");
+    return tshi_run_note(r, status, "backward");
 }
 
-static void trace_gradients(run *r, int i) {
+static void trace_gradients(tshi_run *r, int i) {
     for (int k = 0; k < r->owned_count; k++) {
         const tshi_entry what = {.kind = ENTRY_GRADIENT, .index = k, .pass = r->pass, .objective = i, .alias = -1};
         if (!tshi_parameter_shows_gradient(r->p, r->parameter[k])) continue;
@@ -435,7 +369,7 @@ static void trace_gradients(run *r, int i) {
     }
 }
 
-static tsh_status backwards(run *r) {
+static tsh_status backwards(tshi_run *r) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < r->p->objectives && status == TSH_OK; i++) {
         status = fail_here(r, r->p->steps + i);
@@ -450,13 +384,13 @@ static tsh_status backwards(run *r) {
 /* --- writes to parameters ----------------------------------------------------------------------------------------- */
 
 /* The copy of a parameter that this rank has: a LOCAL leaf has one for each. */
-static int copy_of(const run *r, const tshi_owned *o) {
+static int copy_of(const tshi_run *r, const tshi_owned *o) {
     return o->part == OWNED_LEAF ? tshi_rank_number(r->p, r->p->step[o->step].layout, TSH_KIND_LOCAL, r->part->rank)
                                  : 0;
 }
 
 /* As a whole, from one rank or from each, or this rank's part. */
-static tsh_status rewrite(run *r, int k) {
+static tsh_status rewrite(tshi_run *r, int k) {
     const tshi_owned *o = &r->owned[k];
     tsh_tensor *t = r->parameter[k], *host = NULL;
     tshi_dims whole = {.ndim = tsh_tensor_ndim(t)}, local = whole;
@@ -485,41 +419,68 @@ static tsh_status rewrite(run *r, int k) {
     return status;
 }
 
-static tsh_status rewrite_all(run *r) {
+static tsh_status rewrite_all(tshi_run *r) {
     tsh_status status = TSH_OK;
     for (int k = 0; k < r->owned_count && status == TSH_OK; k++) status = rewrite(r, k);
-    return note(r, status, "rewrite");
+    return tshi_run_note(r, status, "rewrite");
 }
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
 
-static tsh_status evaluate(run *r) {
-    if (!r->p->evaluate) return TSH_OK;
+/* How far the trace and the world's random numbers are. */
+typedef struct place {
+    int count;
+    size_t used;
+    uint64_t stream;
+} place;
+
+static place place_of(const tshi_run *r) {
+    const tshi_trace *t = r->part->trace;
+    return (place){t->count, t->used, r->part->world->next_stream};
+}
+
+static void go_back_to(tshi_run *r, const place *to) {
+    r->part->trace->count = to->count;
+    r->part->trace->used = to->used;
+    r->part->world->next_stream = to->stream;
+}
+
+/* The step of two evaluations, without the write between them: the next time values may be gathered ahead of it. */
+static tsh_status rehearse(tshi_run *r) {
+    const place before = place_of(r);
     tsh_status status = forward(r, false);
+    if (status == TSH_OK) status = forward(r, false);
+    if (status != TSH_OK) return status;
+    go_back_to(r, &before);
+    return tshi_run_note(r, tsh_tape_reset(r->bench.tape), "tape_reset");
+}
+
+static tsh_status evaluate(tshi_run *r) {
+    if (!r->p->evaluate) return TSH_OK;
+    tsh_status status = r->p->rewrite ? rehearse(r) : TSH_OK;
+    if (status == TSH_OK) status = forward(r, false);
     if (status == TSH_OK && r->p->rewrite) {
         r->pass = -1;
         status = rewrite_all(r);
         if (status == TSH_OK) status = forward(r, false);
     }
-    return status == TSH_OK ? note(r, tsh_tape_reset(r->bench.tape), "tape_reset") : status;
+    return status == TSH_OK ? tshi_run_note(r, tsh_tape_reset(r->bench.tape), "tape_reset") : status;
 }
 
 /* Around a backward that a write may spoil the ranks wait for each other: it may fail on some of them only, which have
  * read what was written, and a rank elsewhere would recover in another call than its peers. False when one has
  * failed. */
-static bool gather_to_spoil(run *r, tsh_status *status) {
+static bool gather_to_spoil(tshi_run *r, tsh_status *status) {
     bool failed = *status != TSH_OK;
     if (r->p->spoil >= 0 && tshi_gate_pass(r->part->gate, r->part->rank, failed) && !failed) *status = TSH_ERR_STATE;
     return *status == TSH_OK;
 }
 
 /* A step that fails, on each rank where it is when it hears of the failure, and leaves nothing. */
-static tsh_status fail_a_step(run *r) {
-    tshi_trace *t = r->part->trace;
+static tsh_status fail_a_step(tshi_run *r) {
     tsh_world *world = r->part->world;
-    int count = t->count;
-    size_t used = t->used, live = tsh_device_memory(tsh_world_device(world)).live[TSH_MEMORY_ACTIVATIONS];
-    uint64_t stream = world->next_stream;
+    const place before = place_of(r);
+    size_t live = tsh_device_memory(tsh_world_device(world)).live[TSH_MEMORY_ACTIVATIONS];
     if (r->p->fail_round != r->pass) return TSH_OK;
     r->fails = !tshi_gate_pass(r->part->gate, r->part->rank, false); /* no rank is in an earlier step */
     tsh_status status = forward(r, true);
@@ -528,36 +489,39 @@ static tsh_status fail_a_step(run *r) {
     if (status == TSH_OK) status = tsh_barrier(tsh_world_group(world));
     bool failed = status != TSH_OK;
     r->fails = false;
-    t->count = count;
-    t->used = used;
-    t->status = TSH_OK;
-    status = note(r, tsh_tape_reset(r->bench.tape), "tape_reset after a failure");
+    r->part->trace->status = TSH_OK;
+    status = tshi_run_note(r, tsh_tape_reset(r->bench.tape), "tape_reset after a failure");
+    go_back_to(r, &before);
+    bool left = false;
+    for (int k = 0; k < r->owned_count && tshi_program_ranks(r->p) > 1; k++) /* one rank has nobody to tell */
+        left = left || (tshi_gradient_schedule_of(r->parameter[k]) && tsh_tensor_grad(r->parameter[k]));
     tsh_parameters_zero_grad(r->bench.all);
-    world->next_stream = stream;
-    bool left = tsh_device_memory(tsh_world_device(world)).live[TSH_MEMORY_ACTIVATIONS] != live;
+    left = left || tsh_device_memory(tsh_world_device(world)).live[TSH_MEMORY_ACTIVATIONS] != live;
     if (status == TSH_OK && (left || !failed))
-        status = note(r, TSH_ERR_STATE, left ? "a failed step leaves memory" : "a failure has not come to this rank");
+        status =
+            tshi_run_note(r, TSH_ERR_STATE,
+                          left ? "a failed step leaves memory or gradients" : "a failure has not come to this rank");
     return status;
 }
 
-static tsh_status train(run *r) {
+static tsh_status train(tshi_run *r) {
     double norm = 0;
     tsh_status status = fail_a_step(r);
     if (status == TSH_OK) status = forward(r, true);
     if (!gather_to_spoil(r, &status)) return status;
-    if (r->p->spoil >= 0 && r->p->spoil < r->owned_count) status = note(r, rewrite(r, r->p->spoil), "rewrite");
+    if (r->p->spoil >= 0 && r->p->spoil < r->owned_count) status = tshi_run_note(r, rewrite(r, r->p->spoil), "rewrite");
     if (status == TSH_OK) status = backwards(r);
     if (!gather_to_spoil(r, &status)) return status;
     r->step = -1;
-    status = note(r, tshi_bench_step(&r->bench, &norm), "step");
+    status = tshi_run_note(r, tshi_bench_step(&r->bench, &norm), "step");
     if (status == TSH_OK && r->p->clip > 0) {
         tshi_trace_number(r->part->trace, &(tshi_entry){.kind = ENTRY_NORM, .pass = r->pass, .alias = -1}, norm);
     }
     if (!together(r)) return TSH_ERR_STATE;
-    return note(r, tsh_tape_reset(r->bench.tape), "tape_reset");
+    return tshi_run_note(r, tsh_tape_reset(r->bench.tape), "tape_reset");
 }
 
-static void trace_parameters(run *r) {
+static void trace_parameters(tshi_run *r) {
     for (int k = 0; k < r->owned_count; k++) {
         tshi_trace_tensor(r->part->trace,
                           &(tshi_entry){.kind = ENTRY_PARAMETER, .index = k, .pass = r->pass, .alias = -1},
@@ -567,20 +531,20 @@ static void trace_parameters(run *r) {
 
 /* After a failure all ranks make this call, and the world is usable again: the failure has reached each of them by
  * now. */
-static bool recover(run *r) {
+static bool recover(tshi_run *r) {
     return (r->bench.tape ? tsh_tape_reset(r->bench.tape) : tsh_world_recover(r->part->world)) == TSH_OK;
 }
 
-static void close_run(run *r) {
+static void close_run(tshi_run *r) {
     tsh_data_parallel_destroy(r->dp);
     tshi_bench_close(&r->bench);
     for (int k = 0; k < r->p->steps; k++) tsh_tensor_release(r->leaf[k]);
 }
 
 bool tshi_part_run(const tshi_part *part) {
-    run *r = calloc(1, sizeof *r);
+    tshi_run *r = calloc(1, sizeof *r);
     if (!r) abort();
-    *r = (run){.part = part, .p = part->p, .step = -1};
+    *r = (tshi_run){.part = part, .p = part->p, .step = -1};
     r->bench = (tshi_bench){.p = part->p, .world = part->world, .mesh = part->mesh};
     bool deterministic = part->world->deterministic;
     part->world->deterministic = deterministic || part->p->deterministic;
