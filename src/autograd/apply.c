@@ -124,5 +124,5 @@ tsh_tensor *tshi_apply_as(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tens
     if (status == TSH_OK) status = tshi_plans_usual(tape->plans, &call, want, tape->recording, &plan);
     if (status == TSH_OK && !plan) status = choose_plan(&call, want, &plan);
     if (status == TSH_OK && tape->world->checked) status = check_moves(&call, plan);
-    return status == TSH_OK ? run_plan(&call, plan) : tshi_tape_fail_as(tape, status, op->name);
+    return tshi_tape_check(tape, status, op->name) == TSH_OK ? run_plan(&call, plan) : NULL;
 }

@@ -28,11 +28,6 @@ static tsh_status keep_grad(tsh_tape *tape, const tsh_tensor *x) {
     return TSH_OK;
 }
 
-static tsh_status fail_in(tsh_tape *tape, const tsh_call *node, tsh_status status) {
-    if (status != TSH_OK) tshi_tape_fail(tape, status, "backward of %s: %s", node->op->name, tsh_error_message());
-    return status;
-}
-
 static bool has_gradient(const tsh_tensor *x) {
     return x->gradient->value && !x->gradient->stale;
 }
@@ -44,51 +39,21 @@ static tsh_status start_early(tsh_tape *tape, const tsh_tensor *x) {
     if (k < 0 || !has_gradient(x)) return TSH_OK;
     tsh_call *node = &tape->nodes[k];
     if (!tshi_is_transition(node) || node->started.work || !tshi_call_runs(node)) return TSH_OK;
-    return fail_in(tape, node, tshi_invoke(node, tshi_transition_backward_start, "backward"));
-}
-
-/* Some input after the first wants a gradient. */
-static bool has_rest(const tsh_call *node) {
-    for (int i = 1; i < node->inputs && node->op->backward_rest; i++) {
-        if (tshi_requires_grad(node->in[i])) return true;
-    }
-    return false;
-}
-
-/* A rank outside the mesh holds nothing of the gradients; they exist there for the calls before. */
-static tsh_status backward_elsewhere(tsh_call *node) {
-    for (int i = 0; i < node->inputs; i++) {
-        if (tshi_requires_grad(node->in[i]) && !tsh_call_grad(node, i)) return TSH_ERR_MEMORY;
-    }
-    return TSH_OK;
+    tsh_status status = tshi_invoke(node, tshi_transition_backward_start, "backward");
+    if (status != TSH_OK) tshi_tape_fail(tape, status, "backward of %s: %s", node->op->name, tsh_error_message());
+    return status;
 }
 
 static tsh_status advance_sums(tsh_tape *tape) {
     return tshi_tape_check(tape, tape->schedule->ops->advance(tape->schedule), "backward");
 }
 
-static tsh_status settled(tsh_call *node, tsh_status (*backward)(tsh_call *call)) {
-    return tshi_grad_settle(node, tshi_invoke(node, backward, "backward"));
-}
-
-/* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
-static tsh_status run_entered(tsh_tape *tape, tsh_call *node) {
-    if (!tshi_call_runs(node)) return fail_in(tape, node, tshi_grad_settle(node, backward_elsewhere(node)));
-    bool rest = has_rest(node);
-    tsh_status status = fail_in(tape, node, tshi_call_use(node, true));
-    if (status == TSH_OK) status = fail_in(tape, node, tshi_call_check_unchanged(node, true));
-    if (status == TSH_OK) status = fail_in(tape, node, settled(node, node->op->backward));
-    if (status != TSH_OK || !rest) return status;
-    if (tshi_requires_grad(node->in[0]) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);
-    if (status == TSH_OK && tape->schedule) status = advance_sums(tape);
-    return status == TSH_OK ? fail_in(tape, node, settled(node, node->op->backward_rest)) : status;
-}
-
-static tsh_status run_backward(tsh_tape *tape, tsh_call *node) {
-    tsh_memory_purpose before = tshi_call_enter(node, true);
-    tsh_status status = run_entered(tape, node);
-    tshi_call_leave(node, before);
-    return status;
+/* The first input's gradient is there: the collective that waits for it runs beside what the call has yet to do. */
+static tsh_status start_beside(tsh_call *node) {
+    tsh_tape *tape = node->tape;
+    const tsh_tensor *x = node->in[0];
+    tsh_status status = tshi_requires_grad(x) && x->gradient->uses == 1 ? start_early(tape, x) : TSH_OK;
+    return status == TSH_OK && tape->schedule ? advance_sums(tape) : status;
 }
 
 /* The gradient of input i is complete, and no optimizer will use it, though optimizers make steps here. */
@@ -176,7 +141,7 @@ static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
 /* From the gradient of the call's output, which is complete or a movement's first term, to those of its inputs. */
 static tsh_status go_back(tsh_tape *tape, tsh_call *node) {
     tshi_gradient *g = node->out->gradient;
-    tsh_status status = run_backward(tape, node);
+    tsh_status status = tshi_call_backward(node, start_beside);
     if (status != TSH_OK) return status;
     if (g->retained) status = keep_grad(tape, node->out);
     tshi_gradient_release_value(g);
@@ -256,7 +221,7 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
     if (!loss) {
         tshi_tape_fail(tape, TSH_ERR_STATE, "backward: the loss is NULL, and no call of this step has failed");
     } else if (tshi_tensor_is_free(loss)) {
-        tshi_tape_fail_with(tape, tshi_tensor_check(loss, "backward", "the loss"));
+        tshi_tape_check(tape, tshi_tensor_check(loss, "backward", "the loss"), NULL);
     } else if (node < 0 && !tape->recording) {
         tshi_tape_fail(tape, TSH_ERR_STATE, "backward: recording is off (tsh_tape_set_recording)");
     } else if (node < 0) {

@@ -72,10 +72,10 @@ tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *
                               in ? "an array" : "NULL");
     }
     tsh_status status = check_op(op, inputs, params);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
+    if (tshi_tape_check(tape, status, name) != TSH_OK) return NULL;
     if (!tshi_tape_ready(tape, name, inputs, in)) return NULL;
     status = check_takes(op, inputs, in);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
+    if (tshi_tape_check(tape, status, name) != TSH_OK) return NULL;
     const tsh_call call = {.tape = tape, .op = op, .inputs = inputs, .in = (tsh_tensor **)(uintptr_t)in};
     bool records = tshi_call_records(&call);
     if (!op->backward && records) {
@@ -84,8 +84,8 @@ tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *
     }
     void *copy = op->params_size ? tshi_tape_copy(tape, params, 1, op->params_size) : NULL;
     const tsh_op *own = records ? tshi_tape_copy(tape, op, 1, sizeof *op) : op;
-    if (!own || (op->params_size && !copy)) return tshi_tape_fail_as(tape, TSH_ERR_MEMORY, name);
-    return tshi_apply_as(tape, own, inputs, in, copy, &asked);
+    status = own && (copy || !op->params_size) ? TSH_OK : TSH_ERR_MEMORY;
+    return tshi_tape_check(tape, status, name) == TSH_OK ? tshi_apply_as(tape, own, inputs, in, copy, &asked) : NULL;
 }
 
 /* --- inside of a call --------------------------------------------------------------------------------------------- */

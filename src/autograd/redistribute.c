@@ -8,7 +8,7 @@
 tsh_tensor *tshi_to_layouts(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
     const tshi_plan *plan = NULL;
     tsh_status status = tshi_plans_route(tape->plans, x, to, &plan);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
+    if (tshi_tape_check(tape, status, what) != TSH_OK) return NULL;
     for (int k = 0; x && k < plan->count; k++) x = tshi_step_run(tape, what, x, &plan->step[k]);
     return x;
 }
@@ -21,7 +21,7 @@ tsh_tensor *tshi_transit(tsh_tape *tape, const char *what, tsh_tensor *x, int ax
     memcpy(layout, x->layout, sizeof layout);
     layout[axis] = to;
     tsh_status status = tshi_shape_settle(x->mesh, axis, &shape, layout);
-    return status == TSH_OK ? tshi_to_layouts(tape, what, x, layout) : tshi_tape_fail_as(tape, status, what);
+    return tshi_tape_check(tape, status, what) == TSH_OK ? tshi_to_layouts(tape, what, x, layout) : NULL;
 }
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
@@ -53,7 +53,7 @@ static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {
 static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what) {
     if (!tshi_tape_ready(tape, what, 1, &x)) return -1;
     int axis = group ? tshi_mesh_axis(x->mesh, group) : -1;
-    if (!group) tshi_tape_fail_with(tape, tshi_group_missing(what));
+    if (!group) tshi_tape_check(tape, tshi_group_missing(what), NULL);
     if (axis < 0) tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: the group is no axis of the tensor's mesh", what);
     return axis;
 }
@@ -92,7 +92,7 @@ tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh
     tsh_shape shape = x->shape;
     for (int a = 0; layouts && a < mesh->axes; a++) to[a] = layouts[a];
     tsh_status status = tshi_shape_resolve(mesh, &shape, to);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "redistribute");
+    if (tshi_tape_check(tape, status, "redistribute") != TSH_OK) return NULL;
     return mesh == x->mesh ? readable(tape, tshi_to_layouts(tape, "redistribute", x, to))
                            : move_to_mesh(tape, x, mesh, &shape, to);
 }

@@ -173,7 +173,9 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     return NULL;
 }
 
-bool tshi_tape_goes_on(tsh_tape *tape) {
+/* False where the step has failed. A step that other ranks have ended, or failed in, already fails here, with its first
+ * call. */
+static bool step_goes_on(tsh_tape *tape) {
     tape->steps.open = true;
     if (tape->status != TSH_OK || !tape->steps.behind) return tape->status == TSH_OK;
     tape->skips = true;
@@ -188,21 +190,6 @@ bool tshi_tape_is_inside(tsh_tape *tape, const char *what) {
     return true;
 }
 
-tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what) {
-    return tshi_tape_fail(tape, status, "%s: %s", what, tsh_error_message());
-}
-
-tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status) {
-    return tshi_tape_fail(tape, status, "%s", tsh_error_message());
-}
-
-tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) {
-    tshi_failure own;
-    tshi_failure_keep(&own, status);
-    tshi_tape_fail_as(tape, status, what);
-    return tshi_failure_report(&own);
-}
-
 static bool is_of_other_step(const tsh_tape *tape, const tsh_tensor *t) {
     return t->computed && tshi_tape_node(tape, t) < 0;
 }
@@ -213,7 +200,7 @@ static void check_input(tsh_tape *tape, const char *what, int i, tsh_tensor *con
     if (!t || !t->storage) {
         char which[32];
         snprintf(which, sizeof which, "input %d", i);
-        tshi_tape_fail_with(tape, tshi_tensor_check(t, what, which));
+        tshi_tape_check(tape, tshi_tensor_check(t, what, which), NULL);
     } else if (is_of_other_step(tape, t)) {
         tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
     } else if (t->mesh != tensors[0]->mesh) {
@@ -229,9 +216,8 @@ static void check_input(tsh_tape *tape, const char *what, int i, tsh_tensor *con
 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
     if (!tape) tshi_tape_missing(what);
-    if (!tape || !tshi_tape_goes_on(tape) || tshi_tape_is_inside(tape, what)) return false;
-    tsh_status thread = tshi_owner_check(&tape->world->owner, what);
-    if (thread != TSH_OK) tshi_tape_fail_with(tape, thread);
+    if (!tape || !step_goes_on(tape) || tshi_tape_is_inside(tape, what)) return false;
+    tshi_tape_check(tape, tshi_owner_check(&tape->world->owner, what), NULL);
     for (int i = 0; i < count && tape->status == TSH_OK; i++) {
         const tsh_tensor *t = tensors[i];
         bool fits = t && t->storage && t->mesh == tensors[0]->mesh && t->mesh->world == tape->world;

@@ -75,25 +75,17 @@ void tshi_tape_forget_schedule(tsh_tape *tape);
 /* Keeps the first failure of the step with its message and reports it to the peers. Returns NULL, so that a function
  * may end with it. */
 TSHI_RARE tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
-/* tshi_tape_fail with tsh_error_message(). */
-TSHI_RARE tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status);
-/* tshi_tape_fail with tsh_error_message() after "what: ". */
-TSHI_RARE tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what);
-/* tshi_tape_fail_as where the status, which it returns, is a failure. */
+/* Returns the status. Where that is a failure, tshi_tape_fail with tsh_error_message(), after "what: " unless that is
+ * NULL. */
 static inline tsh_status tshi_tape_check(tsh_tape *tape, tsh_status status, const char *what) {
-    if (status != TSH_OK) tshi_tape_fail_as(tape, status, what);
+    if (status != TSH_OK)
+        tshi_tape_fail(tape, status, "%s%s%s", what ? what : "", what ? ": " : "", tsh_error_message());
     return status;
 }
-/* tshi_tape_fail_as for what was started in the step and has failed after it; returns the status, and leaves
- * tsh_error_message() as it was. */
-tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what);
 /* TSH_ERR_ARGUMENT with the message: a tape is required. */
 TSHI_RARE tsh_status tshi_tape_missing(const char *what);
 /* A function of a program's own operation runs, which makes no calls of tapes: the step fails. */
 bool tshi_tape_is_inside(tsh_tape *tape, const char *what);
-/* False where the step has failed. A step that other ranks have ended, or failed in, already fails here, with its first
- * call. */
-bool tshi_tape_goes_on(tsh_tape *tape);
 /* A call may run: there is a tape, the step has not failed, and no tensor is NULL or without memory. */
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors);
 

@@ -65,7 +65,7 @@ tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layout
     if (!x) return NULL;
     memcpy(params.gradient, layouts ? layouts : x->layout, sizeof *layouts * (size_t)x->mesh->axes);
     tsh_status status = choose_gradient(x, layouts != NULL, params.gradient);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "to_local");
+    if (tshi_tape_check(tape, status, "to_local") != TSH_OK) return NULL;
     tshi_plan_step step = tshi_plan_start(x, 0);
     memcpy(step.shape.global, step.shape.local, sizeof step.shape.global);
     memcpy(step.layout, tshi_all_local, sizeof step.layout);

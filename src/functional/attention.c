@@ -176,7 +176,7 @@ tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tens
     if (c.scale == 0 && q && q->shape.ndim > 0) params.scale = 1 / sqrt((double)q->shape.global[q->shape.ndim - 1]);
     if (q && q->numel == 0 && !isfinite(params.scale)) params.scale = 1;
     if (tape && !tape->recording) params.dropout = 0;
-    if (params.dropout != 0 && tape && tshi_tape_goes_on(tape)) {
+    if (params.dropout != 0 && tshi_tape_ready(tape, "attention", 1, &q)) {
         params.seed = tape->world->seed;
         params.stream = tshi_world_stream(tape->world);
     }

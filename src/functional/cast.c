@@ -18,5 +18,6 @@ tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x) {
     y = tsh_cast(tape, y, tshi_gradient_computed_in(x));
     tshi_gradient *g = y ? tshi_gradient_of(y) : NULL;
     if (g) g->arithmetic = x->gradient->arithmetic;
-    return !y || g ? y : tshi_tape_fail_as(tape, TSH_ERR_MEMORY, "cast");
+    if (y && !g) tshi_tape_check(tape, TSH_ERR_MEMORY, "cast");
+    return g ? y : NULL;
 }

@@ -303,7 +303,7 @@ static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
     if (tshi_gradient_whole(table) != table) {
         tsh_status status = tshi_tensor_view(table, &table->shape, table->layout, 0, &x);
         if (status == TSH_OK) status = tshi_tape_own(tape, x);
-        if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "embedding_forward");
+        if (tshi_tape_check(tape, status, "embedding_forward") != TSH_OK) return NULL;
     }
     if (!axes) return x;
     memcpy(layout, x->layout, sizeof layout);

@@ -130,9 +130,8 @@ tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;
     dropout_params params = {.p = p};
     /* A failed step draws no more random numbers, however far the program goes on with it: see tsh_tape_reset. */
-    if (tape && tshi_tape_goes_on(tape)) {
-        params.seed = tape->world->seed;
-        params.stream = tshi_world_stream(tape->world);
-    }
+    if (!tshi_tape_ready(tape, "dropout", 1, &x)) return NULL;
+    params.seed = tape->world->seed;
+    params.stream = tshi_world_stream(tape->world);
     return tshi_apply(tape, &dropout_op, 1, &x, &params);
 }

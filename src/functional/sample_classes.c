@@ -160,10 +160,10 @@ static tsh_tensor *make(tsh_tape *tape, const tsh_mesh *mesh, const tsh_shape *s
                         const int64_t *from) {
     tsh_tensor *out = NULL;
     tsh_status status = tshi_tensor_new(mesh, TSH_INT64, shape, layout, &out);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
+    if (tshi_tape_check(tape, status, name) != TSH_OK) return NULL;
     mesh->device->ops->copy.from_host(mesh->device, tsh_tensor_local_nbytes(out), from, tshi_data(out));
     status = tshi_tape_own(tape, out);
-    return status == TSH_OK ? out : tshi_tape_fail_as(tape, status, name);
+    return tshi_tape_check(tape, status, name) == TSH_OK ? out : NULL;
 }
 
 /* The layouts of the weight's rows; how many parts the axis that splits them makes. */
@@ -193,11 +193,11 @@ static tsh_tensor *sample(tsh_tape *tape, sampling *s, const tsh_tensor *target,
     s->device->ops->copy.to_host(s->device, (size_t)s->targets * sizeof *s->target, tshi_data(target), s->target);
     tsh_status status = find_present(s);
     if (status == TSH_OK) status = draw_numbers(s, &classes, layout, stream);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
+    if (tshi_tape_check(tape, status, name) != TSH_OK) return NULL;
     grow_count(s);
     tsh_shape drawn = {.ndim = 1, .global = {s->count}};
     status = tshi_shape_resolve(s->mesh, &drawn, layout);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
+    if (tshi_tape_check(tape, status, name) != TSH_OK) return NULL;
     choose_rows(s, drawn.local[0]);
     number_targets(s);
     if (places) *places = make(tape, s->mesh, &target->shape, all, s->target);
@@ -223,7 +223,7 @@ static tsh_tensor *begin(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *target,
                     .rows = weight->shape.local[0],
                     .start = tshi_shape_start(weight->mesh, &weight->shape, weight->layout, 0)};
     tsh_status status = find_layout(weight, layout, &s->parts);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
+    if (tshi_tape_check(tape, status, name) != TSH_OK) return NULL;
     for (int a = 0; a < TSH_MAX_AXES; a++) all[a] = TSH_REPLICATED;
     return tshi_to_layouts(tape, name, target, all);
 }
@@ -236,7 +236,7 @@ static bool take_memory(tsh_tape *tape, sampling *s) {
     s->target = tshi_region_take(&tape->memory, allocator, targets, sizeof *s->target);
     s->present = tshi_region_take(&tape->memory, allocator, targets, sizeof *s->present);
     if (s->drawn && s->number && s->target && s->present) return true;
-    tshi_tape_fail_as(tape, TSH_ERR_MEMORY, name);
+    tshi_tape_check(tape, TSH_ERR_MEMORY, name);
     return false;
 }
 

@@ -125,7 +125,7 @@ tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *
     tsh_shape wanted = {0};
     if (!tshi_tape_ready(tape, "reshape", 1, &x)) return NULL;
     tsh_status status = reshape_resolve(x, ndim, shape, &wanted);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "reshape");
+    if (tshi_tape_check(tape, status, "reshape") != TSH_OK) return NULL;
     return tshi_apply(tape, &reshape_op, 1, &x, &wanted);
 }
 

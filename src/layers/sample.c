@@ -342,7 +342,7 @@ tsh_tensor *tsh_sample(tsh_tape *tape, tsh_tensor *logits, const tsh_sample_conf
     if (config) s.config = *config;
     if (!tshi_tape_ready(tape, "sample", 1, &logits)) return NULL;
     tsh_status status = check_sampling(logits, &s.config);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "sample");
+    if (tshi_tape_check(tape, status, "sample") != TSH_OK) return NULL;
     logits = whole_values(tape, logits);
     if (!logits) return NULL;
     s.logits = logits;
@@ -356,5 +356,5 @@ tsh_tensor *tsh_sample(tsh_tape *tape, tsh_tensor *logits, const tsh_sample_conf
     if (status == TSH_OK) status = tshi_tape_own(tape, ids);
     if (status == TSH_OK && tshi_mesh_has_me(logits->mesh)) status = run(&s);
     if (status == TSH_OK) status = tsh_tensor_write(ids, s.ids, ids->numel);
-    return status == TSH_OK ? ids : tshi_tape_fail_as(tape, status, "sample");
+    return tshi_tape_check(tape, status, "sample") == TSH_OK ? ids : NULL;
 }

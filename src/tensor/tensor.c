@@ -243,11 +243,6 @@ static void log_misuse(const tsh_tensor *tensor, const char *what, const char *d
     tshi_log(tensor->device ? tensor->device->log : NULL, TSH_LOG_ERROR, "%s", tsh_error_message());
 }
 
-tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
-    if (tensor) tensor->references++;
-    return tensor;
-}
-
 tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
     if (!tensor) return NULL;
     if (tshi_tensor_is_free(tensor)) {

@@ -154,7 +154,10 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 /* tsh_tensor_retain and tsh_tensor_release for references that the library holds for itself, such as that which each
  * function below gives with a new tensor. References that the program may release are counted in tensor->held as
  * well, by the function that gives one to the program. */
-tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor);
+static inline tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
+    if (tensor) tensor->references++;
+    return tensor;
+}
 /* Frees a tensor whose last reference tshi_tensor_release has taken. */
 void tshi_tensor_free(tsh_tensor *tensor);
 static inline void tshi_tensor_release(tsh_tensor *tensor) {

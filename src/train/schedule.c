@@ -16,7 +16,7 @@ tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
         tsh_status status = tshi_buckets_finish(dp, dp->bucket_count);
         dp->state = status == TSH_OK ? TSHI_SUMS_IDLE : TSHI_SUMS_FAILED;
         /* The failure may be this rank's alone: the tape's reset reports it to the other ranks. */
-        return status != TSH_OK && dp->tape ? tshi_tape_spoil(dp->tape, status, "data_parallel") : status;
+        return dp->tape ? tshi_tape_check(dp->tape, status, "data_parallel") : status;
     }
     if (dp->state == TSHI_SUMS_FAILED) {
         return tshi_fail(TSH_ERR_STATE, "data_parallel: the sums of gradients have failed; there are none");

@@ -31,9 +31,8 @@ static void gradient_free(tsh_tensor *tensor) {
     tensor->gradient = NULL;
 }
 
-tshi_gradient *tshi_gradient_of(tsh_tensor *tensor) {
+tshi_gradient *tshi_gradient_make(tsh_tensor *tensor) {
     tsh_device *device = tensor->mesh->device;
-    if (tensor->gradient) return tensor->gradient;
     tensor->gradient = tshi_pool_take(&device->gradients, &device->allocator, sizeof *tensor->gradient);
     if (tensor->gradient) tensor->gradient_free = gradient_free;
     return tensor->gradient;

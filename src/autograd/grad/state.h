@@ -117,7 +117,10 @@ static inline tsh_tensor *tshi_gradient_whole(tsh_tensor *x) {
 /* --- the state ---------------------------------------------------------------------------------------------------- */
 
 /* The tensor's gradient state, made at the first call; NULL with the message set where there is no memory. */
-tshi_gradient *tshi_gradient_of(tsh_tensor *tensor);
+tshi_gradient *tshi_gradient_make(tsh_tensor *tensor);
+static inline tshi_gradient *tshi_gradient_of(tsh_tensor *tensor) {
+    return tensor->gradient ? tensor->gradient : tshi_gradient_make(tensor);
+}
 static inline bool tshi_requires_grad(const tsh_tensor *tensor) {
     return tensor->gradient && tensor->gradient->required;
 }

@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-uint64_t tshi_call_versions(const tsh_call *call) {
+/* The versions of the first input, the second input, all further inputs together and the output, 16 bits each. */
+static uint64_t versions_of(const tsh_call *call) {
     uint16_t rest = 0;
     for (int i = 2; i < call->inputs; i++) rest += tshi_tensor_version(call->in[i]);
     uint64_t second = call->inputs > 1 ? tshi_tensor_version(call->in[1]) : 0;
@@ -26,10 +27,12 @@ static uint64_t versions_read(const tsh_call *call, bool backward) {
     return read;
 }
 
-tsh_status tshi_call_check_unchanged(const tsh_call *call, bool backward) {
+/* TSH_ERR_STATE where what backward reads, or forward when it runs again, has been written since the call was
+ * recorded. */
+static tsh_status check_unchanged(const tsh_call *call, bool backward) {
     static const char *const places[] = {"input 0", "input 1", "an input after the first two", "the output"};
     char text[160];
-    uint64_t changed = tshi_call_versions(call) ^ call->versions;
+    uint64_t changed = versions_of(call) ^ call->versions;
     if (changed) changed &= versions_read(call, backward);
     if (!changed) return TSH_OK;
     int k = 0;
@@ -50,29 +53,36 @@ static bool has_wide_gradient(const tsh_call *call) {
     return as_stored && x->dtype != tshi_gradient_dtype(x) && tshi_gradient_computed_in(x) == tshi_gradient_dtype(x);
 }
 
+/* The node's inputs and params, in memory of the step. */
+static bool copy_arguments(tsh_tape *tape, const tsh_call *call, tsh_call *node) {
+    size_t inputs = (size_t)call->inputs * sizeof *call->in, params = (call->op->params_size + 15) & ~(size_t)15;
+    char *copy = tshi_region_take(&tape->memory, &tape->world->allocator, params + inputs, 1);
+    if (!copy) return false;
+    node->params = params ? copy : NULL;
+    node->in = (tsh_tensor **)(void *)(copy + params);
+    if (params) memcpy(node->params, call->params, call->op->params_size);
+    memcpy(node->in, call->in, inputs);
+    return true;
+}
+
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
 static tsh_status record(tsh_call *call) {
     tsh_tape *tape = call->tape;
-    size_t params_size = call->op->params_size;
     if (!tshi_call_records(call)) return TSH_OK;
-    call->versions = tshi_call_versions(call);
+    call->versions = versions_of(call);
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
                                   tape->node_count + 1, sizeof *tape->nodes);
-    tsh_tensor **in = status == TSH_OK ? tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
-    void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
-    tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
-    if (!gradient || (params_size && !params)) return TSH_ERR_MEMORY;
+    tshi_gradient *gradient = status == TSH_OK ? tshi_gradient_of(call->out) : NULL;
+    tsh_call node = *call;
+    if (!gradient || !copy_arguments(tape, call, &node)) return TSH_ERR_MEMORY;
     gradient->required = true;
     gradient->wide = has_wide_gradient(call);
     gradient->generation = tape->generation;
     gradient->node = tape->node_count;
     call->out->computed = true;
-    tsh_call *node = &tape->nodes[tape->node_count++];
-    *node = *call;
-    node->in = in;
-    node->params = params;
-    for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
-    tshi_tensor_retain(node->out);
+    tape->nodes[tape->node_count++] = node;
+    for (int i = 0; i < node.inputs; i++) tshi_tensor_retain(node.in[i]);
+    tshi_tensor_retain(node.out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */
     return TSH_OK;
 }
@@ -92,10 +102,11 @@ static const char *parameter_name_of(const tsh_tensor *x) {
     return x->name;
 }
 
-tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {
+/* Memory is counted as the call's activations, and the device knows where the program is, until the call is left with
+ * what this has returned. */
+static tsh_memory_purpose enter_call(const tsh_call *call) {
     tsh_device *device = tshi_device_of(call->in[0]);
     device->place.function = device->place.last = call->op->name;
-    device->place.backward = backward;
     if (tshi_is_noted(device)) tshi_observe_enter(call);
     for (int i = 0; i < call->inputs; i++) {
         const char *name = parameter_name_of(call->in[i]);
@@ -104,7 +115,7 @@ tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {
     return tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
 }
 
-void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before) {
+static void leave_call(const tsh_call *call, tsh_memory_purpose before) {
     tsh_device *device = call->tape->world->device;
     if (device->trace) tshi_observe_leave(call);
     device->place.function = NULL;
@@ -116,29 +127,32 @@ static inline bool is_there(const tsh_tensor *t) {
     return !t->storage || (t->storage->data && !t->storage->source);
 }
 
-static tsh_status use_input(const tsh_call *call, const tsh_tensor *t) {
+static tsh_status materialize_tensor(const tsh_call *call, const tsh_tensor *t) {
     tsh_tape *tape = call->tape;
     if (t->storage->source) return t->storage->source->materialize(t->storage->source, tape->generation, tape->uses);
     return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
 }
 
-tsh_status tshi_call_use(const tsh_call *call, bool backward) {
+/* Value sources materialize what the call's forward, or backward, reads. */
+static tsh_status materialize_read(const tsh_call *call, bool backward) {
     tsh_status status = TSH_OK;
     bool inputs = !backward || !call->op->reads_no_input;
     call->tape->uses++;
     for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) {
-        if (!is_there(call->in[i])) status = use_input(call, call->in[i]);
+        if (!is_there(call->in[i])) status = materialize_tensor(call, call->in[i]);
     }
     for (int i = 0; backward && i < TSH_CALL_SLOTS && status == TSH_OK; i++) {
-        if (call->saved[i] && !is_there(call->saved[i])) status = use_input(call, call->saved[i]);
+        if (call->saved[i] && !is_there(call->saved[i])) status = materialize_tensor(call, call->saved[i]);
     }
     return status;
 }
 
-tsh_status tshi_call_forward(tsh_call *call) {
+/* --- the two ways to run ------------------------------------------------------------------------------------------ */
+
+static tsh_status run_forward(tsh_call *call) {
     bool runs = tshi_call_runs(call) && call->op->forward;
     uint16_t version = call->out->storage->version;
-    tsh_status status = runs || !call->flags.shares ? tshi_call_use(call, false) : TSH_OK;
+    tsh_status status = runs || !call->flags.shares ? materialize_read(call, false) : TSH_OK;
     if (status != TSH_OK || !runs) return status;
     status = tshi_invoke(call, call->op->forward, "forward");
     call->out->storage->version = version; /* its collectives have written what the call makes, perhaps once more */
@@ -146,12 +160,59 @@ tsh_status tshi_call_forward(tsh_call *call) {
 }
 
 tsh_tensor *tshi_call_run(tsh_call *call, const tshi_plan_step *step, const tsh_tensor *share) {
-    tsh_memory_purpose before = tshi_call_enter(call, false);
+    tsh_memory_purpose before = enter_call(call);
     call->flags.shares = share != NULL;
     tsh_status status = make_output(call, step, share);
-    if (status == TSH_OK) status = tshi_call_forward(call);
-    tshi_call_leave(call, before);
+    if (status == TSH_OK) status = run_forward(call);
+    leave_call(call, before);
     if (status == TSH_OK) status = record(call);
     for (int i = 0; i < TSH_CALL_SLOTS; i++) tshi_tensor_release(call->saved[i]);
-    return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);
+    return tshi_tape_check(call->tape, status, call->op->name) == TSH_OK ? call->out : NULL;
+}
+
+tsh_status tshi_call_run_again(tsh_call *node) {
+    tsh_memory_purpose before = enter_call(node);
+    tsh_status status = TSH_OK;
+    if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->flags.shares ? node->in[0] : NULL);
+    if (status == TSH_OK) status = check_unchanged(node, false);
+    if (status == TSH_OK) status = run_forward(node);
+    leave_call(node, before);
+    if (status != TSH_OK) tshi_tape_fail(node->tape, status, "%s, run again: %s", node->op->name, tsh_error_message());
+    return status;
+}
+
+/* Some input after the first wants a gradient. */
+static bool has_rest(const tsh_call *node) {
+    for (int i = 1; i < node->inputs && node->op->backward_rest; i++) {
+        if (tshi_requires_grad(node->in[i])) return true;
+    }
+    return false;
+}
+
+/* A rank outside the mesh holds nothing of the gradients; they exist there for the calls before. */
+static tsh_status backward_elsewhere(const tsh_call *node) {
+    for (int i = 0; i < node->inputs; i++) {
+        if (tshi_requires_grad(node->in[i]) && !tsh_call_grad(node, i)) return TSH_ERR_MEMORY;
+    }
+    return TSH_OK;
+}
+
+static tsh_status run_backward(tsh_call *node, tsh_status (*between)(tsh_call *node)) {
+    if (!tshi_call_runs(node)) return tshi_grad_settle(node, backward_elsewhere(node));
+    bool rest = has_rest(node);
+    tsh_status status = materialize_read(node, true);
+    if (status == TSH_OK) status = check_unchanged(node, true);
+    if (status == TSH_OK) status = tshi_grad_settle(node, tshi_invoke(node, node->op->backward, "backward"));
+    if (status != TSH_OK || !rest) return status;
+    status = between(node);
+    if (status != TSH_OK) return status;
+    return tshi_grad_settle(node, tshi_invoke(node, node->op->backward_rest, "backward"));
+}
+
+tsh_status tshi_call_backward(tsh_call *node, tsh_status (*between)(tsh_call *node)) {
+    tsh_memory_purpose before = enter_call(node);
+    tsh_status status = run_backward(node, between);
+    leave_call(node, before);
+    if (status != TSH_OK) tshi_tape_fail(node->tape, status, "backward of %s: %s", node->op->name, tsh_error_message());
+    return status;
 }

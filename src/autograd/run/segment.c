@@ -118,17 +118,6 @@ static bool can_run(const tsh_tape *tape, const tsh_call *node, int number) {
     return true;
 }
 
-static tsh_status run_again(tsh_tape *tape, tsh_call *node) {
-    tsh_memory_purpose before = tshi_call_enter(node, tape->world->device->place.backward);
-    tsh_status status = TSH_OK;
-    if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->flags.shares ? node->in[0] : NULL);
-    if (status == TSH_OK) status = tshi_call_check_unchanged(node, false);
-    if (status == TSH_OK) status = tshi_call_forward(node);
-    tshi_call_leave(node, before);
-    if (status != TSH_OK) tshi_tape_fail(tape, status, "%s, run again: %s", node->op->name, tsh_error_message());
-    return status;
-}
-
 /* Inner segments that end with this call drop what has been made for those after them. */
 static void leave_inner(tsh_tape *tape, int index, int number) {
     for (int k = tape->nodes[index].segment; k != number; k = segment_of(tape, k)->parent) {
@@ -144,7 +133,7 @@ static tsh_status run_segment(tsh_tape *tape, int number) {
     for (int n = s->first; n < s->end && status == TSH_OK; n++) {
         tsh_call *node = &tape->nodes[n];
         call_in(s, n)->again = call_in(s, n)->again && can_run(tape, node, number);
-        if (call_in(s, n)->again) status = run_again(tape, node);
+        if (call_in(s, n)->again) status = tshi_call_run_again(node);
         leave_inner(tape, n, number);
     }
     tsh_tape_set_recording(tape, recording);
@@ -168,7 +157,7 @@ tsh_tensor *tshi_segment_take(tsh_tape *tape, tsh_tensor *t) {
     if (!tshi_tape_dropped(tape, t)) return t;
     tsh_call *node = &tape->nodes[t->gradient->node];
     node->dropped_by = 0;
-    return run_again(tape, node) == TSH_OK ? t : NULL;
+    return tshi_call_run_again(node) == TSH_OK ? t : NULL;
 }
 
 /* --- the public call ---------------------------------------------------------------------------------------------- */
@@ -195,21 +184,20 @@ static void choose_drops(tsh_tape *tape, int number, const tsh_tensor *keep) {
     }
 }
 
-static tsh_status add_segment(tsh_tape *tape, int first, int *number) {
-    tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->segments, &tape->segment_capacity,
-                                  tape->segment_count + 1, sizeof *tape->segments);
-    tshi_segment_call *calls = NULL;
-    if (status == TSH_OK)
-        calls =
-            tshi_region_take(&tape->memory, &tape->world->allocator, (size_t)(tape->node_count - first), sizeof *calls);
-    if (!calls) return TSH_ERR_MEMORY;
-    tape->segments[tape->segment_count++] = (tshi_segment){.first = first, .end = tape->node_count, .calls = calls};
-    *number = tape->segment_count;
-    for (int k = 1; k < *number; k++) {
+/* The number of a new segment of all calls from `first` on; 0 without memory. */
+static int add_segment(tsh_tape *tape, int first) {
+    const tsh_allocator *allocator = &tape->world->allocator;
+    tshi_segment s = {.first = first, .end = tape->node_count};
+    s.calls = tshi_region_take(&tape->memory, allocator, (size_t)(s.end - first), sizeof *s.calls);
+    if (!s.calls || tshi_grow(allocator, (void **)&tape->segments, &tape->segment_capacity, tape->segment_count + 1,
+                              sizeof *tape->segments) != TSH_OK)
+        return 0;
+    tape->segments[tape->segment_count++] = s;
+    for (int k = 1; k < tape->segment_count; k++) {
         tshi_segment *inner = segment_of(tape, k);
-        if (inner->first >= first && inner->parent == 0) inner->parent = *number;
+        if (inner->first >= first && inner->parent == 0) inner->parent = tape->segment_count;
     }
-    return TSH_OK;
+    return tape->segment_count;
 }
 
 /* The mark is one of this step, between two segments or inside of none that has ended. */
@@ -224,7 +212,6 @@ static bool mark_holds(const tsh_tape *tape, const tsh_mark *mark) {
 }
 
 tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep) {
-    int number;
     if (tape && !tape->recording) return tsh_tape_free_since(tape, mark, keep);
     if (!tshi_tape_ready(tape, "tape_recompute_since", 1, &keep)) return NULL;
     if (!mark_holds(tape, &mark)) {
@@ -235,8 +222,8 @@ tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *
     }
     drop_unrecorded(tape, mark.made, keep);
     if (mark.calls == tape->node_count) return keep;
-    tsh_status status = add_segment(tape, mark.calls, &number);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "tape_recompute_since");
+    int number = add_segment(tape, mark.calls);
+    if (tshi_tape_check(tape, number ? TSH_OK : TSH_ERR_MEMORY, "tape_recompute_since") != TSH_OK) return NULL;
     choose_drops(tape, number, keep);
     drop_segment(tape, number);
     return keep;

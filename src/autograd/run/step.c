@@ -28,5 +28,5 @@ tsh_tensor *tshi_step_run(tsh_tape *tape, const char *what, tsh_tensor *x, const
                                               : tshi_transition_run(tape, x, step, consume);
     if (!made || consume) return made;
     tsh_status status = tshi_memo_add(tape, x, made);
-    return status == TSH_OK ? made : tshi_tape_fail_as(tape, status, what);
+    return tshi_tape_check(tape, status, what) == TSH_OK ? made : NULL;
 }
