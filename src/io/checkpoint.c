@@ -1,9 +1,8 @@
 /* Checkpoints: the public calls, and the agreement of the ranks in them. */
 #include "base/hash.h"
 #include "io/checkpoint_background.h"
-#include "io/checkpoint_load.h"
+#include "io/checksum.h"
 #include "io/load.h"
-#include "io/reader.h"
 #include "layers/layers.h"
 
 #include <errno.h>
@@ -36,7 +35,7 @@ static tsh_status save_begin(tshi_checkpoint_save *save, const char *path, const
     if (status == TSH_OK) status = tshi_checkpoint_tensors(what, &tensors);
     if (status == TSH_OK) {
         save->path[strlen(path)] = '\0';
-        status = tshi_checkpoint_save_prepare(save, what, tensors, what->background);
+        status = tshi_checkpoint_save_prepare(save, what, tensors);
     }
     if (status == TSH_OK && what->background && !(save->background = tshi_background_save_new(world)))
         status = TSH_ERR_MEMORY;
@@ -63,9 +62,9 @@ static tsh_status save_here(tshi_checkpoint_save *save) {
     tsh_status status = tshi_group_agree(all, "checkpoint_save: files", tshi_checkpoint_save_write(save));
     if (status == TSH_OK) {
         status = tshi_group_agree(all, "checkpoint_save: folder",
-                                  save->rank == 0 ? tshi_checkpoint_save_commit(save) : TSH_OK);
+                                  save->world->rank == 0 ? tshi_checkpoint_save_commit(save) : TSH_OK);
     }
-    if (status != TSH_OK && save->rank == 0) tshi_folder_remove(save->folder);
+    if (status != TSH_OK && save->world->rank == 0) tshi_folder_remove(save->folder);
     return status;
 }
 
@@ -79,9 +78,6 @@ tsh_status tsh_checkpoint_save(const char *path, const tsh_checkpoint *what) {
     tshi_checkpoint_save *save = tshi_calloc(&world->allocator, 1, sizeof *save);
     if (save) {
         save->world = world;
-        save->rank = world->rank;
-        save->size = world->size;
-        save->timeout = world->timeout;
         save->step = what->step;
         save->keep = what->keep;
     }
@@ -101,7 +97,15 @@ tsh_status tsh_checkpoint_wait(tsh_world *world) {
     return tshi_background_save_finish(world);
 }
 
-/* --- load --------------------------------------------------------------------------------------------------------- */
+/* --- the newest step ---------------------------------------------------------------------------------------------- */
+
+static bool is_whole(const char *folder) {
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    tshi_checkpoint_files files;
+    bool whole = tshi_checkpoint_open(&allocator, folder, &files) == TSH_OK;
+    tshi_checkpoint_close(&files);
+    return whole;
+}
 
 /* The newest step with a complete folder, or -1. Newer, incomplete folders are logged to `log` (may be NULL). */
 static tsh_status find_latest(const char *path, const tsh_log_sink *log, int64_t *step) {
@@ -113,12 +117,10 @@ static tsh_status find_latest(const char *path, const tsh_log_sink *log, int64_t
     tsh_status status = tshi_step_list(path, &steps, &count);
     for (int i = 0; i < count && status == TSH_OK && *step < 0; i++) {
         char name[TSHI_STEP_NAME], folder[TSHI_PATH];
-        tshi_checkpoint_index index;
         tshi_step_name(steps[i], name);
         status = tshi_path_join(folder, path, name);
-        if (status == TSH_OK && tshi_checkpoint_index_read_whole(folder, &index) == TSH_OK) {
+        if (status == TSH_OK && is_whole(folder)) {
             *step = steps[i];
-            tshi_checkpoint_index_clear(&index);
         } else if (log) {
             tshi_log(log, TSH_LOG_WARNING, "skipped an incomplete checkpoint: %s", tsh_error_message());
         }
@@ -135,13 +137,15 @@ tsh_status tsh_checkpoint_latest(const char *path, int64_t *step) {
     return find_latest(path, NULL, step);
 }
 
+/* --- load --------------------------------------------------------------------------------------------------------- */
+
 /* On rank 0: *step = -1 if path is itself a step's folder, else the newest step in it. */
 static tsh_status choose_step(const char *path, const tsh_log_sink *log, int64_t *step) {
-    char index[TSHI_PATH];
+    char json[TSHI_PATH];
     struct stat info;
     *step = -1;
-    tsh_status status = tshi_path_join(index, path, TSHI_CHECKPOINT_INDEX);
-    if (status != TSH_OK || stat(index, &info) == 0) return status;
+    tsh_status status = tshi_path_join(json, path, TSHI_CHECKPOINT_JSON);
+    if (status != TSH_OK || stat(json, &info) == 0) return status;
     status = find_latest(path, log, step);
     if (status != TSH_OK || *step >= 0) return status;
     return tshi_fail(TSH_ERR_IO, "checkpoint_load: %.300s: no complete checkpoint found", path);
@@ -163,8 +167,40 @@ static tsh_status agree_on_folder(tsh_world *world, const char *path, const tsh_
     return tshi_path_join(folder, path, step < 0 ? "" : name);
 }
 
-/* Checks that the sums of all ranks' shares are the checksums in the index. Collective. */
-static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_checkpoint_index *index,
+/* A tensor that is read, and the share of it whose checksum this rank takes. */
+typedef struct restored {
+    tshi_checkpoint_files *files;
+    const tshi_stored_tensor *stored;
+    tsh_box share;
+    bool shares;
+    uint64_t *sum;
+} restored;
+
+static tsh_status restore_piece(void *user, const tsh_box *piece, void *values) {
+    const restored *r = user;
+    const tshi_stored_tensor *t = r->stored;
+    tsh_box part;
+    tsh_status status = tshi_checkpoint_read(r->files, t, piece, values);
+    if (status == TSH_OK && r->shares && tshi_box_intersect(t->ndim, piece, &r->share, &part))
+        *r->sum += tshi_checksum_box(tsh_dtype_size(t->dtype), t->ndim, t->shape, &part, values, piece);
+    return status;
+}
+
+/* Reads this rank's box of every tensor. sums[i] becomes the checksum of this rank's share of tensor i. */
+static tsh_status read_tensors(tshi_checkpoint_files *files, const tsh_parameters *tensors, uint64_t *sums) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < tensors->count && status == TSH_OK; i++) {
+        tsh_tensor *t = tensors->items[i].tensor;
+        restored r = {.files = files, .share = tsh_tensor_box(t), .sum = &sums[i]};
+        r.stored = tshi_checkpoint_find(files, tensors->items[i].name, i);
+        r.shares = tshi_box_share(t->mesh, t->layout, t->shape.ndim, &r.share);
+        status = tshi_tensor_write_pieces(t, restore_piece, &r);
+    }
+    return status;
+}
+
+/* Checks that the sums of all ranks' shares are the checksums of the checkpoint. Collective. */
+static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_checkpoint_files *files,
                                const tsh_parameters *tensors, uint64_t *sums, tsh_status status) {
     size_t count = (size_t)tensors->count;
     uint64_t *all =
@@ -173,7 +209,7 @@ static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_
     for (size_t i = 0; i < count && status == TSH_OK; i++) {
         uint64_t sum = 0;
         for (int rank = 0; rank < world->size; rank++) sum += all[(size_t)rank * (count + 1) + i];
-        if (sum == tshi_checkpoint_index_find(index, tensors->items[i].name, (int)i)->sum) continue;
+        if (sum == tshi_checkpoint_find(files, tensors->items[i].name, (int)i)->sum) continue;
         status = tshi_fail(
             TSH_ERR_IO,
             "checkpoint_load: %.250s: '%.120s' has a wrong checksum: the files have changed since they were saved",
@@ -190,26 +226,26 @@ tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what) {
     tsh_world *world = what->parameters->world;
     char folder[TSHI_PATH];
     tsh_parameters *tensors = NULL;
-    tshi_checkpoint_index index = {0};
+    tshi_checkpoint_files files = {.json = NULL};
     uint64_t *sums = NULL;
     tsh_status status = tshi_background_save_finish(world);
     if (status == TSH_OK) status = agree_on_folder(world, path, what, folder);
     if (status != TSH_OK) return status;
     status = tshi_checkpoint_tensors(what, &tensors);
-    if (status == TSH_OK) status = tshi_checkpoint_index_read_whole(folder, &index);
-    if (status == TSH_OK) status = tshi_checkpoint_compare(&index, what, tensors, folder);
+    if (status == TSH_OK) status = tshi_checkpoint_open(&world->allocator, folder, &files);
+    if (status == TSH_OK) status = tshi_checkpoint_compare(&files, what, tensors, folder);
     if (status == TSH_OK) {
         sums = tshi_calloc(&world->allocator, (size_t)tensors->count + 1, sizeof *sums);
         if (!sums) status = TSH_ERR_MEMORY;
     }
     status = tshi_group_agree(world->group, "checkpoint_load: contents", status);
     if (status == TSH_OK) {
-        status = tshi_checkpoint_read(folder, &index, tensors, sums);
-        status = compare_sums(world, folder, &index, tensors, sums, status);
+        status = read_tensors(&files, tensors, sums);
+        status = compare_sums(world, folder, &files, tensors, sums, status);
     }
-    if (status == TSH_OK) tshi_checkpoint_unpack(&index, what);
+    if (status == TSH_OK) tshi_checkpoint_unpack(&files, what);
     tshi_free(&world->allocator, sums);
-    tshi_checkpoint_index_clear(&index);
+    tshi_checkpoint_close(&files);
     tsh_parameters_destroy(tensors);
     return status;
 }

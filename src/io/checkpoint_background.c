@@ -55,7 +55,7 @@ static void *write_in_background(void *argument) {
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
     tshi_failure_keep(&s->written, tshi_checkpoint_save_write(s->save));
     enter_stage(s, WRITTEN);
-    if (s->save->rank == 0 && s->written.status == TSH_OK)
+    if (s->save->world->rank == 0 && s->written.status == TSH_OK)
         tshi_failure_keep(&s->committed, tshi_checkpoint_save_commit(s->save));
     enter_stage(s, OVER);
     return NULL;
@@ -66,7 +66,7 @@ static void end_background_save(tsh_world *world, struct tshi_background_save *s
     const tsh_allocator *allocator = &world->allocator;
     if (s->started) pthread_join(s->thread, NULL);
     bool failed = s->written.status != TSH_OK || s->committed.status != TSH_OK;
-    if (failed && s->save->rank == 0) tshi_folder_remove(s->save->folder);
+    if (failed && s->save->world->rank == 0) tshi_folder_remove(s->save->folder);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->changed);
     tshi_checkpoint_save *save = s->save; /* frees s as well */

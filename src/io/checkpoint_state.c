@@ -157,12 +157,12 @@ json_t *tshi_checkpoint_pack(const tsh_checkpoint *what) {
 
 /* --- differences -------------------------------------------------------------------------------------------------- */
 
-static void compare_tensors(const tshi_checkpoint_index *index, const tsh_checkpoint *what, const tsh_parameters *list,
+static void compare_tensors(const tshi_checkpoint_files *files, const tsh_checkpoint *what, const tsh_parameters *list,
                             tshi_problems *all) {
     char has[120], wants[120];
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *t = list->items[i].tensor;
-        const tshi_stored_tensor *s = tshi_checkpoint_index_find(index, list->items[i].name, i);
+        const tshi_stored_tensor *s = tshi_checkpoint_find(files, list->items[i].name, i);
         if (!s) {
             tshi_problem(all, "'%s' is missing", list->items[i].name);
         } else if (s->dtype != t->dtype || s->ndim != t->shape.ndim ||
@@ -172,8 +172,8 @@ static void compare_tensors(const tshi_checkpoint_index *index, const tsh_checkp
                          tshi_dims_name(t->shape.ndim, t->shape.global, wants, sizeof wants));
         }
     }
-    for (int i = 0; i < index->tensors; i++) {
-        const char *name = index->tensor[i].name;
+    for (int i = 0; i < files->tensors; i++) {
+        const char *name = files->tensor[i].name;
         bool known = i < list->count && !strcmp(list->items[i].name, name);
         for (int j = 0; j < list->count && !known; j++) known = !strcmp(list->items[j].name, name);
         if (known || (!what->optimizer && !strncmp(name, "optimizer.", 10))) continue;
@@ -228,13 +228,13 @@ static bool read_number(const json_t *random, const char *name, uint64_t *out) {
     return true;
 }
 
-tsh_status tshi_checkpoint_compare(const tshi_checkpoint_index *index, const tsh_checkpoint *what,
+tsh_status tshi_checkpoint_compare(const tshi_checkpoint_files *files, const tsh_checkpoint *what,
                                    const tsh_parameters *tensors, const char *folder) {
     tshi_problems all = {.world = what->parameters->world, .call = "checkpoint_load", .path = folder};
     uint64_t number;
-    const json_t *random = json_object_get(index->state, "random"), *values = json_object_get(index->state, "values");
-    compare_tensors(index, what, tensors, &all);
-    if (what->optimizer) compare_optimizer(json_object_get(index->state, "optimizer"), what, &all);
+    const json_t *random = json_object_get(files->state, "random"), *values = json_object_get(files->state, "values");
+    compare_tensors(files, what, tensors, &all);
+    if (what->optimizer) compare_optimizer(json_object_get(files->state, "optimizer"), what, &all);
     for (int i = 0; i < what->value_count; i++) compare_value(values, &what->values[i], &all);
     if (!read_number(random, "seed", &number) || !read_number(random, "next_stream", &number)) {
         tshi_problem(&all, "the random streams are missing");
@@ -262,11 +262,11 @@ static void unpack_value(const json_t *values, const tsh_value *v) {
     }
 }
 
-void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *what) {
+void tshi_checkpoint_unpack(const tshi_checkpoint_files *files, tsh_checkpoint *what) {
     tsh_world *world = what->parameters->world;
     tsh_optimizer *o = what->optimizer;
-    const json_t *random = json_object_get(index->state, "random"), *values = json_object_get(index->state, "values");
-    const json_t *packed = json_object_get(index->state, "optimizer"), *steps = json_object_get(packed, "steps");
+    const json_t *random = json_object_get(files->state, "random"), *values = json_object_get(files->state, "values");
+    const json_t *packed = json_object_get(files->state, "optimizer"), *steps = json_object_get(packed, "steps");
     read_number(random, "seed", &world->seed);
     read_number(random, "next_stream", &world->next_stream);
     if (o) o->lr = json_real_value(json_object_get(packed, "lr"));
@@ -277,5 +277,5 @@ void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *
             tshi_tensor_version(o->slots[i].parameter); /* the master weights have been loaded as well */
     }
     for (int i = 0; i < what->value_count; i++) unpack_value(values, &what->values[i]);
-    what->step = index->step;
+    what->step = files->step;
 }

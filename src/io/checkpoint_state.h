@@ -2,7 +2,7 @@
 #ifndef TSHI_CHECKPOINT_STATE_H
 #define TSHI_CHECKPOINT_STATE_H
 
-#include "io/checkpoint_index.h"
+#include "io/checkpoint_files.h"
 #include "tshard/checkpoint.h"
 
 /* Checks the struct's fields: TSH_ERR_ARGUMENT. `call` names the public function. */
@@ -13,9 +13,9 @@ tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **
 /* Random streams, the optimizer's numbers, and the program's values. NULL with the message set. */
 json_t *tshi_checkpoint_pack(const tsh_checkpoint *what);
 /* TSH_ERR_IO, listing all differences, unless the checkpoint fits what is loaded. `folder` is for the message. */
-tsh_status tshi_checkpoint_compare(const tshi_checkpoint_index *index, const tsh_checkpoint *what,
+tsh_status tshi_checkpoint_compare(const tshi_checkpoint_files *files, const tsh_checkpoint *what,
                                    const tsh_parameters *tensors, const char *folder);
 /* Restores the state of tshi_checkpoint_pack, after tshi_checkpoint_compare has checked it. */
-void tshi_checkpoint_unpack(const tshi_checkpoint_index *index, tsh_checkpoint *what);
+void tshi_checkpoint_unpack(const tshi_checkpoint_files *files, tsh_checkpoint *what);
 
 #endif

@@ -8,10 +8,11 @@
 #ifndef TSHI_CHECKSUM_H
 #define TSHI_CHECKSUM_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "layout/box.h"
 
-/* The sum of n elements of `size` bytes (1, 2, 4, 8 or 16) whose indices are first, first + 1, ... */
-uint64_t tshi_checksum(size_t size, int64_t first, int64_t n, const void *data);
+/* The sum over the elements `part` (at least one) of a tensor of that shape, of `size` bytes each (1, 2, 4, 8 or 16), in
+ * memory that holds `box` of it. */
+TSHI_TOOLS uint64_t tshi_checksum_box(size_t size, int ndim, const int64_t *shape, const tsh_box *part,
+                                      const void *memory, const tsh_box *box);
 
 #endif

@@ -53,7 +53,16 @@ tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes) {
     return status;
 }
 
-tsh_status tshi_file_open_for_writing(const char *path, int *fd) {
+/* Past a limit of the process a write does not fail: a signal ends the process. */
+static tsh_status check_size(const char *path, uint64_t bytes) {
+    if (bytes <= INT64_MAX && tshi_file_fits((size_t)bytes)) return TSH_OK;
+    return tshi_file_fail(EFBIG, path, "the limit on file sizes forbids %llu bytes", (unsigned long long)bytes);
+}
+
+tsh_status tshi_file_open_for_writing(const char *path, uint64_t bytes, int *fd) {
+    *fd = -1;
+    tsh_status status = check_size(path, bytes);
+    if (status != TSH_OK) return status;
     *fd = open_again(path, O_WRONLY | O_NOFOLLOW);
     return *fd < 0 ? tshi_file_fail(errno, path, "cannot be opened for writing") : TSH_OK;
 }
@@ -70,13 +79,12 @@ static tsh_status reserve(int fd, const char *path, uint64_t bytes) {
 
 tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd) {
     *fd = -1;
-    if (bytes > INT64_MAX || !tshi_file_fits((size_t)bytes)) {
-        return tshi_file_fail(EFBIG, path, "the limit on file sizes forbids %llu bytes", (unsigned long long)bytes);
-    }
+    tsh_status status = check_size(path, bytes);
+    if (status != TSH_OK) return status;
     if (unlink(path) != 0 && errno != ENOENT) return tshi_file_fail(errno, path, "cannot be replaced");
     *fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
     if (*fd < 0) return tshi_file_fail(errno, path, "cannot be created");
-    tsh_status status = reserve(*fd, path, bytes);
+    status = reserve(*fd, path, bytes);
     if (status == TSH_OK) return TSH_OK;
     tshi_file_close(fd);
     unlink(path);
@@ -168,12 +176,15 @@ tsh_status tshi_file_load(const tsh_allocator *allocator, const char *path, cons
     return status;
 }
 
-tsh_status tshi_file_save(const char *path, const char *text) {
+tsh_status tshi_file_save(const char *path, const void *from, size_t bytes) {
+    char partial[4096 + 16];
     int fd = -1;
-    size_t size = strlen(text);
-    tsh_status status = tshi_file_create(path, size, &fd);
-    if (status == TSH_OK) status = tshi_file_write(fd, path, text, size, 0);
-    if (status == TSH_OK) status = tshi_file_sync(fd, path);
+    snprintf(partial, sizeof partial, "%.4096s.partial", path);
+    tsh_status status = tshi_file_create(partial, bytes, &fd);
+    if (status == TSH_OK) status = tshi_file_write(fd, partial, from, bytes, 0);
+    if (status == TSH_OK) status = tshi_file_sync(fd, partial);
     tshi_file_close(&fd);
+    if (status == TSH_OK) status = tshi_file_rename(partial, path);
+    if (status != TSH_OK) unlink(partial);
     return status;
 }

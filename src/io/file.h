@@ -11,8 +11,8 @@ TSHI_TOOLS tsh_status tshi_file_fail(int error, const char *path, const char *fo
 
 /* Opens a regular file for reading; *bytes is its size. */
 tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes);
-/* Opens an existing file for writing. */
-tsh_status tshi_file_open_for_writing(const char *path, int *fd);
+/* Opens an existing file of `bytes` bytes for writing. */
+tsh_status tshi_file_open_for_writing(const char *path, uint64_t bytes, int *fd);
 /* Creates or replaces a file of `bytes` zeros, with space reserved on the disk if the file system can. */
 TSHI_TOOLS tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd);
 /* Closes a descriptor unless it is -1, and sets it to -1. */
@@ -25,14 +25,14 @@ TSHI_TOOLS tsh_status tshi_file_write(int fd, const char *path, const void *from
  * kind of file in messages. */
 tsh_status tshi_file_load(const tsh_allocator *allocator, const char *path, const char *kind, uint64_t most,
                           char **text, size_t *bytes);
-/* Creates or replaces a file with this text, and waits until it is on the disk. */
-TSHI_TOOLS tsh_status tshi_file_save(const char *path, const char *text);
+/* Creates or replaces a file with these bytes, and waits until it is on the disk. Until then its name is PATH.partial. */
+TSHI_TOOLS tsh_status tshi_file_save(const char *path, const void *from, size_t bytes);
 /* Waits until the file's bytes are on the disk. */
 TSHI_TOOLS tsh_status tshi_file_sync(int fd, const char *path);
 
 /* Renames within a folder, and waits until the folder's new entry is on the disk. */
 TSHI_TOOLS tsh_status tshi_file_rename(const char *from, const char *to);
 /* Waits until the entries of `path`'s folder are on the disk. */
-TSHI_TOOLS tsh_status tshi_file_sync_folder(const char *path);
+tsh_status tshi_file_sync_folder(const char *path);
 
 #endif

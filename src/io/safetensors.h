@@ -49,8 +49,8 @@ const tshi_safetensors_entry *tshi_safetensors_find(const tshi_safetensors *file
 const char *tshi_safetensors_metadata(const tshi_safetensors *file, const char *key);
 /* Reads a box of a tensor, row-major, in the file's element type. Short gaps between runs are read too, where that
  * costs less than a system call. Uses at most 256 KiB of memory. */
-tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tsh_box *box,
-                                     void *out);
+TSHI_TOOLS tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry,
+                                                const tsh_box *box, void *out);
 
 /* Parses a header: sets json, entries and count of a file whose path, allocator and sizes are set. */
 tsh_status tshi_safetensors_parse(tshi_safetensors *file, const char *header);

@@ -37,16 +37,12 @@ static tsh_status write_piece(void *user, const tsh_box *box, void *values) {
     const link_share *l = user;
     model_save *s = l->s;
     const tshi_link *link = &s->model.links.items[l->number];
-    const char *memory = values;
     size_t size = tsh_dtype_size(l->tensor->dtype);
     int ndim = l->tensor->shape.ndim;
     tsh_box part, piece, place;
     if (!tshi_box_intersect(ndim, box, &l->share, &part)) return TSH_OK;
     if (!tshi_link_box(link, ndim, &part, &piece, &place)) return TSH_OK;
-    if (tshi_box_numel(ndim, &piece) != tshi_box_numel(ndim, box)) {
-        tshi_copy_box(ndim, size, &piece, memory, box, s->gathered, &piece);
-        memory = s->gathered;
-    }
+    const void *memory = tshi_gather_box(ndim, size, &piece, values, box, s->gathered);
     if (link->transpose) {
         tshi_transpose(size, piece.length[0], piece.length[1], memory, s->transposed, piece.length[0]);
         memory = s->transposed;
@@ -74,6 +70,8 @@ static tsh_status begin_file(const tshi_model_file *file) {
     return status;
 }
 
+/* Rank 0: makes the files with their headers. */
+/* Rank 0: creates a file with its header. */
 static tsh_status begin_files(const model_save *s) {
     tsh_status status = TSH_OK;
     char model[TSHI_PATH];
@@ -91,7 +89,7 @@ static tsh_status begin_files(const model_save *s) {
 
 static tsh_status write_file(model_save *s, const tshi_model_file *file) {
     int fd;
-    tsh_status status = tshi_file_open_for_writing(file->partial, &fd);
+    tsh_status status = tshi_file_open_for_writing(file->partial, file->bytes, &fd);
     for (int i = 0; status == TSH_OK && i < s->model.links.count; i++) {
         int e = s->model.entry_of[i];
         if (e >= file->first && e < file->first + file->count) status = write_parameter(s, i, fd, file);
@@ -103,13 +101,9 @@ static tsh_status write_file(model_save *s, const tshi_model_file *file) {
 
 /* Rank 0: writes the index of several files, which appears complete or not at all. */
 static tsh_status write_index(const model_save *s, const char *path) {
-    char partial[TSHI_PATH + 16];
     char *text = tshi_model_files_index(&s->model);
     if (!text) return tshi_fail(TSH_ERR_MEMORY, "save: no memory for an index");
-    snprintf(partial, sizeof partial, "%s.partial", path);
-    tsh_status status = tshi_file_save(partial, text);
-    if (status == TSH_OK) status = tshi_file_rename(partial, path);
-    if (status != TSH_OK) unlink(partial);
+    tsh_status status = tshi_file_save(path, text, strlen(text));
     free(text);
     return status;
 }

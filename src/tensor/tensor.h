@@ -149,6 +149,12 @@ tsh_status tshi_tensor_read_pieces(const tsh_tensor *tensor, const tsh_box *with
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
                    const tsh_box *to_box);
 
+/* Where the elements `box` are in memory that holds memory_box, if they are one run; else NULL. */
+char *tshi_box_place(int ndim, size_t size, const tsh_box *box, void *memory, const tsh_box *memory_box);
+/* The elements `box`, row-major, as one run: in the memory, which holds memory_box, or else copied to `buffer`. */
+const void *tshi_gather_box(int ndim, size_t size, const tsh_box *box, const void *memory, const tsh_box *memory_box,
+                            void *buffer);
+
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 /* tsh_tensor_retain and tsh_tensor_release for references that the library holds for itself, such as that which each

@@ -69,6 +69,19 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
     }
 }
 
+char *tshi_box_place(int ndim, size_t size, const tsh_box *box, void *memory, const tsh_box *memory_box) {
+    tshi_runs r = tshi_runs_of(ndim, box, memory_box, box);
+    return r.count[0] == r.numel ? (char *)memory + (size_t)r.from_start * size : NULL;
+}
+
+const void *tshi_gather_box(int ndim, size_t size, const tsh_box *box, const void *memory, const tsh_box *memory_box,
+                            void *buffer) {
+    const void *place = tshi_box_place(ndim, size, box, (void *)(uintptr_t)memory, memory_box);
+    if (place) return place;
+    tshi_copy_box(ndim, size, box, memory, memory_box, buffer, box);
+    return buffer;
+}
+
 /* --- piece by piece ----------------------------------------------------------------------------------------------- */
 
 static tsh_status each_piece(const tsh_tensor *tensor, bool writes, const tsh_box *within, tsh_values_fn *fn,

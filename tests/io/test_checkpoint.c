@@ -272,6 +272,19 @@ Test(checkpoint, finds_a_changed_bit_by_its_checksum) {
     cr_assert_str_empty(tshi_test_run(4, load_damaged, "step-00000003: 'large' has a wrong checksum"));
 }
 
+/* A rank's boxes twice, another's not at all. */
+Test(checkpoint, wants_each_element_once) {
+    char command[256];
+    int64_t step;
+    cr_assert_str_empty(tshi_test_run(2, save_one, NULL));
+    snprintf(command, sizeof command, "cd %s/step-00000003 && cp rank-00000.safetensors rank-00001.safetensors",
+             folder);
+    cr_assert_eq(system(command), 0);
+    cr_assert_eq(tsh_checkpoint_latest(folder, &step), TSH_OK);
+    cr_assert_eq(step, -1);
+    cr_assert(strstr(tsh_error_message(), "do not have each of its elements once"), "%s", tsh_error_message());
+}
+
 static void truncate_file(const char *file) {
     char path[128];
     snprintf(path, sizeof path, "%s/step-00000003/%s", folder, file);

@@ -347,14 +347,15 @@ int rename(const char *from, const char *to) {
 
 static void save_beside_rank_0(tshi_rank *r, void *arg) {
     tshi_test_model m;
-    tshi_checkpoint_save save = {.world = r->world, .rank = 1, .size = 2, .step = 1};
+    tshi_checkpoint_save save = {.world = r->world, .step = 1};
     (void)arg;
     tshi_test_model_make(r, 0, &m);
     tshi_check_ok(r, tshi_step_begin(folder, 1, 1, save.folder));
     snprintf(at_once.folder, sizeof at_once.folder, "%s", save.folder);
-    snprintf(at_once.part, sizeof at_once.part, "%s/rank-00001.json", save.folder);
+    snprintf(at_once.part, sizeof at_once.part, "%s/rank-00000.sums", save.folder);
     snprintf(at_once.named, sizeof at_once.named, "%s/named", folder);
-    tshi_check_ok(r, tshi_checkpoint_save_prepare(&save, &(tsh_checkpoint){.parameters = m.list}, m.list, true));
+    tsh_checkpoint c = {.parameters = m.list, .background = true};
+    tshi_check_ok(r, tshi_checkpoint_save_prepare(&save, &c, m.list));
     tshi_check_ok(r, tshi_checkpoint_save_write(&save));
     tshi_check(r, count_entries(at_once.named) == 2, "%d entries", count_entries(at_once.named));
     tshi_checkpoint_save_clear(&save);

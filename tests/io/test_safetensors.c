@@ -388,7 +388,7 @@ Test(safetensors, files_that_cannot_be_made, .timeout = 60, .init = enter, .fini
     cr_assert(strstr(tsh_error_message(), "/tmp/no such folder/x: cannot be created: No such file"), "%s",
               tsh_error_message());
     cr_assert_eq(tshi_file_create("/proc/self/x", 1, &fd), TSH_ERR_IO);
-    cr_assert_eq(tshi_file_open_for_writing(path, &fd), TSH_ERR_IO);
+    cr_assert_eq(tshi_file_open_for_writing(path, 0, &fd), TSH_ERR_IO);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     cr_assert_eq(tshi_file_create(path, 4097, &fd), TSH_ERR_IO);
     cr_assert(strstr(tsh_error_message(), "the limit on file sizes forbids 4097 bytes: File too large"), "%s",

@@ -1,4 +1,4 @@
-/* What is read: checkpoints and models, both as an index. */
+/* What is read: checkpoints and models, both as files of a checkpoint. */
 #include "tool.h"
 
 #include "base/base.h"
@@ -38,38 +38,34 @@ static bool exists(const char *folder, const char *name) {
 
 /* --- models ------------------------------------------------------------------------------------------------------- */
 
-/* All tensors of a safetensors file join the index. */
+/* All tensors of a safetensors file join those of the source. */
 static tsh_status add_file(source *s, const char *name) {
-    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     char path[TSHI_PATH];
-    tshi_safetensors *file = NULL;
     tsh_status status = tshi_path_join(path, s->folder, name);
-    if (status == TSH_OK) status = tshi_safetensors_open(&allocator, path, &file);
-    if (status == TSH_OK) status = tshi_checkpoint_index_add_file(&s->index, name, file->file_bytes);
-    for (int i = 0; status == TSH_OK && i < file->count; i++) {
+    if (status == TSH_OK) status = tshi_checkpoint_add_file(&s->files, path);
+    if (status != TSH_OK) return status;
+    const tshi_safetensors *file = s->files.file[s->files.count - 1].file;
+    for (int i = 0; i < file->count; i++) {
         const tshi_safetensors_entry *e = &file->entries[i];
-        tsh_box box = {{0}, {0}};
-        memcpy(box.length, e->shape, sizeof box.length);
-        if (e->dtype == TSH_DTYPE_COUNT) {
-            status = tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which is not a dtype of tshard", path, e->name,
-                               e->type);
-        } else if (tshi_checkpoint_index_find(&s->index, e->name, i)) {
-            status = tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is in another file too", path, e->name);
-        } else {
-            tshi_stored_tensor *t = tshi_checkpoint_index_add_tensor(&s->index, e->name, e->dtype, e->ndim, e->shape);
-            status = t ? TSH_OK : TSH_ERR_MEMORY;
-            if (t && e->bytes > 0) status = tshi_stored_tensor_add(t, s->index.files - 1, &box);
-        }
+        if (e->dtype == TSH_DTYPE_COUNT)
+            return tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which is not a dtype of tshard", path, e->name,
+                             e->type);
+        if (tshi_checkpoint_find(&s->files, e->name, i))
+            return tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is in another file too", path, e->name);
+        tshi_stored_tensor *t = tshi_checkpoint_add_tensor(&s->files, e->name);
+        if (!t) return TSH_ERR_MEMORY;
+        t->dtype = e->dtype;
+        t->ndim = e->ndim;
+        memcpy(t->shape, e->shape, sizeof t->shape);
     }
-    tshi_safetensors_close(file);
-    return status;
+    return TSH_OK;
 }
 
-static bool has_file(const tshi_checkpoint_index *index, const char *name) {
-    for (int i = 0; i < index->files; i++) {
-        if (!strcmp(index->file[i].name, name)) return true;
-    }
-    return false;
+static bool has_file(const source *s, const char *name) {
+    char path[TSHI_PATH];
+    bool has = tshi_path_join(path, s->folder, name) != TSH_OK;
+    for (int i = 0; i < s->files.count && !has; i++) has = !strcmp(s->files.file[i].file->path, path);
+    return has;
 }
 
 /* The files that model.safetensors.index.json names. */
@@ -89,7 +85,7 @@ static tsh_status add_files(source *s) {
         if (status == TSH_OK && (!file || strchr(file, '/'))) {
             status = tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is in no file of this folder", path, name);
         }
-        if (status == TSH_OK && !has_file(&s->index, file)) status = add_file(s, file);
+        if (status == TSH_OK && !has_file(s, file)) status = add_file(s, file);
     }
     json_decref(all);
     return status;
@@ -109,10 +105,11 @@ static tsh_status open_model(const char *path, source *s) {
 /* --- both --------------------------------------------------------------------------------------------------------- */
 
 static tsh_status open_checkpoint(const char *path, source *s) {
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     char name[TSHI_STEP_NAME] = "";
     int64_t step = -1;
     tsh_status status = TSH_OK;
-    if (!exists(path, TSHI_CHECKPOINT_INDEX)) {
+    if (!exists(path, TSHI_CHECKPOINT_JSON)) {
         status = tsh_checkpoint_latest(path, &step);
         if (status == TSH_OK && step < 0) {
             status = tshi_fail(TSH_ERR_IO, "%.300s: no complete checkpoint found", path);
@@ -121,7 +118,7 @@ static tsh_status open_checkpoint(const char *path, source *s) {
     }
     if (status == TSH_OK) status = tshi_path_join(s->folder, path, name);
     if (status == TSH_OK && !name[0]) s->folder[strlen(path)] = '\0';
-    if (status == TSH_OK) status = tshi_checkpoint_index_read_whole(s->folder, &s->index);
+    if (status == TSH_OK) status = tshi_checkpoint_open(&allocator, s->folder, &s->files);
     s->summed = true;
     return status;
 }
@@ -130,12 +127,12 @@ tsh_status source_open(const char *path, bool models, source *out) {
     struct stat info;
     bool is_file = stat(path, &info) == 0 && S_ISREG(info.st_mode);
     bool is_model = is_file || exists(path, "model.safetensors") || exists(path, "model.safetensors.index.json");
-    *out = (source){.summed = false};
+    *out = (source){.files.allocator = tshi_allocator_resolve(NULL)};
     tsh_status status = models && is_model ? open_model(path, out) : open_checkpoint(path, out);
     if (status != TSH_OK) source_close(out);
     return status;
 }
 
 void source_close(source *s) {
-    tshi_checkpoint_index_clear(&s->index);
+    tshi_checkpoint_close(&s->files);
 }

@@ -1,13 +1,14 @@
 /* tshard-checkpoint: looks at checkpoints, checks them, and writes them as other files.
  *
  *   main.c    the command line
- *   source.c  what is read: a checkpoint, or a model as Hugging Face has it, as one index
+ *   source.c  what is read: a checkpoint, or a model as Hugging Face has it, as one
  *   show.c    list, show, verify
  *   write.c   merge, split */
 #ifndef TOOL_H
 #define TOOL_H
 
-#include "io/reader.h"
+#include "io/checkpoint_files.h"
+#include "io/checksum.h"
 #include "io/step_folder.h"
 
 #include <stdio.h>
@@ -15,8 +16,8 @@
 /* Tensors and the files that hold them. */
 typedef struct source {
     char folder[TSHI_PATH];
-    tshi_checkpoint_index index;
-    bool summed; /* the index has checksums: it is a checkpoint's */
+    tshi_checkpoint_files files;
+    bool summed; /* the tensors have checksums: they are a checkpoint's */
 } source;
 
 /* Opens a step's folder, a folder of steps (the newest whole one), or with `models` also a safetensors file or a folder

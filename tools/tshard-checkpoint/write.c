@@ -17,7 +17,6 @@
 
 typedef struct writer {
     source *from;
-    tshi_reader reader;
     tsh_allocator allocator;
     char folder[TSHI_PATH]; /* under the name that it has while it is written */
     char *memory;
@@ -25,7 +24,7 @@ typedef struct writer {
 
 /* A tensor's box that becomes a tensor of a file. */
 typedef struct piece {
-    tshi_stored_tensor *tensor;
+    const tshi_stored_tensor *tensor;
     tsh_box box;
     uint64_t sum;
 } piece;
@@ -33,13 +32,7 @@ typedef struct piece {
 static tsh_status writer_open(writer *w, source *from) {
     *w = (writer){.from = from, .allocator = tshi_allocator_resolve(NULL)};
     w->memory = malloc((size_t)CHUNK);
-    tsh_status status = tshi_reader_open(&w->reader, from->folder, &from->index, &w->allocator);
-    return w->memory ? status : tshi_fail(TSH_ERR_MEMORY, "no memory");
-}
-
-static void writer_close(writer *w) {
-    tshi_reader_close(&w->reader);
-    free(w->memory);
+    return w->memory ? TSH_OK : tshi_fail(TSH_ERR_MEMORY, "no memory");
 }
 
 static tsh_status write_piece(writer *w, piece *p, const tshi_safetensors_entry *entry, int fd, const char *path) {
@@ -50,9 +43,9 @@ static tsh_status write_piece(writer *w, piece *p, const tshi_safetensors_entry 
         tsh_box part = tshi_box_cut(t->ndim, &p->box, done, most), within = part;
         n = tshi_box_numel(t->ndim, &part);
         for (int d = 0; d < t->ndim; d++) within.start[d] -= p->box.start[d];
-        status = tshi_reader_read(&w->reader, t, &part, w->memory);
+        status = tshi_checkpoint_read(&w->from->files, t, &part, w->memory);
         if (status != TSH_OK) break;
-        p->sum += tshi_checksum_part(t, &part, w->memory, &part);
+        p->sum += tshi_checksum_box(tsh_dtype_size(t->dtype), t->ndim, t->shape, &part, w->memory, &part);
         status = tshi_safetensors_write_box(fd, path, entry, &within, w->memory);
     }
     return status;
@@ -96,11 +89,11 @@ typedef struct plan {
 
 static tsh_status make_plan(source *s, int64_t file_bytes, bool optimizer, plan *p) {
     double used = 0;
-    *p = (plan){.pieces = calloc((size_t)s->index.tensors + 1, sizeof *p->pieces),
-                .first = calloc((size_t)s->index.tensors + 2, sizeof *p->first)};
+    *p = (plan){.pieces = calloc((size_t)s->files.tensors + 1, sizeof *p->pieces),
+                .first = calloc((size_t)s->files.tensors + 2, sizeof *p->first)};
     if (!p->pieces || !p->first) return tshi_fail(TSH_ERR_MEMORY, "no memory");
-    for (int i = 0; i < s->index.tensors; i++) {
-        tshi_stored_tensor *t = &s->index.tensor[i];
+    for (int i = 0; i < s->files.tensors; i++) {
+        const tshi_stored_tensor *t = &s->files.tensor[i];
         if (tool_is_state(t->name) && !optimizer) continue;
         double bytes = tool_bytes(t);
         if (p->files == 0 || (file_bytes && used > 0 && used + bytes > (double)file_bytes)) {
@@ -135,7 +128,7 @@ static tsh_status write_weight_map(const writer *w, const plan *p) {
     char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
     tsh_status status = text ? TSH_OK : tshi_fail(TSH_ERR_MEMORY, "no memory");
     if (status == TSH_OK) status = tshi_path_join(path, w->folder, "model.safetensors.index.json");
-    if (status == TSH_OK) status = tshi_file_save(path, text);
+    if (status == TSH_OK) status = tshi_file_save(path, text, strlen(text));
     free(text);
     json_decref(all);
     return status;
@@ -193,67 +186,65 @@ int tool_merge(const char *path, const char *folder, int64_t file_bytes, bool op
     }
     free(p.pieces);
     free(p.first);
-    writer_close(&w);
+    free(w.memory);
     source_close(&s);
     return status == TSH_OK ? 0 : tool_failed();
 }
 
 /* --- split -------------------------------------------------------------------------------------------------------- */
 
-/* File number `file` of a checkpoint, and its part of the index. */
-static tsh_status split_file(writer *w, int files, int file, tshi_checkpoint_index *out) {
-    tshi_checkpoint_index *in = &w->from->index;
-    char name[48];
+/* File number `file` of a checkpoint; `out` gets the sums. */
+static tsh_status split_file(writer *w, int files, int file, tshi_stored_tensor *out) {
+    const tshi_checkpoint_files *in = &w->from->files;
+    char name[TSHI_RANK_FILE];
     uint64_t bytes;
     int count = 0;
+    json_t *boxes = json_object();
     piece *pieces = calloc((size_t)in->tensors + 1, sizeof *pieces);
-    if (!pieces) return tshi_fail(TSH_ERR_MEMORY, "no memory");
-    for (int i = 0; i < in->tensors; i++) {
+    for (int i = 0; i < in->tensors && pieces; i++) {
         pieces[count] = (piece){.tensor = &in->tensor[i]};
         memcpy(pieces[count].box.length, in->tensor[i].shape, sizeof in->tensor[i].shape);
-        if (tshi_box_split(in->tensor[i].ndim, &pieces[count].box, files, file)) count++;
+        if (!tshi_box_split(in->tensor[i].ndim, &pieces[count].box, files, file)) continue;
+        tshi_checkpoint_describe_box(boxes, &in->tensor[i], &pieces[count].box);
+        count++;
     }
-    snprintf(name, sizeof name, "rank-%05d.safetensors", file);
-    tsh_status status = write_file(w, name, pieces, count, NULL, &bytes);
-    if (status == TSH_OK) status = tshi_checkpoint_index_add_file(out, name, bytes);
-    for (int i = 0; i < count && status == TSH_OK; i++) {
-        tshi_stored_tensor *t = &out->tensor[pieces[i].tensor - in->tensor];
-        t->sum += pieces[i].sum;
-        status = tshi_stored_tensor_add(t, file, &pieces[i].box);
-    }
+    char *text = json_dumps(boxes, JSON_COMPACT);
+    const char *const metadata[] = {"format", "tshard checkpoint", "boxes", text, NULL};
+    tsh_status status = pieces && text ? TSH_OK : tshi_fail(TSH_ERR_MEMORY, "no memory");
+    if (status == TSH_OK) status = write_file(w, tshi_rank_file_name(file, name), pieces, count, metadata, &bytes);
+    for (int i = 0; i < count; i++) out[pieces[i].tensor - in->tensor].sum += pieces[i].sum;
+    json_decref(boxes);
+    free(text);
     free(pieces);
     return status;
 }
 
 /* A model has neither random streams nor values. */
 static json_t *state_of(const source *s) {
-    if (s->index.state) return json_incref(s->index.state);
+    if (s->files.state) return json_incref(s->files.state);
     return json_pack("{s:{s:s, s:s}, s:{}}", "random", "seed", "0", "next_stream", "0", "values");
 }
 
-static tsh_status split(writer *w, const char *folder, int files, tshi_checkpoint_index *out) {
-    const tshi_checkpoint_index *in = &w->from->index;
-    char path[TSHI_PATH];
+static tsh_status split(writer *w, const char *folder, int files, int64_t step, tshi_stored_tensor *out) {
+    const tshi_checkpoint_files *in = &w->from->files;
     uint64_t token = 0;
     tshi_random_bytes((unsigned char *)&token, sizeof token);
-    tsh_status status = tshi_step_begin(folder, out->step, token, w->folder);
+    tsh_status status = tshi_step_begin(folder, step, token, w->folder);
     if (status != TSH_OK) return status;
-    for (int i = 0; i < in->tensors && status == TSH_OK; i++) {
-        const tshi_stored_tensor *t = &in->tensor[i];
-        if (!tshi_checkpoint_index_add_tensor(out, t->name, t->dtype, t->ndim, t->shape)) status = TSH_ERR_MEMORY;
+    for (int i = 0; i < in->tensors; i++) {
+        out[i] = in->tensor[i];
+        out[i].sum = 0;
     }
     for (int f = 0; f < files && status == TSH_OK; f++) status = split_file(w, files, f, out);
     for (int i = 0; i < in->tensors && status == TSH_OK && w->from->summed; i++) {
-        if (out->tensor[i].sum == in->tensor[i].sum) continue;
+        if (out[i].sum == in->tensor[i].sum) continue;
         status =
             tshi_fail(TSH_ERR_IO, "%.220s: '%.120s' has a wrong checksum: the files have changed since they were saved",
                       w->from->folder, in->tensor[i].name);
     }
-    if (status == TSH_OK) status = tshi_path_join(path, w->folder, TSHI_CHECKPOINT_INDEX);
-    if (status == TSH_OK) status = tshi_checkpoint_index_check(out, path);
-    if (status == TSH_OK) status = tshi_checkpoint_index_write(out, path);
-    if (status == TSH_OK) status = tshi_file_sync_folder(path);
-    if (status == TSH_OK) status = tshi_step_rename(folder, out->step, w->folder);
+    if (status == TSH_OK)
+        status = tshi_checkpoint_write_json(w->folder, step, state_of(w->from), files, in->tensors, out);
+    if (status == TSH_OK) status = tshi_step_rename(folder, step, w->folder);
     if (status != TSH_OK) tshi_folder_remove(w->folder);
     return status;
 }
@@ -261,19 +252,19 @@ static tsh_status split(writer *w, const char *folder, int files, tshi_checkpoin
 int tool_split(const char *path, const char *folder, int files, int64_t step) {
     source s;
     writer w;
-    tshi_checkpoint_index out = {.step = step};
     char name[TSHI_STEP_NAME];
     if (source_open(path, true, &s) != TSH_OK) return tool_failed();
-    if (step < 0) out.step = s.index.step;
-    out.state = state_of(&s);
+    if (step < 0) step = s.files.step;
+    tshi_stored_tensor *out = calloc((size_t)s.files.tensors + 1, sizeof *out);
     tsh_status status = writer_open(&w, &s);
-    if (status == TSH_OK) status = split(&w, folder, files, &out);
+    if (!out) status = tshi_fail(TSH_ERR_MEMORY, "no memory");
+    if (status == TSH_OK) status = split(&w, folder, files, step, out);
     if (status == TSH_OK) {
-        tshi_step_name(out.step, name);
-        printf("%s/%s: %d tensors in %d file%s\n", folder, name, out.tensors, files, files > 1 ? "s" : "");
+        tshi_step_name(step, name);
+        printf("%s/%s: %d tensors in %d file%s\n", folder, name, s.files.tensors, files, files > 1 ? "s" : "");
     }
-    writer_close(&w);
-    tshi_checkpoint_index_clear(&out);
+    free(w.memory);
+    free(out);
     source_close(&s);
     return status == TSH_OK ? 0 : tool_failed();
 }
