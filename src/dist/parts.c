@@ -48,7 +48,7 @@ static tsh_status check(const parts *p) {
     if (t->numel && !t->storage) return tshi_fail(TSH_ERR_STATE, "%s: the memory has been freed", p->what);
     for (int a = 0; a < t->mesh->axes; a++) {
         if (!tshi_layout_is_own(t->layout[a])) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", p->what,
+        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is not part of a global tensor", p->what,
                          tsh_tensor_describe(t, text, sizeof text));
     }
     for (int i = 0; i < t->mesh->members; i++) {

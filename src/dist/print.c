@@ -91,7 +91,7 @@ static tsh_status check_print(const printing *p, const tsh_print_config *c) {
     if (!t->storage) return tshi_tensor_check(t, "tensor_print", "the tensor");
     for (int a = 0; a < t->mesh->axes; a++) {
         if (!tshi_layout_is_own(t->layout[a])) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "tensor_print: %s is no part of a whole",
+        return tshi_fail(TSH_ERR_LAYOUT, "tensor_print: %s is not part of a global tensor",
                          tsh_tensor_describe(t, text, sizeof text));
     }
     return tshi_tensor_materialize(t);

@@ -30,7 +30,7 @@ static tsh_status check_whole(const whole *w, bool rooted) {
     if (!t->storage) return tshi_tensor_check(t, w->what, "the tensor");
     for (int a = 0; a < t->mesh->axes; a++) {
         if (!tshi_layout_is_own(t->layout[a])) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", w->what,
+        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is not part of a global tensor", w->what,
                          tsh_tensor_describe(t, text, sizeof text));
     }
     return tshi_tensor_materialize(t);

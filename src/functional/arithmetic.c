@@ -1,5 +1,5 @@
-/* Sums, differences, products and quotients of two tensors, whose shapes may differ by NumPy's rule: dims are aligned
- * at the end, and a size of 1 is repeated. What is repeated is never stored. */
+/* Sums, differences, products and quotients of two tensors, which broadcast as in NumPy. Broadcast operands are never
+ * stored. */
 #include "functional/functional.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static tsh_status binary_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
     for (int d = 0; d < a->ndim; d++) {
         if (a->global[d] == 1) out->global[d] = b->global[d];
         if (b->global[d] == 1 || b->global[d] == out->global[d]) continue;
-        return tshi_check_fails(call->in[0], call->in[1], "sizes that are equal or 1 wanted, aligned at the last dim");
+        return tshi_check_fails(call->in[0], call->in[1], "sizes must be equal or 1, aligned at the last dim");
     }
     return tshi_check_floats(call, dtype);
 }
@@ -41,7 +41,7 @@ static bool is_repeated(const tsh_tensor *x, const tsh_tensor *out) {
     return d < out->shape.ndim;
 }
 
-/* z = f(x, y), of the shape of `like`; y has that shape, or is repeated; so has or is x. */
+/* z = f(x, y), with the shape of `like`, to which x and y broadcast. */
 static void combine(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, const tsh_tensor *like, tsh_tensor *z) {
     tsh_device *device = tshi_device_of(like);
     tshi_overlay o;
@@ -55,10 +55,10 @@ static void combine(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, con
     device->ops->elementwise[like->dtype].binary(device, f, &o, tshi_data(x), tshi_data(y), tshi_data(z));
 }
 
-/* --- gradients: summed where an input is repeated ----------------------------------------------------------------- */
+/* --- gradients: summed over broadcast dims ------------------------------------------------------------------------ */
 
-/* The last run of dims in which the shape differs from `to`, whose sizes are 1 there, as outer x n x inner elements;
- * the shape becomes `to` there. False when they are equal. */
+/* Finds the last run of dims in which the shape differs from `to`, which has size 1 there, as outer x n x inner
+ * elements, and sets the shape to `to` there. False when they are equal. */
 static bool next_run(int ndim, int64_t *shape, const int64_t *to, tshi_around *r) {
     int end = ndim;
     while (end > 0 && shape[end - 1] == to[end - 1]) end--;
@@ -72,7 +72,7 @@ static bool next_run(int ndim, int64_t *shape, const int64_t *to, tshi_around *r
     return true;
 }
 
-/* *out = factor times `values`, of the shape of `like`, summed to x's shape: a new tensor; or NULL where the shapes are
+/* *out = a new tensor, factor times `values` (of the shape of `like`) summed to x's shape; NULL if the shapes are
  * equal. */
 static tsh_status sum_to(tsh_call *call, const tsh_tensor *x, const tsh_tensor *like, double factor, const void *values,
                          tsh_tensor **out) {
@@ -91,7 +91,8 @@ static tsh_status sum_to(tsh_call *call, const tsh_tensor *x, const tsh_tensor *
     return TSH_OK;
 }
 
-/* Adds factor times `values`, of the output's shape, to the gradient of input i, summed where the input is repeated. */
+/* Adds factor times `values`, of the output's shape, to the gradient of input i, summed over the input's broadcast
+ * dims. */
 static tsh_status add_input_gradient(tsh_call *call, int i, double factor, tsh_tensor *values) {
     const tsh_tensor *x = call->in[i];
     tsh_tensor *sum = NULL;

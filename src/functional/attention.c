@@ -46,7 +46,7 @@ static tsh_status check_keys(const tsh_call *call) {
         return tshi_fail(TSH_ERR_SHAPE, "keys is %lld, k has %lld positions", (long long)keys, (long long)room);
     }
     if (keys == room || !tshi_call_records(call)) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "keys is %lld of %lld positions: fewer than all are read in evaluation alone",
+    return tshi_fail(TSH_ERR_STATE, "keys is %lld of %lld positions: using fewer is possible only in evaluation",
                      (long long)keys, (long long)room);
 }
 
@@ -64,9 +64,9 @@ static tsh_status attention_shape(const tsh_call *call, tsh_dtype *dtype, tsh_sh
         return tshi_fail(TSH_ERR_DTYPE, "q is %s, %c is %s", tsh_dtype_name(q->dtype), "qkv"[i],
                          tsh_dtype_name(call->in[i]->dtype));
     }
-    if (!isfinite(p->scale)) return tshi_fail(TSH_ERR_ARGUMENT, "scale is %g, a finite one is wanted", p->scale);
+    if (!isfinite(p->scale)) return tshi_fail(TSH_ERR_ARGUMENT, "scale is %g, must be finite", p->scale);
     if (!(p->dropout >= 0 && p->dropout < 1)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "dropout is %g, wanted in [0, 1)", p->dropout);
+        return tshi_fail(TSH_ERR_ARGUMENT, "dropout is %g, must be in [0, 1)", p->dropout);
     }
     const tsh_tensor *lengths = call->inputs > 3 ? call->in[3] : NULL;
     if (!lengths) return TSH_OK;
@@ -77,7 +77,7 @@ static tsh_status attention_shape(const tsh_call *call, tsh_dtype *dtype, tsh_sh
     return good ? TSH_OK : tshi_check_fails(q, lengths, "q [B, Tq, H, D], lengths [B] wanted");
 }
 
-/* Other ranks compute the same, or the world is deterministic. */
+/* True when other ranks compute the same, or the world is deterministic. */
 static bool repeats(const tsh_tensor *q) {
     const tsh_mesh *mesh = q->mesh;
     for (int a = 0; a < mesh->axes; a++)

@@ -2,7 +2,7 @@
 #include "autograd/run/cast.h"
 #include "functional/functional.h"
 
-/* A result without gradients is not recorded. */
+/* Casts to other dtypes have no gradient, and are not recorded. */
 tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype) {
     if (!tshi_tape_ready(tape, "cast", 1, &x)) return NULL;
     if (x->dtype == dtype) return x;

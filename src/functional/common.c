@@ -1,4 +1,4 @@
-/* What functions share: rules, shapes, checks. */
+/* Rules, shapes and checks that functions share. */
 #include "functional/functional.h"
 
 const tsh_rule tshi_linear_rules[] = {

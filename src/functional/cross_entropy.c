@@ -1,5 +1,5 @@
-/* Cross entropy, also of logits whose classes are split over ranks: the rows' maxima and sums are reduced, the logits
- * never move. */
+/* Cross entropy, also of logits whose classes are split over ranks: rows' maxima and sums are reduced, logits are never
+ * sent. */
 #include "functional/functional.h"
 
 /* logits, target, class weights */
@@ -24,11 +24,10 @@ typedef struct cross_entropy_params {
     tsh_reduction reduction;
 } cross_entropy_params;
 
-/* What a call saves. MAX: the rows' maxima; SUMS: four sums a row (kernels.h), and behind them the sum of all classes'
- * weights where smoothing wants that; TOTALS: the columns' sums of SUMS. */
+/* Saved tensors. MAX: the rows' maxima; SUMS: four sums a row (kernels.h), then with smoothing the sum of all classes'
+ * weights; TOTALS: the column sums of SUMS. */
 enum { MAX, SUMS, TOTALS };
-/* Elements of TOTALS: the sum of w_t is the sum of its column; the sum of L_i takes the place of a column that is not
- * used. */
+/* Elements of TOTALS: the sum of w_t in its column, the sum of L_i in an unused column. */
 enum { NUMERATOR = 1, DENOMINATOR = 2, TOTALS_COUNT = 4 };
 
 static void *element(const tsh_tensor *t, int64_t index) {
@@ -44,7 +43,7 @@ static bool sums_weights(const tsh_call *call) {
     return weights_of(call) && p->smoothing != 0;
 }
 
-/* The kernels' view of a call, whose SUMS have memory. */
+/* The kernels' view of a call; SUMS must have memory. */
 static tshi_classes classes_of(const tsh_call *call) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0];
@@ -69,7 +68,7 @@ static tsh_status check_entropy_config(const cross_entropy_params *p) {
     if (p->reduction == TSH_REDUCTION_MEAN || p->reduction == TSH_REDUCTION_SUM || p->reduction == TSH_REDUCTION_NONE) {
         return TSH_OK;
     }
-    return tshi_fail(TSH_ERR_ARGUMENT, "%d is no reduction", (int)p->reduction);
+    return tshi_fail(TSH_ERR_ARGUMENT, "unknown reduction %d", (int)p->reduction);
 }
 
 static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *target) {
@@ -124,7 +123,7 @@ static tsh_status check_range(const tsh_call *call, const tshi_classes *c) {
                      (long long)value, (long long)bad, (long long)c->classes, (long long)c->ignore_index);
 }
 
-/* The sum of this slice's class weights, which are of the logits' dtype, into *to. */
+/* *to = the sum of this slice's class weights, which have the logits' dtype. */
 static tsh_status sum_weights(tsh_call *call, const tsh_tensor *weight, void *to) {
     tsh_device *device = tshi_device_of(weight);
     const tsh_tensor *wide = tshi_statistics_scratch(call, weight, weight->numel);
@@ -134,7 +133,7 @@ static tsh_status sum_weights(tsh_call *call, const tsh_tensor *weight, void *to
     return TSH_OK;
 }
 
-/* The rows' maxima and sums over this slice of the classes become those over all of them. */
+/* Reduces the rows' maxima and sums over this slice of the classes to those over all classes. */
 static tsh_status reduce_classes(tsh_call *call, const tshi_classes *c, unsigned axes) {
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
@@ -159,7 +158,7 @@ static tsh_status sum_rows(tsh_call *call, const tshi_classes *c) {
     return status == TSH_OK && axes ? reduce_classes(call, c, axes) : status;
 }
 
-/* --- forward: the losses, and what becomes of them ---------------------------------------------------------------- */
+/* --- forward: the losses and their reduction ---------------------------------------------------------------------- */
 
 /* The sums of L_i and of w_t over all ranks that hold rows. */
 static tsh_status make_totals(tsh_call *call, const tshi_classes *c, const tsh_tensor *losses) {

@@ -1,4 +1,4 @@
-/* Differentiable functions from the inside. */
+/* Private functions of the differentiable functions. */
 #ifndef TSHI_FUNCTIONAL_H
 #define TSHI_FUNCTIONAL_H
 
@@ -6,57 +6,56 @@
 #include "autograd/redistribute.h"
 #include "tshard/functional.h"
 
-/* --- what layers call, with the layouts that they want ------------------------------------------------------------ */
+/* --- functions for layers, which pass the layouts that they want -------------------------------------------------- */
 
-/* y = f(x W^T + b) in one pass where the device can. Without a function f is TSHI_IDENTITY, as it has to be for a
- * weight that is SHARD(1): f of a sum over ranks is not the sum of f. Inputs x, weight and, if there are three,
- * bias; `want` names the last two as parameters. */
+/* y = f(x W^T + b), fused if the device can. f must be TSHI_IDENTITY for a SHARD(1) weight: f of a sum over ranks is
+ * not the sum of f. Inputs: x, weight and, if there are three, bias; `want` names the last two as parameters. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
 typedef struct tshi_lookup {
     int64_t padding;         /* row without a gradient, or -1 */
     bool scale_grad_by_freq; /* the gradient of a row is divided by the number of its ids on all ranks */
-    double max_norm;         /* rows whose norm_type-norm is above it are scaled in place before; 0: none */
-    double norm_type;        /* above 0, where there is a max_norm */
+    double max_norm;         /* rows whose norm of type norm_type exceeds it are first scaled in place; 0: none */
+    double norm_type;        /* above 0 if max_norm is */
 } tshi_lookup;
 
-/* y[i..., :] = table[ids[i...], :]: tsh_lookup in the name of a layer, where `want` names the table as a parameter. */
+/* y[i..., :] = table[ids[i...], :]: tsh_lookup for a layer; `want` names the table as a parameter. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want);
-/* y, which is made of x's elements as they are, in the arithmetic of x, which it has from now on. NULL on failure, and
- * for a y that is NULL. */
+/* y, a copy or view of elements of x, cast to x's arithmetic, which it takes over. NULL on failure, and if y is
+ * NULL. */
 tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x);
 /* y = f(x) */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 
-/* Operations with rows of every kind, for tests of plans. */
+/* Exported for tests of plans. */
 extern const tsh_op tshi_linear_op, tshi_matmul_op, tshi_embedding_op, tshi_add_op, tshi_softmax_op,
     tshi_cross_entropy_op, tshi_layer_norm_op;
 
-/* --- what functions share ---------------------------------------------------------------------------------------- */
+/* --- shared by functions ------------------------------------------------------------------------------------------ */
 
-/* Rules of one input: for f(x + y) = f(x) + f(y), and for any function of each element. */
+/* Rules for one input: of linear functions, f(x + y) = f(x) + f(y), and of any elementwise function. */
 extern const tsh_rule tshi_linear_rules[], tshi_element_rules[];
-/* The output has the shape of input 0, all inputs are floats. */
+/* The shape of input 0; all inputs must be floats. */
 tsh_status tshi_same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
-/* All inputs are of one float dtype that the device computes with. */
+/* Checks that all inputs have one float dtype, in which the device computes. */
 tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype);
 /* TSH_ERR_SHAPE: "A and B: WANTED". */
 tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char *wanted);
 
-/* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
+/* --- statistics of sharded rows ----------------------------------------------------------------------------------- */
 
-/* tsh_call_scratch and tsh_call_save for n statistics of x, which are of the dtype of sums of x. */
+/* tsh_call_scratch and tsh_call_save for n statistics of x, in the dtype of sums of x. */
 tsh_tensor *tshi_statistics_scratch(tsh_call *call, const tsh_tensor *x, int64_t n);
 tsh_tensor *tshi_statistics_save(tsh_call *call, int slot, const tsh_tensor *x, int64_t n);
-/* Bit a: axis a, of several ranks, shards dim of x; dim -1: any dim. */
+/* Bit a: axis a has several ranks and shards dim of x; dim -1: any dim. */
 unsigned tshi_axes_splitting(const tsh_tensor *x, int dim);
 /* Reduce the statistics in place over the ranks of each of these axes. Collective over them. */
 tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_reduce_op op);
 
 /* --- tensors around a dim ----------------------------------------------------------------------------------------- */
 
-/* This rank's part as outer x n x inner elements, n along the dim. Where the part has no row along the dim, outer is 0,
- * so that nothing loops over an n that may be huge. */
+/* This rank's part as outer x n x inner elements, n along the dim. outer is 0 for an empty part, so that nothing loops
+ * over an n that may be huge. */
 typedef struct tshi_around {
     int64_t outer, n, inner;
 } tshi_around;
@@ -67,17 +66,17 @@ static inline tshi_around tshi_around_dim(const tsh_tensor *x, int dim) {
     return a;
 }
 
-/* The `most` largest elements of x along dim, as tshi_candidate [outer, most, inner] in memory of the device: the same
- * on all ranks that share a column. Along axes that shard the dim each rank contributes as many, and they are gathered.
- * Collective over these axes. */
+/* The `most` largest elements of x along dim, as tshi_candidate [outer, most, inner] in device memory, the same on all
+ * ranks that share a column. Along axes that shard the dim, the candidates of all ranks are gathered. Collective over
+ * these axes. */
 tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_tensor **out);
 
 /* --- tensors of different shapes ---------------------------------------------------------------------------------- */
 
-/* x with dims of size 1 before its own, so that it has ndim of them; NULL where x has more. */
+/* x with leading dims of size 1 added, ndim dims in all; NULL if x has more. */
 tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim);
-/* row_holds for two aligned inputs that are broadcast to the output: a split dim splits the inputs that have its size;
- * an input of size 1 there is used whole. */
+/* row_holds for two aligned inputs that broadcast to the output: a sharded dim shards the inputs that have its size; an
+ * input of size 1 there is used whole. */
 bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim);
 /* Inputs x and y broadcast to this rank's part of the output: their local sizes are the output's or 1. */
 tshi_overlay tshi_overlay_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y);

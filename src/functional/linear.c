@@ -48,7 +48,7 @@ static tsh_status stack_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape 
     return tshi_check_floats(call, dtype);
 }
 
-/* c = op(a) op(b) + beta c for each matrix of a stack, or for all dims but the last as the rows of one. */
+/* c = op(a) op(b) + beta c for each matrix of a stack, or with all dims but the last as the rows of one matrix. */
 static tsh_status multiply_all(const tsh_call *call, const tsh_tensor *a, bool transpose_a, const tsh_tensor *b,
                                bool transpose_b, double beta, tsh_tensor *c) {
     int n = call->in[1]->shape.ndim;
@@ -100,8 +100,8 @@ typedef struct affine_params {
     tshi_unary f;
 } affine_params;
 
-/* Saved: f's argument; its gradient, where backward must not overwrite the argument; its gradient, where the call that
- * takes f's result has made it. */
+/* Saved: PRE, f's argument z; DZ, dz, where backward must not overwrite z; MADE, dz where the call that uses f's result
+ * has computed it. */
 enum { PRE, DZ, MADE };
 
 static const tsh_rule affine_rules[] = {
@@ -140,7 +140,7 @@ static tsh_status affine_forward(tsh_call *call) {
                                        tshi_data(y));
 }
 
-/* dz of z = x W^T + b: dy, or f'(z) dy, in the memory of z where no other backward reads that. */
+/* dz of z = x W^T + b: dy, or f'(z) dy, in place of z unless another backward reads z. */
 static tsh_status product_gradient(tsh_call *call) {
     const affine_params *p = call->params;
     const tsh_tensor *dy = tsh_call_grad_out(call), *z = call->saved[PRE];
@@ -161,8 +161,8 @@ static const tsh_tensor *dz_of(const tsh_call *call) {
     return tsh_call_grad_out(call);
 }
 
-/* The call that made x = f(z), where it is a product with an activation like this one and only this call contributes to
- * the gradient of x: then dz is computed in place of dx. */
+/* The call that made x = f(z), if it is a product with a fused activation and only this call adds to x's gradient: this
+ * call then computes its dz instead of dx. */
 static tsh_call *activated_by(const tsh_call *call) {
     tsh_call *maker = tshi_grad_maker(call, 0);
     return maker && maker->op->forward == affine_forward && maker->saved[PRE] ? maker : NULL;
@@ -193,7 +193,7 @@ static tsh_status bias_gradient(const tsh_call *call, const tsh_tensor *dz) {
     return TSH_OK;
 }
 
-/* dW, made in pieces of whole rows that stay in a cache, each of which is used up before the next one is made. */
+/* dW in pieces of whole rows that fit the cache; the target takes each piece before the next is computed. */
 static tsh_status weight_gradient_in_pieces(const tsh_call *call, const tsh_tensor *dz, tshi_gradient_target *target) {
     static const size_t piece_bytes = (size_t)512 << 10;
     tsh_device *device = tshi_device_of(dz);
@@ -249,9 +249,9 @@ tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_te
                       &(affine_params){TSHI_IDENTITY});
 }
 
-/* --- the call of a linear layer ----------------------------------------------------------------------------------- */
+/* --- linear layers ------------------------------------------------------------------------------------------------ */
 
-/* A layer's weight stays where it is: the row entry is for one that is SHARD(1), the column entry for SHARD(0). */
+/* A layer's weight is never redistributed: the row entry is for SHARD(1) weights, the column entry for SHARD(0). */
 static const tsh_rule linear_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},      {{TSH_AS_BATCH, TSH_AS_L, TSH_AS_L}, TSH_AS_BATCH},
     {{TSH_AS_L, TSH_AS_S0, TSH_AS_S0}, TSH_AS_LAST}, /* column */
@@ -259,7 +259,7 @@ static const tsh_rule linear_rules[] = {
     {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},      {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-/* No axis splits the features of x unless it splits those that the weight takes. */
+/* Checks that an axis splits the features of x only if it splits the weight's in_features. */
 static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) {
     int last = x->shape.ndim - 1;
     const char *kind = "dense";
@@ -269,11 +269,11 @@ static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) 
     }
     for (int a = 0; a < x->mesh->axes; a++) {
         if (!tshi_layout_splits(x->layout[a], last) || tshi_layout_splits(weight->layout[a], 1)) continue;
-        return tshi_fail(
-            TSH_ERR_LAYOUT,
-            "x is %s, whose features are split along axis %s; this %s layer wants all in_features=%lld (tsh_gather "
-            "gives them, a row layer over that axis takes them split)",
-            tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[a].name, kind, (long long)weight->shape.global[1]);
+        return tshi_fail(TSH_ERR_LAYOUT,
+                         "x is %s, whose features are split along axis %s; this %s layer wants all in_features=%lld "
+                         "(use tsh_gather, or a row layer over that axis)",
+                         tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[a].name, kind,
+                         (long long)weight->shape.global[1]);
     }
     return TSH_OK;
 }

@@ -1,4 +1,4 @@
-/* Embedding lookup, and the bound of the norms of the rows that are looked up. */
+/* Embedding lookup, and the max_norm of looked-up rows. */
 #include "autograd/grad/sparse.h"
 #include "autograd/run/cast.h"
 #include "functional/functional.h"
@@ -29,15 +29,15 @@ static tsh_status lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
                          tsh_tensor_describe(table, text, sizeof text), TSH_MAX_DIMS - 1);
     }
     if (padding < -1 || padding >= table->shape.global[0]) {
-        return tshi_fail(TSH_ERR_RANGE, "padding is row %lld of a table of %lld; -1 means none", (long long)padding,
-                         (long long)table->shape.global[0]);
+        return tshi_fail(TSH_ERR_RANGE, "padding is row %lld, but the table has %lld rows; -1 means none",
+                         (long long)padding, (long long)table->shape.global[0]);
     }
     *out = ids->shape;
     out->global[out->ndim++] = table->shape.global[1];
     return TSH_OK;
 }
 
-/* A rank's slice of the table has rows [start, start + rows) of `cols` elements. */
+/* A rank's slice of the table: rows [start, start + rows) of `cols` elements. */
 typedef struct table_rows {
     int64_t start, rows, cols;
 } table_rows;
@@ -72,8 +72,8 @@ static tsh_status lookup_forward(tsh_call *call) {
     return look_up_rows(call->in[0], call->in[1], call->out);
 }
 
-/* *out = for each id of this rank, the number of equal ids on all ranks, in the dtype of sums; 0 where the slice lacks
- * the row. The counts are a table of one column, in which the ids are looked up. */
+/* *out = for each id of this rank, the number of equal ids on all ranks, in the dtype of sums; 0 for rows of other
+ * slices. The counts form a table of one column, in which the ids are looked up. */
 static tsh_status count_ids(tsh_call *call, const tsh_tensor *table, const tsh_tensor *ids, tsh_tensor **out) {
     tsh_device *device = tshi_device_of(table);
     const tsh_dtype dtype = tshi_dtype_sum(table->dtype);
@@ -91,8 +91,8 @@ static tsh_status count_ids(tsh_call *call, const tsh_tensor *table, const tsh_t
     return TSH_OK;
 }
 
-/* *out = dy with each row divided by the count of its id, in the dtype of sums. Rows whose ids are in other slices are
- * not finite, and no gradient uses them. */
+/* *out = dy with each row divided by the count of its id, in the dtype of sums. Rows of other slices are not finite,
+ * and are not used. */
 static tsh_status divide_by_counts(tsh_call *call, const tsh_tensor *dy, tsh_tensor **out) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     tsh_device *device = tshi_device_of(dy);
@@ -109,7 +109,7 @@ static tsh_status divide_by_counts(tsh_call *call, const tsh_tensor *dy, tsh_ten
     return TSH_OK;
 }
 
-/* The rows' gradients, divided by counts where the layer wants that, in the dtype of the table's. */
+/* The rows' gradients, divided by counts if the layer wants that, in the dtype of the table's gradient. */
 static tsh_status rows_gradient(tsh_call *call, tsh_dtype dtype, tsh_tensor **out) {
     const tshi_lookup *p = call->params;
     tsh_tensor *from = tsh_call_grad_out(call);
@@ -123,8 +123,7 @@ static tsh_status rows_gradient(tsh_call *call, tsh_dtype dtype, tsh_tensor **ou
     return TSH_OK;
 }
 
-/* The output's gradient, row by row, is added to the rows of the table's that the ids are, in the slice as it is
- * described. */
+/* Adds the output's gradient, row by row, to the rows of the table's gradient in this slice. */
 static tsh_status add_table_rows(tsh_call *call, table_rows s) {
     const tshi_lookup *p = call->params;
     const tsh_tensor *ids = call->in[1];
@@ -166,9 +165,9 @@ tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64
         tape, tshi_apply_as(tape, &lookup_op, 2, in, &(tshi_lookup){.padding = padding}, &tshi_as_stored), table);
 }
 
-/* --- rows of a rank's own part ------------------------------------------------------------------------------------ */
+/* --- rows of this rank's part ------------------------------------------------------------------------------------- */
 
-/* Ids of a split table's rows cannot move to other ranks, where they would mean other rows. */
+/* Row numbers of a sharded table must not move to other ranks, where they would mean other rows. */
 static const tsh_rule take_rules[] = {
     {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},   {{TSH_HAS_S0, TSH_HAS_S0}, TSH_AS_S0}, {{TSH_AS_S1, TSH_AS_R}, TSH_AS_S1},
     {{TSH_AS_L, TSH_AS_S0}, TSH_AS_S0}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},      {{TSH_ROW_END}, TSH_ROW_END},
@@ -178,7 +177,7 @@ static tsh_status take_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     if (ids->shape.ndim != 1) return tshi_check_fails(table, ids, "a table [rows, cols] and ids [n] wanted");
     if (call->tape->world->deterministic && tshi_axes_splitting(table, 0))
-        return tshi_fail(TSH_ERR_STATE, "a deterministic world has no rows of a rank's own part");
+        return tshi_fail(TSH_ERR_STATE, "not possible with a SHARD(0) table in a deterministic world");
     return lookup_shape(call, dtype, out);
 }
 
@@ -210,9 +209,9 @@ tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows) {
                         table);
 }
 
-/* --- rows of a bounded norm --------------------------------------------------------------------------------------- */
+/* --- max_norm ----------------------------------------------------------------------------------------------------- */
 
-/* The ids of all ranks along LOCAL axes, as many of each, in one dim. */
+/* Gathers the ids of all ranks along LOCAL axes, equally many each, in one dim. */
 static tsh_status gather_ids(tsh_call *call, const tsh_tensor **out) {
     const tsh_tensor *ids = *out = call->in[1];
     tsh_status status = TSH_OK;
@@ -226,8 +225,8 @@ static tsh_status gather_ids(tsh_call *call, const tsh_tensor **out) {
     return status;
 }
 
-/* norms[i] = the p-norm of the whole of row i, of which each rank's part is a row of `rows`; `powers` has room for the
- * elements. Both are float64, so that no power overflows that is one of a narrower dtype. */
+/* norms[i] = the p-norm of the global row i, of which `rows` has this rank's part; `powers` is scratch for its
+ * elements. Both are float64, so that powers of narrower dtypes do not overflow. */
 static tsh_status reduce_rows(const tsh_tensor *table, double p, const tsh_tensor *rows, const tsh_tensor *powers,
                               tsh_tensor *norms) {
     tsh_device *device = tshi_device_of(table);
@@ -249,7 +248,7 @@ static tsh_status reduce_rows(const tsh_tensor *table, double p, const tsh_tenso
     return status;
 }
 
-/* The rows are scaled from a copy, so that several ids of a row scale it once. */
+/* Scales the rows from a copy, so that a row with several ids is scaled once. */
 static tsh_status bound_rows(tsh_call *call, const tsh_tensor *ids) {
     const tshi_lookup *lookup = call->params;
     const tsh_tensor *table = call->in[0];
@@ -285,7 +284,7 @@ static tsh_status bound_forward(tsh_call *call) {
     return status == TSH_OK ? bound_rows(call, ids) : status;
 }
 
-/* The output is the table, after the rows that the ids use have been scaled; never recorded. */
+/* The output is the table, with the looked-up rows scaled; never recorded. */
 static const tsh_op bound_op = {.name = "embedding_forward",
                                 .rules = bound_rules,
                                 .shape = bound_shape,
@@ -294,8 +293,8 @@ static const tsh_op bound_op = {.name = "embedding_forward",
                                 .views = true,
                                 .by_element = true};
 
-/* The table, or in a deterministic world, where norms are those of whole rows, one of these. Of a table that data
- * parallelism shares out it is this rank's slice, in the same memory. */
+/* The table; in a deterministic world, with whole rows, for their norms. For a table that data parallelism shards, this
+ * rank's slice, in the same memory. */
 static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
     unsigned axes = tape->world->deterministic ? tshi_axes_splitting(table, 1) : 0;
     tsh_tensor *x = table;
@@ -313,10 +312,10 @@ static tsh_tensor *bounded_table(tsh_tape *tape, tsh_tensor *table) {
     return tshi_to_layouts(tape, "embedding_forward", x, layout);
 }
 
-/* Copies this rank's part of `scaled`, the whole table whose rows have been scaled, to the table; nothing where
- * `scaled` is in the table's memory. */
+/* Copies this rank's part of `scaled`, the whole scaled table, to the table, unless `scaled` is in the table's
+ * memory. */
 static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
-    void *to = tshi_data_to_write(table); /* on every rank: each knows that values have to be gathered anew */
+    void *to = tshi_data_to_write(table); /* on every rank, so that all gather the values again */
     if (scaled->storage == table->storage || table->numel == 0) return;
     tsh_device *device = tshi_device_of(table);
     size_t size = tsh_dtype_size(table->dtype), from_row = (size_t)tshi_cols(scaled) * size;
@@ -331,7 +330,7 @@ static void keep_part(tsh_tensor *table, const tsh_tensor *scaled) {
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
-/* Scales rows in place, of which nothing is recorded. */
+/* Scales rows in place; never recorded. */
 static bool bound_table(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, void *lookup, const tshi_want *want) {
     const tshi_want in_place = {.parameters = want->parameters, .as_stored = true, .axis = -1};
     bool recording = tsh_tape_set_recording(tape, false);

@@ -1,4 +1,4 @@
-/* Mean squared error, and binary cross entropy of logits: of each element, or their mean or sum over all ranks. */
+/* Mean squared error, and binary cross entropy of logits: for each element, or the mean or sum over all ranks. */
 #include "functional/functional.h"
 
 /* predictions, targets, weights of the positive class along the last dim */
@@ -24,7 +24,7 @@ static tsh_status check_loss_weight(const tsh_call *call) {
     if (call->inputs < 3) return TSH_OK;
     int last = x->shape.ndim - 1;
     if (last >= 0 && w->shape.ndim == 1 && w->shape.global[0] == x->shape.global[last]) return TSH_OK;
-    return tshi_fail(TSH_ERR_SHAPE, "pos_weight is %s, a weight for each index of the logits' last dim wanted",
+    return tshi_fail(TSH_ERR_SHAPE, "pos_weight is %s, must have a weight for each index of the logits' last dim",
                      tsh_tensor_describe(w, text, sizeof text));
 }
 
@@ -32,7 +32,7 @@ static tsh_status loss_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     const loss_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     if (p->reduction != TSH_REDUCTION_MEAN && p->reduction != TSH_REDUCTION_SUM && p->reduction != TSH_REDUCTION_NONE) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%d is no reduction", (int)p->reduction);
+        return tshi_fail(TSH_ERR_ARGUMENT, "unknown reduction %d", (int)p->reduction);
     }
     if (!tshi_shapes_equal(&x->shape, &call->in[1]->shape)) {
         return tshi_check_fails(x, call->in[1], "a target of the prediction's shape wanted");

@@ -21,7 +21,7 @@ static tsh_status fill_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     *dtype = x->dtype;
     for (int d = 0; d < out->ndim; d++) {
         if (m->global[d] == 1 || m->global[d] == out->global[d]) continue;
-        return tshi_check_fails(x, mask, "a mask of sizes that are x's or 1 wanted, aligned at the last dim");
+        return tshi_check_fails(x, mask, "the mask's sizes must be x's or 1, aligned at the last dim");
     }
     return tshi_check_computes(x->mesh->device, x->dtype, "x");
 }

@@ -1,11 +1,11 @@
-/* Functions of each element. */
+/* Elementwise functions. */
 #include "functional/functional.h"
 
 #include <math.h>
 
 typedef struct unary_params {
     tshi_unary f;
-    double p[2]; /* f's own */
+    double p[2]; /* f's parameters */
 } unary_params;
 
 static tsh_status math_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {

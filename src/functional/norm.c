@@ -18,9 +18,9 @@ typedef struct norm_params {
 static tsh_status norm_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_shape *x = &call->in[0]->shape;
     *out = *x;
-    if (x->ndim < 1) return tshi_fail(TSH_ERR_SHAPE, "x needs a dim to be normed over");
+    if (x->ndim < 1) return tshi_fail(TSH_ERR_SHAPE, "x must have at least one dim");
     double eps = ((const norm_params *)call->params)->eps;
-    if (!(eps >= 0 && isfinite(eps))) return tshi_fail(TSH_ERR_ARGUMENT, "eps is %g, [0, inf) is wanted", eps);
+    if (!(eps >= 0 && isfinite(eps))) return tshi_fail(TSH_ERR_ARGUMENT, "eps is %g, must be in [0, inf)", eps);
     for (int i = 1; i < call->inputs; i++) {
         const tsh_shape *s = &call->in[i]->shape;
         if (s->ndim == 1 && s->global[0] == x->global[x->ndim - 1]) continue;
@@ -29,7 +29,7 @@ static tsh_status norm_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     return tshi_check_floats(call, dtype);
 }
 
-/* Input i's elements; gamma and beta may be left out. */
+/* Input i's elements; NULL for gamma and beta that are left out. */
 static const void *input(const tsh_call *call, int i) {
     return i < call->inputs ? tshi_data(call->in[i]) : NULL;
 }

@@ -14,7 +14,7 @@ bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim) 
     return (row->in[0] == TSH_AS_ANY) == (a == wide) && (row->in[1] == TSH_AS_ANY) == (b == wide);
 }
 
-/* The next dim outward, of n elements with these strides, continues the innermost run. */
+/* True when the next outer dim, with these strides, continues the last run. */
 static bool goes_on(const tshi_overlay *o, int64_t x, int64_t y) {
     int last = o->runs - 1;
     return o->runs > 0 && x == o->n[last] * o->x[last] && y == o->n[last] * o->y[last];

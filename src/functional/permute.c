@@ -1,4 +1,4 @@
-/* Permute and transpose: the dims of a tensor in another order. */
+/* Permute and transpose. */
 #include "functional/functional.h"
 
 #include <string.h>
@@ -25,8 +25,8 @@ static tsh_status permute_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
     return TSH_OK;
 }
 
-/* The permutation in as few dims as possible: dims of size 1 are dropped, dims that stay neighbours become one, and
- * dims that stay last become part of a piece. */
+/* The permutation in as few dims as possible: drops dims of size 1, merges dims that stay neighbours, and makes dims
+ * that stay last part of a piece. */
 static tshi_permutation plan(const tsh_tensor *x, const int *order) {
     tshi_permutation p = {.piece = tsh_dtype_size(x->dtype)};
     int64_t stride[TSH_MAX_DIMS], inner = 1;
@@ -86,7 +86,7 @@ static const tsh_op permute_op = {.name = "permute",
                                   .reads_no_input = true,
                                   .by_element = true};
 
-/* --- where only dims of size 1 change their places ---------------------------------------------------------------- */
+/* --- where only dims of size 1 move ------------------------------------------------------------------------------- */
 
 static const tsh_op in_place_op = {.name = "permute",
                                    .rules = tshi_linear_rules,
@@ -110,7 +110,7 @@ static bool keeps_elements(const tsh_tensor *x, const int *order) {
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
 
-/* Makes the dims of `order` positive; false where they are not a permutation of x's dims. */
+/* Resolves negative dims in `order`; false if it is not a permutation of x's dims. */
 static bool resolve(const tsh_tensor *x, int *order) {
     unsigned seen = 0;
     int ndim = x->shape.ndim;
@@ -135,7 +135,7 @@ tsh_tensor *tsh_permute(tsh_tape *tape, tsh_tensor *x, const int *order) {
     memcpy(p.order, order, sizeof *order * (size_t)x->shape.ndim);
     for (int d = 0; d < x->shape.ndim; d++) wanted[d] = order[d];
     if (resolve(x, p.order)) return apply_permute(tape, x, &p);
-    return tshi_tape_fail(tape, TSH_ERR_SHAPE, "permute: %s in the order %s, which has not each of its %d dims once",
+    return tshi_tape_fail(tape, TSH_ERR_SHAPE, "permute: %s: the order %s is not a permutation of its %d dims",
                           tsh_tensor_describe(x, text, sizeof text),
                           tshi_dims_name(x->shape.ndim, wanted, dims, sizeof dims), x->shape.ndim);
 }

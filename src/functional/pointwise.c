@@ -7,7 +7,7 @@ typedef struct scale_params {
     double factor;
 } scale_params;
 
-/* z = factor x + beta z, the factor that of the call. */
+/* z = factor x + beta z, with the call's factor. */
 static tsh_status scale(const tsh_call *call, const tsh_tensor *x, double beta, tsh_tensor *z) {
     const scale_params *p = call->params;
     tsh_device *device = tshi_device_of(x);
@@ -89,7 +89,7 @@ typedef struct dropout_params {
 
 static tsh_status dropout_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     double p = ((const dropout_params *)call->params)->p;
-    if (!(p >= 0 && p < 1)) return tshi_fail(TSH_ERR_ARGUMENT, "p is %g, wanted in [0, 1)", p);
+    if (!(p >= 0 && p < 1)) return tshi_fail(TSH_ERR_ARGUMENT, "p is %g, must be in [0, 1)", p);
     return tshi_same_shape(call, dtype, out);
 }
 
@@ -116,7 +116,7 @@ static tsh_status dropout_backward(tsh_call *call) {
     return dx ? drop_out(call->params, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
-/* An element's mask is the same on every rank, so that the masked terms of a sum are the terms of the masked sum. */
+/* Masks are the same on every rank, so that dropout of the terms of a sum gives the terms of its dropout. */
 static const tsh_op dropout_op = {"dropout",
                                   tshi_linear_rules,
                                   dropout_shape,
@@ -129,7 +129,7 @@ static const tsh_op dropout_op = {"dropout",
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;
     dropout_params params = {.p = p};
-    /* A failed step draws no more random numbers, however far the program goes on with it: see tsh_tape_reset. */
+    /* A failed step draws no more random numbers, wherever the program leaves it: see tsh_tape_reset. */
     if (!tshi_tape_ready(tape, "dropout", 1, &x)) return NULL;
     params.seed = tape->world->seed;
     params.stream = tshi_world_stream(tape->world);

@@ -1,4 +1,4 @@
-/* Rotary positions: pairs of elements turned by angles that grow with the token's position. */
+/* Rotary positions: pairs of elements are rotated by angles proportional to the token's position. */
 #include "functional/functional.h"
 
 #include <math.h>
@@ -14,26 +14,26 @@ static const tsh_rule batched_rules[] = {
     {{TSH_AS_P, TSH_AS_R}, TSH_AS_P}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},       {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-/* With whole positions, x may be split along dims that the positions lack. */
+/* With replicated positions, x may be sharded along dims that positions lack. */
 static bool row_holds(const tsh_call *call, const tsh_rule *row, int d) {
     return row->in[1] != TSH_AS_R || d == 2 || (d == 0 && call->in[1]->shape.ndim == 1);
 }
 
 typedef struct rotary_params {
     double theta;
-    int64_t pairs; /* or 0; not a bool, for the bytes of a call's params are part of its plan's key, padding, too */
+    int64_t pairs; /* or 0; not a bool, because params' bytes, including padding, are part of the plan's key */
     int64_t dims;
     tsh_rotary_scaling scaling;
 } rotary_params;
 
-/* Without a factor there is no scaling, with original_positions 0 no pair turns often enough to stay as it is. */
+/* factor 0: no scaling; original_positions 0: all frequencies are divided. */
 static tsh_status check_scaling(const tsh_rotary_scaling *s) {
     bool good = s->factor == 0 || (s->factor > 0 && isfinite(s->factor));
     bool turns = s->low_freq_factor > 0 && s->high_freq_factor > s->low_freq_factor && isfinite(s->high_freq_factor);
     if (good && (s->original_positions == 0 || (s->original_positions > 0 && turns))) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT,
-                     "scaling by factor %g, low_freq_factor %g, high_freq_factor %g, original_positions %lld: a factor "
-                     "above 0 is wanted, and with original_positions 0 < low_freq_factor < high_freq_factor",
+                     "scaling by factor %g, low_freq_factor %g, high_freq_factor %g, original_positions %lld: factor "
+                     "must be above 0, and with original_positions 0 < low_freq_factor < high_freq_factor",
                      s->factor, s->low_freq_factor, s->high_freq_factor, (long long)s->original_positions);
 }
 
@@ -52,16 +52,16 @@ static tsh_status rotary_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
                 (s->ndim == 1 || s->global[0] == x->shape.global[0]);
     if (!good) return tshi_check_fails(x, positions, "x [B, T, H, D], positions [T] or [B, T] wanted");
     if (!(p->theta > 0 && isfinite(p->theta))) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "theta is %g, (0, inf) is wanted", p->theta);
+        return tshi_fail(TSH_ERR_ARGUMENT, "theta is %g, must be in (0, inf)", p->theta);
     }
     if (p->dims < 0 || p->dims > x->shape.global[3] || p->dims % 2 != 0) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%lld dims of %lld are to be turned in pairs: an even number is wanted",
-                         (long long)p->dims, (long long)x->shape.global[3]);
+        return tshi_fail(TSH_ERR_ARGUMENT, "dims=%lld of %lld: it must be an even number", (long long)p->dims,
+                         (long long)x->shape.global[3]);
     }
     return check_scaling(&p->scaling);
 }
 
-/* y = beta y + x turned, or turned back. */
+/* y = beta y + x rotated, or with `back` rotated back. */
 static void rotate_heads(const tsh_call *call, bool back, const tsh_tensor *x, double beta, tsh_tensor *y) {
     const rotary_params *p = call->params;
     const tsh_rotary_scaling *s = &p->scaling;

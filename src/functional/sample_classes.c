@@ -6,17 +6,17 @@
 
 static const char name[] = "sample_classes";
 
-/* A call on this rank; the arrays are in the tape's memory of the step. */
+/* A call on this rank; the arrays live as long as the tape's step. */
 typedef struct sampling {
     const tsh_mesh *mesh;
     tsh_device *device;
-    int parts;           /* of the classes, along the axis that splits them */
-    int64_t classes;     /* of all ranks */
+    int parts;           /* parts of the classes along the axis that shards them */
+    int64_t classes;     /* of all ranks together */
     int64_t count;       /* to draw, of all ranks */
     int64_t rows, start; /* of this rank's part of the classes */
     int64_t targets, distinct;
     int64_t *target;  /* [targets] */
-    int64_t *present; /* [distinct] the classes in it, ascending, each once */
+    int64_t *present; /* [distinct] the target's classes, ascending, each once */
     int64_t *drawn;   /* [rows at most] */
     float *number;    /* [rows] */
 } sampling;
@@ -29,7 +29,7 @@ static int64_t part_of(int64_t n, int parts, int index, int64_t *length) {
     return start;
 }
 
-/* The first of the present classes that is not below `class`. */
+/* The index of the first present class that is not below `class`. */
 static int64_t present_before(const sampling *s, int64_t class) {
     int64_t low = 0, high = s->distinct;
     while (low < high) {
@@ -47,7 +47,7 @@ static int compare(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-/* --- what is drawn ------------------------------------------------------------------------------------------------ */
+/* --- the classes to draw ------------------------------------------------------------------------------------------ */
 
 static tsh_status find_present(sampling *s) {
     for (int64_t i = 0; i < s->targets; i++) {
@@ -66,7 +66,7 @@ static tsh_status find_present(sampling *s) {
     return TSH_OK;
 }
 
-/* Shares are balanced: all grow where one part has more present classes than its share. */
+/* Shares are balanced: all grow if one part has more present classes than its share. */
 static void grow_count(sampling *s) {
     int64_t most = 0;
     for (int i = 0; i < s->parts; i++) {
@@ -78,7 +78,7 @@ static void grow_count(sampling *s) {
     if (s->count > s->classes) s->count = s->classes;
 }
 
-/* The target as numbers of drawn classes, in place: in each part, those that are present come first. */
+/* Replaces targets by indices of drawn classes: in each part, present classes come first. */
 static void number_targets(const sampling *s) {
     for (int64_t t = 0; t < s->targets; t++) {
         if (s->target[t] < 0) continue;
@@ -94,7 +94,7 @@ static void number_targets(const sampling *s) {
     }
 }
 
-/* --- the classes with the least random numbers -------------------------------------------------------------------- */
+/* --- the classes with the smallest random numbers ----------------------------------------------------------------- */
 
 enum { DIGITS = 4096 }; /* a number has 24 bits: two digits */
 
@@ -103,8 +103,8 @@ static int digit(float number, int which) {
     return (int)(which == 0 ? bits / DIGITS : bits % DIGITS);
 }
 
-/* The digit at which the `wanted` least of the numbers end, of those whose first digit is `first` where that is not -1.
- * *before: how many come before that digit. */
+/* The digit at which the `wanted` smallest numbers end, among those whose first digit is `first` (-1: all). *before:
+ * how many have a smaller digit. */
 static int find_digit(int64_t n, const float *number, int first, int64_t wanted, int64_t *before) {
     int64_t count[DIGITS] = {0};
     for (int64_t i = 0; i < n; i++) {
@@ -116,13 +116,13 @@ static int find_digit(int64_t n, const float *number, int first, int64_t wanted,
     return d;
 }
 
-/* out[0..wanted): the indices of the least numbers below 1, in ascending order; of equal ones the first. */
+/* out[0..wanted) = the indices of the smallest numbers below 1, ascending; among equal numbers the first indices. */
 static void take_least(int64_t n, const float *number, int64_t wanted, int64_t *out) {
     int64_t before, more, taken = 0;
     if (wanted <= 0) return;
     int first = find_digit(n, number, -1, wanted, &before);
     int second = find_digit(n, number, first, wanted - before, &more);
-    int64_t equal = wanted - before - more; /* to take of those that have both digits */
+    int64_t equal = wanted - before - more; /* to take of the numbers with exactly these digits */
     for (int64_t i = 0; i < n && taken < wanted; i++) {
         if (number[i] >= 1) continue;
         int high = digit(number[i], 0), low = digit(number[i], 1);
@@ -143,7 +143,7 @@ static tsh_status draw_numbers(const sampling *s, const tsh_shape *shape, const 
     return TSH_OK;
 }
 
-/* Into s->drawn: the classes that are present in this part, then others, n in all. */
+/* Fills s->drawn with n classes: those present in this part, then others. */
 static void choose_rows(const sampling *s, int64_t n) {
     int64_t first = present_before(s, s->start), here = present_before(s, s->start + s->rows) - first;
     for (int64_t i = 0; i < here; i++) {
@@ -155,7 +155,7 @@ static void choose_rows(const sampling *s, int64_t n) {
 
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
-/* An int64 tensor of the step with these elements. */
+/* A new int64 tensor with these elements, owned by the tape. */
 static tsh_tensor *make(tsh_tape *tape, const tsh_mesh *mesh, const tsh_shape *shape, const tsh_layout *layout,
                         const int64_t *from) {
     tsh_tensor *out = NULL;
@@ -166,7 +166,7 @@ static tsh_tensor *make(tsh_tape *tape, const tsh_mesh *mesh, const tsh_shape *s
     return tshi_tape_check(tape, status, name) == TSH_OK ? out : NULL;
 }
 
-/* The layouts of the weight's rows; how many parts the axis that splits them makes. */
+/* The layouts of the weight's rows, and the number of parts along the axis that shards them. */
 static tsh_status find_layout(const tsh_tensor *weight, tsh_layout layout[TSH_MAX_AXES], int *parts) {
     char text[160];
     *parts = 1;
@@ -176,7 +176,7 @@ static tsh_status find_layout(const tsh_tensor *weight, tsh_layout layout[TSH_MA
         bool splits = tshi_layout_splits(*l, 0);
         if ((splits && (*parts > 1 || l->units > 0)) || (!splits && l->kind != TSH_KIND_REPLICATED)) {
             return tshi_fail(TSH_ERR_LAYOUT,
-                             "the weight is %s: REPLICATED, or SHARD(0) along one axis and not in units, is wanted",
+                             "the weight is %s: must be REPLICATED, or SHARD(0) along one axis and without units",
                              tsh_tensor_describe(weight, text, sizeof text));
         }
         if (!splits) continue;
@@ -204,17 +204,16 @@ static tsh_tensor *sample(tsh_tape *tape, sampling *s, const tsh_tensor *target,
     return !places || *places ? make(tape, s->mesh, &drawn, layout, s->drawn) : NULL;
 }
 
-/* The whole target on every rank, and the parts of the weight; NULL on failure. */
+/* Gathers the target, and sets up the sampling; NULL on failure. */
 static tsh_tensor *begin(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *target, int64_t count,
                          tsh_layout layout[TSH_MAX_AXES], sampling *s) {
     tsh_layout all[TSH_MAX_AXES];
     if (!tshi_tape_ready(tape, name, 2, (tsh_tensor *[]){weight, target})) return NULL;
     if (count < 1 || weight->shape.ndim < 1 || target->dtype != TSH_INT64 || target->mesh != weight->mesh) {
-        return tshi_tape_fail(
-            tape, TSH_ERR_ARGUMENT,
-            "sample_classes: a count of at least 1, a weight [classes, ...] and an int64 target on its "
-            "mesh are wanted, the count is %lld",
-            (long long)count);
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT,
+                              "sample_classes: the count must be at least 1, and is %lld; a weight [classes, ...] and "
+                              "an int64 target on its mesh are required",
+                              (long long)count);
     }
     *s = (sampling){.mesh = weight->mesh,
                     .device = weight->mesh->device,
@@ -245,7 +244,7 @@ tsh_tensor *tsh_sample_classes(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *t
     tsh_layout layout[TSH_MAX_AXES];
     sampling s = {0};
     if (places) *places = NULL;
-    if (weight) weight = tshi_gradient_whole(weight); /* which functions take rows of, too */
+    if (weight) weight = tshi_gradient_whole(weight); /* the whole parameter, if this is a slice of it */
     tsh_tensor *whole = begin(tape, weight, target, count, layout, &s);
     if (!whole) return NULL;
     uint64_t stream = tshi_world_stream(tape->world);

@@ -6,7 +6,7 @@
 
 /* --- reshape ------------------------------------------------------------------------------------------------------ */
 
-/* Every rank's slice of n items of `a` elements is its slice of m items of `b` elements. */
+/* True when each rank's slice of n items of `a` elements equals its slice of m items of `b` elements. */
 static bool same_slices(int64_t n, int64_t a, int64_t m, int64_t b, int parts) {
     for (int r = 0; r < parts; r++) {
         int64_t start[2], length[2];
@@ -17,8 +17,8 @@ static bool same_slices(int64_t n, int64_t a, int64_t m, int64_t b, int parts) {
     return true;
 }
 
-/* The number of parts that this axis, or all axes that shard dim d together, cut it into: where the finest cuts agree
- * and divide evenly, all cuts agree. 0: uneven. */
+/* The number of parts into which this axis, or all axes that shard dim d, cut it: if the finest cuts agree and are
+ * even, all do. 0: uneven. */
 static int cuts(const tsh_tensor *x, int axis, int d) {
     int parts = 1, axes = 0;
     for (int a = 0; a < x->mesh->axes; a++) {
@@ -30,8 +30,7 @@ static int cuts(const tsh_tensor *x, int axis, int d) {
     return x->mesh->axis[axis].size;
 }
 
-/* Another axis splits a later dim e of x that becomes the same output dim, because the dims from d up to e have size
- * 1. */
+/* True when another axis splits a later dim e that becomes the same output dim, because dims d up to e have size 1. */
 static bool gives_way(const tsh_tensor *x, int axis, int d) {
     for (int a = 0; a < x->mesh->axes; a++) {
         const tsh_layout *l = &x->layout[a];
@@ -47,7 +46,8 @@ static bool is_dim(const tsh_shape *x, int d, const tsh_shape *y, int e) {
            tshi_dims_between(x->global, d + 1, x->ndim) == tshi_dims_between(y->global, e + 1, y->ndim);
 }
 
-/* Another axis splits an earlier dim that becomes dim e of the output: the dims from there up to d have size 1. */
+/* True when another axis splits an earlier dim that becomes output dim e, because the dims from there up to d have size
+ * 1. */
 static bool is_taken(const tsh_tensor *x, int axis, int d, const tsh_shape *y, int e) {
     for (int a = 0; a < x->mesh->axes; a++) {
         const tsh_layout *l = &x->layout[a];
@@ -56,8 +56,8 @@ static bool is_taken(const tsh_tensor *x, int axis, int d, const tsh_shape *y, i
     return false;
 }
 
-/* The output dim gets the units of the input's dim (each index is one where the layout has none), or the balanced split
- * where that makes the same parts. */
+/* The output dim gets the input dim's units (without units, each index is one), or the balanced split if that makes the
+ * same parts. */
 static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split) {
     const tsh_shape *x = &call->in[0]->shape, *y = call->params;
     int d = split->dim, parts = cuts(call->in[0], axis, d);
@@ -68,7 +68,7 @@ static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split)
         int64_t m = y->global[e], rest = tshi_dims_between(y->global, e + 1, y->ndim);
         if (tshi_dims_between(y->global, 0, e) != before || is_taken(call->in[0], axis, d, y, e)) continue;
         split->dim = e;
-        if (m == n && rest == inner) return true; /* the dim stays as it is, however it is cut */
+        if (m == n && rest == inner) return true; /* the dim does not change */
         if (before == 0 || gives_way(call->in[0], axis, d)) continue;
         if (m > 0 && units > 0 && m % units == 0 && (!split->blocks || m % split->blocks == 0)) {
             split->units = units;
@@ -79,7 +79,7 @@ static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split)
     return false;
 }
 
-/* A size of -1 takes what the other sizes leave. */
+/* Computes a size of -1 from the others. */
 static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *sizes, tsh_shape *out) {
     char text[160], dims[128];
     int64_t have = tshi_dims_between(x->shape.global, 0, x->shape.ndim), known;
@@ -87,7 +87,7 @@ static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *
     tsh_status status = TSH_OK;
     if (!sizes && ndim > 0) return tshi_fail(TSH_ERR_ARGUMENT, "shape is NULL");
     if (ndim < 0 || ndim > TSH_MAX_DIMS)
-        return tshi_fail(TSH_ERR_SHAPE, "%d dims, 0 to %d are possible", ndim, TSH_MAX_DIMS);
+        return tshi_fail(TSH_ERR_SHAPE, "%d dims; 0 to %d are possible", ndim, TSH_MAX_DIMS);
     out->ndim = ndim;
     for (int d = 0; d < ndim; d++) {
         out->global[d] = sizes[d];
@@ -207,7 +207,8 @@ static tsh_status concat_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
         const tsh_shape *s = &call->in[i]->shape;
         bool fits = s->ndim == out->ndim && call->in[i]->dtype == *dtype;
         for (int d = 0; fits && d < s->ndim; d++) fits = d == dim || s->global[d] == out->global[d];
-        if (!fits) return tshi_check_fails(call->in[0], call->in[i], "one dtype, and equal sizes but along dim");
+        if (!fits)
+            return tshi_check_fails(call->in[0], call->in[i], "dtypes must be equal, and sizes except along dim");
         if (__builtin_add_overflow(out->global[dim], s->global[dim], &out->global[dim])) {
             return tshi_fail(TSH_ERR_OVERFLOW, "dim %d", dim);
         }
@@ -257,7 +258,7 @@ tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim)
         return NULL;
     }
     if (count < 1 || !x) {
-        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "concat: %d tensors%s; at least one is wanted", count,
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "concat: %d tensors%s; at least one is required", count,
                               x ? "" : " in an array that is NULL");
     }
     return tshi_apply(tape, &concat_op, count, (tsh_tensor **)x, &(concat_params){dim});

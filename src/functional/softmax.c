@@ -1,4 +1,4 @@
-/* Softmax and log-softmax, also along a sharded dim: there the rows' maxima and sums are reduced over the ranks. */
+/* Softmax and log-softmax, also along a sharded dim, where the rows' maxima and sums are reduced over ranks. */
 #include "functional/functional.h"
 
 static const tsh_rule softmax_rules[] = {

@@ -1,6 +1,6 @@
-/* Split: a tensor becomes several along a dim. Two operations: the first brings the tensor to layouts in which each
- * rank can cut it, and costs nothing otherwise; the second takes one part. Parts do not overlap, so that each part's
- * gradient is copied to its place and nothing is added up: the gradient of a split is a concat. */
+/* Split along a dim, in two operations: the first brings the tensor to layouts in which each rank can cut it, and costs
+ * nothing otherwise; the second takes one part. Parts do not overlap, so that each part's gradient is copied, not
+ * added: the gradient of a split is a concat. */
 #include "autograd/run/moves.h"
 #include "functional/functional.h"
 
@@ -46,9 +46,8 @@ static tsh_status part_forward(tsh_call *call) {
     return TSH_OK;
 }
 
-/* The parts' calls stand one after another on the tape, and backward passes them from the last to the first: where this
- * is the last, every part before it that will be copied has its gradient already. In a deterministic world each is
- * added by itself. */
+/* The parts' calls are consecutive on the tape, and backward runs them from last to first. True for the last part if
+ * all parts have their gradients. In a deterministic world each is added separately. */
 static bool all_parts_follow(const tsh_call *call) {
     const split_params *p = call->params;
     const tsh_call *first = &call->tape->nodes[call->out->gradient->node - p->part];
@@ -83,7 +82,7 @@ static const tsh_op part_op = {.name = "split",
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
 
-/* The sizes, or without them balanced ones, add up to what x has along the dim. */
+/* Checks that the sizes (NULL: balanced) sum to the size of the dim. */
 static tsh_status check_sizes(const tsh_tensor *x, int dim, int count, const int64_t *sizes) {
     char text[160];
     int64_t n = x->shape.global[dim], sum = 0;
@@ -100,7 +99,7 @@ static tsh_status check_split(const tsh_tensor *x, int dim, int count, const int
     char text[160];
     int ndim = x->shape.ndim, positive = dim < 0 ? dim + ndim : dim;
     if (count < 1 || !out)
-        return tshi_fail(TSH_ERR_ARGUMENT, "%d parts%s; at least one is wanted", count,
+        return tshi_fail(TSH_ERR_ARGUMENT, "%d parts%s; at least one is required", count,
                          out ? "" : " in an array that is NULL");
     if (dim < -ndim || dim >= ndim)
         return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s", dim, tsh_tensor_describe(x, text, sizeof text));

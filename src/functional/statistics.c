@@ -1,4 +1,4 @@
-/* Statistics of rows, such as maxima and sums, where ranks hold parts of a row. */
+/* Statistics of rows that are sharded, such as maxima and sums. */
 #include "functional/functional.h"
 
 tsh_tensor *tshi_statistics_scratch(tsh_call *call, const tsh_tensor *x, int64_t n) {
@@ -30,7 +30,7 @@ tsh_status tsh_call_reduce(const tsh_call *call, const tsh_tensor *x, int dim, t
                            tsh_reduce_op op) {
     if (!call || !x || !statistics || dim < -1 || dim >= x->shape.ndim) {
         return tshi_fail(TSH_ERR_ARGUMENT,
-                         "call_reduce: a call, a tensor, a dim of it (-1: any) and statistics wanted");
+                         "call_reduce: a call, a tensor, one of its dims (-1: any) and statistics are required");
     }
     return tshi_statistics_reduce(tshi_axes_splitting(x, dim), statistics, op);
 }

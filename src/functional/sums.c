@@ -34,7 +34,7 @@ static tsh_status sum_all_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
     return tshi_check_floats(call, dtype);
 }
 
-/* The factor of the sum: for a mean 1 / (elements of the whole in one sum). */
+/* The factor of the sum: 1, or for a mean 1 / (the global number of elements in one sum). */
 static double scale_of(const tsh_call *call) {
     const tsh_shape *x = &call->in[0]->shape;
     int dim = tshi_call_dim(call);

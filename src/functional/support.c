@@ -1,21 +1,21 @@
-/* Which functions a device computes in a dtype: its tables say so. */
+/* Which functions a device computes in a dtype, by its tables of kernels. */
 #include "functional/functional.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Functions, and where their kernels are in a device's table. */
+/* Functions whose kernels are in one table of a device. */
 typedef struct function_family {
     enum {
         KERNELS_BY_DTYPE, /* a table with an entry for each dtype */
-        KERNELS_FLOATS,   /* products and the like, which take every dtype that the device computes with */
-        KERNELS_CONVERT,  /* conversions, between real dtypes */
-        KERNELS_COPY      /* copies, of elements of any dtype */
+        KERNELS_FLOATS,   /* products and similar, for every float dtype of the device */
+        KERNELS_CONVERT,  /* conversions between real dtypes */
+        KERNELS_COPY      /* copies of elements of any dtype */
     } kind;
     const char *names;   /* a space before and after each */
     size_t table, entry; /* by dtype: the offset of the table's pointer, the size of an entry */
-    size_t filled;       /* bytes of an entry that a device has to fill; what follows may be NULL */
+    size_t filled;       /* bytes of an entry that a device must fill; later functions may be NULL */
 } function_family;
 
 #define ENTRY(field) sizeof *((tshi_device_ops *)0)->field
@@ -40,7 +40,7 @@ static const function_family families[] = {
     PARTLY(softmax, offsetof(tshi_softmax_ops, whole), " softmax log_softmax "),
 };
 
-/* Every kernel of the dtype's entry is there. */
+/* True when the dtype's entry has every required kernel. */
 static bool is_filled(const tshi_device_ops *ops, const function_family *family, tsh_dtype dtype) {
     typedef void kernel(void);
     static kernel *const none = NULL;

@@ -61,7 +61,7 @@ static tsh_status topk_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
                      p->dim, tsh_tensor_describe(call->in[0], text, sizeof text), (long long)n);
 }
 
-/* Candidates as values and indices; `wide` has room for the values as doubles. */
+/* Unpacks candidates to values and indices; `wide` is scratch for the values as doubles. */
 static void unpack(const tsh_tensor *list, void *wide, const tsh_tensor *values, const tsh_tensor *indices) {
     tsh_device *device = tshi_device_of(values);
     const char *from = tshi_data(list);

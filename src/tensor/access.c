@@ -1,4 +1,4 @@
-/* What a tensor is: its shape, its layouts, in numbers and in text. */
+/* Queries of a tensor: its shape and layouts, as numbers and as text. */
 #include "tensor/tensor.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* The part of the whole that a rank holds, as blocks for kernels that are keyed by global index. */
+/* A rank's part as blocks, for kernels that are keyed by global index. */
 #include "tensor/tensor.h"
 
 static bool is_sharded(const tsh_tensor *tensor, int d) {
@@ -15,14 +15,14 @@ static int last_sharded(const tsh_tensor *tensor, int end) {
     return d;
 }
 
-/* A block covers the last sharded dim with all inner dims, for the rows outside of it that are neighbours in the whole:
- * those of the sharded dim before it. Each index of the dims before that dim has a block of its own. */
+/* A block covers the last sharded dim with all inner dims, for the outer rows that are contiguous in the global tensor:
+ * those of the sharded dim before it. Each index of the dims before that dim is a separate block. */
 int64_t tshi_tensor_blocks(const tsh_tensor *tensor) {
     int middle = last_sharded(tensor, last_sharded(tensor, tensor->shape.ndim));
     return middle > 0 ? tshi_dims_between(tensor->shape.local, 0, middle) : 1;
 }
 
-/* The row of the whole, counted over the dims before d, at which block `number` begins. */
+/* The global row, counted over the dims before d, at which block `number` begins. */
 static int64_t first_row(const tsh_tensor *tensor, int middle, int d, int64_t number) {
     const tsh_shape *s = &tensor->shape;
     int64_t row = 0, stride = 1;

@@ -26,7 +26,7 @@ enum { CHUNK = 4096 };
 typedef struct sequence {
     tsh_tensor *tensor, *staging; /* staging: [2 * CHUNK] float64 */
     double start, step;
-    bool whole; /* start and step are whole numbers, below */
+    bool whole; /* start and step are integers: first and stride */
     int64_t first, stride;
     union {
         double number;
@@ -45,12 +45,12 @@ static bool fits(tsh_dtype dtype, int64_t value) {
     return dtype == TSH_INT64 || (value >= 0 && value <= UINT8_MAX);
 }
 
-/* The last element is start + (n - 1) step: where the first and the last one fit the dtype, all elements do. */
+/* The last element is start + (n - 1) step: if the first and the last one fit the dtype, all do. */
 static tsh_status check_integers(sequence *s, tsh_dtype dtype, int64_t n) {
     int64_t last;
     if (!(fabs(s->start) < 0x1p63 && fabs(s->step) < 0x1p63) || trunc(s->start) != s->start ||
         trunc(s->step) != s->step) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create_arange: start %g and step %g of %s are no whole numbers",
+        return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create_arange: start %g and step %g must be whole numbers for %s",
                          s->start, s->step, tsh_dtype_name(dtype));
     }
     s->first = (int64_t)s->start;
@@ -82,7 +82,7 @@ static void flush(sequence *s) {
     s->used = 0;
 }
 
-/* Elements [index, index + n) of the whole. */
+/* Appends elements [index, index + n) of the global tensor. */
 static void append(sequence *s, int64_t index, int64_t n) {
     for (int64_t i = index; i < index + n; i++) {
         if (s->whole)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct deferred {
-    tshi_value_source source; /* first */
+    tshi_value_source source; /* first, for casts */
     tsh_tensor tensor;        /* a copy of the deferred tensor, without references of its own */
     tshi_initial initial;
 } deferred;
@@ -23,7 +23,7 @@ static tsh_status materialize_deferred(tshi_value_source *source, uint64_t step,
     (void)call;
     tsh_status status = tshi_tensor_load(&d->tensor, tsh_tensor_local_nbytes(&d->tensor), TSH_MEMORY_PARAMETERS);
     if (status != TSH_OK) return status;
-    uint16_t version = storage->version; /* the values have not changed: the tensor has had them from the beginning */
+    uint16_t version = storage->version; /* initial values are no change of the tensor */
     tshi_tensor_start(&d->tensor, &d->initial);
     storage->version = version;
     storage->source = NULL;

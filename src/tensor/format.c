@@ -1,4 +1,4 @@
-/* Arrays as text: every element is as wide as the longest one. */
+/* Arrays as text, all elements as wide as the longest. */
 #include "tensor/format.h"
 
 #include <locale.h>
@@ -23,7 +23,7 @@ static void new_lines(printer *p, int lines, int indent) {
     fprintf(p->to, "%*s", indent, "");
 }
 
-/* A word of a row, which goes into a new line where it would pass the width. */
+/* Writes a word of a row, on a new line if it would exceed the width. */
 static void write_word(printer *p, const char *word, int width, int *column) {
     int indent = p->f->ndim;
     if (*column == 0) {
@@ -89,7 +89,7 @@ static void write_array(const tshi_format *f, FILE *to) {
 }
 
 void tshi_format_write(const tshi_format *f, FILE *to) {
-    /* A program may have set a locale whose point is a comma. */
+    /* The program's locale may write a comma for the decimal point. */
     locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), before = plain ? uselocale(plain) : (locale_t)0;
     write_array(f, to);
     if (!plain) return;

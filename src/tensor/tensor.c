@@ -12,7 +12,7 @@ static tsh_status count_elements(const tsh_mesh *mesh, const tsh_shape *shape, i
     return tshi_mesh_has_me(mesh) ? tshi_dims_product(shape->ndim, shape->local, numel) : TSH_OK;
 }
 
-/* With TSHARD_CHECK=1 a handle is never used again, so that a use after a release cannot hit another tensor. */
+/* With TSHARD_CHECK=1 handles are never reused, so that a use after release cannot hit another tensor. */
 static tsh_tensor *handle_new(tsh_device *device) {
     if (!device->checked) return tshi_pool_take(&device->tensors, &device->allocator, sizeof(tsh_tensor));
     const tsh_allocator plain = tshi_allocator_resolve(NULL);
@@ -61,7 +61,7 @@ static tshi_storage *storage_new(tsh_device *device) {
     return storage;
 }
 
-/* *symmetric becomes the offset in symmetric memory; NULL: ordinary memory. */
+/* With `symmetric` the memory is symmetric, and *symmetric its offset there. */
 static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *symmetric) {
     tshi_storage *storage = storage_new(device);
     if (!storage) return NULL;
@@ -162,7 +162,7 @@ tsh_status tshi_tensor_part(const tsh_tensor *x, const tsh_shape *shape, const t
         return status;
     }
     part->data = x->storage->data;
-    part->whole = x->storage; /* the reference that the view had */
+    part->whole = x->storage; /* takes the view's reference */
     (*out)->storage = part;
     return TSH_OK;
 }
@@ -211,7 +211,7 @@ bool tshi_tensor_sole_owner(const tsh_tensor *tensor) {
 
 /* --- references --------------------------------------------------------------------------------------------------- */
 
-/* Why a tensor has no memory, in words. */
+/* Returns why a tensor has no memory. */
 static const char *fate_of(const tsh_tensor *tensor) {
     if (!tensor->device || tensor->device->ended) return "its world has been destroyed";
     return tensor->ended ? "its step has ended, and the tape has released it (tsh_tensor_retain keeps a tensor)"
@@ -230,16 +230,16 @@ tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const c
                      what, which);
 }
 
-/* Logs a wrong use by the program in a function that returns no status. */
+/* Logs a misuse by the program in a function that returns no status. */
 static void log_misuse(const tsh_tensor *tensor, const char *what, const char *done) {
     char text[160];
     const char *name = tshi_tensor_is_free(tensor) || !tensor->name ? NULL : tensor->name;
     tshi_fail(TSH_ERR_STATE, "%s: %s%s%s%s cannot be %s: %s", what, name ? "'" : "", name ? name : "",
               name ? "', " : "", tsh_tensor_describe(tensor, text, sizeof text), done,
-              tshi_tensor_is_free(tensor) ? fate_of(tensor)
-                                          : "it belongs to its tape, its layer, its leaf or its optimizer, and the "
-                                            "program has no reference to it (what it creates, clones or retains, it "
-                                            "releases)");
+              tshi_tensor_is_free(tensor)
+                  ? fate_of(tensor)
+                  : "it belongs to a tape, a layer, a leaf or an optimizer, and the program has no reference to it (a "
+                    "program releases only what it creates, clones or retains)");
     tshi_log(tensor->device ? tensor->device->log : NULL, TSH_LOG_ERROR, "%s", tsh_error_message());
 }
 
@@ -253,7 +253,7 @@ tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
     return tshi_tensor_retain(tensor);
 }
 
-/* Queries of a free handle must be safe: it is on a mesh without ranks from now on. */
+/* Puts a free handle on a mesh without ranks, so that queries of it are safe. */
 static void empty_handle(tsh_tensor *tensor) {
     static const tsh_mesh nowhere = {.member = -1};
     tensor->mesh = &nowhere;
@@ -265,7 +265,7 @@ static void empty_handle(tsh_tensor *tensor) {
 
 void tshi_tensor_free(tsh_tensor *tensor) {
     if (tensor->references < 0) {
-        tensor->references = 0; /* the program has released it once too often */
+        tensor->references = 0; /* the program has released it once too often: ignored */
         return;
     }
     tsh_device *device = tensor->device;
@@ -330,13 +330,14 @@ static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *co
     if (mesh->device && mesh->device->ended)
         return tshi_fail(TSH_ERR_STATE, "tensor_create: the mesh's world has been destroyed");
     if (tsh_dtype_size(config->dtype) == 0) {
-        return tshi_fail(TSH_ERR_DTYPE, "tensor_create: %d is no dtype", (int)config->dtype);
+        return tshi_fail(TSH_ERR_DTYPE, "tensor_create: unknown dtype %d", (int)config->dtype);
     }
     if (config->ndim < 0 || config->ndim > TSH_MAX_DIMS) {
         return tshi_fail(TSH_ERR_SHAPE, "tensor_create: %d dims, 0 to %d are possible", config->ndim, TSH_MAX_DIMS);
     }
     if (config->ndim == 0 && config->shape[0] != 0) {
-        return tshi_fail(TSH_ERR_SHAPE, "tensor_create: ndim is 0, that of a scalar, and shape[0] is %lld: set ndim",
+        return tshi_fail(TSH_ERR_SHAPE,
+                         "tensor_create: ndim is 0, which means a scalar, but shape[0] is %lld: set ndim",
                          (long long)config->shape[0]);
     }
     int64_t numel;

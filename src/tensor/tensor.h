@@ -1,4 +1,4 @@
-/* Tensors from the inside. */
+/* Private functions of tensors. */
 #ifndef TSHI_TENSOR_H
 #define TSHI_TENSOR_H
 
@@ -6,16 +6,16 @@
 #include "layout/box.h"
 #include "tshard/tensor.h"
 
-/* Where the elements of a storage come from whose memory is empty: a deferred tensor's before its first use, a sharded
- * parameter's between uses. */
+/* Fills the memory of a storage that has none: a deferred tensor before its first use, or a sharded parameter between
+ * uses. */
 typedef struct tshi_value_source tshi_value_source;
 struct tshi_value_source {
     /* Called before a call reads the elements, which then stay until a call of the tape uses other memory of a source.
-     * `step` and `call` number the tape's steps and calls. May be collective. */
+     * `step` and `call` are the numbers of the tape's step and call. May be collective. */
     tsh_status (*materialize)(tshi_value_source *source, uint64_t step, uint64_t call);
-    /* Frees a source that its storage owns (deferred.c); NULL where the storage does not own it. */
+    /* Frees a source that its storage owns (deferred.c); else NULL. */
     void (*free)(tshi_value_source *source);
-    /* The version of the tensor's elements; NULL: that of the storage. */
+    /* The version of the tensor's elements; NULL: the storage's version. */
     uint16_t (*version)(const tshi_value_source *source, const tsh_tensor *tensor);
     /* materialize would bring others than those in memory; NULL: never. */
     bool (*stale)(const tshi_value_source *source);
@@ -28,8 +28,8 @@ struct tshi_storage {
     void *data; /* NULL until a source has materialized it */
     int references;
     tshi_value_source *source; /* or NULL */
-    tshi_storage *whole;       /* whose memory this is a part of (tshi_tensor_part), or NULL */
-    uint16_t version;          /* times that its elements have been written (tshi_data_to_write), modulo 2^16 */
+    tshi_storage *whole;       /* the storage that this is a part of (tshi_tensor_part), or NULL */
+    uint16_t version;          /* counts writes of its elements (tshi_data_to_write), modulo 2^16 */
 };
 
 struct tsh_tensor {
@@ -37,7 +37,7 @@ struct tsh_tensor {
     tsh_tensor *newer, *older; /* in the device's list of live tensors */
     int references;            /* 0: the handle is free; its shape and dtype are as they were */
     int held;                  /* references of the program, which may release no more than these */
-    tsh_device *device;        /* whose pool has the handle; NULL: its world has been destroyed */
+    tsh_device *device;        /* owns the handle's pool; NULL: the world has been destroyed */
     tsh_dtype dtype;
     tsh_shape shape;
     int64_t numel;
@@ -47,11 +47,11 @@ struct tsh_tensor {
     tshi_storage *storage; /* NULL once backward has freed it */
     size_t offset;         /* bytes into the storage */
 
-    const char *name;                          /* in a list of parameters, which has the text; or NULL */
+    const char *name;                          /* in a list of parameters, which owns the text; or NULL */
     bool taped;                                /* a tape owns it, and its step has not ended */
     bool ended;                                /* a tape owned it, and its step has ended */
     bool computed;                             /* a recorded call made it in this step: it is not a leaf */
-    struct tshi_gradient *gradient;            /* what autograd keeps for it (autograd/grad/state.h), or NULL */
+    struct tshi_gradient *gradient;            /* its gradient's state (autograd/grad/state.h), or NULL */
     void (*gradient_free)(tsh_tensor *tensor); /* frees the gradient with the tensor */
 };
 
@@ -63,15 +63,15 @@ static inline uint64_t tshi_tensor_form(tsh_tensor *tensor) {
     if (!tensor->form) tensor->form = ++tensor->device->forms;
     return tensor->form;
 }
-/* The layouts of a gradient of x: those of x, with REPLICATED in place of PARTIAL, for all terms of a sum have the same
+/* The layouts of x's gradient: those of x, with REPLICATED in place of PARTIAL, for all terms of a sum have the same
  * gradient. */
 void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]);
-/* This rank's part of the whole, in blocks for kernels that are keyed by global index: how many there are (more
- * than one only where two dims are sharded, neither of them the first, or three), and the block with this number, which
- * begins at local element *offset. Both depend on layouts alone. */
+/* This rank's part, in blocks for kernels that are keyed by global index: the number of blocks (more than one only if
+ * two dims are sharded and neither is the first, or if three are), and a block, which begins at local element *offset.
+ * Both depend only on the layouts. */
 int64_t tshi_tensor_blocks(const tsh_tensor *tensor);
 tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset);
-/* Where the tensor is; LOCAL along no axis. */
+/* The placement of a tensor that is not LOCAL along any axis. */
 tshi_placement tshi_tensor_placement(const tsh_tensor *tensor);
 /* Writes "float32 [8,16] data=SHARD(0)", with only the global shape, which every rank knows, into text; returns
  * text. */
@@ -97,22 +97,22 @@ static inline int64_t tshi_cols(const tsh_tensor *tensor) {
     return tensor->shape.ndim ? tensor->shape.local[tensor->shape.ndim - 1] : 1;
 }
 
-/* --- values of the whole ------------------------------------------------------------------------------------------ */
+/* --- values by global index --------------------------------------------------------------------------------------- */
 
-/* This rank's index is 0 along every PARTIAL axis: it holds the values of a sum whose other terms are zeros. */
+/* This rank's index is 0 along every PARTIAL axis: it holds the values, other ranks hold zeros. */
 bool tshi_tensor_is_first_term(const tsh_tensor *tensor);
 /* TSH_ERR_ARGUMENT unless a normal distribution with mean a and deviation b exists, or a uniform one in [a, b). */
 tsh_status tshi_check_distribution(const char *what, bool normal, double a, double b);
-/* Fill this rank's part with random numbers by global index (device/kernels.h): uniform in [a, b), or normal with mean
+/* Fills this rank's part with random numbers by global index (device/kernels.h): uniform in [a, b), or normal with mean
  * a and deviation b. Only the first term of a PARTIAL tensor changes. */
 void tshi_tensor_draw(tsh_tensor *tensor, bool normal, uint64_t seed, uint64_t stream, double a, double b);
 
-/* The values that a tensor starts with, by global index. */
+/* A tensor's initial values, by global index. */
 typedef struct tshi_initial {
     enum { TSHI_STARTS_CONSTANT, TSHI_STARTS_UNIFORM, TSHI_STARTS_NORMAL } kind; /* a; in [a, b); mean a, deviation b */
     double a, b;
     uint64_t seed, stream;
-    bool has_zero_row; /* of the whole's first dim */
+    bool has_zero_row; /* zero_row, of the global first dim, is zeros */
     int64_t zero_row;
 } tshi_initial;
 
@@ -136,30 +136,29 @@ tsh_status tshi_tensor_materialize_to_write(const tsh_tensor *tensor);
  * failure. */
 double tshi_tensor_element(const tsh_tensor *tensor);
 
-/* Most bytes of a piece, which waits in host memory on its way to a device or a file. */
+/* The most bytes of a piece, which is staged in host memory on its way to a device or a file. */
 #define TSHI_PIECE ((size_t)8 << 20)
-/* Call fn for this rank's part, piece by piece in the order of its memory: with the piece's box in the whole, and host
- * memory with its elements, which fn writes, or reads. Pieces without an element of `within` (NULL: the whole) are left
- * out. Return the first failure, fn's or the device's. */
+/* Call fn for this rank's part, piece by piece in memory order, with the piece's global box and host memory for its
+ * elements, which fn writes or reads. Pieces outside `within` (NULL: the whole) are skipped. Return the first failure,
+ * fn's or the device's. */
 tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tsh_values_fn *fn, void *user);
 tsh_status tshi_tensor_read_pieces(const tsh_tensor *tensor, const tsh_box *within, tsh_values_fn *fn, void *user);
 
-/* Copy the elements `box` of a whole, `size` bytes each, between two row-major arrays in host memory, which hold the
- * boxes from_box and to_box of it. */
+/* Copies the elements of `box`, `size` bytes each, between two row-major arrays in host memory that hold from_box and
+ * to_box. */
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
                    const tsh_box *to_box);
 
-/* Where the elements `box` are in memory that holds memory_box, if they are one run; else NULL. */
+/* The place of the elements of `box` in memory that holds memory_box, if they are contiguous there; else NULL. */
 char *tshi_box_place(int ndim, size_t size, const tsh_box *box, void *memory, const tsh_box *memory_box);
-/* The elements `box`, row-major, as one run: in the memory, which holds memory_box, or else copied to `buffer`. */
+/* The elements of `box`, contiguous and row-major: in place in memory that holds memory_box, else copied to `buffer`. */
 const void *tshi_gather_box(int ndim, size_t size, const tsh_box *box, const void *memory, const tsh_box *memory_box,
                             void *buffer);
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
-/* tsh_tensor_retain and tsh_tensor_release for references that the library holds for itself, such as that which each
- * function below gives with a new tensor. References that the program may release are counted in tensor->held as
- * well, by the function that gives one to the program. */
+/* tsh_tensor_retain and tsh_tensor_release for the library's own references, such as the one that each function below
+ * returns with a new tensor. A function that gives a reference to the program also counts it in tensor->held. */
 static inline tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
     if (tensor) tensor->references++;
     return tensor;
@@ -175,10 +174,11 @@ tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const c
 static inline bool tshi_tensor_is_free(const tsh_tensor *tensor) {
     return tensor->references <= 0;
 }
-/* Writes how many of the device's tensors are alive into text, with some of their names, parameters first; "" where
- * none is alive. */
+/* Writes the number of the device's live tensors into text, with some of their names, parameters first; "" if there are
+ * none. */
 char *tshi_tensors_alive(const tsh_device *device, char *text, size_t size);
-/* Takes the memory of all live tensors, whose world ends. With TSHARD_CHECK=1 their handles are never used again. */
+/* Takes the memory of all live tensors when their world ends. With TSHARD_CHECK=1 their handles are never used
+ * again. */
 void tshi_tensors_end(tsh_device *device);
 
 /* Checks the configuration, and resolves its shape and layouts. */
@@ -189,7 +189,7 @@ tsh_status tshi_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *con
 /* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
-/* tshi_tensor_new, unloaded: the memory is still to be taken (tshi_tensor_load). */
+/* tshi_tensor_new without memory, for a later tshi_tensor_load. */
 tsh_status tshi_tensor_new_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                                     const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
 /* n elements in one dim, LOCAL along every axis, not zeroed, for intermediate results. */
@@ -197,15 +197,15 @@ tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n,
 tsh_status tshi_tensor_scratch_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 /* As tshi_tensor_scratch, counted as communication. */
 tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
-/* As tshi_tensor_scratch, in symmetric memory, `offset` bytes into it; NULL where there is no room. */
+/* As tshi_tensor_scratch, in symmetric memory, `offset` bytes into it; NULL when there is no room. */
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset);
-/* tshi_tensor_view with a version of its own, of elements that only x shows. */
+/* tshi_tensor_view with its own version, for elements that only x views. */
 tsh_status tshi_tensor_part(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out);
 /* A tensor that shares x's memory from `offset` bytes (within x) on. */
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out);
-/* The tensor gives up its memory and keeps its description. */
+/* Drops the tensor's memory; its shape and layouts stay. */
 void tshi_tensor_drop_storage(tsh_tensor *tensor);
 /* Gives a tensor without storage the memory of `share`, which has as many bytes, or, where that is NULL, memory of its
  * own, not zeroed. */
@@ -216,8 +216,8 @@ void tshi_tensor_become(tsh_tensor *tensor, const tsh_tensor *view);
 void tshi_tensor_unload(const tsh_tensor *tensor);
 /* Gives a storage without memory so many bytes, not zeroed, for all tensors that share it. */
 tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_purpose purpose);
-/* A tensor's version changes when its elements are written by anything but the call that made the tensor: what was
- * computed from the earlier version is stale. 0 without memory. */
+/* A tensor's version changes whenever anything but the call that made it writes its elements: results computed from an
+ * earlier version are stale. 0 without memory. */
 static inline uint16_t tshi_tensor_version(const tsh_tensor *tensor) {
     const tshi_storage *storage = tensor->storage;
     if (!storage) return 0;
@@ -235,15 +235,14 @@ static inline void *tshi_data(const tsh_tensor *t) {
     return t && t->storage && t->storage->data ? (char *)t->storage->data + t->offset : NULL;
 }
 
-/* tshi_data for a caller that is about to write the elements: a program's call, a load, a collective, an optimizer's
- * step. A call's own functions (autograd/op.h) write its output and gradients, and all other writers come through
- * here. */
+/* tshi_data for a caller that writes the elements: a program's call, a load, a collective, an optimizer's step. All
+ * writers use it except an operation's functions (autograd/op.h), for their output and gradients. */
 static inline void *tshi_data_to_write(const tsh_tensor *t) {
     if (t && t->storage) t->storage->version++;
     return tshi_data(t);
 }
 
-/* The device of a tensor's memory: its table has the kernels. */
+/* The device of a tensor's memory. */
 static inline tsh_device *tshi_device_of(const tsh_tensor *t) {
     return t->mesh->device;
 }

@@ -53,7 +53,7 @@ tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     return TSH_OK;
 }
 
-/* --- the whole ---------------------------------------------------------------------------------------------------- */
+/* --- global tensors ----------------------------------------------------------------------------------------------- */
 
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
                    const tsh_box *to_box) {
@@ -126,13 +126,13 @@ static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool s
     if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
     for (int a = 0; a < tensor->mesh->axes; a++) {
         if (!tshi_layout_is_own(tensor->layout[a])) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", what,
+        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is not part of a global tensor", what,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
     return tshi_tensor_materialize_to_write(tensor);
 }
 
-/* The function of a program that knows the values. */
+/* The program's function that writes values. */
 typedef struct program_values {
     int ndim;
     tsh_values_fn *fn;
@@ -152,7 +152,7 @@ static tsh_status ask_program(void *user, const tsh_box *box, void *values) {
 static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
     const tsh_device *device = tshi_device_of(tensor);
     if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
-    if (device->record && device->record->planned) { /* a planned run keeps no values */
+    if (device->record && device->record->planned) { /* a dry run keeps no values */
         tshi_data_to_write(tensor);
         return TSH_OK;
     }

@@ -1,4 +1,4 @@
-/* Values that depend on the global index only: they are the same at any layout. */
+/* Values that depend only on the global index, the same in any layouts. */
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ bool tshi_tensor_is_first_term(const tsh_tensor *tensor) {
 
 tsh_status tshi_check_distribution(const char *what, bool normal, double a, double b) {
     if (isfinite(a) && isfinite(b) && (normal ? b >= 0 : a <= b)) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s %g, %g is no distribution", what,
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s %g, %g is not a distribution", what,
                      normal ? "mean and deviation" : "range", a, b);
 }
 

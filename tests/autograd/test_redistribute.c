@@ -202,7 +202,7 @@ static bool check_whole(kit *k, const trial *t, const char *what, const tsh_tens
     for (int a = 0; a < y->mesh->axes; a++) own = own || tshi_layout_is_own(y->layout[a]);
     tsh_status status = tsh_tensor_read_whole(y, whole);
     if (y->mesh->member < 0) return tshi_check_ok(k->r, status);
-    if (own) return tshi_check_status(k->r, status, TSH_ERR_LAYOUT, "no part of a whole");
+    if (own) return tshi_check_status(k->r, status, TSH_ERR_LAYOUT, "not part of a global tensor");
     for (int64_t g = 0; status == TSH_OK && same && g < t->numel; g++)
         same = tshi_is(t->dtype, whole, g, whole_of(t, g));
     return tshi_check_ok(k->r, status) && tshi_check(k->r, same, "%s: %s is wrong as a whole", t->what, what);

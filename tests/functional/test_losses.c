@@ -124,12 +124,12 @@ static void refused(tshi_rank *r, void *arg) {
     tsh_tensor *w = make(r, TSH_FLOAT64, 1, 5, TSH_REPLICATED, zeros);
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     expect_words(r, tape, tsh_mse_loss(tape, x, t, TSH_REDUCTION_MEAN), "a target of the prediction's shape wanted");
-    expect_words(r, tape, tsh_mse_loss(tape, x, x, (tsh_reduction)7), "7 is no reduction");
+    expect_words(r, tape, tsh_mse_loss(tape, x, x, (tsh_reduction)7), "unknown reduction 7");
     expect_words(r, tape, tsh_bce_loss(tape, x, x, &(tsh_bce_loss_config){.pos_weight = w}),
-                 "a weight for each index of the logits' last dim wanted");
+                 "must have a weight for each index of the logits' last dim");
     expect_words(r, tape, tsh_masked_fill(tape, x, x, 0), "masked_fill: the mask is float64, uint8 wanted");
     expect_words(r, tape, tsh_masked_fill(tape, w, tsh_cast(tape, x, TSH_UINT8), 0), "the mask has 2 dims, x has 1");
-    expect_words(r, tape, tsh_masked_fill(tape, x, tsh_cast(tape, w, TSH_UINT8), 0), "sizes that are x's or 1 wanted");
+    expect_words(r, tape, tsh_masked_fill(tape, x, tsh_cast(tape, w, TSH_UINT8), 0), "sizes must be x's or 1");
     expect_words(r, tape, tsh_cast(tape, x, TSH_COMPLEX64), "cast: float64 cannot become complex64");
     tsh_tape_destroy(tape);
     tsh_tensor *all[] = {x, t, w};

@@ -123,7 +123,7 @@ Test(tensor, wrong_creations_say_why_and_leave_null) {
         tsh_status status;
         const char *words;
     } cases[] = {
-        {{.dtype = (tsh_dtype)77, .ndim = 0}, TSH_ERR_DTYPE, "no dtype"},
+        {{.dtype = (tsh_dtype)77, .ndim = 0}, TSH_ERR_DTYPE, "unknown dtype"},
         {{.ndim = 9}, TSH_ERR_SHAPE, "9 dims"},
         {{.ndim = -1}, TSH_ERR_SHAPE, "-1 dims"},
         {{.ndim = 1, .shape = {-3}}, TSH_ERR_ARGUMENT, "-3"},

@@ -105,7 +105,7 @@ static void initialised_again(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_init(weight, &(tsh_init){.kind = TSH_INIT_CONSTANT, .a = 1.5}));
     tshi_check(r, parameter_bytes(r->world) == before, "the initialiser takes memory");
     tshi_check_status(r, tsh_tensor_init(weight, &(tsh_init){.kind = TSH_INIT_UNIFORM, .a = 2, .b = 1}),
-                      TSH_ERR_ARGUMENT, "no distribution");
+                      TSH_ERR_ARGUMENT, "not a distribution");
     tshi_check_ok(r, tsh_tensor_read(weight, got, ROWS * COLS));
     for (int i = 0; i < ROWS * COLS; i++) tshi_check(r, got[i] == 1.5, "element %d is %g", i, got[i]);
     tsh_embedding_destroy(table);

@@ -234,7 +234,7 @@ static void two_mistakes(kit *k) {
 
 static const mistake mistakes[] = {
     {"matmul_of_misfits", matmul_of_misfits, TSH_ERR_SHAPE, {"matmul: float32 [2,3]", "[..., k] and [k, n] wanted"}},
-    {"sum_of_misfits", sum_of_misfits, TSH_ERR_SHAPE, {"add: float32 [2,3]", "sizes that are equal or 1 wanted"}},
+    {"sum_of_misfits", sum_of_misfits, TSH_ERR_SHAPE, {"add: float32 [2,3]", "sizes must be equal or 1"}},
     {"sum_of_dtypes", sum_of_dtypes, TSH_ERR_DTYPE, {"add: ", "float64"}},
     {"activation_of_complex_numbers",
      activation_of_complex_numbers,
@@ -292,7 +292,7 @@ static const mistake mistakes[] = {
      use_after_backward,
      TSH_ERR_STATE,
      {"gelu: the memory of input 0 was freed", "tsh_tensor_retain"}},
-    {"two_mistakes", two_mistakes, TSH_ERR_SHAPE, {"add: float32 [2,3]", "sizes that are equal or 1 wanted"}},
+    {"two_mistakes", two_mistakes, TSH_ERR_SHAPE, {"add: float32 [2,3]", "sizes must be equal or 1"}},
 };
 
 enum { MISTAKES = sizeof mistakes / sizeof *mistakes };

@@ -58,10 +58,10 @@ static void grad_of_integers(job *j) {
 const misuse tensor_rows[] = {
     {"negative_dim", BOTH, "", "dim 0 is negative: -3", negative_dim, false},
     {"many_dims", BOTH, "", "tensor_create: 99 dims, 0 to", many_dims, false},
-    {"no_ndim", BOTH, "", "tensor_create: ndim is 0, that of a scalar, and shape[0] is 6", no_ndim, false},
+    {"no_ndim", BOTH, "", "tensor_create: ndim is 0, which means a scalar, but shape[0] is 6", no_ndim, false},
     {"huge_tensor", BOTH, "", "TSH_ERR_OVERFLOW", huge, false},
     {"more_than_memory", BOTH, "TSHARD_HEAP=64M", "TSH_ERR_MEMORY", more_than_memory, false},
-    {"no_dtype", BOTH, "", "tensor_create: 55 is no dtype", no_dtype, false},
+    {"no_dtype", BOTH, "", "tensor_create: unknown dtype 55", no_dtype, false},
     {"shard_of_no_dim", BOTH, "", "SHARD(5)", shard_of_no_dim, false},
     {"tensor_without_mesh", BOTH, "", "tensor_create: mesh and config are required", no_mesh, false},
     {"write_too_much", BOTH, "", "tensor_write: ", write_too_much, false},
