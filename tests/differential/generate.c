@@ -193,7 +193,7 @@ static void choose_layer(tshi_maker *m, tshi_step *s) {
 
 /* An earlier step whose layer may be used again, or -1. */
 int tshi_layer_to_share(tshi_maker *m, tshi_verb call) {
-    if (!tshi_maker_chance(m, 20)) return -1;
+    if (!tshi_maker_chance(m, m->p->fused ? 70 : 20)) return -1;
     for (int k = 0; k < m->p->steps; k++) {
         if (m->p->step[k].call == call && m->p->step[k].inputs == 1) return k;
     }
@@ -380,6 +380,7 @@ enum { FLOAT_CALLS = sizeof float_calls / sizeof float_calls[0] };
 static int add_random(tshi_maker *m) {
     int x = tshi_maker_value(m);
     if (x < 0) return -1;
+    if (m->p->fused && tshi_maker_chance(m, 30)) return add_linear(m, x);
     if (tshi_maker_chance(m, 35)) return add_function(m, x);
     tshi_verb call = exact_calls[tshi_maker_below(m, EXACT_CALLS)];
     if (!m->p->exact && tshi_maker_chance(m, 40)) call = float_calls[tshi_maker_below(m, FLOAT_CALLS)];
@@ -471,6 +472,7 @@ static void choose_training(tshi_maker *m) {
     p->nesterov = p->momentum > 0 && tshi_maker_chance(m, 40);
     if (!p->exact && tshi_maker_chance(m, 40)) p->weight_decay = 0.1;
     if (!p->exact && tshi_maker_chance(m, 25)) p->clip = tshi_maker_chance(m, 50) ? 0.5 : 100;
+    p->fused = p->stepper != STEPPER_NONE && p->clip == 0 && p->zero != ZERO_NOT && tshi_maker_chance(m, 40);
     p->dp_axis = tshi_maker_chance(m, 35) ? tshi_maker_below(m, p->axes) : -1;
     if (p->dp_axis < 0) return;
     int ranks = p->size[p->dp_axis];
@@ -478,6 +480,7 @@ static void choose_training(tshi_maker *m) {
     p->dp_keep = tshi_maker_chance(m, 30);
     p->dp_bucket = buckets[tshi_maker_below(m, 4)];
     p->dp_level = tshi_maker_chance(m, 60) ? 1 + tshi_maker_below(m, 3) : 0;
+    if (p->dp_level) p->fused = false;
 }
 
 static bool adds_two_lookups(const tshi_program *p) {
@@ -507,7 +510,7 @@ static bool shows_a_parameter(const tshi_program *p) {
     return false;
 }
 
-/* A step that fails finds and leaves no gradients. Steps in backward are of one backward's gradient as it is. */
+/* A step that fails finds and leaves no gradients, and steps in backward have been made by then. */
 static void choose_ends(tshi_maker *m) {
     tshi_program *p = m->p;
     if (p->spoil < 0 && tshi_maker_chance(m, 12)) {
@@ -515,8 +518,7 @@ static void choose_ends(tshi_maker *m) {
         p->fail_at = tshi_maker_below(m, p->steps + p->objectives + 1);
         p->fail_rank = tshi_maker_below(m, MAX_RANKS + 3);
     }
-    bool alone = p->stepper != STEPPER_NONE && p->clip == 0 && p->objectives == 1 && p->zero != ZERO_NOT;
-    p->fused = alone && !p->dp_level && !p->fail_round && p->spoil < 0 && tshi_maker_chance(m, 40);
+    p->fused = p->fused && p->clip == 0 && !p->fail_round && p->spoil < 0;
 }
 
 void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
