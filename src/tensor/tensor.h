@@ -151,7 +151,7 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 
 /* The place of the elements of `box` in memory that holds memory_box, if they are contiguous there; else NULL. */
 char *tshi_box_place(int ndim, size_t size, const tsh_box *box, void *memory, const tsh_box *memory_box);
-/* The elements of `box`, contiguous and row-major: in place in memory that holds memory_box, else copied to `buffer`. */
+/* The elements of `box`, contiguous and row-major: in place in memory that holds memory_box, or a copy in `buffer`. */
 const void *tshi_gather_box(int ndim, size_t size, const tsh_box *box, const void *memory, const tsh_box *memory_box,
                             void *buffer);
 

@@ -27,7 +27,7 @@ tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config
     if (c.beta2 == 0) c.beta2 = 0.999;
     if (c.eps == 0) c.eps = 1e-8;
     if (!(c.beta1 > 0 && c.beta1 < 1) || !(c.beta2 > 0 && c.beta2 < 1) || !(c.eps > 0 && isfinite(c.eps))) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: beta1 %g, beta2 %g in (0, 1) and eps %g > 0 are wanted",
+        return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: beta1 %g and beta2 %g must be in (0, 1), and eps %g above 0",
                          c.beta1, c.beta2, c.eps);
     }
     status = tshi_optimizer_create(&adamw, list, 2, &common, out);

@@ -1,14 +1,14 @@
-/* Which gradients lie in which bucket of data parallelism, as metadata. */
+/* The assignment of gradients to buckets of data parallelism; metadata only. */
 #include "train/bucket.h"
 
 #include <string.h>
 
-/* Bytes: each gradient starts at a multiple, for vector loads. */
+/* Bytes: each gradient starts at a multiple of this, for vector loads. */
 #define ALIGNMENT            64
 
 #define BUCKET_BYTES         ((size_t)25 << 20)
 #define FIRST_BUCKET_BYTES   ((size_t)1 << 20)
-#define SHARDED_BUCKET_BYTES ((size_t)64 << 10) /* at least: smaller ones take longer to agree on than to move */
+#define SHARDED_BUCKET_BYTES ((size_t)64 << 10) /* the least: the latency of smaller sums exceeds their transfer */
 #define SHARDED_BUCKETS      8
 
 static int64_t padded(const tsh_tensor *parameter) {
@@ -16,7 +16,7 @@ static int64_t padded(const tsh_tensor *parameter) {
     return (parameter->numel + multiple - 1) / multiple * multiple;
 }
 
-/* The characters of a parameter's name that name its layer. */
+/* The length of the layer's name in a parameter's name. */
 static size_t layer_length(const char *name) {
     size_t end = strlen(name);
     const char *last = strrchr(name, '.');
@@ -33,7 +33,7 @@ static bool same_layer(const char *a, const char *b) {
     return length == layer_length(b) && !strncmp(a, b, length);
 }
 
-/* The gradients, and in a sharded bucket the values, move together. */
+/* True when the slot's gradient, and in a sharded bucket its values, can be sent with the bucket's. */
 static bool fits_in(const tshi_bucket *bucket, const tshi_bucket_slot *slot, const tshi_bucket_kind *kind) {
     const tsh_tensor *first = bucket->first->parameter, *p = slot->parameter;
     bool fits = bucket->dtype == tshi_gradient_dtype(p) && bucket->kind == kind && bucket->scope == slot->scope;
@@ -41,8 +41,8 @@ static bool fits_in(const tshi_bucket *bucket, const tshi_bucket_slot *slot, con
     return first->dtype == p->dtype && tshi_gradient_computed_in(first) == tshi_gradient_computed_in(p);
 }
 
-/* The last bucket that the slot fits in if it has room, that of the layer where values are freed after each use, or a
- * new one. The first of all is the small one. */
+/* The last bucket that the slot fits in, if there is room; its layer's bucket if values are freed after each use; else
+ * a new one. The very first bucket is the small one. */
 static int bucket_for(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
     const tshi_bucket_kind *kind = tshi_bucket_slot_shards(dp, slot) ? &tshi_sharded_bucket : &tshi_dense_bucket;
     bool by_layer = kind == &tshi_sharded_bucket && dp->level == TSH_ZERO_PARAMETERS;
@@ -76,8 +76,8 @@ static void add(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     bucket->last = slot;
 }
 
-/* What the program leaves open. A sharded bucket is in memory a second time while it is summed, and values are gathered
- * by the bucket: a bucket of most gradients would take what sharding saves. */
+/* Sets sizes that are 0. A sharded bucket takes its memory twice while it is summed, and values are gathered bucket by
+ * bucket: too large a bucket would use up what sharding saves. */
 static void choose_sizes(tsh_data_parallel *dp) {
     size_t all = 0, most = BUCKET_BYTES;
     for (int i = 0; i < dp->count; i++) {

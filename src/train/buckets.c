@@ -117,10 +117,10 @@ static void close_bucket(tshi_bucket *bucket) {
     if (bucket->kind->close) bucket->kind->close(bucket);
 }
 
-/* Some rank has a gradient for slot i of the bucket. */
+/* True when some rank has a gradient for slot i of the bucket. */
 static bool is_present(const tsh_data_parallel *dp, const tshi_bucket *bucket, int i) {
     if (bucket->absent == 0) return true;
-    /* A sum of zeros and ones in any float dtype is zero only where no bit is set. */
+    /* In any float dtype, a sum of zeros and ones is zero only if no bit is set. */
     size_t size = tsh_dtype_size(bucket->dtype);
     static const char zeros[sizeof(double)];
     return memcmp((const char *)dp->flags + (size_t)i * size, zeros, size) != 0;
@@ -132,7 +132,7 @@ static tsh_status finish(tsh_data_parallel *dp, tshi_bucket *bucket) {
     if (status != TSH_OK) return status;
     tsh_work_release(bucket->work);
     bucket->work = NULL;
-    /* Where this rank has every gradient the sum has, too, and reading the flags would wait for nothing. */
+    /* If this rank has every gradient, so has the sum, and the flags need not be read, which would wait. */
     if (bucket->absent) status = tsh_tensor_read(bucket->flags, dp->flags, bucket->count);
     if (status != TSH_OK) return status;
     for (tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {

@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-/* One rank of those that hold the same gradient counts it: the first along every axis where they do, or of those that
- * share a unit. */
+/* Of the ranks that hold the same gradient, one counts it: the first along every axis, or of those that share a
+ * unit. */
 static bool counts_here(const tsh_tensor *grad) {
     for (int a = 0; a < grad->mesh->axes; a++) {
         bool same = grad->layout[a].kind == TSH_KIND_REPLICATED || grad->layout[a].kind == TSH_KIND_PARTIAL;
@@ -16,7 +16,7 @@ static bool counts_here(const tsh_tensor *grad) {
     return tshi_layouts_hold_first(grad->mesh, grad->layout);
 }
 
-/* Into list->scalar: of gradients that count here, or of those that do not. */
+/* list->scalar = the sum of squares of the gradients that count here, or of those that do not. */
 static void sum_local_squares(const tsh_parameters *list, bool counted) {
     tsh_device *device = list->scalar->mesh->device;
     device->ops->copy.zero(device, sizeof(double), tshi_data(list->scalar));
@@ -40,7 +40,7 @@ static bool on_one_mesh(const tsh_parameters *list) {
     return true;
 }
 
-/* Some gradient is no part of a whole one, or has some of its rows alone. */
+/* True when some gradient is LOCAL or sparse. */
 static bool any_local(const tsh_parameters *list) {
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *p = list->items[i].tensor;
@@ -49,7 +49,7 @@ static bool any_local(const tsh_parameters *list) {
     return false;
 }
 
-/* The whole gradient, for the caller to release. All ranks of the mesh get it, or none does. */
+/* Gathers a gradient, which the caller releases. All ranks of the mesh get it, or none. */
 static tsh_status whole_of(tsh_tensor *grad, tsh_tensor **out) {
     static const tsh_layout everywhere[TSH_MAX_AXES];
     const tsh_mesh *mesh = grad->mesh;
@@ -68,7 +68,7 @@ static tsh_status whole_of(tsh_tensor *grad, tsh_tensor **out) {
     return tshi_exchange_run(mesh->group, &e, grad, *out);
 }
 
-/* Into list->scalar on every rank, from whole gradients: the sum that one rank would make. */
+/* list->scalar = the sum of squares on every rank, from whole gradients, as one rank would compute it. */
 static tsh_status sum_whole_squares(const tsh_parameters *list) {
     tsh_device *device = list->scalar->mesh->device;
     tsh_status status = TSH_OK;
@@ -85,7 +85,7 @@ static tsh_status sum_whole_squares(const tsh_parameters *list) {
     return status;
 }
 
-/* A rank that holds nothing of a mesh's parameters has the sum over the other meshes from the world alone. */
+/* A rank without any of a mesh's parameters gets that mesh's sum only from the sum over the world. */
 tsh_status tshi_clip_sum(tsh_parameters *list) {
     if (list->world->deterministic && on_one_mesh(list) && !any_local(list)) return sum_whole_squares(list);
     const tsh_mesh *mesh = on_one_mesh(list) ? list->items[0].tensor->mesh : tsh_world_mesh(list->world);

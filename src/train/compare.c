@@ -1,5 +1,5 @@
-/* With TSHARD_CHECK=1 optimizers and schedules compare what ranks have in common: seeds, lists of parameters, values of
- * copies, inputs that are REPLICATED. */
+/* With TSHARD_CHECK=1 optimizers and schedules compare what must be equal on all ranks: seeds, lists of parameters,
+ * values of replicas, REPLICATED inputs. */
 #include "train/optimizer.h"
 
 #include "autograd/tape.h"
@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-/* TSH_ERR_MISMATCH, with both texts, unless all ranks of each axis of t's mesh have one text; with `copies` the axes
- * along which t is REPLICATED alone. A failure along one axis reaches the ranks of the next ones. */
+/* TSH_ERR_MISMATCH, with both texts, unless all ranks of each axis of t's mesh (with `copies`, of each axis along which
+ * t is REPLICATED) have the same text. A failure along one axis reaches the ranks of the next ones. */
 static tsh_status agree(const tsh_tensor *t, bool copies, const char *text) {
     tsh_status status = TSH_OK;
     for (int a = 0; a < t->mesh->axes; a++) {
@@ -33,26 +33,26 @@ static tsh_status add_values(void *user, const tsh_box *box, void *values) {
     return TSH_OK;
 }
 
-/* A fingerprint of this rank's values; that of nothing where the host cannot read them. */
+/* A fingerprint of this rank's values, or of nothing if the host cannot read them. */
 static uint64_t fingerprint_of(const tsh_tensor *t) {
     value_hash p = {t, TSHI_FINGERPRINT};
     if (tshi_data(t) && !tshi_device_of(t)->captures) tshi_tensor_read_pieces(t, NULL, add_values, &p);
     return p.h;
 }
 
-/* An empty list names no mesh: its rank compares along the world, as do ranks with a parameter on all ranks. */
+/* An empty list has no mesh: its rank compares along the world, as do ranks with a parameter on all ranks. */
 static bool spans_world(const tsh_parameters *list) {
     bool spans = list->count == 0;
     for (int i = 0; i < list->count; i++) spans = spans || list->items[i].tensor->mesh->members == list->world->size;
     return spans;
 }
 
-/* What lists of one model have in common. */
+/* What must be equal for the lists of one model. */
 typedef struct list_summary {
     uint64_t count, seed, streams; /* streams: random streams drawn, one for each initialised parameter */
 } list_summary;
 
-/* What is drawn from now on differs between ranks: parameters that they have in common, dropout. */
+/* Random numbers differ between ranks from now on, for replicated parameters and dropout. */
 static void warn_of_streams(const tsh_world *world, uint64_t ours, int rank, uint64_t theirs) {
     tshi_log(
         &world->log, TSH_LOG_WARNING,
@@ -61,7 +61,7 @@ static void warn_of_streams(const tsh_world *world, uint64_t ours, int rank, uin
         (unsigned long long)ours, rank, (unsigned long long)theirs);
 }
 
-/* Ranks whose lists differ in length get the first parameter that one of them lacks. */
+/* For lists that differ in length, names the first parameter that one of them lacks. */
 static tsh_status compare_summaries(const tsh_parameters *list) {
     const tsh_world *world = list->world;
     tsh_group *group = tsh_world_group(list->world);
@@ -121,8 +121,8 @@ tsh_status tshi_compare_values(const tsh_optimizer *optimizer) {
 
 /* --- inputs of a step --------------------------------------------------------------------------------------------- */
 
-/* Calls a function with each input of the calls up to the loss's that is no parameter, and that ranks of the schedule's
- * axis have in common; up to a failure. */
+/* Calls fn for each input of the calls up to the loss's that is not a parameter and is the same on the ranks of the
+ * schedule's axis; stops at a failure. */
 typedef tsh_status input_fn(const tsh_data_parallel *dp, const tsh_call *node, const tsh_tensor *input, void *to);
 static tsh_status each_input(const tsh_data_parallel *dp, const tsh_tensor *loss, input_fn *fn, void *to) {
     tsh_status status = TSH_OK;
@@ -138,7 +138,7 @@ static tsh_status each_input(const tsh_data_parallel *dp, const tsh_tensor *loss
     return status;
 }
 
-/* What a rank's inputs are, and their values. */
+/* Fingerprints of a rank's inputs: their metadata, and their values. */
 typedef struct inputs {
     uint64_t descriptions, values;
 } inputs;
@@ -161,7 +161,7 @@ static tsh_status agree_on_input(const tsh_data_parallel *dp, const tsh_call *no
     return tshi_group_agree(dp->parent, text, TSH_OK);
 }
 
-/* Ranks may leave out calls: inputs are compared where all ranks have made the same. */
+/* Ranks may leave out calls: inputs are compared only if all ranks have made the same calls. */
 tsh_status tshi_compare_inputs(const tsh_data_parallel *dp, const tsh_tensor *loss) {
     inputs mine = {TSHI_FINGERPRINT, TSHI_FINGERPRINT};
     tsh_device *host = dp->mesh->world->host;

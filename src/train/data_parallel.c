@@ -1,4 +1,4 @@
-/* Data parallelism: the life of a schedule. */
+/* Data parallelism: creating and destroying a schedule. */
 #include "train/bucket.h"
 
 #include "autograd/grad/sparse.h"
@@ -28,7 +28,7 @@ tsh_group *tsh_data_parallel_group(const tsh_data_parallel *dp) {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* Some parameter is on the mesh of the group, and none of those has a schedule of another tape. */
+/* Checks that some parameter is on the group's mesh, and that none of these has a schedule. */
 static tsh_status check_parameters(const tsh_tape *tape, const tsh_parameters *list, const tsh_mesh *mesh) {
     int found = 0;
     for (int i = 0; i < list->count; i++) {
@@ -50,8 +50,7 @@ static tsh_status check_model(const tsh_group *group, const tsh_data_parallel_co
                          "data_parallel_create: sequence_parallel is for sums along `model`, which is NULL");
     if (!config->model) return TSH_OK;
     if (config->model == group || tshi_mesh_axis(tsh_group_mesh(group), config->model) < 0)
-        return tshi_fail(TSH_ERR_ARGUMENT,
-                         "data_parallel_create: `model` is no other axis of the mesh of which the group is one");
+        return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: `model` must be another axis of the group's mesh");
     return TSH_OK;
 }
 
@@ -62,12 +61,13 @@ static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const 
                             : tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: a tape and parameters are required");
     }
     if (tape->world != list->world || tape->world != tsh_group_world(group)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: tape, parameters and group are of several worlds");
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "data_parallel_create: tape, parameters and group belong to different worlds");
     }
     if (tape->schedule && tsh_group_rank(group) >= 0)
         return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
     if (config && (unsigned)config->level > TSH_ZERO_PARAMETERS)
-        return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: %d is no level of sharding", (int)config->level);
+        return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: unknown level %d", (int)config->level);
     tsh_status status = config ? check_model(group, config) : TSH_OK;
     if (status != TSH_OK) return status;
     return check_parameters(tape, list, tsh_group_mesh(group));
@@ -80,18 +80,18 @@ static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *con
     dp->first_bucket_bytes = c.first_bucket_bytes;
     dp->model = c.model ? tshi_mesh_axis(dp->mesh, c.model) : -1;
     dp->splits_tokens = c.sequence_parallel;
-    if (tsh_group_size(dp->parent) > 1) dp->level = c.level; /* one rank has everything at any level */
+    if (tsh_group_size(dp->parent) > 1) dp->level = c.level; /* one rank has nothing to shard */
     /* In a deterministic world every rank computes the same gradients of the whole batch. */
     if (tsh_group_size(dp->parent) == 1 || dp->mesh->world->deterministic) dp->added = TSHI_ADDED_TERMS;
     dp->schedule.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
 }
 
-/* The parameter's gradients are summed along this axis of the mesh. */
+/* True when the parameter's gradients are summed along this axis of the mesh. */
 static bool is_summed(const tsh_tensor *p, const tsh_mesh *mesh, int axis) {
     return p->mesh == mesh && p->layout[axis].kind == TSH_KIND_REPLICATED;
 }
 
-/* In reverse order, as backward comes to them. A tensor that is in the list twice has one slot. */
+/* In reverse order, as backward reaches them. A tensor that is in the list twice has one slot. */
 static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
     for (int i = list->count - 1; i >= 0; i--) {
         tsh_tensor *p = list->items[i].tensor;
@@ -111,7 +111,7 @@ static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
     }
 }
 
-/* Moves the gradients into the buckets, with their elements. Nothing fails from here on. */
+/* Moves the gradients and their elements into the buckets. Cannot fail. */
 static void move_gradients(tsh_data_parallel *dp) {
     for (int i = 0; i < dp->count; i++) {
         const tshi_bucket_slot *slot = &dp->slots[i];
@@ -130,7 +130,7 @@ static void move_gradients(tsh_data_parallel *dp) {
     }
 }
 
-/* What all ranks defer alike does not move; otherwise every parameter takes memory now. */
+/* Parameters that all ranks defer alike need no broadcast; otherwise every parameter gets memory now. */
 static tsh_status agree_on_deferred(const tsh_parameters *list, tsh_group *group, int axis) {
     uint64_t fingerprint = TSHI_FINGERPRINT;
     char text[96];
@@ -156,11 +156,11 @@ static tsh_status take_over_values(const tsh_parameters *list, tsh_group *group,
         tsh_tensor *p = list->items[i].tensor;
         if (is_summed(p, tsh_group_mesh(group), axis) && !tshi_tensor_initial(p)) status = tsh_broadcast(group, p, 0);
     }
-    /* No rank goes on, perhaps to fail, before all have the values. */
+    /* Keeps a rank from going on, and perhaps failing, before all have the values. */
     return tshi_group_agree(group, "data_parallel_create: values", status);
 }
 
-/* All ranks have the same parameters, and none has failed so far. */
+/* Checks that all ranks have the same parameters, and that none has failed. */
 static tsh_status agree(const tsh_data_parallel *dp, tsh_group *group, tsh_status status) {
     char text[160];
     int64_t elements = 0;
@@ -172,7 +172,7 @@ static tsh_status agree(const tsh_data_parallel *dp, tsh_group *group, tsh_statu
     return tshi_group_agree(group, text, status);
 }
 
-/* A rank that cannot begin takes part in the agreements that its peers wait for. */
+/* Takes part in the agreements that peers wait for, on a rank that cannot begin. */
 static tsh_status report(tsh_group *group, const tsh_data_parallel_config *config, tsh_status status) {
     if (!group) return status;
     status = tshi_group_agree(group, "data_parallel_create", status);
@@ -180,7 +180,8 @@ static tsh_status report(tsh_group *group, const tsh_data_parallel_config *confi
     return meshes ? tshi_group_agree(tsh_group_mesh(group)->group, "data_parallel_create", status) : status;
 }
 
-/* The sums run in a group of their own: ranks whose steps differ start them between different calls of other groups. */
+/* The sums need their own group, because ranks whose steps differ start them between different calls in other
+ * groups. */
 static tsh_status open_group(tsh_data_parallel *dp, tsh_group *group) {
     int size = tsh_group_size(group),
         *ranks = tshi_calloc(tshi_data_parallel_allocator(dp), (size_t)size, sizeof *ranks);

@@ -1,4 +1,4 @@
-/* Dense buckets: gradients that every rank has all of, summed by an all-reduce. */
+/* Dense buckets: every rank has the whole gradients, which an all-reduce sums. */
 #include "train/bucket.h"
 
 static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
@@ -12,13 +12,14 @@ static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
     return status;
 }
 
-/* The first rank keeps what is there. */
+/* The first rank keeps its gradient. */
 static tsh_status open_slot(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     if (tsh_group_rank(dp->scopes[slot->scope]) != 0) slot->parameter->gradient->stale = true;
     return TSH_OK;
 }
 
-/* Zeros where this rank has no gradient, and the flags. A gradient that becomes stale from here on has been dropped. */
+/* Zeros gradients that this rank does not have, and sets the flags. A gradient that later becomes stale has been
+ * dropped. */
 static void write_flags(tsh_data_parallel *dp, tshi_bucket *bucket) {
     tsh_device *device = dp->mesh->device;
     size_t size = tsh_dtype_size(bucket->dtype);

@@ -21,7 +21,7 @@ tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, 
     if (c.beta1 == 0) c.beta1 = 0.9;
     if (c.beta2 == 0) c.beta2 = 0.99;
     if (!(c.beta1 > 0 && c.beta1 < 1) || !(c.beta2 > 0 && c.beta2 < 1))
-        return tshi_fail(TSH_ERR_ARGUMENT, "lion_create: beta1 %g and beta2 %g in (0, 1) are wanted", c.beta1, c.beta2);
+        return tshi_fail(TSH_ERR_ARGUMENT, "lion_create: beta1 %g and beta2 %g must be in (0, 1)", c.beta1, c.beta2);
     status = tshi_optimizer_create(&lion, list, 1, &common, out);
     if (status == TSH_OK) (*out)->config.lion = c;
     return status;

@@ -1,4 +1,4 @@
-/* Dynamic loss scale: gradients of 16-bit models stay in the range of float16. */
+/* Dynamic loss scale: keeps gradients in the range of float16. */
 #include "train/optimizer.h"
 
 #include <math.h>
@@ -15,8 +15,8 @@ static tsh_status check(const char *what, const tsh_loss_scale *scale) {
     bool valid = value_of(scale) > 0 && isfinite(scale->scale) && scale->interval >= 0 && scale->good_steps >= 0;
     if (valid && (scale->growth == 0 || scale->growth >= 1) && scale->backoff >= 0 && scale->backoff < 1) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT,
-                     "%s: scale %g, growth %g, backoff %g, interval %lld and good_steps %lld: a scale above 0, growth "
-                     "from 1 on, backoff below 1 and counts that are not negative are wanted",
+                     "%s: scale %g, growth %g, backoff %g, interval %lld and good_steps %lld: scale must be above 0, "
+                     "growth at least 1, backoff below 1, and counts at least 0",
                      what, scale->scale, scale->growth, scale->backoff, (long long)scale->interval,
                      (long long)scale->good_steps);
 }
@@ -28,7 +28,8 @@ tsh_tensor *tsh_loss_scale_apply(tsh_tape *tape, const tsh_loss_scale *scale, ts
                             : tshi_tape_fail(tape, status, "%s", tsh_error_message());
 }
 
-/* Some rank of the world has a gradient that is not finite. `local`: the sum of squares of all that this rank has. */
+/* *finite = no rank of the world has a gradient that is not finite. `local`: the sum of squares of all gradients of
+ * this rank. */
 static tsh_status find_overflow(tsh_parameters *list, double local, bool *finite) {
     double found = isfinite(local) ? 0 : 1;
     tsh_status status = tsh_tensor_write(list->scalar, &found, 1);
@@ -76,7 +77,7 @@ tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite) {
                                           : scale->backoff;
     double next = value_of(scale) * factor;
     scale->good_steps = finite && !grows ? scale->good_steps + 1 : 0;
-    /* Past the range of doubles, which no gradient reaches, it stays. */
+    /* Beyond the range of doubles, the scale stays. */
     scale->scale = isfinite(next) && next > 0 ? next : value_of(scale);
     return TSH_OK;
 }

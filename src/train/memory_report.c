@@ -1,4 +1,4 @@
-/* The memory of a training by name: parameters, gradients, states, the results of functions. */
+/* A report of memory by name: parameters, gradients, states, and results of functions. */
 #include "autograd/dump.h"
 #include "train/optimizer.h"
 

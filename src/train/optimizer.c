@@ -1,4 +1,4 @@
-/* The life and the step of an optimizer: what all of them share. */
+/* Creating and stepping optimizers: what all kinds share. */
 #include "train/optimizer.h"
 
 #include "autograd/grad/sparse.h"
@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* Steps of more than this throw any parameter out of its range. */
+/* A larger learning rate makes any parameter useless. */
 #define LR_OUT_OF_RANGE 1e6
 
 static tsh_status check_lr(const char *what, double lr) {
@@ -26,7 +26,7 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
     return check_lr(what, common->lr);
 }
 
-/* A stream of its own for each name and step, apart from those that tshi_world_stream counts. */
+/* A random stream for each name and step, distinct from those of tshi_world_stream. */
 static uint64_t stream_of(const char *name) {
     uint64_t hash = TSHI_FINGERPRINT;
     for (const char *c = name; *c; c++) hash = tshi_fingerprint_add(hash, (unsigned char)*c);
@@ -41,7 +41,7 @@ void tshi_optimizer_renew_master(tshi_optimizer_slot *slot) {
     slot->version = tshi_tensor_version(p);
 }
 
-/* The slot is about to be stepped. */
+/* Called before the slot is stepped. */
 static void begin_step(tshi_optimizer_slot *slot) {
     tshi_optimizer_renew_master(slot);
     slot->steps++;
@@ -101,11 +101,10 @@ static void warn_of_lost_bits(const tsh_optimizer *optimizer, const tsh_paramete
     for (int i = 0; i < list->count && optimizer->low_bits == TSH_LOSE_LOW_BITS && list->world->rank == 0; i++) {
         const tshi_parameter *p = &list->items[i];
         if (tshi_dtype_sum(p->tensor->dtype) == p->tensor->dtype) continue;
-        tshi_log(
-            &list->world->log, TSH_LOG_WARNING,
-            "%s: '%s' is %s: steps that are small beside a parameter will be lost (low_bits = TSH_MASTER_WEIGHTS or "
-            "TSH_STOCHASTIC_ROUNDING keeps them)",
-            optimizer->kind->name, p->name, tsh_dtype_name(p->tensor->dtype));
+        tshi_log(&list->world->log, TSH_LOG_WARNING,
+                 "%s: '%s' is %s: steps that are small relative to the parameter are lost (low_bits = "
+                 "TSH_MASTER_WEIGHTS or TSH_STOCHASTIC_ROUNDING keeps them)",
+                 optimizer->kind->name, p->name, tsh_dtype_name(p->tensor->dtype));
         return;
     }
 }
@@ -166,7 +165,7 @@ static void *elements(const tsh_tensor *t, int64_t offset) {
     return t ? (char *)tshi_data(t) + (size_t)offset * tsh_dtype_size(t->dtype) : NULL;
 }
 
-/* The update of n elements from `offset` on by the gradient in `grad`, of this dtype. */
+/* The update of n elements from `offset` on, with the gradient `grad` of this dtype. */
 static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, int64_t n, const void *grad,
                              tsh_dtype dtype) {
     tshi_update u = {.n = n,
@@ -178,7 +177,7 @@ static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, in
     return u;
 }
 
-/* The block's elements, rounded by words of their global indices. */
+/* Adds a block, whose elements are rounded with random words by global index. */
 static void add_block(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int64_t number, int64_t at) {
     int64_t offset;
     tshi_block b = tshi_tensor_block(slot->parameter, number, &offset);
@@ -192,7 +191,7 @@ static void add_block(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot,
     optimizer->updates[at].rounding = &optimizer->roundings[at];
 }
 
-/* Returns the number of updates with the slot's, which begin at `count`. */
+/* Adds the slot's updates from index `count` on, and returns the new count. */
 static int add_updates(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int count) {
     if (!rounds_by_chance(optimizer, slot->parameter)) {
         const tsh_tensor *g = slot->gradient;
@@ -208,8 +207,8 @@ static bool decays(const tsh_optimizer *optimizer, const tshi_optimizer_slot *sl
     return optimizer->weight_decay > 0 && !(optimizer->decay_matrices && slot->parameter->shape.ndim < 2);
 }
 
-/* Steps the parameters that decay, or those that do not. Neighbours in the list that have one dtype and have taken
- * equally many steps are updated by one call. */
+/* Steps the parameters with weight decay, or those without. One call updates neighbours in the list that have the same
+ * dtype and number of steps. */
 static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
     double weight_decay = decaying ? optimizer->weight_decay : 0;
     const tshi_optimizer_slot *first = NULL;
@@ -230,7 +229,7 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
     optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count, optimizer->updates);
 }
 
-/* The gradients of this step, of the boxes that the optimizer was made for. */
+/* Takes the gradients of this step, and checks that their boxes are those at creation. */
 static tsh_status take_gradients(tsh_optimizer *optimizer) {
     char text[160];
     for (int i = 0; i < optimizer->count; i++) {
@@ -239,14 +238,14 @@ static tsh_status take_gradients(tsh_optimizer *optimizer) {
         const tsh_tensor *g = slot->gradient = sparse ? NULL : tsh_tensor_grad(slot->parameter);
         if (!g || (g->numel == slot->numel && tshi_layouts_equal(g->mesh->axes, g->layout, slot->layout))) continue;
         return tshi_fail(TSH_ERR_STATE,
-                         "optimizer_step: parameter %d has become the slice %s since the optimizer was made: a "
-                         "tsh_data_parallel with a level is created before it",
+                         "optimizer_step: parameter %d has become the slice %s since the optimizer was created: create "
+                         "a tsh_data_parallel with a level before the optimizer",
                          i, tsh_tensor_describe(slot->parameter, text, sizeof text));
     }
     return TSH_OK;
 }
 
-/* A parameter that this rank has part of has a gradient, or gets none to keep; or there is no such parameter. */
+/* True when some parameter has a gradient or a fused step, or this rank has no part of any. */
 static bool has_gradients(const tsh_optimizer *optimizer) {
     bool any = false;
     for (int i = 0; i < optimizer->count; i++) {
@@ -257,14 +256,14 @@ static bool has_gradients(const tsh_optimizer *optimizer) {
     return !any;
 }
 
-/* Steps that change nothing are probably a mistake. A schedule may begin with one learning rate of 0. */
+/* Warns of steps that change nothing, probably by mistake. A learning-rate schedule may begin with one 0. */
 static void warn_of_idle_steps(tsh_optimizer *optimizer) {
     const tsh_log_sink *log = &optimizer->world->log;
     const char *name = optimizer->kind->name;
     optimizer->still_steps = optimizer->lr == 0 ? optimizer->still_steps + 1 : 0;
     if (optimizer->still_steps == 2) {
-        tshi_log(log, TSH_LOG_WARNING,
-                 "%s: the second step in sequence with a learning rate of 0: no parameter changes", name);
+        tshi_log(log, TSH_LOG_WARNING, "%s: the second step in a row with a learning rate of 0: no parameter changes",
+                 name);
     }
     if (optimizer->lr > LR_OUT_OF_RANGE && !optimizer->told_lr) {
         optimizer->told_lr = true;
@@ -283,7 +282,7 @@ static void warn_of_idle_steps(tsh_optimizer *optimizer) {
              name, optimizer->count);
 }
 
-/* Row `from` of the gradient, of `cols` elements, and the `to`-th of what a step changes. */
+/* Sets the update of parameter row `to` by row `from` of a sparse gradient, of `cols` elements. */
 static void set_row(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, const tsh_tensor *gradient,
                     int64_t from, int64_t to, int64_t cols, tshi_update *u, tshi_rounding *rounding) {
     const tsh_tensor *p = slot->parameter;
@@ -298,7 +297,7 @@ static void set_row(const tsh_optimizer *optimizer, const tshi_optimizer_slot *s
     u->rounding = rounding;
 }
 
-/* Steps the rows that a sparse gradient has, each as a parameter of its own with the slot's number of steps. */
+/* Steps the rows of a sparse gradient, each as a separate parameter with the slot's number of steps. */
 static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     enum { MOST = 128 };
     tshi_update updates[MOST];
@@ -330,7 +329,7 @@ static tsh_status add_squares(void *user, const tsh_box *box, void *values) {
     return TSH_OK;
 }
 
-/* With TSHARD_CHECK=1: a parameter that a step has made infinite or NaN. */
+/* With TSHARD_CHECK=1: warns of a parameter that a step has made infinite or NaN. */
 static void warn_of_lost_values(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count && !optimizer->told_lost; i++) {
         const tsh_tensor *p = optimizer->slots[i].parameter;
@@ -405,7 +404,7 @@ tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *
     while (optimizer && parameter && i < optimizer->count && optimizer->slots[i].parameter != parameter) i++;
     if (!optimizer || !parameter || i == optimizer->count || parameter->shape.ndim != 2) {
         return tshi_fail(TSH_ERR_ARGUMENT,
-                         "optimizer_step_in_backward: a parameter of the optimizer, of two dims, is wanted");
+                         "optimizer_step_in_backward: the tensor must be a parameter of the optimizer with two dims");
     }
     tshi_optimizer_slot *slot = &optimizer->slots[i];
     if (!tshi_gradient_of(parameter)) return TSH_ERR_MEMORY;
@@ -413,9 +412,9 @@ tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *
     bool other = is_fused(parameter), sharded = tshi_gradient_whole(parameter) != parameter;
     if (other || sharded || rounds_by_chance(optimizer, parameter)) {
         return tshi_fail(TSH_ERR_STATE, "optimizer_step_in_backward: the parameter %s",
-                         other     ? "has another optimizer that does so"
+                         other     ? "is already stepped in backward by another optimizer"
                          : sharded ? "is sharded by a tsh_data_parallel"
-                                   : "is rounded by chance");
+                                   : "has TSH_STOCHASTIC_ROUNDING");
     }
     slot->fused = tshi_calloc(&tsh_world_device(optimizer->world)->allocator, 1, sizeof *slot->fused);
     if (!slot->fused) return TSH_ERR_MEMORY;

@@ -1,4 +1,4 @@
-/* Optimizers from the inside: what they share, and what one of them is. */
+/* Private functions and structs of optimizers. */
 #ifndef TSHI_OPTIMIZER_H
 #define TSHI_OPTIMIZER_H
 
@@ -7,29 +7,29 @@
 
 #define TSHI_MAX_STATES 2
 
-/* The target of a parameter that is stepped within backward: a slot's own. */
+/* The gradient target of a parameter that is stepped in backward. */
 typedef struct tshi_fused_step {
     tshi_gradient_target target; /* first */
     tsh_optimizer *optimizer;
     int slot;
 } tshi_fused_step;
 
-/* A parameter with what its optimizer keeps for it. */
+/* A parameter and its optimizer state. */
 typedef struct tshi_optimizer_slot {
-    tsh_tensor *parameter;              /* with data parallelism that shares it out: this rank's slice */
-    tsh_tensor *master;                 /* the values that the parameter is rounded from, laid out as it, or NULL */
-    int64_t numel;                      /* of the parameter, when the optimizer was made */
-    tsh_layout layout[TSH_MAX_AXES];    /* of its gradients then */
-    const tsh_tensor *gradient;         /* of this step, borrowed. NULL: the step leaves the parameter out */
-    tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as the parameter */
-    int64_t steps;                      /* taken */
-    uint16_t version;                   /* of the parameter after the last one */
+    tsh_tensor *parameter;              /* if data parallelism shards it, this rank's slice */
+    tsh_tensor *master;                 /* master weights, in the parameter's layouts, or NULL */
+    int64_t numel;                      /* of the parameter when the optimizer was created */
+    tsh_layout layout[TSH_MAX_AXES];    /* of its gradients at that time */
+    const tsh_tensor *gradient;         /* of this step, borrowed; NULL: the step skips the parameter */
+    tsh_tensor *state[TSHI_MAX_STATES]; /* in the parameter's layouts */
+    int64_t steps;                      /* steps taken */
+    uint16_t version;                   /* the parameter's version after the last step */
     tshi_fused_step *fused;             /* or NULL: only tsh_optimizer_step steps the parameter */
-    uint64_t stream;                    /* of the words that the parameter is rounded by, before the step's number */
+    uint64_t stream;                    /* random stream for stochastic rounding, without the step's number */
 } tshi_optimizer_slot;
 
-/* An optimizer is a const struct: its name, those of its state tensors, and step number `step` (from 1) of `count`
- * parameters of one dtype and one weight decay. */
+/* A kind of optimizer is a const struct: its name, the names of its state tensors, and its step for `count` parameters
+ * of one dtype, number of steps (from 1) and weight decay. */
 typedef struct tshi_optimizer_kind {
     const char *name;
     const char *state[TSHI_MAX_STATES];
@@ -42,14 +42,14 @@ struct tsh_optimizer {
     tsh_world *world;
     tshi_optimizer_slot *slots;
     int count;
-    tshi_update *updates; /* [update_count]: one for each slot, or for each block of one that is rounded by chance */
+    tshi_update *updates;     /* [update_count]: one for each slot, or with stochastic rounding for each block */
     tshi_rounding *roundings; /* [update_count], or NULL */
     int64_t update_count;
     tsh_low_bits low_bits;
     double lr, weight_decay;
     bool decay_matrices;
-    int still_steps; /* the last so many had the learning rate 0 */
-    /* Warnings that have been logged: a step without gradients, a learning rate out of range, values not finite. */
+    int still_steps; /* the number of steps in a row with learning rate 0 */
+    /* Warnings already logged: a step without gradients, a learning rate out of range, values not finite. */
     bool told_empty, told_lr, told_lost;
     union {
         tsh_sgd_config sgd;
@@ -58,36 +58,35 @@ struct tsh_optimizer {
     } config;
 };
 
-/* What all configurations have. */
+/* Fields of all configurations. */
 typedef struct tshi_optimizer_common {
     double lr, weight_decay;
     bool decay_matrices;
     tsh_low_bits low_bits;
 } tshi_optimizer_common;
 
-/* Checks the arguments that all optimizers take; *out is NULL then. */
+/* Checks the arguments that all optimizers take, and sets *out to NULL. */
 tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config,
                                 const tshi_optimizer_common *common, tsh_optimizer **out);
 /* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states,
                                  const tshi_optimizer_common *common, tsh_optimizer **out);
-/* The values that the parameter is rounded from become its own where anything but a step of the slot has written it. */
+/* Copies the parameter to its master weights if anything but a step of the slot has written it. */
 void tshi_optimizer_renew_master(tshi_optimizer_slot *slot);
-/* The sum of squares of the gradients on this rank: with `counted` of those that this rank adds to the whole model's
- * sum, otherwise of replicas, which another rank adds. Waits. */
+/* The sum of squares of gradients on this rank: with `counted`, those that this rank adds to the whole model's sum,
+ * else replicas, which another rank adds. Waits. */
 tsh_status tshi_clip_local_squares(const tsh_parameters *list, bool counted, double *sum);
-/* list->scalar is summed over the ranks; scales all gradients as tshi_clip_fn does by that sum. */
+/* tshi_clip_sum sums list->scalar over the ranks; tshi_clip_all scales all gradients by that sum, as tshi_clip_fn. */
 tsh_status tshi_clip_sum(tsh_parameters *list);
 void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm);
 
-/* With TSHARD_CHECK=1, else nothing: TSH_ERR_MISMATCH where ranks of one axis have lists of other parameters, or in
- * another order, or another seed; where copies of a parameter have other values. Collective over the axes of the
- * parameters' meshes; lists are compared along the world, too, by ranks whose list is empty or has a parameter on all
- * ranks. */
+/* Only with TSHARD_CHECK=1: TSH_ERR_MISMATCH when ranks of an axis have different parameters, orders or seeds, or
+ * replicas of a parameter different values. Collective over the axes of the parameters' meshes, for lists also over the
+ * world, if the list is empty or has a parameter on all ranks. */
 tsh_status tshi_compare_lists(const tsh_parameters *list);
 tsh_status tshi_compare_values(const tsh_optimizer *optimizer);
-/* With TSHARD_CHECK=1: TSH_ERR_MISMATCH where inputs of the calls up to the loss's, no parameters, that are REPLICATED
- * along the schedule's axis have other values on its ranks. Collective over the axis. */
+/* With TSHARD_CHECK=1: TSH_ERR_MISMATCH when inputs of the calls up to the loss's that are not parameters and are
+ * REPLICATED along the schedule's axis have different values on its ranks. Collective over the axis. */
 tsh_status tshi_compare_inputs(const tsh_data_parallel *dp, const tsh_tensor *loss);
 
 #endif

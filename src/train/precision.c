@@ -1,4 +1,4 @@
-/* Mixed precision: which dtypes the layers of a model and the gradients of their parameters have. */
+/* Mixed precision: the dtypes of a model's layers and gradients. */
 #include "layers/layers.h"
 #include "tshard/train.h"
 
@@ -48,11 +48,11 @@ static tsh_status check_precision(const tsh_parameters *list, const tsh_precisio
     if (status != TSH_OK) return status;
     tsh_dtype wrong = takes_gradients(storage, reduction) ? arithmetic : storage;
     if (takes_gradients(wrong, reduction)) return TSH_OK;
-    return tshi_fail(TSH_ERR_DTYPE, "%s: gradients of %s are of that dtype or %s", what, tsh_dtype_name(wrong),
+    return tshi_fail(TSH_ERR_DTYPE, "%s: gradients of %s must have that dtype or %s", what, tsh_dtype_name(wrong),
                      tsh_dtype_name(tshi_dtype_sum(wrong)));
 }
 
-/* A parameter's name is its layer's with one more part. */
+/* True when the parameter's layer stays float32; the layer's name is the parameter's without the last part. */
 static bool is_kept(const tshi_parameter *p, const tsh_precision *precision) {
     const char *end = strrchr(p->name, '.');
     return stays_float32(precision, p->name, end ? (size_t)(end - p->name) : strlen(p->name));
@@ -64,7 +64,7 @@ static tsh_status check_parameter(const tshi_parameter *p, const tsh_precision *
     tsh_dtype wanted = kept ? TSH_FLOAT32 : precision->storage;
     bool other = g && (g->wide != (wanted != precision->reduction) || g->arithmetic != arithmetic_of(precision, kept));
     if (p->tensor->dtype != wanted)
-        return tshi_fail(TSH_ERR_DTYPE, "parameters_set_precision: '%s' is %s, the policy says %s", p->name,
+        return tshi_fail(TSH_ERR_DTYPE, "parameters_set_precision: '%s' is %s, but the precision wants %s", p->name,
                          tsh_dtype_name(p->tensor->dtype), tsh_dtype_name(wanted));
     if (other && tshi_gradient_schedule_of(p->tensor))
         return tshi_fail(TSH_ERR_STATE, "parameters_set_precision: '%s' has a tsh_data_parallel already", p->name);

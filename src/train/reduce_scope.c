@@ -1,10 +1,10 @@
-/* The ranks over which data parallelism sums a gradient: along its own axis and, for parameters whose values ranks of
- * the model's axis have in common and use with data of their own, along that axis, too. */
+/* The ranks over which data parallelism sums a gradient: along its own axis and, for parameters that ranks of the
+ * model's axis hold alike and use with different data, also along that axis. */
 #include "train/bucket.h"
 
 #include <stdio.h>
 
-/* The layout gives a head to several ranks of the axis. */
+/* True when the layout shares a head between ranks of the axis. */
 static bool is_shared(const tsh_data_parallel *dp, tsh_layout layout) {
     int ranks = dp->mesh->axis[dp->model].size, first;
     for (int i = 0; layout.sharing == TSH_SHARED && i < ranks; i++) {
@@ -13,7 +13,7 @@ static bool is_shared(const tsh_data_parallel *dp, tsh_layout layout) {
     return false;
 }
 
-/* A matrix whose copies share it out is whole on no rank: its sum along the model's axis runs by itself. */
+/* No rank has the whole of a matrix that is sharded with a level: its sum along the model's axis runs separately. */
 tshi_reduce_scope tshi_reduce_scope_of(const tsh_data_parallel *dp, const tsh_tensor *parameter) {
     if (dp->model < 0 || (dp->level && parameter->shape.ndim > 1)) return TSHI_REDUCE_COPIES;
     tsh_layout layout = parameter->layout[dp->model];
@@ -22,7 +22,7 @@ tshi_reduce_scope tshi_reduce_scope_of(const tsh_data_parallel *dp, const tsh_te
     return known && is_shared(dp, layout) ? TSHI_REDUCE_SHARERS : TSHI_REDUCE_COPIES;
 }
 
-/* Members i and j of the mesh are in one sum: they differ along the schedule's axis and, within `scope`, the
+/* True when members i and j of the mesh are in one sum: they differ only along the schedule's axis and, by `scope`, the
  * model's. */
 static bool in_one_sum(const tsh_data_parallel *dp, tshi_reduce_scope scope, int i, int j) {
     for (int a = dp->mesh->axes - 1; a >= 0; a--) {
@@ -39,7 +39,7 @@ static bool in_one_sum(const tsh_data_parallel *dp, tshi_reduce_scope scope, int
     return true;
 }
 
-/* The members that are in one sum with number `first`, or 0 where a member before it is. */
+/* Lists the members in one sum with member `first`; returns 0 if a member before it is in that sum. */
 static int list_sum(const tsh_data_parallel *dp, tshi_reduce_scope scope, int first, int *ranks) {
     int n = 0;
     for (int i = 0; i < dp->mesh->members; i++) {

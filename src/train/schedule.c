@@ -1,4 +1,4 @@
-/* What a backward does with data parallelism: gradients into buckets, sums started as buckets fill. */
+/* Data parallelism during backward: adds gradients to buckets, and starts their sums as they fill. */
 #include "train/bucket.h"
 #include "train/optimizer.h"
 
@@ -15,20 +15,21 @@ tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
     if (dp->state == TSHI_SUMS_STARTED) {
         tsh_status status = tshi_buckets_finish(dp, dp->bucket_count);
         dp->state = status == TSH_OK ? TSHI_SUMS_IDLE : TSHI_SUMS_FAILED;
-        /* The failure may be this rank's alone: the tape's reset reports it to the other ranks. */
+        /* Only this rank may have failed: tsh_tape_reset reports the failure to the others. */
         return dp->tape ? tshi_tape_check(dp->tape, status, "data_parallel") : status;
     }
     if (dp->state == TSHI_SUMS_FAILED) {
-        return tshi_fail(TSH_ERR_STATE, "data_parallel: the sums of gradients have failed; there are none");
+        return tshi_fail(TSH_ERR_STATE,
+                         "data_parallel: the sums of gradients have failed, so that there are no gradients");
     }
     if (!any_unsummed(dp)) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "data_parallel: gradients are not summed over ranks yet: the last backward was one "
+    return tshi_fail(TSH_ERR_STATE, "data_parallel: gradients are not summed over ranks yet: the last backward ran "
                                     "without sync (tsh_data_parallel_set_sync)");
 }
 
 /* --- a slot ------------------------------------------------------------------------------------------------------- */
 
-/* x, the parameter or a copy of it, is this rank's own along an axis of the sum. */
+/* True when x, the parameter or a copy of it, is this rank's own along an axis of the sum. */
 static bool is_term(const tshi_bucket_slot *slot, const tsh_tensor *x) {
     for (int a = 0; a < x->mesh->axes; a++) {
         if (slot->target.sums >> a & 1u && tshi_layout_is_own(x->layout[a])) return true;
@@ -36,7 +37,7 @@ static bool is_term(const tshi_bucket_slot *slot, const tsh_tensor *x) {
     return false;
 }
 
-/* The gradient of x, the parameter or a copy of it, is added. */
+/* Notes that a gradient of x, the parameter or a copy of it, is added. */
 static void note_addition(tsh_data_parallel *dp, const tsh_tensor *x) {
     if (tshi_layout_is_own(x->layout[dp->schedule.axis]))
         dp->added = TSHI_ADDED_TERMS;
@@ -44,7 +45,7 @@ static void note_addition(tsh_data_parallel *dp, const tsh_tensor *x) {
         dp->added = TSHI_ADDED_THE_SAME;
 }
 
-/* A batch that is REPLICATED is that of the first rank, whatever other ranks have written into it. */
+/* Warns of a REPLICATED batch, which counts as the first rank's, whatever other ranks have written to it. */
 static void warn_of_common_batch(tsh_data_parallel *dp) {
     const char *axis = dp->mesh->axis[dp->schedule.axis].name;
     if (dp->added != TSHI_ADDED_THE_SAME) return;
@@ -58,7 +59,7 @@ static void warn_of_common_batch(tsh_data_parallel *dp) {
         axis, dp->mesh->axis[dp->schedule.axis].size, axis);
 }
 
-/* The sum wants the gradient of x from this rank: the first along each axis for which x is the same on all of them. */
+/* True when this rank contributes the gradient of x: it is the first along each axis on whose ranks x is the same. */
 static bool contributes(const tshi_bucket_slot *slot, const tsh_tensor *x) {
     for (int a = 0; a < x->mesh->axes; a++) {
         int first = 0, index = x->mesh->axis[a].index;
@@ -72,7 +73,7 @@ static bool contributes(const tshi_bucket_slot *slot, const tsh_tensor *x) {
 static tsh_tensor *memory(tshi_gradient_target *target, const tsh_tensor *x, double *beta) {
     tshi_bucket_slot *slot = (tshi_bucket_slot *)target;
     tsh_data_parallel *dp = slot->dp;
-    if (tsh_group_rank(dp->group) < 0) { /* outside the mesh, where gradients are empty, they exist for later calls */
+    if (tsh_group_rank(dp->group) < 0) { /* outside the mesh gradients are empty, but exist for later calls */
         slot->parameter->gradient->stale = false;
         *beta = 1;
         return slot->gradient_slice;
@@ -81,8 +82,8 @@ static tsh_tensor *memory(tshi_gradient_target *target, const tsh_tensor *x, dou
     const tsh_tensor *p = slot->parameter, *w = slot->whole;
     bool term = is_term(slot, x);
     if (tshi_bucket_slot_open(dp, slot) != TSH_OK) return NULL;
-    /* Each rank adds what is the same on all of them to the slice that it keeps, one call after another: a sum of what
-     * one rank has added up and what another has kept would be rounded otherwise than on one rank. */
+    /* Gradients that are the same on all ranks are added to each rank's slice call by call, so that sums are rounded as
+     * on one rank. */
     bool keeps = slot->gradient_slice && !term && slot->added != TSHI_ADDED_TERMS;
     if (slot->added == TSHI_ADDED_THE_SAME && !keeps && slot->gradient_slice) tshi_sharded_keep_own(dp, slot);
     if (slot->gradient_slice) slot->added = keeps ? TSHI_ADDED_THE_SAME : TSHI_ADDED_TERMS;
@@ -101,7 +102,7 @@ static void complete(tshi_gradient_target *target) {
     slot->dp->buckets[slot->bucket].incomplete--;
 }
 
-/* No gradient is left of a step that has failed, not even one whose own sum was done before. */
+/* A failed step leaves no gradients, not even those whose sums were already done. */
 static tsh_status wait(tshi_gradient_target *target) {
     const tshi_bucket_slot *slot = (const tshi_bucket_slot *)target;
     bool waits = slot->unsummed || slot->dp->state == TSHI_SUMS_FAILED;
@@ -121,12 +122,12 @@ static tsh_status check_loss(const tsh_data_parallel *dp, const tsh_tensor *loss
     if (!dp->average) return TSH_OK;
     if (loss->mesh == dp->mesh && loss->layout[dp->schedule.axis].kind == TSH_KIND_LOCAL) return TSH_OK;
     return tshi_fail(TSH_ERR_LAYOUT,
-                     "gradients averaged over axis %s want a LOCAL loss on each of its ranks, this one is %s (without "
-                     "tsh_data_parallel_config.average gradients are sums)",
+                     "to average gradients over axis %s, the loss must be LOCAL on each of its ranks; it is %s "
+                     "(without tsh_data_parallel_config.average gradients are summed)",
                      dp->mesh->axis[dp->schedule.axis].name, tsh_tensor_describe(loss, text, sizeof text));
 }
 
-/* Gradients that no call of this backward adds to are complete from the start. */
+/* Counts each bucket's gradients that calls of this backward will add to; the others are complete. */
 static void count_incomplete(tsh_data_parallel *dp) {
     for (int b = 0; b < dp->bucket_count; b++) dp->buckets[b].incomplete = 0;
     for (int i = 0; i < dp->count; i++) {
@@ -152,8 +153,8 @@ static tsh_status begin(tshi_gradient_schedule *schedule, const tsh_tensor *loss
     return TSH_OK;
 }
 
-/* In one order on all ranks, whichever bucket is complete first. A sharded bucket's sum takes memory: one is under way
- * at most. */
+/* Starts sums in the same order on all ranks, whichever bucket is complete first; at most one of sharded buckets at a
+ * time, because it takes memory. */
 static tsh_status start_complete(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
     while (status == TSH_OK && dp->started < dp->bucket_count && dp->buckets[dp->started].incomplete == 0) {

@@ -26,8 +26,9 @@ tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, ts
                          c.momentum, c.dampening);
     }
     if (c.nesterov && (c.momentum <= 0 || c.dampening > 0)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "sgd_create: nesterov wants momentum > 0 and dampening 0, given %g and %g",
-                         c.momentum, c.dampening);
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "sgd_create: nesterov needs momentum > 0 and dampening 0; they are %g and %g", c.momentum,
+                         c.dampening);
     }
     status = tshi_optimizer_create(&sgd, list, c.momentum > 0 ? 1 : 0, &common, out);
     if (status == TSH_OK) (*out)->config.sgd = c;

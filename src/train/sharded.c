@@ -1,4 +1,4 @@
-/* Sharded buckets: gradients of which each rank has its slices, summed by a reduce-scatter of packed blocks. */
+/* Sharded buckets: each rank has slices of the gradients, summed by a reduce-scatter of packed blocks. */
 #include "train/bucket.h"
 
 static size_t size_of(const tshi_bucket *bucket) {
@@ -16,7 +16,7 @@ static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
     return tshi_tensor_scratch_unloaded(dp->mesh, bucket->dtype, bucket->gradients, &bucket->memory);
 }
 
-/* `at`: elements into this rank's block. */
+/* `at`: the offset in this rank's block, in elements. */
 static tsh_status make_slice(const tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot,
                              int64_t at) {
     tsh_layout layout[TSH_MAX_AXES];
@@ -52,14 +52,14 @@ void tshi_sharded_destroy(const tsh_data_parallel *dp, tshi_bucket *bucket) {
 
 /* --- packing ------------------------------------------------------------------------------------------------------ */
 
-/* Zeros, `bytes` of them in each of n blocks. */
+/* Zeros `bytes` bytes in each of n blocks. */
 static void put_zeros(tsh_device *device, int n, size_t bytes, char *to, size_t block) {
     device->ops->copy.zero(device, bytes, to);
     device->ops->copy.strided(device, n - 1, bytes, to, 0, to + block, block);
 }
 
-/* The slot's part of the blocks of n ranks from r on: its term's, or, of a gradient that no call has added to since its
- * sum, this rank's slice. */
+/* Writes the slot's part of the blocks of n ranks from r on: slices of its term, or, if no call has added to the
+ * gradient since its sum, this rank's slice. */
 static void put_pieces(const tsh_data_parallel *dp, const tshi_bucket *bucket, const tshi_bucket_slot *slot, int r,
                        int n, char *to) {
     tsh_device *device = dp->mesh->device;
@@ -80,7 +80,7 @@ static void put_pieces(const tsh_data_parallel *dp, const tshi_bucket *bucket, c
     if (rest) put_zeros(device, n, rest, to + bytes, block);
 }
 
-/* The flags of one block, and of those of n - 1 ranks after it. */
+/* Writes the flags of n blocks. */
 static void put_flags(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r, int n, char *to) {
     tsh_device *device = dp->mesh->device;
     size_t size = size_of(bucket), block = (size_t)bucket->counts[r] * size;
@@ -122,7 +122,7 @@ void tshi_sharded_keep_own(const tsh_data_parallel *dp, const tshi_bucket_slot *
     device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->whole) - (size_t)(end - whole), end);
 }
 
-/* Each rank keeps its slice of the sum that is there. */
+/* Each rank keeps its slice of the existing sum. */
 static tsh_status open_slot(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     const tsh_tensor *memory = dp->buckets[slot->bucket].memory;
     tsh_device *device = dp->mesh->device;

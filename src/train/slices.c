@@ -1,4 +1,4 @@
-/* The slices of a sharded bucket, as metadata: what each rank has of a parameter, and where that lies in a block. */
+/* The slices of a sharded bucket; metadata only: each rank's part of a parameter, and its offset in a block. */
 #include "train/bucket.h"
 
 #define ALIGNMENT 64 /* bytes, of each slice in a block */

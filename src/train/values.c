@@ -1,27 +1,27 @@
-/* The values of sharded parameters: a bucket's are gathered just before their use, in the order of the step before one
- * bucket ahead. TSH_ZERO_PARAMETERS frees them when another bucket is used, in forward and again in backward; the
- * levels before it keep them until a backward with sync has ended, or until the slices have changed. */
+/* The values of sharded parameters: a bucket's values are gathered before their use, and prefetched one bucket ahead in
+ * the order of the previous step. TSH_ZERO_PARAMETERS frees them when another bucket is used, in forward and in
+ * backward; lower levels keep them until a backward with sync has ended, or until the slices change. */
 #include "train/bucket.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { ORDERS = 4 }; /* uses of each bucket in a forward or a backward that are remembered */
+enum { ORDERS = 4 }; /* remembered uses of each bucket in a forward or a backward */
 
 static bool keeps(const tsh_data_parallel *dp) {
     return dp->level < TSH_ZERO_PARAMETERS;
 }
 
-/* Values are gathered in the dtype that functions compute in, which is most often narrower than that of the slices. In
- * a deterministic world they are cast behind the gathering, so that gradients of casts are summed as they are on one
- * rank: those of each backward first. */
+/* Values are gathered in the dtype that functions compute in, usually narrower than that of the slices. In a
+ * deterministic world they are cast after gathering, so that gradients of casts are summed as on one rank: first within
+ * each backward. */
 static tsh_dtype dtype_of(const tsh_tensor *parameter) {
     return parameter->mesh->world->deterministic ? parameter->dtype : tshi_gradient_computed_in(parameter);
 }
 
 /* --- versions ----------------------------------------------------------------------------------------------------- */
 
-/* All values of a parameter change with this rank's slice of them. */
+/* All values of a parameter change together with this rank's slice. */
 static uint16_t version_of(const tshi_value_source *source, const tsh_tensor *tensor) {
     const tshi_bucket_slot *slot = ((const tshi_bucket *)source)->first;
     size_t size = tsh_dtype_size(tensor->dtype);
@@ -29,7 +29,7 @@ static uint16_t version_of(const tshi_value_source *source, const tsh_tensor *te
     return tshi_tensor_version(slot->parameter);
 }
 
-/* It differs where that of any slice does. */
+/* The sum of the slices' versions, which changes when any of them does. */
 static uint16_t versions_of(const tshi_bucket *bucket) {
     uint16_t sum = 0;
     for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next)
@@ -73,8 +73,7 @@ static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket)
                                             &bucket->gather);
 }
 
-/* The slices of rank r, and of those after it whose blocks are alike, to their places; returns the first rank after
- * them. */
+/* Copies the slices of rank r, and of the ranks after it with equal blocks, to their places; returns the next rank. */
 static int unpack_blocks(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r) {
     tsh_device *device = dp->mesh->device;
     size_t size = tsh_dtype_size(bucket->gathered->dtype), block = (size_t)bucket->value_counts[r] * size;
@@ -109,7 +108,7 @@ static tsh_status gather_values(const tsh_data_parallel *dp, tshi_bucket *bucket
 
 /* --- order -------------------------------------------------------------------------------------------------------- */
 
-/* Starts to gather the bucket that came next the last time. */
+/* Starts to gather the bucket that came next in the last step. */
 static tsh_status gather_next(const tsh_data_parallel *dp) {
     if (dp->position >= dp->order_length[dp->backward]) return TSH_OK;
     tshi_bucket *next = &dp->buckets[dp->order[dp->backward][dp->position]];
@@ -117,12 +116,12 @@ static tsh_status gather_next(const tsh_data_parallel *dp) {
     return there ? TSH_OK : start_gather(dp, next);
 }
 
-/* A forward or a backward begins. */
+/* Called when a forward or a backward begins. */
 static void begin_order(tsh_data_parallel *dp, bool backward) {
     dp->backward = backward;
     dp->position = 0;
     if (dp->recoveries == dp->mesh->world->recoveries) return;
-    /* Ranks that have come to different places of a failed step remember different orders. */
+    /* Ranks that stopped at different places of a failed step remember different orders. */
     dp->recoveries = dp->mesh->world->recoveries;
     dp->order_length[0] = dp->order_length[1] = 0;
     tshi_values_drop(dp);
@@ -138,7 +137,7 @@ void tshi_values_end_backward(tsh_data_parallel *dp) {
     begin_order(dp, false);
 }
 
-/* Notes the use, and gathers ahead. */
+/* Notes the use of a bucket, and prefetches the next. */
 static tsh_status look_ahead(tsh_data_parallel *dp, const tshi_bucket *bucket) {
     int *length = &dp->order_length[dp->backward];
     if (dp->position >= dp->order_room) return TSH_OK;
@@ -147,7 +146,7 @@ static tsh_status look_ahead(tsh_data_parallel *dp, const tshi_bucket *bucket) {
     return gather_next(dp);
 }
 
-/* Other buckets' values go, but for those that the running call has used. */
+/* Frees other buckets' values, except those that the current call uses. */
 static void free_others(const tsh_data_parallel *dp, uint64_t call) {
     for (int b = 0; b < dp->bucket_count; b++) {
         if (dp->buckets[b].used_in != call) free_values(&dp->buckets[b]);
@@ -171,7 +170,7 @@ static tsh_status materialize_values(tshi_value_source *source, uint64_t step, u
     tshi_bucket *bucket = (tshi_bucket *)source;
     tsh_data_parallel *dp = bucket->dp;
     if (dp->step != step) {
-        if (!keeps(dp)) tshi_values_drop(dp); /* they may have changed */
+        if (!keeps(dp)) tshi_values_drop(dp); /* values may have changed */
         begin_order(dp, false);
         dp->step = step;
     }
@@ -185,7 +184,7 @@ static tsh_status materialize_values(tshi_value_source *source, uint64_t step, u
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* What functions take in place of the slot's parameter becomes a leaf. */
+/* Makes the whole parameter, which functions take in place of the slice, a leaf. */
 static tsh_status make_leaf(tshi_bucket_slot *slot) {
     const tsh_tensor *p = slot->parameter;
     tshi_gradient *g = tshi_gradient_of(slot->target.whole);
@@ -198,7 +197,7 @@ static tsh_status make_leaf(tshi_bucket_slot *slot) {
     return TSH_OK;
 }
 
-/* The slot's views of the slices, from element `at` on, and of the values. */
+/* Creates the slot's views of the slices, from element `at` on, and of the values. */
 static tsh_status make_views(tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot, int64_t at) {
     const tsh_tensor *p = slot->parameter;
     tsh_layout layout[TSH_MAX_AXES];
@@ -258,7 +257,7 @@ tsh_status tshi_values_create(tsh_data_parallel *dp) {
     return status;
 }
 
-/* A deferred whole has never been there: the slice starts as its part. */
+/* A deferred parameter has no memory yet: the slice starts with the initial values of its part. */
 static void become_slice(const tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     tsh_tensor *p = slot->parameter, *slice = slot->value_slice;
     tsh_device *device = dp->mesh->device;
@@ -281,7 +280,7 @@ void tshi_values_take_over(tsh_data_parallel *dp) {
     }
 }
 
-/* Empty tensors: the slices of the parameter and of its gradient, and what functions take in its place. */
+/* Creates empty tensors: the slices of the parameter and its gradient, and the whole parameter for functions. */
 static tsh_status make_outside(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     const tsh_tensor *p = slot->parameter;
     tsh_layout layout[TSH_MAX_AXES];

@@ -192,7 +192,7 @@ static void refuse(tshi_rank *r, void *arg) {
     tsh_group *data = tsh_mesh_group(mesh, "data");
     const tsh_data_parallel_config wrong[] = {
         {.sequence_parallel = true}, {.model = data}, {.model = tsh_world_group(r->world)}};
-    const char *const words[] = {"`model`, which is NULL", "no other axis", "no other axis"};
+    const char *const words[] = {"`model`, which is NULL", "must be another axis", "must be another axis"};
     for (int i = 0; i < 3 && !r->failed; i++) {
         tsh_status status = tsh_data_parallel_create(tape, list, data, &wrong[i], &dp);
         tshi_check(r, status == TSH_ERR_ARGUMENT && !dp && strstr(tsh_error_message(), words[i]), "%d: %d, %s", i,

@@ -482,7 +482,7 @@ static int warnings;
 
 static void count_warning(void *user, tsh_log_level level, const char *line) {
     (void)user;
-    if (level == TSH_LOG_WARNING && strstr(line, "will be lost")) warnings++;
+    if (level == TSH_LOG_WARNING && strstr(line, "are lost (low_bits")) warnings++;
 }
 
 static void warns(tshi_rank *r, void *arg) {
@@ -567,7 +567,7 @@ static void policy(tshi_rank *r, void *arg) {
         r, tsh_parameters_set_precision(list, &(tsh_precision){.storage = TSH_BFLOAT16, .reduction = TSH_FLOAT16}),
         TSH_ERR_DTYPE, "gradients of bfloat16");
     tshi_check_status(r, tsh_parameters_set_precision(list, &(tsh_precision){.storage = TSH_BFLOAT16}), TSH_ERR_DTYPE,
-                      "'layers.0.norm.weight' is float32, the policy says bfloat16");
+                      "'layers.0.norm.weight' is float32, but the precision wants bfloat16");
     tshi_check(r, tsh_precision_dtype(NULL, "a") == TSH_FLOAT32 && tsh_precision_dtype(&p, NULL) == TSH_FLOAT32,
                "nothing is float32");
     tsh_parameters_destroy(list);

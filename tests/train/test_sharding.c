@@ -619,10 +619,11 @@ static void late(tshi_rank *r, void *arg) {
     tsh_data_parallel_destroy(k.dp);
     const tsh_data_parallel_config config = {.level = TSH_ZERO_OPTIMIZER}, wrong = {.level = (tsh_zero_level)9};
     tsh_group *data = tsh_mesh_group(k.mesh, "data");
-    tshi_check_status(r, tsh_data_parallel_create(k.tape, k.list, data, &wrong, &other), TSH_ERR_ARGUMENT, "no level");
+    tshi_check_status(r, tsh_data_parallel_create(k.tape, k.list, data, &wrong, &other), TSH_ERR_ARGUMENT,
+                      "unknown level");
     tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, data, &config, &k.dp));
     backward(r, &k, NULL);
-    tshi_check_status(r, tsh_optimizer_step(early), TSH_ERR_STATE, "is created before it");
+    tshi_check_status(r, tsh_optimizer_step(early), TSH_ERR_STATE, "before the optimizer");
     free_kit(&k);
 }
 

@@ -134,7 +134,7 @@ static void saves(tshi_rank *r, void *arg) {
     tsh_optimizer *other = NULL;
     tshi_check_ok(r, tsh_sgd_create(m.list, &(tsh_sgd_config){.lr = 1}, &other));
     tshi_check_status(r, tsh_optimizer_step_in_backward(other, tsh_linear_weight(m.layer)), TSH_ERR_STATE,
-                      "has another optimizer that does so");
+                      "is already stepped in backward by another optimizer");
     tsh_optimizer_destroy(other);
     tear_down(&m);
     tsh_tensor_release(target);

@@ -200,7 +200,7 @@ const misuse step_rows[] = {
      no_parameters_on_one_rank, false},
     {"copies_differ", TWO, "TSHARD_CHECK=1", "optimizer_step: parameter 0, 'x', has values of fingerprint",
      copies_differ, false},
-    {"lr_of_zero", BOTH, "", "sgd: the second step in sequence with a learning rate of 0", lr_of_zero, false},
+    {"lr_of_zero", BOTH, "", "sgd: the second step in a row with a learning rate of 0", lr_of_zero, false},
     {"negative_lr", BOTH, "", "sgd_create: ", negative_lr, false},
     {"no_optimizer", BOTH, "", "optimizer_step: an optimizer is required", no_optimizer, false},
     {"name_twice", BOTH, "", "there is a parameter 'w' already", name_twice, false},
