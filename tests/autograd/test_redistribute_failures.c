@@ -304,7 +304,8 @@ static void refuse_local(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, tsh
     tsh_tensor *x = make_matrix(r, mesh, 5, 3, layout, TSH_REPLICATED);
     if (r->rank == 1) {
         check_failure(r, tape, tsh_to_local(tape, x, &named), exists ? TSH_ERR_LAYOUT : TSH_ERR_ARGUMENT,
-                      exists ? "to_local: the gradient of a local part of float64 [" : "to_local: axis a has an unknown layout kind, 7");
+                      exists ? "to_local: the gradient of a local part of float64 ["
+                             : "to_local: axis a has an unknown layout kind, 7");
     }
     tsh_tensor_release(x);
     go_on(r, tape, r->rank == 1);
