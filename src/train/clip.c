@@ -6,8 +6,7 @@
 
 #include <math.h>
 
-/* Of the ranks that hold the same gradient, one counts it: the first along every axis, or of those that share a
- * unit. */
+/* True on one of the ranks that hold the same gradient: the first along every axis, or of those that share a unit. */
 static bool counts_here(const tsh_tensor *grad) {
     for (int a = 0; a < grad->mesh->axes; a++) {
         bool same = grad->layout[a].kind == TSH_KIND_REPLICATED || grad->layout[a].kind == TSH_KIND_PARTIAL;
