@@ -220,12 +220,12 @@ static kept_plan **kept_bucket(tshi_plans *plans) {
 }
 
 /* The plan, its steps and its key are one block of memory. */
-static kept_plan *keep_draft(tshi_plans *plans) {
+static tsh_status keep_draft(tshi_plans *plans, kept_plan **place) {
     const tshi_plan *draft = &plans->draft;
     if (plans->count == MOST) forget_all(plans);
     size_t steps = (size_t)draft->count * sizeof *draft->step, key = (size_t)plans->key.count * sizeof *plans->key.at;
     kept_plan *kept = tshi_calloc(plans->allocator, 1, sizeof *kept + steps + key);
-    if (!kept) return NULL;
+    if (!kept) return TSH_ERR_MEMORY;
     kept->plan = (tshi_plan){.step = (tshi_plan_step *)(kept + 1), .count = draft->count, .capacity = draft->count};
     kept->key = (word_list){.at = (uint64_t *)((char *)(kept + 1) + steps), .count = plans->key.count};
     if (steps) memcpy(kept->plan.step, draft->step, steps);
@@ -236,24 +236,16 @@ static kept_plan *keep_draft(tshi_plans *plans) {
     *bucket = kept;
     plans->count++;
     plans->made++;
-    return kept;
-}
-
-/* The plan of this key for the call with this number, or NULL. */
-static kept_plan *find_kept(tshi_plans *plans, const usual_plan *usual) {
-    if (usual->kept && same_words(&usual->kept->key, &plans->key)) return usual->kept;
-    kept_plan *found = *kept_bucket(plans);
-    while (found && !same_words(&found->key, &plans->key)) found = found->next;
-    return found;
-}
-
-/* The call has found a plan, or made one that is the draft. */
-static tsh_status keep_found(tshi_plans *plans, kept_plan *found, usual_plan *usual, const tshi_plan **plan) {
-    usual->kept = found ? found : keep_draft(plans);
-    usual->call.count = 0;
-    if (!usual->kept) return TSH_ERR_MEMORY;
-    *plan = &usual->kept->plan;
+    *place = kept;
     return TSH_OK;
+}
+
+/* The call's place gets the plan of this key, or NULL where none is kept. */
+static void find_kept(tshi_plans *plans, usual_plan *usual) {
+    usual->call.count = 0;
+    if (usual->kept && same_words(&usual->kept->key, &plans->key)) return;
+    usual->kept = *kept_bucket(plans);
+    while (usual->kept && !same_words(&usual->kept->key, &plans->key)) usual->kept = usual->kept->next;
 }
 
 tsh_status tshi_plans_usual(tshi_plans *plans, const tsh_call *call, const tshi_want *want, bool recording,
@@ -271,10 +263,12 @@ tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *c
     usual_plan *usual = &plans->usual[(plans->calls - 1) % PLACES];
     tsh_status status = write_key(plans, call, given, goal);
     if (status != TSH_OK) return status;
-    kept_plan *found = find_kept(plans, usual);
-    if (!found) status = tshi_plan_make(call, given, goal, &plans->draft);
-    if (status == TSH_OK) status = keep_found(plans, found, usual, plan);
-    if (status != TSH_OK || (goal->want && goal->want->asks)) return status;
+    find_kept(plans, usual);
+    if (!usual->kept) status = tshi_plan_make(call, given, goal, &plans->draft);
+    if (status == TSH_OK && !usual->kept) status = keep_draft(plans, &usual->kept);
+    if (status != TSH_OK) return status;
+    *plan = &usual->kept->plan;
+    if (goal->want && goal->want->asks) return TSH_OK;
     if (!start_words(plans, &usual->call, plans->call.count)) return TSH_ERR_MEMORY;
     usual->call.count = plans->call.count;
     memcpy(usual->call.at, plans->call.at, (size_t)plans->call.count * sizeof *plans->call.at);
@@ -284,13 +278,17 @@ tsh_status tshi_plans_get(tshi_plans *plans, const tsh_call *call, tsh_tensor *c
 tsh_status tshi_plans_route(tshi_plans *plans, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
                             const tshi_plan **plan) {
     usual_plan *usual = &plans->usual[plans->calls++ % PLACES];
-    tshi_plan_step now = tshi_plan_start(x, 0);
     tsh_status status = write_route_key(plans, x, to);
     if (status != TSH_OK) return status;
-    kept_plan *found = find_kept(plans, usual);
-    plans->draft.count = 0;
-    if (!found) status = tshi_plan_route(&plans->draft, &now, to);
-    return status == TSH_OK ? keep_found(plans, found, usual, plan) : status;
+    find_kept(plans, usual);
+    if (!usual->kept) {
+        tshi_plan_step now = tshi_plan_start(x, 0);
+        plans->draft.count = 0;
+        status = tshi_plan_route(&plans->draft, &now, to);
+        if (status == TSH_OK) status = keep_draft(plans, &usual->kept);
+    }
+    if (status == TSH_OK) *plan = &usual->kept->plan;
+    return status;
 }
 
 uint64_t tshi_plans_made(const tshi_plans *plans) {
