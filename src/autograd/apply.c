@@ -1,4 +1,4 @@
-/* One call of an operation, from its inputs as they come to a recorded output. */
+/* A call of an operation: ready, plan, run each step, record, return. */
 #include "autograd/apply.h"
 #include "autograd/plan/plan.h"
 #include "autograd/run/call.h"
@@ -18,8 +18,7 @@ static tsh_status resolve_dim(tsh_call *call) {
     return TSH_OK;
 }
 
-/* The dtype that the call computes in where an input has an arithmetic, the widest where several have one; TSH_UINT8
- * where none has. */
+/* The widest arithmetic of the inputs, in which the call computes; TSH_UINT8 if no input has one. */
 static tsh_dtype arithmetic_of(int inputs, tsh_tensor *const *in) {
     tsh_dtype widest = TSH_UINT8;
     for (int i = 0; i < inputs; i++) {
@@ -30,14 +29,14 @@ static tsh_dtype arithmetic_of(int inputs, tsh_tensor *const *in) {
     return widest;
 }
 
-/* What functions take in place of the inputs; NULL with the message set. */
+/* The inputs, with whole parameters in place of slices; NULL with the message set. */
 static tsh_tensor **take_inputs(tsh_tape *tape, int inputs, tsh_tensor *const *in) {
     tsh_tensor **given = tshi_plans_inputs(tape->plans, inputs);
     for (int i = 0; given && i < inputs; i++) given[i] = tshi_gradient_whole(in[i]);
     return given;
 }
 
-/* The call takes what casts will have made of the inputs. */
+/* Replaces inputs that will be cast by copies of their metadata. */
 static tsh_status take_casts(tsh_call *call) {
     tsh_tensor **given = call->in, **in = given + call->inputs;
     tsh_dtype dtype = arithmetic_of(call->inputs, given);
@@ -68,14 +67,15 @@ static tsh_status choose_plan(tsh_call *call, const tshi_want *want, const tshi_
     return status;
 }
 
-/* Some input is SHARD along the axis, and some LOCAL. */
+/* True when some input is SHARD along the axis, and another LOCAL. */
 static bool mixes(const tsh_call *call, int axis) {
     unsigned kinds = 0;
     for (int i = 0; i < call->inputs; i++) kinds |= 1u << call->in[i]->layout[axis].kind;
     return kinds >> TSH_KIND_SHARD & kinds >> TSH_KIND_LOCAL & 1u;
 }
 
-/* What moves beside a LOCAL input may follow from that one's sizes, which ranks do not know of each other. */
+/* Compares transitions between ranks: beside a LOCAL input they may depend on its sizes, which ranks do not know of
+ * each other. */
 static tsh_status compare_moves(const tsh_call *call, const tshi_plan *plan, int axis) {
     const tsh_mesh *mesh = call->in[0]->mesh;
     char text[TSHI_LINE], name[TSHI_LAYOUT_NAME];

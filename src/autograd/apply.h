@@ -4,9 +4,9 @@
 
 #include "autograd/tape.h"
 
-/* Runs a call of op: its plan is made, or known, its steps run, and it goes on the tape if a gradient may be asked of
- * it. `in` and `params` are borrowed; want: NULL where no layer calls. The tape owns the result, which is NULL on
- * failure and where an input is NULL. */
+/* Calls op: makes or finds its plan, runs the steps, and records the call if it may need a gradient. `in` and `params`
+ * are borrowed; want: NULL, or a layer's. The tape owns the result, which is NULL on failure and if an input is
+ * NULL. */
 tsh_tensor *tshi_apply_as(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in, void *params,
                           const tshi_want *want);
 static inline tsh_tensor *tshi_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in,

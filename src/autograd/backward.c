@@ -1,4 +1,4 @@
-/* Backward: nodes in reverse, gradients into their inputs. */
+/* Backward: runs the nodes in reverse, and adds to the gradients of their inputs. */
 #include "autograd/run/call.h"
 #include "autograd/run/invoke.h"
 #include "autograd/run/segment.h"
@@ -32,8 +32,8 @@ static bool has_gradient(const tsh_tensor *x) {
     return x->gradient->value && !x->gradient->stale;
 }
 
-/* x's gradient is complete. If a transition made x whose conjugate is a collective, it starts now, for other calls come
- * before its own turn. */
+/* Called when x's gradient is complete: if a transition made x, starts the collective of its backward now, before other
+ * calls run. */
 static tsh_status start_early(tsh_tape *tape, const tsh_tensor *x) {
     int k = tshi_tape_node(tape, x);
     if (k < 0 || !has_gradient(x)) return TSH_OK;
@@ -48,7 +48,7 @@ static tsh_status advance_sums(tsh_tape *tape) {
     return tshi_tape_check(tape, tape->schedule->ops->advance(tape->schedule), "backward");
 }
 
-/* The first input's gradient is there: the collective that waits for it runs beside what the call has yet to do. */
+/* Called when the first input's gradient is computed: starts its collective, to overlap with the rest of the call. */
 static tsh_status start_beside(tsh_call *node) {
     tsh_tape *tape = node->tape;
     const tsh_tensor *x = node->in[0];
@@ -69,7 +69,7 @@ static void warn_of_unstepped(const tsh_tape *tape, const tsh_call *node, int i)
         node->op->name);
 }
 
-/* The call adds to no gradient any more, in this backward: those that it was the last to add to are complete. */
+/* Called when the call is done in this backward: gradients to which it was the last to add are complete. */
 static tsh_status pass(tsh_tape *tape, int index) {
     const tsh_call *node = &tape->nodes[index];
     tsh_status status = TSH_OK;
@@ -87,8 +87,8 @@ static tsh_status pass(tsh_tape *tape, int index) {
     return status == TSH_OK && tape->schedule ? advance_sums(tape) : status;
 }
 
-/* Frees the output's memory unless the program, or a call that is still to run, holds the tensor beside the tape and
- * this call, the `holders`. */
+/* Frees the output's memory unless the program or a later call has a reference, besides the `holders`: the tape and this
+ * call. */
 static void drop_output(tsh_tensor *out, int holders, const tsh_tensor *loss) {
     if (out->references == holders && out != loss) tshi_tensor_drop_storage(out);
 }
@@ -104,9 +104,9 @@ static void node_free(tsh_call *node, const tsh_tensor *loss) {
     drop_output(out, 1, loss);
 }
 
-/* What a transition has made of a leaf is made once in a step, and calls that lead to other losses may share it: the
- * call stays for them. So does, always, an exchange between meshes, for the losses of a pipeline's stages come in
- * different orders, and all stages have to find it made or not. */
+/* True for a transition of a leaf, which is made once in a step: calls that lead to other losses may share it, so the
+ * call stays. An exchange between meshes always stays, because the losses of a pipeline's stages come in different
+ * orders, and all stages must find it in the same state. */
 static bool is_shared(const tsh_tape *tape, const tsh_call *node) {
     if (node->out->references == 2 && node->out->mesh == node->in[0]->mesh) return false;
     while (!node->flags.used && node->op->repeats) {
@@ -117,8 +117,8 @@ static bool is_shared(const tsh_tape *tape, const tsh_call *node) {
     return false;
 }
 
-/* A call below the loss that an earlier backward has freed: its gradients would be lost in silence. So would the sum of
- * a leaf's gradient that another tape's schedule makes. */
+/* Fails for a call that an earlier backward has freed, and for a leaf whose gradient another tape's schedule sums:
+ * gradients would be lost silently. */
 static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
     for (int i = 0; i < node->inputs; i++) {
         const tshi_gradient_schedule *schedule = tshi_gradient_schedule_of(node->in[i]);
@@ -138,7 +138,7 @@ static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
     return TSH_OK;
 }
 
-/* From the gradient of the call's output, which is complete or a movement's first term, to those of its inputs. */
+/* Computes the gradients of the call's inputs from its output's, which is complete or a transition's first term. */
 static tsh_status go_back(tsh_tape *tape, tsh_call *node) {
     tshi_gradient *g = node->out->gradient;
     tsh_status status = tshi_call_backward(node, start_beside);
@@ -148,9 +148,9 @@ static tsh_status go_back(tsh_tape *tape, tsh_call *node) {
     return status;
 }
 
-/* In a deterministic world what a call has added to a copy of x goes on to x at once. A sum that the copy makes first
- * has other bits, and which calls share a copy depends on the layouts. Stages of a pipeline have calls of their own,
- * and exchange whole gradients; a retained gradient is summed first, in each backward. */
+/* In a deterministic world, passes what a call has added to a copy of x on to x at once: summing it in the copy first
+ * would give other bits, and which calls share a copy depends on the layouts. Not across the stages of a pipeline,
+ * which exchange whole gradients, nor for a retained gradient. */
 static tsh_status move_on(tsh_tape *tape, const tsh_tensor *copy) {
     tsh_status status = TSH_OK;
     int k = tshi_tape_node(tape, copy);
@@ -236,8 +236,8 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
     return tape->status;
 }
 
-/* Counts the calls up to the loss's that may add to each gradient, or sets all counts to zero, as a backward that ends
- * well leaves them. */
+/* Counts, for each gradient, the calls up to the loss's that may add to it; or resets the counts to 0, as after a
+ * successful backward. */
 static void count_uses(tsh_tape *tape, int last, bool count) {
     for (int n = 0; n <= last; n++) {
         const tsh_call *node = &tape->nodes[n];
@@ -288,7 +288,7 @@ static tsh_status backward_from(tsh_tape *tape, tsh_tensor *loss, const tsh_back
         count_uses(tape, last, false); /* leaves outlive the step */
         return status;
     }
-    /* Errors that a GPU's kernels have reported by now; the next step finds those of kernels that still run. */
+    /* Errors that GPU kernels have reported so far; the next step finds later ones. */
     tsh_device *device = loss->mesh->device;
     return tshi_tape_check(tape, device->ops->check(device), "backward");
 }
@@ -300,7 +300,7 @@ static bool note_backward(const tsh_device *device) {
     return device->trace != NULL;
 }
 
-/* Tensors pile up in a program that does not reset its tape; the first backward shows what a step has. */
+/* Warns when tensors pile up because a program does not reset its tape, by comparison with the first backward. */
 static void warn_of_endless_step(tsh_tape *tape) {
     const int times = 100;
     if (!tape->usual_count) tape->usual_count = tape->owned_count;
@@ -312,7 +312,7 @@ static void warn_of_endless_step(tsh_tape *tape) {
              tape->owned_count, times);
 }
 
-/* On a GPU looking at the loss is waiting for it. */
+/* On a GPU only with TSHARD_CHECK=1, because reading the loss waits for it. */
 static void warn_of_nan(tsh_tape *tape, const tsh_tensor *loss) {
     const tsh_device *device = loss->mesh->device;
     bool looks = device->ops->kind == TSH_CPU || (tape->world->checked && !device->captures);
@@ -323,8 +323,8 @@ static void warn_of_nan(tsh_tape *tape, const tsh_tensor *loss) {
              tsh_tensor_describe(loss, text, sizeof text));
 }
 
-/* A step that has failed, and whose status the program has not looked at, would leave the parameters as they are for
- * ever. */
+/* Fails when the program has ignored the status of a failed optimizer's step, which would leave the parameters
+ * unchanged forever. */
 static tsh_status check_dropped(tsh_tape *tape) {
     tshi_failure dropped;
     if (tshi_failure_dropped(&dropped) == TSH_OK) return TSH_OK;

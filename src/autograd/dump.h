@@ -1,4 +1,4 @@
-/* What is known of a step, in words. */
+/* A step as text. */
 #ifndef TSHI_AUTOGRAD_DUMP_H
 #define TSHI_AUTOGRAD_DUMP_H
 
@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-/* Writes a line for the bytes of each leaf of the step without a name and of its gradient, and of the results of each
- * function and of what they save. */
+/* Writes a line with the bytes of each unnamed leaf of the step, of its gradient, and of each function's results and
+ * saved tensors. */
 void tshi_dump_memory(const tsh_tape *tape, FILE *to);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a differentiable operation is, and one call of it. Plain data: every other header of this room stands on it. */
+/* A differentiable operation, and a call of it. Plain data: all other headers of src/autograd build on it. */
 #ifndef TSHI_OP_H
 #define TSHI_OP_H
 
@@ -6,72 +6,72 @@
 #include "tensor/tensor.h"
 #include "tshard/custom.h"
 
-/* What a call wants beside what the rules allow. */
+/* What a layer wants of a call. */
 typedef struct tshi_want {
-    /* Bit i: input i is a parameter, whose values stay where they are. Rules may use it as it is, and where it is
-     * REPLICATED as LOCAL, so that its gradient is summed, or as PARTIAL, so that a sum over ranks has it once. */
+    /* Bit i: input i is a parameter, whose values are not moved. Rules may use it in its own layouts; if it is
+     * REPLICATED, also as LOCAL, so that its gradient is summed, or as PARTIAL, so that a sum over ranks contains it
+     * once. */
     unsigned parameters;
-    bool as_stored; /* inputs are taken in their own dtype, whatever their arithmetic is (cast.h) */
-    bool asks;      /* the shape rule, which may read anything, is asked in each call */
+    bool as_stored; /* inputs are not cast to their arithmetic (cast.h) */
+    bool asks;      /* each call runs the shape rule, which may read more than metadata */
     int axis;       /* along which the output is brought to `out`; -1: none */
     tsh_layout out;
 } tshi_want;
 
-/* A collective of a call's backward, under way, and the tensor that it fills; or NULL. */
+/* A collective of a call's backward in flight, and the tensor that it fills; or NULL. */
 typedef struct tshi_started {
     tsh_work *work;
     tsh_tensor *result;
 } tshi_started;
 
 typedef struct tshi_call_flags {
-    bool used : 1;     /* a backward has passed this call and released its tensors */
-    bool moved_on : 1; /* this backward has passed on what calls have added to the output's gradient so far */
+    bool used : 1;     /* a backward has run this call and released its tensors */
+    bool moved_on : 1; /* this backward has passed on the terms of the output's gradient so far */
     bool shares : 1;   /* the output is a view of the first input */
     bool saves : 1;    /* forward saves tensors, which the innermost segment frees */
 } tshi_call_flags;
 
-/* One call of an operation: on the stack during forward, then on the tape if a gradient may be asked of it. A recorded
- * call holds a reference to every tensor in it; `in` and `params` are in the tape's memory of the step. */
+/* One call of an operation: on the stack during forward, then on the tape if it may need a gradient. A recorded call
+ * holds a reference to every tensor in it; `in` and `params` live in the tape's arena of the step. */
 struct tsh_call {
     tsh_tape *tape;
     const tsh_op *op;
     int inputs;
     tsh_tensor **in;
     tsh_tensor *out;
-    tsh_tensor *saved[TSH_CALL_SLOTS]; /* what forward keeps for backward */
+    tsh_tensor *saved[TSH_CALL_SLOTS]; /* saved by forward for backward */
     void *params;
-    tshi_started started; /* before backward comes to the call */
+    tshi_started started; /* before backward reaches the call */
     tshi_call_flags flags;
-    uint64_t versions; /* when forward had run: tshi_call_versions */
+    uint64_t versions; /* of what it read, after forward */
 
-    /* Segments (segment.h) have numbers from 1 on; 0: none. */
-    int segment;    /* the innermost one that the call is in */
-    int dropped_by; /* the one that frees the output's memory */
+    /* Numbers of segments (segment.h), from 1 on; 0: none. */
+    int segment;    /* the innermost segment that contains the call */
+    int dropped_by; /* the segment that frees the output's memory */
 };
 
-/* The operation moves values, between layouts or to another name, and has no rows of its own: backward rounds nothing. */
+/* True for operations without rows, which only move values between layouts: their backward does not round. */
 static inline bool tshi_op_moves(const tsh_op *op) {
     return !op->rules && op->repeats;
 }
 
-/* Forward and backward run on this rank: on one outside the meshes of input and output a call is recorded, and does
- * nothing. */
+/* True when forward and backward run on this rank: outside the meshes of input and output, a call is only recorded. */
 static inline bool tshi_call_runs(const tsh_call *call) {
     return tshi_mesh_has_me(call->in[0]->mesh) || tshi_mesh_has_me(call->out->mesh);
 }
 
-/* The dim of the call's params, -1 where its operation has none. */
+/* The dim in the call's params; -1 if the operation has none. */
 static inline int tshi_call_dim(const tsh_call *call) {
     return call->op->has_dim ? *(const int *)call->params : -1;
 }
 
-/* The tensor's element type has gradients: its transitions cost their backward too, whether or not a gradient is asked
- * for, so that a program takes the same rows with and without recording. */
+/* True for dtypes that have gradients: transitions then count their backward's cost too, whether or not there is a
+ * gradient, so that a program uses the same rows with and without recording. */
 static inline bool tshi_differentiable(const tsh_tensor *x) {
     return tshi_device_computes(x->mesh->device, x->dtype);
 }
 
-/* The backward dx = dy. */
+/* Backward of the identity: dx = dy. */
 tsh_status tshi_pass_gradient(tsh_call *call);
 
 #endif

@@ -5,37 +5,35 @@
 #include "autograd/grad/state.h"
 #include "autograd/op.h"
 
-/* Beside those of tshard/custom.h. What tsh_call_grad returns is of the input's dtype: where the gradient is wide, what
- * the call writes is added to it afterwards. The memory of tsh_call_grad_out is passed on or overwritten only through
- * tshi_grad_adopt. */
+/* In addition to tshard/custom.h. tsh_call_grad returns memory in the input's dtype; if the gradient is wide, it is
+ * added to the gradient afterwards. Only tshi_grad_adopt may pass on or overwrite the memory of tsh_call_grad_out. */
 
 /* tsh_call_grad_adopt without its checks. */
 tsh_status tshi_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient);
-/* Input i's gradient for kernels that can start a sum: *beta is 0 the first time (the memory is not zeroed), then 1. */
+/* Input i's gradient, for kernels with a beta: *beta is 0 the first time (the memory is not zeroed), then 1. */
 tsh_tensor *tshi_grad_beta(const tsh_call *call, int i, double *beta);
-/* tshi_grad_beta for kernels that write the dtype of sums, too: the gradient itself, of tshi_gradient_dtype. */
+/* tshi_grad_beta for kernels that can also write the dtype of sums: the gradient itself, in tshi_gradient_dtype. */
 tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta);
 
-/* The call that made input i, if this call may do a part of that one's backward: no other call adds to the input's
- * gradient in this backward, nothing has been added yet, and only the maker's backward reads the gradient. Otherwise
- * NULL. It must be called before the gradient's memory is taken. */
+/* The call that made input i, if this call may do part of that call's backward: only this call adds to the input's
+ * gradient, and only that call's backward reads it. Otherwise NULL. Call it before the gradient gets memory. */
 tsh_call *tshi_grad_maker(const tsh_call *call, int i);
 
-/* The target that takes the rows of input i's gradient as they are made (tshi_target_ops.take_rows), if this call makes
- * the whole gradient: no other call of this backward and no other backward adds to it. Otherwise NULL. */
+/* The target that takes the rows of input i's gradient as they are computed (tshi_target_ops.take_rows), if this call
+ * computes the whole gradient. Otherwise NULL. */
 tshi_gradient_target *tshi_grad_takes_rows(const tsh_call *call, int i);
 
-/* The target of input i that adds rows one by one, where it can; else NULL. */
+/* Input i's target if it can add single rows, else NULL. */
 tshi_gradient_target *tshi_grad_adds_rows(const tsh_call *call, int i);
-/* Its add_rows. `values` are the output's gradient, or scratch of the call; their memory becomes the gradient's where
+/* Calls its add_rows. `values` is the output's gradient or scratch of the call; its memory may become the gradient's if
  * nothing else refers to it. */
 tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids, int64_t start, int64_t padding,
                               const tsh_tensor *values);
 
-/* The call's backward has returned `status`: what it has written beside gradients is added to them. */
+/* Called when the call's backward has returned `status`: adds terms in separate memory to the gradients. */
 tsh_status tshi_grad_settle(const tsh_call *call, tsh_status status);
-/* The gradient of the call's output, a copy of a leaf that a schedule sums, is added to the leaf's: most often it is in
- * the target's memory already. */
+/* Adds the gradient of the call's output, a copy of a leaf that a schedule sums, to the leaf's, unless it is already in
+ * the target's memory. */
 tsh_status tshi_grad_leave_to_schedule(const tsh_call *call);
 
 #endif

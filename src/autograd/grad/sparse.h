@@ -1,15 +1,15 @@
-/* Sparse gradients: that of a leaf [rows, cols] as the rows that calls have added to, and no others. */
+/* Sparse gradients: of a leaf [rows, cols], only the rows to which calls have added. */
 #ifndef TSHI_SPARSE_GRADIENT_H
 #define TSHI_SPARSE_GRADIENT_H
 
 #include "autograd/grad/state.h"
 
-/* The leaf's gradient is sparse and not empty: `value` of its state is [count, cols]. */
+/* True for a sparse gradient that is not empty: the state's `value` is [count, cols]. */
 bool tshi_gradient_is_sparse(const tsh_tensor *leaf);
-/* The elements of a leaf's gradient, all rows' or those of the rows that it has: for what treats each element alike.
- * NULL as tsh_tensor_grad (leaf.c). */
+/* The elements of a leaf's gradient, dense or sparse, for functions that treat all elements alike. NULL as
+ * tsh_tensor_grad. */
 tsh_tensor *tshi_gradient_elements(const tsh_tensor *leaf);
-/* A sparse gradient of x becomes one of all rows. */
+/* Makes a sparse gradient of x dense. */
 tsh_status tshi_sparse_gradient_spread(const tsh_tensor *x);
 
 #endif

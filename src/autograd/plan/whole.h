@@ -1,15 +1,14 @@
-/* Determinism: calls that every rank makes on whole tensors, so that their results have the bits of one rank's. Values
- * move between layouts without sums of more than one term that is not zero: what has been computed whole is sliced, or
- * is the first rank's term of a sum. */
+/* Determinism: calls that every rank makes on whole tensors, so that results have one rank's bits. Between layouts,
+ * sums have at most one term that is not zero: a whole result is sliced, or is the first rank's term. */
 #ifndef TSHI_WHOLE_H
 #define TSHI_WHOLE_H
 
 #include "autograd/plan/rules.h"
 
-/* Parts of the call's inputs would not give the bits of a call on the wholes. Some input is LOCAL along the axes
- * `local`, a bit each, along which there is no whole. */
+/* True when a call on parts of the inputs would not have the bits of a call on whole inputs. `local`: bits of axes
+ * along which some input is LOCAL, so that there is no whole. */
 bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows, unsigned local, bool recording);
-/* Makes the layouts REPLICATED along all other axes. */
+/* Makes the layouts REPLICATED along all axes not in `local`. */
 void tshi_whole_apply(const tsh_mesh *mesh, unsigned local, tsh_layout layout[TSH_MAX_AXES]);
 
 #endif

@@ -13,10 +13,10 @@ typedef struct tshi_cast_params {
 } tshi_cast_params;
 
 extern const tsh_op tshi_cast_op;
-/* The wish of calls that take inputs in their own dtype. */
+/* For calls that take inputs in their own dtype. */
 extern const tshi_want tshi_as_stored;
 
-/* x after the step, recorded; NULL on failure. */
+/* Runs the step on x, and records it; NULL on failure. */
 tsh_tensor *tshi_cast_run(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step);
 
 #endif

@@ -1,13 +1,13 @@
-/* The one place that calls an operation's functions: the library's own, and a program's (tshard/custom.h). */
+/* The only place that calls an operation's functions, the library's and a program's. */
 #ifndef TSHI_INVOKE_H
 #define TSHI_INVOKE_H
 
 #include "autograd/tape.h"
 
-/* The output's dtype and global shape, as the operation's shape rule has them. */
+/* Runs the operation's shape rule: the output's dtype and global shape. */
 tsh_status tshi_invoke_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
-/* Runs one of the operation's functions, `part` in messages, and releases the scratch that it has taken. A function of
- * a program's that fails without a reason gets one. */
+/* Runs one of the operation's functions, named `part` in messages, and releases its scratch. A program's function that
+ * fails without a message gets one. */
 tsh_status tshi_invoke(tsh_call *call, tsh_status (*function)(tsh_call *call), const char *part);
 
 #endif

@@ -1,10 +1,10 @@
-/* What a record and a trace get to know of functions. */
+/* Reports functions to a record and a trace. */
 #ifndef TSHI_OBSERVE_H
 #define TSHI_OBSERVE_H
 
 #include "autograd/op.h"
 
-/* For a device of which something is noted (tshi_is_noted): a call begins, and has ended. */
+/* A call begins, and has ended; only for a device with a record or a trace (tshi_is_noted). */
 void tshi_observe_enter(const tsh_call *call);
 void tshi_observe_leave(const tsh_call *call);
 

@@ -1,4 +1,4 @@
-/* Transitions along one axis: the operation, whose backward is the conjugate one. */
+/* Transitions along one axis as an operation, whose backward is the conjugate transition. */
 #ifndef TSHI_TRANSITION_H
 #define TSHI_TRANSITION_H
 
@@ -7,15 +7,15 @@
 
 extern const tsh_op tshi_transition_op;
 
-/* x after the step, recorded; NULL on failure. consume: x is an intermediate that nothing uses after this call, and its
- * memory may be used in place. */
+/* Runs the step on x, and records it; NULL on failure. consume: nothing uses x after this call, so that it may be
+ * changed in place. */
 tsh_tensor *tshi_transition_run(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step, bool consume);
 
 static inline bool tshi_is_transition(const tsh_call *call) {
     return call->op == &tshi_transition_op;
 }
-/* The gradient of a transition's output is complete: starts the collective of its backward, which then waits for it, and sets
- * call->started; leaves that empty where there is nothing to start. */
+/* Called when the gradient of a transition's output is complete: starts the collective of its backward in
+ * call->started, if there is one; backward waits for it. */
 tsh_status tshi_transition_backward_start(tsh_call *call);
 
 #endif
