@@ -109,39 +109,14 @@ static tsh_status add_input_gradient(tsh_call *call, int i, double factor, tsh_t
     return TSH_OK;
 }
 
-/* --- add, sub ----------------------------------------------------------------------------------------------------- */
+/* --- the operations ----------------------------------------------------------------------------------------------- */
 
-static tsh_status add_forward(tsh_call *call) {
-    combine(TSHI_ADD, call->in[0], call->in[1], call->out, call->out);
-    return TSH_OK;
+static tshi_binary function_of(const tsh_call *call) {
+    return (tshi_binary)(call->op - tshi_arithmetic_ops);
 }
 
-static tsh_status sub_forward(tsh_call *call) {
-    combine(TSHI_SUB, call->in[0], call->in[1], call->out, call->out);
-    return TSH_OK;
-}
-
-/* z = x + factor y */
-static tsh_status add_or_sub_backward(tsh_call *call, double factor) {
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        if (tsh_call_wants_grad(call, i)) status = add_input_gradient(call, i, i ? factor : 1, tsh_call_grad_out(call));
-    }
-    return status;
-}
-
-static tsh_status add_backward(tsh_call *call) {
-    return add_or_sub_backward(call, 1);
-}
-
-static tsh_status sub_backward(tsh_call *call) {
-    return add_or_sub_backward(call, -1);
-}
-
-/* --- mul, div ----------------------------------------------------------------------------------------------------- */
-
-static tsh_status mul_forward(tsh_call *call) {
-    combine(TSHI_MUL, call->in[0], call->in[1], call->out, call->out);
+static tsh_status arithmetic_forward(tsh_call *call) {
+    combine(function_of(call), call->in[0], call->in[1], call->out, call->out);
     return TSH_OK;
 }
 
@@ -164,19 +139,6 @@ static tsh_status mul_gradient(tsh_call *call, int i) {
     return add_input_gradient(call, i, 1, product);
 }
 
-static tsh_status mul_backward(tsh_call *call) {
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        if (tsh_call_wants_grad(call, i)) status = mul_gradient(call, i);
-    }
-    return status;
-}
-
-static tsh_status div_forward(tsh_call *call) {
-    combine(TSHI_DIV, call->in[0], call->in[1], call->out, call->out);
-    return TSH_OK;
-}
-
 /* dx = dz / y, dy = -dz z / y */
 static tsh_status div_gradient(tsh_call *call, int i) {
     tsh_tensor *dz = tsh_call_grad_out(call), *quotient = NULL;
@@ -189,48 +151,31 @@ static tsh_status div_gradient(tsh_call *call, int i) {
     return status;
 }
 
-static tsh_status div_backward(tsh_call *call) {
+static tsh_status arithmetic_backward(tsh_call *call) {
+    tshi_binary f = function_of(call);
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        if (tsh_call_wants_grad(call, i)) status = div_gradient(call, i);
+        if (!tsh_call_wants_grad(call, i)) continue;
+        if (f == TSHI_ADD || f == TSHI_SUB)
+            status = add_input_gradient(call, i, i == 1 && f == TSHI_SUB ? -1 : 1, tsh_call_grad_out(call));
+        else
+            status = f == TSHI_MUL ? mul_gradient(call, i) : div_gradient(call, i);
     }
     return status;
 }
 
-/* --- the calls ---------------------------------------------------------------------------------------------------- */
+#define ARITHMETIC_OP(name, rules)                                                                                     \
+    name, rules, binary_shape, arithmetic_forward, arithmetic_backward, .row_holds = tshi_overlay_row_holds
 
-const tsh_op tshi_add_op = {"add",
-                            add_rules,
-                            binary_shape,
-                            add_forward,
-                            add_backward,
-                            .row_holds = tshi_overlay_row_holds,
-                            .reads_no_input = true,
-                            .by_element = true};
-static const tsh_op sub_op = {"sub",
-                              add_rules,
-                              binary_shape,
-                              sub_forward,
-                              sub_backward,
-                              .row_holds = tshi_overlay_row_holds,
-                              .reads_no_input = true,
-                              .by_element = true};
-static const tsh_op mul_op = {"mul",
-                              product_rules,
-                              binary_shape,
-                              mul_forward,
-                              mul_backward,
-                              .row_holds = tshi_overlay_row_holds,
-                              .by_element = true};
-static const tsh_op div_op = {"div",
-                              quotient_rules,
-                              binary_shape,
-                              div_forward,
-                              div_backward,
-                              .row_holds = tshi_overlay_row_holds,
-                              .reads_output = true};
+const tsh_op tshi_arithmetic_ops[TSHI_BINARY_COUNT] = {
+    [TSHI_ADD] = {ARITHMETIC_OP("add", add_rules), .reads_no_input = true, .by_element = true},
+    [TSHI_SUB] = {ARITHMETIC_OP("sub", add_rules), .reads_no_input = true, .by_element = true},
+    [TSHI_MUL] = {ARITHMETIC_OP("mul", product_rules), .by_element = true},
+    [TSHI_DIV] = {ARITHMETIC_OP("div", quotient_rules), .reads_output = true},
+};
 
-static tsh_tensor *apply_arithmetic(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, tsh_tensor *y) {
+static tsh_tensor *apply_arithmetic(tsh_tape *tape, tshi_binary f, tsh_tensor *x, tsh_tensor *y) {
+    const tsh_op *op = &tshi_arithmetic_ops[f];
     tsh_tensor *in[] = {x, y};
     if (x && y && x->shape.ndim == y->shape.ndim) return tshi_apply(tape, op, 2, in, NULL);
     if (!tshi_tape_ready(tape, op->name, 2, in)) return NULL;
@@ -240,17 +185,17 @@ static tsh_tensor *apply_arithmetic(tsh_tape *tape, const tsh_op *op, tsh_tensor
 }
 
 tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply_arithmetic(tape, &tshi_add_op, x, y);
+    return apply_arithmetic(tape, TSHI_ADD, x, y);
 }
 
 tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply_arithmetic(tape, &sub_op, x, y);
+    return apply_arithmetic(tape, TSHI_SUB, x, y);
 }
 
 tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply_arithmetic(tape, &mul_op, x, y);
+    return apply_arithmetic(tape, TSHI_MUL, x, y);
 }
 
 tsh_tensor *tsh_div(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return apply_arithmetic(tape, &div_op, x, y);
+    return apply_arithmetic(tape, TSHI_DIV, x, y);
 }

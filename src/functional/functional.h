@@ -28,8 +28,8 @@ tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x);
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 
 /* Exported for tests of plans. */
-extern const tsh_op tshi_linear_op, tshi_matmul_op, tshi_embedding_op, tshi_add_op, tshi_softmax_op,
-    tshi_cross_entropy_op, tshi_layer_norm_op;
+extern const tsh_op tshi_linear_op, tshi_matmul_op, tshi_embedding_op, tshi_softmax_op, tshi_cross_entropy_op,
+    tshi_layer_norm_op, tshi_arithmetic_ops[TSHI_BINARY_COUNT];
 
 /* --- shared by functions ------------------------------------------------------------------------------------------ */
 

@@ -34,29 +34,16 @@ static tsh_status math_backward(tsh_call *call) {
     return TSH_OK;
 }
 
+#define MATH_OP(name)                                                                                                  \
+    { name, tshi_element_rules, math_shape, math_forward, math_backward, .params_size = sizeof(unary_params) }
+
 static const tsh_op math_ops[TSHI_UNARY_COUNT] = {
-    [TSHI_GELU_ERF] = {"gelu", tshi_element_rules, math_shape, math_forward, math_backward,
-                       .params_size = sizeof(unary_params)},
-    [TSHI_GELU_TANH] = {"gelu_tanh", tshi_element_rules, math_shape, math_forward, math_backward,
-                        .params_size = sizeof(unary_params)},
-    [TSHI_RELU] = {"relu", tshi_element_rules, math_shape, math_forward, math_backward,
-                   .params_size = sizeof(unary_params)},
-    [TSHI_SILU] = {"silu", tshi_element_rules, math_shape, math_forward, math_backward,
-                   .params_size = sizeof(unary_params)},
-    [TSHI_EXP] = {"exp", tshi_element_rules, math_shape, math_forward, math_backward,
-                  .params_size = sizeof(unary_params)},
-    [TSHI_LOG] = {"log", tshi_element_rules, math_shape, math_forward, math_backward,
-                  .params_size = sizeof(unary_params)},
-    [TSHI_TANH] = {"tanh", tshi_element_rules, math_shape, math_forward, math_backward,
-                   .params_size = sizeof(unary_params)},
-    [TSHI_SQRT] = {"sqrt", tshi_element_rules, math_shape, math_forward, math_backward,
-                   .params_size = sizeof(unary_params)},
-    [TSHI_SIGMOID] = {"sigmoid", tshi_element_rules, math_shape, math_forward, math_backward,
-                      .params_size = sizeof(unary_params)},
-    [TSHI_POW] = {"pow", tshi_element_rules, math_shape, math_forward, math_backward,
-                  .params_size = sizeof(unary_params)},
-    [TSHI_CLAMP] = {"clamp", tshi_element_rules, math_shape, math_forward, math_backward,
-                    .params_size = sizeof(unary_params)},
+    [TSHI_GELU_ERF] = MATH_OP("gelu"),   [TSHI_GELU_TANH] = MATH_OP("gelu_tanh"),
+    [TSHI_RELU] = MATH_OP("relu"),       [TSHI_SILU] = MATH_OP("silu"),
+    [TSHI_EXP] = MATH_OP("exp"),         [TSHI_LOG] = MATH_OP("log"),
+    [TSHI_TANH] = MATH_OP("tanh"),       [TSHI_SQRT] = MATH_OP("sqrt"),
+    [TSHI_SIGMOID] = MATH_OP("sigmoid"), [TSHI_POW] = MATH_OP("pow"),
+    [TSHI_CLAMP] = MATH_OP("clamp"),
 };
 
 static tsh_tensor *apply_math(tsh_tape *tape, tsh_tensor *x, unary_params params) {

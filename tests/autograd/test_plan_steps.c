@@ -173,7 +173,7 @@ Test(plan_steps, linear_layers_over_three_ranks_and_two_axes) {
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
 #define MATMUL  .op = &tshi_matmul_op, .leaves = ALL, .out = {4, 10}
-#define ADD     .op = &tshi_add_op, .leaves = ALL, .out = {4, 6}
+#define ADD     .op = &tshi_arithmetic_ops[TSHI_ADD], .leaves = ALL, .out = {4, 6}
 #define SOFTMAX .op = &tshi_softmax_op, .leaves = ALL, .out = {4, 6}
 #define ENTROPY .op = &tshi_cross_entropy_op, .leaves = 1
 #define NORM    .op = &tshi_layer_norm_op, .leaves = ALL, .out = {4, 6}
