@@ -87,8 +87,8 @@ static tsh_status pass(tsh_tape *tape, int index) {
     return status == TSH_OK && tape->schedule ? advance_sums(tape) : status;
 }
 
-/* Frees the output's memory unless the program or a later call has a reference, besides the `holders`: the tape and this
- * call. */
+/* Frees the output's memory unless the program or a later call has a reference; the tape and this call have
+ * `holders`. */
 static void drop_output(tsh_tensor *out, int holders, const tsh_tensor *loss) {
     if (out->references == holders && out != loss) tshi_tensor_drop_storage(out);
 }

@@ -1,4 +1,4 @@
-/* Operations of a program's own, and what their functions may call. */
+/* A program's operations, and the functions that they may call. */
 #include "autograd/apply.h"
 #include "device/record.h"
 
@@ -43,7 +43,7 @@ static tsh_status check_op(const tsh_op *op, int inputs, const void *params) {
     return TSH_OK;
 }
 
-/* The device and the dtypes of inputs are what the operation takes. */
+/* Checks that the operation takes the device and the dtypes of the inputs. */
 static tsh_status check_takes(const tsh_op *op, int inputs, tsh_tensor *const *in) {
     const tsh_device *device = tshi_device_of(in[0]);
     unsigned devices = op->devices ? op->devices : 1u << TSH_CPU;

@@ -65,7 +65,7 @@ static void print_call(const tsh_tape *tape, int index, FILE *to) {
 
 /* --- leaves ------------------------------------------------------------------------------------------------------- */
 
-/* The input is a leaf, and no call before has it. */
+/* True when the input is a leaf that no earlier call has. */
 static bool is_new_leaf(const tsh_tape *tape, int index, int input) {
     const tsh_tensor *x = tape->nodes[index].in[input];
     if (tshi_tape_node(tape, x) >= 0) return false;
@@ -91,7 +91,7 @@ static void print_text(const tsh_tape *tape, FILE *to) {
     for (int n = 0; n < tape->node_count; n++) print_call(tape, n, to);
 }
 
-/* Results of one function, added up at its first call. */
+/* Prints the totals of one function, at its first call. */
 static void print_function(const tsh_tape *tape, int index, FILE *to) {
     const char *name = tape->nodes[index].op->name;
     size_t results = 0, saved = 0;

@@ -1,5 +1,5 @@
-/* Gradient check by central differences. Every rank walks the same global elements, so that the objective's collectives
- * match. */
+/* Gradient check by central differences. Every rank visits the same global elements, so that the objective's
+ * collectives match. */
 #include "autograd/tape.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ typedef struct check {
     tsh_tensor *value; /* one float64, for sums and maxima over ranks */
 } check;
 
-/* `value` over all ranks of the axes for which `over` holds. */
+/* Reduces `value` over the ranks of the axes for which `over` is true. */
 static tsh_status reduce_value(const check *c, double *value, const bool over[TSH_MAX_AXES], tsh_reduce_op op) {
     const tsh_mesh *mesh = c->value->mesh;
     tsh_status status = tsh_tensor_write(c->value, value, 1);
@@ -24,7 +24,7 @@ static tsh_status reduce_value(const check *c, double *value, const bool over[TS
     return status == TSH_OK ? tsh_tensor_read(c->value, value, 1) : status;
 }
 
-/* Every rank holds the one element, or a term of it. */
+/* True when every rank holds the one element, or a term of it. */
 static bool one_everywhere(const tsh_tensor *t) {
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind == TSH_KIND_SHARD) return false;
@@ -32,8 +32,8 @@ static bool one_everywhere(const tsh_tensor *t) {
     return tshi_shape_numel(&t->shape) == 1;
 }
 
-/* The objective's value over the whole mesh, and its tensor (the tape's). Random streams are set back, so that each
- * evaluation draws alike. */
+/* The objective's value over the whole mesh, and its tensor (the tape's). Resets random streams, so that each
+ * evaluation draws the same numbers. */
 static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
     char text[160];
     uint64_t stream = c->tape->world->next_stream;
@@ -54,13 +54,13 @@ static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
     return reduce_value(c, value, summed, TSH_REDUCE_SUM);
 }
 
-/* One element to change: its global index, and along LOCAL axes the index of the rank that changes its own. */
+/* An element to change: its global index, and along LOCAL axes the rank whose element it is. */
 typedef struct target {
     int64_t element;
     int owner[TSH_MAX_AXES];
 } target;
 
-/* Local index of the element, -1 where this rank does not hold it. *changes: this rank changes it. */
+/* The local index of the element, -1 if this rank does not hold it. *changes: this rank changes it. */
 static int64_t local_index(const tsh_tensor *x, const target *p, bool *changes) {
     int64_t rest = p->element, index = 0, stride = 1;
     *changes = true;

@@ -1,4 +1,4 @@
-/* Evaluation: what a step has made is freed before the step ends. */
+/* For evaluation: frees tensors before their step ends. */
 #include "autograd/tape.h"
 
 tsh_mark tsh_tape_mark(const tsh_tape *tape) {

@@ -1,4 +1,4 @@
-/* The public changes of layouts: plans without an operation. */
+/* The public redistributions: plans without an operation. */
 #include "autograd/redistribute.h"
 #include "autograd/run/call.h"
 #include "autograd/run/step.h"
@@ -38,7 +38,7 @@ static const tsh_op clone_op = {.name = "redistribute",
                                 .repeats = true,
                                 .reads_no_input = true};
 
-/* What a program asked for in these layouts it may read: values that are there only in a tape's calls are copied. */
+/* The program may read the result: values that exist only during a tape's calls are copied. */
 static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {
     tsh_call call = {.tape = tape, .op = &clone_op, .inputs = 1, .in = &y};
     bool lent = y && y->storage && y->storage->source;
@@ -63,7 +63,7 @@ tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_grou
     return axis < 0 ? NULL : readable(tape, tshi_transit(tape, "redistribute", tshi_gradient_whole(x), axis, layout));
 }
 
-/* Between meshes a tensor moves in one exchange. */
+/* Redistributes between meshes by one box exchange. */
 static tsh_tensor *move_to_mesh(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_shape *shape,
                                 const tsh_layout *to) {
     char text[160], a[TSHI_LINE], b[TSHI_LINE];
@@ -101,7 +101,7 @@ tsh_tensor *tsh_full(tsh_tape *tape, tsh_tensor *x) {
     return tsh_redistribute(tape, x, NULL, NULL);
 }
 
-/* TorchShard's four: each has one kind of layout to start from and one to end with. */
+/* TorchShard's four functions, each from certain layouts to one. */
 static tsh_tensor *named_transition(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what,
                                     unsigned from_kinds, int dim, tsh_layout to) {
     char text[160];

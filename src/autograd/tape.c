@@ -1,4 +1,4 @@
-/* The tape: its steps, what it owns, and the first failure. */
+/* The tape: steps, owned tensors, and the first failure. */
 #include "autograd/tape.h"
 #include "autograd/plan/plan.h"
 #include "device/record.h"
@@ -34,13 +34,13 @@ tsh_status tshi_tape_missing(const char *what) {
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: tape is NULL", what);
 }
 
-/* The message without "rank 3: ", which the peers put before it. */
+/* The message without "rank 3: ", which peers add. */
 static const char *bare_message(const tsh_tape *tape) {
     const char *colon = strchr(tape->message, ':');
     return colon ? colon + 2 : "a step failed";
 }
 
-/* The step under way. */
+/* The current step. */
 static tshi_tape_step step_of(const tsh_tape *tape) {
     return (tshi_tape_step){tape->steps.tape, tape->steps.ended + 1};
 }
@@ -54,7 +54,7 @@ void tshi_node_clear(tsh_call *node) {
     memset(node, 0, sizeof *node);
 }
 
-/* Calls that a backward has used are clear already. */
+/* Calls that a backward has used are already cleared. */
 static void free_step(tsh_tape *tape) {
     for (int i = 0; i < tape->node_count; i++) {
         if (!tape->nodes[i].flags.used) tshi_node_clear(&tape->nodes[i]);
@@ -126,7 +126,7 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     tshi_signal_look(world);
     tshi_tape_check(tape, tshi_exchange_flush(world), "tape_reset");
     bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));
-    /* A world that the caller has recovered since needs no recovery, nor does a step that is skipped. */
+    /* No recovery is needed if the caller has recovered the world since, or for a skipped step. */
     bool recover = troubled || (failed && !tape->skips && tape->recoveries == world->recoveries);
     /* After a failure inside one group, such as a mismatch, the ranks of other groups would wait for this one. */
     if (recover && !troubled) tshi_world_fail_in(world, bare_message(tape), step_of(tape));
@@ -165,15 +165,15 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     vsnprintf(tape->message + used, sizeof tape->message - (size_t)used, format, arguments);
     va_end(arguments);
     tshi_fail(status, "%s", tape->message);
-    /* The peers have seen these failures themselves, or come to the same refusal: a collective before it, in which some
-     * still are, ends well. The end of the step tells those that do not. */
+    /* Peers see these failures themselves, or fail in the same way, and an earlier collective in which some of them
+     * still are can succeed. The end of the step informs the others. */
     bool known =
         status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT || status == TSH_ERR_LAYOUT;
     if (!known) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));
     return NULL;
 }
 
-/* False where the step has failed. A step that other ranks have ended, or failed in, already fails here, with its first
+/* False when the step has failed. A step that other ranks have already ended, or failed in, fails here at its first
  * call. */
 static bool step_goes_on(tsh_tape *tape) {
     tape->steps.open = true;
@@ -194,7 +194,7 @@ static bool is_of_other_step(const tsh_tape *tape, const tsh_tensor *t) {
     return t->computed && tshi_tape_node(tape, t) < 0;
 }
 
-/* Says what is wrong with input i, if anything is. The inputs before it can be taken. */
+/* Fails if input i cannot be used; earlier inputs are valid. */
 static void check_input(tsh_tape *tape, const char *what, int i, tsh_tensor *const *tensors) {
     const tsh_tensor *t = tensors[i];
     if (!t || !t->storage) {

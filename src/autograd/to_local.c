@@ -1,11 +1,11 @@
-/* tsh_to_local: a rank's part of a global tensor, of which no claim is made any more. */
+/* tsh_to_local: a rank's part of a global tensor as a LOCAL tensor. */
 #include "autograd/redistribute.h"
 #include "autograd/run/call.h"
 
 #include <string.h>
 
 typedef struct to_local_params {
-    tsh_layout gradient[TSH_MAX_AXES]; /* PARTIAL: the ranks' gradients are terms; else they are parts, or alike */
+    tsh_layout gradient[TSH_MAX_AXES]; /* PARTIAL: ranks' gradients are terms; else parts or replicas */
 } to_local_params;
 
 static tsh_status to_local_backward(tsh_call *call) {
@@ -31,8 +31,8 @@ static const tsh_op to_local_op = {.name = "to_local",
                                    .views = true,
                                    .reads_no_input = true};
 
-/* The gradient of the local part is a term or a copy where the tensor is not split, and split alike where it is.
- * `gradient` has the layouts that the program names, or those of the tensor. */
+/* The gradient of the local part is a term or a replica along axes that do not split the tensor, and split as the
+ * tensor along others. `gradient`: the program's layouts, or the tensor's. */
 static tsh_status choose_gradient(const tsh_tensor *x, bool named, tsh_layout gradient[TSH_MAX_AXES]) {
     char text[160], name[TSHI_LAYOUT_NAME];
     tsh_shape shape = x->shape;
@@ -57,7 +57,8 @@ tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layout
     to_local_params params = {{{0}}};
     if (!tshi_tape_ready(tape, "to_local", 1, &x)) return NULL;
     x = tshi_gradient_whole(x);
-    for (int a = 0; x && !layouts && a < x->mesh->axes; a++) { /* ranks that share a unit use it in their own ways */
+    /* ranks that share a unit each use it in their own way */
+    for (int a = 0; x && !layouts && a < x->mesh->axes; a++) {
         tsh_layout own = x->layout[a];
         if (own.sharing == TSH_SHARED) own.sharing = TSH_SHARED_OWN;
         x = tshi_transit(tape, "redistribute", x, a, own);

@@ -1,9 +1,9 @@
-/* How the backward of an operation adds to the gradients of its inputs: to memory, by adoption, by rows. */
+/* Adding to gradients in backward: to memory, by adoption, by rows. */
 #include "autograd/grad/sparse.h"
 #include "autograd/tape.h"
 
-/* An adopted gradient shares its memory, or is the same tensor: before it is written, x's gradient moves to memory of
- * its own, with its elements unless they are stale. A leaf's is never adopted: other references to it are the
+/* An adopted gradient shares memory with another tensor, or is that tensor: before a write, x's gradient gets its own
+ * memory, with its elements unless they are stale. A leaf's gradient is never adopted: further references to it are the
  * program's. */
 static tsh_status make_writable(const tsh_tensor *x) {
     tshi_gradient *g = x->gradient;
@@ -19,7 +19,7 @@ static tsh_status make_writable(const tsh_tensor *x) {
     return TSH_OK;
 }
 
-/* A retained gradient of a copy is summed apart first. */
+/* A retained gradient of a copy is first summed separately. */
 static bool is_summed(const tsh_tensor *x) {
     return tshi_gradient_schedule_of(x) && !(x->computed && x->gradient->retained);
 }
@@ -46,7 +46,7 @@ tsh_tensor *tsh_call_grad_out(const tsh_call *call) {
     return call && call->out && call->out->gradient ? call->out->gradient->value : NULL;
 }
 
-/* The leaf has no gradient yet in this step. */
+/* True when there is no gradient yet. */
 static bool is_first(const tshi_gradient *g) {
     return !g->value || g->stale;
 }
@@ -83,14 +83,14 @@ static tsh_tensor *sum_memory(const tsh_tensor *x, double *beta) {
     return g->value;
 }
 
-/* What the running call has added beside the gradient of input i; NULL with the message set. */
+/* The running call's separate term of input i's gradient; NULL with the message set. */
 static tsh_tensor **call_term(const tsh_call *call, int i) {
     tsh_tape *tape = call->tape;
     int first = 0;
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->terms, &tape->term_capacity, call->inputs,
                                   sizeof *tape->terms);
     if (status != TSH_OK) return NULL;
-    while (call->in[first] != call->in[i]) first++; /* a tensor that the call takes twice has one */
+    while (call->in[first] != call->in[i]) first++; /* a tensor that is input twice has one term */
     return &tape->terms[first];
 }
 
@@ -120,8 +120,8 @@ static bool has_term(const tsh_call *call, int i) {
     return false;
 }
 
-/* In a deterministic world each call's part of a gradient is rounded before it is added. A kernel that goes on from the
- * sum rounds otherwise, and which calls meet in one memory depends on the layouts. */
+/* In a deterministic world each call's term of a gradient is rounded before it is added: a kernel that continues the
+ * sum rounds differently, and which calls share memory depends on the layouts. */
 static bool adds_apart(const tsh_call *call, int i) {
     const tsh_tensor *x = call->in[i];
     return x->mesh->world->deterministic && (!is_first(x->gradient) || is_summed(x) || has_term(call, i));
@@ -146,7 +146,7 @@ tsh_call *tshi_grad_maker(const tsh_call *call, int i) {
     return alone && !g->retained && !tape->keeps_graph ? &tape->nodes[maker] : NULL;
 }
 
-/* Input i wants a gradient, and backward runs. */
+/* True when input i wants a gradient and backward is running. */
 static bool can_add(const tsh_call *call, int i, const char *what) {
     if (tsh_call_wants_grad(call, i) && tsh_call_grad_out(call)) return true;
     tshi_fail(call ? TSH_ERR_STATE : TSH_ERR_ARGUMENT, "%s: input %d wants no gradient here", what, i);
@@ -162,7 +162,7 @@ tsh_tensor *tsh_call_grad(const tsh_call *call, int i) {
     return grad;
 }
 
-/* to = beta to + gradient, which may be of another dtype. */
+/* to = beta to + gradient, which may have another dtype. */
 static tsh_status add_gradient(const tsh_tensor *gradient, double beta, tsh_tensor *to) {
     tsh_device *device = tshi_device_of(to);
     const void *from = tshi_data(gradient);
@@ -183,7 +183,7 @@ static tsh_status add_gradient(const tsh_tensor *gradient, double beta, tsh_tens
 tsh_status tshi_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient) {
     const tsh_tensor *x = call->in[i];
     tshi_gradient *g = x->gradient;
-    /* A leaf's gradient outlives the step, in memory of its own. */
+    /* A leaf's gradient outlives the step, so it needs its own memory. */
     if (is_first(g) && x->computed && !is_summed(x) && gradient->dtype == tshi_gradient_dtype(x)) {
         bool passed_on = gradient == tsh_call_grad_out(call) && tshi_gradient_fits(x, gradient);
         tsh_tensor *adopted = passed_on ? tshi_tensor_retain(gradient) : NULL;

@@ -7,16 +7,16 @@ static int64_t cols_of(const tsh_tensor *x) {
     return x->shape.local[1];
 }
 
-/* A target in the host's memory. While `active`, the state's `value` [count, cols] is the leaf's gradient: its row i is
- * the gradient of row[i] of this rank's part. */
+/* The target of a sparse gradient. While `active`, the state's `value` [count, cols] is the leaf's gradient: row i of
+ * it is the gradient of row[i] of this rank's part. */
 typedef struct sparse_gradient {
     tshi_gradient_target target; /* first */
     const tsh_allocator *allocator;
     bool active;
     int64_t count, capacity;
     int64_t *row;   /* [capacity], each row once */
-    int32_t *place; /* [rows of this rank's part] 1 + index in `row`, 0 for a row that is not there */
-    int64_t *ids;   /* [id_capacity] a call's, then their places */
+    int32_t *place; /* [rows of this rank's part] 1 + index in `row`; 0: not in it */
+    int64_t *ids;   /* [id_capacity] a call's ids, then their places */
     int64_t id_capacity;
 } sparse_gradient;
 
@@ -87,7 +87,7 @@ tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf) {
 
 /* --- adding rows -------------------------------------------------------------------------------------------------- */
 
-/* Room for n elements more than `count`, of which *array has *capacity. */
+/* Grows *array, which has room for *capacity elements, to hold count + n. */
 static bool reserve(const tsh_allocator *allocator, int64_t **array, int64_t count, int64_t n, int64_t *capacity) {
     if (count + n <= *capacity) return true;
     int64_t wanted = count + n > 2 * *capacity ? count + n : 2 * *capacity;
@@ -100,8 +100,8 @@ static bool reserve(const tsh_allocator *allocator, int64_t **array, int64_t cou
     return true;
 }
 
-/* The ids in s->ids become places in the list of rows, which takes those that it lacks; -1 for what is left out.
- * Returns whether each id got a place of its own, in their order. */
+/* Replaces the ids in s->ids by their places in the list of rows, to which new ones are added; -1 for skipped ids. True
+ * when each id got a new place, in order. */
 static bool place_ids(sparse_gradient *s, int64_t n, int64_t start, int64_t rows, int64_t padding) {
     bool plain = s->count == 0;
     for (int64_t i = 0; i < n; i++) {
@@ -118,7 +118,7 @@ static bool place_ids(sparse_gradient *s, int64_t n, int64_t start, int64_t rows
     return plain && s->count == n;
 }
 
-/* to[places[i], :] += values[i, :], the places in the host's memory. */
+/* to[places[i], :] += values[i, :]; places are in host memory. */
 static tsh_status add_at(const tsh_tensor *values, int64_t n, const int64_t *places, int64_t rows, int64_t cols,
                          const tsh_tensor *to) {
     tsh_device *device = to->mesh->device;
@@ -132,7 +132,7 @@ static tsh_status add_at(const tsh_tensor *values, int64_t n, const int64_t *pla
     return TSH_OK;
 }
 
-/* The rows before, `before` of them, and those of `values` at the places of s->ids, in new memory. */
+/* Moves the gradient to new memory: its `before` rows, plus the rows of `values` at the places s->ids. */
 static tsh_status add_values(const tsh_tensor *leaf, const sparse_gradient *s, int64_t before, int64_t n,
                              const tsh_tensor *values) {
     tshi_gradient *g = leaf->gradient;

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Each of a step's first calls has a place of its own. When there are more plans than MOST, which happens where sizes
- * keep changing, all of them are forgotten. */
+/* The first PLACES calls of a step have a place each. With more than MOST plans, which happens when sizes keep
+ * changing, all plans are dropped. */
 enum { PLACES = 1024, BUCKETS = 1024, MOST = 4096 };
 
 typedef struct word_list {
@@ -21,7 +21,7 @@ struct kept_plan {
     tshi_plan plan;
 };
 
-/* The last call with some number: its plan, and what it was (write_call). */
+/* The last call with a certain number: its description (write_call), and its plan. */
 typedef struct usual_plan {
     kept_plan *kept;
     word_list call;
@@ -34,7 +34,7 @@ struct tshi_plans {
     int count;
     uint64_t made;       /* since the tape was created */
     unsigned calls;      /* of this step */
-    word_list call, key; /* of the call whose plan is asked for */
+    word_list call, key; /* of the current call */
     tshi_plan draft;
     tsh_tensor **inputs, *copies;
     int inputs_room, copies_room;
@@ -95,7 +95,7 @@ static bool same_words(const word_list *a, const word_list *b) {
     return a->count == b->count && memcmp(a->at, b->at, (size_t)a->count * sizeof *a->at) == 0;
 }
 
-/* The list's memory, with room for so many words; NULL with the message set. */
+/* The list's memory, for at least `room` words; NULL with the message set. */
 static uint64_t *start_words(tshi_plans *plans, word_list *list, int room) {
     list->count = 0;
     return tshi_grow(plans->allocator, (void **)&list->at, &list->room, room, sizeof *list->at) == TSH_OK ? list->at
@@ -130,8 +130,7 @@ static uint64_t *put_sizes(uint64_t *at, const tsh_shape *shape) {
     return at;
 }
 
-/* The operation's rules and functions of metadata, and the params that these read: two operations that share them have
- * the same plans. */
+/* Writes the operation's rules, functions of metadata and params: operations that share them have the same plans. */
 static uint64_t *put_op(uint64_t *at, const tsh_call *call) {
     const tsh_op *op = call->op;
     *at++ = (uint64_t)(uintptr_t)op->rules;
@@ -155,7 +154,7 @@ static uint64_t *put_input(uint64_t *at, const tsh_call *call, const tsh_tensor 
     return at;
 }
 
-/* Room for a tensor's dtypes, sizes and layouts. */
+/* Words for a tensor's dtypes, sizes and layouts. */
 enum { TENSOR_WORDS = 1 + TSH_MAX_DIMS + 3 * TSH_MAX_AXES };
 
 static uint64_t *put_want(uint64_t *at, const tshi_want *want) {
@@ -177,7 +176,7 @@ static tsh_status write_key(tshi_plans *plans, const tsh_call *call, tsh_tensor 
     return TSH_OK;
 }
 
-/* An operation's key begins with its rules, this one with none. */
+/* An operation's key begins with its rules; this key has none. */
 static tsh_status write_route_key(tshi_plans *plans, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
     uint64_t *at = start_words(plans, &plans->key, 3 + 2 * TENSOR_WORDS);
     if (!at) return TSH_ERR_MEMORY;
@@ -190,8 +189,7 @@ static tsh_status write_route_key(tshi_plans *plans, const tsh_tensor *x, const 
     return TSH_OK;
 }
 
-/* All that a plan follows from, in fewer words than its key: the params as they are, and of an input its form and what
- * its gradient says. */
+/* Describes a call in fewer words than its key: params, and each input's form and gradient state. */
 static tsh_status write_call(tshi_plans *plans, const tsh_call *call, const tshi_want *want, bool recording) {
     uint64_t *at = start_words(plans, &plans->call, 8 + 2 * call->inputs + (int)(call->op->params_size / 8));
     if (!at) return TSH_ERR_MEMORY;
@@ -219,7 +217,7 @@ static kept_plan **kept_bucket(tshi_plans *plans) {
     return &plans->bucket[hash % BUCKETS];
 }
 
-/* The plan, its steps and its key are one block of memory. */
+/* Stores the plan, its steps and its key in one block of memory. */
 static tsh_status keep_draft(tshi_plans *plans, kept_plan **place) {
     const tshi_plan *draft = &plans->draft;
     if (plans->count == MOST) forget_all(plans);

@@ -1,4 +1,4 @@
-/* Plans of calls: casts, rules, determinism and routes become steps. */
+/* Plans of calls: steps from casts, rules, determinism and routes. */
 #include "autograd/plan/plan.h"
 #include "autograd/grad/state.h"
 #include "autograd/plan/whole.h"
@@ -49,7 +49,7 @@ tsh_status tshi_plan_route(tshi_plan *plan, tshi_plan_step *now, const tsh_layou
 
 /* --- inputs ------------------------------------------------------------------------------------------------------- */
 
-/* Input i is cast before it moves, so that what moves is what the operation takes. A sum over ranks is summed first. */
+/* Casts input i before transitions, which then move the operation's dtype. A PARTIAL input is summed first. */
 static tsh_status plan_cast(tshi_plan *plan, const tsh_tensor *given, int i, tsh_tensor *cast) {
     tsh_layout summed[TSH_MAX_AXES];
     tshi_plan_step now = tshi_plan_start(given, i);
@@ -64,11 +64,11 @@ static tsh_status plan_cast(tshi_plan *plan, const tsh_tensor *given, int i, tsh
     return status == TSH_OK ? add_plan_step(plan, &now) : status;
 }
 
-/* The rows of a call, and what else its steps follow from. */
+/* The rows of a call, and the settings on which its steps depend. */
 typedef struct choice {
     tshi_rule_rows rows;
-    unsigned local; /* the axes along which some input is LOCAL, a bit each */
-    bool whole;     /* the call is to have one rank's bits (whole.h) */
+    unsigned local; /* bits of the axes along which some input is LOCAL */
+    bool whole;     /* the call must have one rank's bits (whole.h) */
 } choice;
 
 static unsigned local_axes(const tsh_call *call) {
@@ -82,10 +82,10 @@ static unsigned local_axes(const tsh_call *call) {
     return axes;
 }
 
-/* A leaf goes first along the axes of its target, which belongs only to the copies that differ from the leaf along no
- * other axis. So does an input beside a LOCAL one, along that one's axes: sizes there may differ between ranks, and
- * with them what the rows want along other axes, so the ranks of such an axis have nothing in common but the input as
- * it came. */
+/* Steps that come first. A leaf changes first along the axes of its target, which only serves copies that differ from
+ * the leaf along no other axis. An input beside a LOCAL one changes first along that input's axes: sizes there may
+ * differ between ranks, and with them the rows of other axes, so that only the original input is common to the
+ * ranks. */
 static tsh_status plan_first(tshi_plan *plan, const tsh_tensor *given, unsigned local, tshi_plan_step *now,
                              const tsh_layout *need) {
     bool leaf = given->dtype == now->dtype || !given->computed;
@@ -105,8 +105,8 @@ static tsh_status plan_first(tshi_plan *plan, const tsh_tensor *given, unsigned 
     return status;
 }
 
-/* Input i in the layouts that the rows want. A call on wholes has copies of its own of inputs with gradients, which are
- * added up one call after another, as on one rank. */
+/* Adds the steps of input i to the layouts that the rows want. A call on whole inputs copies those with gradients,
+ * whose terms are then added call by call, as on one rank. */
 static tsh_status plan_input(tshi_plan *plan, const tsh_call *call, const tsh_tensor *given, int i,
                              const tshi_goal *goal, const choice *c) {
     tsh_layout need[TSH_MAX_AXES];
@@ -129,7 +129,7 @@ static tsh_status plan_input(tshi_plan *plan, const tsh_call *call, const tsh_te
 
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
-/* The operation, then the way of its output to the layouts that the rows give it, or that a layer wants. */
+/* Adds the operation, and the steps of its output to the layouts of the rows, or those that a layer wants. */
 static tsh_status plan_output(tshi_plan *plan, const tsh_call *call, const tshi_goal *goal, const choice *c) {
     const tsh_mesh *mesh = call->in[0]->mesh;
     const tshi_want *want = goal->want;

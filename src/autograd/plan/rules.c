@@ -1,5 +1,5 @@
-/* Layout rules: from the inputs' layouts to a row for each axis. Rows of different axes never exclude each other: an
- * exchange of boxes reaches all layouts at once. */
+/* Layout rules: from the inputs' layouts to a row for each axis. Rows of different axes never exclude each other,
+ * because a box exchange reaches all layouts at once. */
 #include "autograd/plan/rules.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static bool is_split(tsh_pattern p) {
     return !(BIT(p) & (WHOLE | BIT(TSH_ROW_END)));
 }
 
-/* Those of the row's inputs. */
+/* The patterns of the row's inputs. */
 static unsigned patterns_of(const tsh_rule *row) {
     unsigned set = 0;
     for (int k = 0; k < TSH_ROW_INPUTS; k++) set |= BIT(row->in[k]);
@@ -50,8 +50,8 @@ static tsh_layout split_like(const tsh_layout *bound, int d) {
     return TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, bound->sharing, bound->units, bound->blocks);
 }
 
-/* The layout that a pattern asks of a tensor of ndim dims; false when it cannot be. `bound`: the dim that a row binds,
- * -1 where it binds none, and the units in which the row splits. */
+/* The layout that a pattern requires of a tensor with ndim dims; false if that is impossible. `bound`: the row's SHARD
+ * layout, with dim -1 if the row binds none. */
 static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *bound, int call_dim, tsh_layout *out) {
     int d = bound->dim;
     bool fits = true;
@@ -85,14 +85,14 @@ static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *bound, int
     return fits && d >= 0 && d < ndim;
 }
 
-/* Units and blocks are parts of the tensor's dim. */
+/* True when units and blocks divide the tensor's dim. */
 static bool units_fit(const tsh_shape *shape, const tsh_layout *layout) {
     if (layout->kind != TSH_KIND_SHARD || !layout->units) return true;
     int64_t n = shape->global[layout->dim];
     return n % layout->units == 0 && (!layout->blocks || n % layout->blocks == 0);
 }
 
-/* The layouts are alike, or split the dim of this tensor alike, as far as this axis alone decides. */
+/* True when the layouts are equal, or split this tensor's dim alike, judged by this axis only. */
 static inline bool alike(const tsh_tensor *t, int axis, tsh_layout *need) {
     const tsh_layout *have = &t->layout[axis];
     if (have->kind == need->kind && have->kind != TSH_KIND_SHARD) return true;
@@ -102,7 +102,7 @@ static inline bool alike(const tsh_tensor *t, int axis, tsh_layout *need) {
     return tshi_layout_alike(*have, *need);
 }
 
-/* Some patterns are only for tensors of a certain layout. */
+/* Some patterns are only for tensors with a certain layout. */
 static bool pattern_takes(tsh_pattern p, int ndim, tsh_layout have) {
     if (p == TSH_HAS_LAST) return tshi_layout_splits(have, ndim - 1);
     if (p == TSH_HAS_S0) return tshi_layout_splits(have, 0);
@@ -111,10 +111,10 @@ static bool pattern_takes(tsh_pattern p, int ndim, tsh_layout have) {
     return p != TSH_AS_COPY || have.kind == TSH_KIND_REPLICATED;
 }
 
-/* The size that stands for one in which ranks may differ. */
+/* Stands for a size that may differ between ranks. */
 static const double usual_size = 1024;
 
-/* Bytes of the whole, every size taken as at least 1: an empty tensor takes the rows of one that is not. */
+/* Global bytes, with every size at least 1, so that an empty tensor uses the same rows. */
 static double shape_bytes(tsh_dtype dtype, const tsh_shape *shape, bool differs) {
     double bytes = (double)tsh_dtype_size(dtype);
     for (int d = 0; d < shape->ndim; d++) {
@@ -124,7 +124,7 @@ static double shape_bytes(tsh_dtype dtype, const tsh_shape *shape, bool differs)
     return bytes;
 }
 
-/* LOCAL tensors may differ in size between ranks, which must take the same rows. */
+/* LOCAL tensors may have different sizes on ranks, which must choose the same rows. */
 static bool is_local(const tsh_tensor *t) {
     return tshi_layouts_have_local(t->mesh->axes, t->layout);
 }
@@ -141,10 +141,10 @@ static double output_bytes(const tsh_call *call, tsh_dtype dtype, const tsh_shap
 
 /* --- the rows that one axis may take ------------------------------------------------------------------------------ */
 
-/* How a row treats inputs that are SHARD along the axis. */
+/* How a row uses inputs that are SHARD along the axis. */
 enum {
-    USED_AS_THEY_ARE, /* one of them at least; or there is none */
-    SPLIT_ANEW,       /* the row takes inputs as SHARD, but not as they are split now */
+    USED_AS_THEY_ARE, /* at least one in its layout; or there are none */
+    SPLIT_ANEW,       /* the row takes SHARD inputs, but split in another way */
     GATHERED          /* every rank repeats the same arithmetic */
 };
 
@@ -152,12 +152,12 @@ typedef struct candidate {
     const tsh_rule *row;
     tsh_layout bound; /* as for pattern_layout */
     int split;        /* one of the above */
-    double bytes;     /* of the axis' own transitions, and of the sum that the row leaves open */
+    double bytes;     /* of this axis' transitions, and of a sum that the row leaves open */
     bool stays;       /* every input is REPLICATED, and stays so */
     tsh_layout out;
 } candidate;
 
-/* A row fits a parameter only as tshi_want says. */
+/* True when tshi_want allows this layout of a parameter. */
 static bool parameter_takes(const tshi_want *want, int i, tsh_layout have, tsh_layout need) {
     if (!want || !(want->parameters >> i & 1u)) return true;
     if (have.sharing == TSH_SHARED && need.sharing == TSH_SHARED_OWN) {
@@ -167,7 +167,7 @@ static bool parameter_takes(const tshi_want *want, int i, tsh_layout have, tsh_l
     return have.kind == TSH_KIND_REPLICATED && (need.kind == TSH_KIND_LOCAL || need.kind == TSH_KIND_PARTIAL);
 }
 
-/* True when input i has the row's layout, or a transition brings it there, whose cost is added to *bytes. */
+/* True when input i has the row's layout, or a transition leads to it, whose cost is added to *bytes. */
 static bool input_cost(const tsh_call *call, const tshi_want *want, const candidate *c, int axis, int i,
                        double *bytes) {
     const tsh_tensor *t = call->in[i];
@@ -210,7 +210,7 @@ static int split_of(const tsh_call *call, const candidate *c, int axis) {
     return !any ? USED_AS_THEY_ARE : anew ? SPLIT_ANEW : GATHERED;
 }
 
-/* A row that leaves a sum open where no input had one costs an all-reduce of the output later. */
+/* A row that makes the output PARTIAL from inputs that are not costs a later all-reduce. */
 static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis, const tshi_goal *goal) {
     if (c->out.kind != TSH_KIND_PARTIAL) return 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -220,7 +220,7 @@ static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis,
            tshi_transition_cost(tshi_transition_find(TSH_PARTIAL, TSH_REPLICATED, true), true);
 }
 
-/* Candidates are compared by how they treat split inputs, then by bytes; the first of equal ones is taken. */
+/* Compares candidates by how they use sharded inputs, then by bytes; the first wins ties. */
 static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout *bound, int axis,
                      const tshi_goal *goal, candidate *best) {
     candidate c = {.row = row, .bound = *bound};
@@ -234,7 +234,7 @@ static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout
     if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
 }
 
-/* Does the row take an input that is LOCAL? Then each rank's output differs, also in units that ranks share. */
+/* True when the row takes a LOCAL input: the output then differs between ranks, even in shared units. */
 static bool takes_local(const tsh_call *call, const tsh_rule *row, int axis) {
     for (int i = 0; i < call->inputs; i++) {
         bool local = call->in[i]->layout[axis].kind == TSH_KIND_LOCAL;
@@ -243,9 +243,9 @@ static bool takes_local(const tsh_call *call, const tsh_rule *row, int axis) {
     return false;
 }
 
-/* A row that passes each item on by itself keeps units that ranks share. A row that reduces the dim would add a shared
- * item once a rank, and beside a LOCAL input the sharers' outputs differ: there the units are not shared. Beside an
- * input that each rank copies for its own use, the shared units are for the rank's own use, too. */
+/* A row that maps each item separately keeps shared units. A row that reduces the dim would add a shared item once for
+ * each rank, and beside a LOCAL input outputs differ: units are then unshared. Beside an input that each rank copies
+ * for its own use, units become SHARED_OWN. */
 static void settle_sharing(const tsh_call *call, const tsh_rule *row, int axis, tsh_layout *bound) {
     if (!is_split(row->out) || row_has(row, TSH_AS_DIM) || takes_local(call, row, axis)) {
         bound->units = 0;
@@ -264,7 +264,7 @@ static int64_t items_of(const tsh_call *call, const tsh_rule *row, tsh_pattern p
     return 0;
 }
 
-/* The units of a row with S2_WHOLE. Those of one block are split without sharing. */
+/* Sets the units of a row with S2_WHOLE. Units of one block are split without sharing. */
 static void settle_whole(const tsh_call *call, const tsh_rule *row, tsh_layout *bound) {
     bound->sharing = TSH_UNSHARED;
     if (!bound->units) bound->units = items_of(call, row, TSH_AS_S2_WHOLE);
@@ -272,7 +272,7 @@ static void settle_whole(const tsh_call *call, const tsh_rule *row, tsh_layout *
     if (bound->blocks == bound->units) bound->blocks = 0;
 }
 
-/* How input i is split whose pattern binds dim d, or for d < 0 names the dim; false for another input. */
+/* The split of input i, if its pattern binds dim d, or for d < 0 names a dim; false for other inputs. */
 static bool input_split(const tsh_call *call, const tsh_rule *row, int axis, int d, int i, tsh_layout *split) {
     tsh_layout have = call->in[i]->layout[axis], named;
     tsh_pattern p = input_pattern(row, i);
@@ -292,7 +292,7 @@ static bool is_split_before(const tsh_call *call, const tsh_rule *row, int axis,
     return false;
 }
 
-/* The dims along which inputs whose pattern binds are split, a bit each. */
+/* Bits of the dims along which inputs with a binding pattern are split. */
 static unsigned dims_to_bind(const tsh_call *call, const tsh_rule *row, int axis) {
     unsigned dims = 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -302,7 +302,7 @@ static unsigned dims_to_bind(const tsh_call *call, const tsh_rule *row, int axis
     return dims;
 }
 
-/* Every input is REPLICATED, as the row wants it: nothing moves, and nothing has to be compared. */
+/* True when every input is REPLICATED, as the row wants: no transitions, and no costs to compare. */
 static bool takes_replicated(const tsh_call *call, const tsh_rule *row, int axis) {
     for (int i = 0; i < call->inputs; i++) {
         if (call->in[i]->layout[axis].kind != TSH_KIND_REPLICATED || input_pattern(row, i) != TSH_AS_R) return false;
@@ -310,7 +310,7 @@ static bool takes_replicated(const tsh_call *call, const tsh_rule *row, int axis
     return true;
 }
 
-/* Considers the row for each way in which inputs are split, different in dim or units; for d < 0 also where none is. */
+/* Considers the row for each different split of its inputs, in dim or units; for d < 0 also without any. */
 static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis, int d, const tshi_goal *goal,
                             candidate *best) {
     bool any = false, whole = row_has(row, TSH_AS_S2_WHOLE);
@@ -330,7 +330,7 @@ static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis,
 /* Rows that find_best leaves out. */
 typedef enum avoided { AVOID_NONE, AVOID_SHARED_UNITS, AVOID_SPLITS } avoided;
 
-/* The search ends where no later row can be better. best->row stays NULL where no row holds. */
+/* Stops when no later row can be better. best->row stays NULL if no row applies. */
 static void find_best(const tsh_call *call, int axis, const tshi_goal *goal, avoided avoid, candidate *best) {
     for (const tsh_rule *row = call->op->rules; row->out != TSH_ROW_END; row++) {
         const tsh_layout none = TSH_SHARD(-1);
@@ -371,8 +371,8 @@ static bool has_split_order(const tsh_tensor *t) {
     return false;
 }
 
-/* The tensor whose split order the call takes for all of its tensors: a parameter, else the first input, that has one
- * other than that of the axes; or NULL. */
+/* The tensor whose split order all tensors of the call get: a parameter, else the first input, with a split order other
+ * than that of the axes; or NULL. */
 static const tsh_tensor *split_order_of(const tsh_call *call, const tshi_want *want) {
     const tsh_tensor *found = NULL;
     for (int i = call->inputs - 1; i >= 0; i--) {
@@ -402,7 +402,7 @@ tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int
     return tshi_shape_resolve(t->mesh, &shape, need);
 }
 
-/* No axis cuts the units of another one, in any tensor of the call. */
+/* True when no axis cuts the units of another in any tensor of the call. */
 static bool units_hold(const tsh_call *call, const tshi_goal *goal, const tshi_rule_rows *rows) {
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape = *goal->shape;
@@ -418,8 +418,8 @@ static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
     rows->out[axis] = c->out;
 }
 
-/* Axes that split heads do so in one kind of units, those that are whole for each input: a rank that has some blocks of
- * a unit after one axis must find the same unit after the next. */
+/* Makes all axes that split heads use the same units, which are whole in each input: a rank that has some blocks of a
+ * unit after one axis must find the same unit after the next. */
 static void settle_heads(const tsh_call *call, const tshi_goal *goal, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes, last = -1;
     bool differ = false;
@@ -437,8 +437,8 @@ static void settle_heads(const tsh_call *call, const tshi_goal *goal, tshi_rule_
     }
 }
 
-/* Rows of several axes split a dim in units that do not go together: they do it without units where they hold so, else
- * other rows are taken, in the end some that gather. */
+/* Resolves rows of several axes that split a dim in incompatible units: drops the units if the rows still apply, else
+ * takes other rows, finally some that gather. */
 static void settle_units(const tsh_call *call, const tshi_goal *goal, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;

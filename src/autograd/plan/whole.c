@@ -1,7 +1,7 @@
 #include "autograd/plan/whole.h"
 #include "autograd/grad/state.h"
 
-/* The gradient of an input that is used whole beside parts is a sum over ranks. */
+/* True when the gradient of an input that is used whole beside sharded ones is a sum over ranks. */
 static bool sums_gradients(const tsh_rule *row) {
     for (int k = 0; k < 4 && row->in[k] != TSH_ROW_END; k++) {
         if (row->in[k] == TSH_AS_L || row->in[k] == TSH_AS_COPY) return true;
@@ -9,7 +9,7 @@ static bool sums_gradients(const tsh_rule *row) {
     return false;
 }
 
-/* The gradient of an input that is repeated is a sum, whose bits depend on the sizes of a rank's part. */
+/* True when an input is broadcast: its gradient is a sum whose bits depend on the sizes of a rank's part. */
 static bool sums_repeats(const tsh_call *call) {
     bool repeats = false;
     for (int i = 0; i < call->inputs; i++) {

@@ -1,4 +1,4 @@
-/* A call whose inputs have their layouts: it makes its output, runs forward and goes on the tape. */
+/* Running a call whose inputs have their final layouts: the output, forward, the record on the tape. */
 #include "autograd/run/call.h"
 #include "autograd/run/invoke.h"
 #include "autograd/run/observe.h"
@@ -16,7 +16,7 @@ static uint64_t versions_of(const tsh_call *call) {
            (uint64_t)tshi_tensor_version(call->out) << 48;
 }
 
-/* The versions of what is read: by backward, or by forward, which runs again. */
+/* The versions of the tensors that backward, or a recomputed forward, reads. */
 static uint64_t versions_read(const tsh_call *call, bool backward) {
     const uint64_t one = 0xffff;
     uint64_t read = backward && call->op->reads_output ? one << 48 : 0;
@@ -27,7 +27,7 @@ static uint64_t versions_read(const tsh_call *call, bool backward) {
     return read;
 }
 
-/* TSH_ERR_STATE where what backward reads, or forward when it runs again, has been written since the call was
+/* TSH_ERR_STATE if a tensor that backward, or a recomputed forward, reads has been written since the call was
  * recorded. */
 static tsh_status check_unchanged(const tsh_call *call, bool backward) {
     static const char *const places[] = {"input 0", "input 1", "an input after the first two", "the output"};
@@ -45,15 +45,15 @@ static tsh_status check_unchanged(const tsh_call *call, bool backward) {
                      t ? tsh_tensor_describe(t, text, sizeof text) : "");
 }
 
-/* Functions take the output in a wider dtype than it is stored in (tshi_cast_as): its gradient is not rounded on its
- * way to one that is as wide. */
+/* True when functions take the output in a wider dtype than its own (tshi_cast_as): its gradient is then as wide, and
+ * not rounded. */
 static bool has_wide_gradient(const tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     bool as_stored = call->op->rules && x->dtype == call->out->dtype;
     return as_stored && x->dtype != tshi_gradient_dtype(x) && tshi_gradient_computed_in(x) == tshi_gradient_dtype(x);
 }
 
-/* The node's inputs and params, in memory of the step. */
+/* Copies the node's inputs and params to the step's arena. */
 static bool copy_arguments(tsh_tape *tape, const tsh_call *call, tsh_call *node) {
     size_t inputs = (size_t)call->inputs * sizeof *call->in, params = (call->op->params_size + 15) & ~(size_t)15;
     char *copy = tshi_region_take(&tape->memory, &tape->world->allocator, params + inputs, 1);
@@ -65,7 +65,7 @@ static bool copy_arguments(tsh_tape *tape, const tsh_call *call, tsh_call *node)
     return true;
 }
 
-/* Backward finds the call again; without recording its saved tensors are dropped at once. */
+/* Puts the call on the tape, or without recording releases its saved tensors. */
 static tsh_status record(tsh_call *call) {
     tsh_tape *tape = call->tape;
     if (!tshi_call_records(call)) return TSH_OK;
@@ -96,14 +96,14 @@ static tsh_status make_output(tsh_call *call, const tshi_plan_step *step, const 
     return fits ? status : tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
 }
 
-/* The name of a parameter, or of the one that casts and transitions have made the tensor from. */
+/* The name of the parameter that x is, or of which casts and transitions have made x. */
 static const char *parameter_name_of(const tsh_tensor *x) {
     while (!x->name && x->gradient && x->gradient->moved_from) x = x->gradient->moved_from;
     return x->name;
 }
 
-/* Memory is counted as the call's activations, and the device knows where the program is, until the call is left with
- * what this has returned. */
+/* Counts memory as activations, and notes the program's place in the device, until leave_call gets the returned
+ * purpose. */
 static tsh_memory_purpose enter_call(const tsh_call *call) {
     tsh_device *device = tshi_device_of(call->in[0]);
     device->place.function = device->place.last = call->op->name;
@@ -122,7 +122,7 @@ static void leave_call(const tsh_call *call, tsh_memory_purpose before) {
     device->purpose = before;
 }
 
-/* The tensor has memory of its own, or backward has freed it. */
+/* True when the tensor has memory, or backward has freed it. */
 static inline bool is_there(const tsh_tensor *t) {
     return !t->storage || (t->storage->data && !t->storage->source);
 }
@@ -133,7 +133,7 @@ static tsh_status materialize_tensor(const tsh_call *call, const tsh_tensor *t) 
     return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
 }
 
-/* Value sources materialize what the call's forward, or backward, reads. */
+/* Materializes the tensors that the call's forward, or backward, reads. */
 static tsh_status materialize_read(const tsh_call *call, bool backward) {
     tsh_status status = TSH_OK;
     bool inputs = !backward || !call->op->reads_no_input;
@@ -181,7 +181,7 @@ tsh_status tshi_call_run_again(tsh_call *node) {
     return status;
 }
 
-/* Some input after the first wants a gradient. */
+/* True when some input after the first wants a gradient. */
 static bool has_rest(const tsh_call *node) {
     for (int i = 1; i < node->inputs && node->op->backward_rest; i++) {
         if (tshi_requires_grad(node->in[i])) return true;
@@ -189,7 +189,7 @@ static bool has_rest(const tsh_call *node) {
     return false;
 }
 
-/* A rank outside the mesh holds nothing of the gradients; they exist there for the calls before. */
+/* Backward on a rank outside the mesh: gradients are empty, but exist for earlier calls. */
 static tsh_status backward_elsewhere(const tsh_call *node) {
     for (int i = 0; i < node->inputs; i++) {
         if (tshi_requires_grad(node->in[i]) && !tsh_call_grad(node, i)) return TSH_ERR_MEMORY;

@@ -36,7 +36,7 @@ const tsh_op tshi_cast_op = {"cast",
                              .repeats = true,
                              .by_element = true};
 
-/* The gradient of a leaf's cast is of the dtype of the leaf's where products can write that. */
+/* Gives a leaf's cast a gradient with the dtype of the leaf's, if matrix products can write that. */
 static void widen(const tsh_tensor *x, const tsh_tensor *cast) {
     bool wide = tshi_dtype_sum(cast->dtype) == tshi_gradient_dtype(x);
     if (cast->computed && !x->computed) cast->gradient->wide = wide && cast->dtype != tshi_gradient_dtype(x);

@@ -1,4 +1,4 @@
-/* Exchanges: the operation, whose backward is the reverse exchange of the gradient. */
+/* Box exchanges as an operation, whose backward is the reverse exchange of the gradient. */
 #include "autograd/run/exchange.h"
 #include "autograd/run/call.h"
 #include "dist/core/redistribute.h"
@@ -10,7 +10,7 @@ typedef struct exchange_params {
     tshi_exchange forward, backward;
 } exchange_params;
 
-/* The first of the ranks that share a unit, each for its own use, keeps the gradient; the rest of them have zeros. */
+/* The first of the ranks that share a SHARED_OWN unit keeps the gradient; the others get zeros. */
 static void keep_first(const tsh_tensor *x, tsh_tensor *dx) {
     for (int a = 0; a < x->mesh->axes; a++) {
         const tshi_axis *axis = &x->mesh->axis[a];
@@ -45,7 +45,7 @@ static const tsh_op exchange_op = {.name = "redistribute",
                                    .repeats = true,
                                    .reads_no_input = true};
 
-/* Every rank of b is one of a. */
+/* True when every rank of b is in a. */
 static bool has_ranks_of(const tsh_mesh *a, const tsh_mesh *b) {
     for (int i = 0; i < b->members; i++) {
         if (tsh_group_rank_of(a->group, b->ranks[i]) < 0) return false;

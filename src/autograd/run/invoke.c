@@ -1,7 +1,7 @@
-/* Calls of operations' functions. What they return is checked, for they may be a program's. */
+/* Calls operations' functions, and checks what they return, because they may be a program's. */
 #include "autograd/run/invoke.h"
 
-/* A failure without words gets some: those of an older failure would mislead. */
+/* Gives a failure without a message one, because an older failure's message would mislead. */
 static tsh_status with_words(const tsh_call *call, const char *part, uint64_t before, tsh_status status) {
     if (status == TSH_OK) return status;
     if ((unsigned)status >= TSH_STATUS_COUNT) {

@@ -1,8 +1,8 @@
-/* The data of transitions: packing into rank blocks, and the collectives. */
+/* The data movements of transitions: packing into rank blocks, and collectives. */
 #include "autograd/run/moves.h"
 #include "dist/core/redistribute.h"
 
-/* A tensor seen around dim d: `outer` runs of `n` pieces of `piece` bytes. */
+/* A tensor around dim d: `outer` runs of `n` pieces of `piece` bytes. */
 typedef struct runs {
     int64_t outer, n;
     size_t piece;
@@ -33,7 +33,7 @@ static void slice_of(const tsh_group *group, const tsh_tensor *whole, tsh_layout
     tshi_layout_split(&layout, whole->shape.global[layout.dim], group->size, r, start, length);
 }
 
-/* Whole to rank blocks one after another, or back. */
+/* Copies `whole` to contiguous rank blocks, or back. */
 static void copy_blocks(const tsh_group *group, const tsh_tensor *whole, tsh_layout layout, char *blocks, bool pack) {
     runs w = runs_of(whole, layout.dim);
     for (int r = 0; r < group->size; r++) {
@@ -43,7 +43,7 @@ static void copy_blocks(const tsh_group *group, const tsh_tensor *whole, tsh_lay
     }
 }
 
-/* The elements of each rank's slice, in the group's scratch; NULL where they are those of a balanced split of rows. */
+/* The elements of each rank's slice, in the group's scratch; NULL for a balanced split of rows. */
 static const int64_t *counts_of(const tsh_group *group, const tsh_tensor *whole, tsh_layout layout) {
     int64_t rest = tshi_outer(whole, layout.dim) * tshi_inner(whole, layout.dim);
     for (int r = 0; layout.units && r < group->size; r++) {
@@ -54,8 +54,8 @@ static const int64_t *counts_of(const tsh_group *group, const tsh_tensor *whole,
     return layout.units ? group->counts : NULL;
 }
 
-/* `whole` as rank blocks: a matrix [n, everything else], whose rows split as dim d does. In whole's own memory when the
- * blocks lie there one after another already, else in memory of its own. */
+/* `whole` as rank blocks: a matrix [n, everything else], whose rows split as dim d. In whole's memory if the blocks are
+ * contiguous there, else in new memory. */
 static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
     runs w = runs_of(whole, d);
     int64_t rest = w.outer * tshi_inner(whole, d);
@@ -67,8 +67,8 @@ static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
     return status;
 }
 
-/* Rank blocks of the whole lie one after another, so that no rank has to unpack them: the ranks decide by the global
- * shape, for their own parts may differ. */
+/* True when rank blocks of the whole are contiguous, so that no rank must unpack them; judged by the global shape,
+ * because ranks' parts may differ. */
 static bool in_one_run(const tsh_tensor *whole, int d) {
     int64_t outer = 1;
     for (int i = 0; i < d; i++) outer *= whole->shape.global[i];
@@ -146,7 +146,7 @@ static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_te
     }
 }
 
-/* The group's axis, with this layout of a part of t. */
+/* The placement along the group's axis, with this layout, of a part of t. */
 static tshi_placement along(const tsh_group *group, const tsh_tensor *t, tsh_layout layout, const int64_t *part) {
     tshi_placement p = {.axes = 1, .size = {group->size}, .ranks = group->ranks, .layout = {layout}};
     if (layout.units) p.layout[0] = tshi_layout_of_part(layout, t->shape.global[layout.dim], part[layout.dim]);
@@ -154,8 +154,8 @@ static tshi_placement along(const tsh_group *group, const tsh_tensor *t, tsh_lay
     return p;
 }
 
-/* The exchange of the boxes along the group's axis alone, of the part that all of its ranks hold together. Where
- * ranks share a unit for their own use, the first of them gets the gradient and the rest get zeros. */
+/* A box exchange along only the group's axis, of the part that its ranks hold together. For SHARED_OWN units, the first
+ * rank gets the gradient, the others zeros. */
 static tsh_status exchange(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to) {
     tsh_layout whole[TSH_MAX_AXES];
     tsh_shape part = in->shape;
@@ -175,7 +175,7 @@ static tsh_status exchange(tsh_group *group, const tsh_tensor *in, tsh_tensor *o
     return status;
 }
 
-/* Started only where no rank has to unpack. */
+/* Started asynchronously only if no rank must unpack. */
 static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                              tsh_work **work) {
     tsh_tensor *send = NULL, *receive = NULL;

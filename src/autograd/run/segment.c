@@ -1,11 +1,11 @@
-/* Segments: recorded calls whose results are not kept, but made again when backward reaches them. Which calls run again
- * follows from the calls and the layouts alone, so that every rank runs the same collectives again. */
+/* Segments: recorded calls whose results are freed, and recomputed when backward reaches them. Which calls run again
+ * depends only on the calls and layouts, so that every rank runs the same collectives again. */
 #include "autograd/run/segment.h"
 #include "autograd/run/call.h"
 
 /* One of a segment's calls. */
 typedef struct tshi_segment_call {
-    bool again;  /* the segment, which runs again, needs it */
+    bool again;  /* must run again with the segment */
     int holders; /* references to its output that are not the program's */
 } tshi_segment_call;
 
@@ -26,12 +26,13 @@ static void release_saved(tsh_call *node) {
     }
 }
 
-/* The call's output has no memory while this segment is dropped; one inside of it may be what drops it. */
+/* True when the call's output has no memory while this segment is dropped; an inner segment may have dropped it. */
 static bool drops(const tsh_call *node, int number) {
     return node->dropped_by > 0 && node->dropped_by <= number;
 }
 
-/* The references to the outputs of the segment's calls, of which the tape has one. A call's inputs come before it. */
+/* Counts the library's references to the outputs of the segment's calls: one is the tape's. A call's inputs come before
+ * it. */
 static void count_holders(const tsh_tape *tape, const tshi_segment *s) {
     for (int n = s->first; n < s->end; n++) {
         const tsh_call *node = &tape->nodes[n];
@@ -43,7 +44,7 @@ static void count_holders(const tsh_tape *tape, const tshi_segment *s) {
     }
 }
 
-/* Frees what the segment's calls have made; a tensor that the program has retained keeps its memory. */
+/* Frees the results of the segment's calls; a tensor that the program has retained keeps its memory. */
 static void drop_segment(tsh_tape *tape, int number) {
     tshi_segment *s = segment_of(tape, number);
     s->dropped = true;
@@ -66,15 +67,15 @@ static void need_inputs(const tsh_tape *tape, const tsh_call *node, const tshi_s
     }
 }
 
-/* The segment right inside of this one that the call is in, or this one. */
+/* The segment directly inside this one that contains the call, or this one. */
 static int inner_of(const tsh_tape *tape, const tsh_call *node, int number) {
     int k = node->segment;
     while (k != number && segment_of(tape, k)->parent != number) k = segment_of(tape, k)->parent;
     return k;
 }
 
-/* A call inside of an inner segment: that one stays dropped, and what it takes from around it and leaves to that has to
- * be there. */
+/* For a call in an inner segment, which stays dropped: marks its inputs from the outer segment, and its results that
+ * the outer segment uses. */
 static void choose_inner(const tsh_tape *tape, int n, const tshi_segment *s, int number) {
     const tsh_call *node = &tape->nodes[n];
     int inner = inner_of(tape, node, number);
@@ -85,8 +86,8 @@ static void choose_inner(const tsh_tape *tape, int n, const tshi_segment *s, int
     }
 }
 
-/* Marks the calls that make what backward reads, and what these calls read. An exchange between
- * meshes always runs again: a rank knows only its own calls, and the ranks of both meshes have to take part. */
+/* Marks the calls whose results backward reads, and those whose results these read. An exchange between meshes always
+ * runs again: a rank knows only its own calls, and all ranks of both meshes must take part. */
 static void choose(const tsh_tape *tape, int number) {
     const tshi_segment *s = segment_of(tape, number);
     for (int n = s->first; n < s->end; n++) call_in(s, n)->again = false;
@@ -105,7 +106,7 @@ static void choose(const tsh_tape *tape, int number) {
     }
 }
 
-/* An earlier backward may have freed what the call takes: no backward comes to the call then. */
+/* False when an earlier backward has freed an input of the call: no backward reaches it then. */
 static bool can_run(const tsh_tape *tape, const tsh_call *node, int number) {
     const tshi_segment *s = segment_of(tape, number);
     for (int i = 0; i < node->inputs; i++) {
@@ -118,7 +119,7 @@ static bool can_run(const tsh_tape *tape, const tsh_call *node, int number) {
     return true;
 }
 
-/* Inner segments that end with this call drop what has been made for those after them. */
+/* Inner segments that end with this call drop their results again. */
 static void leave_inner(tsh_tape *tape, int index, int number) {
     for (int k = tape->nodes[index].segment; k != number; k = segment_of(tape, k)->parent) {
         if (segment_of(tape, k)->end == index + 1) drop_segment(tape, k);
@@ -162,7 +163,7 @@ tsh_tensor *tshi_segment_take(tsh_tape *tape, tsh_tensor *t) {
 
 /* --- the public call ---------------------------------------------------------------------------------------------- */
 
-/* Tensors that no recorded call has, and no program: the step after the segment does not need them. */
+/* Drops tensors that neither a recorded call nor the program has: nothing after the segment needs them. */
 static void drop_unrecorded(tsh_tape *tape, int made, const tsh_tensor *keep) {
     for (int i = made; i < tape->owned_count; i++) {
         tsh_tensor *t = tape->owned[i];
@@ -170,7 +171,7 @@ static void drop_unrecorded(tsh_tape *tape, int made, const tsh_tensor *keep) {
     }
 }
 
-/* The segment drops the outputs of its calls, but for `keep` and views of memory that lives on. */
+/* Chooses the outputs that the segment drops: all except `keep` and views of memory that lives on. */
 static void choose_drops(tsh_tape *tape, int number, const tsh_tensor *keep) {
     const tshi_segment *s = segment_of(tape, number);
     for (int n = s->first; n < s->end; n++) {
@@ -184,7 +185,7 @@ static void choose_drops(tsh_tape *tape, int number, const tsh_tensor *keep) {
     }
 }
 
-/* The number of a new segment of all calls from `first` on; 0 without memory. */
+/* Adds a segment of all calls from `first` on; returns its number, 0 without memory. */
 static int add_segment(tsh_tape *tape, int first) {
     const tsh_allocator *allocator = &tape->world->allocator;
     tshi_segment s = {.first = first, .end = tape->node_count};
@@ -200,7 +201,7 @@ static int add_segment(tsh_tape *tape, int first) {
     return tape->segment_count;
 }
 
-/* The mark is one of this step, between two segments or inside of none that has ended. */
+/* True for a mark of this step that is not inside an ended segment. */
 static bool mark_holds(const tsh_tape *tape, const tsh_mark *mark) {
     bool good =
         mark->step == tape->generation && mark->made >= 0 && mark->calls >= 0 && mark->calls <= tape->node_count;

@@ -16,14 +16,14 @@ static const tshi_axis *axis_of_call(const tsh_call *call) {
     return &call->in[0]->mesh->axis[params_of(call)->axis];
 }
 
-/* A movement over one rank moves nothing, whatever its name. */
+/* With one rank nothing moves, whatever the transition. */
 static const tshi_move *move_of(const tsh_call *call, bool backward) {
     const tshi_transition *row = params_of(call)->row;
     if (axis_of_call(call)->size == 1) return &tshi_moves[TSHI_MOVE_NOTHING];
     return &tshi_moves[backward ? row->backward : row->forward];
 }
 
-/* All ranks that share a unit hold its values. */
+/* The layout of values: all ranks that share a unit hold them. */
 static tsh_layout of_values(tsh_layout layout) {
     if (layout.sharing) layout.sharing = TSH_SHARED;
     return layout.kind == TSH_KIND_LOCAL ? TSH_REPLICATED : layout;
@@ -40,7 +40,7 @@ static tsh_layout of_gradient(tsh_layout layout) {
     return layout.kind == TSH_KIND_LOCAL ? TSH_PARTIAL : layout.kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : layout;
 }
 
-/* The conjugate movement: from the gradient laid out as `to` to a new one, laid out as `from`. */
+/* The conjugate movement: from the gradient in layout `to` to a new one in layout `from`. */
 static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_work **work, tsh_tensor **out) {
     tsh_tensor *dy = tsh_call_grad_out(call);
     const tsh_tensor *x = call->in[0];
@@ -53,7 +53,7 @@ static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_wor
     return move->run(axis_of_call(call)->group, dy, *out, of_gradient(p->to), of_gradient(p->from), work);
 }
 
-/* Starts nothing where other work would not hide the collective, or where a schedule makes the sum. */
+/* Starts nothing if no other work would hide the collective, or if a schedule makes the sum. */
 tsh_status tshi_transition_backward_start(tsh_call *call) {
     const tshi_move *move = move_of(call, true);
     if (!move->collective || tshi_gradient_schedule_of(call->out) || !tshi_group_overlaps(axis_of_call(call)->group))
@@ -85,10 +85,10 @@ const tsh_op tshi_transition_op = {.name = "redistribute",
                                    .repeats = true,
                                    .reads_no_input = true};
 
-/* A leaf, its cast or its copy becomes this rank's own along an axis over which this tape's schedule sums its gradient:
- * the copy's gradient goes there. */
+/* When a leaf, its cast or its copy becomes this rank's own along an axis over which this tape's schedule sums its
+ * gradient, the copy's gradient goes to the schedule's target. */
 static void share_target(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
-    if (!moved->computed) return; /* nothing asks for x's gradient, and x may have none */
+    if (!moved->computed) return; /* x needs no gradient, and may have no state */
     tshi_gradient_target *target = tshi_gradient_cast_leaf(x)->gradient->target;
     if (!target || target->schedule != tape->schedule || !(target->sums >> axis & 1u)) return;
     if (tshi_gradient_divides(x->layout[axis], moved->layout[axis])) moved->gradient->target = target;
