@@ -1,5 +1,5 @@
-/* A checkpoint's folder: checkpoint.json has step, state, and what the tensors are; rank-00000.safetensors, ... have boxes
- * of them under their names, and as metadata where each box begins. Nothing here is collective. */
+/* A checkpoint's folder: checkpoint.json has step, state, and what the tensors are; rank-00000.safetensors, ... have
+ * boxes of them under their names, and as metadata where each box begins. Nothing here is collective. */
 #ifndef TSHI_CHECKPOINT_FILES_H
 #define TSHI_CHECKPOINT_FILES_H
 
@@ -38,8 +38,8 @@ typedef struct tshi_checkpoint_files {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Opens a folder. TSH_ERR_IO also for files that are missing or not whole, and where the boxes are not the tensors'. The
- * files are to be closed also after a failure. */
+/* Opens a folder. TSH_ERR_IO also for files that are missing or not whole, and where the boxes are not the tensors'.
+ * The files are to be closed also after a failure. */
 TSHI_TOOLS tsh_status tshi_checkpoint_open(const tsh_allocator *allocator, const char *folder,
                                            tshi_checkpoint_files *out);
 TSHI_TOOLS void tshi_checkpoint_close(tshi_checkpoint_files *files);

@@ -182,8 +182,8 @@ static tsh_status write_elements(tshi_checkpoint_save *save, int fd, const char 
     return status;
 }
 
-/* Writes the sums of this rank's shares once the rank's file is on the disk. From then on rank 0 may rename the folder at
- * any time. */
+/* Writes the sums of this rank's shares once the rank's file is on the disk. From then on rank 0 may rename the folder
+ * at any time. */
 static tsh_status write_sums(tshi_checkpoint_save *save) {
     char unfinished[TSHI_PATH], path[TSHI_PATH];
     tsh_status status = path_of_rank_file(save, save->world->rank, "unfinished", unfinished);

@@ -25,7 +25,8 @@ TSHI_TOOLS tsh_status tshi_file_write(int fd, const char *path, const void *from
  * kind of file in messages. */
 tsh_status tshi_file_load(const tsh_allocator *allocator, const char *path, const char *kind, uint64_t most,
                           char **text, size_t *bytes);
-/* Creates or replaces a file with these bytes, and waits until it is on the disk. Until then its name is PATH.partial. */
+/* Creates or replaces a file with these bytes, and waits until it is on the disk. Until then its name is
+ * PATH.partial. */
 TSHI_TOOLS tsh_status tshi_file_save(const char *path, const void *from, size_t bytes);
 /* Waits until the file's bytes are on the disk. */
 TSHI_TOOLS tsh_status tshi_file_sync(int fd, const char *path);

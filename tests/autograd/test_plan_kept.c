@@ -1,5 +1,5 @@
-/* A step like the one before it chooses nothing: plans are made in the first forward, and neither backward, nor a segment
- * that runs again, nor a later step makes one. */
+/* A step like the one before it chooses nothing: plans are made in the first forward, and neither backward, nor a
+ * segment that runs again, nor a later step makes one. */
 #include "autograd/plan/plan.h"
 #include "autograd/tape.h"
 #include "support/ranks.h"

@@ -1,5 +1,5 @@
-/* Plans of calls, from metadata alone: no ranks, no tape, no tensor has memory. The answers follow from the rows of each
- * operation and the table of transitions, and are written by hand. */
+/* Plans of calls, from metadata alone: no ranks, no tape, no tensor has memory. The answers follow from the rows of
+ * each operation and the table of transitions, and are written by hand. */
 #include "autograd/grad/state.h"
 #include "autograd/plan/plan.h"
 #include "functional/functional.h"
@@ -47,8 +47,8 @@ static int ndim_of(const int64_t *dims) {
     return n;
 }
 
-/* "0 cast bfloat16 [4,6] REPLICATED; out kernel float32 [4,10] SHARD(1) holds [4,5]": what a step makes, and what this rank
- * holds of it where that is not the whole. */
+/* "0 cast bfloat16 [4,6] REPLICATED; out kernel float32 [4,10] SHARD(1) holds [4,5]": what a step makes, and what this
+ * rank holds of it where that is not the whole. */
 static void print_step(const tshi_plan_step *s, char *text, size_t size) {
     static const char *const kinds[] = {"cast", "copy", "transition", "exchange", "kernel"};
     char dims[64], name[TSHI_LAYOUT_NAME];

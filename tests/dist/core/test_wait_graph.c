@@ -50,8 +50,8 @@ Test(wait_graph, ranks_that_stand_in_a_cycle_find_it) {
     close_pair(&p);
 }
 
-/* A call of several steps is one wait of the program. Rank 0 waits for rank 1's step 1, and stops before it can see that
- * rank 1 has made that step; rank 1 truly waits for rank 0's step 2. */
+/* A call of several steps is one wait of the program. Rank 0 waits for rank 1's step 1, and stops before it can see
+ * that rank 1 has made that step; rank 1 truly waits for rank 0's step 2. */
 Test(wait_graph, a_rank_that_has_gone_on_to_a_next_step_waits_anew) {
     pair p;
     open_pair(&p);
