@@ -30,7 +30,7 @@ static tsh_dtype arithmetic_of(int inputs, tsh_tensor *const *in) {
 }
 
 /* The inputs, with whole parameters in place of slices; NULL with the message set. */
-static tsh_tensor **take_inputs(tsh_tape *tape, int inputs, tsh_tensor *const *in) {
+static inline tsh_tensor **take_inputs(tsh_tape *tape, int inputs, tsh_tensor *const *in) {
     tsh_tensor **given = tshi_plans_inputs(tape->plans, inputs);
     for (int i = 0; given && i < inputs; i++) given[i] = tshi_gradient_whole(in[i]);
     return given;
@@ -101,7 +101,7 @@ static tsh_status check_moves(const tsh_call *call, const tshi_plan *plan) {
     return status;
 }
 
-static tsh_tensor *run_plan(tsh_call *call, const tshi_plan *plan) {
+static inline tsh_tensor *run_plan(tsh_call *call, const tshi_plan *plan) {
     tsh_tensor *y = NULL;
     for (int k = 0; k < plan->count; k++) {
         const tshi_plan_step *step = &plan->step[k];

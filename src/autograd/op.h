@@ -43,7 +43,7 @@ struct tsh_call {
     void *params;
     tshi_started started; /* before backward reaches the call */
     tshi_call_flags flags;
-    uint64_t versions; /* of what it read, after forward */
+    uint64_t versions; /* of its tensors, after forward (call.c) */
 
     /* Numbers of segments (segment.h), from 1 on; 0: none. */
     int segment;    /* the innermost segment that contains the call */
@@ -58,6 +58,11 @@ static inline bool tshi_op_moves(const tsh_op *op) {
 /* True when forward and backward run on this rank: outside the meshes of input and output, a call is only recorded. */
 static inline bool tshi_call_runs(const tsh_call *call) {
     return tshi_mesh_has_me(call->in[0]->mesh) || tshi_mesh_has_me(call->out->mesh);
+}
+
+/* Forward has saved a tensor. */
+static inline bool tshi_call_saves(const tsh_call *call) {
+    return ((uintptr_t)call->saved[0] | (uintptr_t)call->saved[1] | (uintptr_t)call->saved[2]) != 0;
 }
 
 /* The dim in the call's params; -1 if the operation has none. */

@@ -126,10 +126,22 @@ void tshi_pool_clear(tshi_pool *pool, const tsh_allocator *allocator);
  * allocates nothing. */
 typedef struct tshi_region {
     void *first, *current; /* blocks; current is NULL after a reset */
-    size_t used;           /* bytes used in the current block */
+    unsigned char *next;   /* unused memory of the current block: `left` bytes */
+    size_t left;
 } tshi_region;
+/* `bytes`, a multiple of 16, from the next block with room. */
+void *tshi_region_go_on(tshi_region *region, const tsh_allocator *allocator, size_t bytes);
 /* count items of size bytes, not zeroed, aligned to 16; NULL with the message set. Valid until the reset. */
-void *tshi_region_take(tshi_region *region, const tsh_allocator *allocator, size_t count, size_t size);
+static inline void *tshi_region_take(tshi_region *region, const tsh_allocator *allocator, size_t count, size_t size) {
+    size_t bytes;
+    if (tshi_size_mul(count, size, &bytes) != TSH_OK || tshi_size_add(bytes, 15, &bytes) != TSH_OK) return NULL;
+    bytes &= ~(size_t)15;
+    if (bytes >= region->left) return tshi_region_go_on(region, allocator, bytes);
+    void *taken = region->next;
+    region->next += bytes;
+    region->left -= bytes;
+    return taken;
+}
 void tshi_region_reset(tshi_region *region);
 void tshi_region_clear(tshi_region *region, const tsh_allocator *allocator);
 

@@ -30,25 +30,17 @@ static block *block_with(tshi_region *region, const tsh_allocator *allocator, si
     return fresh;
 }
 
-void *tshi_region_take(tshi_region *region, const tsh_allocator *allocator, size_t count, size_t size) {
-    size_t bytes;
-    if (tshi_size_mul(count, size, &bytes) != TSH_OK || tshi_size_add(bytes, 15, &bytes) != TSH_OK) return NULL;
-    bytes &= ~(size_t)15;
-    block *b = region->current;
-    if (!b || b->bytes - region->used < bytes) {
-        b = block_with(region, allocator, bytes);
-        if (!b) return NULL;
-        region->current = b;
-        region->used = 0;
-    }
-    void *taken = b->data + region->used;
-    region->used += bytes;
-    return taken;
+void *tshi_region_go_on(tshi_region *region, const tsh_allocator *allocator, size_t bytes) {
+    block *b = block_with(region, allocator, bytes);
+    if (!b) return NULL;
+    region->current = b;
+    region->next = b->data + bytes;
+    region->left = b->bytes - bytes;
+    return b->data;
 }
 
 void tshi_region_reset(tshi_region *region) {
-    region->current = NULL;
-    region->used = 0;
+    *region = (tshi_region){.first = region->first};
 }
 
 void tshi_region_clear(tshi_region *region, const tsh_allocator *allocator) {

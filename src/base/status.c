@@ -9,6 +9,10 @@
 #define STRINGIFY(x)  STRINGIFY_(x)
 
 static _Thread_local char last_message[TSHI_MESSAGE_SIZE];
+/* Every call of an operation looks at it: it is where the thread finds it without a function's call. */
+#if defined(__GNUC__)
+__attribute__((tls_model("initial-exec")))
+#endif
 static _Thread_local uint64_t failures;
 static _Thread_local tshi_failure held;
 

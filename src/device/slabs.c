@@ -171,7 +171,7 @@ tshi_slab_block *tshi_slabs_alloc(tshi_slabs *slabs, tshi_slab_index *index, siz
     *failed = true;
     if (grow_buckets(index) != TSH_OK) return NULL;
     if (block->size > size) {
-        front = tshi_pool_take(&index->structs, index->allocator, sizeof *front);
+        front = tshi_pool_take_used(&index->structs, index->allocator, sizeof *front);
         if (!front) return NULL;
         split(block, size, front);
     } else {

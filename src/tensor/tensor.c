@@ -13,8 +13,11 @@ static tsh_status count_elements(const tsh_mesh *mesh, const tsh_shape *shape, i
 }
 
 /* With TSHARD_CHECK=1 handles are never reused, so that a use after release cannot hit another tensor. */
-static tsh_tensor *handle_new(tsh_device *device) {
-    if (!device->checked) return tshi_pool_take(&device->tensors, &device->allocator, sizeof(tsh_tensor));
+static inline tsh_tensor *handle_new(tsh_device *device) {
+    if (!device->checked) {
+        void *used = tshi_pool_take_used(&device->tensors, &device->allocator, sizeof(tsh_tensor));
+        return used ? memset(used, 0, offsetof(tsh_tensor, shape)) : NULL;
+    }
     const tsh_allocator plain = tshi_allocator_resolve(NULL);
     tsh_tensor *tensor = tshi_calloc(&plain, 1, sizeof *tensor);
     if (!tensor) return NULL;
@@ -23,7 +26,7 @@ static tsh_tensor *handle_new(tsh_device *device) {
     return tensor;
 }
 
-static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape, int64_t numel,
+static inline tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape, int64_t numel,
                                 const tsh_layout layout[TSH_MAX_AXES]) {
     tsh_device *device = mesh->device;
     tsh_tensor *tensor = handle_new(device);
@@ -35,7 +38,6 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     tensor->numel = numel;
     tensor->mesh = mesh;
     for (int a = 0; a < mesh->axes; a++) tensor->layout[a] = layout[a];
-    tensor->newer = NULL;
     tensor->older = device->newest;
     if (device->newest) device->newest->newer = tensor;
     device->newest = tensor;
@@ -62,7 +64,7 @@ static tshi_storage *storage_new(tsh_device *device) {
 }
 
 /* With `symmetric` the memory is symmetric, and *symmetric its offset there. */
-static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *symmetric) {
+static inline tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *symmetric) {
     tshi_storage *storage = storage_new(device);
     if (!storage) return NULL;
     storage->data = symmetric ? device->ops->memory.alloc_symmetric(device, bytes, symmetric)

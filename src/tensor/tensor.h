@@ -39,10 +39,8 @@ struct tsh_tensor {
     int held;                  /* references of the program, which may release no more than these */
     tsh_device *device;        /* owns the handle's pool; NULL: the world has been destroyed */
     tsh_dtype dtype;
-    tsh_shape shape;
     int64_t numel;
     const tsh_mesh *mesh;
-    tsh_layout layout[TSH_MAX_AXES];
     uint64_t form;         /* tshi_tensor_form; 0: it has no number yet */
     tshi_storage *storage; /* NULL once backward has freed it */
     size_t offset;         /* bytes into the storage */
@@ -53,6 +51,10 @@ struct tsh_tensor {
     bool computed;                             /* a recorded call made it in this step: it is not a leaf */
     struct tshi_gradient *gradient;            /* its gradient's state (autograd/grad/state.h), or NULL */
     void (*gradient_free)(tsh_tensor *tensor); /* frees the gradient with the tensor */
+
+    /* A new tensor's members up to here are zeros (tensor.c). Layouts past the mesh's axes may be anything. */
+    tsh_shape shape;
+    tsh_layout layout[TSH_MAX_AXES];
 };
 
 /* --- shape and elements ------------------------------------------------------------------------------------------- */

@@ -95,8 +95,8 @@ static tsh_tensor **call_term(const tsh_call *call, int i) {
 }
 
 static tsh_status settle(const tsh_call *call, int i, tsh_status status) {
-    tsh_tensor **term = i < call->tape->term_capacity ? &call->tape->terms[i] : NULL;
-    if (!term || !*term) return status;
+    tsh_tensor **term = &call->tape->terms[i];
+    if (!*term) return status;
     if (status == TSH_OK) status = tshi_grad_adopt(call, i, *term);
     tshi_tensor_release(*term);
     *term = NULL;
@@ -207,7 +207,7 @@ tsh_status tsh_call_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient
 }
 
 tsh_status tshi_grad_settle(const tsh_call *call, tsh_status status) {
-    for (int i = 0; i < call->inputs; i++) status = settle(call, i, status);
+    for (int i = 0; i < call->inputs && i < call->tape->term_capacity; i++) status = settle(call, i, status);
     return status;
 }
 

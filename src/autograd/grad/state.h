@@ -164,7 +164,8 @@ static inline const tsh_tensor *tshi_gradient_cast_leaf(const tsh_tensor *tensor
 /* The axes along which a schedule sums the gradient of this leaf, or of the leaf that the tensor is a copy or a cast
  * of. */
 static inline unsigned tshi_gradient_summed_axes(const tsh_tensor *tensor) {
-    const tshi_gradient *g = tshi_gradient_cast_leaf(tensor)->gradient;
+    const tshi_gradient *g = tensor->gradient;
+    if (g && g->moved_from) g = tshi_gradient_cast_leaf(tensor)->gradient;
     return g && g->target ? g->target->sums : 0;
 }
 /* True for transitions from a value that ranks share to each rank's own. */

@@ -66,23 +66,24 @@ static bool copy_arguments(tsh_tape *tape, const tsh_call *call, tsh_call *node)
 }
 
 /* Puts the call on the tape, or without recording releases its saved tensors. */
-static tsh_status record(tsh_call *call) {
+static inline tsh_status record(tsh_call *call) {
     tsh_tape *tape = call->tape;
     if (!tshi_call_records(call)) return TSH_OK;
-    call->versions = versions_of(call);
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
                                   tape->node_count + 1, sizeof *tape->nodes);
     tshi_gradient *gradient = status == TSH_OK ? tshi_gradient_of(call->out) : NULL;
-    tsh_call node = *call;
-    if (!gradient || !copy_arguments(tape, call, &node)) return TSH_ERR_MEMORY;
+    if (!gradient) return TSH_ERR_MEMORY;
+    tsh_call *node = &tape->nodes[tape->node_count];
+    *node = *call;
+    if (!copy_arguments(tape, call, node)) return TSH_ERR_MEMORY;
+    node->versions = versions_of(call);
     gradient->required = true;
     gradient->wide = has_wide_gradient(call);
     gradient->generation = tape->generation;
-    gradient->node = tape->node_count;
+    gradient->node = tape->node_count++;
     call->out->computed = true;
-    tape->nodes[tape->node_count++] = node;
-    for (int i = 0; i < node.inputs; i++) tshi_tensor_retain(node.in[i]);
-    tshi_tensor_retain(node.out);
+    for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
+    tshi_tensor_retain(node->out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */
     return TSH_OK;
 }
@@ -141,7 +142,7 @@ static tsh_status materialize_read(const tsh_call *call, bool backward) {
     for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) {
         if (!is_there(call->in[i])) status = materialize_tensor(call, call->in[i]);
     }
-    for (int i = 0; backward && i < TSH_CALL_SLOTS && status == TSH_OK; i++) {
+    for (int i = 0; backward && tshi_call_saves(call) && i < TSH_CALL_SLOTS && status == TSH_OK; i++) {
         if (call->saved[i] && !is_there(call->saved[i])) status = materialize_tensor(call, call->saved[i]);
     }
     return status;

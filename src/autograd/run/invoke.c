@@ -1,9 +1,7 @@
 /* Calls operations' functions, and checks what they return, because they may be a program's. */
 #include "autograd/run/invoke.h"
 
-/* Gives a failure without a message one, because an older failure's message would mislead. */
-static tsh_status with_words(const tsh_call *call, const char *part, uint64_t before, tsh_status status) {
-    if (status == TSH_OK) return status;
+tsh_status tshi_invoke_failed(const tsh_call *call, const char *part, uint64_t before, tsh_status status) {
     if ((unsigned)status >= TSH_STATUS_COUNT) {
         return tshi_fail(TSH_ERR_STATE, "the %s of %s returned %d, which is no status", part, call->op->name,
                          (int)status);
@@ -11,17 +9,6 @@ static tsh_status with_words(const tsh_call *call, const char *part, uint64_t be
     if (tshi_failures() != before) return status;
     return tshi_fail(status, "the %s of %s failed with %s and gave no reason (tsh_call_fail gives one)", part,
                      call->op->name, tsh_status_name(status));
-}
-
-tsh_status tshi_invoke(tsh_call *call, tsh_status (*function)(tsh_call *call), const char *part) {
-    tsh_tape *tape = call->tape;
-    uint64_t before = tshi_failures();
-    tape->inside = call->op;
-    tsh_status status = function(call);
-    tape->inside = NULL;
-    while (tape->scratch_count > 0) tshi_tensor_release(tape->scratch[--tape->scratch_count]);
-    status = with_words(call, part, before, status);
-    return status == TSH_OK ? tape->status : status; /* it may have called what it must not, and gone on */
 }
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
@@ -52,6 +39,5 @@ tsh_status tshi_invoke_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     call->tape->inside = call->op;
     tsh_status status = call->op->shape(call, dtype, out);
     call->tape->inside = NULL;
-    status = with_words(call, "shape rule", before, status);
-    return status == TSH_OK ? check_shape(call, *dtype, out) : status;
+    return status == TSH_OK ? check_shape(call, *dtype, out) : tshi_invoke_failed(call, "shape rule", before, status);
 }
