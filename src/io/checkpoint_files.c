@@ -1,4 +1,4 @@
-/* The files of a checkpoint: opened, and boxes read from those that they have. */
+/* Opens the files of a checkpoint, and reads any box from the boxes in them. */
 #include "io/checkpoint_files.h"
 
 #include "io/file.h"
@@ -12,9 +12,9 @@
 
 #define FORMAT  "tshard checkpoint"
 #define VERSION 2
-/* A longer file describes no checkpoint. */
+/* A larger file is not a checkpoint.json. */
 #define MOST_BYTES ((uint64_t)1 << 30)
-/* Bytes that are read at once where they do not go to their place directly. */
+/* Bytes per read into the buffer, for elements that cannot be read in place. */
 #define CHUNK ((size_t)1 << 20)
 
 const char *tshi_rank_file_name(int rank, char name[TSHI_RANK_FILE]) {
@@ -80,7 +80,7 @@ tshi_stored_tensor *tshi_checkpoint_add_tensor(tshi_checkpoint_files *files, con
     return &files->tensor[files->tensors++];
 }
 
-/* False where it cannot be read. */
+/* False for malformed JSON. */
 static bool parse_tensor(tshi_stored_tensor *t, const json_t *from) {
     const char *dtype = json_string_value(json_object_get(from, "dtype"));
     const char *sum = json_string_value(json_object_get(from, "checksum"));
@@ -95,7 +95,7 @@ static bool parse_tensor(tshi_stored_tensor *t, const json_t *from) {
     return sum && strlen(sum) == 16 && strspn(sum, "0123456789abcdef") == 16;
 }
 
-/* What is wrong with the description, or NULL. */
+/* Returns what is wrong with the JSON, or NULL. */
 static const char *parse_numbers(tshi_checkpoint_files *files, int64_t *count) {
     const char *format = json_string_value(json_object_get(files->json, "format"));
     const json_t *step = json_object_get(files->json, "step"), *ranks = json_object_get(files->json, "files");
@@ -158,7 +158,7 @@ bool tshi_checkpoint_box(const tshi_checkpoint_files *files, const tshi_stored_t
     return !files->file[i].boxes || read_numbers(json_object_get(place, "start"), t->ndim, box->start);
 }
 
-/* Boxes that lie in the tensor and have as many elements as it. */
+/* Checks that the boxes lie in the tensor, and together have as many elements. */
 static tsh_status check_boxes(const tshi_checkpoint_files *files, const tshi_stored_tensor *t, const char *folder) {
     int64_t whole, stored = 0;
     tsh_box box;

@@ -1,5 +1,5 @@
-/* A checkpoint's folder: checkpoint.json has step, state, and what the tensors are; rank-00000.safetensors, ... have
- * boxes of them under their names, and as metadata where each box begins. Nothing here is collective. */
+/* A checkpoint's folder: checkpoint.json has the step, the state and the tensors' metadata; rank-00000.safetensors, ...
+ * have boxes of the tensors under their names, and the start of each box as metadata. Nothing here is collective. */
 #ifndef TSHI_CHECKPOINT_FILES_H
 #define TSHI_CHECKPOINT_FILES_H
 
@@ -10,7 +10,7 @@
 #define TSHI_CHECKPOINT_JSON "checkpoint.json"
 #define TSHI_RANK_FILE       32
 
-/* A tensor, whole. */
+/* The metadata of a tensor. */
 typedef struct tshi_stored_tensor {
     const char *name;
     tsh_dtype dtype;
@@ -19,17 +19,17 @@ typedef struct tshi_stored_tensor {
     uint64_t sum; /* checksum.h */
 } tshi_stored_tensor;
 
-/* A file, which is open only while it is read. */
+/* A file, open only while it is read. */
 typedef struct tshi_stored_file {
     tshi_safetensors *file;
-    json_t *boxes; /* by name: where a box begins; NULL: all tensors are whole */
+    json_t *boxes; /* the start of each box, by name; NULL: all tensors are whole */
 } tshi_stored_file;
 
-/* A folder that is read. */
+/* A folder that is being read. */
 typedef struct tshi_checkpoint_files {
     tsh_allocator allocator;
     int64_t step;
-    json_t *json, *state; /* checkpoint.json, and in it what the program has packed (checkpoint_state.h) */
+    json_t *json, *state; /* checkpoint.json, and the state in it (checkpoint_state.h) */
     int tensors, tensor_capacity, count, capacity;
     tshi_stored_tensor *tensor;
     tshi_stored_file *file; /* [count] */
@@ -38,18 +38,18 @@ typedef struct tshi_checkpoint_files {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Opens a folder. TSH_ERR_IO also for files that are missing or not whole, and where the boxes are not the tensors'.
- * The files are to be closed also after a failure. */
+/* Opens a folder. TSH_ERR_IO also for missing or incomplete files, and for boxes that do not fit the tensors. The caller
+ * closes the files, also after a failure. */
 TSHI_TOOLS tsh_status tshi_checkpoint_open(const tsh_allocator *allocator, const char *folder,
                                            tshi_checkpoint_files *out);
 TSHI_TOOLS void tshi_checkpoint_close(tshi_checkpoint_files *files);
-/* Adds a file of boxes; a tensor, whose name must outlive it. NULL without memory. */
+/* Add a file of boxes, and a tensor (NULL without memory), whose name must outlive it. */
 TSHI_TOOLS tsh_status tshi_checkpoint_add_file(tshi_checkpoint_files *files, const char *path);
 TSHI_TOOLS tshi_stored_tensor *tshi_checkpoint_add_tensor(tshi_checkpoint_files *files, const char *name);
-/* The tensor of that name, or NULL; `hint` is where it probably is. */
+/* The tensor with that name, or NULL; `hint` is its probable index. */
 TSHI_TOOLS const tshi_stored_tensor *tshi_checkpoint_find(const tshi_checkpoint_files *files, const char *name,
                                                           int hint);
-/* The box of a tensor that file number i has; false where it has none. */
+/* The box of a tensor in file number i; false if it has none. */
 TSHI_TOOLS bool tshi_checkpoint_box(const tshi_checkpoint_files *files, const tshi_stored_tensor *t, int i,
                                     tsh_box *box);
 /* Reads a box of a tensor, row-major. */

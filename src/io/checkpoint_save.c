@@ -16,7 +16,7 @@
 /* Elements are written in chunks of so many bytes, small enough to be in the cache after the checksum. */
 #define CHUNK ((size_t)1 << 20)
 
-/* A rank's file "safetensors"; "sums", which is there when that is whole; or "failed". */
+/* The path of a rank's file: "safetensors"; "sums", which exists when that is complete; or "failed". */
 static tsh_status path_of_rank_file(const tshi_checkpoint_save *save, int rank, const char *kind,
                                     char path[TSHI_PATH]) {
     char name[40];
@@ -69,7 +69,7 @@ static tsh_status make_header(tshi_checkpoint_save *save) {
     return status;
 }
 
-/* A box whose elements are copied one piece after another. */
+/* A box whose elements are copied piece by piece. */
 typedef struct copied_box {
     int ndim;
     size_t size;
@@ -85,7 +85,7 @@ static tsh_status copy_piece(void *user, const tsh_box *piece, void *values) {
     return TSH_OK;
 }
 
-/* The copies lie as in the file, behind the header. */
+/* Copies have the order of the file, after the header. */
 static tsh_status copy_elements(tshi_checkpoint_save *save) {
     const tsh_allocator *allocator = &save->world->allocator;
     size_t bytes = (size_t)(save->file_bytes - save->header_bytes);
@@ -140,7 +140,7 @@ static void rest_beside_training(const tshi_checkpoint_save *save, double *since
     *since = used;
 }
 
-/* A share on its way to the file. */
+/* A share that is written to the file. */
 typedef struct share_writer {
     tshi_checkpoint_save *save;
     int tensor, fd;
@@ -240,7 +240,7 @@ static tsh_status await_sums(tshi_checkpoint_save *save, int rank, double deadli
 
 /* Adds a peer's sums to those of rank 0. */
 static tsh_status add_sums(tshi_checkpoint_save *save, int rank, double deadline) {
-    const tsh_allocator allocator = tshi_allocator_resolve(NULL); /* a thread beside the world's comes here */
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL); /* also called by the background thread */
     char path[TSHI_PATH], *text = NULL;
     size_t bytes, wanted = (size_t)save->tensors * sizeof(uint64_t);
     tsh_status status = await_sums(save, rank, deadline, path);

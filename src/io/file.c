@@ -53,7 +53,7 @@ tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes) {
     return status;
 }
 
-/* Past a limit of the process a write does not fail: a signal ends the process. */
+/* A write beyond a limit of the process does not fail: a signal ends the process. */
 static tsh_status check_size(const char *path, uint64_t bytes) {
     if (bytes <= INT64_MAX && tshi_file_fits((size_t)bytes)) return TSH_OK;
     return tshi_file_fail(EFBIG, path, "the limit on file sizes forbids %llu bytes", (unsigned long long)bytes);
