@@ -38,8 +38,8 @@ typedef struct tshi_checkpoint_files {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Opens a folder. TSH_ERR_IO also for missing or incomplete files, and for boxes that do not fit the tensors. The caller
- * closes the files, also after a failure. */
+/* Opens a folder. TSH_ERR_IO also for missing or incomplete files, and for boxes that do not fit the tensors. The
+ * caller closes the files, also after a failure. */
 TSHI_TOOLS tsh_status tshi_checkpoint_open(const tsh_allocator *allocator, const char *folder,
                                            tshi_checkpoint_files *out);
 TSHI_TOOLS void tshi_checkpoint_close(tshi_checkpoint_files *files);

@@ -10,8 +10,8 @@
 
 #include "layout/box.h"
 
-/* The sum over the elements of `part`, at least one, of a tensor of that shape with elements of `size` bytes (1, 2, 4, 8
- * or 16), in memory that holds `box`. */
+/* The sum over the elements of `part`, at least one, of a tensor of that shape with elements of `size` bytes (1, 2, 4,
+ * 8 or 16), in memory that holds `box`. */
 TSHI_TOOLS uint64_t tshi_checksum_box(size_t size, int ndim, const int64_t *shape, const tsh_box *part,
                                       const void *memory, const tsh_box *box);
 

@@ -27,7 +27,7 @@ static inline tsh_tensor *handle_new(tsh_device *device) {
 }
 
 static inline tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape, int64_t numel,
-                                const tsh_layout layout[TSH_MAX_AXES]) {
+                                       const tsh_layout layout[TSH_MAX_AXES]) {
     tsh_device *device = mesh->device;
     tsh_tensor *tensor = handle_new(device);
     if (!tensor) return NULL;
