@@ -14,7 +14,7 @@ static _Thread_local char last_message[TSHI_MESSAGE_SIZE];
 __attribute__((tls_model("initial-exec")))
 #endif
 static _Thread_local uint64_t failures;
-static _Thread_local tshi_failure held;
+static _Thread_local tshi_failure unread;
 
 static const char *const status_names[TSH_STATUS_COUNT] = {
     [TSH_OK] = "TSH_OK",
@@ -40,7 +40,7 @@ const char *tsh_status_name(tsh_status status) {
 }
 
 const char *tsh_error_message(void) {
-    held.status = TSH_OK;
+    unread.status = TSH_OK;
     return last_message;
 }
 
@@ -80,13 +80,13 @@ tsh_status tshi_failure_report(const tshi_failure *failure) {
 
 tsh_status tshi_failure_hold(tsh_status status) {
     bool lasts = status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT; /* later calls fail as well */
-    if (status != TSH_OK && !lasts) tshi_failure_keep(&held, status);
+    if (status != TSH_OK && !lasts) tshi_failure_keep(&unread, status);
     return status;
 }
 
 tsh_status tshi_failure_dropped(tshi_failure *out) {
-    *out = held;
-    held.status = TSH_OK;
+    *out = unread;
+    unread.status = TSH_OK;
     return out->status;
 }
 

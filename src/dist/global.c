@@ -204,7 +204,7 @@ tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, co
         tshi_tensor_release(view);
         return status;
     }
-    view->held = 1;
+    view->program_refs = 1;
     *out = view;
     return TSH_OK;
 }

@@ -6,7 +6,7 @@
 tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
     tsh_status status = tshi_tensor_create(mesh, config, out);
-    if (status == TSH_OK) (*out)->held = 1;
+    if (status == TSH_OK) (*out)->program_refs = 1;
     return status;
 }
 

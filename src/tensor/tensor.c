@@ -251,7 +251,7 @@ tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
         log_misuse(tensor, "tensor_retain", "retained");
         return NULL;
     }
-    tensor->held++;
+    tensor->program_refs++;
     return tshi_tensor_retain(tensor);
 }
 
@@ -262,7 +262,7 @@ static void empty_handle(tsh_tensor *tensor) {
     tensor->gradient = NULL;
     tensor->storage = NULL;
     tensor->computed = tensor->taped = false;
-    tensor->held = 0;
+    tensor->program_refs = 0;
 }
 
 void tshi_tensor_free(tsh_tensor *tensor) {
@@ -280,11 +280,11 @@ void tshi_tensor_free(tsh_tensor *tensor) {
 
 void tsh_tensor_release(tsh_tensor *tensor) {
     if (!tensor) return;
-    if (tensor->held <= 0) {
+    if (tensor->program_refs <= 0) {
         log_misuse(tensor, "tensor_release", "released");
         return;
     }
-    tensor->held--;
+    tensor->program_refs--;
     tshi_tensor_release(tensor);
 }
 
@@ -302,7 +302,7 @@ char *tshi_tensors_alive(const tsh_device *device, char *text, size_t size) {
         tshi_append(list, sizeof list, "%s'%s'", list[0] ? ", " : "", t->name);
     }
     for (const tsh_tensor *t = device->newest; t && listed < MOST; t = t->older) {
-        if (t->name || t->held == 0) continue;
+        if (t->name || t->program_refs == 0) continue;
         tshi_append(list, sizeof list, "%s%s", listed++ ? ", " : "", tsh_tensor_describe(t, one, sizeof one));
     }
     if (count)

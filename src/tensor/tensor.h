@@ -36,7 +36,7 @@ struct tsh_tensor {
     void *next;                /* in the device's list of free handles, or with TSHARD_CHECK=1 of all handles */
     tsh_tensor *newer, *older; /* in the device's list of live tensors */
     int references;            /* 0: the handle is free; its shape and dtype are as they were */
-    int held;                  /* references of the program, which may release no more than these */
+    int program_refs;          /* references of the program, which may release no more than these */
     tsh_device *device;        /* owns the handle's pool; NULL: the world has been destroyed */
     tsh_dtype dtype;
     int64_t numel;
@@ -160,7 +160,7 @@ const void *tshi_gather_box(int ndim, size_t size, const tsh_box *box, const voi
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 /* tsh_tensor_retain and tsh_tensor_release for the library's own references, such as the one that each function below
- * returns with a new tensor. A function that gives a reference to the program also counts it in tensor->held. */
+ * returns with a new tensor. A function that gives a reference to the program also counts it in tensor->program_refs. */
 static inline tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
     if (tensor) tensor->references++;
     return tensor;

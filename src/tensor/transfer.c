@@ -47,7 +47,7 @@ tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     if (status == TSH_OK) status = tshi_tensor_materialize(tensor);
     if (status == TSH_OK) status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
     if (status != TSH_OK) return status;
-    (*out)->held = 1;
+    (*out)->program_refs = 1;
     tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
                                            tshi_data(*out));
     return TSH_OK;

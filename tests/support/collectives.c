@@ -135,7 +135,7 @@ static tsh_tensor *part_of(tshi_rank *r, const tsh_tensor *x, int64_t start, int
     tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
     tsh_tensor *part = NULL;
     tshi_check_ok(r, tshi_tensor_view(x, &shape, x->layout, (size_t)start * tsh_dtype_size(x->dtype), &part));
-    if (part) part->held = 1; /* the caller's, as that of vector_on */
+    if (part) part->program_refs = 1; /* the caller's, as that of vector_on */
     return part;
 }
 

@@ -140,7 +140,7 @@ tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *s
         return status;
     }
     if (sender) *sender = found;
-    tensor->held = 1;
+    tensor->program_refs = 1;
     *out = tensor;
     return TSH_OK;
 }
