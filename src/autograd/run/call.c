@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The versions of the first input, the second input, all further inputs together and the output, 16 bits each. */
-static uint64_t versions_of(const tsh_call *call) {
+static inline uint64_t versions_of(const tsh_call *call) {
     uint16_t rest = 0;
     for (int i = 2; i < call->inputs; i++) rest += tshi_tensor_version(call->in[i]);
     uint64_t second = call->inputs > 1 ? tshi_tensor_version(call->in[1]) : 0;
@@ -135,7 +135,7 @@ static tsh_status materialize_tensor(const tsh_call *call, const tsh_tensor *t) 
 }
 
 /* Materializes the tensors that the call's forward, or backward, reads. */
-static tsh_status materialize_read(const tsh_call *call, bool backward) {
+static inline tsh_status materialize_read(const tsh_call *call, bool backward) {
     tsh_status status = TSH_OK;
     bool inputs = !backward || !call->op->reads_no_input;
     call->tape->uses++;
