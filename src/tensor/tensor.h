@@ -160,7 +160,8 @@ const void *tshi_gather_box(int ndim, size_t size, const tsh_box *box, const voi
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 /* tsh_tensor_retain and tsh_tensor_release for the library's own references, such as the one that each function below
- * returns with a new tensor. A function that gives a reference to the program also counts it in tensor->program_refs. */
+ * returns with a new tensor. A function that gives a reference to the program also counts it in
+ * tensor->program_refs. */
 static inline tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
     if (tensor) tensor->references++;
     return tensor;
