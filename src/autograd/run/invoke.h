@@ -6,8 +6,8 @@
 
 /* Runs the operation's shape rule: the output's dtype and global shape. */
 tsh_status tshi_invoke_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
-/* The status of `part`, which has failed. If it has recorded no message since `before` (tshi_failures), it gets one: that
- * of an older failure would mislead. */
+/* The status of `part`, which has failed. If it has recorded no message since `before` (tshi_failures), it gets one:
+ * that of an older failure would mislead. */
 TSHI_RARE tsh_status tshi_invoke_failed(const tsh_call *call, const char *part, uint64_t before, tsh_status status);
 /* Runs one of the operation's functions, named `part` in messages, and releases its scratch. A program's function that
  * fails without a message gets one. */
