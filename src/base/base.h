@@ -23,7 +23,7 @@
 
 /* Records the message of a failure for tsh_error_message() and returns `status`, so that a caller writes:
  * return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
-TSHI_RARE TSHI_TOOLS tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
+TSHI_TOOLS TSHI_RARE tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
 /* A status with its message, to be reported later, or on another thread. */
 typedef struct tshi_failure {

@@ -14,8 +14,8 @@ static const tsh_rule attention_rules[] = {
 };
 
 typedef struct attention_params {
-    bool causal;
-    int64_t keys; /* the number of keys in use of those that k and v have room for; 0: all */
+    int64_t causal; /* or 0 */
+    int64_t keys;   /* the number of keys in use of those that k and v have room for; 0: all */
     double scale, dropout;
     uint64_t seed, stream;
 } attention_params;

@@ -22,6 +22,7 @@ typedef struct cross_entropy_params {
     int64_t ignore_index;
     double smoothing;
     tsh_reduction reduction;
+    unsigned none;
 } cross_entropy_params;
 
 /* Saved tensors. MAX: the rows' maxima; SUMS: four sums a row (kernels.h), then with smoothing the sum of all classes'
@@ -247,7 +248,8 @@ tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *ta
     static const tsh_cross_entropy_config defaults = {0};
     const tsh_cross_entropy_config *c = config ? config : &defaults;
     const tsh_op *op = c->reduction == TSH_REDUCTION_NONE ? &rows_op : &tshi_cross_entropy_op;
-    return tshi_apply(
-        tape, op, c->weight ? 3 : 2, (tsh_tensor *[]){logits, target, c->weight},
-        &(cross_entropy_params){c->has_ignore_index ? c->ignore_index : -100, c->label_smoothing, c->reduction});
+    return tshi_apply(tape, op, c->weight ? 3 : 2, (tsh_tensor *[]){logits, target, c->weight},
+                      &(cross_entropy_params){.ignore_index = c->has_ignore_index ? c->ignore_index : -100,
+                                              .smoothing = c->label_smoothing,
+                                              .reduction = c->reduction});
 }

@@ -11,11 +11,12 @@
 /* y = f(x W^T + b), fused if the device can. f must be TSHI_IDENTITY for a SHARD(1) weight: f of a sum over ranks is
  * not the sum of f. Inputs: x, weight and, if there are three, bias; `want` names the last two as parameters. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
+/* Params of lookups. Like all params it has no padding: their bytes are compared between calls. */
 typedef struct tshi_lookup {
-    int64_t padding;         /* row without a gradient, or -1 */
-    bool scale_grad_by_freq; /* the gradient of a row is divided by the number of its ids on all ranks */
-    double max_norm;         /* rows whose norm of type norm_type exceeds it are first scaled in place; 0: none */
-    double norm_type;        /* above 0 if max_norm is */
+    int64_t padding;            /* row without a gradient, or -1 */
+    int64_t scale_grad_by_freq; /* or 0; the gradient of a row is divided by the number of its ids on all ranks */
+    double max_norm;            /* rows whose norm of type norm_type exceeds it are first scaled in place; 0: none */
+    double norm_type;           /* above 0 if max_norm is */
 } tshi_lookup;
 
 /* y[i..., :] = table[ids[i...], :]: tsh_lookup for a layer; `want` names the table as a parameter. */

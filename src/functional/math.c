@@ -5,6 +5,7 @@
 
 typedef struct unary_params {
     tshi_unary f;
+    unsigned none;
     double p[2]; /* f's parameters */
 } unary_params;
 
@@ -91,9 +92,9 @@ tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x) {
 }
 
 tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent) {
-    return apply_math(tape, x, (unary_params){TSHI_POW, {exponent}});
+    return apply_math(tape, x, (unary_params){.f = TSHI_POW, .p = {exponent}});
 }
 
 tsh_tensor *tsh_clamp(tsh_tape *tape, tsh_tensor *x, double low, double high) {
-    return apply_math(tape, x, (unary_params){TSHI_CLAMP, {low, high}});
+    return apply_math(tape, x, (unary_params){.f = TSHI_CLAMP, .p = {low, high}});
 }

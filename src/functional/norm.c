@@ -11,7 +11,7 @@ static const tsh_rule norm_rules[] = {
 };
 
 typedef struct norm_params {
-    bool rms;
+    int64_t rms; /* or 0 */
     double eps;
 } norm_params;
 

@@ -21,7 +21,7 @@ static bool row_holds(const tsh_call *call, const tsh_rule *row, int d) {
 
 typedef struct rotary_params {
     double theta;
-    int64_t pairs; /* or 0; not a bool, because params' bytes, including padding, are part of the plan's key */
+    int64_t pairs; /* or 0 */
     int64_t dims;
     tsh_rotary_scaling scaling;
 } rotary_params;

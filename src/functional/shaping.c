@@ -137,7 +137,7 @@ static const tsh_rule slice_rules[] = {
 };
 
 typedef struct slice_params {
-    int dim;
+    int dim, none;
     int64_t start, length;
 } slice_params;
 
@@ -190,7 +190,7 @@ static const tsh_op slice_op = {"slice",           slice_rules,
                                 .by_element = true};
 
 tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length) {
-    return tshi_apply(tape, &slice_op, 1, &x, &(slice_params){dim, start, length});
+    return tshi_apply(tape, &slice_op, 1, &x, &(slice_params){.dim = dim, .start = start, .length = length});
 }
 
 /* --- concat ------------------------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@ static const tsh_rule softmax_rules[] = {
 
 typedef struct softmax_params {
     int dim;
-    bool log;
+    int log; /* or 0 */
 } softmax_params;
 
 static tsh_status softmax_forward(tsh_call *call) {

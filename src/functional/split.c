@@ -11,7 +11,7 @@ static const tsh_rule split_rules[] = {
 
 typedef struct split_params {
     int dim;
-    int part, count;
+    int part, count, none;
     int64_t start, length;
 } split_params;
 

@@ -11,8 +11,8 @@ static const tsh_rule sum_all_rules[] = {
 };
 
 typedef struct sum_params {
-    int dim; /* sum_all_op: none */
-    bool mean;
+    int dim;  /* sum_all_op: none */
+    int mean; /* or 0 */
 } sum_params;
 
 /* Dims after the summed one move up by one. */

@@ -7,7 +7,7 @@ static const tsh_rule topk_rules[] = {
 };
 
 typedef struct topk_params {
-    int dim;
+    int dim, none;
     int64_t most;
     tsh_tensor *indices; /* made by forward, owned by the tape */
 } topk_params;

@@ -54,7 +54,7 @@ static void save_nowhere(job *j) {
 
 const misuse file_rows[] = {
     {"no_file", BOTH, "", "nowhere.safetensors", no_file, false},
-    {"other_file", BOTH, "", "model.safetensors: is not a safetensors file: a header of", other_file, false},
+    {"other_file", BOTH, "", "model.safetensors: is not a safetensors file: its header would have", other_file, false},
     {"empty_file", BOTH, "", "model.safetensors: is not a safetensors file: it has only 0 bytes", empty_file, false},
     {"other_names", BOTH, "", "load 'model.safetensors': 'v' is missing; 'w' is unexpected", other_names, false},
     {"other_shape", BOTH, "", "'w' has another shape: float32 [4,3] here, F32 [2,3] there", other_shape, false},

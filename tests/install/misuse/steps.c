@@ -203,5 +203,5 @@ const misuse step_rows[] = {
     {"lr_of_zero", BOTH, "", "sgd: the second step in a row with a learning rate of 0", lr_of_zero, false},
     {"negative_lr", BOTH, "", "sgd_create: ", negative_lr, false},
     {"no_optimizer", BOTH, "", "optimizer_step: an optimizer is required", no_optimizer, false},
-    {"name_twice", BOTH, "", "there is a parameter 'w' already", name_twice, false},
+    {"name_twice", BOTH, "", "a parameter 'w' already exists", name_twice, false},
     {0}};
