@@ -52,11 +52,11 @@ TSH_API tsh_status tsh_checkpoint_save(const char *path, const tsh_checkpoint *w
  * checksum (TSH_ERR_IO on every rank) the tensors' elements are undefined; everything else is unchanged. Collective
  * over the parameters' world; waits. */
 TSH_API tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what);
-/* Wait for a background save of this world; returns its status, TSH_OK if there is none. Collective over the world.
- * tsh_world_destroy waits too, and drops a save whose ranks have died. */
+/* Wait for a background save of this world; returns its status, or TSH_OK if no save is in flight. Collective over the
+ * world. tsh_world_destroy waits too, and drops a save whose ranks have died. */
 TSH_API tsh_status tsh_checkpoint_wait(tsh_world *world);
-/* The step of the newest complete checkpoint in the folder `path`, -1 if there is none. Not collective. TSH_ERR_IO for
- * a folder that cannot be read. */
+/* The step of the newest complete checkpoint in the folder `path`, or -1 if the folder has no complete checkpoint. Not
+ * collective. TSH_ERR_IO for a folder that cannot be read. */
 TSH_API tsh_status tsh_checkpoint_latest(const char *path, int64_t *step);
 
 #ifdef __cplusplus

@@ -18,8 +18,8 @@ extern "C" {
 
 /* The layout along one axis that a row requires of an input, or gives the output. BATCH, STACK, ANY and OTHER mean
  * SHARD(d) with one d for the whole row: the dim along which an input with that pattern is split. All SHARD patterns of
- * a row split in the same units, taken from an input that is already split that way. If there is none, a row with
- * S2_WHOLE takes units = the items of that input's dim, and blocks = the items of the S2 input's dim. */
+ * a row split in the same units, taken from an input that is already split that way. Where no input is split, a row
+ * with S2_WHOLE takes units = the items of that input's dim, and blocks = the items of the S2 input's dim. */
 typedef enum tsh_pattern {
     TSH_ROW_END = 0, /* ends a row's inputs, and the table */
     TSH_AS_R,        /* REPLICATED */
@@ -132,7 +132,7 @@ TSH_API tsh_tensor *tsh_call_scratch(tsh_call *call, tsh_dtype dtype, int64_t co
 #define TSH_CALL_SLOTS 3
 /* In forward: as tsh_call_scratch, but the memory lives until backward has run. */
 TSH_API tsh_tensor *tsh_call_save(tsh_call *call, int slot, tsh_dtype dtype, int64_t count);
-/* The tensor that forward has saved in the slot; NULL, with the message set, if there is none: return TSH_ERR_STATE
+/* The tensor that forward has saved in the slot. If the slot is empty: NULL with the message set; return TSH_ERR_STATE
  * then. */
 TSH_API tsh_tensor *tsh_call_saved(const tsh_call *call, int slot);
 

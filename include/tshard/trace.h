@@ -1,4 +1,5 @@
-/* trace: timelines of the ranks in files, of which tshard-trace makes tables and pictures (docs/tracing.md).
+/* trace: writes each rank's timeline to a file; tshard-trace draws tables and pictures from the files
+ * (docs/tracing.md).
  *
  * TSHARD_TRACE=FOLDER, set on all ranks or on none, traces a whole run without any of these calls.
  *

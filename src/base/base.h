@@ -37,7 +37,7 @@ tsh_status tshi_failure_report(const tshi_failure *failure);
 /* For a call whose failure shows only in its return value, which programs ignore easily: returns the status, and counts
  * a failure as dropped until tsh_error_message is called. */
 tsh_status tshi_failure_hold(tsh_status status);
-/* Takes the last dropped failure of this thread: TSH_OK if there is none. */
+/* Returns and clears this thread's last dropped failure; its status is TSH_OK when no failure was dropped. */
 tsh_status tshi_failure_dropped(tshi_failure *out);
 /* How many failures this thread has recorded. */
 uint64_t tshi_failures(void);

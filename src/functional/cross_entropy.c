@@ -22,7 +22,7 @@ typedef struct cross_entropy_params {
     int64_t ignore_index;
     double smoothing;
     tsh_reduction reduction;
-    unsigned none;
+    unsigned padding; /* named, so that initializers clear it */
 } cross_entropy_params;
 
 /* Saved tensors. MAX: the rows' maxima; SUMS: four sums a row (kernels.h), then with smoothing the sum of all classes'

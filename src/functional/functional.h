@@ -11,7 +11,8 @@
 /* y = f(x W^T + b), fused if the device can. f must be TSHI_IDENTITY for a SHARD(1) weight: f of a sum over ranks is
  * not the sum of f. Inputs: x, weight and, if there are three, bias; `want` names the last two as parameters. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
-/* Params of lookups. Like all params it has no padding: their bytes are compared between calls. */
+/* Params of the lookups. The bytes of every operation's params are compared between calls, so that params structs must
+ * have no unnamed padding. */
 typedef struct tshi_lookup {
     int64_t padding;            /* row without a gradient, or -1 */
     int64_t scale_grad_by_freq; /* or 0; the gradient of a row is divided by the number of its ids on all ranks */

@@ -5,8 +5,8 @@
 
 typedef struct unary_params {
     tshi_unary f;
-    unsigned none;
-    double p[2]; /* f's parameters */
+    unsigned padding; /* named, so that initializers clear it */
+    double p[2];      /* f's parameters */
 } unary_params;
 
 static tsh_status math_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {

@@ -137,7 +137,7 @@ static const tsh_rule slice_rules[] = {
 };
 
 typedef struct slice_params {
-    int dim, none;
+    int dim, padding; /* padding: named, so that initializers clear it */
     int64_t start, length;
 } slice_params;
 

@@ -11,7 +11,7 @@ static const tsh_rule split_rules[] = {
 
 typedef struct split_params {
     int dim;
-    int part, count, none;
+    int part, count, padding; /* padding: named, so that initializers clear it */
     int64_t start, length;
 } split_params;
 

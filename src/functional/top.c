@@ -7,7 +7,7 @@ static const tsh_rule topk_rules[] = {
 };
 
 typedef struct topk_params {
-    int dim, none;
+    int dim, padding; /* padding: named, so that initializers clear it */
     int64_t most;
     tsh_tensor *indices; /* made by forward, owned by the tape */
 } topk_params;

@@ -143,7 +143,7 @@ static double output_bytes(const tsh_call *call, tsh_dtype dtype, const tsh_shap
 
 /* How a row uses inputs that are SHARD along the axis. */
 enum {
-    USED_AS_THEY_ARE, /* at least one in its layout; or there are none */
+    USED_AS_THEY_ARE, /* the row takes at least one SHARD input in its present layout, or no input is SHARD */
     SPLIT_ANEW,       /* the row takes SHARD inputs, but split in another way */
     GATHERED          /* every rank repeats the same arithmetic */
 };

@@ -97,7 +97,7 @@ static tsh_status make_output(tsh_call *call, const tshi_plan_step *step, const 
     return fits ? status : tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
 }
 
-/* The name of the parameter that x is, or of which casts and transitions have made x. */
+/* Returns the name of the parameter x, or of the parameter from which x was cast or moved. */
 static const char *parameter_name_of(const tsh_tensor *x) {
     while (!x->name && x->gradient && x->gradient->moved_from) x = x->gradient->moved_from;
     return x->name;
