@@ -3,7 +3,7 @@
 #include "bench.h"
 #include "timing.h"
 
-#include "dist/core/redistribute.h"
+#include "dist/collectives/redistribute.h"
 #include "tshard/autograd.h"
 
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 #include "autograd/plan/plan.h"
 #include "device/record.h"
 #include "device/trace.h"
-#include "dist/core/redistribute.h"
-#include "dist/core/signal.h"
+#include "dist/collectives/redistribute.h"
+#include "dist/collectives/signal.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #ifndef TSHI_BACKEND_H
 #define TSHI_BACKEND_H
 
-#include "dist/core/work.h"
+#include "dist/collectives/work.h"
 
 /* A step of a tape, both numbered from 1; zeros: none in particular. */
 typedef struct tshi_tape_step {
@@ -19,7 +19,7 @@ static inline bool tshi_step_is_later(tshi_tape_step step, tshi_tape_step than) 
     return step.tape && step.tape == than.tape && step.number > than.number;
 }
 
-struct tshi_exchange_plan; /* core/redistribute.h */
+struct tshi_exchange_plan; /* collectives/redistribute.h */
 
 /* What a world is made from. */
 typedef struct tshi_start {

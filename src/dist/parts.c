@@ -1,7 +1,7 @@
 /* Tensors written and read by the boxes of a program's own decomposition: exchanges with a placement that no layout
  * describes. */
 #include "device/record.h"
-#include "dist/core/redistribute.h"
+#include "dist/collectives/redistribute.h"
 #include "dist/world.h"
 
 #include <string.h>

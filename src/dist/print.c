@@ -1,5 +1,5 @@
 /* Prints a global tensor: the elements that are shown come to one rank, which writes them. */
-#include "dist/core/collectives.h"
+#include "dist/collectives/collectives.h"
 #include "dist/world.h"
 #include "tensor/format.h"
 #include "tensor/runs.h"

@@ -1,6 +1,6 @@
-/* The backends of this build. A backend is its folder, a line here and one in CMake. */
+/* The transports of this build. A transport is its folder, a line here and one in CMake. */
 #include "dist/registry.h"
-#include "dist/bootstrap/rendezvous.h"
+#include "dist/rendezvous/rendezvous.h"
 #include "dist/world.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static const tshi_group_ops *const backends[] = {
 #ifdef TSHARD_HAVE_MPI
     &tshi_mpi_ops,
 #endif
-    &tshi_local_ops, &tshi_self_ops,
+    &tshi_shm_ops,  &tshi_self_ops,
 #ifdef TSHARD_HAVE_NCCL
     &tshi_nccl_ops,
 #endif

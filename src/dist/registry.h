@@ -5,7 +5,7 @@
 #include "dist/backend.h"
 
 /* Not all of them are in every build. self: the backend of groups of one rank. */
-extern const tshi_group_ops tshi_self_ops, tshi_local_ops, tshi_mpi_ops, tshi_nccl_ops, tshi_plan_ops;
+extern const tshi_group_ops tshi_self_ops, tshi_shm_ops, tshi_mpi_ops, tshi_nccl_ops, tshi_plan_ops;
 
 /* The backend of that name; NULL: this build has none. */
 const tshi_group_ops *tshi_backend_find(const char *name);

@@ -3,7 +3,7 @@
 #include "base/hash.h"
 #include "base/settings.h"
 #include "device/plan/plan.h"
-#include "dist/core/collectives.h"
+#include "dist/collectives/collectives.h"
 #include "tshard/trace.h"
 
 #include <stdio.h>

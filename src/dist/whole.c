@@ -1,5 +1,5 @@
 /* Whole tensors in the host memory of one rank or of all: exchanges with a mesh that has one member, or copies. */
-#include "dist/core/redistribute.h"
+#include "dist/collectives/redistribute.h"
 #include "dist/world.h"
 
 #include <stdio.h>

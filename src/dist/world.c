@@ -2,10 +2,10 @@
 #include "dist/world.h"
 #include "base/cpu.h"
 #include "device/record.h"
-#include "dist/bootstrap/rendezvous.h"
-#include "dist/core/redistribute.h"
-#include "dist/core/signal.h"
+#include "dist/collectives/redistribute.h"
+#include "dist/collectives/signal.h"
 #include "dist/registry.h"
+#include "dist/rendezvous/rendezvous.h"
 #include "dist/trace.h"
 
 #include <errno.h>

@@ -17,7 +17,7 @@ typedef struct tshi_steps {
     struct tshi_steps *next; /* of the world's tapes, the youngest first */
 } tshi_steps;
 
-/* Messages of exchanges that this rank has given and has not seen end (core/redistribute.c). */
+/* Messages of exchanges that this rank has given and has not seen end (collectives/redistribute.c). */
 typedef struct tshi_given {
     tsh_work **work;
     int count, room;

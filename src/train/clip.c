@@ -2,7 +2,7 @@
 #include "train/optimizer.h"
 
 #include "autograd/grad/sparse.h"
-#include "dist/core/redistribute.h"
+#include "dist/collectives/redistribute.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #ifndef TSHARD_NCCL_RANKS_H
 #define TSHARD_NCCL_RANKS_H
 
-#include "dist/backends/nccl/nccl.h"
+#include "dist/transport/nccl/nccl.h"
 #include "standin/nccl.h"
 #include "standin/standin.h"
 #include "support/collectives.h"

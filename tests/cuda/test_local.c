@@ -1,7 +1,7 @@
 /* Worlds of ranks that share GPUs, over the stand-in for CUDA: collectives work on each other's memory in place. Ranks
  * are processes, which map it by CUDA IPC, or threads. */
 #include "device/cuda/cuda.h"
-#include "dist/backends/local/local.h"
+#include "dist/transport/shm/shm.h"
 #include "standin/standin.h"
 #include "support/clock.h"
 #include "support/collectives.h"
@@ -52,12 +52,12 @@ static void run(int ranks, tshi_rank_fn *before, tshi_rank_fn *fn) {
 }
 
 static bool is_direct(tshi_rank *r) {
-    return tshi_check(r, r->size == 1 || tshi_local_of(r->world)->direct, "collectives go through the host's memory");
+    return tshi_check(r, r->size == 1 || tshi_shm_of(r->world)->direct, "collectives go through the host's memory");
 }
 
 static void is_staged(tshi_rank *r, void *arg) {
     (void)arg;
-    tshi_check(r, !tshi_local_of(r->world)->direct, "collectives do not go through the host's memory");
+    tshi_check(r, !tshi_shm_of(r->world)->direct, "collectives do not go through the host's memory");
     tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 13);
 }
 

@@ -13,7 +13,7 @@ failed=0 compiled=0
 compile() {
     local what=$1 file
     shift
-    for file in src/dist/backends/nccl/*.c tests/standin/nccl*.c; do
+    for file in src/dist/transport/nccl/*.c tests/standin/nccl*.c; do
         compiled=$((compiled + 1))
         "${CC:-cc}" -std=c11 -D_GNU_SOURCE -DTSHARD_HAVE_CUDA -DTSHARD_HAVE_NCCL -Wall -Wextra -Werror -fsyntax-only "$@" \
             -Iinclude -Isrc -Itests -isystem "$toolkit/include" "$file" || { echo "$file does not compile with $what"; failed=1; }

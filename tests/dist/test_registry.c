@@ -41,7 +41,7 @@ Test(registry, a_backend_that_is_not_built_is_an_error, .timeout = 60) {
 
 Test(registry, backends_are_found_by_name, .timeout = 60) {
     cr_assert_eq(tshi_backend_find("self"), &tshi_self_ops);
-    cr_assert_eq(tshi_backend_find("local"), &tshi_local_ops);
+    cr_assert_eq(tshi_backend_find("local"), &tshi_shm_ops);
     cr_assert_null(tshi_backend_find("locale"));
     cr_assert_null(tshi_backend_find(NULL));
     setenv("TSHARD_BACKEND", "local", 1);

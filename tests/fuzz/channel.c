@@ -4,7 +4,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/memory_exchange.h"
+#include "dist/rendezvous/memory_exchange.h"
 #include "stage.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/connector.h"
+#include "dist/rendezvous/connector.h"
 #include "stage.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/roster.h"
+#include "dist/rendezvous/roster.h"
 #include "stage.h"
 
 #include <string.h>

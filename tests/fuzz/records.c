@@ -3,7 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/file_records.h"
+#include "dist/rendezvous/file_records.h"
 #include "stage.h"
 
 #include <stdlib.h>

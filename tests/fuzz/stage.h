@@ -4,8 +4,8 @@
 #ifndef TSHI_FUZZ_STAGE_H
 #define TSHI_FUZZ_STAGE_H
 
-#include "dist/bootstrap/rendezvous.h"
-#include "dist/bootstrap/sockets.h"
+#include "dist/rendezvous/rendezvous.h"
+#include "dist/rendezvous/sockets.h"
 
 /* The script of the fuzzed connections, byte by byte; zeros behind its end. */
 typedef struct script {

@@ -1,7 +1,7 @@
 /* Any bytes, read as each kind of frame: no byte beyond the end is read, no resource leaks, and an accepted frame is
  * equal after it is written and read again. The first byte chooses the kind, and whether the HMAC is made valid first,
  * so that the code behind the check is reached as well. */
-#include "dist/bootstrap/rendezvous.h"
+#include "dist/rendezvous/rendezvous.h"
 
 #include <stdlib.h>
 #include <string.h>

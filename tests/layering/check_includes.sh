@@ -5,8 +5,8 @@
 #
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
 # tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
-# Inside dist, bootstrap sees itself alone, core sees no bootstrap and no backend, a backend no other backend; the
-# registry names backends without their headers. cblas.h belongs to src/device/cpu, getenv to src/base/settings.c;
+# Inside dist, rendezvous sees itself alone, collectives sees no rendezvous and no transport, a transport no other; the
+# registry names transports without their headers. cblas.h belongs to src/device/cpu, getenv to src/base/settings.c;
 # tsh_tensor_retain and tsh_tensor_release are the program's, and src calls the private ones.
 # Tests, tools and benchmarks may look inside, so only the library is layered.
 set -uo pipefail
@@ -20,11 +20,11 @@ xargs awk '
         split("base 0 device 1 layout 2 tensor 3 dist 4 autograd 5 functional 6 layers 7 train 8 io 9", pairs, " ")
         for (i = 1; i in pairs; i += 2) level[pairs[i]] = pairs[i + 1]
         # The parts of dist: what its own files, those of its folders and those of the rooms above see of it.
-        sees["bootstrap"] = "bootstrap"
-        sees["core"] = "dist core"
-        sees["dist"] = "dist core bootstrap"
-        sees["backends"] = "dist core bootstrap backends"
-        sees["above"] = "dist core"
+        sees["rendezvous"] = "rendezvous"
+        sees["collectives"] = "dist collectives"
+        sees["dist"] = "dist collectives rendezvous"
+        sees["transport"] = "dist collectives rendezvous transport"
+        sees["above"] = "dist collectives"
     }
     # The room of a public header: its name; a captured graph belongs to a device, MPI and a trace to dist, own functions
     # to autograd, generation to layers, a checkpoint to io.
@@ -47,7 +47,7 @@ xargs awk '
         own = path[1] != "src" || room != "dist" ? "above" : parts > 3 ? path[3] : "dist"
         other = count > 2 ? name[2] : "dist"
         if (index(sees[own], other) == 0) wrong((own == "above" ? room : own) " must not see " other)
-        else if (other == "backends" && path[4] != name[3]) wrong("a backend must not see another one")
+        else if (other == "transport" && path[4] != name[3]) wrong("a transport must not see another one")
     }
     FNR == 1 {
         parts = split(FILENAME, path, "/")

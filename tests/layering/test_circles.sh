@@ -11,7 +11,7 @@ trap 'rm -rf "$objects"' EXIT
 failures=0
 
 # Folders that are not clean yet; none is to be added.
-unclean="dist dist/core dist/bootstrap dist/backends/local dist/backends/mpi"
+unclean="dist dist/collectives dist/rendezvous dist/transport/shm dist/transport/mpi"
 
 # expect good|bad LINES [FOLDER...]: the lines are those of `nm -P`, behind a file's name.
 expect() {
@@ -27,7 +27,7 @@ expect good 'io/a.c f T 0\nio/b.c f U\nio/b.c g T 0\nio/a.c g U' io
 expect bad 'io/a.c f T 0\nio/b.c f U' io
 expect bad 'io/a.c f D 0\nio/b.c f U\nio/b.c g B 0\nio/c.c g U\nio/c.c h T\nio/a.c h U'
 expect bad 'io/a.c f T 0\ntrain/b.c f U\ntrain/b.c g T 0\nio/c.c g U'
-expect good 'dist/core/a.c f T 0\ndist/b.c f U\ndist/b.c g T 0\ndist/core/c.c g U\ndist/d.c g U'
+expect good 'dist/collectives/a.c f T 0\ndist/b.c f U\ndist/b.c g T 0\ndist/collectives/c.c g U\ndist/d.c g U'
 expect bad 'io/a.c f T 0\nio/a.c f U'
 
 # symbols OBJECT...: of objects of this tree, as the check wants them.

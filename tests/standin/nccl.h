@@ -5,7 +5,7 @@
 #ifndef STANDIN_NCCL_H
 #define STANDIN_NCCL_H
 
-#include "dist/backends/nccl/header.h"
+#include "dist/transport/nccl/header.h"
 
 #include <stdbool.h>
 #include <stdint.h>

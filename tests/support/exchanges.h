@@ -2,7 +2,7 @@
 #ifndef TSHI_TEST_EXCHANGES_H
 #define TSHI_TEST_EXCHANGES_H
 
-#include "dist/core/redistribute.h"
+#include "dist/collectives/redistribute.h"
 #include "support/ranks.h"
 
 /* Up to three axes over some of the world's ranks, in any order, in any layouts and split order. */

@@ -1,5 +1,5 @@
 /* tshard-pmix tells MPI of its processes where no launcher of MPI has started them. What it and the ranks send each
- * other is in dist/backends/mpi/wireup.h.
+ * other is in dist/transport/mpi/wireup.h.
  *
  * Each machine has one: a watcher, and its child, a PMIx server for the ranks there. PMIx asks a server for one thing
  * that a machine cannot do alone: a fence, an all-gather of what each process has to publish. So the helpers of all
@@ -10,7 +10,7 @@
 #ifndef HELPER_H
 #define HELPER_H
 
-#include "dist/backends/mpi/wireup.h"
+#include "dist/transport/mpi/wireup.h"
 
 /* What a rank is known to have done. */
 typedef struct helper_rank {

@@ -1,7 +1,7 @@
 /* Nothing is left running: kill and reap all descendants. */
 #define _GNU_SOURCE
 #include "base/settings.h"
-#include "dist/bootstrap/rendezvous.h"
+#include "dist/rendezvous/rendezvous.h"
 #include "run.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* Box exchanges as an operation, whose backward is the reverse exchange of the gradient. */
 #include "autograd/run/exchange.h"
 #include "autograd/run/call.h"
-#include "dist/core/redistribute.h"
+#include "dist/collectives/redistribute.h"
 
 #include <string.h>
 

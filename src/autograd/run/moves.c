@@ -1,6 +1,6 @@
 /* The data movements of transitions: packing into rank blocks, and collectives. */
 #include "autograd/run/moves.h"
-#include "dist/core/redistribute.h"
+#include "dist/collectives/redistribute.h"
 
 /* A tensor around dim d: `outer` runs of `n` pieces of `piece` bytes. */
 typedef struct runs {

@@ -1,0 +1,84 @@
+/* Calls under way, those that wait for their turn, and the host buffers of calls on a GPU's tensors. */
+#ifndef TSHI_WORK_H
+#define TSHI_WORK_H
+
+#include "dist/collectives/call.h"
+
+/* Where the buffers of a call are while it runs on the host (staging.c). */
+typedef struct tshi_staging {
+    void *in, *out; /* of world->host, owned; NULL where none is needed */
+    void *to;       /* the tensor's memory, which gets the `bytes` of out */
+    size_t bytes;
+} tshi_staging;
+
+struct tsh_work {
+    tsh_group *group;
+    tshi_call call;       /* its counts point to `counts` */
+    int64_t *counts;      /* [2 * size], owned */
+    tsh_tensor *in, *out; /* references */
+    tsh_tensor **parts;   /* [group size] references: what comes to `out` goes on to them; NULL: it stays there */
+    tshi_staging stage;
+    bool started, done;
+    bool backward;                  /* it was made in a backward */
+    struct tshi_trace_event *event; /* of a trace, or NULL */
+    int64_t number;                 /* for that event */
+    uint64_t post;                  /* the number of a message, from tshi_group_note */
+    tsh_status status;
+    char message[TSHI_MESSAGE_SIZE]; /* of a failure */
+    int sender;                      /* of a receive */
+    void *state;                     /* the backend's, from start until done */
+    bool linked;                     /* in the group's queue or list */
+    bool orphan;                     /* no caller holds it: freed when it is done */
+    struct tsh_work *next;           /* in the group's queue (collectives), or in its list of messages */
+};
+
+/* --- work.c ------------------------------------------------------------------------------------------------------- */
+
+/* Makes a zeroed work one for the call. The call's counts are borrowed. */
+void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call);
+/* A work from the group's pool, with copies of the counts and references to the tensors. NULL with the message set. */
+tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out);
+/* The group's pool has n works to spare: as many calls will not lack memory for theirs. */
+bool tshi_works_reserve(tsh_group *group, int n);
+/* Puts the work behind those of its group and starts it if it is its turn. */
+void tshi_work_enqueue(tsh_work *work);
+/* Runs a message at once, if the backend can; false: it has to be enqueued. */
+bool tshi_work_quick(tsh_work *work);
+/* Waits until the work is done; its status and message. */
+tsh_status tshi_work_finish(tsh_work *work);
+/* Waits until what this rank queues from here on finds the work's result; the host need not see it done. */
+tsh_status tshi_work_join(tsh_work *work);
+/* tsh_work_wait for the rooms above: what they queue from here on finds the result; the time counts as the group's. */
+tsh_status tshi_work_wait_queued(tsh_work *work);
+/* Frees a message, done or not. */
+void tshi_message_cancel(tsh_work *work, const char *why);
+/* Ends a work: its status, and for a failure the message of tsh_error_message(). Backends call it once a work. */
+void tshi_work_end(tsh_work *work, tsh_status status);
+/* Advances every work of the world, without waiting. Backends call it while they wait and world->pending is not
+ * zero. */
+void tshi_world_progress(tsh_world *world);
+/* Waits until the group's queue is empty. failed: the status of the call that comes next; its message,
+ * tsh_error_message(), is kept. */
+void tshi_group_drain(tsh_group *group, tsh_status failed);
+/* ops->run in its turn. */
+tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
+/* Ends all works with TSH_ERR_STATE, without asking the backend, which is about to start anew. */
+void tshi_group_forget(tsh_group *group, const char *why);
+
+/* --- tensor_lists.c ----------------------------------------------------------------------------------------------- */
+
+/* Copies the result of a work that is done to its parts. */
+void tshi_work_spread(tsh_work *work);
+
+/* --- staging.c ---------------------------------------------------------------------------------------------------- */
+
+/* The call needs host buffers for this world's tensors. */
+bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call);
+/* The call's buffers become host buffers that hold this rank's input; without memory the call is marked failed. close:
+ * the result is copied to the tensor if status is TSH_OK; the buffers are released. */
+void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage);
+void tshi_stage_close(tsh_group *group, tshi_staging *stage, tsh_status status);
+/* ops->run between the two. */
+tsh_status tshi_staged_run(tsh_group *group, const tshi_call *call);
+
+#endif

@@ -1,0 +1,106 @@
+/* Addresses as they are written, and which of them are this machine's. */
+#include "base/number.h"
+#include "dist/rendezvous/sockets.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool same_host(const struct sockaddr *a, const struct sockaddr *b) {
+    if (!a || !b || a->sa_family != b->sa_family) return false;
+    if (a->sa_family == AF_INET) {
+        const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
+        return x->sin_addr.s_addr == y->sin_addr.s_addr;
+    }
+    if (a->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
+        return !memcmp(&x->sin6_addr, &y->sin6_addr, sizeof x->sin6_addr);
+    }
+    return false;
+}
+
+static bool is_loopback(const struct sockaddr *a) {
+    if (a->sa_family == AF_INET) {
+        const struct sockaddr_in *x = (const void *)a;
+        return (ntohl(x->sin_addr.s_addr) >> 24) == 127;
+    }
+    if (a->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *x = (const void *)a;
+        return IN6_IS_ADDR_LOOPBACK(&x->sin6_addr);
+    }
+    return false;
+}
+
+static bool any_is_here(const struct addrinfo *found, const struct ifaddrs *mine) {
+    for (const struct addrinfo *a = found; a; a = a->ai_next) {
+        if (is_loopback(a->ai_addr)) return true;
+        for (const struct ifaddrs *m = mine; m; m = m->ifa_next) {
+            if (same_host(a->ai_addr, m->ifa_addr)) return true;
+        }
+    }
+    return false;
+}
+
+tsh_status tshi_address_is_here(const char *address, double deadline) {
+    char name[TSHI_JOB_SIZE] = "";
+    if (gethostname(name, sizeof name - 1) == 0 && !strcmp(name, address)) return TSH_OK;
+    if (!strcmp(address, "localhost")) return TSH_OK;
+    struct addrinfo *found = NULL;
+    struct ifaddrs *mine = NULL;
+    bool known = tshi_resolve(address, 0, deadline, &found) == TSH_OK, here = false;
+    if (known) {
+        if (getifaddrs(&mine) != 0) mine = NULL;
+        here = any_is_here(found, mine);
+        if (mine) freeifaddrs(mine);
+        freeaddrinfo(found);
+    }
+    if (here) return TSH_OK;
+    char why[TSHI_LINE] = "";
+    if (!known) snprintf(why, sizeof why, " (%.200s)", tsh_error_message());
+    return tshi_fail(TSH_ERR_UNSUPPORTED,
+                     "MASTER_ADDR=%.100s is not this machine%s, although all ranks are said to be here", address, why);
+}
+
+bool tshi_address_is_loopback(const char *address) {
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (!strcmp(address, "localhost")) return true;
+    if (inet_pton(AF_INET, address, &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+    return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+bool tshi_address_is_multicast(const char *address) {
+    struct in_addr v4;
+    struct in6_addr v6;
+    char plain[TSHI_JOB_SIZE];
+    if (inet_pton(AF_INET, address, &v4) == 1) return IN_MULTICAST(ntohl(v4.s_addr));
+    size_t length = strcspn(address, "%"); /* the interface */
+    if (length >= sizeof plain) return false;
+    memcpy(plain, address, length);
+    plain[length] = '\0';
+    return inet_pton(AF_INET6, plain, &v6) == 1 && IN6_IS_ADDR_MULTICAST(&v6);
+}
+
+bool tshi_address_split(const char *text, char *host, int *port) {
+    const char *start = text, *end = strrchr(text, ':');
+    if (!end) return false;
+    const char *digits = end + 1;
+    if (text[0] == '[') {
+        start = text + 1;
+        end--;
+        if (end <= start || *end != ']') return false;
+    }
+    size_t length = (size_t)(end - start);
+    if (length == 0 || length >= TSHI_JOB_SIZE) return false;
+    /* An IPv6 address without its brackets leaves no telling where the port begins. */
+    if (text[0] != '[' && memchr(start, ':', length)) return false;
+    if (strcspn(text, "/?#@ ") != strlen(text)) return false;
+    if (!tshi_parse_int(digits, 1, 65535, port)) return false;
+    memcpy(host, start, length);
+    host[length] = '\0';
+    return true;
+}

@@ -1,0 +1,28 @@
+/* A rank that connects to the listening one. */
+#ifndef TSHI_CONNECTOR_H
+#define TSHI_CONNECTOR_H
+
+#include "dist/rendezvous/rendezvous.h"
+#include "dist/rendezvous/sockets.h"
+
+typedef enum tshi_connect_end {
+    TSHI_CONNECT_ANSWERED, /* *status holds: the roster, or an error that the listening rank sent or that is final */
+    TSHI_CONNECT_FAILED,   /* nothing listens, or it went away: try again */
+    TSHI_CONNECT_OTHER,    /* another program listens, or another job, which may share the address */
+} tshi_connect_end;
+
+/* Receives the one frame that its sender has sent: all that it may have sent, for more is lost. Its size, or 0 with
+ * errno set (0: the connection ended, or that is no frame of the type). */
+size_t tshi_connector_receive(int fd, tshi_wire_type type, unsigned char bytes[TSHI_WIRE_MOST], double deadline);
+/* A whole answer, the caller's, and the descriptor that came with it or -1; NULL when none has come by the rendezvous'
+ * deadline, with errno set. */
+unsigned char *tshi_connector_answer(tshi_rendezvous *r, int fd, size_t *size, int *descriptor);
+/* Tries each endpoint once, for at most `patience` seconds. `leader`, where not NULL, is the nonce by which the
+ * listening rank was announced. TSHI_CONNECT_ANSWERED: *status is the result; else the reasons are written. */
+tshi_connect_end tshi_connector_try(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n,
+                                    const unsigned char *leader, double patience, tsh_status *status, tshi_roster *out,
+                                    char *reasons, size_t size);
+/* All endpoints, again and again until the deadline. */
+tsh_status tshi_connector_run(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n, tshi_roster *out);
+
+#endif

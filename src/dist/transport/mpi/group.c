@@ -1,0 +1,166 @@
+/* Groups over MPI: each has a communicator, and on one machine a page of memory that its members share. */
+#include "dist/transport/mpi/mpi.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define TAG_GROUP     7
+#define MOST_AT_ENTRY 512 /* each member reads the flags of all */
+
+tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
+    const tsh_allocator *allocator = &world->allocator;
+    size_t n = (size_t)size;
+    tshi_mpi_group *mg = tshi_calloc(allocator, 1, sizeof *mg);
+    if (!mg) return NULL;
+    mg->comm = MPI_COMM_NULL;
+    mg->counts = tshi_calloc(allocator, 2 * n, sizeof *mg->counts);
+    mg->kept = tshi_calloc(allocator, 2 * n, sizeof *mg->kept);
+    mg->detail = tshi_calloc(allocator, 1 + n, sizeof *mg->detail);
+    mg->sent = tshi_calloc(allocator, n, sizeof *mg->sent);
+    mg->all = tshi_calloc(allocator, 3 * n, sizeof *mg->all);
+    if (mg->all && mg->counts && mg->kept && mg->detail && mg->sent) return mg;
+    tshi_mpi_group_free(world, mg);
+    return NULL;
+}
+
+void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg) {
+    const tsh_allocator *allocator = &world->allocator;
+    if (!mg) return;
+    if (mg->block) munmap(mg->block, mg->block_bytes);
+    tshi_free(allocator, mg->counts);
+    tshi_free(allocator, mg->kept);
+    tshi_free(allocator, mg->all);
+    tshi_free(allocator, mg->matrix);
+    tshi_free(allocator, mg->request);
+    tshi_free(allocator, mg->terms);
+    tshi_free(allocator, mg->fold);
+    tshi_free(allocator, mg->detail);
+    tshi_free(allocator, mg->sent);
+    tshi_free(allocator, mg);
+}
+
+/* --- shared memory ------------------------------------------------------------------------------------------------ */
+
+/* Where the first member has the file, for its peers to open. */
+typedef struct place {
+    int64_t process, fd;
+    uint64_t id; /* the group's number, given by its first member */
+} place;
+
+static void *map_file(int fd, size_t bytes) {
+    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return block == MAP_FAILED ? NULL : block;
+}
+
+/* Through /proc, which refuses other users and knows no other containers: then the entry barrier does without. */
+static void *map_place(const place *p, size_t bytes) {
+    char path[64], target[64] = "";
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)p->process, (long long)p->fd);
+    /* The number may be another process here, in another container: its file must not be taken. */
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length <= 0 || !strstr(target, "memfd:tshard-entry")) return NULL;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    void *block = map_file(fd, bytes);
+    close(fd);
+    return block;
+}
+
+static bool share_machine(const tsh_group *group) {
+    const tshi_mpi *mpi = tshi_mpi_of(group->world);
+    if (!mpi->shared) return false;
+    for (int i = 1; i < group->size; i++) {
+        if (mpi->node[group->ranks[i]] != mpi->node[group->ranks[0]]) return false;
+    }
+    return group->size <= MOST_AT_ENTRY;
+}
+
+/* The group's number and its block, or no block on any member. */
+static int share_block(tsh_group *group, tshi_mpi_group *mg) {
+    tshi_mpi *mpi = tshi_mpi_of(group->world);
+    bool here = share_machine(group);
+    int fd = -1, mine, all;
+    place p = {.process = getpid(), .fd = -1};
+    mg->block_bytes = sizeof(tshi_entry_block) + (size_t)group->size * sizeof(tshi_entry_member);
+    /* The block of the world's group has the rows of tshi_waits behind it. */
+    if (group == group->world->group) mg->block_bytes += tshi_waits_bytes(group->size);
+    if (group->rank == 0) {
+        p.id = (uint64_t)group->world->rank << 32 | ++mpi->next_group;
+        if (here) p.fd = fd = tshi_memory_file("tshard-entry", mg->block_bytes);
+        if (fd >= 0) mg->block = map_file(fd, mg->block_bytes);
+        /* A member that reads this number has found the right file. */
+        if (mg->block) atomic_store(&mg->block->id, p.id);
+    }
+    int error = MPI_Bcast(&p, (int)sizeof p, MPI_BYTE, 0, mg->comm);
+    if (error == MPI_SUCCESS && here && group->rank != 0) mg->block = map_place(&p, mg->block_bytes);
+    mine = mg->block && atomic_load(&mg->block->id) == p.id;
+    if (mine) mg->block->member[group->rank].process = mpi->me;
+    mg->id = p.id;
+    if (error == MPI_SUCCESS) error = MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, mg->comm);
+    if (fd >= 0) close(fd);
+    if (error != MPI_SUCCESS) return error;
+    if (!all && mg->block) munmap(mg->block, mg->block_bytes);
+    if (!all) mg->block = NULL;
+    return MPI_SUCCESS;
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------------------ */
+
+tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm comm) {
+    mg->comm = comm;
+    group->state = mg;
+    int error = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS) error = share_block(group, mg);
+    return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(group->world, "group_create", error);
+}
+
+/* MPI takes the members as ranks of the parent. */
+static int create_comm(const tsh_group *parent, const int *ranks, int n, int *scratch, MPI_Comm *out) {
+    MPI_Group all, members;
+    MPI_Comm comm = tshi_mpi_group_of(parent)->comm;
+    for (int i = 0; i < n; i++) scratch[i] = tsh_group_rank_of(parent, ranks[i]);
+    int error = MPI_Comm_group(comm, &all);
+    if (error != MPI_SUCCESS) return error;
+    error = MPI_Group_incl(all, n, scratch, &members);
+    if (error == MPI_SUCCESS) {
+        error = MPI_Comm_create_group(comm, members, TAG_GROUP, out);
+        MPI_Group_free(&members);
+    }
+    MPI_Group_free(&all);
+    return error;
+}
+
+tsh_status tshi_mpi_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
+    tsh_world *world = parent->world;
+    tshi_mpi_group *mg = group ? tshi_mpi_group_new(world, n) : NULL;
+    MPI_Comm comm = MPI_COMM_NULL;
+    tsh_status status = tshi_mpi_agree(parent, "group_create: memory", group && !mg ? TSH_ERR_MEMORY : TSH_OK);
+    if (status != TSH_OK) {
+        tshi_mpi_group_free(world, mg);
+        return status;
+    }
+    if (!group) return TSH_OK;
+    int error = create_comm(parent, ranks, n, mg->counts, &comm);
+    if (error == MPI_SUCCESS) return tshi_mpi_group_attach(group, mg, comm);
+    tshi_mpi_group_free(world, mg);
+    return tshi_mpi_error(world, "group_create", error);
+}
+
+void tshi_mpi_group_close(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    int finalized = 1;
+    group->state = NULL;
+    if (!mg) return;
+    MPI_Finalized(&finalized);
+    /* The watcher looks at no group that is about to go. */
+    tshi_watcher_pass(&tshi_mpi_of(group->world)->watch.thread);
+    /* With a call still under way the communicator and its buffers have to stay. */
+    if (mg->op.phase > TSHI_AT_ENTRY || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) return;
+    if (mg->comm != MPI_COMM_NULL && !finalized && tshi_mpi_of(group->world)->broken == TSH_OK) {
+        MPI_Comm_free(&mg->comm);
+    }
+    tshi_mpi_group_free(group->world, mg);
+}

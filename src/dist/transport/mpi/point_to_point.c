@@ -1,0 +1,337 @@
+/* Point to point over MPI. A header says what is sent, with the data behind it where that is little; a larger message
+ * follows on its own. The receiver answers whether it fits, so that both sides know. */
+#include "dist/transport/mpi/mpi.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define INLINE_BYTES 1024
+/* Tags distinguish the times before and after a recovery; those of data and replies carry the number of the message
+ * too. */
+#define TAG_HEADER  1024
+#define TAG_EPOCHS  1024
+#define TAG_DATA    (TAG_HEADER + TAG_EPOCHS)
+#define TAG_NUMBERS 8192
+#define LOOK_EVERY  16u
+
+typedef struct header {
+    int64_t count;
+    uint32_t kind; /* see tshi_kind_of */
+    uint32_t number;
+    uint32_t bytes; /* behind the header */
+    unsigned char data[INLINE_BYTES];
+} header;
+
+#define HEADER_BYTES ((int)offsetof(header, data))
+
+typedef struct reply {
+    int32_t status;
+    char words[TSHI_LINE];
+} reply;
+
+typedef struct tshi_mpi_message {
+    header header;
+    reply reply;
+    MPI_Request request[3];
+    bool has_header;     /* the receiver */
+    bool moves;          /* what follows the header is on its way, between the memory of both callers */
+    double trouble_seen; /* when, 0: not */
+    int peer;
+    int64_t moved;                 /* elements of a message that follows, given to MPI */
+    void *dropping;                /* memory for data that does not fit the receive */
+    struct tshi_mpi_message *next; /* of those that were given up */
+} message;
+
+void tshi_mpi_count_tags(tshi_mpi *mpi) {
+    int *most = NULL, known = 0;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &known);
+    mpi->tag_epochs = known ? (uint32_t)((*most - TAG_DATA) / (2 * TAG_NUMBERS)) : 0;
+    if (mpi->tag_epochs == 0) mpi->tag_epochs = 1; /* the least that the standard allows */
+}
+
+static int tag_of(const tshi_mpi *mpi, uint32_t number, bool replies) {
+    return TAG_DATA + (int)(2 * (mpi->epoch % mpi->tag_epochs) + replies) * TAG_NUMBERS + (int)(number % TAG_NUMBERS);
+}
+
+static void message_free(tsh_world *world, message *m) {
+    if (m->dropping) world->host->ops->memory.release(world->host, m->dropping);
+    tshi_pool_give(&tshi_mpi_of(world)->messages, m);
+}
+
+static void message_end(tsh_work *work, tsh_status status) {
+    message_free(work->group->world, work->state);
+    work->state = NULL;
+    tshi_work_end(work, status);
+}
+
+/* --- data that follows -------------------------------------------------------------------------------------------- */
+
+/* The next chunk, if there is one. */
+static int move_chunk(tsh_work *work, int64_t count, tsh_dtype dtype, void *data, bool send) {
+    message *m = work->state;
+    const tshi_mpi *mpi = tshi_mpi_of(work->group->world);
+    const tshi_mpi_group *mg = work->group->state;
+    int64_t chunk = mpi->chunk, rest = count - m->moved;
+    if (rest <= 0) return MPI_SUCCESS;
+    int n = (int)(rest < chunk ? rest : chunk), tag = tag_of(mpi, m->header.number, false);
+    char *at = (char *)data + (size_t)m->moved * tsh_dtype_size(dtype);
+    m->moved += n;
+    if (send) return MPI_Isend(at, n, tshi_mpi_type(dtype), m->peer, tag, mg->comm, &m->request[1]);
+    return MPI_Irecv(at, n, tshi_mpi_type(dtype), m->peer, tag, mg->comm, &m->request[1]);
+}
+
+/* --- sending ------------------------------------------------------------------------------------------------------ */
+
+static void fill_header(tsh_work *work, message *m) {
+    const tshi_call *call = &work->call;
+    size_t bytes = tshi_message_bytes(tshi_kind_of(call), call->count);
+    header *h = &m->header;
+    h->count = call->count;
+    h->kind = tshi_kind_of(call);
+    h->number = tshi_mpi_group_of(work->group)->sent[call->root]++;
+    h->bytes = bytes <= INLINE_BYTES ? (uint32_t)bytes : 0;
+    if (h->bytes) work->group->world->host->ops->copy.to_host(work->group->world->host, bytes, call->in, h->data);
+}
+
+static int send_start(tsh_work *work) {
+    message *m = work->state;
+    tsh_group *group = work->group;
+    const tshi_call *call = &work->call;
+    const tshi_mpi *mpi = tshi_mpi_of(group->world);
+    MPI_Comm comm = tshi_mpi_group_of(group)->comm;
+    m->peer = call->root;
+    fill_header(work, m);
+    int error = MPI_Irecv(&m->reply, (int)sizeof m->reply, MPI_BYTE, m->peer, tag_of(mpi, m->header.number, true), comm,
+                          &m->request[2]);
+    if (error == MPI_SUCCESS) {
+        error = MPI_Isend(&m->header, HEADER_BYTES + (int)m->header.bytes, MPI_BYTE, m->peer,
+                          TAG_HEADER + (int)(mpi->epoch % TAG_EPOCHS), comm, &m->request[0]);
+    }
+    if (m->header.bytes) m->moved = call->count;
+    if (error != MPI_SUCCESS) return error;
+    return move_chunk(work, call->count, call->dtype, (void *)(uintptr_t)call->in, true);
+}
+
+static int send_progress(tsh_work *work) {
+    message *m = work->state;
+    const tshi_call *call = &work->call;
+    int done = 0, error = MPI_SUCCESS;
+    if (m->moved < call->count) {
+        error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
+        if (error != MPI_SUCCESS || !done) return error;
+        return move_chunk(work, call->count, call->dtype, (void *)(uintptr_t)call->in, true);
+    }
+    error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);
+    if (error != MPI_SUCCESS || !done) return error;
+    tsh_status status = (tsh_status)m->reply.status;
+    if (status != TSH_OK) tshi_fail(status, "%.*s", TSHI_LINE - 1, m->reply.words);
+    message_end(work, status);
+    return MPI_SUCCESS;
+}
+
+/* --- receiving ---------------------------------------------------------------------------------------------------- */
+
+static int receive_start(tsh_work *work) {
+    message *m = work->state;
+    const tshi_mpi *mpi = tshi_mpi_of(work->group->world);
+    int from = work->call.root == TSH_ANY_RANK ? MPI_ANY_SOURCE : work->call.root;
+    m->peer = work->call.root;
+    return MPI_Irecv(&m->header, (int)sizeof m->header, MPI_BYTE, from, TAG_HEADER + (int)(mpi->epoch % TAG_EPOCHS),
+                     tshi_mpi_group_of(work->group)->comm, &m->request[0]);
+}
+
+/* What both sides will return, in the reply. */
+static void judge(tsh_work *work) {
+    message *m = work->state;
+    const header *h = &m->header;
+    const tshi_call *call = &work->call;
+    const tshi_post sent = {.kind = h->kind, .count = h->count},
+                    wanted = {.kind = tshi_kind_of(call), .count = call->count};
+    m->reply.status = TSH_OK;
+    if (tshi_message_fits(h->kind, h->count, call)) return;
+    m->reply.status = (int32_t)tshi_message_mismatch(work->group, m->peer, &sent, work->group->rank, &wanted, "");
+    snprintf(m->reply.words, sizeof m->reply.words, "%s", tsh_error_message());
+}
+
+/* Take what came with the header, or ask for what follows; answer. */
+static int receive_data(tsh_work *work) {
+    message *m = work->state;
+    const header *h = &m->header;
+    tsh_device *device = work->group->world->host;
+    MPI_Comm comm = tshi_mpi_group_of(work->group)->comm;
+    void *to = work->call.out;
+    judge(work);
+    bool good = m->reply.status == TSH_OK;
+    if (h->bytes > 0) {
+        m->moved = h->count;
+        if (good) device->ops->copy.from_host(device, h->bytes, h->data, to);
+    } else if (!good && h->count > 0) {
+        size_t bytes = (size_t)h->count * tsh_dtype_size(tshi_kind_dtype(h->kind));
+        m->dropping = to = device->ops->memory.alloc(device, bytes);
+        if (!to) return MPI_ERR_NO_MEM;
+    }
+    int error = move_chunk(work, h->count, tshi_kind_dtype(h->kind), to, false);
+    if (error != MPI_SUCCESS) return error;
+    m->moves = h->bytes == 0;
+    size_t bytes = m->reply.status == TSH_OK ? sizeof m->reply.status : sizeof m->reply;
+    return MPI_Isend(&m->reply, (int)bytes, MPI_BYTE, m->peer, tag_of(tshi_mpi_of(work->group->world), h->number, true),
+                     comm, &m->request[2]);
+}
+
+static void receive_end(tsh_work *work) {
+    const message *m = work->state;
+    tsh_status status = (tsh_status)m->reply.status;
+    if (status == TSH_OK)
+        work->sender = m->peer;
+    else
+        tshi_fail(status, "%s", m->reply.words);
+    message_end(work, status);
+}
+
+static int receive_progress(tsh_work *work) {
+    message *m = work->state;
+    const header *h = &m->header;
+    int done = 0, error;
+    if (!m->has_header) {
+        MPI_Status from;
+        error = MPI_Test(&m->request[0], &done, &from);
+        if (error != MPI_SUCCESS || !done) return error;
+        m->has_header = true;
+        m->peer = from.MPI_SOURCE;
+        /* A sender that has heard of a failure may have given up the data behind its header. */
+        if (h->bytes == 0) tshi_mpi_poll(work->group->world);
+        if (h->bytes == 0 && tshi_mpi_trouble(work->group->world) != TSH_OK) return MPI_SUCCESS;
+        error = receive_data(work);
+        if (error != MPI_SUCCESS) return error;
+    }
+    while (m->moved < h->count) {
+        error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
+        if (error != MPI_SUCCESS || !done) return error;
+        error = move_chunk(work, h->count, tshi_kind_dtype(h->kind), m->dropping ? m->dropping : work->call.out, false);
+        if (error != MPI_SUCCESS) return error;
+    }
+    error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);
+    if (error == MPI_SUCCESS && done) receive_end(work);
+    return error;
+}
+
+/* --- both --------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_mpi_message_start(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    const tshi_call *call = &work->call;
+    tsh_status status = tshi_mpi_trouble(world);
+    if (status != TSH_OK) return status;
+    message *m = tshi_pool_take(&tshi_mpi_of(world)->messages, &world->allocator, sizeof *m);
+    if (!m) return TSH_ERR_MEMORY;
+    for (int i = 0; i < 3; i++) m->request[i] = MPI_REQUEST_NULL;
+    work->state = m;
+    work->post = tshi_group_note(work->group, call);
+    int error = call->op == TSH_COLLECTIVE_SEND ? send_start(work) : receive_start(work);
+    if (error == MPI_SUCCESS) return TSH_OK;
+    return tshi_mpi_error(world, tsh_collective_name(call->op), error);
+}
+
+/* Every rank that the message could come from, or go to, has left. */
+static bool peer_left(const tsh_work *work) {
+    const message *m = work->state;
+    const tsh_group *group = work->group;
+    const tshi_mpi_peer *peer = tshi_mpi_of(group->world)->peer;
+    double latest = tshi_clock() - TSHI_GRACE;
+    bool left = true;
+    for (int i = 0; i < group->size; i++) {
+        double at = peer[group->ranks[i]].left;
+        if (i != group->rank && (m->peer == TSH_ANY_RANK || m->peer == i)) left = left && at != 0 && at < latest;
+    }
+    return left;
+}
+
+/* The message can be given up: its peer does not move data between the memory of both callers, and does not begin. */
+static bool may_go(const tsh_work *work) {
+    message *m = work->state;
+    int replied = 0;
+    bool sends = work->call.op == TSH_COLLECTIVE_SEND;
+    if (tshi_mpi_of(work->group->world)->broken != TSH_OK || (sends ? m->header.bytes != 0 : !m->moves)) return true;
+    if (sends && !m->moves) {
+        MPI_Test(&m->request[2], &replied, MPI_STATUS_IGNORE);
+        m->moves = replied != 0;
+    }
+    if (m->trouble_seen == 0) m->trouble_seen = tshi_clock();
+    return !m->moves && tshi_clock() - m->trouble_seen >= TSHI_GRACE;
+}
+
+/* Why to give up the message, if there is a reason and it is safe to go. */
+static tsh_status look(tsh_work *work) {
+    tshi_mpi *mpi = tshi_mpi_of(work->group->world);
+    if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(work->group->world);
+    if (!mpi->troubled && mpi->broken == TSH_OK) return TSH_OK;
+    tsh_status status = tshi_mpi_trouble(work->group->world);
+    const message *m = work->state;
+    if (status != TSH_OK && may_go(work)) return status;
+    if (!peer_left(work)) return TSH_OK;
+    if (m->peer == TSH_ANY_RANK) return tshi_fail(TSH_ERR_PEER, "recv: all peers have left");
+    return tshi_fail(TSH_ERR_PEER, "rank %d has left (it exited, or destroyed its world) before %s",
+                     work->group->ranks[m->peer], tsh_collective_name(work->call.op));
+}
+
+void tshi_mpi_message_progress(tsh_work *work) {
+    int error = work->call.op == TSH_COLLECTIVE_SEND ? send_progress(work) : receive_progress(work);
+    if (work->done) return;
+    tsh_status status = error == MPI_SUCCESS
+                            ? look(work)
+                            : tshi_mpi_error(work->group->world, tsh_collective_name(work->call.op), error);
+    if (status == TSH_OK) return;
+    tshi_failure why;
+    tshi_failure_keep(&why, status);
+    tshi_mpi_message_drop(work);
+    tshi_work_end(work, tshi_failure_report(&why));
+}
+
+/* What MPI may still read or write stays, until a recovery. */
+void tshi_mpi_message_drop(tsh_work *work) {
+    message *m = work->state;
+    tshi_mpi *mpi = tshi_mpi_of(work->group->world);
+    double deadline = tshi_clock() + TSHI_GRACE;
+    bool receives = work->call.op == TSH_COLLECTIVE_RECV;
+    if (receives && !m->has_header) tshi_mpi_end_receive(&m->request[0], deadline);
+    if (receives) tshi_mpi_end_receive(&m->request[1], deadline);
+    if (!receives) tshi_mpi_end_receive(&m->request[2], deadline);
+    m->next = mpi->given_up;
+    mpi->given_up = m;
+    work->state = NULL;
+}
+
+/* --- after a failure ---------------------------------------------------------------------------------------------- */
+
+bool tshi_mpi_messages_ended(tsh_world *world) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    message **link = &mpi->given_up;
+    while (*link) {
+        message *m = *link;
+        int done = 0;
+        if (MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !done) {
+            link = &m->next;
+            continue;
+        }
+        *link = m->next;
+        message_free(world, m);
+    }
+    return mpi->given_up == NULL;
+}
+
+tsh_status tshi_mpi_messages_discard(tsh_group *group) {
+    MPI_Comm comm = tshi_mpi_group_of(group)->comm;
+    MPI_Status status;
+    MPI_Count bytes = 0;
+    int there = 0;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &there, &status) == MPI_SUCCESS && there) {
+        MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+        size_t n = (size_t)bytes / sizeof(int64_t) + 1; /* MPI's counts are ints */
+        void *memory = tshi_calloc(&group->world->allocator, n, sizeof(int64_t));
+        if (!memory) return tshi_mpi_break(group->world, TSH_ERR_MEMORY, "world_recover: no memory");
+        int error = MPI_Recv(memory, (int)n, MPI_INT64_T, status.MPI_SOURCE, status.MPI_TAG, comm, MPI_STATUS_IGNORE);
+        tshi_free(&group->world->allocator, memory);
+        if (error != MPI_SUCCESS) return tshi_mpi_error(group->world, "world_recover", error);
+    }
+    return TSH_OK;
+}

@@ -1,0 +1,361 @@
+/* MPI itself: starting it unless the program has, gathering its ranks within the deadline, ending it.
+ *
+ * MPI_Init waits for the other ranks without limit and cannot be stopped. So ranks of which the launcher says that all
+ * are on this machine look for each other first: each binds an abstract socket whose name is made of the job's key.
+ * Nothing is ever sent to it; a rank whose socket exists has come. */
+#include "base/cpu.h"
+#include "dist/rendezvous/sockets.h"
+#include "dist/transport/mpi/mpi.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What is left of a world that has been destroyed: its notices have still to be sent and received. */
+typedef struct parting {
+    MPI_Comm notices;
+    int missing;         /* ranks that have not said that they leave */
+    tshi_outbox *outbox; /* what MPI has not sent yet; NULL: it has sent everything */
+    int size;
+    struct parting *next;
+} parting;
+
+/* A process has one MPI. */
+static struct {
+    pid_t id;        /* that has started MPI; one that is forked from it has no MPI */
+    bool distrusted; /* a rank may never call MPI_Finalize */
+    bool marked;     /* MPI_Finalize calls before_end */
+    parting *partings;
+    tsh_world *worlds;
+} process;
+
+void tshi_mpi_distrust(void) {
+    process.distrusted = true;
+}
+
+/* --- ending ------------------------------------------------------------------------------------------------------- */
+
+tshi_outbox *tshi_outbox_create(int size) {
+    size_t requests = TSHI_NOTICES * (size_t)size;
+    tshi_outbox *outbox = calloc(1, TSHI_NOTICES * sizeof *outbox + requests * sizeof *outbox->request);
+    if (!outbox) return NULL;
+    MPI_Request *request = (MPI_Request *)(void *)(outbox + TSHI_NOTICES);
+    for (size_t i = 0; i < requests; i++) request[i] = MPI_REQUEST_NULL;
+    for (int i = 0; i < TSHI_NOTICES; i++) outbox[i].request = request + (size_t)i * (size_t)size;
+    return outbox;
+}
+
+/* The requests of all notices are one array. */
+static bool is_sent(const tshi_outbox *outbox, int size) {
+    int done = 1;
+    if (!outbox) return true;
+    return MPI_Testall(TSHI_NOTICES * size, outbox->request, &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS && done;
+}
+
+/* Waits for at most so many seconds for the ranks that have not left yet. */
+static void drain(parting *p, double seconds) {
+    double since = tshi_clock();
+    tshi_notice notice;
+    while (p->missing > 0 || !is_sent(p->outbox, p->size)) {
+        MPI_Status from;
+        int there = 0;
+        if (p->missing > 0 && MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, p->notices, &there, &from) != MPI_SUCCESS) break;
+        if (there) {
+            int error = MPI_Recv(&notice, (int)sizeof notice, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, p->notices,
+                                 MPI_STATUS_IGNORE);
+            if (error != MPI_SUCCESS) break;
+            p->missing -= notice.kind == TSHI_NOTICE_LEFT;
+            continue;
+        }
+        if (tshi_clock() - since >= seconds) break;
+        tshi_mpi_doze(tshi_clock() - since);
+    }
+}
+
+/* At the end MPI_Finalize waits for the other ranks anyway. Before it a rank may stay in a world for long that this one
+ * has left: its notice must not arrive at a communicator that has been freed, whose number another may have by then. */
+static void drain_all(bool at_end) {
+    parting **link = &process.partings;
+    while (*link) {
+        parting *p = *link;
+        if (!process.distrusted) drain(p, at_end ? TSHI_GRACE : 0);
+        bool sent = is_sent(p->outbox, p->size);
+        if (!at_end && (p->missing > 0 || !sent)) {
+            link = &p->next;
+            continue;
+        }
+        if (!process.distrusted && p->notices != MPI_COMM_NULL) MPI_Comm_free(&p->notices);
+        if (sent) free(p->outbox); /* else MPI may read it until it ends */
+        *link = p->next;
+        free(p);
+    }
+}
+
+static void leave_all(void) {
+    while (process.worlds) {
+        tsh_world *world = process.worlds;
+        tshi_mpi_leave(world);
+        tshi_mpi_break(world, TSH_ERR_STATE, "MPI has been finalised, and this world runs over it: destroy it before");
+    }
+}
+
+/* MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF, also when the program calls it. */
+static int before_end(MPI_Comm comm, int key, void *value, void *extra) {
+    (void)comm;
+    (void)key;
+    (void)value;
+    (void)extra;
+    leave_all();
+    process.marked = false;
+    drain_all(true);
+    return MPI_SUCCESS;
+}
+
+static bool mark_end(void) {
+    int key = MPI_KEYVAL_INVALID;
+    if (process.marked) return true;
+    if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, before_end, &key, NULL) != MPI_SUCCESS) return false;
+    process.marked = MPI_Comm_set_attr(MPI_COMM_SELF, key, &process) == MPI_SUCCESS;
+    MPI_Comm_free_keyval(&key);
+    return process.marked;
+}
+
+static tsh_world **place_of(const tsh_world *world) {
+    tsh_world **link = &process.worlds;
+    while (*link && *link != world) link = &tshi_mpi_of(*link)->next;
+    return link;
+}
+
+void tshi_mpi_list(tsh_world *world) {
+    if (!mark_end()) return;
+    tshi_mpi_of(world)->next = process.worlds;
+    process.worlds = world;
+}
+
+void tshi_mpi_unlist(tsh_world *world) {
+    tsh_world **link = place_of(world);
+    if (*link) *link = tshi_mpi_of(world)->next;
+}
+
+/* The parting outlives its world and the world's allocator: malloc. */
+void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size) {
+    bool sent = is_sent(*outbox, size);
+    parting *p = (missing > 0 || !sent) && mark_end() ? malloc(sizeof *p) : NULL;
+    tshi_outbox *kept = sent ? NULL : *outbox;
+    if (!sent) *outbox = NULL;
+    if (!p) {
+        if (*notices != MPI_COMM_NULL) MPI_Comm_free(notices);
+        return;
+    }
+    *p = (parting){*notices, missing, kept, size, process.partings};
+    process.partings = p;
+    *notices = MPI_COMM_NULL;
+}
+
+bool tshi_mpi_is_forked(void) {
+    return getpid() != process.id;
+}
+
+/* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. Worlds that the
+ * program has not destroyed end here, and tell their peers. MPI_Finalize waits for all ranks, so a rank that exits with
+ * an error goes without it: the launcher names the rank that has failed, not one that has noticed. */
+static void finalize(int code, void *user) {
+    int finalized = 1;
+    (void)user;
+    if (tshi_mpi_is_forked()) return;
+    MPI_Finalized(&finalized);
+    if (finalized || tshi_mpi_check_thread() != TSH_OK) return;
+    bool unfinished = process.worlds != NULL;
+    leave_all();
+    if (!process.distrusted && (code == 0 || !unfinished)) MPI_Finalize();
+}
+
+/* --- starting ----------------------------------------------------------------------------------------------------- */
+
+bool tshi_mpi_has_adapter(void) {
+    DIR *folder = opendir("/sys/class/infiniband");
+    const struct dirent *entry = NULL;
+    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') {
+    }
+    if (folder) closedir(folder);
+    return entry != NULL;
+}
+
+/* With an RDMA adapter MPI keeps a cache of registered memory, which has to notice when any thread unmaps some. Without
+ * one only this thread has to do with MPI, and MPI_THREAD_SINGLE spares locks: in Open MPI 4 some 0.3 us a call. */
+static int thread_level(void) {
+    return tshi_mpi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
+}
+
+tsh_status tshi_mpi_check_thread(void) {
+    int level = 0, main_thread = 0;
+    MPI_Query_thread(&level);
+    MPI_Is_thread_main(&main_thread);
+    if (level >= MPI_THREAD_SERIALIZED || main_thread) return TSH_OK;
+    return tshi_fail(TSH_ERR_STATE, "world_init: MPI was started for the calls of one thread, and this is another");
+}
+
+tsh_status tshi_mpi_start(void) {
+    int initialized = 0, level = 0;
+    MPI_Initialized(&initialized);
+    if (!initialized) {
+        process.id = getpid();
+        int error = MPI_Init_thread(NULL, NULL, thread_level(), &level);
+        if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Init_thread: error %d", error);
+        if (on_exit(finalize, NULL) != 0)
+            return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
+        return TSH_OK;
+    }
+    return tshi_mpi_check_thread(); /* the program has started MPI, so the program ends it */
+}
+
+/* --- presence ----------------------------------------------------------------------------------------------------- */
+
+static int presence_open(const tshi_settings *s) {
+    struct sockaddr_un name;
+    socklen_t length = tshi_unix_name(s, "mpi", s->rank, &name);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) bind(fd, (struct sockaddr *)&name, length);
+    return fd;
+}
+
+static bool present(const tshi_settings *s, int rank) {
+    struct sockaddr_un name;
+    socklen_t length = tshi_unix_name(s, "mpi", rank, &name);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool there = fd < 0 || connect(fd, (struct sockaddr *)&name, length) == 0;
+    if (fd >= 0) close(fd);
+    return there;
+}
+
+/* The number of ranks that have not come, and "rank 1, 3". */
+static int missing(const tshi_settings *s, char *text, size_t size) {
+    int n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < s->size; i++) {
+        if (i == s->rank || present(s, i)) continue;
+        n++;
+        tshi_append(text, size, "%s%d", n > 1 ? ", " : "rank ", i);
+    }
+    return n;
+}
+
+/* Ranks may look for each other without MPI, and PMIx, whose names tell jobs apart (those of MPICH's own launcher do
+ * not), has numbered them. */
+static bool can_look(const tshi_settings *s) {
+    const char *job = tshi_variable("PMIX_NAMESPACE");
+    if (!job || strncmp(s->job, job, strlen(job)) != 0) return false;
+    return s->size > 1 && s->local_known && s->local_size == s->size && s->shared;
+}
+
+/* Waits until all ranks have come. */
+static tsh_status look_around(const tshi_settings *s, const tsh_log_sink *log, double deadline) {
+    char ranks[TSHI_LINE];
+    double since = tshi_clock(), next_word = since + s->warn_every;
+    for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
+        double now = tshi_clock();
+        if (now >= deadline) {
+            tshi_sleep(TSHI_GRACE); /* ranks that came a little later must not miss this rank too */
+            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
+                             tshi_rendezvous_patience(s), ranks);
+        }
+        if (tshi_warning_due(&next_word, s->warn_every)) {
+            tshi_log(log, TSH_LOG_WARNING, "world_init: %d/%d joined, missing %s", s->size - n, s->size, ranks);
+        }
+        tshi_sleep(now - since < 0.1 ? 200e-6 : 5e-3);
+    }
+    return TSH_OK;
+}
+
+/* --- gathering ---------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out) {
+    double since = tshi_clock(), next_word = since + warn_every;
+    const char *which = base == MPI_COMM_WORLD ? "MPI_COMM_WORLD" : "the communicator";
+    MPI_Request request;
+    int done = 0, error;
+    drain_all(false);
+    error = MPI_Comm_idup(base, out, &request);
+    while (error == MPI_SUCCESS && !done) {
+        error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (done || error != MPI_SUCCESS) break;
+        double now = tshi_clock();
+        if (now - since >= seconds) {
+            tshi_mpi_distrust();
+            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: not all ranks of %s came within %g s", which, seconds);
+        }
+        if (tshi_warning_due(&next_word, warn_every)) {
+            tshi_log(log, TSH_LOG_WARNING, "world_init: waiting for the other ranks of %s", which);
+        }
+        tshi_mpi_doze(now - since);
+    }
+    if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS) return TSH_OK;
+    return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_idup: error %d", error);
+}
+
+/* Ranks that share this machine's memory. */
+static int count_machine(MPI_Comm all, int *rank, int *size) {
+    MPI_Comm node;
+    int error = MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    if (error != MPI_SUCCESS) return error;
+    MPI_Comm_rank(node, rank);
+    MPI_Comm_size(node, size);
+    return MPI_Comm_free(&node);
+}
+
+/* All ranks have come: every rank learns whether one has failed, and takes its number from MPI. */
+static tsh_status take_ranks(const tsh_world_config *config, tshi_settings *settings, MPI_Comm all) {
+    tsh_status status = TSH_OK;
+    int rank, size, any = 0;
+    MPI_Comm_rank(all, &rank);
+    MPI_Comm_size(all, &size);
+    if (config->world_size && (config->world_size != size || config->rank != rank)) {
+        status = tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says rank %d of %d, MPI rank %d of %d",
+                           config->rank, config->world_size, rank, size);
+    }
+    if (status == TSH_OK && settings->launched && (settings->size != size || settings->rank != rank)) {
+        char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+        int length;
+        MPI_Get_library_version(version, &length);
+        status = tshi_fail(TSH_ERR_STATE,
+                           "world_init: %s and %s say rank %d of %d, but MPI says rank %d of %d: these ranks were not "
+                           "started by a launcher of the MPI that tshard was built with (%.40s)",
+                           settings->launcher[0], settings->launcher[1], settings->rank, settings->size, rank, size,
+                           version);
+    }
+    int failed = status != TSH_OK;
+    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, all);
+    if (status != TSH_OK) return status;
+    if (any) return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
+    settings->rank = rank;
+    settings->size = size;
+    if (error == MPI_SUCCESS) error = count_machine(all, &settings->local_rank, &settings->local_size);
+    if (error == MPI_SUCCESS) return TSH_OK;
+    return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_split_type: error %d", error);
+}
+
+tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings) {
+    tsh_status status = TSH_OK;
+    int finalized = 0, fd = -1;
+    MPI_Comm all = MPI_COMM_NULL;
+    MPI_Finalized(&finalized);
+    if (finalized) return tshi_fail(TSH_ERR_STATE, "world_init: MPI has been finalised, and it starts only once");
+    double patience = tshi_rendezvous_patience(settings);
+    if (can_look(settings)) {
+        fd = presence_open(settings);
+        status = look_around(settings, &config->log, tshi_clock() + patience);
+    }
+    if (status == TSH_OK) status = tshi_mpi_start();
+    if (status == TSH_OK) {
+        status = tshi_mpi_gather(MPI_COMM_WORLD, patience, settings->warn_every, &config->log, &all);
+    }
+    if (fd >= 0) close(fd);
+    if (status == TSH_OK) {
+        status = take_ranks(config, settings, all);
+        MPI_Comm_free(&all);
+    }
+    if (status == TSH_OK) tshi_settings_share_cores(config, settings);
+    return status;
+}

@@ -1,0 +1,240 @@
+/* Worlds over MPI: which they are, the communicators, and leaving. */
+#include "base/cpu.h"
+#include "dist/registry.h"
+#include "dist/transport/mpi/mpi.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_CORES 1024
+#define SPINS      4000
+#define PATIENCE   120.0
+/* The most elements of one call of MPI, whose counts are ints. */
+#define CHUNK ((int64_t)1 << 30)
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+/* A launcher that starts programs of MPI has started this one. */
+static bool under_mpi(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (tshi_variable(names[i])) return true;
+    }
+    return false;
+}
+
+/* MPI finds the ranks that a launcher of MPI has started. It connects ranks on several machines, and any ranks whose
+ * user asks for it. */
+static bool is_wanted(const tshi_start *start) {
+    const tshi_settings *s = start->settings;
+    bool mpi = tshi_backend_is("mpi"), local = tshi_backend_is("local");
+    if (start->roster) return mpi || (start->roster->nodes > 1 && !local);
+    if (start->communicator) return false;                     /* of one rank */
+    bool numbered = start->config->world_size && !s->launched; /* by the program, not as MPI numbers its ranks */
+    if (numbered && s->method != TSHI_INIT_MPI) return false;
+    bool machines = s->method == TSHI_INIT_ENV && s->local_known && s->local_size != s->size;
+    return s->method == TSHI_INIT_MPI || (mpi && s->size == 1) || (under_mpi() && (mpi || (machines && !local)));
+}
+
+tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes) {
+    if (start->config->threads) return TSH_OK;
+    if (start->settings->method == TSHI_INIT_MPI && tshi_backend_is("local")) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: init_method is mpi://, but TSHARD_BACKEND is local");
+    }
+    if (!is_wanted(start)) return TSH_OK;
+    if (start->communicator) {
+        *takes = true;
+        return TSH_OK;
+    }
+    tsh_status status = start->roster ? tshi_mpi_connect(start) : TSH_OK;
+    if (status == TSH_OK) status = tshi_mpi_enter(start->config, start->settings);
+    *takes = start->settings->size > 1;
+    return status;
+}
+
+tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void **heap) {
+    const tsh_allocator *allocator = &world->allocator;
+    const tshi_settings *settings = start->settings;
+    size_t size = (size_t)settings->size;
+    tshi_mpi *mpi = tshi_calloc(allocator, 1, sizeof *mpi);
+    *heap = NULL;
+    if (!mpi) return TSH_ERR_MEMORY;
+    world->state = mpi;
+    mpi->base = start->communicator ? *(const MPI_Comm *)start->communicator : MPI_COMM_WORLD;
+    mpi->recovery = mpi->notices = MPI_COMM_NULL;
+    mpi->inbox_request = MPI_REQUEST_NULL;
+    mpi->chunk = CHUNK;
+    tsh_status status = tshi_process_self(&mpi->me);
+    if (status != TSH_OK) return status;
+    mpi->watched = settings->checked;
+    mpi->shared = settings->shared;
+    mpi->node = tshi_calloc(allocator, size, sizeof *mpi->node);
+    mpi->peer = tshi_calloc(allocator, size, sizeof *mpi->peer);
+    mpi->outbox = tshi_outbox_create(settings->size);
+    return mpi->node && mpi->peer && mpi->outbox ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------ */
+
+/* Numbers the machines by their first ranks, and compares the cores of this one with its ranks. */
+static int find_machines(tsh_world *world, tshi_mpi *mpi) {
+    MPI_Comm node;
+    unsigned char mine[MOST_CORES / 8], all[MOST_CORES / 8];
+    int first = world->rank, ranks = 0, cores = 0;
+    tshi_granted_cores(mine, sizeof mine);
+    int error = MPI_Comm_split_type(mpi->recovery, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    if (error != MPI_SUCCESS) return error;
+    MPI_Comm_size(node, &ranks);
+    error = MPI_Bcast(&first, 1, MPI_INT, 0, node);
+    if (error == MPI_SUCCESS) error = MPI_Allreduce(mine, all, sizeof mine, MPI_UNSIGNED_CHAR, MPI_BOR, node);
+    MPI_Comm_free(&node);
+    if (error != MPI_SUCCESS) return error;
+    for (size_t i = 0; i < sizeof all; i++) cores += __builtin_popcount(all[i]);
+    mpi->crowded = ranks > cores;
+    error = MPI_Allgather(&first, 1, MPI_INT, mpi->node, 1, MPI_INT, mpi->recovery);
+    for (int i = 0; i < world->size; i++) mpi->nodes += mpi->node[i] == i;
+    return error;
+}
+
+/* MPI's own settings name a transport that drives RDMA adapters. */
+static bool names_rdma(const char *text) {
+    return strstr(text, "ucx") || strstr(text, "openib") || strstr(text, "ofi") || strstr(text, "psm") ||
+           strstr(text, "usnic");
+}
+
+static bool variable_names_rdma(const char *name) {
+    char text[256] = "";
+    int index, count = 0;
+    MPI_T_cvar_handle handle;
+    if (MPI_T_cvar_get_index(name, &index) != MPI_SUCCESS) return false;
+    if (MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) != MPI_SUCCESS) return false;
+    bool names = count < (int)sizeof text && MPI_T_cvar_read(handle, text) == MPI_SUCCESS && names_rdma(text);
+    MPI_T_cvar_handle_free(&handle);
+    return names;
+}
+
+/* This machine has adapters, and MPI was built on, or is set to use, a transport that drives them. */
+static bool find_rdma(void) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0, level;
+    if (!tshi_mpi_has_adapter()) return false;
+    MPI_Get_library_version(version, &length);
+    if (names_rdma(version)) return true;
+    if (MPI_T_init_thread(MPI_THREAD_SINGLE, &level) != MPI_SUCCESS) return false;
+    bool found = variable_names_rdma("pml") || variable_names_rdma("btl") || variable_names_rdma("mtl");
+    MPI_T_finalize();
+    return found;
+}
+
+static int make_communicators(tsh_world *world, tshi_mpi *mpi) {
+    int error = MPI_Comm_dup(mpi->recovery, &mpi->notices);
+    if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(mpi->notices, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS) error = find_machines(world, mpi);
+    if (error == MPI_SUCCESS) error = tshi_mpi_ops_create(mpi);
+    if (error == MPI_SUCCESS) {
+        error = MPI_Irecv(&mpi->inbox, (int)sizeof mpi->inbox, MPI_BYTE, MPI_ANY_SOURCE, 0, mpi->notices,
+                          &mpi->inbox_request);
+    }
+    return error;
+}
+
+/* Where all ranks share the memory of one machine, the rank at the end of a chain of waits can be found. */
+static tsh_status open_waits(tsh_world *world) {
+    tshi_mpi *mpi = world->state;
+    tshi_entry_block *block = tshi_mpi_group_of(world->group)->block;
+    tsh_status status = tshi_waits_open(world, &mpi->waits, block ? &block->member[world->size] : NULL);
+    for (int i = 0; status == TSH_OK && block && i < world->size; i++) {
+        const tshi_process *process = &block->member[i].process;
+        if (tshi_process_same_machine(process, &mpi->me)) mpi->waits.process[i] = (int)process->number;
+    }
+    return status;
+}
+
+tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
+    tshi_mpi *mpi = world->state;
+    if (!mpi) return mine;
+    tshi_mpi_group *mg = mine == TSH_OK ? tshi_mpi_group_new(world, world->size) : NULL;
+    MPI_Comm comm = MPI_COMM_NULL;
+    int failed = mg == NULL, any = 0;
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", failed ? tsh_error_message() : "");
+    tsh_status come = tshi_mpi_gather(mpi->base, world->timeout < PATIENCE ? world->timeout : PATIENCE,
+                                      world->warn_every, &world->log, &mpi->recovery);
+    if (come != TSH_OK) {
+        tshi_mpi_group_free(world, mg);
+        return come;
+    }
+    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, mpi->recovery);
+    if (error == MPI_SUCCESS && any) {
+        tshi_mpi_group_free(world, mg);
+        if (failed) return tshi_fail(mine == TSH_OK ? TSH_ERR_MEMORY : mine, "%s", words);
+        return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
+    }
+    if (error == MPI_SUCCESS) error = make_communicators(world, mpi);
+    if (error == MPI_SUCCESS) error = MPI_Comm_dup(mpi->recovery, &comm);
+    if (error != MPI_SUCCESS) {
+        tshi_mpi_group_free(world, mg);
+        return tshi_mpi_error(world, "world_init", error);
+    }
+    tshi_mpi_count_tags(mpi);
+    mpi->ready = true;
+    tshi_mpi_list(world);
+    mpi->rdma = mpi->nodes > 1 && find_rdma();
+    world->spins = mpi->crowded ? 0 : SPINS;
+    if (!mpi->watched) tshi_watch_open(world);
+    tsh_status status = tshi_mpi_group_attach(world->group, mg, comm);
+    return status == TSH_OK ? open_waits(world) : status;
+}
+
+void tshi_mpi_info(const tsh_world *world, tshi_backend_info *out) {
+    const tshi_mpi *mpi = tshi_mpi_of(world);
+    *out = (tshi_backend_info){.nodes = mpi->nodes, .rdma = mpi->rdma};
+}
+
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
+
+void tshi_mpi_leave(tsh_world *world) {
+    tshi_mpi *mpi = world->state;
+    int finalized = 1;
+    MPI_Finalized(&finalized);
+    if (finalized) {
+        tshi_log(&world->log, TSH_LOG_ERROR, "world_destroy: MPI was finalised before the world was destroyed");
+    }
+    if (!mpi->ready || finalized) return;
+    tshi_mpi_poll(world);
+    tshi_mpi_tell(world, TSHI_NOTICE_LEFT, "", (tshi_tape_step){0});
+    mpi->ready = false;
+    tshi_mpi_unlist(world);
+    /* Notices that peers still send are no longer received. */
+    MPI_Status status;
+    int cancelled = 1, heard = 0;
+    MPI_Cancel(&mpi->inbox_request);
+    MPI_Wait(&mpi->inbox_request, &status);
+    MPI_Test_cancelled(&status, &cancelled);
+    for (int i = 0; i < world->size; i++) heard += mpi->peer[i].left != 0;
+    heard += !cancelled && mpi->inbox.kind == TSHI_NOTICE_LEFT;
+    tshi_mpi_ops_free(mpi);
+    if (!tshi_mpi_messages_ended(world)) tshi_mpi_distrust();
+    if (mpi->broken != TSH_OK) {
+        MPI_Comm none = MPI_COMM_NULL;
+        tshi_mpi_part(&none, 0, &mpi->outbox, world->size);
+        return;
+    }
+    tshi_mpi_part(&mpi->notices, world->size - 1 - heard, &mpi->outbox, world->size);
+    MPI_Comm_free(&mpi->recovery);
+}
+
+void tshi_mpi_world_close(tsh_world *world) {
+    tshi_mpi *mpi = world->state;
+    const tsh_allocator *allocator = &world->allocator;
+    tshi_watcher_end(&mpi->watch.thread);
+    for (int i = 0; mpi->peer && i < world->size; i++) tshi_free(allocator, mpi->peer[i].words);
+    free(mpi->outbox);
+    tshi_pool_clear(&mpi->messages, allocator);
+    tshi_waits_close(world, &mpi->waits);
+    tshi_free(allocator, mpi->peer);
+    tshi_free(allocator, mpi->node);
+    tshi_free(allocator, mpi);
+    world->state = NULL;
+}

@@ -1,0 +1,271 @@
+/* Groups on GPUs: collectives are queued on the communication stream, in order, with events for what must wait. */
+#include "base/hash.h"
+#include "dist/registry.h"
+#include "dist/transport/nccl/nccl.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LEFT_AFTER       1.0
+#define SPIN             500e-6 /* s; a host that waits sleeps after it */
+#define GRAPH_LEFT_AFTER 30.0   /* kernels of its own, besides the calls */
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+static tsh_status event_take(tsh_world *world, tshi_nccl_event **out) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    *out = nccl->events;
+    if (*out) {
+        nccl->events = (*out)->next;
+        return TSH_OK;
+    }
+    tshi_cuda_use(tshi_nccl_device(world));
+    tshi_nccl_event *e = tshi_calloc(&world->allocator, 1, sizeof *e);
+    if (!e) return TSH_ERR_MEMORY;
+    tsh_status status = tshi_cuda_event_new(&e->event);
+    if (status == TSH_OK)
+        *out = e;
+    else
+        tshi_free(&world->allocator, e);
+    return status;
+}
+
+static void event_give(tsh_world *world, tshi_nccl_event *e) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (!e) return;
+    e->next = nccl->events;
+    nccl->events = e;
+}
+
+/* --- queuing ------------------------------------------------------------------------------------------------------ */
+
+/* Unless every call is agreed upon there is no other way to tell the peers of one that cannot be made: like a step that
+ * has failed, it is over when the world recovers. */
+static tsh_status cannot(tsh_group *group, const tshi_call *call) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    group->world->control->fail(group->world, words, (tshi_tape_step){0});
+    return tshi_fail(call->failed, "%s", words);
+}
+
+static tsh_status ready(tsh_group *group, const tshi_call *call) {
+    const tshi_nccl *nccl = tshi_nccl_of(group->world);
+    char words[TSHI_MESSAGE_SIZE];
+    if (call->failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    tsh_status status = tshi_nccl_trouble(group);
+    if (status != TSH_OK) return status;
+    if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", words);
+    /* Every rank finds out for itself. */
+    if (call->failed == TSH_ERR_UNSUPPORTED) return call->failed;
+    if (nccl->checked) status = group->control->ops->compare(group->control, call);
+    if (!nccl->checked && call->failed != TSH_OK) status = cannot(group, call);
+    /* After a recovery. */
+    if (status == TSH_OK && !group->state) status = tshi_nccl_comm_create(group, TSH_OK);
+    return status;
+}
+
+/* A free entry of nccl->calls for the next call; waits for one. */
+static tsh_status find_tail(tsh_world *world, tshi_nccl_tail **out) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    *out = &nccl->calls[TSHI_NCCL_AHEAD];
+    if (tshi_nccl_device(world)->capturing) return TSH_OK;
+    for (int looks = 0; tshi_nccl_oldest(nccl) && nccl->queued - nccl->done == TSHI_NCCL_AHEAD; looks++) {
+        tsh_status status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
+        tshi_cuda_nap(looks);
+    }
+    *out = &nccl->calls[nccl->queued % TSHI_NCCL_AHEAD];
+    return TSH_OK;
+}
+
+static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail **out) {
+    tsh_world *world = group->world;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    const tshi_cuda_device *device = tshi_nccl_device(world);
+    cudaStream_t stream = device->communication[group->stream];
+    tshi_nccl_tail *tail = NULL;
+    uint64_t number = tshi_group_note(group, call);
+    tsh_status status = ready(group, call);
+    if (status == TSH_OK) status = find_tail(world, &tail);
+    /* Behind all that the device's compute stream has been given so far. */
+    if (status == TSH_OK)
+        status = tshi_nccl_check(world, cudaEventRecord(tail->before, device->compute), "cudaEventRecord");
+    if (status == TSH_OK) {
+        status = tshi_nccl_check(world, cudaStreamWaitEvent(stream, tail->before, 0), "cudaStreamWaitEvent");
+    }
+    if (status != TSH_OK) return status;
+    if (device->capturing) tshi_cuda_graph_hold(tshi_nccl_device(world), group);
+    snprintf(tail->name, sizeof tail->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
+    ncclComm_t comm = group->state;
+    ncclResult_t result = tshi_nccl_move(nccl, group, call, comm, stream);
+    status = tshi_nccl_settle(world, comm, result, tail->name);
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->after, stream), "cudaEventRecord");
+    if (status != TSH_OK) return status;
+    tail->group = group;
+    tail->ready_since = 0;
+    tail->left_after = LEFT_AFTER;
+    if (!device->capturing) nccl->queued++;
+    *out = tail;
+    return TSH_OK;
+}
+
+tsh_status tshi_nccl_launch(void *of, cudaGraphExec_t exec) {
+    tsh_world *world = of;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    cudaStream_t stream = tshi_nccl_device(world)->compute;
+    tshi_nccl_tail *tail = NULL;
+    tsh_status status = tshi_nccl_trouble(world->group);
+    if (status == TSH_OK) status = find_tail(world, &tail);
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->before, stream), "cudaEventRecord");
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->after, stream), "cudaEventRecord");
+    if (status != TSH_OK) return status;
+    snprintf(tail->name, sizeof tail->name, "graph_launch");
+    tail->group = world->group;
+    tail->ready_since = 0;
+    tail->left_after = GRAPH_LEFT_AFTER;
+    nccl->queued++;
+    return TSH_OK;
+}
+
+static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
+    for (int looks = 0;; looks++) {
+        cudaError_t error = cudaEventQuery(event);
+        if (error == cudaSuccess) return TSH_OK;
+        if (error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
+        tsh_status status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
+        tshi_cuda_nap(looks);
+    }
+}
+
+/* In order: what this rank queues from here on, on whatever stream, finds the result. */
+static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
+    tsh_world *world = group->world;
+    const tshi_cuda_device *device = tshi_nccl_device(world);
+    tshi_nccl_tail *place = NULL;
+    tsh_status status = queue(group, call, &place);
+    if (status == TSH_OK) {
+        status = tshi_nccl_check(world, cudaStreamWaitEvent(device->compute, place->after, 0), "cudaStreamWaitEvent");
+    }
+    bool wait = call->op == TSH_COLLECTIVE_BARRIER || device->managed;
+    if (status != TSH_OK || !wait) return status;
+    if (!device->capturing) return wait_event(world, place->after);
+    tshi_cuda_no_capture(world->device, tsh_collective_name(call->op));
+    return TSH_OK;
+}
+
+/* --- calls that do not wait --------------------------------------------------------------------------------------- */
+
+static void nccl_drop(tsh_work *work) {
+    if (tshi_is_message(work->call.op)) {
+        tshi_nccl_message_drop(work);
+        return;
+    }
+    event_give(work->group->world, work->state);
+    work->state = NULL;
+}
+
+static void end(tsh_work *work, tsh_status status) {
+    nccl_drop(work);
+    tshi_work_end(work, status);
+}
+
+static tsh_status nccl_start(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    tshi_nccl_event *e = NULL;
+    if (tshi_is_message(work->call.op)) return tshi_nccl_message_start(work);
+    if (work->call.failed == TSH_OK) work->call.failed = event_take(world, &e);
+    tshi_nccl_tail *place = NULL;
+    tsh_status status = queue(work->group, &work->call, &place);
+    if (status == TSH_OK) {
+        cudaStream_t stream = tshi_nccl_device(world)->communication[work->group->stream];
+        status = tshi_nccl_check(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
+        e->capture = tshi_cuda_capture(tshi_nccl_device(world));
+    }
+    if (status == TSH_OK)
+        work->state = e;
+    else
+        event_give(world, e);
+    return status;
+}
+
+static void nccl_progress(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    const tshi_nccl_event *e = work->state;
+    if (tshi_is_message(work->call.op)) {
+        tshi_nccl_message_progress(work);
+        return;
+    }
+    if (nccl->failed != TSH_OK) {
+        end(work, tshi_fail(nccl->failed, "%s", nccl->words));
+        return;
+    }
+    /* What is captured runs with the graph: the capture's end joins the streams. */
+    if (e->capture) {
+        if (e->capture != tshi_cuda_capture(tshi_nccl_device(world))) end(work, TSH_OK);
+        return;
+    }
+    cudaError_t error = cudaEventQuery(e->event);
+    if (error == cudaErrorNotReady) return;
+    end(work, error == cudaSuccess ? TSH_OK : tshi_nccl_check(world, error, "cudaEventQuery"));
+}
+
+/* A capture can wait for its own calls alone: earlier ones the host has to wait for, unless they were captured. */
+static void nccl_join(tsh_work *work) {
+    const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
+    const tshi_nccl_event *e = work->state;
+    if (tshi_is_message(work->call.op)) {
+        tshi_nccl_message_join(work);
+        return;
+    }
+    if (!e || device->managed || e->capture != tshi_cuda_capture(device)) return;
+    cudaError_t error = cudaStreamWaitEvent(device->compute, e->event, 0);
+    end(work, tshi_nccl_check(work->group->world, error, "cudaStreamWaitEvent"));
+}
+
+static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since) {
+    tsh_world *world = group->world;
+    /* While a graph is captured the host's wait becomes the GPU's, but for calls that were started before. */
+    if (tshi_nccl_device(world)->capturing && group->queue) {
+        for (tsh_work *w = group->queue; w; w = w->next) nccl_join(w);
+        if (group->queue->done) return TSH_OK;
+    }
+    double waited = tshi_clock() - since;
+    /* A message that is not queued yet waits for its peer, whatever the GPU still has to do for earlier ones. The watch
+     * may queue it: the caller then finds it queued, and the GPU waits. */
+    bool for_gpu = work && tshi_is_message(work->call.op) ? tshi_nccl_message_queued(work)
+                                                          : group->queue || tshi_nccl_messages_queued(group);
+    tsh_status status = tshi_nccl_watch(world);
+    /* The control group knows the peer of a message that has not found it. */
+    const tsh_work *letter = work && tshi_is_message(work->call.op) ? tshi_nccl_message_letter(work) : NULL;
+    if (status == TSH_OK && letter) return world->control->nap(group->control, letter, since);
+    if (for_gpu) tshi_nccl_device(world)->waits++;
+    if (status == TSH_OK) tshi_cuda_nap(waited < SPIN ? 0 : waited < 1000 * SPIN ? TSHI_CUDA_SPINS : INT_MAX);
+    return status;
+}
+
+static void nccl_awake(tsh_group *group) {
+    if (group->world->control->awake) group->world->control->awake(group->control);
+}
+
+const tshi_group_ops tshi_nccl_ops = {
+    .name = "nccl",
+    .in_order = true,
+    .reduces = tshi_nccl_reduces,
+    .symmetric = tshi_nccl_symmetric,
+    .take_data = tshi_nccl_take_data,
+    .recover = tshi_nccl_recover,
+    .leave = tshi_nccl_leave,
+    .open = tshi_nccl_group_open,
+    .close = tshi_nccl_group_close,
+    .run = nccl_run,
+    .start = nccl_start,
+    .progress = nccl_progress,
+    .drop = nccl_drop,
+    .join = nccl_join,
+    .nap = nccl_nap,
+    .awake = nccl_awake,
+};

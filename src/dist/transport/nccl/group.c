@@ -1,0 +1,234 @@
+/* Groups: their communicators, made and ended, and the control groups beneath them. */
+#include "dist/transport/nccl/nccl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define GOODBYE 5.0
+
+/* --- communicators that cannot end yet --------------------------------------------------------------------------- */
+
+/* Without memory for the note the communicator stays: to end it now could take for ever. */
+void tshi_nccl_comm_keep(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_kept *kept = tshi_calloc(&world->allocator, 1, sizeof *kept);
+    if (!kept) return;
+    *kept = (tshi_nccl_kept){.comm = comm, .next = nccl->kept};
+    nccl->kept = kept;
+}
+
+void tshi_nccl_comm_drop(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (!tshi_nccl_idle(nccl)) {
+        tshi_nccl_comm_keep(world, comm);
+        return;
+    }
+    nccl->library->comm_abort(comm);
+    tshi_nccl_window_forget(world, comm);
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+/* All of the group come to the same end, or none has a communicator. */
+static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, tsh_status status) {
+    tsh_status mine = status;
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    status = tshi_group_agree(parent, "nccl: communicator", status);
+    if (group && status == TSH_OK) group->state = comm;
+    if (comm && status != TSH_OK) tshi_nccl_comm_drop(parent->world, comm);
+    return mine == TSH_OK ? status : tshi_fail(mine, "%s", words);
+}
+
+/* The leader's 128 bytes to all members. */
+static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
+    tsh_world *world = group->world;
+    tsh_group *control = group->control;
+    void *bytes = world->host->ops->memory.alloc(world->host, sizeof *id);
+    tsh_status status = world->control->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
+    if (status == TSH_OK) {
+        memcpy(bytes, id, sizeof *id);
+        const tshi_call call = {
+            .op = TSH_COLLECTIVE_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
+        status = world->control->run(control, &call);
+        memcpy(id, bytes, sizeof *id);
+    }
+    world->host->ops->memory.release(world->host, bytes);
+    return status;
+}
+
+/* Communicators do not block, although each call then costs a thread of NCCL's and a wait for it: a blocking call may
+ * wait for a lost peer for ever, and ncclCommAbort frees what a call on another thread still uses. */
+tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
+    tsh_world *world = group->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    ncclUniqueId id = {{0}};
+    config.blocking = 0;
+    tshi_cuda_use(tshi_nccl_device(world));
+    if (status == TSH_OK && group->rank == 0) {
+        ncclResult_t result = nccl->library->get_unique_id(&id);
+        if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
+    }
+    status = tshi_group_agree(group, "nccl: id", status);
+    if (status == TSH_OK) status = share_id(group, &id);
+    if (status != TSH_OK) return status;
+    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);
+    status = tshi_nccl_settle(world, comm, result, "ncclCommInitRankConfig");
+    return attach(group, group, comm, status);
+}
+
+tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
+    status = tshi_nccl_comm_make(group, status);
+    return status == TSH_OK ? tshi_nccl_window_open(group) : status;
+}
+
+/* A communicator out of parent's, which NCCL splits while it has no calls under way. group is NULL on ranks outside.
+ * Collective over parent. */
+static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
+    tsh_world *world = parent->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    config.blocking = 0;
+    tshi_cuda_use(tshi_nccl_device(world));
+    tshi_nccl_flush_all(world);
+    tsh_status status = tshi_nccl_trouble(parent);
+    if (status == TSH_OK) {
+        /* The members' order is the group's. */
+        ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
+                                                        group ? group->rank : 0, &comm, &config);
+        status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
+    }
+    if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
+    status = attach(parent, group, comm, status);
+    return status == TSH_OK && group ? tshi_nccl_window_open(group) : status;
+}
+
+tsh_status tshi_nccl_stream_take(tsh_group *group) {
+    tshi_nccl *nccl = tshi_nccl_of(group->world);
+    group->stream = nccl->opened++ % nccl->streams;
+    return tshi_cuda_communication_open(tshi_nccl_device(group->world), group->stream);
+}
+
+/* Behind the data group in the world's list, which is freed from its head. */
+static tsh_group *control_new(tsh_group *group) {
+    tsh_world *world = group->world;
+    tsh_group *control = tshi_group_new(world, world->control, group->ranks, group->size);
+    if (!control) return NULL;
+    group->control = control;
+    tshi_group_own_mesh(control, "control");
+    world->groups = control->next;
+    control->next = group->next;
+    group->next = control;
+    return control;
+}
+
+tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
+    tsh_world *world = parent->world;
+    tsh_group *control = group ? control_new(group) : NULL;
+    tsh_status status = group && !control ? TSH_ERR_MEMORY : TSH_OK;
+    if (control) status = tshi_nccl_stream_take(group);
+    status = tshi_group_agree(parent, "group_create: control", status);
+    if (status == TSH_OK) status = world->control->open(parent->control, ranks, n, control);
+    /* Without a communicator, after a recovery, each makes its own when it is first used. */
+    if (status == TSH_OK && parent->state) status = comm_split(parent, group);
+    if (status == TSH_OK && group) tshi_nccl_warn_of_streams(world);
+    return status;
+}
+
+/* --- ending ------------------------------------------------------------------------------------------------------- */
+
+double tshi_nccl_patience(const tsh_world *world) {
+    return world->timeout < GOODBYE ? world->timeout : GOODBYE;
+}
+
+void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
+    ncclResult_t now = tshi_nccl_result(nccl, comm, result);
+    for (int looks = 0; now == ncclInProgress && tshi_clock() <= until; looks++) {
+        tshi_cuda_nap(looks);
+        now = tshi_nccl_result(nccl, comm, result);
+    }
+    if (now == ncclSuccess)
+        nccl->library->comm_destroy(comm);
+    else
+        nccl->library->comm_abort(comm);
+}
+
+/* False after an error, too. */
+static bool is_busy(const tshi_nccl_tail *tail) {
+    return tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady;
+}
+
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
+    for (int looks = 0; is_busy(tail) && tshi_nccl_watch(world) == TSH_OK; looks++) tshi_cuda_nap(looks);
+}
+
+/* The group is gone then from the record of calls. */
+static void flush_group(tsh_group *group) {
+    tshi_nccl *nccl = tshi_nccl_of(group->world);
+    for (uint64_t i = nccl->done; i < nccl->queued; i++) {
+        tshi_nccl_tail *tail = &nccl->calls[i % TSHI_NCCL_AHEAD];
+        if (tail->group != group) continue;
+        tshi_nccl_flush(group->world, tail);
+        tail->group = NULL;
+    }
+}
+
+void tshi_nccl_flush_all(tsh_world *world) {
+    for (int looks = 0; tshi_nccl_oldest(tshi_nccl_of(world)); looks++) {
+        if (tshi_nccl_watch(world) != TSH_OK) break;
+        tshi_cuda_nap(looks);
+    }
+}
+
+static bool any_is_busy(tshi_nccl *nccl) {
+    bool busy = is_busy(tshi_nccl_oldest(nccl));
+    for (const tshi_nccl_link *link = nccl->links; link && !busy; link = link->next) busy = is_busy(&link->tail);
+    return busy;
+}
+
+/* The watch may queue messages meanwhile: at the end nothing is under way. */
+void tshi_nccl_drain(void *of) {
+    tsh_world *world = of;
+    for (int looks = 0; any_is_busy(tshi_nccl_of(world)) && tshi_nccl_watch(world) == TSH_OK; looks++)
+        tshi_cuda_nap(looks);
+}
+
+static void comm_leave(tsh_world *world, ncclComm_t comm) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_window_close(world, comm);
+    tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
+}
+
+void tshi_nccl_kept_end(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    while (nccl->kept) {
+        tshi_nccl_kept *kept = nccl->kept;
+        nccl->kept = kept->next;
+        comm_leave(world, kept->comm);
+        tshi_free(&world->allocator, kept);
+    }
+}
+
+void tshi_nccl_group_close(tsh_group *group) {
+    tsh_world *world = group->world;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclComm_t comm;
+    nccl->closing = group;
+    tshi_nccl_links_close(world, group);
+    if (group == nccl->shared.group) tshi_nccl_shared_close(world);
+    flush_group(group);
+    nccl->closing = NULL;
+    comm = group->state; /* it may have been aborted meanwhile */
+    group->state = NULL;
+    bool captured = tshi_cuda_graphs_end(tshi_nccl_device(world), group, TSH_ERR_STATE,
+                                         "the graph holds calls of a group that has been destroyed");
+    if (comm && (captured || !tshi_nccl_idle(nccl)))
+        tshi_nccl_comm_keep(world, comm);
+    else if (comm)
+        comm_leave(world, comm);
+    if (group == nccl->shared.group) nccl->shared.group = NULL;
+    if (group->control != group) tshi_group_free(group->control);
+}

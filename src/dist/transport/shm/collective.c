@@ -1,0 +1,570 @@
+/* Collectives on memory that all ranks map. In each call a rank posts where its data is, waits until all have posted,
+ * compares the posts, moves the data, and waits once more when peers read or write its heap. Nothing moves before the
+ * comparison, and all ranks compare the same slots, so that they come to the same verdict. A rank that receives
+ * nothing, and whose data fits its slot, returns once it has posted; it waits and compares in its next call. */
+#include "dist/registry.h"
+#include "dist/transport/shm/shm.h"
+
+#include <string.h>
+
+/* --- posting ------------------------------------------------------------------------------------------------------ */
+
+/* Bytes up to which data goes into the slot. The host cannot read what lies on a GPU. */
+static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
+    if (call->on_device) return 0;
+    return ((const tshi_shm_group *)group->state)->near_bytes[call->op];
+}
+
+static inline bool is_near(const tsh_group *group, const tshi_call *call, int64_t count) {
+    return (size_t)count * tsh_dtype_size(call->dtype) <= near_bytes(group, call);
+}
+
+static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
+    return (size_t)tshi_sum(call->counts, group->rank) * tsh_dtype_size(call->dtype);
+}
+
+/* The payload of this rank's next sync. */
+static inline unsigned char *payload_of(const tsh_group *group) {
+    const tshi_shm_group *lg = group->state;
+    return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
+}
+
+/* The slot says where the data is. */
+static inline void post_far(const tsh_group *group, const tshi_call *call, tshi_slot *slot, const void *data) {
+    slot->flags = TSHI_SLOT_FAR;
+    if (call->on_device)
+        tshi_shm_share(group, data);
+    else
+        slot->at = tshi_shm_heap_offset(group->world, data);
+}
+
+/* The slot takes that many elements of `in`, behind `before` bytes that are there already, or says where they are.
+ * Returns the bytes that are then in the slot. */
+static inline size_t post_data(const tsh_group *group, const tshi_call *call, tshi_slot *slot, int64_t count,
+                               size_t before) {
+    const tsh_world *world = group->world;
+    size_t bytes = (size_t)count * tsh_dtype_size(call->dtype);
+    if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_SLOT_PAYLOAD) {
+        world->host->ops->copy.within(world->host, bytes, call->in, payload_of(group) + before);
+        return before + bytes;
+    }
+    post_far(group, call, slot, call->in);
+    return before;
+}
+
+static size_t post_nothing(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    (void)group;
+    (void)call;
+    (void)slot;
+    return 0;
+}
+
+static size_t post_whole(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    return post_data(group, call, slot, call->count, 0);
+}
+
+/* The root of a near reduction reads its own data where it is. */
+static size_t post_reduce(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    if (group->rank == call->root && is_near(group, call, call->count)) return 0;
+    return post_data(group, call, slot, call->count, 0);
+}
+
+/* From here on each rank writes its part into all ranks' `out`, instead of fetching the parts of its peers: it reads
+ * the part once, and less has to fit the core's own cache. Below, what is fetched is in the reader's cache
+ * afterwards. */
+#define PUSH_BYTES 524288
+/* A tile is read from cache for all but the first of its copies, and each copy is large enough to go around the
+ * cache. */
+#define PUSH_TILE ((size_t)2 << 20)
+
+static inline bool pushes(const tshi_call *call) {
+    return (uint64_t)call->count * tsh_dtype_size(call->dtype) >= PUSH_BYTES;
+}
+
+static size_t post_all_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    if (!pushes(call)) return post_data(group, call, slot, call->counts[group->rank], 0);
+    post_far(group, call, slot, call->out);
+    return 0;
+}
+
+/* Far, every rank posts, since the root writes a share of the data to its peers. */
+static size_t post_broadcast(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    size_t whole = (size_t)call->count * tsh_dtype_size(call->dtype);
+    if (group->rank != call->root && whole <= near_bytes(group, call)) return whole;
+    return post_data(group, call, slot, call->count, 0);
+}
+
+static int64_t largest(const int64_t *counts, int n) {
+    int64_t most = 0;
+    for (int i = 0; i < n; i++) {
+        if (counts[i] > most) most = counts[i];
+    }
+    return most;
+}
+
+/* Near: each part lies in the slot of its rank. Far: each rank writes its part into the root's `out`. */
+static size_t post_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    bool root = group->rank == call->root;
+    if (is_near(group, call, largest(call->counts, group->size))) {
+        return root ? 0 : post_data(group, call, slot, call->counts[group->rank], 0);
+    }
+    slot->flags = TSHI_SLOT_FAR;
+    if (root) post_far(group, call, slot, call->out);
+    return 0;
+}
+
+/* Near: the root's own part is left out of its slot. */
+static size_t post_scatter(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    if (group->rank != call->root) return 0;
+    if (!is_near(group, call, call->count)) return post_data(group, call, slot, call->count, 0);
+    size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
+    size_t before = bytes_before(group, call), after = before + (size_t)call->counts[group->rank] * size;
+    tsh_device *host = group->world->host;
+    host->ops->copy.within(host, before, call->in, payload_of(group));
+    host->ops->copy.within(host, whole - after, (const char *)call->in + after, payload_of(group) + after);
+    return whole;
+}
+
+/* The counts come first in the payload. */
+static size_t post_all_to_all(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    size_t counts = tshi_shm_put_counts(group, call);
+    return post_data(group, call, slot, tshi_sum(call->in_counts, group->size), counts);
+}
+
+/* --- moving ------------------------------------------------------------------------------------------------------- */
+
+/* The device whose memory holds the call's data. */
+static inline tsh_device *device_of(const tsh_group *group, const tshi_call *call) {
+    return call->on_device ? group->world->device : group->world->host;
+}
+
+/* The data that member i has posted, from `before` bytes on. */
+static inline char *data_of(const tsh_group *group, int i, size_t before) {
+    const tshi_shm_group *lg = group->state;
+    tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
+    if (!(slot->flags & TSHI_SLOT_FAR)) return (char *)tshi_payload(slot) + before;
+    if (slot->flags & TSHI_SLOT_SHARED) return lg->there[i] + before;
+    return tshi_shm_of(group->world)->heap[group->ranks[i]] + slot->at + before;
+}
+
+/* Part i of n elements, cut at cache lines so that no two ranks write to one. */
+static void cut(int64_t n, size_t size, int parts, int i, int64_t *start, int64_t *length) {
+    int64_t per_line = (int64_t)(64 / size), lines = (n + per_line - 1) / per_line, first, count;
+    tsh_split(lines, parts, i, &first, &count);
+    *start = first * per_line;
+    int64_t end = (first + count) * per_line;
+    if (*start > n) *start = n;
+    if (end > n) end = n;
+    *length = end - *start;
+}
+
+static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t start, int64_t n, int outs,
+                        void *const *out) {
+    tshi_shm_group *lg = group->state;
+    size_t before = (size_t)start * tsh_dtype_size(call->dtype);
+    for (int i = 0; i < group->size; i++) lg->in[i] = data_of(group, i, before);
+    if (call->op == TSH_COLLECTIVE_REDUCE && group->rank == call->root)
+        lg->in[group->rank] = (const char *)call->in + before;
+    tsh_device *device = device_of(group, call);
+    device->ops->reduce(device, call->dtype, (tshi_reduction)call->reduce, n, group->size, lg->in, outs, out);
+}
+
+/* Near: each receiving rank reduces everything for itself. Far: each rank reduces its cut, into the buffers of all
+ * receiving ranks. */
+static void move_reduce(const tsh_group *group, const tshi_call *call, bool far) {
+    tshi_shm_group *lg = group->state;
+    bool all = call->op == TSH_COLLECTIVE_ALL_REDUCE;
+    if (!far) {
+        if (all || group->rank == call->root) reduce_from(group, call, 0, call->count, 1, &call->out);
+        return;
+    }
+    size_t size = tsh_dtype_size(call->dtype);
+    int64_t start, length;
+    int outs = 0;
+    cut(call->count, size, group->size, group->rank, &start, &length);
+    for (int i = 0; i < group->size; i++) {
+        if (all || i == call->root) lg->out[outs++] = data_of(group, i, (size_t)start * size);
+    }
+    reduce_from(group, call, start, length, outs, lg->out);
+}
+
+static void move_reduce_scatter(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)far;
+    reduce_from(group, call, tshi_sum(call->counts, group->rank), call->counts[group->rank], 1, &call->out);
+}
+
+static void copy_part(const tsh_group *group, const tshi_call *call, size_t bytes, const void *from, void *to) {
+    tsh_device *device = device_of(group, call);
+    if (bytes && from != to) device->ops->copy.within(device, bytes, from, to);
+}
+
+static void push_part(const tsh_group *group, const tshi_call *call) {
+    size_t size = tsh_dtype_size(call->dtype), bytes = (size_t)call->counts[group->rank] * size;
+    size_t before = bytes_before(group, call), tile = call->on_device ? bytes : PUSH_TILE;
+    for (size_t at = 0; at < bytes; at += tile) {
+        size_t some = bytes - at < tile ? bytes - at : tile;
+        for (int i = 0; i < group->size; i++) {
+            int to = (group->rank + i) % group->size; /* at any time each rank writes to another one */
+            copy_part(group, call, some, (const char *)call->in + at, data_of(group, to, before + at));
+        }
+    }
+}
+
+static void move_all_gather(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)far;
+    size_t size = tsh_dtype_size(call->dtype);
+    if (pushes(call)) {
+        push_part(group, call);
+        return;
+    }
+    char *to = call->out;
+    for (int i = 0; i < group->size; i++) {
+        size_t bytes = (size_t)call->counts[i] * size;
+        const void *from = i == group->rank ? call->in : data_of(group, i, 0);
+        copy_part(group, call, bytes, from, to);
+        to += bytes;
+    }
+}
+
+/* Fetches lines that another rank has written while this rank does something else. */
+static void prefetch(const char *from, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+}
+
+/* The next slot of a member that may be one call ahead. */
+static void prefetch_next(const tsh_group *group, int i) {
+    const tshi_shm_group *lg = group->state;
+    __builtin_prefetch(tshi_slot_at(lg, i, lg->sync + 1));
+}
+
+/* Up to here a root that writes as well costs more than it saves. */
+#define SHARED_BYTES 8192
+
+/* Far: the root, which would be idle, writes the last 1/p into the memory of each peer. */
+static void move_broadcast(const tsh_group *group, const tshi_call *call, bool far) {
+    size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
+    if (!far) {
+        if (group->rank != call->root) copy_part(group, call, whole, data_of(group, call->root, 0), call->out);
+        return;
+    }
+    int64_t start = call->count, length = 0;
+    if (whole > SHARED_BYTES) cut(call->count, size, group->size, group->size - 1, &start, &length);
+    size_t before = (size_t)start * size, rest = (size_t)length * size;
+    if (group->rank != call->root) {
+        copy_part(group, call, before, data_of(group, call->root, 0), call->out);
+        return;
+    }
+    for (int i = 0; i < group->size; i++) {
+        if (i == call->root) continue;
+        copy_part(group, call, rest, (const char *)call->in + before, data_of(group, i, before));
+    }
+}
+
+static void gather_near(const tsh_group *group, const tshi_call *call) {
+    size_t size = tsh_dtype_size(call->dtype), mine = (size_t)call->counts[group->rank] * size;
+    for (int i = 0; i < group->size; i++) {
+        if (i != group->rank) prefetch(data_of(group, i, 0), (size_t)call->counts[i] * size);
+    }
+    copy_part(group, call, mine, call->in, (char *)call->out + bytes_before(group, call));
+    for (int i = 0; i < group->size; i++) prefetch_next(group, i);
+    char *to = call->out;
+    for (int i = 0; i < group->size; i++) {
+        size_t bytes = (size_t)call->counts[i] * size;
+        if (i != group->rank) copy_part(group, call, bytes, data_of(group, i, 0), to);
+        to += bytes;
+    }
+}
+
+static void move_gather(const tsh_group *group, const tshi_call *call, bool far) {
+    size_t mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
+    if (far)
+        copy_part(group, call, mine, call->in, data_of(group, call->root, bytes_before(group, call)));
+    else if (group->rank == call->root)
+        gather_near(group, call);
+}
+
+static void move_scatter(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)far;
+    size_t before = bytes_before(group, call), mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
+    const char *from = group->rank == call->root ? (const char *)call->in + before : data_of(group, call->root, before);
+    copy_part(group, call, mine, from, call->out);
+}
+
+/* Fetches what member i sends to this rank. */
+static void fetch_part(const tsh_group *group, const tshi_call *call, int i, char *to) {
+    const tshi_shm_group *lg = group->state;
+    size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size, before = 0;
+    const int64_t *sends = tshi_counts_of(group, i);
+    for (int j = 0; j < group->rank; j++) before += (size_t)sends[j] * size;
+    if (!(tshi_slot_at(lg, i, lg->sync)->flags & TSHI_SLOT_FAR)) before += counts;
+    copy_part(group, call, (size_t)sends[group->rank] * size, data_of(group, i, before), to);
+}
+
+/* Every other call goes backwards: it begins with what the one before has left in the cache. */
+static void move_all_to_all(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)far;
+    int p = group->size, back = (int)(group->calls & 1);
+    size_t size = tsh_dtype_size(call->dtype);
+    char *to = call->out;
+    for (int i = 0; back && i < p; i++) to += (size_t)call->out_counts[i] * size;
+    for (int k = 0; k < p; k++) {
+        int i = back ? p - 1 - k : k;
+        size_t bytes = (size_t)call->out_counts[i] * size;
+        if (back) to -= bytes;
+        fetch_part(group, call, i, to);
+        if (!back) to += bytes;
+    }
+}
+
+static void move_nothing(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)group;
+    (void)call;
+    (void)far;
+}
+
+/* How the data of each collective moves. */
+typedef struct transport {
+    size_t near_bytes; /* measured where the copy into the slot begins to cost more than a second sync */
+    /* Fills the slot, and returns the bytes in its payload. */
+    size_t (*post)(const tsh_group *group, const tshi_call *call, tshi_slot *slot);
+    /* Once all have posted. far: some rank's data is not in its slot. */
+    void (*move)(const tsh_group *group, const tshi_call *call, bool far);
+} transport;
+
+static const transport transports[TSH_COLLECTIVE_COUNT] = {
+    [TSH_COLLECTIVE_ALL_REDUCE] = {1024, post_whole, move_reduce},
+    [TSH_COLLECTIVE_ALL_GATHER] = {1024, post_all_gather, move_all_gather},
+    [TSH_COLLECTIVE_REDUCE_SCATTER] = {1024, post_whole, move_reduce_scatter},
+    [TSH_COLLECTIVE_BROADCAST] = {2048, post_broadcast, move_broadcast},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {1024, post_all_to_all, move_all_to_all},
+    [TSH_COLLECTIVE_BARRIER] = {0, post_nothing, move_nothing},
+    [TSH_COLLECTIVE_REDUCE] = {4096, post_reduce, move_reduce},
+    [TSH_COLLECTIVE_GATHER] = {4096, post_gather, move_gather},
+    [TSH_COLLECTIVE_SCATTER] = {4096, post_scatter, move_scatter},
+};
+
+void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local) {
+    lg->spins = local->spins;
+    /* A sync that has to wait for its turn on a core costs more than any copy that fits the slot. */
+    for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
+        lg->near_bytes[i] = local->crowded ? TSHI_SLOT_PAYLOAD : transports[i].near_bytes;
+    }
+}
+
+/* --- running ------------------------------------------------------------------------------------------------------ */
+
+tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_call *call) {
+    tshi_shm_group *lg = group->state;
+    tshi_slot *slot = &lg->draft;
+    lg->name = tsh_collective_name(call->op);
+    tshi_post_call(&slot->post, group, call, tshi_group_note(group, call));
+    slot->flags = 0;
+    return slot;
+}
+
+/* This rank is done when it has posted: it receives nothing, and its data fits the slot. */
+static bool only_contributes(const tsh_group *group, const tshi_call *call) {
+    const tshi_collective *c = &tshi_collectives[call->op];
+    bool root = group->rank == call->root;
+    if (root ? c->contributes != TSHI_ROOT : c->receives != TSHI_ROOT) return false;
+    return is_near(group, call, c->in == TSHI_PART ? largest(call->counts, group->size) : call->count);
+}
+
+/* No peer touches this rank's data any more once it has moved what is far, and no peer can have failed. */
+static bool only_moves(const tsh_group *group, const tshi_call *call) {
+    if (group->rank == call->root || call->on_device) return false;
+    if (call->op == TSH_COLLECTIVE_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
+    return call->op == TSH_COLLECTIVE_GATHER || call->op == TSH_COLLECTIVE_SCATTER;
+}
+
+static tsh_status post_and_return(tsh_group *group, const tshi_call *call) {
+    tshi_shm_group *lg = group->state;
+    tsh_status status = TSH_OK, failed = TSH_OK;
+    uint32_t ahead = lg->sync - lg->heard, most = lg->slots / 2 - 1;
+    /* More of them than it must, so that the peers' lines are fetched several at a time. */
+    if (ahead > most) status = tshi_shm_catch_up(group, lg->sync - most / 2, &failed);
+    if (status != TSH_OK) return status;
+    tshi_slot *slot = tshi_shm_open_slot(group, call);
+    if (failed != TSH_OK) return tshi_shm_run_failed(group, failed);
+    size_t payload = transports[call->op].post(group, call, slot);
+    tshi_shm_post(group, payload);
+    transports[call->op].move(group, call, false);
+    return TSH_OK;
+}
+
+/* Maps the peers' memory and moves the data, or the next slot says why that failed. */
+static void move_on_device(const tsh_group *group, const tshi_call *call) {
+    tshi_shm_group *lg = group->state;
+    tsh_device *device = group->world->device;
+    lg->refused = tshi_shm_reach(group);
+    if (lg->refused == TSH_OK) {
+        transports[call->op].move(group, call, true);
+        lg->refused = device->ops->sharing->drain(device);
+    }
+    if (lg->refused != TSH_OK) tshi_shm_refuse(group);
+}
+
+/* Once all have posted. *far: a second sync is to come. */
+static tsh_status compare_and_move(const tsh_group *group, const tshi_call *call, bool *far) {
+    const tshi_shm_group *lg = group->state;
+    tsh_status status = tshi_shm_compare(group, lg->sync, far);
+    if (status == TSH_OK && call->op == TSH_COLLECTIVE_ALL_TO_ALL) status = tshi_shm_compare_counts(group);
+    if (status == TSH_OK && *far) status = tshi_shm_move(group);
+    if (status != TSH_OK) return status;
+    if (call->on_device && *far)
+        move_on_device(group, call);
+    else
+        transports[call->op].move(group, call, *far);
+    if (*far) tshi_shm_moved(group);
+    return TSH_OK;
+}
+
+/* After the second sync. Only GPUs can have failed since the first. */
+static tsh_status last_verdict(const tsh_group *group, const tshi_call *call) {
+    const tshi_shm_group *lg = group->state;
+    bool far;
+    if (!call->on_device) return TSH_OK;
+    if (lg->refused != TSH_OK) return tshi_shm_refused(group, lg->refused);
+    return tshi_shm_compare(group, lg->sync, &far);
+}
+
+/* The rest of a call that this rank has posted. */
+static tsh_status finish(tsh_group *group, const tshi_call *call) {
+    bool far = false;
+    tsh_status status = compare_and_move(group, call, &far);
+    if (status != TSH_OK || !far) return status;
+    if (only_moves(group, call)) {
+        tshi_shm_post(group, 0);
+        return TSH_OK;
+    }
+    status = tshi_shm_sync(group, 0);
+    return status == TSH_OK ? last_verdict(group, call) : status;
+}
+
+static tsh_status local_run(tsh_group *group, const tshi_call *call) {
+    tshi_shm_group *lg = group->state;
+    tsh_status status = TSH_OK, failed = call->failed;
+    if (tshi_shm_troubled(tshi_shm_of(group->world))) status = tshi_shm_trouble(group->world);
+    if (status == TSH_OK && failed == TSH_OK && only_contributes(group, call)) return post_and_return(group, call);
+    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_shm_catch_up(group, lg->sync, &failed);
+    if (status != TSH_OK) return status;
+    tshi_slot *slot = tshi_shm_open_slot(group, call);
+    if (failed != TSH_OK) return tshi_shm_run_failed(group, failed);
+    size_t payload = transports[call->op].post(group, call, slot);
+    status = tshi_shm_sync(group, payload);
+    if (slot->post.kind == TSHI_KIND_FAILED) return status == TSH_OK ? tshi_shm_refused(group, lg->refused) : status;
+    if (status == TSH_OK) status = finish(group, call);
+    return status == TSH_OK ? TSH_OK : tshi_shm_depart(group, call, NULL, status);
+}
+
+/* --- in steps ----------------------------------------------------------------------------------------------------- */
+
+static tsh_status local_start(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_shm_group *lg = group->state;
+    if (tshi_shm_troubled(tshi_shm_of(group->world))) {
+        tsh_status status = tshi_shm_trouble(group->world);
+        if (status != TSH_OK) return status;
+    }
+    if (tshi_is_message(work->call.op)) return tshi_message_start(work);
+    lg->step = TSHI_TO_POST;
+    return TSH_OK;
+}
+
+/* All have posted this rank's last sync: its post for the call. */
+static void begin(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_shm_group *lg = group->state;
+    tshi_call *call = &work->call;
+    if (lg->heard != lg->sync)
+        call->failed = tshi_shm_look_back(group, lg->sync, call->failed, work->message);
+    else if (call->failed != TSH_OK)
+        tshi_fail(call->failed, "%s", work->message);
+    tshi_slot *slot = tshi_shm_open_slot(group, call);
+    if (call->failed != TSH_OK)
+        tshi_shm_refuse(group);
+    else
+        transports[call->op].post(group, call, slot);
+    if (call->failed == TSH_OK && slot->post.kind == TSHI_KIND_FAILED) call->failed = lg->refused;
+    lg->step = TSHI_TO_MOVE;
+    tshi_shm_post(group, 0);
+}
+
+static void end(tsh_work *work, tsh_status status) {
+    if (status != TSH_OK) status = tshi_shm_depart(work->group, &work->call, NULL, status);
+    tshi_work_end(work, status);
+}
+
+/* All have posted this rank's last sync: the next step. */
+static void advance(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_shm_group *lg = group->state;
+    bool far = false;
+    tsh_status status = TSH_OK;
+    if (lg->step == TSHI_TO_POST) {
+        begin(work);
+        return;
+    }
+    lg->heard = lg->sync;
+    if (lg->step == TSHI_MOVED) {
+        tshi_work_end(work, last_verdict(group, &work->call));
+        return;
+    }
+    if (work->call.failed != TSH_OK)
+        status = tshi_shm_refused(group, work->call.failed);
+    else
+        status = compare_and_move(group, &work->call, &far);
+    if (status != TSH_OK || !far) {
+        end(work, status);
+        return;
+    }
+    lg->step = TSHI_MOVED;
+    tshi_shm_post(group, 0);
+}
+
+static void local_progress(tsh_work *work) {
+    tsh_group *group = work->group;
+    const tshi_shm *local = tshi_shm_of(group->world);
+    const tshi_shm_group *lg = group->state;
+    if (tshi_is_message(work->call.op)) {
+        tshi_message_progress(work);
+        return;
+    }
+    while (!work->done && tshi_shm_posted(group, lg->sync)) advance(work);
+    if (work->done || !tshi_shm_troubled(local)) return;
+    tsh_status status = tshi_shm_trouble(group->world);
+    /* The members may have posted before the failure. */
+    if (status != TSH_OK && !tshi_shm_posted(group, lg->sync)) end(work, status);
+}
+
+static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status failed) {
+    return tshi_shm_agree(parent, text, failed, 0);
+}
+
+const tshi_group_ops tshi_shm_ops = {
+    .name = "local",
+    .stages = tshi_shm_stages,
+    .probe = tshi_shm_probe,
+    .world_open = tshi_shm_world_open,
+    .world_join = tshi_shm_world_join,
+    .take_data = tshi_shm_take_data,
+    .fail = tshi_shm_fail,
+    .recover = tshi_shm_recover,
+    .leave = tshi_shm_leave,
+    .world_close = tshi_shm_world_close,
+    .open = tshi_shm_open,
+    .open_bytes = tshi_shm_open_bytes,
+    .message_bytes = tshi_shm_message_bytes,
+    .close = tshi_shm_close,
+    .agree = local_agree,
+    .compare = tshi_shm_compare_call,
+    .trouble = tshi_shm_heard,
+    .fails_later = tshi_shm_fails_later,
+    .run = local_run,
+    .exchange = tshi_shm_exchange,
+    .start = local_start,
+    .progress = local_progress,
+    .quick = tshi_message_quick,
+    .nap = tshi_shm_nap,
+    .awake = tshi_shm_awake,
+};

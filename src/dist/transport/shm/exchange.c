@@ -1,0 +1,42 @@
+/* Exchanges of boxes without packing: each rank posts where the part is that it holds, copies the boxes that it
+ * receives out of its peers' parts, and waits until its peers have copied out of its own. */
+#include "dist/collectives/redistribute.h"
+#include "dist/transport/shm/shm.h"
+
+static char *part_of(const tsh_group *group, int member) {
+    const tshi_shm_group *lg = group->state;
+    return tshi_shm_of(group->world)->heap[group->ranks[member]] + tshi_slot_at(lg, member, lg->sync)->at;
+}
+
+static void fill(const tsh_group *group, const tshi_call *call, const tshi_exchange_plan *plan) {
+    for (int i = 0; i < plan->receives; i++) {
+        int from = plan->receive[i].from;
+        bool own = from == group->world->rank;
+        void *data = own ? (void *)(uintptr_t)call->in : part_of(group, tshi_group_member(group, from));
+        plan->piece[i] = (tshi_piece){data, &plan->source[i]};
+    }
+    tshi_exchange_fill(plan, group->world->host, call->dtype, call->out);
+}
+
+tsh_status tshi_shm_exchange(tsh_group *group, const tshi_call *call, const tshi_exchange_plan *plan) {
+    tshi_shm_group *lg = group->state;
+    tsh_status status = TSH_OK, failed = TSH_OK;
+    bool far;
+    if (tshi_shm_troubled(tshi_shm_of(group->world))) status = tshi_shm_trouble(group->world);
+    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_shm_catch_up(group, lg->sync, &failed);
+    if (status != TSH_OK) return status;
+    tshi_slot *slot = tshi_shm_open_slot(group, call);
+    if (failed != TSH_OK) return tshi_shm_run_failed(group, failed);
+    slot->post.check = plan->fingerprint;
+    slot->flags = TSHI_SLOT_FAR;
+    slot->at = tshi_shm_heap_offset(group->world, call->in);
+    status = tshi_shm_sync(group, 0);
+    if (status == TSH_OK) status = tshi_shm_compare(group, lg->sync, &far);
+    if (status == TSH_OK) status = tshi_shm_move(group);
+    if (status == TSH_OK) {
+        if (call->out) fill(group, call, plan);
+        tshi_shm_moved(group);
+        status = tshi_shm_sync(group, 0);
+    }
+    return status == TSH_OK ? TSH_OK : tshi_shm_depart(group, call, plan, status);
+}

@@ -1,0 +1,159 @@
+/* A group's block of shared memory: in the heap of its first rank, freed there when the last member has closed it. */
+#include "dist/transport/shm/shm.h"
+
+#include <string.h>
+
+static size_t round_up(size_t n) {
+    return (n + TSHI_LINE_BYTES - 1) / TSHI_LINE_BYTES * TSHI_LINE_BYTES;
+}
+
+/* The payload also takes two counts for each member (all_to_all), or eleven digits and a comma (group_create). */
+static size_t slot_bytes(int size) {
+    size_t counts = 16 * (size_t)size + 64;
+    return round_up(sizeof(tshi_slot) + (counts > TSHI_SLOT_PAYLOAD ? counts : TSHI_SLOT_PAYLOAD));
+}
+
+static uint32_t slots(int size) {
+    return size < TSHI_LARGE_GROUP ? TSHI_SLOTS : TSHI_FEW_SLOTS;
+}
+
+/* The inbox comes after the slots. */
+static size_t inbox_at(int size) {
+    return sizeof(tshi_member) + slots(size) * slot_bytes(size);
+}
+
+static size_t member_bytes(int size) {
+    return inbox_at(size) + sizeof(tshi_inbox);
+}
+
+size_t tshi_block_bytes(int size) {
+    return sizeof(tshi_block_head) + (size_t)size * member_bytes(size);
+}
+
+size_t tshi_shm_open_bytes(int size) {
+    return tshi_block_bytes(size) + TSHI_LINE_BYTES;
+}
+
+tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size) {
+    const tsh_allocator *allocator = &world->allocator;
+    tshi_shm_group *lg = tshi_calloc(allocator, 1, sizeof *lg);
+    if (!lg) return NULL;
+    lg->in = tshi_calloc(allocator, (size_t)size, sizeof *lg->in);
+    lg->out = tshi_calloc(allocator, (size_t)size, sizeof *lg->out);
+    lg->there = tshi_calloc(allocator, (size_t)size, sizeof *lg->there);
+    if (!lg->in || !lg->out || !lg->there) {
+        tshi_shm_group_free(world, lg);
+        return NULL;
+    }
+    lg->slots = slots(size);
+    lg->slot_bytes = slot_bytes(size);
+    lg->inbox_at = inbox_at(size);
+    lg->member_bytes = member_bytes(size);
+    lg->name = "";
+    tshi_shm_tune(lg, tshi_shm_of(world));
+    return lg;
+}
+
+void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg) {
+    if (!lg) return;
+    tshi_free(&world->allocator, lg->in);
+    tshi_free(&world->allocator, lg->out);
+    tshi_free(&world->allocator, lg->there);
+    tshi_free(&world->allocator, lg);
+}
+
+static tshi_block_head *head_of(const tshi_shm_group *lg) {
+    return (tshi_block_head *)(void *)lg->block;
+}
+
+/* On the group's first rank: a block, at rest. */
+static tsh_status block_create(tsh_world *world, int size, tshi_shm_group *lg) {
+    tsh_device *device = world->host;
+    /* The device aligns to 64, the block wants a pair of lines. */
+    lg->allocation = device->ops->memory.alloc(device, tshi_shm_open_bytes(size));
+    if (!lg->allocation) return TSH_ERR_MEMORY;
+    uintptr_t skip = (TSHI_LINE_BYTES - (uintptr_t)lg->allocation % TSHI_LINE_BYTES) % TSHI_LINE_BYTES;
+    lg->block = (char *)lg->allocation + skip;
+    memset(lg->block, 0, sizeof(tshi_block_head));
+    for (int i = 0; i < size; i++) {
+        memset(tshi_member_at(lg, i), 0, sizeof(tshi_member));
+        for (uint32_t k = 0; k < lg->slots; k++) memset(tshi_slot_at(lg, i, k), 0, sizeof(tshi_slot));
+        memset((char *)tshi_member_at(lg, i) + lg->inbox_at, 0, sizeof(tshi_inbox));
+    }
+    atomic_store(&head_of(lg)->users, (uint32_t)size);
+    return TSH_OK;
+}
+
+static void block_release(tsh_world *world, tshi_shm_group *lg) {
+    world->host->ops->memory.release(world->host, lg->allocation);
+    tshi_shm_group_free(world, lg);
+}
+
+tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
+    tsh_world *world = parent->world;
+    tshi_shm *local = tshi_shm_of(world);
+    tshi_shm_group *lg = NULL;
+    tsh_status status = TSH_OK;
+    uint64_t at = 0;
+    tshi_shm_sweep(world, false);
+    if (group) {
+        lg = tshi_shm_group_new(world, n);
+        if (!lg) status = TSH_ERR_MEMORY;
+    }
+    if (lg && world->rank == ranks[0]) {
+        status = block_create(world, n, lg);
+        if (status == TSH_OK) at = (uint64_t)(lg->block - local->heap[world->rank]);
+    }
+    status = tshi_shm_agree(parent, "group_create: memory", status, at);
+    if (status != TSH_OK) {
+        if (lg && lg->allocation) world->host->ops->memory.release(world->host, lg->allocation);
+        tshi_shm_group_free(world, lg);
+        return status;
+    }
+    if (!group) return TSH_OK;
+    const tshi_shm_group *all = parent->state;
+    int leader = tsh_group_rank_of(parent, ranks[0]);
+    lg->block = local->heap[ranks[0]] + tshi_slot_at(all, leader, all->sync)->at;
+    group->state = lg;
+    return TSH_OK;
+}
+
+void tshi_shm_close(tsh_group *group) {
+    tsh_world *world = group->world;
+    tshi_shm_group *lg = group->state;
+    if (!lg) return;
+    /* There is no call any more that could tell. */
+    uint32_t known = lg->heard;
+    while (known != lg->sync && tshi_shm_posted(group, known + 1)) known++;
+    if (known != lg->heard) tshi_shm_look_back(group, known, TSH_ERR_STATE, "the group is closed");
+    tshi_messages_close(group);
+    group->state = NULL;
+    if (group == world->group) {
+        tshi_shm_group_free(world, lg);
+        return;
+    }
+    bool last = atomic_fetch_sub(&head_of(lg)->users, 1) == 1;
+    if (!lg->allocation) {
+        tshi_shm_group_free(world, lg);
+    } else if (last) {
+        block_release(world, lg);
+    } else {
+        tshi_shm *local = tshi_shm_of(world);
+        lg->next = local->retired;
+        local->retired = lg;
+    }
+}
+
+void tshi_shm_sweep(tsh_world *world, bool all) {
+    tshi_shm_group **link = &tshi_shm_of(world)->retired;
+    tshi_messages_sweep(world, all);
+    while (*link) {
+        tshi_shm_group *lg = *link;
+        if (!all && atomic_load(&head_of(lg)->users) != 0) {
+            link = &lg->next;
+            continue;
+        }
+        *link = lg->next;
+        block_release(world, lg);
+    }
+}

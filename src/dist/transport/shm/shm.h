@@ -1,0 +1,384 @@
+/* The backend of one machine: the memory that its ranks share, and how they wait for each other.
+ *
+ * All ranks map each rank's heap, which holds its tensors (or map its GPU memory); a call posts the address of its
+ * buffer, and peers read and write it there. A group has a block of shared memory with a ring of slots for each member,
+ * one for each sync. Most calls wait until all members have posted the sync, and compare the slots.
+ *
+ * A rank that has nothing to fetch, and whose data lies in its slot or has been copied, returns early: when it has
+ * posted. It waits for the sync, and compares it, before its next call that waits and before it is half the ring ahead:
+ * so when it posts sync s, all ranks have read sync s - slots, whose slot it writes. Until then a slot does not
+ * change. */
+#ifndef TSHI_SHM_H
+#define TSHI_SHM_H
+
+#include "base/cpu.h"
+#include "dist/collectives/collectives.h"
+#include "dist/collectives/wait_graph.h"
+#include "dist/rendezvous/environment.h"
+#include "dist/world.h"
+
+#include <assert.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
+/* Bytes in the slot itself, for data that needs one sync only. */
+#define TSHI_SLOT_PAYLOAD 4160
+#define TSHI_CORE_BYTES   128
+/* Slots of a member; fewer in a large group, whose block would be too large. Powers of two. */
+#define TSHI_SLOTS       16
+#define TSHI_FEW_SLOTS   2
+#define TSHI_LARGE_GROUP 32
+
+/* --- shared memory ------------------------------------------------------------------------------------------------ */
+
+enum { TSHI_SLOT_FAR = 1, TSHI_SLOT_SHARED = 2 }; /* flags */
+
+/* What a member posts in one call. */
+typedef struct tshi_slot {
+    alignas(64) _Atomic uint32_t sync; /* number of the sync that posted it; written last */
+    uint32_t
+        flags; /* FAR: the data is in the heap, not in the payload; with SHARED too it is on a GPU, and a tshi_share
+                     * in the payload says where */
+    tshi_post post; /* the payload is its message */
+    uint64_t at;    /* where the sender's data starts in its heap */
+} tshi_slot;
+
+/* Written by ranks that are about to sleep until this member posts. */
+typedef struct tshi_member {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t sleepers;
+    _Atomic uint32_t moving; /* it reads and writes its peers' memory for a call */
+    /* The first small message of this rank that did not fit its receive; 0: none, 1: being written, 2: to be read. */
+    _Atomic uint32_t complaint;
+    int complainer;
+    tshi_post sent, wanted; /* the message, and the receive that it did not fit */
+} tshi_member;
+
+#define TSHI_LETTERS     32
+#define TSHI_LETTER_ROOM 104 /* bytes of data in a letter */
+
+/* A message, or its address. */
+typedef struct tshi_letter {
+    _Atomic uint32_t turn; /* twice the rounds of the ring, one more while it is full */
+    uint32_t kind;         /* dtype, and whether it is a description */
+    uint16_t from, way;
+    int64_t count;
+    union {
+        struct {
+            uint64_t cell, at; /* in the sender's heap */
+        };
+        unsigned char data[TSHI_LETTER_ROOM];
+    };
+} tshi_letter;
+
+typedef struct tshi_inbox {
+    alignas(TSHI_LINE_BYTES) _Atomic uint64_t tail; /* number of the next letter to be written */
+    _Atomic uint32_t sleepers;
+    _Atomic uint32_t congested; /* its owner stores too many letters */
+    alignas(TSHI_LINE_BYTES) tshi_letter letter[TSHI_LETTERS];
+} tshi_inbox;
+
+static_assert(sizeof(tshi_letter) == TSHI_LINE_BYTES, "letters lie on lines of their own");
+
+typedef struct tshi_block_head {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* members that have not closed the group */
+} tshi_block_head;
+
+typedef enum tshi_rank_state { TSHI_ALIVE = 0, TSHI_FAILED, TSHI_STUCK, TSHI_DEAD } tshi_rank_state;
+
+/* The state of one rank, readable by all ranks. */
+typedef struct tshi_rank_record {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t state; /* a tshi_rank_state */
+    _Atomic uint32_t left;                           /* it has destroyed its world */
+    _Atomic uint32_t recover;                        /* its last step of recovering */
+    _Atomic uint32_t let_go;                         /* it has unmapped the GPU memory of its peers */
+    _Atomic uint32_t sleepers;
+    int32_t process;                      /* its number in ... */
+    uint64_t namespace;                   /* ... this process namespace; both are set before any rank goes on */
+    uint64_t heap_at, heap_bytes;         /* in the memory that all map; set by rank 0 before any rank reads them */
+    unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
+    tshi_tape_step step;                  /* of FAILED, written before the state, as the next is */
+    char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK */
+} tshi_rank_record;
+
+typedef struct tshi_control {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t troubles; /* ranks whose state is not ALIVE */
+    _Atomic uint32_t cause;                             /* 1 + the first of them, 0 for none */
+    tshi_rank_record record[];                          /* [size], then the world group's block, then tshi_waits.rows */
+} tshi_control;
+
+/* --- this rank's side --------------------------------------------------------------------------------------------- */
+
+typedef struct tshi_shm {
+    tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
+    bool maps;                      /* GPU memory of peers; ranks that have some wait for each other when they leave */
+    bool direct;                    /* every rank reaches the GPU memory of every other: collectives run on it */
+    tshi_control *control;
+    char *memory; /* of processes: the control block, then the heaps, all in one piece */
+    size_t memory_bytes;
+    char **heap; /* [size] */
+    size_t *heap_bytes;
+    int file; /* of processes: that memory's, -1 where it is lost. Each rank has locked a byte of it for life */
+    dev_t file_device; /* what `file` must still be */
+    ino_t file_number;
+    void *life;      /* a mapping that keeps this rank's lock, or NULL: `file` has it */
+    int next_looked; /* the rank that the next look for deaths begins with */
+    bool crowded;    /* more ranks than cores that they may run on together; the same on all ranks */
+    int spins;       /* polls of a peer before the first yield, ... */
+    int yields;      /* ... and yields before sleeping */
+    uint32_t steps;  /* steps of recovering that this rank has made */
+    tsh_status broken;
+    char broken_words[TSHI_MESSAGE_SIZE];
+    /* The state of the wait under way. */
+    double waiting_since, next_word, next_look;
+    int naps;
+    tshi_waits waits;
+    struct tshi_mailbox *mailboxes; /* of closed groups, with messages that are still to be fetched */
+    struct tshi_shm_group *retired; /* blocks that peers may still use */
+} tshi_shm;
+
+typedef struct tshi_mailbox tshi_mailbox; /* point_to_point.c */
+
+/* What a started call does next, when all members have posted this rank's last sync. */
+typedef enum tshi_shm_step { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_shm_step;
+
+typedef struct tshi_shm_group {
+    char *block;
+    size_t slot_bytes, inbox_at, member_bytes;
+    tshi_mailbox *mailbox; /* NULL before the first message */
+    uint32_t slots;        /* of each member */
+    uint32_t sync;         /* my last */
+    uint32_t heard;        /* the last sync that all members have posted and this rank has compared */
+    uint32_t agreed;       /* while recovering */
+    tshi_slot draft;       /* this rank's next slot until it is posted, then the last one */
+    const char *name;      /* of the call under way */
+    int spins;
+    tshi_shm_step step; /* of the started call */
+    tsh_status refused; /* the failure of GPU memory in the call under way; its message is in this rank's slot */
+    size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* largest data that goes into the slot, the same on all ranks */
+    const void **in;                         /* [size], scratch */
+    void **out;
+    char **there;                /* [size] where this rank has mapped what the members have shared in a call on GPUs */
+    void *allocation;            /* of the block, when it lies in my heap */
+    struct tshi_shm_group *next; /* of the retired */
+} tshi_shm_group;
+
+static inline tshi_shm *tshi_shm_of(const tsh_world *world) {
+    return world->state;
+}
+
+static inline tshi_member *tshi_member_at(const tshi_shm_group *lg, int member) {
+    return (tshi_member *)(void *)(lg->block + sizeof(tshi_block_head) + (size_t)member * lg->member_bytes);
+}
+
+static inline tshi_slot *tshi_slot_at(const tshi_shm_group *lg, int member, uint32_t sync) {
+    char *m = (char *)tshi_member_at(lg, member);
+    return (tshi_slot *)(void *)(m + sizeof(tshi_member) + (sync & (lg->slots - 1)) * lg->slot_bytes);
+}
+
+static inline unsigned char *tshi_payload(tshi_slot *slot) {
+    return (unsigned char *)slot + sizeof *slot;
+}
+
+/* At the end of the payload: calls on GPUs have nothing else there but counts, of at most TSHI_REDUCE_MOST ranks. */
+static inline unsigned char *tshi_slot_share(tshi_slot *slot) {
+    return tshi_payload(slot) + TSHI_SLOT_PAYLOAD - sizeof(tshi_share);
+}
+static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_SLOT_PAYLOAD,
+              "counts and a share have room in a slot");
+
+/* Where memory of this rank's heap is in it; NULL for no memory is somewhere. */
+static inline uint64_t tshi_shm_heap_offset(const tsh_world *world, const void *data) {
+    return (uint64_t)((const char *)data - tshi_shm_of(world)->heap[world->rank]);
+}
+
+/* --- collective.c, exchange.c ------------------------------------------------------------------------------------- */
+
+/* The draft of this rank's next slot, with what the members compare. */
+tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_call *call);
+/* See tshi_group_ops.exchange. */
+tsh_status tshi_shm_exchange(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan);
+
+/* --- memory.c ----------------------------------------------------------------------------------------------------- */
+
+/* Shared by threads of one process before and after their worlds. */
+struct tsh_thread_rendezvous {
+    int size;
+    tshi_control *control;
+    size_t control_bytes;
+    void **heap; /* [size], unmapped when all ranks have left */
+    size_t *heap_bytes;
+    atomic_flag *taken;
+};
+
+/* Sets rank and size of a world of threads. */
+tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
+/* The heaps and the control block. Of processes: after a rendezvous of their own, until the deadline. Of threads: this
+ * rank's heap; the heaps of its peers are known when all have joined. */
+tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline);
+tsh_status tshi_memory_of_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads);
+
+/* --- world.c, device.c: see tshi_group_ops ------------------------------------------------------------------------ */
+
+tsh_status tshi_shm_probe(const tshi_start *start, bool *takes);
+tsh_status tshi_shm_world_open(tsh_world *world, const tshi_start *start, void **heap);
+tsh_status tshi_shm_world_join(tsh_world *world, tsh_status mine);
+void tshi_shm_world_close(tsh_world *world);
+/* Sets local->direct where tensors live on GPUs and every rank can reach the memory of every other's, which is tried.
+ * The log says which. */
+tsh_status tshi_shm_take_data(tsh_world *world, bool *takes);
+bool tshi_shm_stages(const tsh_group *group, const tshi_call *call);
+
+/* --- group.c: blocks ---------------------------------------------------------------------------------------------- */
+
+size_t tshi_block_bytes(int size);
+/* What the first rank of a group allocates for it. */
+size_t tshi_shm_open_bytes(int size);
+size_t tshi_shm_message_bytes(const tshi_call *send);
+/* The private side of a group of `size`; the block comes later. NULL with the message set. */
+tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size);
+/* Sets the lengths of waits and the sizes that go into a slot, when the number of cores is known. */
+void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local);
+void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg);
+tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+void tshi_shm_close(tsh_group *group);
+/* Release the retired blocks that no rank uses any more; `all`: every retired block. */
+void tshi_shm_sweep(tsh_world *world, bool all);
+
+/* --- wait.c: waiting ---------------------------------------------------------------------------------------------- */
+
+/* Post my slot of the next sync (already filled) and wait until every member has posted its own. `payload`: bytes of it
+ * that the members are likely to have in their slots, a hint. */
+tsh_status tshi_shm_sync(tsh_group *group, size_t payload);
+
+/* Post the slot of this rank's next sync, already filled, without waiting; `next`: bytes likely in the one after. */
+void tshi_shm_post(tsh_group *group, size_t next);
+/* True when all members have posted that sync; wait until they have. */
+bool tshi_shm_posted(const tsh_group *group, uint32_t sync);
+tsh_status tshi_shm_await(tsh_group *group, uint32_t sync);
+/* See tshi_group_ops.nap and .awake. */
+tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since);
+void tshi_shm_awake(tsh_group *group);
+
+/* Polls without a pause: a pause costs the reply of a peer that is just as fast. */
+#define TSHI_EAGER_POLLS 64
+
+/* Fetch a cache line for writing before this rank needs it. */
+static inline void tshi_claim(const void *at) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
+#else
+    __builtin_prefetch(at, 1);
+#endif
+}
+
+typedef struct tshi_wait {
+    tsh_world *world;
+    tsh_group *group; /* NULL while recovering: failures are expected then, deaths are not */
+    uint32_t sync;
+    double deadline, next_word;
+    const tsh_work *message; /* the message that is waited for, NULL: a collective */
+} tshi_wait;
+
+/* Post the ranks that this wait is for and that have not made the call. */
+void tshi_shm_post_wait(const tshi_wait *wait);
+/* Wait until *word has reached `target`, sleeping where it takes long; `rank` is the world rank waited for. */
+tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
+                         int rank);
+void tshi_wake(_Atomic uint32_t *word);
+static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
+    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
+}
+
+/* --- failure.c: what stops a world -------------------------------------------------------------------------------- */
+
+static inline bool tshi_shm_troubled(const tshi_shm *local) {
+    return local->broken != TSH_OK || atomic_load_explicit(&local->control->troubles, memory_order_relaxed) != 0;
+}
+/* The error that a call has to return because of failures and deaths, or TSH_OK. */
+tsh_status tshi_shm_trouble(tsh_world *world);
+/* This rank is about to touch its peers' memory for a call that all have posted. The error when the world is in trouble
+ * by now: then peers may have left the call, and it must not. moved: it is done. */
+tsh_status tshi_shm_move(const tsh_group *group);
+void tshi_shm_moved(const tsh_group *group);
+/* A call that this rank has posted fails with `status`, because of trouble: returns it, with its message, once no peer
+ * touches the call's memory any more. plan: of an exchange, else NULL. */
+tsh_status tshi_shm_depart(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan,
+                           tsh_status status);
+/* Waits until the peer that has set *word to `held` for as long as it reads `bytes` at `data` is done. */
+void tshi_shm_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, uint32_t held, const void *data,
+                           size_t bytes);
+/* From here on the death of this rank's process shows. */
+tsh_status tshi_shm_appear(tsh_world *world);
+/* local->file is open, and still what it was: a program may close descriptors that are not its own. */
+bool tshi_shm_has_file(const tshi_shm *local);
+/* Checks for deaths, failures and the deadline while this rank waits for world rank `rank`. */
+tsh_status tshi_shm_look(tshi_wait *wait, int rank);
+/* See tshi_group_ops.trouble. */
+tsh_status tshi_shm_heard(tsh_group *group, bool look, bool waits);
+void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step);
+bool tshi_shm_fails_later(const tsh_world *world, tshi_tape_step step);
+tsh_status tshi_shm_recover(tsh_world *world);
+void tshi_shm_leave(tsh_world *world);
+
+/* --- point_to_point.c: point to point ----------------------------------------------------------------------------- */
+
+/* What to sleep on until *word has reached target; no word: nothing in particular. rank: in the world, or -1. */
+typedef struct tshi_awaited {
+    _Atomic uint32_t *word;
+    uint32_t target;
+    _Atomic uint32_t *sleepers;
+    int rank;
+} tshi_awaited;
+tshi_awaited tshi_message_watch(const tsh_work *work);
+tsh_status tshi_message_start(tsh_work *work);
+bool tshi_message_quick(tsh_work *work);
+void tshi_message_progress(tsh_work *work);
+/* See tshi_shm_depart: of a message that has started. */
+tsh_status tshi_message_depart(const tsh_work *work, tsh_status status);
+/* Drop all messages; called while every rank recovers. */
+void tshi_messages_reset(tsh_group *group);
+void tshi_messages_close(tsh_group *group);
+/* Free data of closed groups that its receivers have fetched since; `all`: the rest too. */
+void tshi_messages_sweep(tsh_world *world, bool all);
+
+/* --- desync.c: whether all say the same --------------------------------------------------------------------------- */
+
+/* The posted slots of all members; *far: the data of some member is in the heap. */
+tsh_status tshi_shm_compare(const tsh_group *group, uint32_t sync, bool *far);
+/* all_to_all: what member i sends to each, then what it expects of each; whether each expects what it is sent. */
+static inline const int64_t *tshi_counts_of(const tsh_group *group, int i) {
+    const tshi_shm_group *lg = group->state;
+    return (const int64_t *)(const void *)tshi_payload(tshi_slot_at(lg, i, lg->sync));
+}
+tsh_status tshi_shm_compare_counts(const tsh_group *group);
+/* Write the counts of an all_to_all into the payload of this rank's next slot. Returns their bytes. */
+size_t tshi_shm_put_counts(const tsh_group *group, const tshi_call *call);
+/* See tshi_group_ops.compare. */
+tsh_status tshi_shm_compare_call(tsh_group *group, const tshi_call *call);
+/* Compares the calls from which this rank has returned early, up to that sync; its next call returns the result. When
+ * that call fails for a reason of its own (`failed`, `words`), an earlier mismatch is logged instead. */
+tsh_status tshi_shm_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
+/* "all_reduce float32 [8] sum #3" of a slot. */
+char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
+/* The words of tsh_error_message() into my next slot: a call cannot be made here. refused: it has been posted; the
+ * status with those words again, for other calls may have failed since. run_failed: all of that. */
+void tshi_shm_refuse(const tsh_group *group);
+tsh_status tshi_shm_refused(const tsh_group *group, tsh_status failed);
+tsh_status tshi_shm_run_failed(tsh_group *group, tsh_status failed);
+/* Wait for the members of calls from which this rank has returned early, up to that sync. *failed: the status of the
+ * next call. */
+tsh_status tshi_shm_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed);
+/* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
+tsh_status tshi_shm_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at);
+
+/* --- device.c: memory of GPUs ------------------------------------------------------------------------------------- */
+
+/* Into my next slot: where `data`, on the GPU, is, or why that cannot be said (lg->refused). Waits for what is queued
+ * there: peers may touch it then. */
+void tshi_shm_share(const tsh_group *group, const void *data);
+/* What the members have shared in this sync, into lg->there. */
+tsh_status tshi_shm_reach(const tsh_group *group);
+
+#endif

@@ -1,0 +1,224 @@
+/* Waiting: spin, then yield, then sleep on a futex, looking around for failures now and then. */
+#include "dist/transport/shm/shm.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CACHE_LINE 64
+/* The longest sleep before looking around. */
+#define NAP_NANOSECONDS 50000000L
+/* With several things to watch: sleeps of a share of what has been waited already, within limits. */
+#define NAP_SHARE    16
+#define SHORTEST_NAP 20e-6
+#define LONGEST_NAP  1e-3
+#define LOOK_EVERY   50e-3
+
+void tshi_wake(_Atomic uint32_t *word) {
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers, long nanoseconds) {
+    const struct timespec nap = {.tv_nsec = nanoseconds};
+    /* Registered before the last look: a poster that does not see me has posted before that look. */
+    atomic_fetch_add_explicit(sleepers, 1, memory_order_acq_rel);
+    uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
+    if ((int32_t)(seen - target) < 0) syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT, seen, &nap, NULL, 0);
+    atomic_fetch_sub_explicit(sleepers, 1, memory_order_acq_rel);
+}
+
+/* Up to `alone` things under way are those that the sleeper is woken for. */
+static long nap_length(const tsh_world *world, double since, int alone) {
+    if (world->pending <= alone) return NAP_NANOSECONDS;
+    double seconds = (tshi_clock() - since) / NAP_SHARE;
+    if (seconds < SHORTEST_NAP) seconds = SHORTEST_NAP;
+    if (seconds > LONGEST_NAP) seconds = LONGEST_NAP;
+    return (long)(seconds * 1e9);
+}
+
+tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
+                         int rank) {
+    const tshi_shm *local = tshi_shm_of(wait->world);
+    for (int i = 0; i < local->yields; i++) {
+        if (tshi_reached(word, target)) return TSH_OK;
+        if (wait->world->pending) tshi_world_progress(wait->world);
+        sched_yield();
+    }
+    double since = tshi_clock();
+    while (!tshi_reached(word, target)) {
+        if (wait->world->pending) tshi_world_progress(wait->world);
+        doze(word, target, sleepers, nap_length(wait->world, since, 0));
+        if (tshi_reached(word, target)) break;
+        tsh_status status = tshi_shm_look(wait, rank);
+        /* It may have posted and gone since. */
+        if (status != TSH_OK && !tshi_reached(word, target)) return status;
+    }
+    return TSH_OK;
+}
+
+/* Wakes the ranks that sleep until this post. A read-modify-write, although it writes nothing new: it comes before or
+ * after the sleeper's own in one order that both see, so one of the two sees the other. */
+static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
+    if (atomic_fetch_add_explicit(&me->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&slot->sync);
+}
+
+/* The draft into my slot. Peers poll its line: written in one go, it has to be fetched from them but once. */
+static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
+    tshi_shm_group *lg = group->state;
+    tshi_slot *mine = tshi_slot_at(lg, group->rank, sync);
+    memcpy(&mine->flags, &lg->draft.flags, sizeof *mine - offsetof(tshi_slot, flags));
+    atomic_store_explicit(&mine->sync, sync, memory_order_release);
+    return mine;
+}
+
+/* Out of the line of the fast path. */
+__attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32_t sync) {
+    tshi_shm_group *lg = group->state;
+    tsh_world *world = group->world;
+    tsh_status status = TSH_OK;
+    double now = tshi_clock();
+    tshi_wait wait = {world, group, sync, now + world->timeout, now + tshi_word_after(world), NULL};
+    wake_sleepers(tshi_member_at(lg, group->rank), tshi_slot_at(lg, group->rank, sync));
+    tshi_shm_post_wait(&wait);
+    for (int i = 0; i < group->size && status == TSH_OK; i++) {
+        _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
+        status = tshi_wait_for(&wait, word, sync, &tshi_member_at(lg, i)->sleepers, group->ranks[i]);
+    }
+    tshi_waits_end(&tshi_shm_of(world)->waits);
+    return status;
+}
+
+/* Fetch the cache lines of this rank's next slot for writing before they are needed. All members have passed this sync,
+ * so that none reads the slot any more. */
+static inline void claim(const tshi_slot *slot, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += CACHE_LINE) tshi_claim((const char *)slot + at);
+}
+
+/* True when all members have posted the sync, or do so while it is worth spinning. */
+static inline bool all_post_soon(const tsh_group *group, uint32_t sync) {
+    const tshi_shm_group *lg = group->state;
+    int polls = 0;
+    for (int i = 0; i < group->size; i++) {
+        tshi_slot *slot = tshi_slot_at(lg, i, sync);
+        while (!tshi_reached(&slot->sync, sync)) {
+            if (polls++ >= lg->spins) return false;
+            if (polls > TSHI_EAGER_POLLS) tshi_cpu_pause();
+        }
+    }
+    return true;
+}
+
+tsh_status tshi_shm_sync(tsh_group *group, size_t payload) {
+    tshi_shm_group *lg = group->state;
+    uint32_t sync = ++lg->sync;
+    size_t bytes = payload ? sizeof(tshi_slot) + payload : 0;
+    tshi_slot *mine = publish(group, sync);
+    if (!all_post_soon(group, sync)) {
+        tsh_status status = sync_slowly(group, sync);
+        if (status == TSH_OK) lg->heard = sync;
+        return status;
+    }
+    lg->heard = sync;
+    wake_sleepers(tshi_member_at(lg, group->rank), mine);
+    claim(tshi_slot_at(lg, group->rank, sync + 1), bytes ? bytes : 1);
+    return TSH_OK;
+}
+
+tsh_status tshi_shm_await(tsh_group *group, uint32_t sync) {
+    return all_post_soon(group, sync) ? TSH_OK : sync_slowly(group, sync);
+}
+
+/* --- without waiting ---------------------------------------------------------------------------------------------- */
+
+void tshi_shm_post(tsh_group *group, size_t next) {
+    tshi_shm_group *lg = group->state;
+    uint32_t sync = ++lg->sync;
+    tshi_slot *mine = publish(group, sync);
+    wake_sleepers(tshi_member_at(lg, group->rank), mine);
+    if (next) claim(tshi_slot_at(lg, group->rank, sync + 1), sizeof(tshi_slot) + next);
+}
+
+/* The first member that has not posted it, or -1. */
+static int first_missing(const tsh_group *group, uint32_t sync) {
+    const tshi_shm_group *lg = group->state;
+    for (int i = 0; i < group->size; i++) {
+        if (!tshi_reached(&tshi_slot_at(lg, i, sync)->sync, sync)) return i;
+    }
+    return -1;
+}
+
+bool tshi_shm_posted(const tsh_group *group, uint32_t sync) {
+    return first_missing(group, sync) < 0;
+}
+
+static bool is_message(const tsh_work *work) {
+    return work && tshi_is_message(work->call.op);
+}
+
+/* True while the wait goes on: for the message, or else for the posts of the group's first collective. */
+static bool is_missing(const tsh_group *group, const tsh_work *work) {
+    const tshi_shm_group *lg = group->state;
+    if (is_message(work)) return work->linked && !work->done;
+    return group->queue && first_missing(group, lg->sync) >= 0;
+}
+
+/* Sleep until it may have come. *rank: the world rank waited for, or -1. */
+static void sleep_for(tsh_group *group, const tsh_work *work, double since, int *rank) {
+    tshi_shm_group *lg = group->state;
+    tshi_awaited watch = {NULL, 0, NULL, -1};
+    int i = is_message(work) ? -1 : first_missing(group, lg->sync);
+    if (is_message(work)) {
+        watch = tshi_message_watch(work);
+    } else if (i >= 0) {
+        watch = (tshi_awaited){&tshi_slot_at(lg, i, lg->sync)->sync, lg->sync, &tshi_member_at(lg, i)->sleepers,
+                               group->ranks[i]};
+    }
+    *rank = watch.rank;
+    long length = nap_length(group->world, since, watch.word ? 1 : 0);
+    if (watch.word)
+        doze(watch.word, watch.target, watch.sleepers, length);
+    else
+        tshi_sleep(1e-9 * (double)length);
+}
+
+tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
+    tsh_world *world = group->world;
+    tshi_shm *local = tshi_shm_of(world);
+    const tshi_shm_group *lg = group->state;
+    tshi_wait wait = {world, group, lg->sync, since + world->timeout, local->next_word, is_message(work) ? work : NULL};
+    int rank = -1;
+    if (!is_missing(group, work)) return TSH_OK;
+    if (local->waiting_since != since) {
+        local->waiting_since = since;
+        local->next_word = since + tshi_word_after(world);
+        local->next_look = since + LOOK_EVERY;
+        local->naps = 0;
+        tshi_shm_post_wait(&wait);
+    }
+    if (local->naps++ < local->yields) {
+        sched_yield();
+        return TSH_OK;
+    }
+    sleep_for(group, work, since, &rank);
+    double now = tshi_clock();
+    if (now < local->next_look) return TSH_OK;
+    local->next_look = now + LOOK_EVERY;
+    /* Calls that wait their turn have to be moved on before the verdict: what they need may be there. */
+    tshi_world_progress(world);
+    if (!is_missing(group, work)) return TSH_OK;
+    wait.sync = lg->sync;
+    wait.next_word = local->next_word;
+    tsh_status status = tshi_shm_look(&wait, rank);
+    local->next_word = wait.next_word;
+    if (status == TSH_OK) return TSH_OK;
+    return is_message(work) ? tshi_message_depart(work, status)
+                            : tshi_shm_depart(group, &group->queue->call, NULL, status);
+}
+
+void tshi_shm_awake(tsh_group *group) {
+    tshi_waits_end(&tshi_shm_of(group->world)->waits);
+}
