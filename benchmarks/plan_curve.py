@@ -11,7 +11,7 @@ import sys
 
 from command_line import Parser, folder, run, whole
 
-# As JSON and as the tables of tshard-run name them.
+# As JSON and as the tables of tshard-plan name them.
 PARTS = {"products": "matrix products", "attention": "attention", "kernels": "other kernels", "calls": "calls",
          "exposed": "communication"}
 
@@ -22,7 +22,7 @@ def ranks_list(text):
 
 def plan(tool, machine, ranks, program):
     """The plan's JSON object, or an end with the tool's own words."""
-    command = [tool, "--plan", str(ranks), "--json", "--machine", machine, *program]
+    command = [tool, "-n", str(ranks), "--json", "--machine", machine, *program]
     done = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         sys.exit(f"plan_curve.py: the plan for {ranks} ranks failed")
@@ -50,7 +50,7 @@ def script(path, rows):
 
 def main():
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=folder, default="build/bin", help="folder of tshard-run (default: build/bin)")
+    parser.add_argument("--bin", type=folder, default="build/bin", help="folder of tshard-plan (default: build/bin)")
     parser.add_argument("--machine", required=True, help="the machine file")
     parser.add_argument("--ranks", type=ranks_list, required=True, help="numbers of ranks, like 1,2,4,8")
     parser.add_argument("--plot", help="the SVG file to draw; without it a table alone is printed")
@@ -58,7 +58,7 @@ def main():
     options = parser.parse_args()
     rows = []
     for n in options.ranks:
-        rows.append((n, plan(os.path.join(options.bin, "tshard-run"), options.machine, n, options.program)))
+        rows.append((n, plan(os.path.join(options.bin, "tshard-plan"), options.machine, n, options.program)))
         print(f"{n:8d} ranks  {1e3 * rows[-1][1]['step_seconds']:12.3f} ms", flush=True)
     if not options.plot:
         return 0

@@ -44,5 +44,6 @@ cat <<'PAGE'
 .BR tshard-run (1),
 .BR tshard-bench (1),
 .BR tshard-checkpoint (1),
+.BR tshard-plan (1),
 .BR tshard-trace (1)
 PAGE

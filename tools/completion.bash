@@ -28,7 +28,7 @@ _tshard() {
             [[ " ${commands//$'\n'/ } " == *" ${COMP_WORDS[i]} "* ]] && command=${COMP_WORDS[i]} && break
         done
         [[ -z $command || $text != *"COMMAND --help"* ]] || text=$(__tshard_help "$program" "$command")
-    elif [ "$name" = tshard-run ]; then
+    elif [ "$name" = tshard-run ] || [ "$name" = tshard-plan ]; then
         # The first word that is neither an option nor the value of one begins the command to run.
         for ((i = 1; i < COMP_CWORD; i++)); do
             case ${COMP_WORDS[i]} in
@@ -57,7 +57,7 @@ _tshard() {
         mapfile -t COMPREPLY < <(compgen -W "$(__tshard_options <<< "$text")" -- "$current")
     elif [ -n "$commands" ] && [ -z "$command" ]; then
         mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$current")
-    elif [ "$name" = tshard-run ]; then
+    elif [ "$name" = tshard-run ] || [ "$name" = tshard-plan ]; then
         mapfile -t COMPREPLY < <(compgen -c -- "$current" | sort -u)
         compopt -o default
     else
@@ -65,4 +65,4 @@ _tshard() {
     fi
 }
 
-complete -F _tshard tshard-run tshard-bench tshard-checkpoint tshard-pmix tshard-trace
+complete -F _tshard tshard-run tshard-bench tshard-checkpoint tshard-plan tshard-pmix tshard-trace

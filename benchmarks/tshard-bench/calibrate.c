@@ -1,4 +1,4 @@
-/* tshard-bench calibrate: the machine file of tshard-run --plan, measured here. */
+/* tshard-bench calibrate: the machine file of tshard-plan, measured here. */
 #include "calibrate.h"
 #include "timing.h"
 
@@ -156,7 +156,7 @@ int bench_calibrate(int argc, char **argv) {
         {"largest", BENCH_COUNT, "2048", "rows and features of what is measured", &c.largest, NULL}};
     int code = bench_options_parse(
         "calibrate",
-        "Measures what tshard-run --plan estimates the time of a step from: matrix products, attention and other\n"
+        "Measures what tshard-plan estimates the time of a step from: matrix products, attention and other\n"
         "kernels by shape, functions of the tape, and the collectives over the ranks that it is started with, all of\n"
         "which work at once: start it with the ranks that a machine is to have. Each of some hundred shapes gets a\n"
         "tenth of --seconds. It writes a machine file, which docs/planning.md describes.",

@@ -11,7 +11,7 @@
 
 static const bench_command commands[] = {
     {"attention", "attention alone, forward and backward", bench_attention},
-    {"calibrate", "measures this machine for tshard-run --plan: writes its machine file", bench_calibrate},
+    {"calibrate", "measures this machine for tshard-plan: writes its machine file", bench_calibrate},
     {"checkpoint", "saving and loading a model, beside cp of as many bytes", bench_checkpoint},
     {"collectives", "time and bandwidth of the collectives over a range of sizes", bench_collectives},
     {"data_parallel", "training steps of a model that each rank has a copy of, by when gradients are summed",

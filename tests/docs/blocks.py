@@ -30,8 +30,9 @@ import tempfile
 
 BLOCK = re.compile(r"((?:<!-- (?:needs|run|file)\b(?:(?!-->).)*-->\n)*)^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 MARK = re.compile(r"<!-- (needs|run|file):? *(.*?) *-->", re.S)
-TOOLS = {"tshard-run", "tshard-bench", "tshard-checkpoint", "tshard-trace", "check_vectors", "train_text", "train_gpt",
+TOOLS = {"tshard-run", "tshard-bench", "tshard-checkpoint", "tshard-plan", "tshard-trace", "check_vectors", "train_text", "train_gpt",
          "many_classes", "generate", "embed", "mlp", "data_parallel", "pipeline"}
+STARTERS = {"tshard-run", "tshard-plan"} # a command line of another program follows their options
 # Commands of other projects, which blocks may use: nothing is known of their options.
 FOREIGN = {"cmake", "ctest", "make", "cc", "gcc", "mpicc", "pkg-config", "apt-get", "mpirun", "mpiexec", "srun", "sbatch", "salloc",
            "torchrun", "export", "cd", "git", "sudo", "kill", "python3", "ldd", "cat", "dot", "gdb", "sh", "bash", "echo", "ls", "nohup",
@@ -245,7 +246,7 @@ class Checker:
         return os.path.exists(os.path.join(self.build, "bin", name))
 
     def options(self, block, name, words):
-        inner = next((at for at, word in enumerate(words) if os.path.basename(word) in TOOLS), None) if name == "tshard-run" else None
+        inner = next((at for at, word in enumerate(words) if os.path.basename(word) in TOOLS), None) if name in STARTERS else None
         if inner is not None:
             self.one(block, words[inner:])
             words = words[:inner]

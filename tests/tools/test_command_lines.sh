@@ -64,6 +64,8 @@ full check_vectors --help
 full check_vectors "$folder/vectors"
 full tshard-rendezvous --help
 full tshard-checkpoint --help
+full tshard-plan --help
+full tshard-plan -n 2 "$bin/mlp"
 full tshard-trace --help
 full tshard-run --help
 full tshard-run --settings

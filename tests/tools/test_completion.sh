@@ -35,6 +35,9 @@ offers_only "files" tshard-run --hostfile ho
 offers_only "" tshard-run -n ""
 offers "grep files" tshard-run -n 2 gre
 offers_only "files" tshard-run -np 2 --bind none cat fi
+offers "--plan" tshard-run --
+offers "--ranks --machine --search --memory-limit" tshard-plan --
+offers "grep files" tshard-plan -n 2 gre
 offers "linear collectives data_parallel support" tshard-bench ""
 offers_only "linear" tshard-bench lin
 offers "--batch --in --shard --dtype --json" tshard-bench linear --

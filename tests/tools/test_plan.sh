@@ -92,36 +92,56 @@ compare_exactly 4 pipeline stage=2,data=2,model=1
 [ "$configurations" -ge 36 ] || fail "$configurations configurations"
 
 # A model that no machine has room for.
-"$bin/tshard-run" --plan 1024 --json "$bin/train_gpt" \
+"$bin/tshard-plan" -n 1024 --json "$bin/train_gpt" \
     --layers 96 --heads 96 --embed 12288 --block 2048 --batch 1536 --model-parallel 8 --data-parallel 128 --steps 2 \
     --warmup 1 --sample 0 --eval-every 100 > "$work/gpt3" || fail "GPT-3 has no plan"
 grep -q '"uniform": true' "$work/gpt3" || fail "GPT-3's ranks differ"
 grep -q '"parameters": 8708' "$work/gpt3" || fail "GPT-3's parameters: $(cut -c -300 "$work/gpt3")"
 grep -q '{"name": "all_reduce", "axis": "data", "ranks": 128,' "$work/gpt3" || fail "GPT-3's collectives"
 
-# expect CODE WORDS ARGUMENTS...
+# expect CODE WORDS ARGUMENTS...: of $tool
 expect() {
     local code=$1 words=$2 got
     shift 2
-    "$bin/tshard-run" "$@" > "$work/out" 2>&1
+    "$bin/$tool" "$@" > "$work/out" 2>&1
     got=$?
-    [ "$got" -eq "$code" ] || fail "tshard-run $*: code $got in place of $code"
-    grep -qF -- "$words" "$work/out" || fail "tshard-run $*: no '$words' in '$(tail -2 "$work/out")'"
+    [ "$got" -eq "$code" ] || fail "$tool $*: code $got in place of $code"
+    grep -qF -- "$words" "$work/out" || fail "$tool $*: no '$words' in '$(tail -2 "$work/out")'"
 }
 
-expect 2 "--plan wants a number of ranks from 1 to 65536, not '0'" --plan 0 true
-expect 2 "not '65537'" --plan 65537 true
+tool=tshard-plan
+expect 2 "-n wants a number of ranks from 1 to 65536, not '0'" -n 0 true
+expect 2 "--ranks wants a number of ranks from 1 to 65536, not '65537'" --ranks 65537 true
+expect 2 "-n wants a value that is not empty" -n "" true
+expect 2 "-n wants a value (tshard-plan --help" -n
+expect 2 "unknown option '--what'" -n 2 --what true
+expect 2 "-n N, the number of ranks, is missing" true
+expect 2 "the PROGRAM to plan is missing" -n 2
+expect 1 "'true' has left no record of a plan" -n 4 true
+expect 1 "rank 0 of the plan exited with code 1" -n 4 false
+expect 127 "cannot run 'no-such-program'" -n 4 no-such-program
+expect 137 "was killed by signal 9" -n 1 sh -c 'kill -9 $$'
+expect 1 "a mesh of a multiple of 4 ranks, the world has 6" -n 6 "$bin/train_gpt" --model-parallel 4
+expect 0 "plan of 1 rank" -n 1 "$bin/mlp"
+expect 0 "plan of 65536 ranks, data=1,model=65536" -n 65536 "$bin/mlp"
+expect 0 "the program reads values" -n 2 "$bin/mlp"
+expect 0 '"uniform": false' -n 2 --json "$bin/mlp" # rank 0 has what the ranks of a group share
+cp "$work/out" "$work/json"
+
+# tshard-run hands its options of plans over, and drops those that say how ranks are started.
+tool=tshard-run
+expect 0 '"uniform": false' --bind none --plan=2 --grace 1 --json "$bin/mlp"
+cmp -s "$work/out" "$work/json" || fail "tshard-run --plan prints another plan than tshard-plan"
+expect 0 "1 of 1 combinations fit" --plan 1 --search x=off --memory-limit 1G -- "$bin/mlp"
+expect 2 "tshard-plan: --plan wants a number of ranks from 1 to 65536, not '0'" --plan 0 true
 expect 2 "-n and nodes do not go with it" --plan 4 -n 2 true
 expect 2 "--json needs --plan" --json -n 1 true
-expect 1 "'true' has left no record of a plan" --plan 4 true
-expect 1 "rank 0 of the plan exited with code 1" --plan 4 false
+expect 2 "--search needs --plan" -n 1 --search a=1 true
+expect 2 "the PROGRAM to run is missing" --plan 2
 expect 127 "cannot run 'no-such-program'" --plan 4 no-such-program
-expect 137 "was killed by signal 9" --plan 1 sh -c 'kill -9 $$'
-expect 1 "a mesh of a multiple of 4 ranks, the world has 6" --plan 6 "$bin/train_gpt" --model-parallel 4
-expect 0 "plan of 1 rank" --plan 1 "$bin/mlp"
-expect 0 "plan of 65536 ranks, data=1,model=65536" --plan 65536 "$bin/mlp"
-expect 0 "the program reads values" --plan 2 "$bin/mlp"
-expect 0 '"uniform": false' --plan 2 --json "$bin/mlp" # rank 0 has what the ranks of a group share
+cp "$bin/tshard-run" "$work"
+LD_LIBRARY_PATH=$1/lib "$work/tshard-run" --plan 2 true > "$work/out" 2>&1 && fail "without tshard-plan: code 0"
+grep -qF "tshard-run: cannot run '$work/tshard-plan': No such file" "$work/out" || fail "without tshard-plan: $(cat "$work/out")"
 
 [ "$failures" -eq 0 ] && echo "$configurations configurations"
 exit $((failures > 0))

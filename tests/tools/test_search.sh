@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_search.sh BUILD: tshard-run --plan with a machine file, and --search: every combination is planned, what fits is
+# test_search.sh BUILD: tshard-plan with a machine file, and --search: every combination is planned, what fits is
 # listed with the best first, what does not run is counted with its words.
 set -uo pipefail
 bin=$1/bin
@@ -20,38 +20,55 @@ cat > "$folder/machine.json" << 'END'
  "networks": [{"latency_us": 0, "bus_gb_per_s": 1e12}]}
 END
 program=("$bin/train_gpt" --layers 1 --embed 32 --heads 4 --block 8 --batch 8 --steps 2 --sample 0 --eval-every 100)
-run() { timeout -k 5 300 "$bin/tshard-run" "$@" < /dev/null > "$folder/out" 2> "$folder/err"; }
+run() { timeout -k 5 300 "$bin/tshard-plan" "$@" < /dev/null > "$folder/out" 2> "$folder/err"; }
 number() { grep -o "\"$1\": [-0-9.e+]*" "$folder/out" | head -1 | cut -d' ' -f2; }
 
 # Seconds are the arithmetic's GFLOP.
-run --plan 4 --machine "$folder/machine.json" --json "${program[@]}" || fail "--machine: $(cat "$folder/err")"
+run -n 4 --machine "$folder/machine.json" --json "${program[@]}" || fail "--machine: $(cat "$folder/err")"
 awk -v s="$(number step_seconds)" -v g="$(number gflop)" 'BEGIN { exit !(g > 0 && s > 0.9999 * g && s < 1.0001 * g) }' ||
     fail "a step of $(number gflop) GFLOP takes $(number step_seconds) s at 1 GFLOP/s"
-run --plan 4 --machine "$folder/machine.json" "${program[@]}" || fail "--machine: $(cat "$folder/err")"
+run -n 1 --machine "$folder/machine.json" "$bin/mlp" || fail "--machine: $(cat "$folder/err")"
 grep -q "^time of a step" "$folder/out" || fail "no time in $(cat "$folder/out")"
 
 # More ranks a model, less arithmetic a rank; 5 does not divide 4.
-search=(--search model-parallel=1,2,5 --search --sequence-parallel=off,on)
-run --plan 4 --machine "$folder/machine.json" "${search[@]}" --json "${program[@]}" || fail "search: $(cat "$folder/err")"
-grep -q '"tried": 6' "$folder/out" || fail "not 6 combinations: $(cat "$folder/out")"
-grep -q '"failed": 2' "$folder/out" || fail "not 2 failures: $(cat "$folder/out")"
+run -n 4 --machine "$folder/machine.json" --search model-parallel=1,2,5 --json "${program[@]}" || fail "search: $(cat "$folder/err")"
+grep -q '"tried": 3' "$folder/out" || fail "not 3 combinations: $(cat "$folder/out")"
+grep -q '"failed": 1' "$folder/out" || fail "not 1 failure: $(cat "$folder/out")"
 grep -q '"first_failure": "train_gpt: ' "$folder/out" || fail "no words of the failure: $(cat "$folder/out")"
-[ "$(grep -c '"sequence-parallel": "on"' "$folder/out")" = 2 ] || fail "not both with the bare option"
 grep -o '"step_seconds": [-0-9.e+]*' "$folder/out" | cut -d' ' -f2 | sort -gc || fail "the best does not come first"
-grep -q "of 6: " "$folder/err" && fail "a progress line is for terminals: $(cat "$folder/err")"
+grep -q "of 3: " "$folder/err" && fail "a progress line is for terminals: $(cat "$folder/err")"
+
+# A program that leaves the record of a plan at once: a rank's peak is 8 MiB over --share, and 1 MiB more with --extra.
+cat > "$folder/planned" << 'END'
+#!/bin/sh
+peak=8388608
+for option; do
+    case $option in
+        --share=*) peak=$((8388608 / ${option#*=})) ;;
+        --extra) peak=$((peak + 1048576)) ;;
+        *) echo "planned: $option is no option"; exit 1 ;;
+    esac
+done
+printf 'tshard plan 1\nrank %d %d\nplanned 1\nsteps 1\npeak %d\nend\n' "$RANK" "$WORLD_SIZE" "$peak" \
+    > "/proc/self/fd/${TSHARD_RECORD#fd:}"
+END
+chmod +x "$folder/planned"
 
 # Without a machine file the one that needs least comes first; a limit between two leaves one.
-run --plan 4 --search model-parallel=1,4 --json "${program[@]}" || fail "search: $(cat "$folder/err")"
-peaks=($(grep -o '"peak_bytes": [0-9]*' "$folder/out" | cut -d' ' -f2))
-[ "${#peaks[@]}" = 2 ] && [ "${peaks[0]}" -lt "${peaks[1]}" ] || fail "peaks ${peaks[*]}"
-run --plan 4 --search model-parallel=1,4 --memory-limit "$((peaks[1] - 1))" "${program[@]}" || fail "$(cat "$folder/err")"
-grep -q "^1 of 2 combinations fit into $((peaks[1] - 1)) bytes a rank; 1 need more$" "$folder/out" || fail "$(cat "$folder/out")"
-run --plan 4 --search model-parallel=1,4 --memory-limit 1K "${program[@]}" && fail "nothing fits, and the code is 0"
-grep -q "^0 of 2 combinations .* 2 need more, the least of them ${peaks[0]}: model-parallel=4$" "$folder/out" || fail "$(cat "$folder/out")"
+run -n 4 --search share=1,4 --search --extra=off,on --search what=off --json "$folder/planned" || fail "search: $(cat "$folder/err")"
+peaks=$(grep -o '"peak_bytes": [0-9]*' "$folder/out" | cut -d' ' -f2 | tr '\n' ' ')
+[ "$peaks" = "2097152 3145728 8388608 9437184 " ] || fail "peaks $peaks"
+[ "$(grep -c '"extra": "on"' "$folder/out")" = 2 ] || fail "not both with the bare option: $(cat "$folder/out")"
+run -n 4 --search share=4,1 --memory-limit 8388607 "$folder/planned" || fail "$(cat "$folder/err")"
+grep -q "^1 of 2 combinations fit into 8388607 bytes a rank; 1 need more$" "$folder/out" || fail "$(cat "$folder/out")"
+grep -qE "^ +4 +2\.0$" "$folder/out" || fail "what needs least is not listed: $(cat "$folder/out")"
+! grep -qE "^ +1 +8\.0$" "$folder/out" || fail "what needs more than the limit is listed: $(cat "$folder/out")"
+run -n 4 --search share=1,4 --search what=off,on --memory-limit 1K "$folder/planned" && fail "nothing fits, and the code is 0"
+grep -q "^0 of 4 combinations fit into 1024 bytes a rank; 2 need more, the least of them 2097152: share=4 what=off; 2 do not run, the first of them: planned: --what is no option$" "$folder/out" || fail "$(cat "$folder/out")"
 
 # Levels of sharding and recomputation on two copies of a model beside which the memory of groups is small: what is shared
 # out, or made again, is saved.
-run --plan 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on --json "${program[@]}" \
+run -n 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on --json "${program[@]}" \
     --layers 12 --embed 64 --data-parallel 2 || fail "search: $(cat "$folder/err")"
 peak_of() {
     tr -d '\n' < "$folder/out" | grep -o "\"zero\": \"$1\", *\"recompute\": \"$2\" *}, *\"peak_bytes\": [0-9]*" | grep -o '[0-9]*$'
@@ -61,12 +78,7 @@ for recompute in off on; do
     [ "${#peaks[@]}" = 4 ] && [ "${peaks[0]}" -gt "${peaks[1]}" ] && [ "${peaks[1]}" -gt "${peaks[3]}" ] &&
         [ "${peaks[2]}" -gt "${peaks[3]}" ] || fail "peaks of levels 0 to 3, recomputation $recompute: ${peaks[*]}"
 done
-most=$(peak_of 0 off)
 [ "$(peak_of 3 on)" -lt "$(peak_of 3 off)" ] || fail "recomputation saves nothing at level 3"
-run --plan 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on \
-    --memory-limit $((most - 1)) "${program[@]}" --layers 12 --embed 64 --data-parallel 2 || fail "search: $(cat "$folder/err")"
-! grep -q "^ *0 *off" "$folder/out" || fail "what needs more than the limit is listed: $(cat "$folder/out")"
-grep -q "^ *3 *on" "$folder/out" || fail "what needs least is not listed: $(cat "$folder/out")"
 
 # wrong WORDS ARGS...: a usage error.
 wrong() {
@@ -76,11 +88,10 @@ wrong() {
     got=$?
     [ $got = 2 ] && grep -qF -- "$words" "$folder/err" || fail "$*: code $got, $(cat "$folder/err")"
 }
-wrong "NAME=A,B,..." --plan 4 --search model-parallel true
-wrong "values that are not empty" --plan 4 --search model-parallel=1,,2 true
-wrong "--search needs --plan" -n 1 --search a=1 true
-wrong "--memory-limit needs --search" --plan 4 --memory-limit 1G true
-wrong "/nowhere" --plan 4 --machine /nowhere true
+wrong "NAME=A,B,..." -n 4 --search model-parallel true
+wrong "values that are not empty" -n 4 --search model-parallel=1,,2 true
+wrong "--memory-limit needs --search" -n 4 --memory-limit 1G true
+wrong "/nowhere" -n 4 --machine /nowhere true
 
 # The ranks leave word of their file and of their child, and wait.
 sleeper=$folder/sleeper
@@ -99,7 +110,7 @@ ended() {
     local signal=$1 wanted=$2 target=$3 pid begin got child record tries=0
     shift 3
     rm -f "$sleeper.up"
-    setsid env --default-signal=INT "$bin/tshard-run" --plan 4 "$@" "$sleeper" > /dev/null 2>&1 &
+    setsid env --default-signal=INT "$bin/tshard-plan" -n 4 "$@" "$sleeper" > /dev/null 2>&1 &
     pid=$!
     while [ ! -s "$sleeper.up" ] && [ $((tries++)) -lt 200 ]; do sleep 0.1; done
     read -r child record < "$sleeper.up"

@@ -1,5 +1,8 @@
 /* The guard: the user's signals and terminal, and the last one to leave. */
 #define _GNU_SOURCE
+#include "base/settings.h"
+#include "common/sweep.h"
+#include "dist/rendezvous/rendezvous.h"
 #include "run.h"
 
 #include <errno.h>
@@ -70,6 +73,12 @@ static void take_signal(guard_state *guard, int number) {
     if (!asks_to_end(number)) return;
     kill(guard->supervisor, SIGCONT); /* if it is stopped, it would not hear of it */
     if (++guard->asked_to_end == 2) guard->deadline = tshi_clock() + last_seconds;
+}
+
+/* A rank that was killed while it led a rendezvous could not take its record out of the file. */
+void run_sweep(void) {
+    if (!sweep_descendants()) run_say("a process that the job has left behind does not end, although it was killed");
+    tshi_rendezvous_tidy(tshi_setting_value(TSHI_SETTING_INIT));
 }
 
 /* SIGKILL is ours alone to notice: the supervisor's other ends are exits. */

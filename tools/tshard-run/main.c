@@ -1,32 +1,23 @@
 /* tshard-run: starts the ranks of a program that belong on this machine. */
+#define _GNU_SOURCE
 #include "common/output.h"
-#include "plan.h"
-#include "plan_search.h"
 #include "run.h"
 
-static int plan_once(const run_options *options, const machine *m) {
-    static plan_result result;
-    int code = plan_run(options->planned, options->command, &result);
-    if (code == 0 && options->json) plan_print_json(&result, m);
-    if (code == 0 && !options->json) plan_print(&result, m);
-    plan_free(&result);
-    int flushed = run_flush_stdout();
-    return code ? code : flushed;
-}
+#include <limits.h>
 
-static int plan(const run_options *options) {
-    char why[768];
-    machine m;
-    const machine *known = options->machine ? &m : NULL;
-    if (known && !machine_read(options->machine, &m, why, sizeof why)) {
-        run_say("--machine: %s", why);
-        return RUN_USAGE_EXIT;
-    }
-    int code = options->search.options
-                   ? search_run(&options->search, options->planned, known, options->json, options->command)
-                   : plan_once(options, known);
-    if (known) machine_free(&m);
-    return code;
+/* Becomes the tshard-plan beside this program. Returns when it cannot, with the exit code. */
+static int become_plan(run_options *options, const run_signals *signals) {
+    char path[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - sizeof "tshard-plan");
+    if (length < 0) length = 0;
+    path[length] = '\0';
+    char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    memcpy(name, "tshard-plan", sizeof "tshard-plan");
+    run_signals_restore(signals);
+    execv(path, options->plan);
+    int error = errno;
+    dprintf(STDERR_FILENO, "tshard-run: cannot run '%s': %s\n", path, strerror(error));
+    return error == ENOENT ? RUN_NOT_FOUND_EXIT : RUN_NOT_USABLE_EXIT;
 }
 
 int main(int argc, char **argv) {
@@ -36,5 +27,5 @@ int main(int argc, char **argv) {
     run_signals_open(&signals);
     int code = run_options_parse(argc, argv, &options);
     if (code >= 0) return code;
-    return options.planned ? plan(&options) : run_guard(&options, &signals);
+    return options.planned ? become_plan(&options, &signals) : run_guard(&options, &signals);
 }

@@ -37,18 +37,8 @@ static const char help[] =
     "                          only those of this machine, which wait until the others' have failed and started again\n"
     "      --monitor-interval SECONDS\n"
     "                          taken for torchrun's sake: failures are noticed at once\n"
-    "      --plan N            start nothing on N ranks, 1 to 65536: run a few of them without memory, arithmetic or\n"
-    "                          communication, and print what each kind of rank would take (docs/planning.md)\n"
-    "      --json              with --plan: print JSON\n"
-    "      --machine FILE      with --plan: the time of a step on this machine (tshard-bench calibrate writes the "
-    "file)\n"
-    "      --search NAME=A,B,...\n"
-    "                          with --plan: plan PROGRAM with --NAME=A, with --NAME=B, ..., and with every "
-    "combination\n"
-    "                          where there are several; values on and off: with --NAME and without. The best come "
-    "first\n"
-    "      --memory-limit BYTES\n"
-    "                          with --search: list what needs no more on any rank, like 80G\n"
+    "      --plan N            start nothing: tshard-plan -n N, with its options --json, --machine, --search and\n"
+    "                          --memory-limit, says what a run of PROGRAM would take\n"
     "  -h, --help              this text\n"
     "  -V, --version           version\n"
     "      --settings          all environment variables of tshard, as a table\n"
@@ -131,17 +121,14 @@ enum {
     OPTION_INTERVAL,
     OPTION_SETTINGS,
     OPTION_PLAN,
-    OPTION_JSON,
-    OPTION_MACHINE,
-    OPTION_SEARCH,
-    OPTION_MEMORY_LIMIT
+    OPTION_OF_PLAN
 };
 
 static const struct option long_options[] = {{"plan", required_argument, NULL, OPTION_PLAN},
-                                             {"json", no_argument, NULL, OPTION_JSON},
-                                             {"machine", required_argument, NULL, OPTION_MACHINE},
-                                             {"search", required_argument, NULL, OPTION_SEARCH},
-                                             {"memory-limit", required_argument, NULL, OPTION_MEMORY_LIMIT},
+                                             {"json", no_argument, NULL, OPTION_OF_PLAN},
+                                             {"machine", required_argument, NULL, OPTION_OF_PLAN},
+                                             {"search", required_argument, NULL, OPTION_OF_PLAN},
+                                             {"memory-limit", required_argument, NULL, OPTION_OF_PLAN},
                                              {"ranks", required_argument, NULL, 'n'},
                                              {"nproc-per-node", required_argument, NULL, 'n'},
                                              {"nproc_per_node", required_argument, NULL, 'n'},
@@ -281,13 +268,6 @@ static int take_ranks(run_options *out) {
     return usage_error("-n wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_RANKS, optarg);
 }
 
-static int take_search(run_options *out) {
-    char text[256];
-    snprintf(text, sizeof text, "%s", optarg);
-    const char *wanted = search_add(&out->search, optarg);
-    return wanted ? usage_error("--search wants %s, not '%s'", wanted, text) : -1;
-}
-
 /* The table of docs/environment.md. */
 static int print_settings(void) {
     char row[1024];
@@ -329,23 +309,27 @@ static int take_option(int option, const char *word, run_options *out) {
     case 'h': fputs(help, stdout); return run_flush_stdout();
     case 'V': printf("tshard-run %s\n", tsh_version()); return run_flush_stdout();
     case OPTION_SETTINGS: return print_settings();
-    case OPTION_PLAN:
-        if (tshi_parse_int(optarg, 1, RUN_MAX_PLANNED, &out->planned)) return -1;
-        return usage_error("--plan wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_PLANNED, optarg);
-    case OPTION_JSON: out->json = true; return -1;
-    case OPTION_MACHINE: out->machine = optarg; return -1;
-    case OPTION_SEARCH: return take_search(out);
-    case OPTION_MEMORY_LIMIT:
-        if (tshi_parse_bytes(optarg, 1, INT64_MAX, &out->search.memory_limit)) return -1;
-        return usage_error("--memory-limit wants bytes, like 80G, not '%s'", optarg);
+    case OPTION_PLAN: out->planned = true; return -1;
+    case OPTION_OF_PLAN: return -1;
     case ':': return usage_error("%s wants a value", word);
     case '?': return usage_error("unknown option '%s'", word);
     default: return take_node_option(option, out);
     }
 }
 
+/* The command line of tshard-plan: its options are there already. */
+static void take_plan_command(run_options *o, int words) {
+    char **to = o->plan;
+    *to++ = "tshard-plan";
+    to += o->plan_words;
+    *to++ = "--";
+    for (int i = 0; i < words; i++) *to++ = o->command[i];
+}
+
 int run_options_parse(int argc, char **argv, run_options *options) {
     *options = (run_options){.grace = 3.0, .prefix = true, .node_rank = -1};
+    options->plan = calloc((size_t)argc + 3, sizeof *options->plan);
+    if (!options->plan) return usage_error("no memory");
     opterr = 0;
     for (;;) {
         int word = optind ? optind : 1;
@@ -356,12 +340,11 @@ int run_options_parse(int argc, char **argv, run_options *options) {
         if (option == -1) break;
         int code = take_option(option, word < argc ? argv[word] : "", options);
         if (code >= 0) return code;
+        if (option != OPTION_PLAN && option != OPTION_OF_PLAN) continue;
+        for (int i = word; i < optind; i++) options->plan[1 + options->plan_words++] = argv[i];
     }
     if (options->redirects && !options->log_dir) return usage_error("--redirects needs --log-dir, where the files go");
-    if (options->json && !options->planned) return usage_error("--json needs --plan");
-    if (options->machine && !options->planned) return usage_error("--machine needs --plan");
-    if (options->search.options && !options->planned) return usage_error("--search needs --plan");
-    if (options->search.memory_limit && !options->search.options) return usage_error("--memory-limit needs --search");
+    if (options->plan_words && !options->planned) return usage_error("%s needs --plan", options->plan[1]);
     if (options->planned && (options->ranks || options->nnodes || options->nodes_listed)) {
         return usage_error("--plan has the number of ranks of all machines: -n and nodes do not go with it");
     }
@@ -373,5 +356,6 @@ int run_options_parse(int argc, char **argv, run_options *options) {
     }
     if (optind >= argc) return usage_error("the PROGRAM to run is missing");
     options->command = argv + optind;
+    if (options->planned) take_plan_command(options, argc - optind);
     return -1;
 }

@@ -10,11 +10,11 @@
 #define RUN_H
 
 #include "base/clock.h"
-#include "plan_search.h"
 
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
@@ -22,7 +22,6 @@
 #define RUN_NOT_FOUND_EXIT  127
 #define RUN_NOT_USABLE_EXIT 126
 #define RUN_MAX_RANKS       1024
-#define RUN_MAX_PLANNED     65536
 #define RUN_MAX_NODES       1024
 #define RUN_NAME_SIZE       256
 #define RUN_LONGEST_LOG_DIR 3584 /* and the names of folders and file in it, in 4096 */
@@ -54,11 +53,10 @@ typedef struct run_options {
     double grace; /* seconds between TERM and KILL */
     int port;     /* MASTER_PORT; 0: one that is free, on several nodes 29500 */
     bool prefix;
-    char **command;      /* ends with NULL */
-    int planned;         /* ranks of a plan; 0: a run */
-    bool json;           /* of a plan */
-    const char *machine; /* of a plan, a file; or NULL */
-    search search;       /* of a plan */
+    char **command; /* ends with NULL */
+    bool planned;   /* tshard-plan takes over, with this command line, which ends with NULL */
+    char **plan;
+    int plan_words; /* options in it */
 } run_options;
 
 /* options.c: reads the command line. Returns -1 to go on, or the code to exit with (after help or a usage error). */
@@ -88,8 +86,6 @@ typedef struct run_signals {
 void run_signals_open(run_signals *signals);
 /* Those of `taken` are pending from here on, for a signalfd. */
 void run_signals_block(run_signals *signals);
-/* For a program that waits for its children by sigwaitinfo: SIGCHLD, and what ends a program, unless it is ignored. */
-void run_signals_block_ends(sigset_t *taken, sigset_t *mask_found);
 /* In a rank's process: all is as it was at the start. */
 void run_signals_restore(const run_signals *signals);
 
@@ -226,11 +222,10 @@ void run_stream_close(run_stream *stream);
 /* A line that the terminal shows half finished ends here. */
 void run_sink_end_line(run_sink *sink);
 
-/* --- ending: sweep.c ---------------------------------------------------------------------------------------------- */
+/* --- ending: guard.c ---------------------------------------------------------------------------------------------- */
 
-/* Kills and reaps every descendant of this process, for at most some seconds; says when that is not enough. Needs no
- * /proc. Then what killed ranks have left in the file of a file:// rendezvous, which TSHARD_INIT names, is taken
- * out. */
+/* Kills and reaps every descendant of this process, and says when one does not end. Then what killed ranks have left in
+ * the file of a file:// rendezvous, which TSHARD_INIT names, is taken out. */
 void run_sweep(void);
 
 #endif

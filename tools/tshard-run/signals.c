@@ -42,16 +42,6 @@ void run_signals_block(run_signals *signals) {
     sigprocmask(SIG_BLOCK, &signals->taken, NULL);
 }
 
-void run_signals_block_ends(sigset_t *taken, sigset_t *mask_found) {
-    const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-    sigemptyset(taken);
-    sigaddset(taken, SIGCHLD);
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        if (!is_ignored(ends[i])) sigaddset(taken, ends[i]);
-    }
-    sigprocmask(SIG_BLOCK, taken, mask_found);
-}
-
 void run_signals_restore(const run_signals *signals) {
     for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
         signal(changed[i], sigismember(&signals->ignored_at_start, changed[i]) ? SIG_IGN : SIG_DFL);

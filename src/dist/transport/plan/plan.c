@@ -24,7 +24,7 @@ static tsh_status plan_probe(const tshi_start *start, bool *takes) {
     if (!tshi_backend_is("plan")) return TSH_OK;
     if (start->config->threads || s->rank < 0 || s->size < 1) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: a planned run is one rank of a world: RANK and WORLD_SIZE "
-                                           "have to say which (tshard-run --plan sets them)");
+                                           "have to say which (tshard-plan sets them)");
     }
     *takes = true;
     return TSH_OK;

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
-#include "plan_search.h"
-#include "plan.h"
-#include "run.h"
+#include "search.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -91,13 +90,13 @@ static int make_plan(const searching *w, char **argv, variant *v) {
     return code;
 }
 
-/* The last line that a plan has written, without the launcher's own lines about it. */
+/* The last line that a plan has written, without this program's own lines about it. */
 static void take_last_words(FILE *from, char *out, size_t size) {
     char line[512];
     rewind(from);
     while (fgets(line, sizeof line, from)) {
         line[strcspn(line, "\n")] = '\0';
-        if (line[0] && (!out[0] || strncmp(line, "tshard-run: ", 12) != 0)) snprintf(out, size, "%s", line);
+        if (line[0] && (!out[0] || strncmp(line, "tshard-plan: ", 13) != 0)) snprintf(out, size, "%s", line);
     }
 }
 
@@ -135,7 +134,7 @@ static const char *describe(const search *s, const variant *v, char *text, size_
 static void show_progress(const searching *w, const variant *v) {
     char text[512];
     if (!isatty(STDERR_FILENO) || tshi_clock() - w->since < PATIENCE) return;
-    fprintf(stderr, "\r\033[Ktshard-run: %d of %d: %s", w->tried + 1, w->all, describe(w->s, v, text, sizeof text));
+    fprintf(stderr, "\r\033[Ktshard-plan: %d of %d: %s", w->tried + 1, w->all, describe(w->s, v, text, sizeof text));
 }
 
 /* The last option's value changes fastest. */
@@ -225,7 +224,7 @@ int search_run(const search *s, int ranks, const machine *m, bool json, char *co
     w.screen = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
     int code = 1;
     if (!w.found || !w.words || w.screen < 0)
-        run_say("cannot search: %s", strerror(errno));
+        plan_say("cannot search: %s", strerror(errno));
     else
         code = try_all(&w);
     if (code == 0) {
@@ -239,5 +238,5 @@ int search_run(const search *s, int ranks, const machine *m, bool json, char *co
     if (w.words) fclose(w.words);
     if (w.screen >= 0) close(w.screen);
     free(w.found);
-    return run_flush_stdout() == 0 ? code : 1;
+    return code;
 }

@@ -1,8 +1,8 @@
-/* tshard-run --search: plans a program with every combination of values of some of its options, and lists the best. */
-#ifndef PLAN_SEARCH_H
-#define PLAN_SEARCH_H
+/* tshard-plan --search: plans a program with every combination of values of some of its options, and lists the best. */
+#ifndef SEARCH_H
+#define SEARCH_H
 
-#include "common/machine.h"
+#include "plan.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,10 +1,12 @@
 /* Which ranks of a planned world are run, and running them. */
 #define _GNU_SOURCE
 #include "plan.h"
-#include "run.h"
+#include "common/sweep.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +16,9 @@
 #include <unistd.h>
 
 /* Processes at a time. */
-#define AT_ONCE 2
+#define AT_ONCE         2
+#define NOT_FOUND_EXIT  127
+#define NOT_USABLE_EXIT 126
 
 /* A rank that is run. Its files have no name: nothing is left of them, however this process ends. */
 typedef struct planned_rank {
@@ -32,6 +36,15 @@ typedef struct planning {
     int ranks[PLAN_MAX_RUNS], count; /* to be run, or run */
     plan_result *result;
 } planning;
+
+void plan_say(const char *format, ...) {
+    char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "tshard-plan: %s\n", text);
+}
 
 /* --- one rank ----------------------------------------------------------------------------------------------------- */
 
@@ -60,7 +73,7 @@ static void become_rank(const planning *p, const planned_rank *r) {
     int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
     sigprocmask(SIG_SETMASK, &p->mask_found, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != p->parent || input < 0 || fcntl(r->record, F_SETFD, 0) < 0) _exit(RUN_NOT_USABLE_EXIT);
+    if (getppid() != p->parent || input < 0 || fcntl(r->record, F_SETFD, 0) < 0) _exit(NOT_USABLE_EXIT);
     set_environment(p, r);
     dup2(input, STDIN_FILENO);
     dup2(r->output, STDOUT_FILENO);
@@ -68,7 +81,7 @@ static void become_rank(const planning *p, const planned_rank *r) {
     execvp(p->command[0], p->command);
     int error = errno;
     dprintf(STDERR_FILENO, "cannot run '%s': %s\n", p->command[0], strerror(error));
-    _exit(error == ENOENT ? RUN_NOT_FOUND_EXIT : RUN_NOT_USABLE_EXIT);
+    _exit(error == ENOENT ? NOT_FOUND_EXIT : NOT_USABLE_EXIT);
 }
 
 /* The end of what a rank has printed goes to stderr. */
@@ -84,11 +97,11 @@ static void show_output(const planned_rank *r) {
 static int rank_failed(const planned_rank *r) {
     show_output(r);
     if (WIFSIGNALED(r->status)) {
-        run_say("rank %d of the plan was killed by signal %d (%s)", r->rank, WTERMSIG(r->status),
-                strsignal(WTERMSIG(r->status)));
+        plan_say("rank %d of the plan was killed by signal %d (%s)", r->rank, WTERMSIG(r->status),
+                 strsignal(WTERMSIG(r->status)));
         return 128 + WTERMSIG(r->status);
     }
-    run_say("rank %d of the plan exited with code %d", r->rank, WEXITSTATUS(r->status));
+    plan_say("rank %d of the plan exited with code %d", r->rank, WEXITSTATUS(r->status));
     return WEXITSTATUS(r->status);
 }
 
@@ -137,8 +150,9 @@ static int take_record(planning *p, planned_rank *r) {
     FILE *file = lseek(r->record, 0, SEEK_END) > 0 ? fdopen(r->record, "r") : NULL;
     if (!file) {
         show_output(r);
-        run_say("'%s' has left no record of a plan: it is no program of tshard, makes no world, or does not destroy it",
-                p->command[0]);
+        plan_say(
+            "'%s' has left no record of a plan: it is no program of tshard, makes no world, or does not destroy it",
+            p->command[0]);
         return 1;
     }
     rewind(file);
@@ -146,12 +160,12 @@ static int take_record(planning *p, planned_rank *r) {
     fclose(file);
     r->record = -1;
     if (status != TSH_OK) {
-        run_say("rank %d: %s", r->rank, tsh_error_message());
+        plan_say("rank %d: %s", r->rank, tsh_error_message());
         return 1;
     }
     if (!record->planned || record->size != p->size) {
-        run_say("'%s' made a world of %d rank%s of its own: a plan needs one that takes RANK and WORLD_SIZE, %d",
-                p->command[0], record->size, record->size == 1 ? "" : "s", p->size);
+        plan_say("'%s' made a world of %d rank%s of its own: a plan needs one that takes RANK and WORLD_SIZE, %d",
+                 p->command[0], record->size, record->size == 1 ? "" : "s", p->size);
         tshi_record_destroy(record);
         return 1;
     }
@@ -182,7 +196,7 @@ static int start_rank(const planning *p, planned_rank *r) {
     r->pid = r->record >= 0 && r->output >= 0 ? fork() : -1;
     if (r->pid == 0) become_rank(p, r);
     if (r->pid > 0) return 0;
-    run_say("cannot start rank %d of the plan: %s", r->rank, strerror(errno));
+    plan_say("cannot start rank %d of the plan: %s", r->rank, strerror(errno));
     return 1;
 }
 
@@ -252,14 +266,26 @@ static int run_kinds(planning *p) {
     return run_ranks(p, p->ranks + done, p->count - done);
 }
 
+/* What ends a program is taken by the wait for ranks, unless it is ignored. */
+static void block_signals(planning *p) {
+    const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    sigemptyset(&p->taken);
+    sigaddset(&p->taken, SIGCHLD);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct sigaction found;
+        if (sigaction(ends[i], NULL, &found) == 0 && found.sa_handler != SIG_IGN) sigaddset(&p->taken, ends[i]);
+    }
+    sigprocmask(SIG_BLOCK, &p->taken, &p->mask_found);
+}
+
 int plan_run(int size, char **command, plan_result *out) {
     planning p = {.size = size, .command = command, .parent = getpid()};
     *out = (plan_result){.size = size};
     p.result = out;
-    run_signals_block_ends(&p.taken, &p.mask_found);
+    block_signals(&p);
     prctl(PR_SET_CHILD_SUBREAPER, 1L);
     int code = run_kinds(&p);
-    run_sweep();
+    if (!sweep_descendants()) plan_say("a process that the plan has left behind does not end, although it was killed");
     sigprocmask(SIG_SETMASK, &p.mask_found, NULL); /* a signal that no wait has taken ends this process */
     return code;
 }

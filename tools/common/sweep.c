@@ -1,10 +1,11 @@
-/* Nothing is left running: kill and reap all descendants. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
-#include "base/settings.h"
-#include "dist/rendezvous/rendezvous.h"
-#include "run.h"
+#endif
+#include "common/sweep.h"
+#include "base/clock.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,21 +52,13 @@ static void kill_found_children(void) {
 }
 
 /* Whatever loses its parent becomes our child, because we are a subreaper: so children are enough, again and again. */
-static void end_children(void) {
+bool sweep_descendants(void) {
     const double since = tshi_clock();
     while (!reap()) {
         double past = tshi_clock() - since;
-        if (past > LONGEST) {
-            run_say("a process that the job has left behind does not end, although it was killed");
-            return;
-        }
+        if (past > LONGEST) return false;
         if (past > MOMENT && !kill_listed_children()) kill_found_children();
         tshi_sleep(1e-3);
     }
-}
-
-/* A rank that was killed while it led a rendezvous could not take its record out of the file. */
-void run_sweep(void) {
-    end_children();
-    tshi_rendezvous_tidy(tshi_setting_value(TSHI_SETTING_INIT));
+    return true;
 }

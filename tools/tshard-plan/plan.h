@@ -1,6 +1,6 @@
 /* Planned runs: the ranks of a world that are run, one process each, and what they have counted. */
-#ifndef RUN_PLAN_H
-#define RUN_PLAN_H
+#ifndef PLAN_H
+#define PLAN_H
 
 #include "common/step_time.h"
 
@@ -20,17 +20,20 @@ typedef struct plan_result {
     int count;
 } plan_result;
 
-/* plan.c: runs ranks of a world of `size` of the program, whose output is dropped: the first, the last and, where they
+/* plan.c: "tshard-plan: ..." and a newline to stderr. */
+void plan_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Runs ranks of a world of `size` of the program, whose output is dropped: the first, the last and, where they
  * differ, for each axis of the mesh the ones in the middle and at its end; all along an axis of stages. 0, or the code
  * to exit with, having said why. */
 int plan_run(int size, char **command, plan_result *out);
 void plan_free(plan_result *result);
 
-/* plan_print.c: to stdout, as a table or as JSON; with the time of a step unless m is NULL. */
+/* print.c: to stdout, as a table or as JSON; with the time of a step unless m is NULL. */
 void plan_print(const plan_result *result, const machine *m);
 void plan_print_json(const plan_result *result, const machine *m);
 
-/* plan_time.c: the step of the kind that takes longest. */
+/* time.c: the step of the kind that takes longest. */
 step_time plan_slowest(const plan_result *result, const machine *m);
 /* A row of the table for each part of the time: its name, and seconds of a step. */
 #define PLAN_PARTS 7

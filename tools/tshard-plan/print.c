@@ -174,19 +174,17 @@ static void print_notes(const plan_result *result, const machine *m) {
     const tshi_record *r = result->kinds[0].record;
     fflush(stdout);
     if (r->reads) {
-        fprintf(stderr,
-                "tshard-run: the program reads values, first after %s: a plan computes none, it reads zeros; where its "
-                "course depends on them, the plan may differ from a run\n",
-                r->read_in[0] ? r->read_in : "no function");
+        plan_say("the program reads values, first after %s: a plan computes none, it reads zeros; where its "
+                 "course depends on them, the plan may differ from a run",
+                 r->read_in[0] ? r->read_in : "no function");
     }
-    if (r->steps == 0)
-        fprintf(stderr, "tshard-run: no optimizer's step was seen: a step is what a tape's reset ends\n");
+    if (r->steps == 0) plan_say("no optimizer's step was seen: a step is what a tape's reset ends");
     step_time slowest = {.all = 0};
     if (m) slowest = plan_slowest(result, m);
     if (slowest.missing[0]) {
-        fprintf(stderr, "tshard-run: the machine file has no rate for %s, which the time lacks\n", slowest.missing);
+        plan_say("the machine file has no rate for %s, which the time lacks", slowest.missing);
     }
-    if (r->lost) fprintf(stderr, "tshard-run: the record lacks calls for which there was no memory\n");
+    if (r->lost) plan_say("the record lacks calls for which there was no memory");
 }
 
 void plan_print(const plan_result *result, const machine *m) {
