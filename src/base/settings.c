@@ -37,7 +37,7 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
          .text = "the job's secret, at most 255 characters: connections without it are refused. Use at least 16 random "
                  "characters (`openssl rand -hex 16`), because an eavesdropper can test guesses offline"},
     [TSHI_SETTING_BACKEND] =
-        {"TSHARD_BACKEND", TSHI_CHOICE, .choices = {"local", "mpi", "nccl", "plan"},
+        {"TSHARD_BACKEND", TSHI_TEXT,
          .computed = "by the launcher's variables; "
                      "`nccl` if every rank has its own GPU",
          .text = "the backend, if several are possible. `plan`: a dry run as rank RANK of WORLD_SIZE, which counts "
@@ -168,7 +168,7 @@ tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size) {
     return tshi_variable_text(tshi_settings_table[id].name, out, size, NULL);
 }
 
-/* "cpu or cuda", "local, mpi or nccl". */
+/* "cpu or cuda", "error, warning, info or debug". */
 static const char *list_choices(const tshi_setting *s, char text[64]) {
     text[0] = '\0';
     for (int i = 0; i < TSHI_CHOICES && s->choices[i]; i++) {
@@ -263,11 +263,11 @@ void tshi_settings_check(const tsh_log_sink *log) {
     }
 }
 
-int tshi_setting_describe(tshi_setting_id id, char *out, size_t size) {
+int tshi_setting_describe(tshi_setting_id id, const char *values, char *out, size_t size) {
     static const char *const types[] = {"0 or 1", "number", "bytes (`512M`, `4G`)", "seconds", "text", NULL};
     const tshi_setting *s = &tshi_settings_table[id];
     char choices[64];
-    const char *type = types[s->type] ? types[s->type] : list_choices(s, choices);
+    const char *type = values ? values : types[s->type] ? types[s->type] : list_choices(s, choices);
     const char *quote = s->initial ? "`" : "";
     return snprintf(out, size, "| `%s` | %s | %s%s%s | %s |", s->name, type, quote,
                     s->initial ? s->initial : s->computed, quote, s->text);

@@ -73,8 +73,9 @@ TSHI_TOOLS tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t si
 /* Warns about variables named TSHARD_* that are not settings, and suggests a similar one. TSHARD_TEST_* are the tests'
  * own. */
 void tshi_settings_check(const tsh_log_sink *log);
-/* A row of the table in Markdown: name, type, default, text. Returns its length as snprintf does. */
-TSHI_TOOLS int tshi_setting_describe(tshi_setting_id id, char *out, size_t size);
+/* A row of the table in Markdown: name, type, default, text. Returns its length as snprintf does. values: what a text
+ * may be, where another room knows it; or NULL. */
+TSHI_TOOLS int tshi_setting_describe(tshi_setting_id id, const char *values, char *out, size_t size);
 
 /* 0 or 1, off or on, no or yes, false or true, in letters of either case; false for any other text. */
 bool tshi_parse_switch(const char *text, bool *out);

@@ -33,7 +33,7 @@ tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int
     }
     memcpy(group->ranks, ranks, sizeof *ranks * (size_t)n);
     group->world = world;
-    group->ops = n == 1 ? &tshi_self_ops : ops;
+    group->ops = n == 1 ? tshi_backend_of_one() : ops;
     group->control = group;
     group->size = n;
     group->rank = index_of(ranks, n, world->rank);
@@ -43,7 +43,7 @@ tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int
 }
 
 tsh_group *tshi_group_elsewhere(tsh_world *world, const int *ranks, int n) {
-    return tshi_group_new(world, &tshi_self_ops, ranks, n);
+    return tshi_group_new(world, tshi_backend_of_one(), ranks, n);
 }
 
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group) {

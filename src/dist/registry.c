@@ -3,26 +3,61 @@
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/world.h"
 
+#include <stdio.h>
 #include <string.h>
 
-/* In the order in which they are asked whether they take a world. */
-static const tshi_group_ops *const backends[] = {
-    &tshi_plan_ops,
 #ifdef TSHARD_HAVE_MPI
-    &tshi_mpi_ops,
+#define MPI_OPS &tshi_mpi_ops
+#else
+#define MPI_OPS NULL
 #endif
-    &tshi_shm_ops,  &tshi_self_ops,
 #ifdef TSHARD_HAVE_NCCL
-    &tshi_nccl_ops,
+#define NCCL_OPS &tshi_nccl_ops
+#else
+#define NCCL_OPS NULL
 #endif
+
+/* Whose ranks a transport connects. */
+typedef enum reach { ONE_RANK, ONE_MACHINE, MACHINES, DRY_RUN } reach;
+
+/* In the order in which they are asked whether they take a world. */
+static const struct {
+    const char *name;
+    const tshi_group_ops *ops; /* NULL: this build has none */
+    reach reach;
+    const char *option; /* of CMake: it brings the transport into a build; NULL: every build has it */
+    bool finds_ranks;   /* NAME:// is a method of init */
+} transports[] = {
+    {"plan", &tshi_plan_ops, DRY_RUN, NULL, false},     {"mpi", MPI_OPS, MACHINES, "TSHARD_MPI", true},
+    {"local", &tshi_shm_ops, ONE_MACHINE, NULL, false}, {"self", &tshi_self_ops, ONE_RANK, NULL, false},
+    {"nccl", NCCL_OPS, MACHINES, "TSHARD_NCCL", false},
 };
-#define BACKENDS (sizeof backends / sizeof *backends)
+enum { TRANSPORTS = sizeof transports / sizeof *transports };
+
+/* Its place in the table, or TRANSPORTS. */
+static int place_of(const char *name) {
+    int i = 0;
+    while (i < TRANSPORTS && strcmp(transports[i].name, name) != 0) i++;
+    return i;
+}
+
+static int first_of(reach wanted) {
+    int i = 0;
+    while (transports[i].reach != wanted) i++;
+    return i;
+}
 
 const tshi_group_ops *tshi_backend_find(const char *name) {
-    for (size_t i = 0; name && i < BACKENDS; i++) {
-        if (!strcmp(backends[i]->name, name)) return backends[i];
-    }
-    return NULL;
+    int i = name ? place_of(name) : TRANSPORTS;
+    return i < TRANSPORTS ? transports[i].ops : NULL;
+}
+
+const tshi_group_ops *tshi_backend_of_one(void) {
+    return transports[first_of(ONE_RANK)].ops;
+}
+
+const tshi_group_ops *tshi_backend_of_machine(void) {
+    return transports[first_of(ONE_MACHINE)].ops;
 }
 
 bool tshi_backend_is(const char *name) {
@@ -30,17 +65,50 @@ bool tshi_backend_is(const char *name) {
     return asked && !strcmp(asked, name);
 }
 
-/* The backend that the user asks for is in this build. */
-static tsh_status check_asked(const tshi_settings *settings) {
-    const char *asked = tshi_setting_value(TSHI_SETTING_BACKEND);
-    int choice = 0;
-    tsh_status status = tshi_setting_choice(TSHI_SETTING_BACKEND, &choice);
-    if (status != TSH_OK) return status;
-    if (settings->method == TSHI_INIT_MPI) asked = "mpi";
-    if (!asked || tshi_backend_find(asked)) return TSH_OK;
+/* The place of the next name after `name` in alphabetical order, of those that TSHARD_BACKEND may have. */
+static int next_name(const char *name) {
+    int next = TRANSPORTS;
+    for (int i = 0; i < TRANSPORTS; i++) {
+        if (transports[i].reach == ONE_RANK || strcmp(transports[i].name, name) <= 0) continue;
+        if (next == TRANSPORTS || strcmp(transports[i].name, transports[next].name) < 0) next = i;
+    }
+    return next;
+}
+
+void tshi_backend_names(char *text, size_t size) {
+    text[0] = '\0';
+    for (int i = next_name(""), next; i < TRANSPORTS; i = next) {
+        next = next_name(transports[i].name);
+        const char *before = text[0] == '\0' ? "" : next == TRANSPORTS ? " or " : ", ";
+        tshi_append(text, size, "%s%s", before, transports[i].name);
+    }
+}
+
+static tsh_status not_built(const char *name, const char *option) {
     return tshi_fail(TSH_ERR_UNSUPPORTED,
                      "world_init: the backend %s is asked for, but this build has none (configure it with -D%s=ON)",
-                     asked, !strcmp(asked, "mpi") ? "TSHARD_MPI" : "TSHARD_NCCL");
+                     name, option);
+}
+
+/* TSHARD_BACKEND and the method of init name backends that there are, in this build. */
+static tsh_status check_asked(const tshi_settings *settings) {
+    const char *asked = tshi_setting_value(TSHI_SETTING_BACKEND);
+    int backend = asked ? place_of(asked) : TRANSPORTS, method = TRANSPORTS;
+    char text[64];
+    if (asked && (backend == TRANSPORTS || transports[backend].reach == ONE_RANK)) {
+        tshi_backend_names(text, sizeof text);
+        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"%.64s\"; it must be %s", asked, text);
+    }
+    if (settings->method == TSHI_INIT_TRANSPORT) {
+        method = place_of(settings->transport);
+        snprintf(text, sizeof text, "%s://", settings->transport);
+        if (method == TRANSPORTS || !transports[method].finds_ranks) return tshi_init_method_fail(text);
+        backend = method;
+    }
+    if (backend < TRANSPORTS && !transports[backend].ops) {
+        return not_built(transports[backend].name, transports[backend].option);
+    }
+    return TSH_OK;
 }
 
 tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **out) {
@@ -48,22 +116,25 @@ tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **
     bool takes = false;
     *out = NULL;
     tsh_status status = check_asked(start->settings);
-    for (size_t i = 0; i < BACKENDS && status == TSH_OK && !takes; i++) {
-        if (!backends[i]->probe) continue;
-        status = backends[i]->probe(start, &takes);
-        if (takes) *out = backends[i];
+    for (int i = 0; i < TRANSPORTS && status == TSH_OK && !takes; i++) {
+        const tshi_group_ops *ops = transports[i].ops;
+        if (!ops || !ops->probe) continue;
+        status = ops->probe(start, &takes);
+        if (takes) *out = ops;
     }
     if (status != TSH_OK || takes || !start->roster) return status;
     return tshi_fail(TSH_ERR_UNSUPPORTED,
-                     "world_init: the ranks are on %d machines (%s); ranks on several need an MPI build (TSHARD_MPI)",
-                     start->roster->nodes, tshi_roster_hosts(start->roster, hosts, sizeof hosts));
+                     "world_init: the ranks are on %d machines (%s); ranks on several need a build with -D%s=ON",
+                     start->roster->nodes, tshi_roster_hosts(start->roster, hosts, sizeof hosts),
+                     transports[first_of(MACHINES)].option);
 }
 
 tsh_status tshi_backend_take_data(tsh_world *world) {
     tsh_status status = TSH_OK;
     bool takes = world->size == 1;
-    for (size_t i = 0; i < BACKENDS && status == TSH_OK && !takes; i++) {
-        if (!backends[i]->probe) status = backends[i]->take_data(world, &takes);
+    for (int i = 0; i < TRANSPORTS && status == TSH_OK && !takes; i++) {
+        const tshi_group_ops *ops = transports[i].ops;
+        if (ops && !ops->probe) status = ops->take_data(world, &takes);
     }
     if (status == TSH_OK && !takes && world->control->take_data) status = world->control->take_data(world, &takes);
     return status;

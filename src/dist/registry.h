@@ -4,13 +4,19 @@
 
 #include "dist/backend.h"
 
-/* Not all of them are in every build. self: the backend of groups of one rank. */
+/* Not all of them are in every build. Each is named by its own folder and by registry.c. */
 extern const tshi_group_ops tshi_self_ops, tshi_shm_ops, tshi_mpi_ops, tshi_nccl_ops, tshi_plan_ops;
 
 /* The backend of that name; NULL: this build has none. */
 const tshi_group_ops *tshi_backend_find(const char *name);
+/* The backend of groups of one rank. */
+const tshi_group_ops *tshi_backend_of_one(void);
+/* The backend that connects the ranks of one machine by memory that they share; it has open_bytes and message_bytes. */
+const tshi_group_ops *tshi_backend_of_machine(void);
 /* TSHARD_BACKEND names this backend. */
 bool tshi_backend_is(const char *name);
+/* What TSHARD_BACKEND may be: "local, mpi, nccl or plan". */
+TSHI_TOOLS void tshi_backend_names(char *text, size_t size);
 /* The control backend that takes the world, see tshi_group_ops.probe. *out is NULL where none does before the
  * rendezvous; after it that is TSH_ERR_UNSUPPORTED. */
 tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **out);

@@ -60,18 +60,18 @@ Test(settings, defaults_come_from_the_table, .timeout = 120) {
     setenv("TSHARD_CUDA_IPC", "", 1); /* counts as not set */
     cr_assert(tshi_setting_switch(TSHI_SETTING_CUDA_IPC, &is_on) == TSH_OK && is_on);
     choice = 7;
-    cr_assert(tshi_setting_choice(TSHI_SETTING_BACKEND, &choice) == TSH_OK && choice == 7, "computed: left alone");
+    cr_assert(tshi_setting_choice(TSHI_SETTING_LOG, &choice) == TSH_OK && choice == 7, "computed: left alone");
 }
 
 Test(settings, malformed_values_are_errors, .timeout = 120) {
     uint64_t number = 7;
     size_t bytes = 7;
     int choice = 7;
-    setenv("TSHARD_BACKEND", "10", 1);
-    cr_assert_eq(tshi_setting_choice(TSHI_SETTING_BACKEND, &choice), TSH_ERR_ARGUMENT);
-    cr_assert_str_eq(tsh_error_message(), "TSHARD_BACKEND is \"10\"; it must be local, mpi, nccl or plan");
-    setenv("TSHARD_BACKEND", "nccl", 1);
-    cr_assert(tshi_setting_choice(TSHI_SETTING_BACKEND, &choice) == TSH_OK && choice == 2);
+    setenv("TSHARD_LOG", "10", 1);
+    cr_assert_eq(tshi_setting_choice(TSHI_SETTING_LOG, &choice), TSH_ERR_ARGUMENT);
+    cr_assert_str_eq(tsh_error_message(), "TSHARD_LOG is \"10\"; it must be error, warning, info or debug");
+    setenv("TSHARD_LOG", "info", 1);
+    cr_assert(tshi_setting_choice(TSHI_SETTING_LOG, &choice) == TSH_OK && choice == 2);
     setenv("TSHARD_HEAP", "blue", 1);
     cr_assert_eq(tshi_setting_bytes(TSHI_SETTING_HEAP, &bytes), TSH_ERR_ARGUMENT);
     cr_assert_str_eq(tsh_error_message(), "TSHARD_HEAP is \"blue\"; it must be bytes, or a number like 512M or 4G");

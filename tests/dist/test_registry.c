@@ -39,9 +39,24 @@ Test(registry, a_backend_that_is_not_built_is_an_error, .timeout = 60) {
     }
 }
 
+Test(registry, what_no_backend_has_is_an_error, .timeout = 60) {
+    unset_launcher();
+    expect_error("pigeons://", TSH_ERR_ARGUMENT, "init_method is \"pigeons://\"; it must be env://, tcp://HOST:PORT, ");
+    expect_error("local://", TSH_ERR_ARGUMENT, "init_method is \"local://\"; it must be env://, ");
+    expect_error("file://", TSH_ERR_ARGUMENT, "init_method is \"file://\"; it must be env://, ");
+    setenv("TSHARD_BACKEND", "self", 1);
+    expect_error(NULL, TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"self\"; it must be local, mpi, nccl or plan");
+}
+
 Test(registry, backends_are_found_by_name, .timeout = 60) {
-    cr_assert_eq(tshi_backend_find("self"), &tshi_self_ops);
-    cr_assert_eq(tshi_backend_find("local"), &tshi_shm_ops);
+    char names[64];
+    cr_assert_str_eq(tshi_backend_find("self")->name, "self");
+    cr_assert_str_eq(tshi_backend_find("local")->name, "local");
+    cr_assert_eq(tshi_backend_of_one(), tshi_backend_find("self"));
+    cr_assert_eq(tshi_backend_of_machine(), tshi_backend_find("local"));
+    cr_assert(tshi_backend_of_machine()->open_bytes(2) > 0, "a dry run counts it");
+    tshi_backend_names(names, sizeof names);
+    cr_assert_str_eq(names, "local, mpi, nccl or plan");
     cr_assert_null(tshi_backend_find("locale"));
     cr_assert_null(tshi_backend_find(NULL));
     setenv("TSHARD_BACKEND", "local", 1);
@@ -56,7 +71,7 @@ static void one_backend(tshi_rank *r, void *arg) {
     tshi_check(r, world->control == tshi_backend_find(arg) && world->data == world->control, "not %s", (char *)arg);
     tshi_check(r, group->control == group && group->ops == world->data, "the world's group");
     tshi_check_ok(r, tsh_group_split(group, me, 0, &alone));
-    tshi_check(r, alone && alone->ops == &tshi_self_ops && alone->control == alone, "the group of one rank");
+    tshi_check(r, alone && alone->ops == tshi_backend_of_one() && alone->control == alone, "the group of one rank");
     tshi_check_ok(r, tshi_group_agree(alone, "any", TSH_OK));
     tsh_group_destroy(alone);
 }

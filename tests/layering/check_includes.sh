@@ -6,7 +6,8 @@
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
 # tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
 # Inside dist, rendezvous sees itself alone, collectives sees no rendezvous and no transport, a transport no other; the
-# registry names transports without their headers. cblas.h belongs to src/device/cpu, getenv to src/base/settings.c;
+# registry names transports without their headers, and no other file outside a transport's folder names one: neither by
+# a symbol (tshi_shm_ops) nor as a string ("local"). cblas.h belongs to src/device/cpu, getenv to src/base/settings.c;
 # tsh_tensor_retain and tsh_tensor_release are the program's, and src calls the private ones.
 # Tests, tools and benchmarks may look inside, so only the library is layered.
 set -uo pipefail
@@ -49,6 +50,12 @@ xargs awk '
         if (index(sees[own], other) == 0) wrong((own == "above" ? room : own) " must not see " other)
         else if (other == "transport" && path[4] != name[3]) wrong("a transport must not see another one")
     }
+    # "tshi_shm_ops" is of shm.
+    function transport_of(symbol) {
+        sub(/.*tshi_/, "", symbol)
+        sub(/_.*/, "", symbol)
+        return symbol
+    }
     FNR == 1 {
         parts = split(FILENAME, path, "/")
         public = path[1] == "include"
@@ -61,6 +68,17 @@ xargs awk '
     /(^|[^a-zA-Z0-9_])getenv[ \t]*\(/ && path[1] == "src" && FILENAME != "src/base/settings.c" {
         header = $0
         wrong("a variable is read past base/settings.h")
+    }
+    # A transport has its name in its own folder and in the registry.
+    path[1] == "src" && FILENAME !~ /^src\/dist\/registry\.[ch]$/ {
+        text = $0
+        while (match(text, /(^|[^a-zA-Z0-9_])(tshi_(shm|mpi|nccl|self)_[a-z]|tshi_plan_ops)|"(local|mpi|nccl|self|plan)"/)) {
+            found = substr(text, RSTART, RLENGTH)
+            text = substr(text, RSTART + RLENGTH)
+            if (found ~ /^"/ ? FILENAME ~ /^src\/dist\/transport\// : FILENAME ~ "^src/dist/transport/" transport_of(found) "/") continue
+            header = $0
+            wrong("a transport is named outside its folder")
+        }
     }
     # References that the library takes for itself are none that a program may give back.
     /(^|[^a-zA-Z0-9_])tsh_tensor_(retain|release)[ \t]*\(/ && path[1] == "src" && FILENAME !~ /^src\/tensor\/tensor\.[ch]$/ {

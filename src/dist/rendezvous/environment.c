@@ -88,7 +88,7 @@ static const char *either(const char *wanted, tshi_setting_id id) {
     return wanted && wanted[0] ? wanted : tshi_setting_value(id);
 }
 
-static tsh_status method_fail(const char *text) {
+tsh_status tshi_init_method_fail(const char *text) {
     return tshi_fail(
         TSH_ERR_ARGUMENT,
         "world_init: init_method is \"%.100s\"; it must be env://, tcp://HOST:PORT, file:///PATH or mpi://", text);
@@ -99,7 +99,7 @@ static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) 
     if (!text || !strcmp(text, "env://")) return TSH_OK;
     if (!strncmp(text, "tcp://", 6)) {
         s->method = TSHI_INIT_TCP;
-        if (!tshi_address_split(text + 6, s->address, &s->port)) return method_fail(text);
+        if (!tshi_address_split(text + 6, s->address, &s->port)) return tshi_init_method_fail(text);
         s->ranks_assigned = tshi_address_is_multicast(s->address);
     } else if (!strncmp(text, "file:///", 8) && strlen(text) > 8) {
         s->method = TSHI_INIT_FILE;
@@ -109,10 +109,13 @@ static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) 
                              TSHI_PATH_SIZE - 1);
         }
         memcpy(s->path, text + 7, strlen(text + 7) + 1);
-    } else if (!strcmp(text, "mpi://")) {
-        s->method = TSHI_INIT_MPI;
     } else {
-        return method_fail(text);
+        size_t length = strcspn(text, ":");
+        if (length == 0 || length >= sizeof s->transport || strcmp(text + length, "://") != 0) {
+            return tshi_init_method_fail(text);
+        }
+        s->method = TSHI_INIT_TRANSPORT;
+        memcpy(s->transport, text, length);
     }
     return TSH_OK;
 }

@@ -12,8 +12,13 @@
 /* A shorter token gets a warning. */
 #define TSHI_TOKEN_LENGTH 16
 
-/* How the ranks find each other. */
-typedef enum tshi_init_method { TSHI_INIT_ENV = 0, TSHI_INIT_TCP, TSHI_INIT_FILE, TSHI_INIT_MPI } tshi_init_method;
+/* How the ranks find each other. TRANSPORT: NAME://, by the means of the transport of that name. */
+typedef enum tshi_init_method {
+    TSHI_INIT_ENV = 0,
+    TSHI_INIT_TCP,
+    TSHI_INIT_FILE,
+    TSHI_INIT_TRANSPORT
+} tshi_init_method;
 
 /* A rank that the rendezvous is to assign. */
 #define TSHI_ANY_RANK (-1)
@@ -23,8 +28,9 @@ typedef enum tshi_init_method { TSHI_INIT_ENV = 0, TSHI_INIT_TCP, TSHI_INIT_FILE
 
 typedef struct tshi_settings {
     tshi_init_method method;
-    /* rank may be TSHI_ANY_RANK where the method assigns ranks (tcp:// with a multicast address, file://). mpi://:
-     * rank and size are those of the environment or the configuration, or 0 of 1. */
+    char transport[8]; /* of TSHI_INIT_TRANSPORT: the name, which need not be one */
+    /* rank may be TSHI_ANY_RANK where the method assigns ranks (tcp:// with a multicast address, file://). With
+     * TSHI_INIT_TRANSPORT rank and size are those of the environment or the configuration, or 0 of 1. */
     int rank, size, local_rank, local_size;
     bool launched;           /* rank and size are those that a launcher has set */
     const char *launcher[2]; /* the names of its variables for them */
@@ -57,6 +63,8 @@ typedef struct tshi_settings {
 
 /* Reads configuration, environment and defaults. TSH_ERR_ARGUMENT for a malformed value. */
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out);
+/* TSH_ERR_ARGUMENT for an init_method that is none of those there are. */
+tsh_status tshi_init_method_fail(const char *text);
 /* The part of it that is not about finding the ranks: s has their number already, or 0. */
 tsh_status tshi_settings_complete(const tsh_world_config *config, tshi_settings *s);
 /* The BLAS threads of s->local_size ranks on this machine, where neither the configuration nor the environment has a

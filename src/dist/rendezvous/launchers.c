@@ -217,7 +217,7 @@ tsh_status tshi_launcher_read(tshi_settings *out, bool *found) {
         if (status != TSH_OK) return status;
     }
     if (*found && check_single(out) != TSH_OK) return TSH_ERR_ARGUMENT;
-    if (!*found && tshi_variable("PMIX_RANK") && out->method != TSHI_INIT_MPI) {
+    if (!*found && tshi_variable("PMIX_RANK") && out->method != TSHI_INIT_TRANSPORT) {
         return tshi_fail(TSH_ERR_ARGUMENT, "PMIX_RANK is set, but no variable says how many ranks there are: set RANK "
                                            "and WORLD_SIZE, or use mpi://");
     }

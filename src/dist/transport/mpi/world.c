@@ -24,6 +24,11 @@ static bool under_mpi(void) {
     return false;
 }
 
+/* init_method is mpi://. */
+static bool is_init_method(const tshi_settings *s) {
+    return s->method == TSHI_INIT_TRANSPORT && !strcmp(s->transport, "mpi");
+}
+
 /* MPI finds the ranks that a launcher of MPI has started. It connects ranks on several machines, and any ranks whose
  * user asks for it. */
 static bool is_wanted(const tshi_start *start) {
@@ -32,14 +37,14 @@ static bool is_wanted(const tshi_start *start) {
     if (start->roster) return mpi || (start->roster->nodes > 1 && !local);
     if (start->communicator) return false;                     /* of one rank */
     bool numbered = start->config->world_size && !s->launched; /* by the program, not as MPI numbers its ranks */
-    if (numbered && s->method != TSHI_INIT_MPI) return false;
+    if (numbered && !is_init_method(s)) return false;
     bool machines = s->method == TSHI_INIT_ENV && s->local_known && s->local_size != s->size;
-    return s->method == TSHI_INIT_MPI || (mpi && s->size == 1) || (under_mpi() && (mpi || (machines && !local)));
+    return is_init_method(s) || (mpi && s->size == 1) || (under_mpi() && (mpi || (machines && !local)));
 }
 
 tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes) {
     if (start->config->threads) return TSH_OK;
-    if (start->settings->method == TSHI_INIT_MPI && tshi_backend_is("local")) {
+    if (is_init_method(start->settings) && tshi_backend_is("local")) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: init_method is mpi://, but TSHARD_BACKEND is local");
     }
     if (!is_wanted(start)) return TSH_OK;

@@ -99,7 +99,7 @@ static void plan_close(tsh_group *group) {
 
 static tsh_status plan_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
     if (!group || ranks[0] != parent->world->rank) return TSH_OK;
-    tsh_status status = take(group, tshi_shm_ops.open_bytes(n));
+    tsh_status status = take(group, tshi_backend_of_machine()->open_bytes(n));
     if (status != TSH_OK) plan_close(group);
     return status;
 }
@@ -144,7 +144,7 @@ static tsh_status plan_start(tsh_work *work) {
         work->sender = work->call.root == TSH_ANY_RANK ? work->group->rank == 0 : work->call.root;
     }
     if (work->call.op == TSH_COLLECTIVE_SEND) {
-        tsh_status status = take(work->group, tshi_shm_ops.message_bytes(&work->call));
+        tsh_status status = take(work->group, tshi_backend_of_machine()->message_bytes(&work->call));
         if (status != TSH_OK) return status;
     }
     tshi_work_end(work, TSH_OK);
