@@ -1,4 +1,5 @@
-/* The public functions of devices, events and graphs: they check their arguments, the device's table does the rest. */
+/* The public functions of devices, events and graphs: each checks its arguments and calls the slot of the device's
+ * table. */
 #include "device/device.h"
 
 #include <stdio.h>
@@ -24,7 +25,7 @@ static void copy_text(char *to, size_t size, const char *from) {
     to[length] = '\0';
 }
 
-/* More memory is in use than ever: where that is goes to the report. */
+/* The memory in use has a new peak: the report gets its purposes and where the program is. */
 static void note_peak(tsh_device *device) {
     tsh_memory_use *report = &device->report;
     device->stats.bytes_peak = device->stats.bytes_in_use;

@@ -1,4 +1,4 @@
-/* A device is memory plus kernels behind one const table. cpu/ and cuda/ implement it. */
+/* A device is memory and kernels behind one const table, which cpu/ and cuda/ fill. */
 #ifndef TSHI_DEVICE_H
 #define TSHI_DEVICE_H
 
@@ -7,19 +7,20 @@
 #include "tshard/graph.h"
 
 typedef struct tshi_memory_ops {
-    /* At least `size` bytes aligned to 64 (a unique pointer for 0), or NULL with the message set. */
+    /* At least `size` bytes aligned to 64 (a unique pointer for size 0), or NULL with the message set. */
     void *(*alloc)(tsh_device *device, size_t size);
-    /* As alloc, from the part of memory that the devices of all ranks have in common, `offset` bytes into it: ranks
-     * that ask for equal sizes in the same order get equal offsets. NULL, without a message, where there is no room.
-     * The slot is NULL where a device never has such memory. */
+    /* Like alloc, from the memory that the devices of all ranks map: *offset is where the block begins in it. Ranks
+     * that ask for equal sizes in the same order get equal offsets. NULL, without a message, where no room is left.
+     * The slot is NULL where a device has no such memory. */
     void *(*alloc_symmetric)(tsh_device *device, size_t size, size_t *offset);
-    /* Takes back a pointer of either; NULL is fine. */
+    /* Releases what alloc or alloc_symmetric returned; NULL is ignored. */
     void (*release)(tsh_device *device, void *pointer);
-    /* The block of a pointer of either, NULL for any other pointer. */
+    /* The block that alloc or alloc_symmetric returned at this address, NULL for any other pointer. */
     tshi_slab_block *(*find)(tsh_device *device, const void *pointer);
 } tshi_memory_ops;
 
-/* Points in the order of a device's work, as in the public header; create returns NULL with the message set. */
+/* Events are points in the order of a device's work, as in the public header; create returns NULL with the message
+ * set. */
 typedef struct tshi_event_ops {
     tsh_event *(*create)(tsh_device *device);
     tsh_status (*record)(tsh_event *event);
@@ -27,34 +28,35 @@ typedef struct tshi_event_ops {
     void (*destroy)(tsh_event *event);
 } tshi_event_ops;
 
-/* A piece of a device's memory, as the devices of other ranks on this machine understand it. */
+/* A handle to an allocation of this device, by which other ranks of the machine map it. */
 typedef struct tshi_share {
-    unsigned char handle[64]; /* the implementation's; zeros where other processes cannot map the piece */
-    char gpu[16];             /* the GPU's address on the bus */
+    unsigned char handle[64]; /* from the device's driver; zeros where other processes cannot map the allocation */
+    char gpu[16];             /* the GPU's PCI bus address */
     uint64_t process;
-    uint64_t base, born; /* where the piece lies in that process, and since when: no two pieces are alike */
-    uint64_t offset;     /* in the piece */
+    uint64_t base,
+        born; /* the allocation's address in that process and the time when it was shared: together they are unique */
+    uint64_t offset; /* of the shared pointer in the allocation */
 } tshi_share;
 
-/* Other ranks' memory in place, on this machine. */
+/* Mapping the device memory of other ranks of this machine. */
 typedef struct tshi_sharing_ops {
-    /* Describe `pointer`, memory of this device, to other ranks. That memory stays the device's until it is destroyed,
-     * even when it is released. TSH_ERR_UNSUPPORTED where no other rank can map it. */
+    /* Exports `pointer`, memory of this device, to other ranks. A shared allocation is kept until the device is
+     * destroyed, even when its memory is released. TSH_ERR_UNSUPPORTED where no other rank can map it. */
     tsh_status (*share)(tsh_device *device, const void *pointer, tshi_share *out);
-    /* *out is what another device has shared, for this device's copies and reductions. The first call maps the piece,
-     * which stays mapped. */
+    /* *out: the address, in this process, of what another device has shared, for this device's copies and
+     * reductions. The first call for an allocation maps it; it stays mapped. */
     tsh_status (*map)(tsh_device *device, const tshi_share *share, void **out);
-    /* Unmap all pieces. The devices that own them are destroyed afterwards, unless `keep` was called on
-     * them. */
+    /* Unmaps all allocations of other ranks. Devices that own them are destroyed after this, unless `keep` was
+     * called on them. */
     void (*unmap)(tsh_device *device);
-    /* From now on, destroying this device leaves the memory that it has shared to the end of the process. */
+    /* From now on, destroying this device leaves its shared memory allocated until the process ends. */
     void (*keep)(tsh_device *device);
-    /* Wait for all queued work, as other ranks require before they touch this device's memory; reports nothing of what
-     * `check` reports. TSH_ERR_STATE while a graph is captured. */
+    /* Waits for all queued work before other ranks touch this device's memory; leaves reporting of kernels' failures
+     * to `check`. TSH_ERR_STATE during a graph capture. */
     tsh_status (*drain)(tsh_device *device);
 } tshi_sharing_ops;
 
-/* Captured steps of work, as in the public header; the arguments have been checked. */
+/* Captured graphs, as in the public header; the arguments have been checked. */
 typedef struct tshi_graph_ops {
     tsh_status (*capture_begin)(tsh_device *device);
     tsh_status (*capture_end)(tsh_device *device, tsh_graph **out);
@@ -62,7 +64,7 @@ typedef struct tshi_graph_ops {
     void (*destroy)(tsh_graph *graph);
 } tshi_graph_ops;
 
-/* Ranges inside of each other, which the device's own tools show while a trace is written. */
+/* Nested ranges for the vendor's profiler (NVTX), pushed while a trace is written. */
 typedef struct tshi_range_ops {
     void (*push)(const char *name);
     void (*pop)(void);
@@ -71,20 +73,20 @@ typedef struct tshi_range_ops {
 typedef struct tshi_device_ops {
     const char *name;
     tsh_device_kind kind;
-    unsigned computes; /* bit d: dtype d is a float dtype here */
+    unsigned computes; /* bit d is set: the device computes with dtype d */
 
     void (*destroy)(tsh_device *device);
-    /* The text of tsh_device_describe. */
+    /* Writes the text of tsh_device_describe. */
     void (*describe)(const tsh_device *device, char *text, size_t size);
-    /* The first failure that kernels have reported and no check has returned yet (an id out of range, a launch that
-     * failed). Does not wait for kernels that still run. */
+    /* The first failure that kernels have reported and no earlier check has returned (an id out of range, a launch
+     * that failed). Does not wait for kernels that still run. */
     tsh_status (*check)(tsh_device *device);
-    /* Wait for all queued work, then check. */
+    /* Waits for all queued work, then does what `check` does. */
     tsh_status (*synchronize)(tsh_device *device);
-    /* The stream of tsh_device_stream. NULL: there is none. */
+    /* The stream of tsh_device_stream. NULL: the device has no streams. */
     void *(*stream)(tsh_device *device);
-    /* FLOP/s of the device's matrix units for products of dtype, at the clock (Hz) that they run at now, which is
-     * measured; 0 where that is not known. Waits. */
+    /* Peak FLOP/s of the device's matrix units for products of dtype at the current clock (*clock, Hz), which is
+     * measured; 0 where the peak is unknown. Waits. */
     double (*matrix_rate)(tsh_device *device, tsh_dtype dtype, double *clock);
 
     tshi_memory_ops memory;
@@ -94,7 +96,7 @@ typedef struct tshi_device_ops {
     tshi_ids_check_fn *ids_check;
     tshi_reduce_fn *reduce;
     tshi_top_ops top;
-    /* Tables for each dtype, of TSH_DTYPE_COUNT entries; all NULL for one that the device does not compute with. */
+    /* Arrays of TSH_DTYPE_COUNT tables; all slots are NULL for a dtype that the device does not compute with. */
     const tshi_elementwise_ops *elementwise;
     const tshi_sum_ops *sum;
     const tshi_softmax_ops *softmax;
@@ -107,12 +109,12 @@ typedef struct tshi_device_ops {
     const tshi_optimizer_ops *optimizer;
 
     const tshi_event_ops *event;
-    const tshi_sharing_ops *sharing; /* NULL on the CPU, whose ranks share a heap */
-    const tshi_graph_ops *graph;     /* NULL where nothing can be captured */
-    const tshi_range_ops *range;     /* NULL where there are no such tools */
+    const tshi_sharing_ops *sharing; /* NULL on the CPU: its ranks share a heap */
+    const tshi_graph_ops *graph;     /* NULL: the device cannot capture graphs */
+    const tshi_range_ops *range;     /* NULL: no profiler shows ranges */
 } tshi_device_ops;
 
-/* What every event and every graph starts with. */
+/* The first member of every implementation of an event, and of a graph. */
 struct tsh_event {
     tsh_device *device;
 };
@@ -121,70 +123,71 @@ struct tsh_graph {
     tsh_device *device;
 };
 
-/* Where the program is: the function that runs (NULL: none), and the parameter that one has used last (NULL: none).
- * Both texts outlive their being here. */
+/* The function that is running and the parameter that it used last; each is NULL where there is none. The texts are
+ * static or outlive the call. */
 typedef struct tshi_place {
     const char *function, *layer;
-    const char *last; /* the last function that has run, or NULL */
+    const char *last; /* the function that ran last, or NULL */
     bool backward;
 } tshi_place;
 
-/* What every device starts with; an implementation embeds it first. */
+/* The first member of every implementation of a device. */
 struct tsh_device {
     const tshi_device_ops *ops;
-    bool captures; /* a graph is captured, so the host can read nothing */
+    bool captures; /* a graph capture is under way: the host can read no values */
     tsh_allocator allocator;
     tsh_memory_stats stats;
-    tsh_memory_use report;      /* its texts belong to the peak */
-    tsh_memory_purpose purpose; /* of memory that is allocated from now on */
+    tsh_memory_use report;      /* its texts say where the peak was */
+    tsh_memory_purpose purpose; /* of the next allocations */
     tshi_place place;
-    struct tshi_record *record;             /* device/record.h; NULL: none is kept */
-    struct tshi_trace_file *trace;          /* device/trace.h; NULL: none is written */
-    tshi_pool tensors, storages, gradients; /* structs of the rooms above */
-    uint64_t forms;                         /* numbers that metadata of its tensors have got (tensor/tensor.h) */
-    struct tsh_tensor *newest;              /* of the tensors that are alive: the first of their list */
-    bool ended;                             /* the world has been destroyed before these: they have no memory */
-    const tsh_log_sink *log;                /* the world's, which outlives the device; NULL: stderr */
-    struct tshi_owner *owner;               /* the world's thread and process (base/owner.h), or NULL */
-    int threads;                            /* of the CPU's matrix products; 0 on a GPU */
-    bool checked;                           /* TSHARD_CHECK: handles of tensors are not used again */
-    bool tunes; /* TSHARD_CUDA_TUNE: algorithms are chosen by their time, which no other device chooses alike */
+    struct tshi_record *record;             /* device/record.h; NULL: no record is kept */
+    struct tshi_trace_file *trace;          /* device/trace.h; NULL: no trace is written */
+    tshi_pool tensors, storages, gradients; /* memory for the structs of tensors, storages and gradients */
+    uint64_t forms;            /* how many distinct metadata its tensors have had (tensor/tensor.h numbers them) */
+    struct tsh_tensor *newest; /* head of the list of live tensors, newest first */
+    bool ended;                /* the world was destroyed before these tensors: their memory is gone */
+    const tsh_log_sink *log;   /* the world's, which outlives the device; NULL: stderr */
+    struct tshi_owner *owner;  /* the thread and process that own the world (base/owner.h), or NULL */
+    int threads;               /* BLAS threads; 0 on a GPU */
+    bool checked;              /* TSHARD_CHECK: handles of released tensors are not reused */
+    bool tunes; /* TSHARD_CUDA_TUNE: algorithms are chosen by timing, so another device may choose differently */
 };
 
-/* What the program does is noted: calls look here once before they look for a record and a trace. */
+/* True when the device keeps a record or writes a trace: one test on the hot path before either is looked at. */
 static inline bool tshi_is_noted(const tsh_device *device) {
     return ((uintptr_t)device->record | (uintptr_t)device->trace) != 0;
 }
 
-/* A CPU device whose tensor memory is the `size` bytes at `heap` (page aligned, zero pages, borrowed: the caller unmaps
- * them after the device is destroyed). `threads` for the BLAS, at least 1. */
+/* A CPU device whose tensors live in the `size` bytes at `heap`: page aligned, zeroed, borrowed (the caller unmaps
+ * them after the device is destroyed). `threads`: of the BLAS, at least 1. */
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
                                   tsh_device **out);
 
-/* GPU number local_rank modulo the GPUs that there are. TSHARD_CUDA_MANAGED and TSHARD_TF32 (0 or 1) are read now.
+/* The GPU of index local_rank modulo the number of GPUs. TSHARD_CUDA_MANAGED and TSHARD_TF32 (0 or 1) are read now.
  * TSH_ERR_UNSUPPORTED, with the reason, without a driver, a GPU or cuBLASLt, and in builds without CUDA. */
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out);
 
-/* In a world of several ranks, whose work waits for that of others: CUDA's own settings by which no work keeps other
- * work from beginning, unless the environment has them already, or the program has used a GPU before, when it is too
- * late. */
+/* Sets CUDA's environment variables for a world of several ranks, where kernels wait for those of peers and must not
+ * keep other kernels from starting. Variables that are set already stay; it has no effect once the program has used
+ * a GPU. */
 void tshi_device_prepare_cuda(void);
 
 void tshi_device_destroy(tsh_device *device);
 
-/* For alloc: whether the allocator allows `size` bytes of tensor memory more, false with the message set; and the
- * counters, when a block is handed out for `bytes`, under the current purpose, and when it is taken back. */
+/* Accounting of alloc and release. reserve: the allocator's limit allows `size` bytes more of tensor memory; false
+ * with the message set. count: a block of `bytes` is handed out under the current purpose; uncount: it is taken
+ * back. */
 bool tshi_device_reserve(const tsh_device *device, size_t size);
 void tshi_device_count(tsh_device *device, tshi_slab_block *block, size_t bytes);
 void tshi_device_uncount(tsh_device *device, const tshi_slab_block *block);
 
-/* Memory is allocated for this purpose from now on; returns the one before, which the caller sets again. */
+/* Sets the purpose of the next allocations; returns the one before, which the caller restores. */
 static inline tsh_memory_purpose tshi_device_purpose(tsh_device *device, tsh_memory_purpose purpose) {
     tsh_memory_purpose before = device->purpose;
     device->purpose = purpose;
     return before;
 }
-/* The memory at `pointer`, which alloc has returned, is counted under this purpose from now on. */
+/* Accounts the block at `pointer`, which alloc has returned, to this purpose. */
 void tshi_device_repurpose(tsh_device *device, const void *pointer, tsh_memory_purpose purpose);
 
 static inline bool tshi_device_computes(const tsh_device *device, tsh_dtype dtype) {

@@ -41,7 +41,7 @@ static int *record_place(const tshi_record *record, uint64_t hash, const tshi_re
     }
 }
 
-/* Half of the table stays free. */
+/* The table is at most half full. */
 static tsh_status grow_table(tshi_record *record) {
     if (2 * (record->count + 1) <= record->table_size) return TSH_OK;
     int size = record->table_size ? 2 * record->table_size : 512;
@@ -86,8 +86,8 @@ void tshi_record_add(tshi_record *record, const tshi_record_call *call, double f
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* segment: since the last reset; pending: of the step under way, up to then; trained: the last segment with a backward;
- * whole: of the last step. */
+/* Counters of an entry. segment: calls since the last reset; pending: calls of the step under way, up to that reset;
+ * trained: calls of the last segment that had a backward; whole: calls of the last whole step. */
 static void end_segment(tshi_record *record, bool counts) {
     for (int i = 0; i < record->count; i++) {
         tshi_record_entry *e = &record->entries[i];
@@ -124,7 +124,7 @@ void tshi_record_step(tshi_record *record) {
     if (record) record->stepped = true;
 }
 
-/* A reset without calls before it says nothing of the program. */
+/* A reset with no calls before it ends no segment. */
 static bool has_calls(const tshi_record *record) {
     for (int i = 0; i < record->count; i++) {
         if (record->entries[i].segment) return true;
@@ -218,7 +218,7 @@ static bool read_memory(tshi_record *r, const char *line) {
     return true;
 }
 
-/* Names may have blanks in them. */
+/* A name may contain blanks. */
 static bool read_name(const char *line, const char *what, char *out, size_t size) {
     size_t length = strlen(what);
     if (strncmp(line, what, length) != 0 || line[length] != ' ') return false;

@@ -10,7 +10,7 @@ typedef struct size_class {
     int level, index;
 } size_class;
 
-/* Level: the power of two; index: its sixteenth. Units below 16 have level 0 to themselves, one class each. */
+/* Level: the power of two; index: its sixteenth. Sizes below 16 units are level 0, one class each. */
 static size_class class_of(size_t size) {
     uint64_t units = size / TSHI_BLOCK_UNIT;
     if (units < TSHI_FREE_CLASSES) return (size_class){0, (int)units};
@@ -52,7 +52,7 @@ static void free_list_remove(tshi_free_list *list, tshi_slab_block *block) {
     if (list->classes[c.level] == 0) list->levels &= ~((uint64_t)1 << c.level);
 }
 
-/* The block shrinks, or grows over memory that is in no other block. */
+/* Resizes a free block: it shrinks, or grows over memory that belongs to no other block. */
 static void free_list_change(tshi_free_list *list, tshi_slab_block *block, char *data, size_t size) {
     size_class now = class_of(block->size), then = class_of(size);
     bool stays = now.level == then.level && now.index == then.index;
@@ -62,7 +62,7 @@ static void free_list_change(tshi_free_list *list, tshi_slab_block *block, char 
     if (!stays) free_list_add(list, block);
 }
 
-/* The first of a class above c, in which every block is large enough. */
+/* The first block of the lowest class above c that has any; every block there is large enough. */
 static tshi_slab_block *first_above(const tshi_free_list *list, size_class c) {
     uint32_t classes = list->classes[c.level] & (uint32_t)(0xffffffffu << (c.index + 1));
     if (classes) return list->first[c.level][__builtin_ctz(classes)];
@@ -72,10 +72,10 @@ static tshi_slab_block *first_above(const tshi_free_list *list, size_class c) {
     return list->first[level][__builtin_ctz(list->classes[level])];
 }
 
-/* A block of at least `size`, which stays in its list, or NULL. */
+/* A free block of at least `size`, still in its list, or NULL. */
 static tshi_slab_block *free_list_find(const tshi_free_list *list, size_t size) {
     size_class c = class_of(size);
-    /* A block of the size's own class may be a little too small; the exact fit of a repeated step is in it. */
+    /* A block of the size's own class may be slightly too small, but a repeated step finds its exact fit there. */
     tshi_slab_block *block = list->first[c.level][c.index];
     while (block && block->size < size) block = block->next;
     return block ? block : first_above(list, c);
@@ -145,7 +145,7 @@ tshi_slab_block *tshi_slab_index_take(tshi_slab_index *index, const void *data) 
 
 /* --- alloc and release -------------------------------------------------------------------------------------------- */
 
-/* The pointer to the block in the slab's list. */
+/* The link of the slab's list that points to the block. */
 static tshi_slab_block **link_to(tshi_slab_block *block) {
     return block->before ? &block->before->after : &block->slab->first;
 }
@@ -154,7 +154,7 @@ static tshi_free_list *free_of(const tshi_slab_block *block) {
     return &block->slab->owner->free;
 }
 
-/* The first `size` bytes of a free block become `front`. */
+/* Splits the first `size` bytes off a free block, as `front`. */
 static void split(tshi_slab_block *block, size_t size, tshi_slab_block *front) {
     char *data = block->data;
     *front =
@@ -184,7 +184,7 @@ tshi_slab_block *tshi_slabs_alloc(tshi_slabs *slabs, tshi_slab_index *index, siz
     return front;
 }
 
-/* The block is no more: its memory is a neighbour's. */
+/* Drops the block, whose memory a neighbour has taken over. */
 static void forget_block(tshi_slab_index *index, tshi_slab_block *block) {
     *link_to(block) = block->after;
     if (block->after) block->after->before = block->before;

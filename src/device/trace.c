@@ -1,4 +1,4 @@
-/* The file of events: growing it, texts, groups, clocks. */
+/* The trace file: growing it, texts, groups, clocks. */
 #include "device/trace.h"
 #include "base/hash.h"
 
@@ -14,8 +14,8 @@
 
 /* --- room --------------------------------------------------------------------------------------------------------- */
 
-/* Blocks of the disk are taken at once: a disk that is full is an error here, and not a signal at a write to the
- * map. */
+/* posix_fallocate takes the disk blocks at once: a full disk is an error here, where a write to the mapping would
+ * raise SIGBUS. */
 static tsh_status add_chunk(tshi_trace_file *t) {
     off_t at = (off_t)((size_t)t->chunks * CHUNK_BYTES);
     if (t->chunks == TSHI_TRACE_MOST) {
@@ -31,7 +31,7 @@ static tsh_status add_chunk(tshi_trace_file *t) {
     return TSH_OK;
 }
 
-/* `count` events in a row, or NULL. */
+/* `count` consecutive events, or NULL. */
 static tshi_trace_event *take_events(tshi_trace_file *t, int count) {
     if (!t->full && t->used + count > TSHI_TRACE_CHUNK) {
         for (int i = t->used; i < TSHI_TRACE_CHUNK; i++) t->chunk[t->chunks - 1][i].kind = TSHI_TRACE_PAD;
@@ -51,7 +51,7 @@ tshi_trace_event *tshi_trace_open(tshi_trace_file *trace, tshi_trace_kind kind) 
     return event;
 }
 
-/* An event and the bytes that follow it. */
+/* An event followed by its bytes. */
 static tshi_trace_event *add_with(tshi_trace_file *t, tshi_trace_kind kind, const void *data, size_t bytes) {
     size_t events = 1 + (bytes + sizeof(tshi_trace_event) - 1) / sizeof(tshi_trace_event);
     tshi_trace_event *event = events < TSHI_TRACE_CHUNK ? take_events(t, (int)events) : NULL;
@@ -71,7 +71,7 @@ static tsh_status open_file(tshi_trace_file *t, const char *folder) {
     if (length < 0 || (size_t)length >= sizeof t->path) {
         return tshi_fail(TSH_ERR_ARGUMENT, "the name of the folder of traces has more than 1000 characters");
     }
-    unlink(t->path); /* a process may still have an earlier run's mapped */
+    unlink(t->path); /* a process of an earlier run may still map the old file */
     t->file = open(t->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (t->file < 0) return tshi_fail_errno(errno, "the trace %s cannot be made", t->path);
     return add_chunk(t);
@@ -121,7 +121,7 @@ void tshi_trace_clock(tshi_trace_file *trace) {
         uint64_t before = tshi_ticks();
         double now = tshi_clock();
         uint64_t took = tshi_ticks() - before;
-        if (took >= least) continue; /* the process may lose its core in between */
+        if (took >= least) continue; /* the process may have been descheduled between the two reads of ticks */
         least = took;
         event->begin = before + took / 2;
         event->end = (uint64_t)(now * 1e9);
@@ -137,7 +137,7 @@ static tshi_trace_text *place_of(const tshi_trace_file *t, uint64_t key) {
     return &t->texts[at];
 }
 
-/* Half of the table stays free. */
+/* The table is at most half full. */
 static bool grow_texts(tshi_trace_file *t) {
     if (2 * (t->texts_count + 1) <= t->texts_size) return true;
     tshi_trace_text *before = t->texts;
