@@ -1,4 +1,4 @@
-/* The CPU: a heap over borrowed memory, events, and the table of its kernels. */
+/* The CPU device: a heap over borrowed memory, events, and the table of kernels. */
 #include "base/clock.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/device.h"
@@ -6,15 +6,15 @@
 
 #include <stdio.h>
 
-/* Between two blocks: tensors of a power of two would begin at one offset in their pages, where a CPU takes a load for
- * one that has to wait for an earlier store. */
+/* A gap between blocks avoids 4K aliasing: tensors whose sizes are powers of two would start at the same page
+ * offset, and a CPU takes a load for one that depends on an earlier store at that offset. */
 #define GAP TSHI_BLOCK_UNIT
 
 typedef struct cpu_device {
     tsh_device base;
     tshi_slabs heap; /* one slab */
     tshi_slab_index index;
-    size_t high_water; /* bytes of the heap that have been used so far */
+    size_t high_water; /* bytes of the heap that have ever been in use */
 } cpu_device;
 
 static void *cpu_alloc(tsh_device *device, size_t size) {
@@ -69,13 +69,13 @@ static void cpu_describe(const tsh_device *device, char *text, size_t size) {
     snprintf(text, size, "%d BLAS thread%s, %s", threads, threads == 1 ? "" : "s", libraries);
 }
 
-/* The rate depends on the model of the CPU, and on what else it does. */
+/* Unknown: it depends on the CPU's model and clock, and on other processes. */
 static double cpu_matrix_rate(tsh_device *device, tsh_dtype dtype, double *clock) {
     *clock = 0;
     return 0;
 }
 
-/* Kernels here report failures when they return. */
+/* Kernels of the CPU return their failures, so none is ever pending. */
 static tsh_status cpu_check(tsh_device *device) {
     return TSH_OK;
 }

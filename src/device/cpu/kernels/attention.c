@@ -1,44 +1,43 @@
-/* Attention with streaming softmax, and rotary positions. */
+/* Attention with an online softmax, and rotary position embedding. */
 #include "device/cpu/kernels/half.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/vector_math.h"
 
 #include <float.h>
 
-#define PAIRS  64 /* of a rotary tile */
+#define PAIRS  64 /* pairs in a rotary tile */
 
 #define LOG2_E 1.44269504088896340736
 #define LN_2   0.69314718055994530942
 
-/* Sizes of blocks: keys whose copies fit the innermost cache several times over, and as many rows. Rows whose sums are
- * kept while all keys pass by fit the next cache. */
+/* Block sizes: copies of a block's keys fit L1 several times over, and so do as many rows. The rows whose sums are
+ * kept while all keys go by fit L2. */
 #define BLOCK_ELEMENTS 4096
 #define MOST_KEYS      128
 #define ROWS_OF_BLOCK  64
 #define ROWS_AT_ONCE   512
 #define ROWS_AHEAD     8
 #define CACHED_AHEAD   32
-#define FEW_QUERIES    32 /* the heads that share keys pass them together */
+#define FEW_QUERIES    32 /* with so few queries, the heads that share a KV head are processed together */
 
-#define ROW_PART       128 /* elements that are converted at a time */
+#define ROW_PART       128 /* elements converted at a time */
 
-/* Tiles of a product, in registers. */
+/* Register tiles of a product. */
 #define TILE_ROWS 6
 
-/* Query rows that pass the keys together: row `first` + r is query (first + r) % queries of head
- * `head` + (first + r) / queries. */
+/* A block of query rows: row `first` + r is query (first + r) % queries of head `head` + (first + r) / queries. */
 typedef struct attention_rows {
     int64_t batch, kv_head, head, first, count;
 } attention_rows;
 
-/* Where the parts of the scratch memory begin, in elements. */
+/* Offsets of the parts of the scratch memory, in elements. */
 typedef struct attention_room {
     void *scratch;
-    int64_t width; /* of a row: dim, padded to whole vectors */
-    int64_t keys;  /* of a block */
+    int64_t width; /* row length: dim, padded to whole vectors */
+    int64_t keys;  /* keys in a block */
     int64_t queries_at, most_at, key_rows_at, key_columns_at, scores_at, size;
-    int64_t sums_at;                                                                     /* forward */
-    int64_t value_columns_at, dscores_at, dy_at, delta_at, dq_at, dk_at, dv_at, keep_at; /* backward */
+    int64_t sums_at;                                                                     /* forward only */
+    int64_t value_columns_at, dscores_at, dy_at, delta_at, dq_at, dk_at, dv_at, keep_at; /* backward only */
 } attention_room;
 
 static int64_t take(attention_room *room, int64_t elements) {
@@ -94,14 +93,14 @@ static int64_t first_sharer(const tshi_attention *a, int64_t kv_head) {
     return head < 0 ? 0 : head < a->heads ? head : a->heads;
 }
 
-/* The keys that query i of batch b sees are the first of them. */
+/* How many keys query i of batch b attends to: they are the first ones. */
 static int64_t seen(const tshi_attention *a, int64_t b, int64_t i) {
     int64_t n = a->lengths ? a->lengths[b] : a->keys, reach = i + a->keys - a->queries + 1;
     if (a->causal && reach < n) n = reach;
     return n > 0 ? n : 0;
 }
 
-/* Those of a block of n keys from `key` on. */
+/* How many of the n keys from `key` on the query attends to. */
 static int64_t seen_of_block(const tshi_attention *a, int64_t b, int64_t i, int64_t key, int64_t n) {
     int64_t see = seen(a, b, i) - key;
     return see < 0 ? 0 : see < n ? see : n;
@@ -111,7 +110,7 @@ static int64_t head_of_row(const tshi_attention *a, const attention_rows *rows, 
     return rows->head + (rows->first + r) / a->queries;
 }
 
-/* Where a row begins in q and y. */
+/* The offset of a row in q and y. */
 static int64_t element_of_row(const tshi_attention *a, const attention_rows *rows, int64_t r) {
     int64_t i = (rows->first + r) % a->queries;
     return ((rows->batch * a->queries + i) * a->heads + head_of_row(a, rows, r)) * a->dim;
@@ -121,21 +120,21 @@ static int64_t statistic_of_row(const tshi_attention *a, const attention_rows *r
     return (rows->batch * a->heads + head_of_row(a, rows, r)) * a->queries + (rows->first + r) % a->queries;
 }
 
-/* The index in the whole of the row's probability of key 0. */
+/* The global index of the row's probability of key 0, for dropout. */
 static int64_t row_element(const tshi_attention *a, const attention_rows *rows, int64_t r) {
     int64_t head = (rows->batch + a->batch_start) * a->heads_whole + a->head_start + head_of_row(a, rows, r);
     return (head * a->queries + (rows->first + r) % a->queries) * a->keys;
 }
 
-/* The n elements at `at` are asked for before their turn: a head's rows lie apart, which the CPU does not foresee. They
- * may lie behind the tensor's end. */
+/* Prefetches n elements at `at`: a head's rows are strided, which the hardware prefetcher does not follow. They may
+ * lie past the tensor's end. */
 TSHI_INLINE void ask_for(tsh_dtype stored, const void *tensor, int64_t at, int64_t n) {
     const int64_t size = (int64_t)tsh_dtype_size(stored);
     const uintptr_t first = (uintptr_t)tensor + (uintptr_t)(at * size);
     for (int64_t byte = 0; byte < n * size; byte += 64) __builtin_prefetch((const void *)(first + (uintptr_t)byte));
 }
 
-/* Cosines and sines of the angles of pairs [first, first + n) at a position. */
+/* The cosines and sines of pairs [first, first + n) at a position. */
 TSHI_CLONES static void turns(const tshi_rotary *r, int64_t position, int64_t first, int n, double *cosine,
                               double *sine) {
     const double step = -2.0 / (double)r->dims, log_theta = log(r->theta), at = (double)position;

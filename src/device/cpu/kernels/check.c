@@ -1,4 +1,4 @@
-/* The check of indices into tables: classes and ids out of range. */
+/* Range checks of indices: class targets and ids. */
 #include "device/cpu/kernels/kernels.h"
 
 int64_t tshi_cpu_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {

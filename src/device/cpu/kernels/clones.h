@@ -1,18 +1,18 @@
-/* Vector code for loops, without assuming the build machine's CPU. */
+/* Function multiversioning: vector code for several CPUs in one binary. */
 #ifndef TSHI_CPU_CLONES_H
 #define TSHI_CPU_CLONES_H
 
 #include <stdint.h> /* for __GLIBC__ */
 
-/* Bytes of the largest vectors that are used. A suite that compiles a file for less has no clones, whose resolvers
- * clang would make a second time. */
+/* Bytes of the widest vectors in use. A test suite that compiles a file with fewer has no clones, because clang
+ * would define their resolvers a second time. */
 #ifndef WIDEST_VECTORS
 #define WIDEST_VECTORS 64
 #endif
 
-/* TSHI_CLONES before a static function compiles it for several CPUs; the loader picks one. Functions that it calls
- * have to be inlined into each, hence TSHI_INLINE. The levels differ by compiler: GCC matches arch= names of single
- * models exactly, and clang 14 lists the x86-64 levels but never picks them. */
+/* TSHI_CLONES before a static function compiles it for several CPUs, and the loader picks one. Functions that it
+ * calls must be inlined into each clone, hence TSHI_INLINE. The levels differ by compiler: GCC matches arch= names
+ * of single models exactly; clang 14 lists the x86-64 levels but never picks them. */
 #if defined(TSHARD_NO_CLONES) || WIDEST_VECTORS < 64 || !defined(__x86_64__) || !defined(__GLIBC__)
 #define TSHI_CLONES
 #elif defined(__clang__) && __clang_major__ >= 14
@@ -29,9 +29,8 @@
 #define TSHI_INLINE static inline
 #endif
 
-/* Code that is written for vectors of one size exists for 32 and 64 bytes too where TSHI_X86_LEVELS is defined.
- * The largest that are used have WIDEST_VECTORS. The choice is made when a kernel is called, so that sanitizers see
- * what runs. */
+/* Code with explicit vectors is also compiled for 32 and 64 bytes where TSHI_X86_LEVELS is defined; WIDEST_VECTORS
+ * is the widest in use. The level is chosen when a kernel is called, so that sanitizers instrument what runs. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define TSHI_X86_LEVELS
 #define TSHI_HAS_256 (WIDEST_VECTORS >= 32 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
@@ -40,7 +39,7 @@
      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
 #endif
 
-/* Before a loop of a constant number of iterations, each of which becomes code of its own. */
+/* Unrolls a loop with a constant number of iterations completely. */
 #if defined(__clang__)
 #define TSHI_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__)
@@ -49,10 +48,10 @@
 #define TSHI_UNROLL
 #endif
 
-/* Before a loop whose iterations are independent, also where its output is one of its inputs. */
+/* Promises that a loop's iterations are independent, even where an output is also an input. */
 #if defined(__clang__)
 #define TSHI_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-/* Loops around a libm call stay scalar here, which clang would warn of. */
+/* clang does not vectorise loops around a libm call, and would warn. */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #elif defined(__GNUC__)
 #define TSHI_INDEPENDENT _Pragma("GCC ivdep")
@@ -60,7 +59,7 @@
 #define TSHI_INDEPENDENT
 #endif
 
-/* Independent partial results of a reduction over a row: enough to fill the widest vectors. */
+/* Independent accumulators of a reduction over a row: enough to fill the widest vectors. */
 #define TSHI_LANES 16
 
 #endif

@@ -1,4 +1,4 @@
-/* Conversions between element types, and fills. A float becomes an integer truncated and saturated, NaN becomes 0. */
+/* Conversions between dtypes, and fills. Float to integer truncates and saturates; NaN becomes 0. */
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/vector_math.h"
 
@@ -42,8 +42,8 @@ void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, void *to) {
 
 /* --- all other pairs, through a tile of doubles ------------------------------------------------------------------- */
 
-/* To odd: exact, or the neighbour whose last bit is 1. A second rounding to at most 22 bits then gives what one
- * rounding of x would have given. */
+/* Rounds to odd: exact, or the neighbour whose last bit is 1. A second rounding to at most 22 bits then gives the
+ * same result as a single rounding of x. */
 static float float_to_odd(double x) {
     float f = (float)x;
     uint32_t bits = tshi_bits_of_float(f);
@@ -52,7 +52,7 @@ static float float_to_odd(double x) {
     return tshi_float_of_bits(bits | 1u);
 }
 
-/* To odd as well, for an integer that double does not hold. */
+/* Rounds to odd, for an integer that a double cannot hold. */
 static double int64_to_odd(int64_t v) {
     if (v >= -((int64_t)1 << 53) && v <= (int64_t)1 << 53) return (double)v;
     uint64_t sticky = ((uint64_t)v & 0x3ffu) != 0 ? 0x400u : 0u;
@@ -114,7 +114,7 @@ static void encode(tsh_dtype dtype, int64_t n, const double *tile, void *to) {
     }
 }
 
-/* A double that is the result rounds to nearest. */
+/* A conversion whose result is double rounds to nearest. */
 static void int64_to_float64(int64_t n, const int64_t *from, double *to) {
     for (int64_t i = 0; i < n; i++) to[i] = (double)from[i];
 }

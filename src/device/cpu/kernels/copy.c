@@ -1,18 +1,18 @@
-/* Copies. */
+/* Copies, with non-temporal stores for large ones. */
 #include "device/cpu/kernels/kernels.h"
 
 #include <string.h>
 
 /* --- large copies ------------------------------------------------------------------------------------------------- */
 
-#if defined(__SSE2__) && !defined(TSHARD_NO_CLONES) /* a sanitizer cannot check such stores */
+#if defined(__SSE2__) && !defined(TSHARD_NO_CLONES) /* a sanitizer cannot check intrinsic stores */
 #include <emmintrin.h>
 
 #define LINE  64
 #define PAGE  4096
 #define AHEAD 256
-/* Source and destination no longer fit a core's own cache. A store that goes around it need not fetch the line first,
- * which is a third of the traffic. */
+/* From this size on source and destination do not fit L2. A non-temporal store saves the read of the destination's
+ * line, which is a third of the traffic. */
 #define STREAM_BYTES ((size_t)2 << 20)
 
 static inline void stream_line(const char *from, char *to) {
@@ -26,8 +26,8 @@ static inline void stream_line(const char *from, char *to) {
     _mm_stream_si128((__m128i *)(void *)(to + 48), d);
 }
 
-/* Four pages side by side: the hardware fetches ahead within a page alone. Returns the bytes copied, all but less than
- * four pages; `to` lies on a line. */
+/* Copies four pages at a time, interleaved, because the hardware prefetcher does not cross a page. Returns the bytes
+ * copied: all but less than four pages. `to` is aligned to a cache line. */
 static size_t stream(size_t bytes, const char *from, char *to) {
     size_t done = 0;
     for (; bytes - done >= 4 * PAGE; done += 4 * PAGE) {
@@ -38,7 +38,7 @@ static size_t stream(size_t bytes, const char *from, char *to) {
             }
         }
     }
-    _mm_sfence(); /* the lines are there before any later store of this rank */
+    _mm_sfence(); /* orders the non-temporal stores before later stores of this rank */
     return done;
 }
 
@@ -69,7 +69,7 @@ static inline void copy_runs(int64_t outer, size_t bytes, const char *from, size
     for (int64_t o = 0; o < outer; o++) memcpy(to + (size_t)o * to_stride, from + (size_t)o * from_stride, bytes);
 }
 
-/* A few elements are copied ten times as fast where the compiler knows how many bytes they are. */
+/* A copy of a few elements is ten times as fast with a constant size. */
 void tshi_cpu_copy_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
                            void *to, size_t to_stride) {
     switch (bytes) {

@@ -1,4 +1,4 @@
-/* Cross entropy of a vocabulary slice. */
+/* Cross entropy over this rank's slice of the classes. */
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/rows.h"
 #include "device/cpu/kernels/vector_math.h"

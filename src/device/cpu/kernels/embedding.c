@@ -1,14 +1,14 @@
-/* Rows of a table by id. */
+/* Embedding: rows of a table by id, and their gradients. */
 #include "device/cpu/kernels/half.h"
 #include "device/cpu/kernels/kernels.h"
 
 #include <string.h>
 
-#define TILE 256   /* columns that are added up at once */
-#define MOST 16384 /* indices whose rows are added up before they are rounded */
+#define TILE 256   /* columns summed at a time */
+#define MOST 16384 /* indices whose rows are summed before one rounding */
 
-/* The indices below n whose ids lie in the slice and are not padding, those of one id side by side, in order: a sort by
- * the digits of ids. Returns how many they are; `other` is for the sort, as large as `place`. */
+/* Radix-sorts the indices below n whose ids lie in the slice and are not padding by id; indices of equal ids stay in
+ * order. Returns their number. `other` is scratch as large as `place`. */
 static int64_t sort_places(int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t padding, uint16_t *place,
                            uint16_t *other) {
     int64_t count = 0;

@@ -1,14 +1,14 @@
-/* Products of so few rows that reading the weights is all their time, as when a model writes a text token by token:
- * y = x W^T, with each row of W read once. W is cut into a few parts of many rows, which are read side by side from end
- * to end: the CPU follows few streams of memory that are long, and not the many starts of rows that are neighbours. A
- * sum depends on its row of x and its row of W alone, not on the rows beside them. */
+/* y = x W^T with so few rows of x that the time is that of reading W, as in token-by-token generation: each row of W
+ * is read once. W is split into a few parts of many rows, which are read interleaved, each from end to end: hardware
+ * prefetchers follow a few long streams, and not the starts of many adjacent rows. Each sum depends only on its row
+ * of x and its row of W, not on other rows. */
 #include "device/cpu/kernels/half.h"
 #include "device/cpu/kernels/kernels.h"
 #ifdef TSHI_X86_LEVELS
 #include <immintrin.h>
 #endif
 
-/* Bytes before their use at which weights are asked for. */
+/* Prefetch distance in bytes. */
 #define AHEAD      1536
 #define CACHE_LINE 64
 
@@ -33,7 +33,7 @@ TSHI_INLINE void write_totals(const tshi_few_rows *p, int64_t row, int64_t col, 
 #undef TARGET
 
 #ifdef TSHI_X86_LEVELS
-/* The totals of four vectors. */
+/* The horizontal sums of four vectors. */
 __attribute__((target("avx2"))) TSHI_INLINE __m128 four_totals(__m256 a, __m256 b, __m256 c, __m256 d) {
     __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
@@ -63,7 +63,7 @@ __attribute__((target("avx512f,avx512dq"))) TSHI_INLINE __m256 half_of(__m512 x)
 #undef TARGET
 #undef X
 
-/* Numbers below the smallest normal one are zeros here. */
+/* bfloat16 instructions flush subnormals to zero. */
 #define X uint16_t
 #define NATIVE
 #define WIDE(f) f##_bf16

@@ -1,6 +1,6 @@
-/* Matrix products: float32 through oneDNN where it is built in, the rest through a CBLAS. Distributions' OpenBLAS is
- * often older than the CPU it runs on and then falls back to kernels for one of twenty years ago; oneDNN makes its code
- * at run time for the instructions that are there. */
+/* Matrix products: float32 by oneDNN where it is built in, the rest by a CBLAS. The OpenBLAS of a distribution is
+ * often older than the CPU and then falls back to generic kernels; oneDNN generates code at run time for the
+ * instructions that the CPU has. */
 #include "device/cpu/kernels/kernels.h"
 #include "device/device.h"
 
@@ -11,7 +11,7 @@
 #include <dnnl.h>
 #endif
 
-/* Weak: the program may run with other libraries than it was linked with. */
+/* Weak, because the program may run with another BLAS than it was linked with. */
 #if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
 extern void openblas_set_num_threads(int) __attribute__((weak));
 extern char *openblas_get_config(void) __attribute__((weak));
@@ -26,7 +26,7 @@ void tshi_cpu_product_threads(int threads) {
     if (openblas_set_num_threads) openblas_set_num_threads(threads);
 #endif
 #if defined(TSHARD_HAVE_ONEDNN) && defined(__GNUC__)
-    if (omp_set_num_threads) omp_set_num_threads(threads); /* of the calling thread, the rank's */
+    if (omp_set_num_threads) omp_set_num_threads(threads); /* for the calling thread, which is the rank's */
 #endif
     (void)threads;
 }
@@ -77,7 +77,7 @@ static bool is_half(tsh_dtype dtype) {
     return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
 }
 
-/* The product is x W^T with few rows of x, on one thread: with more, a library reads the weights faster. */
+/* True for x W^T with few rows of x on one thread; with more threads a library reads the weights faster. */
 static bool has_few_rows(const tsh_device *device, bool transpose_a, bool transpose_b, int64_t m) {
     return device->threads == 1 && m <= TSHI_FEW_ROWS && !transpose_a && transpose_b;
 }
@@ -99,38 +99,39 @@ static tsh_status float_gemm(const tsh_device *device, tsh_dtype dtype, bool tra
 
 /* --- 16-bit floats: widened tile by tile, multiplied and finished in float32 -------------------------------------- */
 
-/* Where vector units have products of bfloat16 and no matrix units have, those are no faster than float32's, and
- * conversion costs a few per cent. Tiles of these sizes lose little to either, and hold 9 MB at most. */
+/* Tiles of 16-bit factors are converted to float32: without matrix units, products of bfloat16 are no faster than
+ * those of float32, and the conversion costs a few per cent. Tiles of these sizes keep both costs low, and take 9 MB
+ * at most. */
 #define TILE_ROWS  512
 #define TILE_DEPTH 2048
 
-/* A factor as it lies in memory: `rows` long dims of `ld` elements, and the tile of it that is held as float32. */
+/* A 16-bit factor in memory, with rows `ld` elements apart, and the tile of it that is held as float32. */
 typedef struct half_factor {
     const uint16_t *data;
     int64_t ld;
-    bool depth_first; /* a row of `data` goes along m or n, not along k */
+    bool depth_first; /* a row of `data` runs along m or n; else along k */
     float *tile;
 } half_factor;
 
-/* What becomes of a tile of the product: f(alpha product + beta c + bias) into c. */
+/* The epilogue of a tile: f(alpha product + beta c + bias) is stored in c. */
 typedef struct half_finish {
     double beta;
     const uint16_t *bias; /* or NULL */
     tshi_unary f;
-    uint16_t *pre; /* f's argument, or NULL */
+    uint16_t *pre; /* the pre-activation is saved here; or NULL */
     uint16_t *c;
-    float *wide_c; /* or NULL; else there is no `c`, no bias and no f */
+    float *wide_c; /* or NULL; when it is set, there is no `c`, bias or f */
     int64_t ldc;
 } half_finish;
 
-/* The tile of `wide` along m or n from `at`, and `depth` along k from `from`, becomes float32. */
+/* Converts the tile [at, at + wide) along m or n by [from, from + depth) along k to float32. */
 static void widen_tile(tsh_dtype dtype, const half_factor *f, int64_t at, int64_t wide, int64_t from, int64_t depth) {
     int64_t rows = f->depth_first ? depth : wide, cols = f->depth_first ? wide : depth;
     const uint16_t *data = f->data + (f->depth_first ? from * f->ld + at : at * f->ld + from);
     for (int64_t r = 0; r < rows; r++) tshi_cpu_widen(dtype, cols, data + r * f->ld, f->tile + r * cols);
 }
 
-/* Row `row` of the output from column `at` on, of `cols` elements in `sum`. */
+/* Stores `cols` elements of `sum` to row `row` of the output, from column `at` on. */
 static void finish_row(tsh_dtype dtype, const half_finish *f, int64_t row, int64_t at, int64_t cols, float *sum) {
     const tshi_elementwise_ops *ops = &tshi_cpu_elementwise[TSH_FLOAT32];
     float more[TILE_ROWS];
@@ -152,7 +153,7 @@ static void finish_row(tsh_dtype dtype, const half_finish *f, int64_t row, int64
     tshi_cpu_narrow(dtype, cols, sum, f->c + to);
 }
 
-/* The length of equal pieces of n, at most `most`. */
+/* The length of the largest equal pieces of n that are at most `most`. */
 static int64_t even_pieces(int64_t n, int64_t most) {
     int64_t pieces = (n + most - 1) / most;
     return (n + pieces - 1) / pieces;
@@ -162,7 +163,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* A's tiles are widened again for each of B's columns of tiles, B's once where the depth is that of a tile. */
+/* Tiles of A are converted again for each column of tiles of B; those of B are converted once if k fits in a tile. */
 static tsh_status half_tiles(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t rows, int64_t cols,
                              int64_t depth, double alpha, half_factor a, half_factor b, float *sum,
                              const half_finish *finish) {
@@ -185,12 +186,13 @@ static tsh_status half_tiles(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, i
     return TSH_OK;
 }
 
-/* Few rows of x need not be widened. */
+/* True where the few-rows kernel takes 16-bit rows of x without conversion. */
 static bool takes_narrow(tsh_dtype dtype) {
     return dtype == TSH_BFLOAT16 && tshi_cpu_multiplies_bfloat16();
 }
 
-/* What half_gemm allocates: x in float32 and the sums of a piece, or a tile of each factor and of their product. */
+/* The scratch memory of half_gemm: x in float32 and the sums of a piece, or a tile of each factor and of their
+ * product. */
 size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b,
                                 int64_t m, int64_t n, int64_t k) {
     if (!is_half(dtype)) return 0;
@@ -201,12 +203,12 @@ size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool 
     return (size_t)(rows * cols + (rows + cols) * depth) * sizeof(float);
 }
 
-/* y = x W^T of few rows, in pieces of W that finish_row takes. */
+/* y = x W^T of few rows, in pieces of W that are as long as finish_row takes. */
 static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
                                 const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
                                 const half_finish *finish) {
     bool narrow = takes_narrow(dtype);
-    int64_t wide = narrow ? 0 : k; /* elements of a row of x that become float32 */
+    int64_t wide = narrow ? 0 : k; /* float32 elements for a row of x */
     float *sum = device->ops->memory.alloc(device, tshi_cpu_product_scratch(device, dtype, false, true, m, n, k));
     if (!sum) return TSH_ERR_MEMORY;
     float *wide_x = sum + m * TILE_ROWS;
@@ -265,7 +267,7 @@ tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, 
     return half_gemm(device, dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, &finish);
 }
 
-/* float32 and float64: the bias is written first, and the product added to it. */
+/* float32 and float64: y is filled with the bias, then the product is added. */
 tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                            const void *w, const void *b, tshi_unary f, void *pre, void *y) {
     if (is_half(dtype) && m > 0 && n > 0 && k > 0) {
@@ -280,7 +282,7 @@ tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64
     return status;
 }
 
-/* dW of 16-bit factors, kept in float32. */
+/* dW of 16-bit factors, accumulated and stored in float32. */
 static tsh_status wide_product(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                                const void *dy, double beta, float *dw) {
     const half_finish finish = {.beta = beta, .wide_c = dw, .ldc = k};

@@ -46,8 +46,8 @@ TSHI_INLINE tshi_bfloat16 tshi_narrow_bf16(float x) {
     return (tshi_bfloat16){(uint16_t)(x != x ? quiet_nan : rounded)};
 }
 
-/* The exponent moves from bias 15 to 127; that of infinities and NaNs moves on to the end. Subnormals are small
- * integers, times 2^-24. */
+/* Rebases the exponent from bias 15 to 127; infinities and NaNs get the largest exponent. Subnormals are small
+ * integers times 2^-24. */
 TSHI_INLINE float tshi_widen_f16(tshi_float16 h) {
     uint32_t magnitude = h.bits & 0x7fffu;
     uint32_t normal = (magnitude << 13) + 0x38000000u;
@@ -61,7 +61,7 @@ TSHI_INLINE tshi_float16 tshi_narrow_f16(float x) {
     uint32_t bits = tshi_bits_of_float(x);
     uint32_t sign = bits >> 16 & 0x8000u;
     uint32_t magnitude = bits & 0x7fffffffu;
-    /* Below 2^-14: adding 1/2 leaves the subnormal's bits, rounded, at the low end of the sum. */
+    /* below 2^-14: adding 1/2 shifts the subnormal's rounded bits to the low end of the sum */
     uint32_t small = tshi_bits_of_float(tshi_float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
     uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);

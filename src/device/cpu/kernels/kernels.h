@@ -1,5 +1,5 @@
-/* The CPU's kernels; device/kernels.h says what each does. Products ask the device for its threads, and for scratch
- * memory; the other kernels do not look at it, and it may be NULL. */
+/* The CPU's kernels; device/kernels.h says what each does. Only matrix products use the device argument, for its
+ * threads and for scratch memory; for all other kernels it may be NULL. */
 #ifndef TSHI_CPU_KERNELS_H
 #define TSHI_CPU_KERNELS_H
 
@@ -16,10 +16,9 @@ tshi_permute_fn tshi_cpu_permute;
 /* convert.c */
 tshi_fill_fn tshi_cpu_fill;
 tshi_convert_fn tshi_cpu_convert;
-/* `n` copies of an element of `size` bytes, by memcpy: of one, then of all that there are, up to `most` bytes at
- * once. */
+/* Fills with `n` copies of an element of `size` bytes by doubling memcpy, up to `most` bytes at a time. */
 void tshi_cpu_repeat(size_t size, const void *element, int64_t n, size_t most, void *to);
-/* bfloat16 or float16 to float32 and back, rounding to nearest even. */
+/* Conversions of bfloat16 or float16 to float32, and back with rounding to nearest even. */
 void tshi_cpu_widen(tsh_dtype half, int64_t n, const void *from, float *to);
 void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, void *to);
 
@@ -28,11 +27,11 @@ tshi_gemm_fn tshi_cpu_gemm;
 tshi_affine_fn tshi_cpu_affine;
 tshi_affine_backward_fn tshi_cpu_affine_backward;
 tshi_gemm_unary_backward_fn tshi_cpu_gemm_unary_backward;
-/* Bytes of tensor memory that a product takes meanwhile; m, n and k are at least 1. */
+/* Bytes of scratch memory of a product; m, n and k are at least 1. */
 size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b,
                                 int64_t m, int64_t n, int64_t k);
 void tshi_cpu_product_threads(int threads);
-/* The names of the libraries that multiply. */
+/* Writes the names of the matrix product libraries in use. */
 void tshi_cpu_product_libraries(char *text, size_t size);
 
 /* top.c */
@@ -46,26 +45,26 @@ tshi_top_backward_fn tshi_cpu_top_backward;
 typedef struct tshi_few_rows {
     int64_t m, n, k;
     float alpha;
-    const void *x; /* float32, or bfloat16 with narrow_x */
+    const void *x; /* float32; bfloat16 with narrow_x */
     int64_t ldx;
-    const void *w; /* of the call's dtype: float32, bfloat16 or float16 */
+    const void *w; /* in the call's dtype: float32, bfloat16 or float16 */
     int64_t ldw;
     float beta;
     float *y;
     int64_t ldy;
-    bool narrow_x; /* for bfloat16 where tshi_cpu_multiplies_bfloat16 */
+    bool narrow_x; /* x is bfloat16; needs tshi_cpu_multiplies_bfloat16 */
 } tshi_few_rows;
-/* Up to so many rows of x it is faster on one thread than a library. */
+/* Up to this many rows of x, this kernel beats a library on one thread. */
 #define TSHI_FEW_ROWS 8
 void tshi_cpu_few_rows(tsh_dtype dtype, const tshi_few_rows *p);
-/* True on a CPU with instructions for products of bfloat16 that are summed in float32. */
+/* True on a CPU with dot products of bfloat16 that accumulate in float32. */
 bool tshi_cpu_multiplies_bfloat16(void);
 
 /* check.c */
 tshi_targets_check_fn tshi_cpu_targets_check;
 tshi_ids_check_fn tshi_cpu_ids_check;
 
-/* Tables by dtype, each in the file of its name. */
+/* Tables by dtype, each in the source file of its name. */
 extern const tshi_elementwise_ops tshi_cpu_elementwise[TSH_DTYPE_COUNT];
 extern const tshi_sum_ops tshi_cpu_sum[TSH_DTYPE_COUNT];
 extern const tshi_loss_ops tshi_cpu_loss[TSH_DTYPE_COUNT];
@@ -78,7 +77,7 @@ extern const tshi_random_ops tshi_cpu_random[TSH_DTYPE_COUNT];
 extern const tshi_optimizer_ops tshi_cpu_optimizer[TSH_DTYPE_COUNT];
 
 /* random.c */
-/* The words of elements [element, element + n) of a stream. */
+/* Writes the random words of elements [element, element + n) of a stream. */
 void tshi_cpu_words(uint64_t seed, uint64_t stream, int64_t element, int64_t n, uint32_t *words);
 
 /* reduce.c */

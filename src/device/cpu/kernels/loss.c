@@ -1,4 +1,4 @@
-/* Squared errors and binary cross entropies, in double, which keeps the tails exact. */
+/* Squared error and binary cross entropy, computed in double, which keeps the tails accurate. */
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/vector_math.h"
 

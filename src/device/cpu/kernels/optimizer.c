@@ -1,4 +1,4 @@
-/* Optimizer steps, in place. Elements of 16 bits are stepped in float32, in chunks that stay in the cache. */
+/* Optimizer steps, in place. Elements of 16 bits are stepped in float32, in chunks that fit the cache. */
 #include "device/cpu/kernels/half.h"
 #include "device/cpu/kernels/kernels.h"
 
@@ -6,7 +6,7 @@
 
 #define CHUNK 1024
 
-/* n elements of a step; settings, grad, states and p as the step has them. */
+/* Steps n elements; the arguments are those of the optimizer's kernel. */
 typedef void step_fn(const void *settings, int64_t n, const void *grad, void *first, void *second, void *p);
 
 typedef struct adamw_factors {
@@ -26,8 +26,8 @@ static adamw_factors factors_of(const tshi_adamw *a) {
 
 /* --- rounding to 16 bits ------------------------------------------------------------------------------------------ */
 
-/* What is cut off carries into what stays with its own size as the probability. Infinities and NaNs are cut as they
- * are. */
+/* Stochastic rounding: adding random low bits carries into the bits that stay with a probability equal to the
+ * fraction cut off. Infinities and NaN are truncated. */
 TSHI_CLONES static void round_by_words(int64_t n, const float *restrict from, const uint32_t *restrict word,
                                        tshi_bfloat16 *restrict to) {
     for (int64_t i = 0; i < n; i++) {
@@ -38,7 +38,7 @@ TSHI_CLONES static void round_by_words(int64_t n, const float *restrict from, co
     }
 }
 
-/* Elements [at, at + n) of an update, in runs of global elements. */
+/* Rounds elements [at, at + n) of an update, run by run of consecutive global elements. */
 static void round_randomly(const tshi_rounding *r, int64_t at, int64_t n, const float *from, tshi_bfloat16 *to) {
     uint32_t word[CHUNK];
     for (int64_t i = 0; i < n;) {

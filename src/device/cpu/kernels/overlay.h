@@ -1,10 +1,10 @@
-/* The rows of an overlay: what its innermost run is repeated for. */
+/* Iterates over the rows of a broadcast: all dims but the innermost. */
 #ifndef TSHI_CPU_OVERLAY_H
 #define TSHI_CPU_OVERLAY_H
 
 #include "device/kernels.h"
 
-/* Where a row begins, in elements; `left` rows are to come, this one among them. */
+/* Offsets of a row in elements; `left` rows remain, this one included. */
 typedef struct tshi_overlay_row {
     int64_t left, x, y, z;
     int64_t at[TSHI_OVERLAY_RUNS];

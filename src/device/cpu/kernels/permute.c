@@ -1,16 +1,16 @@
-/* A tensor with its dims in another order. */
+/* Permutations of dims. */
 #include "device/cpu/kernels/kernels.h"
 
 #include <string.h>
 
-/* A matrix of pieces: rows lie to_row bytes apart in `to`, and their pieces side by side. */
+/* A matrix of pieces: in `to` its rows are to_row bytes apart and the pieces of a row are contiguous. */
 typedef struct matrix {
     int64_t rows, cols;
     size_t from_row, from_col, to_row;
 } matrix;
 
-/* Along the rows one side is contiguous, along the columns the other: a tile's lines stay in the first cache until all
- * of their pieces have been used. */
+/* Tiling: one side is contiguous along rows and the other along columns, and a tile's cache lines stay in L1 until
+ * all their pieces have been used. */
 enum { TILE = 16 };
 
 static inline void copy_matrix(const matrix *m, size_t piece, const char *from, char *to) {
@@ -28,7 +28,7 @@ static inline void copy_matrix(const matrix *m, size_t piece, const char *from, 
     }
 }
 
-/* Small pieces are copied faster where the compiler knows how many bytes they are. */
+/* Copies of small pieces are faster with a constant size. */
 static void copy_pieces(const matrix *m, size_t piece, const char *from, char *to) {
     switch (piece) {
     case 1: copy_matrix(m, 1, from, to); break;
@@ -43,7 +43,7 @@ static void copy_pieces(const matrix *m, size_t piece, const char *from, char *t
     }
 }
 
-/* The dim whose neighbours lie closest in `from`, apart from the last; -1: there is no other. */
+/* The dim, other than the last, with the smallest stride in `from`; -1: there is no other dim. */
 static int row_dim(const tshi_permutation *p) {
     int row = p->ndim - 2;
     for (int d = row - 1; d >= 0; d--) {
@@ -65,7 +65,7 @@ void tshi_cpu_permute(tsh_device *device, const tshi_permutation *p, const void 
         inner *= (size_t)p->size[i];
     }
     if (p->ndim == 0) memcpy(to, from, p->piece);
-    while (d >= 0) { /* each turn copies a matrix, then steps to the next one, in the order of the other dims */
+    while (d >= 0) { /* each iteration copies a matrix and advances the indices of the other dims */
         matrix m = {row < 0 ? 1 : p->size[row], p->size[last], row < 0 ? 0 : from_stride[row], from_stride[last],
                     row < 0 ? 0 : to_stride[row]};
         copy_pieces(&m, p->piece, source, target);

@@ -2,23 +2,23 @@
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/vector_math.h"
 
-#define TILE   256        /* words made at a time */
-#define BLOCKS (TILE / 4) /* of Philox */
+#define TILE   256        /* words generated at a time */
+#define BLOCKS (TILE / 4) /* Philox blocks in a tile */
 #define TWO_PI 6.283185307179586476925286766559
 
 typedef struct word_source {
     uint64_t seed, stream;
 } word_source;
 
-/* Blocks are made by whole vectors. */
+/* Blocks are generated in whole vectors. */
 #define BLOCK_STEP 16
 
-/* The next part of a run: `count` elements from the `skip`th of the words of `blocks` blocks from `first` on. */
+/* A part of a run: `count` elements, which start at word `skip` of `blocks` blocks from `first` on. */
 typedef struct span {
     int64_t first, skip, count, blocks;
 } span;
 
-/* `left` elements from `element` on, `per_block` to a block. */
+/* The first part of `left` elements from `element` on, with `per_block` elements in a block. */
 static span next_span(int64_t element, int64_t left, int64_t per_block) {
     span s = {.first = element / per_block, .skip = element % per_block};
     int64_t room = BLOCKS * per_block - s.skip;
@@ -28,7 +28,7 @@ static span next_span(int64_t element, int64_t left, int64_t per_block) {
     return s;
 }
 
-/* The generator of device/kernels.h for blocks [first, first + blocks) side by side. */
+/* Philox 4x32-10 (device/kernels.h) for blocks [first, first + blocks), vectorised across blocks. */
 TSHI_CLONES static void make_words(const word_source *source, int64_t first, int64_t blocks, uint32_t *word) {
     const uint32_t seed_low = (uint32_t)source->seed, seed_high = (uint32_t)(source->seed >> 32);
     const uint32_t stream_low = (uint32_t)source->stream, stream_high = (uint32_t)(source->stream >> 32);
@@ -51,7 +51,7 @@ TSHI_CLONES static void make_words(const word_source *source, int64_t first, int
     }
 }
 
-/* A local row of the block, [n, inner], is one run of global elements; this is its first. */
+/* The first global element of a local row [n, inner] of the block; a row is one run of global elements. */
 static int64_t first_element(const tshi_block *b, int64_t o) {
     return ((o + b->outer_start) * b->global_n + b->start) * b->inner;
 }

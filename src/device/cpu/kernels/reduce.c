@@ -1,4 +1,4 @@
-/* Element-wise reductions across buffers, on which the speed of collectives depends. */
+/* Elementwise reductions across buffers, on which the speed of collectives depends. */
 #include "device/cpu/kernels/clones.h"
 #include "device/cpu/kernels/kernels.h"
 
@@ -79,10 +79,10 @@ static const pair_loops loops[TSH_DTYPE_COUNT][TSHI_REDUCTION_COUNT] = {
     [TSH_COMPLEX128] = {[TSHI_PROD] = {prod_c128_one, prod_c128_two}},
 };
 
-#define TILE_BYTES 8192 /* a tile and its inputs stay in L1 */
+#define TILE_BYTES 8192 /* a tile and its inputs fit L1 */
 
-/* One tile: in[0] op in[1] op ... into out[0..outs), all at byte offset `at`. Every input has been read before, or
- * is read in the same iteration as, the first output that could be the same buffer is written. */
+/* Reduces one tile at byte offset `at`: in[0] op in[1] op ... into out[0..outs). An input that may be the same
+ * buffer as an output is read before that output is written, or in the same iteration. */
 static void reduce_tile(const pair_loops *f, int64_t n, size_t size, size_t at, int count, const void *const *in,
                         int outs, void *const *out) {
     _Alignas(64) char tile[TILE_BYTES];
@@ -110,7 +110,7 @@ static void reduce_tiles(const pair_loops *f, int64_t n, size_t size, int count,
     }
 }
 
-/* Averages: sums, divided once while their tile is in the cache. */
+/* The average: a sum that is divided once, while its tile is in the cache. */
 static void average(tsh_dtype dtype, int64_t n, int count, const void *const *in, int outs, void *const *out) {
     size_t size = tsh_dtype_size(dtype);
     int64_t step = (int64_t)(TILE_BYTES / size);

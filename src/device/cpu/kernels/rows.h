@@ -1,4 +1,4 @@
-/* Reductions of one contiguous row, for several kernels. Sums of plain values are in double. */
+/* Reductions of one contiguous row, shared by several kernels. Sums of plain values are accumulated in double. */
 #ifndef TSHI_CPU_ROWS_H
 #define TSHI_CPU_ROWS_H
 
@@ -18,14 +18,13 @@ float tshi_row_exp_sum_f32(int64_t n, const float *x, float max);
 double tshi_row_exp_sum_f64(int64_t n, const double *x, double max);
 float tshi_row_exp_sum_bf16(int64_t n, const tshi_bfloat16 *x, float max);
 float tshi_row_exp_sum_f16(int64_t n, const tshi_float16 *x, float max);
-/* The largest element, at least `least`. A NaN is no largest element. */
+/* The largest element, but at least `least`. NaN is ignored. */
 float tshi_row_max_f32(int64_t n, const float *x, float least);
 double tshi_row_max_f64(int64_t n, const double *x, double least);
 float tshi_row_max_bf16(int64_t n, const tshi_bfloat16 *x, float least);
 float tshi_row_max_f16(int64_t n, const tshi_float16 *x, float least);
 
-/* The sum of independent parts. Halves are added until one part is left, so that it takes log2(TSHI_LANES) additions'
- * time and not as many as there are parts. */
+/* Adds the accumulators pairwise by halves: log2(TSHI_LANES) dependent additions instead of TSHI_LANES. */
 TSHI_INLINE float tshi_lanes_total_f32(const float *lane) {
     float part[TSHI_LANES / 2];
     for (int j = 0; j < TSHI_LANES / 2; j++) part[j] = lane[j] + lane[j + TSHI_LANES / 2];

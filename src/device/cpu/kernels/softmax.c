@@ -1,4 +1,4 @@
-/* Softmax and log-softmax, in passes between which a collective may stand. */
+/* Softmax and log-softmax in passes, so that a collective can combine the ranks' results between them. */
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/rows.h"
 #include "device/cpu/kernels/vector_math.h"

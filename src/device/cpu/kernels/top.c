@@ -1,22 +1,22 @@
-/* The largest elements along a dim, and their gradient. */
+/* Top-k along a dim, and its gradient. */
 #include "device/cpu/kernels/kernels.h"
 
 #include <math.h>
 
-/* a comes before b in descending order. */
+/* True when a comes before b in descending order. */
 static inline bool before(tshi_candidate a, tshi_candidate b) {
     if (a.value > b.value || (isnan(a.value) && !isnan(b.value))) return true;
     bool equal = a.value == b.value || (isnan(a.value) && isnan(b.value));
     return equal && a.index < b.index;
 }
 
-/* The candidates of one column, `stride` apart: a heap whose root is the last of those that are kept. */
+/* The candidates of one column, `stride` apart: a heap whose root is the smallest candidate that is kept. */
 typedef struct heap {
     int64_t most, stride;
     tshi_candidate *top;
 } heap;
 
-/* The place of the root is free, down to `count`: the candidate c goes where it belongs. */
+/* Sifts candidate c down from the free root to its place among `count`. */
 static void sift(const heap *h, int64_t count, tshi_candidate c) {
     int64_t at = 0;
     for (int64_t child = 1; child < count; child = 2 * at + 1) {
@@ -28,7 +28,7 @@ static void sift(const heap *h, int64_t count, tshi_candidate c) {
     h->top[at * h->stride] = c;
 }
 
-/* The quick test leaves equal values and NaN to the other one. */
+/* The quick comparison leaves ties and NaN to the full one. */
 #define TAKE(name, type)                                                                                               \
     static void name(const heap *h, int64_t n, int64_t step, int64_t start, const type *x) {                           \
         for (int64_t i = 0; i < n; i++) {                                                                              \
@@ -53,7 +53,7 @@ static void take_half(const heap *h, tsh_dtype dtype, int64_t n, int64_t step, i
     }
 }
 
-/* A heap with its last at the root becomes a list in descending order. */
+/* Heapsort: the heap becomes a list in descending order. */
 static void sort(const heap *h) {
     for (int64_t count = h->most - 1; count > 0; count--) {
         tshi_candidate last = *h->top, c = h->top[count * h->stride];
@@ -80,13 +80,13 @@ void tshi_cpu_top(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n,
     }
 }
 
-/* The lists are taken one after another; what comes behind the last that is kept ends a list. */
+/* Merges the lists one after another; a list ends at its first candidate that comes after the last one kept. */
 static void merge_column(int64_t count, int64_t list, const heap *h, const tshi_candidate *from) {
     for (int64_t j = 0; j < h->most; j++) h->top[j * h->stride] = TSHI_NO_CANDIDATE;
     for (int64_t l = 0; l < count; l++) {
         for (int64_t j = 0; j < h->most; j++) {
             tshi_candidate c = from[l * list + j * h->stride];
-            if (!before(c, *h->top)) break; /* nor do those behind it */
+            if (!before(c, *h->top)) break; /* later candidates of the list come after it too */
             sift(h, h->most, c);
         }
     }

@@ -1,7 +1,7 @@
 /* Elementary functions that loops can be vectorised around.
  *
- * float: plain arithmetic, written out here, so that every compiler and CPU vectorises it.
- * double: the C library's, which GCC maps to glibc's vector library where the build found one. */
+ * float: plain arithmetic, so that every compiler vectorises it on every CPU. double: the C library's functions,
+ * which GCC maps to glibc's vector library (libmvec) where the build found it. */
 #ifndef TSHI_CPU_VECTOR_MATH_H
 #define TSHI_CPU_VECTOR_MATH_H
 
@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* glibc declares these variants under -ffast-math alone; erf came with 2.35. */
+/* glibc declares these vector variants only under -ffast-math; erf exists since 2.35. */
 #if defined(TSHARD_HAVE_MVEC) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
 #if __GLIBC_PREREQ(2, 35)
 #define TSHI_SIMD __attribute__((simd("notinbranch")))
@@ -42,8 +42,8 @@ TSHI_INLINE float tshi_exp_f32(float x) {
     return e * low * high;
 }
 
-/* The standard normal's distribution function, 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (relative error 4e-8
- * of the odd part before rounding); past +-5.3 it rounds to 0 or 1. */
+/* The standard normal CDF, 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (relative error 4e-8 of the odd part
+ * before rounding); beyond +-5.3 it rounds to 0 or 1. */
 TSHI_INLINE float tshi_normal_cdf_f32(float x) {
     float s = x * x;
     float p = 2.92377649e-06f + s * (-2.23609113e-08f + s * 1.22382693e-10f);
@@ -55,7 +55,7 @@ TSHI_INLINE float tshi_normal_cdf_f32(float x) {
 }
 
 /* The derivative of x Phi(x), 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (absolute error 4e-9 before rounding);
- * past +-6 it rounds to 0 or 1 within 4e-8. */
+ * beyond +-6 it rounds to 0 or 1 within 4e-8. */
 TSHI_INLINE float tshi_gelu_slope_f32(float x) {
     float s = x * x;
     float p = 3.40919833e-05f + s * (9.22379115e-07f + s * 1.70445169e-08f);
@@ -72,7 +72,7 @@ TSHI_INLINE float tshi_gelu_slope_f32(float x) {
 TSHI_INLINE float tshi_log_f32(float x) {
     const float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
     float scaled = x < 0x1p-126f ? x * 0x1p23f : x;
-    uint32_t bits = tshi_bits_of_float(scaled) - 0x3F3504F3u; /* exponent counted from sqrt(1/2) */
+    uint32_t bits = tshi_bits_of_float(scaled) - 0x3F3504F3u; /* exponent relative to sqrt(1/2) */
     float k = (float)((int32_t)bits >> 23) - (x < 0x1p-126f ? 23.0f : 0.0f);
     float r = tshi_float_of_bits((bits & 0x7FFFFFu) + 0x3F3504F3u) - 1.0f;
     float p = 1.1676998740e-1f + r * (-1.1514610310e-1f + r * 7.0376836292e-2f);
@@ -82,10 +82,10 @@ TSHI_INLINE float tshi_log_f32(float x) {
     float y = ((r * s * p + k * ln2_low) - 0.5f * s) + r + k * ln2_high;
     y = x == 0.0f ? -INFINITY : y;
     y = x < 0.0f ? NAN : y;
-    return x < INFINITY ? y : x; /* infinity and NaN */
+    return x < INFINITY ? y : x; /* infinity and NaN propagate */
 }
 
-/* An odd polynomial near 0 (coefficients: Cephes, tanhf), else by exp: relative error 2e-7. */
+/* An odd polynomial near 0 (coefficients: Cephes, tanhf), else from exp: relative error 2e-7. */
 TSHI_INLINE float tshi_tanh_f32(float x) {
     float s = x * x;
     float p = 1.33314422036e-1f + s * (-5.37397155531e-2f + s * (2.06390887954e-2f - s * 5.70498872745e-3f));
