@@ -1,6 +1,6 @@
-/* The kernels that a plan or a trace notes and that have one function for all dtypes; kernels.inc has those with a
- * function for each dtype. In a planned run a kernel is counted and does not compute; in a traced one it is an event,
- * in which the device's own kernel computes. */
+/* The kernels that have one function for all dtypes, as the dry run and the trace see them; kernels.inc has those
+ * with a function for each dtype. In a dry run a kernel is counted and computes nothing; in a traced run it is an
+ * event around the device's own kernel. */
 #include "device/plan/kernels.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/record.h"
@@ -25,7 +25,7 @@ static void count_kernel(tsh_device *device, const char *family, tsh_dtype dtype
     tshi_record_add(device->record, &call, 0, bytes);
 }
 
-/* NULL in a planned run, which has counted the kernel. */
+/* Opens the event of a kernel. NULL in a dry run, which only counts it. */
 static tshi_trace_event *begin_kernel(tsh_device *device, const char *family, tsh_dtype dtype, uint64_t bytes) {
     if (!device->trace) {
         count_kernel(device, family, dtype, bytes);
@@ -45,13 +45,14 @@ static void end_kernel(tshi_trace_event *event, uint64_t begin) {
 
 /* --- host memory -------------------------------------------------------------------------------------------------- */
 
-/* Memory of tensors, which a planned run does not have; in a traced run all memory is there, and counts as theirs. */
+/* True for tensor memory, which does not exist in a dry run. In a traced run all memory exists and counts as tensor
+ * memory. */
 static bool is_tensor(const tsh_device *device, const void *pointer) {
     const tshi_record *r = device->record;
     return device->trace || (uintptr_t)pointer - (uintptr_t)r->heap < r->heap_bytes;
 }
 
-/* The program gets zeros for values that it reads: the loss is finite, ids are in range. */
+/* The program reads zeros: the loss is finite, and ids are in range. */
 static void give_zeros(tsh_device *device, size_t bytes, void *to) {
     tshi_record *r = device->record;
     const char *function = device->place.last;
@@ -155,7 +156,7 @@ static void plan_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, co
 
 /* --- products and attention --------------------------------------------------------------------------------------- */
 
-/* What the CPU allocates while it multiplies counts here too. */
+/* The scratch memory of the CPU's products counts towards the peak. */
 static tsh_status plan_product(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
                                int64_t n, int64_t k) {
     tshi_record_call call = {.kind = TSHI_RECORD_PRODUCT,
@@ -173,7 +174,7 @@ static tsh_status plan_product(tsh_device *device, tsh_dtype dtype, bool transpo
     return TSH_OK;
 }
 
-/* NULL in a planned run. */
+/* Opens the event of a product; NULL in a dry run. */
 static tshi_trace_event *begin_product(tsh_device *device, int64_t m, int64_t n, int64_t k) {
     if (!device->trace) return NULL;
     tshi_trace_event *event = open_event(device, TSHI_TRACE_PRODUCT, "product");
@@ -241,14 +242,15 @@ static tsh_status plan_gemm_unary_backward(tsh_device *device, tsh_dtype dtype, 
     return status;
 }
 
-/* Pairs of a query and a key that it may see: with a mask, query i sees the keys j <= i + keys - queries. */
+/* The number of visible pairs of a query and a key: with a causal mask, query i sees the keys j <= i + keys -
+ * queries. */
 static double pairs_of(const tshi_attention *a) {
     double queries = (double)a->queries, keys = (double)a->keys, hidden = queries - keys;
     if (!a->causal) return queries * keys;
     return hidden > 0 ? keys * (keys + 1) / 2 : queries * -hidden + queries * (queries + 1) / 2;
 }
 
-/* Two products of all pairs forward; five backward, one of which makes the probabilities again. */
+/* Two products over all pairs forward; five backward, one of which recomputes the probabilities. */
 static void count_attention(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, bool back) {
     double flops = (back ? 10 : 4) * (double)a->batch * (double)a->heads * (double)a->dim * pairs_of(a);
     tshi_record_call call = {.kind = TSHI_RECORD_ATTENTION,
@@ -262,7 +264,7 @@ static void count_attention(tsh_device *device, tsh_dtype dtype, const tshi_atte
     if (flops > 0) tshi_record_add(device->record, &call, flops, bytes);
 }
 
-/* As begin_kernel. */
+/* Opens the event of an attention; NULL in a dry run. */
 static tshi_trace_event *begin_attention(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, bool back) {
     if (device->trace) return open_event(device, TSHI_TRACE_KERNEL, back ? "attention_backward" : "attention");
     count_attention(device, dtype, a, back);
@@ -348,7 +350,8 @@ void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *t) {
     ops->ids_check = plan_ids_check;
     ops->reduce = plan_reduce;
     ops->top = (tshi_top_ops){.find = plan_top, .merge = plan_top_merge, .backward = plan_top_backward};
-    memcpy(t->attention, ops->attention, sizeof t->attention); /* for the size of its scratch memory */
+    memcpy(t->attention, ops->attention,
+           sizeof t->attention); /* keeps the slot that gives the size of scratch memory */
     set_f32(ops, t);
     set_f64(ops, t);
     set_bf16(ops, t);

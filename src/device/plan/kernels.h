@@ -1,11 +1,12 @@
-/* Kernels that are noted. Those of a planned run do not compute: each adds to the device's record what it would read,
- * write and multiply. Those of a device with a trace do, and are events of it. */
+/* Tables of kernels for the dry run and for the trace. In a dry run a kernel adds to the device's record what it
+ * would read, write and multiply, and computes nothing. In a trace a kernel is an event around the device's own
+ * kernel. */
 #ifndef TSHI_PLAN_KERNELS_H
 #define TSHI_PLAN_KERNELS_H
 
 #include "device/device.h"
 
-/* Tables by dtype. */
+/* The tables by dtype. */
 typedef struct tshi_plan_tables {
     tshi_elementwise_ops elementwise[TSH_DTYPE_COUNT];
     tshi_sum_ops sum[TSH_DTYPE_COUNT];
@@ -19,9 +20,9 @@ typedef struct tshi_plan_tables {
     tshi_optimizer_ops optimizer[TSH_DTYPE_COUNT];
 } tshi_plan_tables;
 
-/* The CPU's kernels in `ops` become those of a planned run. */
+/* Replaces the CPU's kernels in `ops` by those of the dry run. */
 TSHI_TOOLS void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
-/* A device's kernels in `ops` become those that run the ones of device->trace->behind as events. */
+/* Replaces a device's kernels in `ops` by those of the trace, which call the ones of device->trace->behind. */
 void tshi_timed_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
 
 #endif

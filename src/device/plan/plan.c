@@ -1,4 +1,4 @@
-/* The device of a planned run is the CPU's with another table of functions, and so is a device with a trace. */
+/* The device of a dry run: the CPU's with another table of functions. A device with a trace is made likewise. */
 #include "device/plan/plan.h"
 #include "device/trace.h"
 
