@@ -98,9 +98,10 @@ tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const 
 tsh_status tshi_check_product(const char *library, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
                               int64_t ldc) {
     if ((m | n | k | lda | ldb | ldc) <= INT32_MAX) return TSH_OK;
-    return tshi_fail(TSH_ERR_OVERFLOW,
-                     "a matrix product of %lld x %lld x %lld (row lengths %lld, %lld, %lld) passes the 2^31 - 1 of %s",
-                     (long long)m, (long long)n, (long long)k, (long long)lda, (long long)ldb, (long long)ldc, library);
+    return tshi_fail(
+        TSH_ERR_OVERFLOW,
+        "a matrix product of %lld x %lld x %lld (row lengths %lld, %lld, %lld) exceeds the limit of %s, 2^31 - 1",
+        (long long)m, (long long)n, (long long)k, (long long)lda, (long long)ldb, (long long)ldc, library);
 }
 
 char *tsh_device_describe(const tsh_device *device, char *text, size_t size) {
@@ -148,7 +149,7 @@ void tsh_event_destroy(tsh_event *event) {
 static tsh_status check_graphs(const char *what, const tsh_device *device) {
     if (!device) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a device is required", what);
     if (device->ops->graph) return TSH_OK;
-    return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: a %s has no graphs, only a GPU has", what, device->ops->name);
+    return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: a %s cannot capture graphs, only a GPU can", what, device->ops->name);
 }
 
 tsh_status tsh_graph_capture_begin(tsh_device *device) {

@@ -270,5 +270,5 @@ tsh_status tshi_record_read(const tsh_allocator *allocator, FILE *from, tshi_rec
         return TSH_OK;
     }
     tshi_record_destroy(r);
-    return tshi_fail(TSH_ERR_IO, "this is no record of a planned run, or a part of one");
+    return tshi_fail(TSH_ERR_IO, "the file is not the record of a run, or is truncated");
 }

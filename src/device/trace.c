@@ -19,7 +19,7 @@
 static tsh_status add_chunk(tshi_trace_file *t) {
     off_t at = (off_t)((size_t)t->chunks * CHUNK_BYTES);
     if (t->chunks == TSHI_TRACE_MOST) {
-        return tshi_fail(TSH_ERR_OVERFLOW, "the trace %s has %d chunks of %zu bytes, no more are written", t->path,
+        return tshi_fail(TSH_ERR_OVERFLOW, "the trace %s has reached its limit of %d chunks of %zu bytes", t->path,
                          TSHI_TRACE_MOST, CHUNK_BYTES);
     }
     int error = tshi_file_fits((size_t)at + CHUNK_BYTES) ? posix_fallocate(t->file, at, (off_t)CHUNK_BYTES) : EFBIG;
@@ -65,15 +65,15 @@ static tshi_trace_event *add_with(tshi_trace_file *t, tshi_trace_kind kind, cons
 
 static tsh_status open_file(tshi_trace_file *t, const char *folder) {
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        return tshi_fail_errno(errno, "the folder of traces %s cannot be made", folder);
+        return tshi_fail_errno(errno, "the trace folder %s cannot be created", folder);
     }
     int length = snprintf(t->path, sizeof t->path, "%s/" TSHI_TRACE_FILE ".%d", folder, t->header.rank);
     if (length < 0 || (size_t)length >= sizeof t->path) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "the name of the folder of traces has more than 1000 characters");
+        return tshi_fail(TSH_ERR_ARGUMENT, "the name of the trace folder has more than 1000 characters");
     }
     unlink(t->path); /* a process of an earlier run may still map the old file */
     t->file = open(t->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (t->file < 0) return tshi_fail_errno(errno, "the trace %s cannot be made", t->path);
+    if (t->file < 0) return tshi_fail_errno(errno, "the trace %s cannot be created", t->path);
     return add_chunk(t);
 }
 

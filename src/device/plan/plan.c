@@ -6,7 +6,7 @@
 
 static void describe(const tsh_device *device, char *text, size_t size) {
     (void)device;
-    snprintf(text, size, "a plan: kernels are counted, none runs");
+    snprintf(text, size, "a dry run: kernels are counted, not run");
 }
 
 tshi_planned *tshi_plan_device(tsh_device *device, const void *heap, size_t bytes) {
