@@ -9,15 +9,7 @@
 #define TSHI_BACKEND_H
 
 #include "dist/collectives/work.h"
-
-/* A step of a tape, both numbered from 1; zeros: none in particular. */
-typedef struct tshi_tape_step {
-    uint64_t tape, number;
-} tshi_tape_step;
-
-static inline bool tshi_step_is_later(tshi_tape_step step, tshi_tape_step than) {
-    return step.tape && step.tape == than.tape && step.number > than.number;
-}
+#include "dist/control/page.h"
 
 struct tshi_exchange_plan; /* collectives/redistribute.h */
 

@@ -5,10 +5,10 @@
 #
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
 # tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
-# Inside dist, rendezvous sees itself alone, collectives sees no rendezvous and no transport, a transport no other; the
-# registry names transports without their headers, and no other file outside a transport's folder names one: neither by
-# a symbol (tshi_shm_ops) nor as a string ("local"). cblas.h belongs to src/device/cpu, getenv to src/base/settings.c;
-# tsh_tensor_retain and tsh_tensor_release are the program's, and src calls the private ones.
+# Inside dist, rendezvous sees itself alone, control no transport, collectives no rendezvous, control and transport, a
+# transport no other; the registry names transports without their headers, and no other file outside a transport's folder
+# names one: neither by a symbol (tshi_shm_ops) nor as a string ("local"). cblas.h belongs to src/device/cpu, getenv to
+# src/base/settings.c; tsh_tensor_retain and tsh_tensor_release are the program's, and src calls the private ones.
 # Tests, tools and benchmarks may look inside, so only the library is layered.
 set -uo pipefail
 cd "$1" || exit 2
@@ -23,8 +23,9 @@ xargs awk '
         # The parts of dist: what its own files, those of its folders and those of the rooms above see of it.
         sees["rendezvous"] = "rendezvous"
         sees["collectives"] = "dist collectives"
-        sees["dist"] = "dist collectives rendezvous"
-        sees["transport"] = "dist collectives rendezvous transport"
+        sees["control"] = "dist collectives rendezvous control"
+        sees["dist"] = "dist collectives rendezvous control"
+        sees["transport"] = "dist collectives rendezvous control transport"
         sees["above"] = "dist collectives"
     }
     # The room of a public header: its name; a captured graph belongs to a device, MPI and a trace to dist, own functions

@@ -20,11 +20,11 @@
 #define MOST_LOOKS      32
 
 static tshi_rank_record *record_of(const tsh_world *world, int rank) {
-    return &tshi_shm_of(world)->control->record[rank];
+    return &tshi_shm_of(world)->page->record[rank];
 }
 
 static uint32_t state_of(const tsh_world *world, int rank) {
-    return atomic_load_explicit(&record_of(world, rank)->state, memory_order_acquire);
+    return tshi_page_state(tshi_shm_of(world)->page, rank);
 }
 
 /* Marks the world as one that can only be destroyed. Keeps the first reason. */
@@ -35,19 +35,6 @@ static tsh_status local_break(tsh_world *world, tsh_status status, const char *w
         snprintf(local->broken_words, sizeof local->broken_words, "%s", words);
     }
     return tshi_fail(local->broken, "%s", local->broken_words);
-}
-
-/* Changes a rank's state and the counts of states. */
-static void set_state(tsh_world *world, int rank, uint32_t from, uint32_t to) {
-    tshi_control *control = tshi_shm_of(world)->control;
-    if (!atomic_compare_exchange_strong(&control->record[rank].state, &from, to)) return;
-    uint32_t none = 0;
-    if (from == TSHI_ALIVE) {
-        atomic_compare_exchange_strong(&control->cause, &none, (uint32_t)rank + 1);
-        atomic_fetch_add(&control->troubles, 1);
-    } else if (to == TSHI_ALIVE) {
-        atomic_fetch_sub(&control->troubles, 1);
-    }
 }
 
 static tsh_status rank_trouble(tsh_world *world, int rank) {
@@ -72,7 +59,7 @@ tsh_status tshi_shm_trouble(tsh_world *world) {
     tshi_shm *local = tshi_shm_of(world);
     if (local->broken != TSH_OK) return tshi_fail(local->broken, "%s", local->broken_words);
     if (state_of(world, world->rank) == TSHI_FAILED) return rank_trouble(world, world->rank);
-    uint32_t cause = atomic_load(&local->control->cause);
+    uint32_t cause = atomic_load(&local->page->cause);
     tsh_status status = cause ? rank_trouble(world, (int)cause - 1) : TSH_OK;
     for (int i = 0; status == TSH_OK && i < world->size; i++) status = rank_trouble(world, i);
     return status;
@@ -157,7 +144,8 @@ static void look_for_deaths(tsh_world *world) {
         tshi_rank_record *r = record_of(world, i);
         if (i == world->rank || !has_ended(world, i) || atomic_load(&r->left)) continue;
         uint32_t state = state_of(world, i);
-        if (state != TSHI_DEAD && state != TSHI_STUCK) set_state(world, i, state, TSHI_DEAD);
+        if (state != TSHI_DEAD && state != TSHI_STUCK)
+            tshi_page_set_state(tshi_shm_of(world)->page, i, state, TSHI_DEAD);
     }
 }
 
@@ -251,8 +239,8 @@ static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopp
     snprintf(words, sizeof words, "%.80s #%llu: %.180s did not come within %g s%.180s", name_of(wait), number_of(wait),
              ranks, world->timeout, stopped);
     snprintf(mine->reason, sizeof mine->reason, "%s", words);
-    set_state(world, world->rank, state_of(world, world->rank), TSHI_STUCK);
-    uint32_t first = atomic_load(&tshi_shm_of(world)->control->cause);
+    tshi_page_set_state(tshi_shm_of(world)->page, world->rank, state_of(world, world->rank), TSHI_STUCK);
+    uint32_t first = atomic_load(&tshi_shm_of(world)->page->cause);
     if (wait->group && first && (int)first - 1 != world->rank) return rank_trouble(world, (int)first - 1);
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     log_last_calls(wait);
@@ -351,7 +339,7 @@ void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     if (local->broken != TSH_OK || state_of(world, world->rank) != TSHI_ALIVE) return;
     snprintf(mine->reason, sizeof mine->reason, "%s", reason);
     mine->step = step;
-    set_state(world, world->rank, TSHI_ALIVE, TSHI_FAILED);
+    tshi_page_set_state(tshi_shm_of(world)->page, world->rank, TSHI_ALIVE, TSHI_FAILED);
     /* Wakes the ranks that sleep until this one posts; other sleepers wake soon by themselves. */
     for (const tsh_group *g = world->groups; g; g = g->next) {
         if (g->ops != world->control || !g->state) continue;
@@ -367,7 +355,7 @@ tsh_status tshi_shm_move(const tsh_group *group) {
     const tshi_shm *local = tshi_shm_of(group->world);
     tshi_member *me = tshi_member_at(group->state, group->rank);
     atomic_store(&me->moving, 1);
-    if (local->broken == TSH_OK && atomic_load(&local->control->troubles) == 0) return TSH_OK;
+    if (local->broken == TSH_OK && atomic_load(&local->page->troubles) == 0) return TSH_OK;
     tsh_status status = tshi_shm_trouble(group->world);
     if (status != TSH_OK) tshi_shm_moved(group);
     return status;
@@ -400,7 +388,7 @@ static void give_up(tsh_world *world, int rank) {
     if (tshi_shm_of(world)->broken != TSH_OK) return;
     snprintf(words, sizeof words, "rank %d did not end a call within %g s after it had failed", rank, world->timeout);
     snprintf(mine->reason, sizeof mine->reason, "%s", words);
-    set_state(world, world->rank, state_of(world, world->rank), TSHI_STUCK);
+    tshi_page_set_state(tshi_shm_of(world)->page, world->rank, state_of(world, world->rank), TSHI_STUCK);
     local_break(world, TSH_ERR_TIMEOUT, words);
 }
 
@@ -473,12 +461,10 @@ void tshi_shm_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, u
 /* Returns when all ranks have made this step. */
 static tsh_status recover_step(tsh_world *world) {
     tshi_shm *local = tshi_shm_of(world);
-    tshi_rank_record *mine = record_of(world, world->rank);
     double now = tshi_clock();
     tshi_wait wait = {world, NULL, ++local->steps, now + world->timeout, now + tshi_word_after(world), NULL};
     tsh_status status = TSH_OK;
-    atomic_store(&mine->recover, local->steps);
-    if (atomic_fetch_add(&mine->sleepers, 0) != 0) tshi_wake(&mine->recover);
+    tshi_page_recover_step(local->page, world->rank, local->steps);
     tshi_shm_post_wait(&wait);
     for (int i = 0; i < world->size && status == TSH_OK; i++) {
         tshi_rank_record *r = record_of(world, i);
@@ -536,8 +522,8 @@ tsh_status tshi_shm_recover(tsh_world *world) {
     if (status != TSH_OK) return status;
     groups_align(world);
     record_of(world, world->rank)->reason[0] = '\0';
-    set_state(world, world->rank, TSHI_FAILED, TSHI_ALIVE);
-    atomic_store(&local->control->cause, 0);
+    tshi_page_set_state(tshi_shm_of(world)->page, world->rank, TSHI_FAILED, TSHI_ALIVE);
+    atomic_store(&local->page->cause, 0);
     return recover_step(world);
 }
 
@@ -563,9 +549,7 @@ static void let_go(tsh_world *world) {
 void tshi_shm_leave(tsh_world *world) {
     tshi_shm *local = tshi_shm_of(world);
     tshi_shm_sweep(world, true);
-    if (!local->control) return;
-    tshi_rank_record *mine = record_of(world, world->rank);
-    atomic_store(&mine->left, 1);
-    tshi_wake(&mine->recover);
+    if (!local->page) return;
+    tshi_page_leave(local->page, world->rank);
     let_go(world);
 }

@@ -1,4 +1,4 @@
-/* Heaps and the control block: anonymous memory files for processes, plain memory for threads, so that nothing with a
+/* Heaps and the control page: anonymous memory files for processes, plain memory for threads, so that nothing with a
  * name is ever left behind. */
 #include "dist/rendezvous/memory_exchange.h"
 #include "dist/transport/shm/shm.h"
@@ -10,8 +10,7 @@
 #include <unistd.h>
 
 static size_t control_bytes(int size) {
-    return sizeof(tshi_control) + (size_t)size * sizeof(tshi_rank_record) + tshi_block_bytes(size) +
-           tshi_waits_bytes(size);
+    return tshi_page_bytes(size) + tshi_block_bytes(size) + tshi_waits_bytes(size);
 }
 
 static tsh_status map_fail(size_t bytes, int rank) {
@@ -45,21 +44,22 @@ static int make_memory(const tshi_memory_ranks *ranks) {
     tsh_status status = lay_out(ranks, &bytes);
     if (status != TSH_OK) return -(int)status;
     int fd = tshi_memory_file("tshard", bytes);
-    tshi_control *control = MAP_FAILED;
-    if (fd >= 0) control = mmap(NULL, control_bytes(ranks->size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (control == MAP_FAILED) {
+    tshi_page *page = MAP_FAILED;
+    if (fd >= 0) page = mmap(NULL, control_bytes(ranks->size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED) {
         const char *limit = errno == EFBIG ? " is more than this process may make, see ulimit -f" : "";
         tshi_fail_errno(errno, "world_init: a memory file of %zu bytes%s (TSHARD_HEAP makes it smaller)", bytes, limit);
         if (fd >= 0) close(fd);
         return -TSH_ERR_MEMORY;
     }
     for (int i = 0; i < ranks->size; i++) {
-        tshi_rank_record *r = &control->record[i];
+        tshi_rank_record *r = &page->record[i];
         r->heap_at = at;
         r->heap_bytes = ranks->heap_bytes[i];
         at += round_up(ranks->heap_bytes[i]);
     }
-    munmap(control, control_bytes(ranks->size));
+    page->size = ranks->size;
+    munmap(page, control_bytes(ranks->size));
     return fd;
 }
 
@@ -78,10 +78,10 @@ static tsh_status map_memory(void *user) {
                         local->memory_bytes);
         return TSH_ERR_MEMORY;
     }
-    local->control = (tshi_control *)(void *)local->memory;
+    local->page = (tshi_page *)(void *)local->memory;
     for (int i = 0; i < world->size; i++) {
-        local->heap[i] = local->memory + local->control->record[i].heap_at;
-        local->heap_bytes[i] = (size_t)local->control->record[i].heap_bytes;
+        local->heap[i] = local->memory + local->page->record[i].heap_at;
+        local->heap_bytes[i] = (size_t)local->page->record[i].heap_bytes;
     }
     return tshi_shm_appear(world);
 }
@@ -100,7 +100,7 @@ void tsh_thread_rendezvous_destroy(tsh_thread_rendezvous *threads) {
     for (int i = 0; threads->heap && i < threads->size; i++) {
         if (threads->heap[i]) munmap(threads->heap[i], threads->heap_bytes[i]);
     }
-    if (threads->control) munmap(threads->control, threads->control_bytes);
+    if (threads->page) munmap(threads->page, threads->control_bytes);
     tshi_free(&allocator, threads->heap);
     tshi_free(&allocator, threads->heap_bytes);
     tshi_free(&allocator, threads->taken);
@@ -125,12 +125,13 @@ tsh_status tsh_thread_rendezvous_create(int world_size, tsh_thread_rendezvous **
     threads->heap_bytes = tshi_calloc(&allocator, size, sizeof *threads->heap_bytes);
     threads->taken = tshi_calloc(&allocator, size, sizeof *threads->taken);
     threads->control_bytes = control_bytes(world_size);
-    void *control = mmap(NULL, threads->control_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (control != MAP_FAILED) threads->control = control;
-    if (!threads->heap || !threads->heap_bytes || !threads->taken || !threads->control) {
+    void *page = mmap(NULL, threads->control_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) threads->page = page;
+    if (!threads->heap || !threads->heap_bytes || !threads->taken || !threads->page) {
         tsh_thread_rendezvous_destroy(threads);
         return tshi_fail(TSH_ERR_MEMORY, "threads_create: no memory");
     }
+    threads->page->size = world_size;
     *out = threads;
     return TSH_OK;
 }
@@ -156,7 +157,7 @@ tsh_status tshi_memory_of_threads(tsh_world *world, const tshi_settings *setting
         return tshi_fail(TSH_ERR_STATE, "world_init: rank %d of the threads has been taken", rank);
     }
     local->threads = threads;
-    local->control = threads->control;
+    local->page = threads->page;
     threads->heap[rank] = tshi_map_memory(-1, settings->heap_bytes);
     threads->heap_bytes[rank] = settings->heap_bytes;
     local->heap[rank] = threads->heap[rank];

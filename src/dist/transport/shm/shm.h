@@ -14,6 +14,7 @@
 #include "base/cpu.h"
 #include "dist/collectives/collectives.h"
 #include "dist/collectives/wait_graph.h"
+#include "dist/control/page.h"
 #include "dist/rendezvous/environment.h"
 #include "dist/world.h"
 
@@ -22,10 +23,8 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
 /* Bytes in the slot itself, for data that needs one sync only. */
 #define TSHI_SLOT_PAYLOAD 4160
-#define TSHI_CORE_BYTES   128
 /* Slots of a member; fewer in a large group, whose block would be too large. Powers of two. */
 #define TSHI_SLOTS       16
 #define TSHI_FEW_SLOTS   2
@@ -85,37 +84,14 @@ typedef struct tshi_block_head {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* members that have not closed the group */
 } tshi_block_head;
 
-typedef enum tshi_rank_state { TSHI_ALIVE = 0, TSHI_FAILED, TSHI_STUCK, TSHI_DEAD } tshi_rank_state;
-
-/* The state of one rank, readable by all ranks. */
-typedef struct tshi_rank_record {
-    alignas(TSHI_LINE_BYTES) _Atomic uint32_t state; /* a tshi_rank_state */
-    _Atomic uint32_t left;                           /* it has destroyed its world */
-    _Atomic uint32_t recover;                        /* its last step of recovering */
-    _Atomic uint32_t let_go;                         /* it has unmapped the GPU memory of its peers */
-    _Atomic uint32_t sleepers;
-    int32_t process;                      /* its number in ... */
-    uint64_t namespace;                   /* ... this process namespace; both are set before any rank goes on */
-    uint64_t heap_at, heap_bytes;         /* in the memory that all map; set by rank 0 before any rank reads them */
-    unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
-    tshi_tape_step step;                  /* of FAILED, written before the state, as the next is */
-    char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK */
-} tshi_rank_record;
-
-typedef struct tshi_control {
-    alignas(TSHI_LINE_BYTES) _Atomic uint32_t troubles; /* ranks whose state is not ALIVE */
-    _Atomic uint32_t cause;                             /* 1 + the first of them, 0 for none */
-    tshi_rank_record record[];                          /* [size], then the world group's block, then tshi_waits.rows */
-} tshi_control;
-
 /* --- this rank's side --------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_shm {
     tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
     bool maps;                      /* GPU memory of peers; ranks that have some wait for each other when they leave */
     bool direct;                    /* every rank reaches the GPU memory of every other: collectives run on it */
-    tshi_control *control;
-    char *memory; /* of processes: the control block, then the heaps, all in one piece */
+    tshi_page *page;                /* then the block of the world's group, then tshi_waits.rows */
+    char *memory;                   /* of processes: all that, then the heaps, all in one piece */
     size_t memory_bytes;
     char **heap; /* [size] */
     size_t *heap_bytes;
@@ -205,7 +181,7 @@ tsh_status tshi_shm_exchange(tsh_group *group, const tshi_call *call, const stru
 /* Shared by threads of one process before and after their worlds. */
 struct tsh_thread_rendezvous {
     int size;
-    tshi_control *control;
+    tshi_page *page;
     size_t control_bytes;
     void **heap; /* [size], unmapped when all ranks have left */
     size_t *heap_bytes;
@@ -214,7 +190,7 @@ struct tsh_thread_rendezvous {
 
 /* Sets rank and size of a world of threads. */
 tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
-/* The heaps and the control block. Of processes: after a rendezvous of their own, until the deadline. Of threads: this
+/* The heaps and the control page. Of processes: after a rendezvous of their own, until the deadline. Of threads: this
  * rank's heap; the heaps of its peers are known when all have joined. */
 tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline);
 tsh_status tshi_memory_of_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads);
@@ -286,7 +262,6 @@ void tshi_shm_post_wait(const tshi_wait *wait);
 /* Wait until *word has reached `target`, sleeping where it takes long; `rank` is the world rank waited for. */
 tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
                          int rank);
-void tshi_wake(_Atomic uint32_t *word);
 static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
     return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
 }
@@ -294,7 +269,7 @@ static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
 /* --- failure.c: what stops a world -------------------------------------------------------------------------------- */
 
 static inline bool tshi_shm_troubled(const tshi_shm *local) {
-    return local->broken != TSH_OK || atomic_load_explicit(&local->control->troubles, memory_order_relaxed) != 0;
+    return local->broken != TSH_OK || atomic_load_explicit(&local->page->troubles, memory_order_relaxed) != 0;
 }
 /* The error that a call has to return because of failures and deaths, or TSH_OK. */
 tsh_status tshi_shm_trouble(tsh_world *world);

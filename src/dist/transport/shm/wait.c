@@ -1,13 +1,9 @@
 /* Waiting: spin, then yield, then sleep on a futex, looking around for failures now and then. */
 #include "dist/transport/shm/shm.h"
 
-#include <linux/futex.h>
 #include <sched.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #define CACHE_LINE 64
 /* The longest sleep before looking around. */
@@ -17,19 +13,6 @@
 #define SHORTEST_NAP 20e-6
 #define LONGEST_NAP  1e-3
 #define LOOK_EVERY   50e-3
-
-void tshi_wake(_Atomic uint32_t *word) {
-    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-}
-
-static void doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers, long nanoseconds) {
-    const struct timespec nap = {.tv_nsec = nanoseconds};
-    /* Registered before the last look: a poster that does not see me has posted before that look. */
-    atomic_fetch_add_explicit(sleepers, 1, memory_order_acq_rel);
-    uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
-    if ((int32_t)(seen - target) < 0) syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT, seen, &nap, NULL, 0);
-    atomic_fetch_sub_explicit(sleepers, 1, memory_order_acq_rel);
-}
 
 /* Up to `alone` things under way are those that the sleeper is woken for. */
 static long nap_length(const tsh_world *world, double since, int alone) {
@@ -51,7 +34,7 @@ tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t targe
     double since = tshi_clock();
     while (!tshi_reached(word, target)) {
         if (wait->world->pending) tshi_world_progress(wait->world);
-        doze(word, target, sleepers, nap_length(wait->world, since, 0));
+        tshi_doze(word, target, sleepers, nap_length(wait->world, since, 0));
         if (tshi_reached(word, target)) break;
         tsh_status status = tshi_shm_look(wait, rank);
         /* It may have posted and gone since. */
@@ -180,7 +163,7 @@ static void sleep_for(tsh_group *group, const tsh_work *work, double since, int 
     *rank = watch.rank;
     long length = nap_length(group->world, since, watch.word ? 1 : 0);
     if (watch.word)
-        doze(watch.word, watch.target, watch.sleepers, length);
+        tshi_doze(watch.word, watch.target, watch.sleepers, length);
     else
         tshi_sleep(1e-9 * (double)length);
 }

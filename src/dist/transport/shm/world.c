@@ -58,7 +58,7 @@ static void count_cores(tsh_world *world, tshi_shm *local) {
     int cores = 0;
     for (int i = 0; i < TSHI_CORE_BYTES; i++) {
         unsigned any = 0;
-        for (int rank = 0; rank < world->size; rank++) any |= local->control->record[rank].cores[i];
+        for (int rank = 0; rank < world->size; rank++) any |= local->page->record[rank].cores[i];
         cores += __builtin_popcount(any);
     }
     local->crowded = world->size > cores;
@@ -70,11 +70,11 @@ static void count_cores(tsh_world *world, tshi_shm *local) {
 /* The rows of waits lie behind the block of the world's group. */
 static tsh_status open_waits(tsh_world *world) {
     tshi_shm *local = tshi_shm_of(world);
-    char *block = (char *)&local->control->record[world->size];
+    char *block = (char *)local->page + tshi_page_bytes(world->size);
     tsh_status status = tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
     if (status != TSH_OK || local->threads) return status;
     /* Other namespaces number processes differently. */
-    const tshi_rank_record *r = local->control->record;
+    const tshi_rank_record *r = local->page->record;
     for (int i = 0; i < world->size; i++) {
         local->waits.process[i] = r[i].namespace == r[world->rank].namespace ? r[i].process : 0;
     }
@@ -85,11 +85,11 @@ static tsh_status join(tsh_world *world) {
     tshi_shm *local = tshi_shm_of(world);
     tshi_shm_group *lg = tshi_shm_group_new(world, world->size);
     if (!lg) return TSH_ERR_MEMORY;
-    lg->block = (char *)&local->control->record[world->size];
+    lg->block = (char *)local->page + tshi_page_bytes(world->size);
     world->group->state = lg;
     tsh_status status = open_waits(world);
     if (status != TSH_OK) return status;
-    tshi_granted_cores(local->control->record[world->rank].cores, TSHI_CORE_BYTES);
+    tshi_granted_cores(local->page->record[world->rank].cores, TSHI_CORE_BYTES);
     double timeout = world->timeout;
     if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
     status = tshi_shm_agree(world->group, "world_init", TSH_OK, 0);
@@ -105,7 +105,7 @@ static tsh_status join(tsh_world *world) {
 tsh_status tshi_shm_world_join(tsh_world *world, tsh_status mine) {
     const tshi_shm *local = tshi_shm_of(world);
     tsh_status status = mine == TSH_OK ? join(world) : mine;
-    if (status != TSH_OK && local && local->control) tshi_shm_fail(world, tsh_error_message(), (tshi_tape_step){0});
+    if (status != TSH_OK && local && local->page) tshi_shm_fail(world, tsh_error_message(), (tshi_tape_step){0});
     return status;
 }
 

@@ -1,0 +1,80 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/control/page.h"
+
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+size_t tshi_page_bytes(int size) {
+    return sizeof(tshi_page) + (size_t)size * sizeof(tshi_rank_record);
+}
+
+void tshi_wake(_Atomic uint32_t *word) {
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void tshi_doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers, long nanoseconds) {
+    const struct timespec nap = {.tv_nsec = nanoseconds};
+    /* Registered before the last look: a poster that does not see me has posted before that look. */
+    atomic_fetch_add_explicit(sleepers, 1, memory_order_acq_rel);
+    uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
+    if ((int32_t)(seen - target) < 0) syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT, seen, &nap, NULL, 0);
+    atomic_fetch_sub_explicit(sleepers, 1, memory_order_acq_rel);
+}
+
+static void tell_relay(tshi_page *page) {
+    atomic_fetch_add_explicit(&page->changed, 1, memory_order_release);
+}
+
+void tshi_page_set_state(tshi_page *page, int rank, uint32_t from, uint32_t to) {
+    uint32_t was = from, none = 0;
+    if (!atomic_compare_exchange_strong(&page->record[rank].state, &was, to)) return;
+    if (from == TSHI_ALIVE && to != TSHI_ALIVE) {
+        atomic_compare_exchange_strong(&page->cause, &none, (uint32_t)rank + 1);
+        atomic_fetch_add(&page->troubles, 1);
+    } else if (from != TSHI_ALIVE && to == TSHI_ALIVE) {
+        atomic_fetch_sub(&page->troubles, 1);
+    }
+    tell_relay(page);
+}
+
+void tshi_page_leave(tshi_page *page, int rank) {
+    atomic_store(&page->record[rank].left, 1);
+    tshi_wake(&page->record[rank].recover);
+    tell_relay(page);
+}
+
+void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step) {
+    tshi_rank_record *r = &page->record[rank];
+    atomic_store(&r->recover, step);
+    if (atomic_fetch_add(&r->sleepers, 0) != 0) tshi_wake(&r->recover);
+    tell_relay(page);
+}
+
+/* In the opposite order of the writes. */
+void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out) {
+    const tshi_rank_record *r = &page->record[rank];
+    *out = (tshi_rank_news){.rank = rank};
+    out->left = atomic_load(&r->left);
+    out->recover = atomic_load(&r->recover);
+    out->state = atomic_load(&r->state);
+    out->step = r->step;
+    memcpy(out->reason, r->reason, sizeof out->reason);
+    out->reason[sizeof out->reason - 1] = '\0';
+}
+
+void tshi_page_apply(tshi_page *page, const tshi_rank_news *news) {
+    tshi_rank_record *r = &page->record[news->rank];
+    uint32_t now = atomic_load(&r->state);
+    if (now != news->state && now != TSHI_STUCK && now != TSHI_DEAD) {
+        r->step = news->step;
+        memcpy(r->reason, news->reason, sizeof r->reason);
+        tshi_page_set_state(page, news->rank, now, news->state);
+    }
+    if (news->recover != atomic_load(&r->recover)) tshi_page_recover_step(page, news->rank, news->recover);
+    if (news->left && !atomic_load(&r->left)) tshi_page_leave(page, news->rank);
+}
