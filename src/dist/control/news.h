@@ -1,0 +1,29 @@
+/* What relays send each other, byte by byte. Integers are little-endian; nothing is used before it is checked.
+ *
+ * head      magic "tSHc", version 1, kind 1, zero 2, length of the body 4; then the body
+ * BEAT      machine of the sender 4. Each second, and what the hub says first on a connection
+ * NEWS      rank 4, state 1, left 1, zero 2, recover 4, step 8 + 8, reason (the rest, up to TSHI_MESSAGE_SIZE - 1)
+ * FAREWELL  nothing: no more will come, for the ranks of the sender have left or wait no longer */
+#ifndef TSHI_NEWS_H
+#define TSHI_NEWS_H
+
+#include "dist/control/page.h"
+
+#define TSHI_NEWS_HEAD 12
+#define TSHI_NEWS_MOST (TSHI_NEWS_HEAD + 28 + TSHI_MESSAGE_SIZE - 1) /* bytes of a whole message */
+
+typedef enum tshi_news_kind { TSHI_NEWS_BEAT = 1, TSHI_NEWS_RANK, TSHI_NEWS_FAREWELL } tshi_news_kind;
+
+typedef struct tshi_news {
+    tshi_news_kind kind;
+    int machine;         /* of a BEAT */
+    tshi_rank_news rank; /* of NEWS. Its rank and the machine have yet to be checked */
+} tshi_news;
+
+/* Returns the bytes written. */
+size_t tshi_news_write(const tshi_news *news, unsigned char out[TSHI_NEWS_MOST]);
+/* Reads the message at the start of these bytes, and returns its size; 0: there is only a part of one; -1: these are the
+ * bytes of no relay. */
+int tshi_news_read(const unsigned char *bytes, size_t size, tshi_news *out);
+
+#endif

@@ -1,0 +1,407 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/control/relay.h"
+#include "base/clock.h"
+#include "dist/control/descriptors.h"
+#include "dist/control/news.h"
+#include "dist/rendezvous/sockets.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BEAT_EVERY 1.0
+/* Relays on a machine that is very busy are silent for a while. */
+#define LEAST_SILENCE 5.0
+#define LOOK_EVERY    50e-3
+/* How long the page is left alone between two looks at it: less while ranks recover, which takes several steps. */
+#define IDLE_MS       10
+#define BUSY_MS       1
+#define BUSY_SECONDS  0.1
+#define LONGEST_LEAVE 2.0
+/* After that: for the other end to take a farewell. */
+#define LONGEST_FAREWELL 0.5
+#define STACK_BYTES      ((size_t)256 << 10)
+#define BUFFER_BYTES     8192
+
+/* What the other end of a connection knows of a rank. */
+typedef struct told {
+    uint32_t state, left, recover;
+} told;
+
+typedef struct spoke {
+    int fd;       /* -1: it has ended */
+    int node;     /* the machine at the other end */
+    int next;     /* ranks from here on have yet to be compared with what has been told */
+    bool parting; /* this end has said farewell */
+    double heard, next_beat;
+    told *told; /* [world size] */
+    size_t received, size, sent;
+    unsigned char in[BUFFER_BYTES], out[BUFFER_BYTES];
+} spoke;
+
+struct tshi_relay {
+    tshi_relay_plan plan;
+    tshi_roster roster; /* a copy */
+    int node;
+    bool hub;
+    pid_t process;
+    int n;
+    spoke *links; /* [n] */
+    told *told;   /* of all links */
+    struct pollfd *polls;
+    int *kept; /* descriptors of the thread, ascending */
+    int n_kept;
+    bool apart;                        /* the thread has a descriptor table of its own */
+    uint32_t seen;                     /* page->changed when the links were last compared with it */
+    double now, busy_until, next_look; /* now: when the poll under way began */
+    double leave_by;                   /* 0: the rank has not left */
+    pthread_t thread;
+    sem_t begun;
+    _Atomic bool leaving;
+};
+
+/* --- what is on the page ------------------------------------------------------------------------------------------ */
+
+/* The ranks of which a link brings news; it is sent those of the others. */
+static bool is_behind(const tshi_relay *relay, const spoke *l, int rank) {
+    int node = relay->roster.node[rank];
+    return relay->hub ? node == l->node : node != relay->node;
+}
+
+static void fail_machine(tshi_relay *relay, int node, tshi_rank_state state, const char *words) {
+    tshi_page *page = relay->plan.page;
+    for (int i = 0; i < relay->roster.size; i++) {
+        tshi_rank_record *r = &page->record[i];
+        uint32_t now = tshi_page_state(page, i);
+        bool stays = now == TSHI_STUCK || now == TSHI_DEAD || atomic_load(&r->left) != 0;
+        if (relay->roster.node[i] != node || stays) continue;
+        /* What a rank has failed with stays the reason. */
+        if (now == TSHI_ALIVE) snprintf(r->reason, sizeof r->reason, "%s", words);
+        tshi_page_set_state(page, i, now, state);
+    }
+}
+
+/* The machine at the other end first: it is the cause. Machines behind the hub have become as far away. */
+static void fail_link(tshi_relay *relay, spoke *l, tshi_rank_state state, const char *why) {
+    char name[TSHI_LINE], words[TSHI_MESSAGE_SIZE];
+    tshi_machine_name(&relay->roster, l->node, name, sizeof name);
+    snprintf(words, sizeof words, "%s cannot be reached: %s", name, why);
+    fail_machine(relay, l->node, state, words);
+    for (int node = 0; node < relay->roster.nodes && !relay->hub; node++) {
+        if (node == relay->node || node == l->node) continue;
+        snprintf(words, sizeof words, "machine %s is reached over %.240s, which cannot be reached: %s",
+                 relay->roster.host[node], name, why);
+        fail_machine(relay, node, state, words);
+    }
+}
+
+/* However a process ends, the kernel takes back its locks. */
+static void look_for_deaths(tshi_relay *relay) {
+    tshi_page *page = relay->plan.page;
+    if (relay->plan.file < 0 || relay->now < relay->next_look) return;
+    relay->next_look = relay->now + LOOK_EVERY;
+    for (int i = 0; i < relay->roster.size; i++) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = i, .l_len = 1};
+        uint32_t now = tshi_page_state(page, i);
+        if (relay->roster.node[i] != relay->node || i == relay->roster.rank) continue;
+        if (now == TSHI_STUCK || now == TSHI_DEAD || atomic_load(&page->record[i].left)) continue;
+        bool ended = fcntl(relay->plan.file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+        if (ended && !atomic_load(&page->record[i].left)) tshi_page_set_state(page, i, now, TSHI_DEAD);
+    }
+}
+
+/* --- one connection ----------------------------------------------------------------------------------------------- */
+
+static void close_link(spoke *l) {
+    tshi_socket_close(&l->fd, 1);
+}
+
+static void lose_link(tshi_relay *relay, spoke *l, const char *why) {
+    close_link(l);
+    if (!l->parting) fail_link(relay, l, TSHI_DEAD, why);
+}
+
+/* False for what a relay does not say. */
+static bool take_news(tshi_relay *relay, spoke *l, const tshi_news *news) {
+    int rank = news->rank.rank;
+    switch (news->kind) {
+    case TSHI_NEWS_FAREWELL: close_link(l); return true;
+    case TSHI_NEWS_RANK:
+        if (rank < 0 || rank >= relay->roster.size || !is_behind(relay, l, rank)) return false;
+        tshi_page_apply(relay->plan.page, &news->rank);
+        return true;
+    default: return news->machine == l->node;
+    }
+}
+
+static void take_bytes(tshi_relay *relay, spoke *l) {
+    size_t done = 0;
+    int n = 1;
+    while (n > 0 && l->fd >= 0 && done < l->received) {
+        tshi_news news;
+        n = tshi_news_read(l->in + done, l->received - done, &news);
+        if (n > 0 && !take_news(relay, l, &news)) n = -1;
+        if (n > 0) done += (size_t)n;
+    }
+    l->received -= done;
+    memmove(l->in, l->in + done, l->received);
+    if (n < 0) lose_link(relay, l, "what came from it is no message of this world");
+}
+
+/* The buffer holds whole messages, so that there is always room for more of one. */
+static void read_link(tshi_relay *relay, spoke *l) {
+    ssize_t n = recv(l->fd, l->in + l->received, sizeof l->in - l->received, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        char why[TSHI_LINE];
+        snprintf(why, sizeof why, "its connection ended%s%s%s", n < 0 ? " (" : "", n < 0 ? strerror(errno) : "",
+                 n < 0 ? ")" : "");
+        lose_link(relay, l, why);
+        return;
+    }
+    l->heard = relay->now;
+    l->received += (size_t)n;
+    take_bytes(relay, l);
+}
+
+static bool has_room(const spoke *l) {
+    return sizeof l->out - l->size >= TSHI_NEWS_MOST;
+}
+
+/* Writes what the other end does not know, as far as there is room. */
+static void fill(tshi_relay *relay, spoke *l) {
+    for (; l->next < relay->roster.size && has_room(l); l->next++) {
+        const tshi_rank_record *r = &relay->plan.page->record[l->next];
+        told *before = &l->told[l->next];
+        if (is_behind(relay, l, l->next)) continue;
+        if (atomic_load(&r->state) == before->state && atomic_load(&r->left) == before->left &&
+            atomic_load(&r->recover) == before->recover)
+            continue;
+        tshi_news news = {.kind = TSHI_NEWS_RANK};
+        tshi_page_read(relay->plan.page, l->next, &news.rank);
+        *before = (told){news.rank.state, news.rank.left, news.rank.recover};
+        l->size += tshi_news_write(&news, l->out + l->size);
+    }
+}
+
+static void beat(tshi_relay *relay, spoke *l) {
+    if (relay->now < l->next_beat || l->size > 0) return;
+    const tshi_news news = {.kind = TSHI_NEWS_BEAT, .machine = relay->node};
+    l->next_beat = relay->now + BEAT_EVERY;
+    l->size += tshi_news_write(&news, l->out + l->size);
+}
+
+/* Sends what the system takes. */
+static void flush(spoke *l) {
+    while (l->sent < l->size) {
+        ssize_t n = send(l->fd, l->out + l->sent, l->size - l->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN) return;
+        if (n < 0 && errno != EINTR)
+            return; /* the read says why it has ended, after what the other end has sent last */
+        if (n > 0) l->sent += (size_t)n;
+    }
+    l->size = l->sent = 0;
+}
+
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
+
+/* Every rank of this machine has left, or will not. */
+static bool machine_has_left(const tshi_relay *relay) {
+    const tshi_page *page = relay->plan.page;
+    for (int i = 0; i < relay->roster.size; i++) {
+        if (relay->roster.node[i] != relay->node || atomic_load(&page->record[i].left)) continue;
+        uint32_t state = tshi_page_state(page, i);
+        if (state != TSHI_DEAD && state != TSHI_STUCK) return false;
+    }
+    return true;
+}
+
+/* A machine says farewell when its ranks have left; the hub waits for those of the others, whose news it passes on. */
+static void part(tshi_relay *relay, spoke *l) {
+    const tshi_news news = {.kind = TSHI_NEWS_FAREWELL};
+    bool now = relay->now > relay->leave_by || (!relay->hub && machine_has_left(relay));
+    if (l->parting || !now || l->next < relay->roster.size || !has_room(l)) return;
+    l->size += tshi_news_write(&news, l->out + l->size);
+    l->parting = true;
+}
+
+/* --- the thread --------------------------------------------------------------------------------------------------- */
+
+static int wait_for_any(tshi_relay *relay) {
+    int live = 0;
+    for (int i = 0; i < relay->n; i++) {
+        const spoke *l = &relay->links[i];
+        short events = l->sent < l->size ? POLLIN | POLLOUT : POLLIN;
+        relay->polls[i] = (struct pollfd){.fd = l->fd, .events = events};
+        live += l->fd >= 0;
+    }
+    relay->now = tshi_clock();
+    if (live) poll(relay->polls, (nfds_t)relay->n, relay->now < relay->busy_until ? BUSY_MS : IDLE_MS);
+    return live;
+}
+
+static void compare_page(tshi_relay *relay) {
+    uint32_t changed = atomic_load_explicit(&relay->plan.page->changed, memory_order_acquire);
+    if (changed == relay->seen) return;
+    relay->seen = changed;
+    relay->busy_until = relay->now + BUSY_SECONDS;
+    for (int i = 0; i < relay->n; i++) relay->links[i].next = 0;
+}
+
+/* `now` is from before the poll: a stop of this very process, after which what has come is read first, makes no peer
+ * silent. */
+static void end_silent(tshi_relay *relay, spoke *l) {
+    double most = relay->plan.timeout > LEAST_SILENCE ? relay->plan.timeout : LEAST_SILENCE;
+    char why[TSHI_LINE];
+    if (relay->now - l->heard < most) return;
+    snprintf(why, sizeof why, "nothing has come from it for %.3g s", most);
+    close_link(l);
+    if (!l->parting) fail_link(relay, l, TSHI_STUCK, why);
+}
+
+/* False: there is nothing left to do. */
+static bool go_on(tshi_relay *relay) {
+    if (wait_for_any(relay) == 0) return false;
+    if (relay->leave_by == 0 && atomic_load(&relay->leaving)) relay->leave_by = relay->now + LONGEST_LEAVE;
+    for (int i = 0; i < relay->n; i++) {
+        spoke *l = &relay->links[i];
+        bool comes = (relay->polls[i].revents & ~POLLOUT) != 0;
+        if (l->fd >= 0 && comes) read_link(relay, l);
+        if (l->fd >= 0) end_silent(relay, l);
+    }
+    look_for_deaths(relay);
+    compare_page(relay);
+    for (int i = 0; i < relay->n; i++) {
+        spoke *l = &relay->links[i];
+        if (l->fd < 0) continue;
+        beat(relay, l);
+        if (!l->parting) fill(relay, l);
+        if (relay->leave_by > 0) part(relay, l);
+        flush(l);
+    }
+    return relay->leave_by == 0 || relay->now < relay->leave_by + LONGEST_FAREWELL;
+}
+
+static void *run_relay(void *argument) {
+    tshi_relay *relay = argument;
+    relay->apart = tshi_descriptors_own(relay->kept, relay->n_kept);
+    sem_post(&relay->begun);
+    while (go_on(relay)) continue;
+    for (int i = 0; i < relay->n; i++) close_link(&relay->links[i]);
+    return NULL;
+}
+
+/* Signals are for the program's own threads. An errno. */
+static int start_thread(tshi_relay *relay) {
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    int error = pthread_attr_init(&attributes);
+    if (error != 0) return error;
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&relay->thread, &attributes, run_relay, relay);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+/* --- its life ----------------------------------------------------------------------------------------------------- */
+
+static int compare_numbers(const void *left, const void *right) {
+    const int *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+static tsh_status copy_roster(const tshi_relay_plan *plan, tshi_roster *out) {
+    const tshi_roster *from = plan->roster;
+    tsh_status status = tshi_roster_init(out, from->size, from->nodes, plan->allocator);
+    if (status != TSH_OK) return status;
+    out->rank = from->rank;
+    memcpy(out->node, from->node, (size_t)from->size * sizeof *out->node);
+    memcpy(out->host, from->host, (size_t)from->nodes * sizeof *out->host);
+    return TSH_OK;
+}
+
+static tsh_status allocate(tshi_relay *relay, int nodes) {
+    const tsh_allocator *allocator = relay->plan.allocator;
+    size_t size = (size_t)relay->plan.roster->size, n = (size_t)nodes, items;
+    tsh_status status = tshi_size_mul(n, size, &items);
+    if (status == TSH_OK) status = copy_roster(&relay->plan, &relay->roster);
+    if (status != TSH_OK) return status;
+    relay->links = tshi_calloc(allocator, n, sizeof *relay->links);
+    relay->told = tshi_calloc(allocator, items, sizeof *relay->told);
+    relay->polls = tshi_calloc(allocator, n, sizeof *relay->polls);
+    relay->kept = tshi_calloc(allocator, n + 1, sizeof *relay->kept);
+    return relay->links && relay->told && relay->polls && relay->kept ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+static void add_links(tshi_relay *relay, const tshi_links *links) {
+    double now = tshi_clock();
+    for (int i = 0; i < links->nodes; i++) {
+        if (links->connection[i] < 0) continue;
+        spoke *l = &relay->links[relay->n];
+        l->fd = links->connection[i];
+        l->node = links->hub == links->node ? i : links->hub;
+        l->heard = now;
+        l->told = relay->told + (size_t)relay->n++ * (size_t)relay->roster.size;
+        relay->kept[relay->n_kept++] = l->fd;
+    }
+    if (relay->plan.file >= 0) relay->kept[relay->n_kept++] = relay->plan.file;
+    qsort(relay->kept, (size_t)relay->n_kept, sizeof *relay->kept, compare_numbers);
+}
+
+static void free_relay(tshi_relay *relay) {
+    const tsh_allocator *allocator = relay->plan.allocator;
+    tshi_roster_free(&relay->roster, allocator);
+    tshi_free(allocator, relay->links);
+    tshi_free(allocator, relay->told);
+    tshi_free(allocator, relay->polls);
+    tshi_free(allocator, relay->kept);
+    tshi_free(allocator, relay);
+}
+
+tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_links *links, tshi_relay **out) {
+    tshi_relay *relay = tshi_calloc(plan->allocator, 1, sizeof *relay);
+    tsh_status status = TSH_ERR_MEMORY;
+    *out = NULL;
+    if (!relay) goto done;
+    relay->plan = *plan;
+    relay->node = links->node;
+    relay->hub = links->hub == links->node;
+    relay->process = getpid();
+    status = allocate(relay, links->nodes);
+    if (status != TSH_OK) goto done;
+    add_links(relay, links);
+    sem_init(&relay->begun, 0, 0);
+    int error = start_thread(relay);
+    if (error != 0) {
+        status = tshi_fail_errno(error, "world_init: the thread that watches the other machines");
+        goto done;
+    }
+    while (sem_wait(&relay->begun) != 0) continue;
+    /* Where the thread shares this table, they are its to close. */
+    for (int i = 0; i < links->nodes && !relay->apart; i++) links->connection[i] = -1;
+    *out = relay;
+done:
+    if (relay && status != TSH_OK) free_relay(relay);
+    tshi_links_close(links, plan->allocator);
+    return status;
+}
+
+void tshi_relay_end(tshi_relay *relay) {
+    /* A forked process has no such thread. */
+    if (!relay || relay->process != getpid()) return;
+    atomic_store(&relay->leaving, true);
+    pthread_join(relay->thread, NULL);
+    sem_destroy(&relay->begun);
+    free_relay(relay);
+}

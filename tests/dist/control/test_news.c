@@ -1,0 +1,107 @@
+/* The messages of relays: what is written is read again, and no other bytes are. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/control/news.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static tshi_news of_rank(size_t length) {
+    tshi_news news = {.kind = TSHI_NEWS_RANK, .rank = {.rank = 0x01020304, .state = TSHI_FAILED, .left = 1}};
+    news.rank.recover = 0xfffffff0u;
+    news.rank.step = (tshi_tape_step){UINT64_C(0x1122334455667788), 5};
+    memset(news.rank.reason, 'a', length);
+    return news;
+}
+
+static void check_same(const tshi_news *got, const tshi_news *wanted) {
+    cr_assert_eq(got->kind, wanted->kind);
+    cr_assert_eq(got->machine, wanted->machine);
+    cr_assert_eq(got->rank.rank, wanted->rank.rank);
+    cr_assert_eq(got->rank.state, wanted->rank.state);
+    cr_assert_eq(got->rank.left, wanted->rank.left);
+    cr_assert_eq(got->rank.recover, wanted->rank.recover);
+    cr_assert_eq(got->rank.step.tape, wanted->rank.step.tape);
+    cr_assert_eq(got->rank.step.number, wanted->rank.step.number);
+    cr_assert_str_eq(got->rank.reason, wanted->rank.reason);
+}
+
+/* In memory of exactly that size, so that AddressSanitizer sees a read past it. */
+static int read_exactly(const unsigned char *bytes, size_t size, tshi_news *out) {
+    unsigned char *copy = malloc(size);
+    if (size) memcpy(copy, bytes, size);
+    int n = tshi_news_read(copy, size, out);
+    free(copy);
+    return n;
+}
+
+static void check_round_trip(const tshi_news *news) {
+    unsigned char bytes[TSHI_NEWS_MOST];
+    tshi_news got;
+    size_t size = tshi_news_write(news, bytes);
+    cr_assert(size <= sizeof bytes);
+    for (size_t part = 0; part < size; part++) cr_assert_eq(read_exactly(bytes, part, &got), 0, "%zu bytes", part);
+    cr_assert_eq(read_exactly(bytes, size, &got), (int)size);
+    check_same(&got, news);
+}
+
+Test(news, what_is_written_is_read, .timeout = 60) {
+    const size_t lengths[] = {0, 1, 100, TSHI_MESSAGE_SIZE - 1};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const tshi_news news = of_rank(lengths[i]);
+        check_round_trip(&news);
+    }
+    check_round_trip(&(const tshi_news){.kind = TSHI_NEWS_BEAT, .machine = 70000});
+    check_round_trip(&(const tshi_news){.kind = TSHI_NEWS_FAREWELL});
+}
+
+Test(news, bytes_are_in_the_order_that_the_header_says, .timeout = 60) {
+    const unsigned char wanted[] = {'t',  'S',  'H',  'c',  1, 2, 0,    0,   30,  0,   0,    0,    4,    3,
+                                    2,    1,    1,    1,    0, 0, 0xf0, 255, 255, 255, 0x88, 0x77, 0x66, 0x55,
+                                    0x44, 0x33, 0x22, 0x11, 5, 0, 0,    0,   0,   0,   0,    0,    'a',  'a'};
+    unsigned char bytes[TSHI_NEWS_MOST];
+    const tshi_news news = of_rank(2);
+    cr_assert_eq(tshi_news_write(&news, bytes), sizeof wanted);
+    cr_assert_arr_eq(bytes, wanted, sizeof wanted);
+}
+
+static void check_refused(size_t at, unsigned char value) {
+    unsigned char bytes[TSHI_NEWS_MOST];
+    tshi_news news = of_rank(8);
+    size_t size = tshi_news_write(&news, bytes);
+    bytes[at] = value;
+    cr_assert_eq(tshi_news_read(bytes, size, &news), -1, "byte %zu is %u", at, value);
+}
+
+Test(news, other_bytes_are_refused, .timeout = 60) {
+    for (size_t at = 0; at < 4; at++) check_refused(at, 'x');
+    check_refused(4, 2);  /* version */
+    check_refused(5, 0);  /* kind */
+    check_refused(5, 1);  /* a beat of 36 bytes */
+    check_refused(5, 3);  /* a farewell of 36 bytes */
+    check_refused(5, 4);  /* kind */
+    check_refused(6, 1);  /* zero */
+    check_refused(8, 27); /* shorter than a record */
+    check_refused(9, 3);  /* longer than any reason */
+    check_refused(11, 255);
+    check_refused(16, TSHI_DEAD + 1);
+    check_refused(17, 2);
+    check_refused(18, 1);
+}
+
+/* Whatever comes, it is read within its bounds and is no message that could not have been written. */
+Test(news, random_bytes_do_no_harm, .timeout = 120) {
+    unsigned char bytes[TSHI_NEWS_MOST];
+    tshi_news got;
+    srand(7);
+    for (int i = 0; i < 200000; i++) {
+        const tshi_news news = of_rank((size_t)rand() % 64);
+        size_t size = tshi_news_write(&news, bytes), cut = (size_t)rand() % (size + 1);
+        for (int k = rand() % 4; k > 0; k--) bytes[(size_t)rand() % size] = (unsigned char)rand();
+        int n = read_exactly(bytes, cut, &got);
+        cr_assert(n >= -1 && n <= (int)cut);
+        if (n > 0) cr_assert(got.rank.state <= TSHI_DEAD && got.rank.left <= 1 && strlen(got.rank.reason) < 512);
+    }
+}
