@@ -35,7 +35,7 @@ void tshi_test_machines_roster(const tshi_test_machines *m, int rank, tshi_roste
     for (int i = 0; i < m->machines; i++) out->host[i][0] = (char)('a' + i);
 }
 
-tsh_status tshi_test_machines_connect(const tshi_test_machines *m, const tshi_roster *roster, tshi_links *out) {
+tsh_status tshi_test_machines_connect(const tshi_test_machines *m, const tshi_roster *roster, tshi_machine_links *out) {
     const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     tshi_settings settings = {.method = TSHI_INIT_TCP, .port = m->port, .timeout = LONGEST, .warn_every = LONGEST};
     snprintf(settings.address, sizeof settings.address, "%s", m->address);
@@ -82,7 +82,7 @@ static void leave(tshi_page *page, int rank, tshi_test_member *me, tshi_relay *r
     _exit(0);
 }
 
-static void obey(tshi_page *page, int rank, tshi_test_member *me, tshi_relay *relay, const tshi_links *links) {
+static void obey(tshi_page *page, int rank, tshi_test_member *me, tshi_relay *relay, const tshi_machine_links *links) {
     switch (atomic_load(&me->order)) {
     case TSHI_ORDER_FAIL: fail(page, rank); break;
     case TSHI_ORDER_RECOVER:
@@ -109,7 +109,7 @@ static void live(tshi_test_machines *m, int rank) {
     tshi_page *page = m->page[node];
     tshi_test_member *me = &m->member[rank];
     tshi_roster roster;
-    tshi_links links = {0};
+    tshi_machine_links links = {0};
     tshi_relay *relay = NULL;
     lock_for_life(m->file[node], rank);
     tshi_test_machines_roster(m, rank, &roster);

@@ -44,7 +44,7 @@ typedef struct tshi_test_machines {
 /* The roster of such machines, named a, b, ..., as this rank has it. */
 void tshi_test_machines_roster(const tshi_test_machines *m, int rank, tshi_roster *out);
 /* The connections of the machine of a rank. */
-tsh_status tshi_test_machines_connect(const tshi_test_machines *m, const tshi_roster *roster, tshi_links *out);
+tsh_status tshi_test_machines_connect(const tshi_test_machines *m, const tshi_roster *roster, tshi_machine_links *out);
 /* Starts all ranks and waits until all relays run. */
 void tshi_test_machines_begin(tshi_test_machines *m);
 /* Makes the pages, and one rank of a machine that this process is. */

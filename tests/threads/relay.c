@@ -55,7 +55,7 @@ static void *live(void *argument) {
     const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     const int me = *(const int *)argument;
     tshi_roster roster;
-    tshi_links links;
+    tshi_machine_links links;
     tshi_relay *relay;
     tshi_page *page = machines.page[me];
     tshi_test_machines_roster(&machines, me, &roster);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* A rendezvous whose ranks are the machines. The launcher's word that all ranks are here was about the world. */
-static tshi_settings settings_of_machines(const tshi_settings *settings, const tshi_links *links) {
+static tshi_settings settings_of_machines(const tshi_settings *settings, const tshi_machine_links *links) {
     static const unsigned char purpose[] = "control";
     tshi_settings s = *settings;
     s.rank = links->node;
@@ -25,7 +25,7 @@ static void without_delay(int fd) {
 }
 
 /* The hub says which machine it is: a rendezvous tells only its own. A machine that is gone is for the relay to find. */
-static tsh_status find_hub(tshi_links *links, double deadline) {
+static tsh_status find_hub(tshi_machine_links *links, double deadline) {
     unsigned char bytes[TSHI_NEWS_MOST];
     tshi_news beat = {.kind = TSHI_NEWS_BEAT, .machine = links->node};
     size_t size = tshi_news_write(&beat, bytes);
@@ -45,9 +45,9 @@ static tsh_status find_hub(tshi_links *links, double deadline) {
 }
 
 tsh_status tshi_links_open(const tshi_settings *settings, const tshi_roster *roster, const tsh_allocator *allocator,
-                           double deadline, tshi_links *out) {
+                           double deadline, tshi_machine_links *out) {
     tshi_roster machines = {0};
-    *out = (tshi_links){.node = roster->node[roster->rank], .nodes = roster->nodes};
+    *out = (tshi_machine_links){.node = roster->node[roster->rank], .nodes = roster->nodes};
     out->connection = tshi_calloc(allocator, (size_t)out->nodes, sizeof *out->connection);
     if (!out->connection) return TSH_ERR_MEMORY;
     for (int i = 0; i < out->nodes; i++) out->connection[i] = -1;
@@ -65,10 +65,10 @@ tsh_status tshi_links_open(const tshi_settings *settings, const tshi_roster *ros
     return status;
 }
 
-void tshi_links_close(tshi_links *links, const tsh_allocator *allocator) {
+void tshi_links_close(tshi_machine_links *links, const tsh_allocator *allocator) {
     if (links->connection) tshi_socket_close(links->connection, links->nodes);
     tshi_free(allocator, links->connection);
-    *links = (tshi_links){0};
+    *links = (tshi_machine_links){0};
 }
 
 const char *tshi_machine_name(const tshi_roster *roster, int node, char *text, size_t size) {

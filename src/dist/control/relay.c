@@ -344,7 +344,7 @@ static tsh_status allocate(tshi_relay *relay, int nodes) {
     return relay->links && relay->told && relay->polls && relay->kept ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-static void add_links(tshi_relay *relay, const tshi_links *links) {
+static void add_links(tshi_relay *relay, const tshi_machine_links *links) {
     double now = tshi_clock();
     for (int i = 0; i < links->nodes; i++) {
         if (links->connection[i] < 0) continue;
@@ -369,7 +369,7 @@ static void free_relay(tshi_relay *relay) {
     tshi_free(allocator, relay);
 }
 
-tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_links *links, tshi_relay **out) {
+tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_machine_links *links, tshi_relay **out) {
     tshi_relay *relay = tshi_calloc(plan->allocator, 1, sizeof *relay);
     tsh_status status = TSH_ERR_MEMORY;
     *out = NULL;

@@ -29,7 +29,7 @@ typedef struct tshi_relay_plan {
 
 /* Starts it, when all ranks of the machine hold their locks. Takes the connections of the links, after a failure too.
  * The page has to stay until the relay has ended. */
-tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_links *links, tshi_relay **out);
+tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_machine_links *links, tshi_relay **out);
 /* Ends it when this rank has left: once the other ranks of its machine have left, and at the hub also the other
  * machines, but after 2 seconds in any case. */
 void tshi_relay_end(tshi_relay *relay);

@@ -233,36 +233,36 @@ Test(relay, a_program_closes_every_descriptor, .timeout = 120) {
 }
 
 /* A stopped machine is given up after the deadline by the others, and they by it when it goes on. */
-static void stop(int machine) {
-    tshi_test_machines m = {.machines = 3, .ranks = 2, .raw = -1, .timeout = 0.5};
+static void check_given_up(tshi_test_machines *m, int machine, double start) {
     int first = machine * 2, other = machine == 0 ? 1 : 0;
     char words[96];
-    tshi_test_machines_begin(&m);
-    double start = tshi_now();
-    for (int i = 0; i < 2; i++) kill(m.pid[first + i], SIGSTOP);
-    await_everywhere(&m, machine, first, TSHI_STUCK);
-    await_everywhere(&m, machine, first + 1, TSHI_STUCK);
+    await_everywhere(m, machine, first, TSHI_STUCK);
+    await_everywhere(m, machine, first + 1, TSHI_STUCK);
     printf("machine %d was given up after %.2f s\n", machine, tshi_now() - start);
     cr_assert(tshi_now() - start > 3.5, "a machine is given up too early");
     snprintf(words, sizeof words, "machine %c (ranks %d, %d) cannot be reached: nothing has come from it for 5 s",
              'a' + machine, first, first + 1);
     for (int i = 0; i < 3; i++) {
-        if (i != machine) check_words(&m, i, first + 1, words);
+        if (i != machine) check_words(m, i, first + 1, words);
     }
-    for (int i = 0; i < 2; i++) kill(m.pid[first + i], SIGCONT);
-    cr_assert(tshi_test_await_state(&m, machine, other * 2, TSHI_DEAD) >= 0);
+    for (int i = 0; i < 2; i++) kill(m->pid[first + i], SIGCONT);
+    cr_assert(tshi_test_await_state(m, machine, other * 2, TSHI_DEAD) >= 0);
     snprintf(words, sizeof words, "machine %c (ranks %d, %d) cannot be reached: its connection ended", 'a' + other,
              other * 2, other * 2 + 1);
-    check_words(&m, machine, other * 2, words);
-    tshi_test_machines_end(&m);
+    check_words(m, machine, other * 2, words);
+    tshi_test_machines_end(m);
 }
 
-Test(relay, a_stopped_machine_is_given_up, .timeout = 120) {
-    stop(1);
-}
-
-Test(relay, a_stopped_hub_is_given_up, .timeout = 120) {
-    stop(0);
+/* The hub of one job and another machine of a second one, so that the two wait at once. */
+Test(relay, stopped_machines_are_given_up, .timeout = 120) {
+    tshi_test_machines m[2];
+    for (int i = 0; i < 2; i++) {
+        m[i] = (tshi_test_machines){.machines = 3, .ranks = 2, .raw = -1, .timeout = 0.5};
+        tshi_test_machines_begin(&m[i]);
+    }
+    double start = tshi_now();
+    for (int i = 0; i < 4; i++) kill(m[i / 2].pid[i], SIGSTOP);
+    for (int i = 0; i < 2; i++) check_given_up(&m[i], i, start);
 }
 
 /* One that goes on before the deadline has lost nothing, and gives up no other. */
