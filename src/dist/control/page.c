@@ -70,11 +70,13 @@ void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out) {
 void tshi_page_apply(tshi_page *page, const tshi_rank_news *news) {
     tshi_rank_record *r = &page->record[news->rank];
     uint32_t now = atomic_load(&r->state);
-    if (now != news->state && now != TSHI_STUCK && now != TSHI_DEAD) {
+    bool recovered = news->recover != atomic_load(&r->recover);
+    /* A rank that has recovered and failed again meanwhile has other words. */
+    if ((now != news->state || recovered) && now != TSHI_STUCK && now != TSHI_DEAD) {
         r->step = news->step;
         memcpy(r->reason, news->reason, sizeof r->reason);
-        tshi_page_set_state(page, news->rank, now, news->state);
+        if (now != news->state) tshi_page_set_state(page, news->rank, now, news->state);
     }
-    if (news->recover != atomic_load(&r->recover)) tshi_page_recover_step(page, news->rank, news->recover);
+    if (recovered) tshi_page_recover_step(page, news->rank, news->recover);
     if (news->left && !atomic_load(&r->left)) tshi_page_leave(page, news->rank);
 }

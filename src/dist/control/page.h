@@ -3,7 +3,7 @@
  * A record is written by its rank, and by ranks of the same machine that find it dead. The records of ranks on other
  * machines are written by this machine's relay, from what the relays there send. Invariant: the words and the step of a
  * failure are written before the state that they belong to, and a rank's state before its next step of recovering. So
- * whoever sees a step of recovering sees the states that it stands for. */
+ * a rank that sees a step of recovering sees the states that it stands for. */
 #ifndef TSHI_PAGE_H
 #define TSHI_PAGE_H
 
@@ -73,7 +73,7 @@ void tshi_page_leave(tshi_page *page, int rank);
 void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step);
 
 void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out);
-/* Of a rank of another machine. What is STUCK, DEAD or has left stays so. */
+/* Takes over the news of a rank of another machine. What is STUCK, DEAD or has left stays so. */
 void tshi_page_apply(tshi_page *page, const tshi_rank_news *news);
 
 /* Wakes all that sleep in tshi_doze on that word, in any process. */

@@ -52,10 +52,11 @@ begin() {
 tell() { echo "$2" >&"${input[$1]}"; }
 
 finish() {
-    local side
+    local side fd
     for side in $sides; do
         tell "$side" end
-        exec {input[$side]}>&-
+        fd=${input[$side]}
+        exec {fd}>&-
         wait "${pid[$side]}"
     done
 }
@@ -85,8 +86,8 @@ deaths() {
             side=$(cut -c $((rank / 2 + 1)) <<< abc)
             what="$1: the death of rank $rank"
             begin "a b c" 60 || return
-            [ $rank = 3 ] && spread c "fail 5" 5 failed - "$2"
-            spread "$side" "kill $rank" $rank dead "$([ $((rank % 2)) = 1 ] || echo "$side")" "$2"
+            [ "$rank" = 3 ] && spread c "fail 5" 5 failed - "$2"
+            spread "$side" "kill $rank" "$rank" dead "$([ $((rank % 2)) = 1 ] || echo "$side")" "$2"
             finish
         done
     done
