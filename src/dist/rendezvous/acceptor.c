@@ -18,7 +18,7 @@
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-void tshi_acceptor_drop(tshi_acceptor *a, int index) {
+static void drop_peer(tshi_acceptor *a, int index) {
     tshi_peer *peer = &a->peers[index];
     if (peer->fd >= 0) close(peer->fd);
     tshi_free(a->rendezvous->allocator, peer->out);
@@ -39,7 +39,7 @@ static int oldest_unknown(const tshi_acceptor *a) {
 
 static void drop_oldest_unknown(tshi_acceptor *a) {
     int oldest = oldest_unknown(a);
-    if (oldest >= 0) tshi_acceptor_drop(a, oldest);
+    if (oldest >= 0) drop_peer(a, oldest);
 }
 
 /* The tables grow with the peers that come: a world size may be a mistake. */
@@ -81,7 +81,7 @@ static void challenge(tshi_acceptor *a, int fd) {
     memcpy(frame.group, a->rendezvous->group, sizeof frame.group);
     size_t size = tshi_wire_write(TSHI_CHALLENGE, &frame, NULL, bytes);
     /* It fits into the buffer of a new connection. */
-    if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) tshi_acceptor_drop(a, a->n - 1);
+    if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) drop_peer(a, a->n - 1);
 }
 
 /* A bounded number at a time: however fast connections come and go, the deadline and the ranks are looked at in
@@ -140,14 +140,6 @@ static void replace_dead(tshi_acceptor *a, const tshi_peer *newcomer) {
     }
 }
 
-bool tshi_acceptor_has(const tshi_acceptor *a, int rank) {
-    if (a->rendezvous->settings->rank == rank) return true;
-    for (int i = 0; i < a->n; i++) {
-        if (a->peers[i].state == TSHI_PEER_JOINED && a->peers[i].hello.rank == rank) return true;
-    }
-    return false;
-}
-
 /* A HELLO with the right HMAC. */
 static void greet(tshi_acceptor *a, int index) {
     tshi_peer *peer = &a->peers[index];
@@ -173,7 +165,8 @@ static void greet(tshi_acceptor *a, int index) {
     }
     if (reason[0]) {
         log_refusal(a, reason);
-        tshi_acceptor_refuse(a, index, reason);
+        tshi_acceptor_refuse(a, peer, reason);
+        drop_peer(a, index);
     } else {
         peer->state = TSHI_PEER_JOINED;
         peer->rank = hello->rank;
@@ -187,7 +180,7 @@ static void lose(tshi_acceptor *a, int index) {
         tshi_log(a->rendezvous->log, TSH_LOG_WARNING, "rendezvous: rank %d of %s came and went", peer->hello.rank,
                  peer->hello.process.host);
     }
-    tshi_acceptor_drop(a, index);
+    drop_peer(a, index);
 }
 
 /* Reads what a peer has sent; the peer may be dropped, and the last of the table takes its slot. A HELLO is all that it
@@ -201,7 +194,7 @@ static void read_peer(tshi_acceptor *a, int index) {
     ssize_t n = recv(peer->fd, peer->in + peer->received, sizeof peer->in - peer->received, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
-        tshi_acceptor_drop(a, index);
+        drop_peer(a, index);
         return;
     }
     peer->received += (size_t)n;
@@ -215,7 +208,7 @@ static void read_peer(tshi_acceptor *a, int index) {
     }
     log_refusal(a, body < 0 ? "that is no rank of a tshard world"
                             : "its token is not this job's, or its greeting was made for another connection");
-    tshi_acceptor_drop(a, index);
+    drop_peer(a, index);
 }
 
 /* --- gathering ---------------------------------------------------------------------------------------------------- */
@@ -244,7 +237,7 @@ static int wait_for_any(tshi_acceptor *a) {
 static void drop_late(tshi_acceptor *a) {
     double now = tshi_clock();
     for (int i = a->n - 1; i >= 0; i--) {
-        if (a->peers[i].state != TSHI_PEER_JOINED && a->peers[i].deadline < now) tshi_acceptor_drop(a, i);
+        if (a->peers[i].state != TSHI_PEER_JOINED && a->peers[i].deadline < now) drop_peer(a, i);
     }
 }
 
@@ -296,13 +289,13 @@ tsh_status tshi_acceptor_open(tshi_acceptor *a, tshi_rendezvous *rendezvous, con
     tshi_socket_close(plan->listeners, plan->n);
     if (plan->closing) plan->closing(plan->user);
     for (int i = a->n - 1; i >= 0; i--) {
-        if (a->peers[i].state == TSHI_PEER_UNKNOWN) tshi_acceptor_drop(a, i);
+        if (a->peers[i].state == TSHI_PEER_UNKNOWN) drop_peer(a, i);
     }
     return TSH_OK;
 }
 
 void tshi_acceptor_close(tshi_acceptor *a) {
-    while (a->n > 0) tshi_acceptor_drop(a, a->n - 1);
+    while (a->n > 0) drop_peer(a, a->n - 1);
     tshi_free(a->rendezvous->allocator, a->peers);
     tshi_free(a->rendezvous->allocator, a->polls);
 }

@@ -63,18 +63,17 @@ tsh_status tshi_acceptor_open(tshi_acceptor *a, tshi_rendezvous *rendezvous, con
                               bool *stopped);
 /* Closes what connections are left. */
 void tshi_acceptor_close(tshi_acceptor *a);
-void tshi_acceptor_drop(tshi_acceptor *a, int index);
-/* The rank is this one or has joined. */
-bool tshi_acceptor_has(const tshi_acceptor *a, int rank);
 
 /* --- acceptor_answer.c -------------------------------------------------------------------------------------------- */
 
+/* The rank is this one or has joined. */
+bool tshi_acceptor_has(const tshi_acceptor *a, int rank);
 /* "3/4 joined, missing rank 2", with the reason where it is known. */
 const char *tshi_acceptor_progress(const tshi_acceptor *a, char *text, size_t size);
 /* TSH_OK when all ranks are here; else every peer that is of the job gets the reason, which is returned. */
 tsh_status tshi_acceptor_verdict(tshi_acceptor *a);
-/* Refuses a peer that is of the job, with the reason, and drops it. */
-void tshi_acceptor_refuse(tshi_acceptor *a, int index, const char *reason);
+/* Sends a peer of the job the reason for which it is refused. */
+void tshi_acceptor_refuse(tshi_acceptor *a, tshi_peer *peer, const char *reason);
 /* Sends the answer to every peer, each with its own rank and HMAC; one that does not read delays no other. */
 tsh_status tshi_acceptor_answer(tshi_acceptor *a, tshi_wire_answer *answer);
 /* The frame of an answer to one peer, which the peer owns. */

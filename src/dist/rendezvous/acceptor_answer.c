@@ -6,6 +6,14 @@
 #include <string.h>
 #include <sys/socket.h>
 
+bool tshi_acceptor_has(const tshi_acceptor *a, int rank) {
+    if (a->rendezvous->settings->rank == rank) return true;
+    for (int i = 0; i < a->n; i++) {
+        if (a->peers[i].state == TSHI_PEER_JOINED && a->peers[i].hello.rank == rank) return true;
+    }
+    return false;
+}
+
 /* True when a rank here has yet to be assigned, so that the missing ranks are not known. */
 static bool has_unassigned(const tshi_acceptor *a) {
     bool found = a->rendezvous->settings->rank < 0;
@@ -52,11 +60,10 @@ static bool push(tshi_peer *peer) {
     return true;
 }
 
-void tshi_acceptor_refuse(tshi_acceptor *a, int index, const char *reason) {
+void tshi_acceptor_refuse(tshi_acceptor *a, tshi_peer *peer, const char *reason) {
     tshi_wire_answer answer = {.status = TSH_ERR_ARGUMENT};
     snprintf(answer.words, sizeof answer.words, "%s", reason);
-    if (tshi_acceptor_prepare(a, &a->peers[index], &answer) == TSH_OK) push(&a->peers[index]);
-    tshi_acceptor_drop(a, index);
+    if (tshi_acceptor_prepare(a, peer, &answer) == TSH_OK) push(peer);
 }
 
 tsh_status tshi_acceptor_answer(tshi_acceptor *a, tshi_wire_answer *answer) {

@@ -1,6 +1,6 @@
 /* Which method applies, and the two by which rank 0 listens at an address that all ranks know. */
 #include "dist/rendezvous/connector.h"
-#include "dist/rendezvous/roster.h"
+#include "dist/rendezvous/gather.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -3,7 +3,7 @@
  * The file holds one LEADER frame for each job that uses it (file_records.c). */
 #include "dist/rendezvous/connector.h"
 #include "dist/rendezvous/file_records.h"
-#include "dist/rendezvous/roster.h"
+#include "dist/rendezvous/gather.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  * forgotten. A rank that receives another world size leads and follows no more; it announces its own for a moment,
  * so that all ranks that do not agree learn of it. */
 #include "dist/rendezvous/connector.h"
-#include "dist/rendezvous/roster.h"
+#include "dist/rendezvous/gather.h"
 
 #include <errno.h>
 #include <ifaddrs.h>

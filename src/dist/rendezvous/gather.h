@@ -1,6 +1,6 @@
 /* The listening rank makes the roster of the peers that have joined and sends it to each. */
-#ifndef TSHI_ROSTER_H
-#define TSHI_ROSTER_H
+#ifndef TSHI_GATHER_H
+#define TSHI_GATHER_H
 
 #include "dist/rendezvous/acceptor.h"
 
