@@ -1,7 +1,7 @@
 /* Groups: their ranks, how they are made, and what they have done. */
 #include "device/record.h"
+#include "dist/collectives/instrument.h"
 #include "dist/registry.h"
-#include "dist/trace.h"
 #include "dist/world.h"
 
 #include <stdio.h>

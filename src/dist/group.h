@@ -74,8 +74,6 @@ tsh_status tshi_group_missing(const char *what);
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);
 /* Gives the group a mesh of its own, with one axis. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
-/* The axis that the group is, or whose ranks it has; "group" where there is none. */
-const char *tshi_group_axis(const tsh_group *group);
 /* Notes a call in the ring and returns its number, from 1; collectives and messages are numbered apart. */
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
 /* Logs the last calls: "#3 all_reduce float32 [8], ...". */

@@ -1,9 +1,9 @@
-/* Traces of a world: comparing clocks, starting, ending, and the events of calls. */
+/* Traces of a world: comparing clocks, starting, ending. */
 #include "dist/trace.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "device/plan/plan.h"
-#include "dist/collectives/collectives.h"
+#include "device/trace.h"
 #include "tshard/trace.h"
 
 #include <stdio.h>
@@ -176,84 +176,4 @@ void tsh_trace_begin(tsh_world *world, const char *name) {
 
 void tsh_trace_end(tsh_world *world) {
     if (world && trace_of(world)) tshi_trace_range_end(trace_of(world));
-}
-
-/* --- calls -------------------------------------------------------------------------------------------------------- */
-
-/* NULL without memory. */
-static tshi_trace_group *group_of(tsh_group *group) {
-    tshi_trace_file *trace = trace_of(group->world);
-    if (!group->traced) {
-        group->traced = tshi_trace_add_group(trace, tshi_group_axis(group), group->ranks, group->size);
-    }
-    return group->traced ? &trace->groups[group->traced - 1] : NULL;
-}
-
-static bool is_traced(const tsh_group *group, const tshi_call *call) {
-    return group->size > 1 && group->rank >= 0 && !call->ticket;
-}
-
-int64_t tshi_traced_number(tsh_group *group, const tshi_call *call) {
-    tshi_trace_group *g = is_traced(group, call) ? group_of(group) : NULL;
-    if (!g || call->op == TSH_COLLECTIVE_RECV) return 0;
-    if (call->op != TSH_COLLECTIVE_SEND) return ++g->collectives;
-    return call->root >= 0 && call->root < group->size ? ++g->messages[call->root] : 0;
-}
-
-static tshi_trace_event *open_call(tsh_group *group, tshi_trace_kind kind, const char *name) {
-    const tsh_device *device = group->world->device;
-    uint32_t number = tshi_trace_name(device->trace, name);
-    tshi_trace_event *event = tshi_trace_open(device->trace, kind);
-    event->name = number;
-    event->group = group->traced;
-    event->flags = device->place.backward ? TSHI_TRACE_BACKWARD : 0;
-    return event;
-}
-
-static int64_t bytes_of(const tsh_group *group, const tshi_call *call) {
-    int64_t count = call->in_counts ? tshi_sum(call->in_counts, group->size) : call->count;
-    return count * (int64_t)tsh_dtype_size(call->dtype);
-}
-
-tshi_trace_event *tshi_traced_call(tsh_group *group, const tshi_call *call, int64_t number, bool blocks) {
-    tshi_trace_kind kind = call->op == TSH_COLLECTIVE_SEND   ? TSHI_TRACE_SEND
-                           : call->op == TSH_COLLECTIVE_RECV ? TSHI_TRACE_RECV
-                                                             : TSHI_TRACE_COLLECTIVE;
-    if (!is_traced(group, call) || !group_of(group)) return NULL;
-    tshi_trace_event *event = open_call(group, kind, tsh_collective_name(call->op));
-    event->flags |= blocks ? TSHI_TRACE_BLOCKS : 0;
-    event->peer = call->root;
-    event->a = call->failed == TSH_OK ? bytes_of(group, call) : 0;
-    event->b = number;
-    return event;
-}
-
-void tshi_traced_end(tsh_work *work) {
-    tsh_group *group = work->group;
-    tshi_trace_event *event = work->event;
-    tshi_trace_close(event);
-    if (work->call.op != TSH_COLLECTIVE_RECV || work->sender < 0 || work->sender >= group->size) return;
-    tshi_trace_group *g = group_of(group);
-    event->peer = work->sender;
-    if (g) event->b = ++g->messages[group->size + work->sender];
-}
-
-tshi_trace_event *tshi_traced_wait(const tsh_work *work) {
-    return work->linked ? open_call(work->group, TSHI_TRACE_WAIT, tsh_collective_name(work->call.op)) : NULL;
-}
-
-void tshi_traced_waited(const tsh_work *work, tshi_trace_event *wait) {
-    tshi_trace_close(wait);
-    wait->b = work->event ? work->event->b : work->number;
-    wait->peer = work->event ? work->event->peer : work->call.root;
-}
-
-tshi_trace_event *tshi_traced_agree(tsh_group *group) {
-    tshi_trace_group *g = group->size > 1 && group->rank >= 0 ? group_of(group) : NULL;
-    if (!g) return NULL;
-    tshi_trace_event *event = open_call(group, TSHI_TRACE_COLLECTIVE, "agree");
-    event->flags |= TSHI_TRACE_BLOCKS | TSHI_TRACE_AGREES;
-    event->peer = -1;
-    event->b = ++g->agreements;
-    return event;
 }

@@ -1,16 +1,12 @@
-/* The collectives: their descriptors, and the public calls, which check the arguments and pass the call to the backend,
- * at once or when its turn comes. */
+/* The public calls: they check the arguments and pass the call to the group's transport, at once or when its turn
+ * comes. */
 #include "dist/collectives/collectives.h"
 #include "device/record.h"
+#include "dist/collectives/instrument.h"
 #include "dist/registry.h"
-#include "dist/trace.h"
 
 #include <stdio.h>
 #include <string.h>
-
-const char *tsh_collective_name(tsh_collective op) {
-    return (int)op >= 0 && op < TSH_COLLECTIVE_COUNT ? tshi_collectives[op].name : "unknown collective";
-}
 
 static bool backend_supports(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
     if ((int)op < 0 || op >= TSH_COLLECTIVE_COUNT) return false;
@@ -40,83 +36,9 @@ bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_colle
     return ops && takes_device(ops, device) && backend_supports(ops, op, dtype, reduce);
 }
 
-const tshi_collective tshi_collectives[TSH_COLLECTIVE_COUNT] = {
-    [TSH_COLLECTIVE_ALL_REDUCE] = {"all_reduce", TSHI_WHOLE, TSHI_WHOLE, .ring = 2, .reduces = true},
-    [TSH_COLLECTIVE_ALL_GATHER] = {"all_gather", TSHI_PART, TSHI_WHOLE, .ring = 1},
-    [TSH_COLLECTIVE_REDUCE_SCATTER] = {"reduce_scatter", TSHI_WHOLE, TSHI_PART, .ring = 1, .reduces = true},
-    [TSH_COLLECTIVE_BROADCAST] = {"broadcast", TSHI_WHOLE, TSHI_WHOLE, .ring = 1, .contributes = TSHI_ROOT},
-    [TSH_COLLECTIVE_ALL_TO_ALL] = {"all_to_all", TSHI_LISTED, TSHI_LISTED, .ring = 0},
-    [TSH_COLLECTIVE_BARRIER] = {"barrier", TSHI_NONE, TSHI_NONE, .ring = 0},
-    [TSH_COLLECTIVE_REDUCE] = {"reduce", TSHI_WHOLE, TSHI_WHOLE, .ring = 1, .receives = TSHI_ROOT, .reduces = true},
-    [TSH_COLLECTIVE_GATHER] = {"gather", TSHI_PART, TSHI_WHOLE, .ring = 1, .receives = TSHI_ROOT},
-    [TSH_COLLECTIVE_SCATTER] = {"scatter", TSHI_WHOLE, TSHI_PART, .ring = 1, .contributes = TSHI_ROOT},
-    [TSH_COLLECTIVE_SEND] = {"send", TSHI_WHOLE, TSHI_NONE, .ring = 0},
-    [TSH_COLLECTIVE_RECV] = {"recv", TSHI_NONE, TSHI_WHOLE, .ring = 0},
-};
-
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
 /* bytes (p - 1) / p without overflow. */
-static uint64_t ring_bytes(const tsh_group *group, const tshi_call *call) {
-    uint64_t p = (uint64_t)group->size, bytes = (uint64_t)call->count * tsh_dtype_size(call->dtype);
-    return tshi_collectives[call->op].ring * (bytes - bytes / p - (bytes % p != 0));
-}
-
-static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
-    int64_t sent = call->op == TSH_COLLECTIVE_SEND ? call->count : 0;
-    if (call->in_counts) sent = tshi_sum(call->in_counts, group->size) - call->in_counts[group->rank];
-    return (uint64_t)sent * tsh_dtype_size(call->dtype);
-}
-
-static const char *axis_in(const tsh_mesh *mesh, const tsh_group *group) {
-    for (int a = 0; mesh && a < mesh->axes; a++) {
-        if (mesh->axis[a].group == group) return mesh->axis[a].name;
-    }
-    return NULL;
-}
-
-const char *tshi_group_axis(const tsh_group *group) {
-    size_t bytes = (size_t)group->size * sizeof *group->ranks;
-    const tsh_group *other = group->mesh == &group->own_mesh ? group->world->groups : NULL;
-    for (; other; other = other->next) {
-        bool same = other->mesh != &other->own_mesh && other->size == group->size;
-        if (same && axis_in(other->mesh, other) && !memcmp(other->ranks, group->ranks, bytes)) {
-            return axis_in(other->mesh, other);
-        }
-    }
-    const char *own = axis_in(group->mesh, group);
-    return own ? own : "group";
-}
-
-/* For the record of a run. */
-static void record_call(const tsh_group *group, const tshi_call *call, uint64_t bytes, bool early) {
-    const tsh_device *device = group->world->device;
-    tshi_record_call entry = {.kind = TSHI_RECORD_COLLECTIVE,
-                              .dtype = call->dtype,
-                              .backward = device->place.backward,
-                              .early = early,
-                              .size = {group->size, call->count * (int64_t)tsh_dtype_size(call->dtype)}};
-    snprintf(entry.name, sizeof entry.name, "%s", tsh_collective_name(call->op));
-    snprintf(entry.axis, sizeof entry.axis, "%s", tshi_group_axis(group));
-    tshi_record_add(device->record, &entry, 0, bytes);
-}
-
-void tshi_group_count_bytes(tsh_group *group, const tshi_call *call, uint64_t bytes, bool early) {
-    group->stats.calls[call->op]++;
-    group->stats.bytes[call->op] += bytes;
-    if (group->world->device->record && group->size > 1) record_call(group, call, bytes, early);
-}
-
-void tshi_group_count(tsh_group *group, const tshi_call *call, bool early) {
-    bool ring = tshi_collectives[call->op].ring != 0;
-    uint64_t bytes = 0;
-    if (!ring)
-        bytes = sent_bytes(group, call);
-    else if (call->count)
-        bytes = ring_bytes(group, call);
-    tshi_group_count_bytes(group, call, bytes, early);
-}
-
 static tsh_status no_group(tsh_collective op) {
     return tshi_group_missing(tsh_collective_name(op));
 }

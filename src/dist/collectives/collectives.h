@@ -61,14 +61,10 @@ tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const ts
  * peers to get the error. */
 tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *arguments, tsh_status early);
 tsh_status tshi_collective_start(tsh_group *group, const tshi_arguments *arguments, tsh_work **out);
-/* Adds a call that is done to the counters of its group. early: it was started before its result was needed. */
-void tshi_group_count(tsh_group *group, const tshi_call *call, bool early);
-/* Adds a call that is done and of which this rank has sent so many bytes. */
-void tshi_group_count_bytes(tsh_group *group, const tshi_call *call, uint64_t bytes, bool early);
 /* Takes part in a call for which this rank lacks what it needs; tsh_error_message() says what. */
 tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status);
 
-/* --- exchange.c: the elements that ranks exchange ----------------------------------------------------------------- */
+/* --- descriptor.c: the elements that ranks exchange --------------------------------------------------------------- */
 
 /* Elements [start, start + count) of a call's `in` or `out`. */
 typedef struct tshi_span {

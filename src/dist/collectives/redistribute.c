@@ -1,6 +1,6 @@
 /* Exchanges of boxes: packed for an all_to_all, in place where the backend can, or packed for messages. */
 #include "dist/collectives/redistribute.h"
-#include "dist/trace.h"
+#include "dist/collectives/instrument.h"
 
 /* --- filling ------------------------------------------------------------------------------------------------------ */
 
@@ -191,6 +191,12 @@ static tsh_status end_given(tsh_world *world, bool wait) {
 
 tsh_status tshi_exchange_flush(tsh_world *world) {
     return end_given(world, true);
+}
+
+void tshi_exchanges_free(tsh_world *world) {
+    tshi_exchange_flush(world);
+    tshi_free(&world->allocator, world->given.work);
+    tshi_exchange_plans_free(world);
 }
 
 static tsh_status give(tsh_world *world, const tshi_exchange_plan *plan, const tsh_tensor *in, const tshi_transfer *t) {

@@ -67,6 +67,8 @@ static inline int tshi_group_member(const tsh_group *group, int rank) {
 
 /* The plan from the world's table, or a new one in it, valid until the next call. NULL without memory. */
 TSHI_TOOLS tshi_exchange_plan *tshi_exchange_plan_find(tsh_world *world, const tshi_exchange *e);
+/* Frees the world's table. */
+void tshi_exchange_plans_free(tsh_world *world);
 /* Some value changes rank; the same on every rank. */
 bool tshi_exchange_moves(const tshi_exchange *e);
 /* Copies and adds the values of the plan's pieces into `out`, memory that holds plan->wanted. */

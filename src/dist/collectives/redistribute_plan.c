@@ -189,9 +189,7 @@ tshi_exchange_plan *tshi_exchange_plan_find(tsh_world *world, const tshi_exchang
     return oldest;
 }
 
-void tshi_exchanges_free(tsh_world *world) {
-    tshi_exchange_flush(world);
-    tshi_free(&world->allocator, world->given.work);
+void tshi_exchange_plans_free(tsh_world *world) {
     for (int i = 0; world->plans && i < PLANS; i++) tshi_free(&world->allocator, world->plans->plan[i].memory);
     tshi_free(&world->allocator, world->plans);
     world->plans = NULL;

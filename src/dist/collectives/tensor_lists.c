@@ -57,30 +57,6 @@ static tsh_status list_open(const tsh_group *group, tsh_collective op, tsh_tenso
     return tshi_tensor_view(parts[0], &shape, tshi_all_local, 0, &l->whole);
 }
 
-/* Copies between the whole and the parts, unless they share their memory. */
-static void list_copy(const tsh_group *group, const tsh_tensor *whole, tsh_tensor *const *parts, bool to_parts) {
-    tsh_device *device = group->world->device;
-    char *at = whole->storage == parts[0]->storage ? NULL : tshi_data(whole);
-    for (int i = 0; at && i < group->size; i++) {
-        size_t bytes = tsh_tensor_local_nbytes(parts[i]);
-        char *part = to_parts ? tshi_data_to_write(parts[i]) : tshi_data(parts[i]);
-        if (bytes) device->ops->copy.within(device, bytes, to_parts ? at : part, to_parts ? part : at);
-        at += bytes;
-    }
-}
-
-static void release_parts(const tsh_group *group, tsh_tensor **parts) {
-    for (int i = 0; parts && i < group->size; i++) tshi_tensor_release(parts[i]);
-    tshi_free(&group->world->allocator, parts);
-}
-
-void tshi_work_spread(tsh_work *work) {
-    if (!work->parts) return;
-    if (work->status == TSH_OK) list_copy(work->group, work->out, work->parts, true);
-    release_parts(work->group, work->parts);
-    work->parts = NULL;
-}
-
 /* References to the parts, for a work that fills them. */
 static tsh_status retain_parts(const tsh_group *group, tsh_tensor *const *parts, tsh_tensor ***out) {
     *out = tshi_calloc(&group->world->allocator, (size_t)group->size, sizeof(tsh_tensor *));
@@ -104,7 +80,7 @@ static tsh_status lists_open(const tsh_group *group, lists *l, tshi_arguments *a
     if (tshi_collectives[a->op].in != TSHI_PART) {
         /* The call only reads them, in spite of the type. */
         status = list_open(group, a->op, (tsh_tensor *const *)(uintptr_t)l->ins, "ins", &l->in);
-        if (status == TSH_OK) list_copy(group, l->in.whole, l->in.parts, false);
+        if (status == TSH_OK) tshi_parts_copy(group, l->in.whole, l->in.parts, false);
         a->in = l->in.whole;
         a->counts = a->in_counts = l->in.counts;
     }
@@ -121,7 +97,7 @@ static tsh_status lists_open(const tsh_group *group, lists *l, tshi_arguments *a
 static void lists_fill(const tsh_group *group, lists *l, tsh_work *work) {
     if (!l->out.whole) return;
     if (!work) {
-        list_copy(group, l->out.whole, l->outs, true);
+        tshi_parts_copy(group, l->out.whole, l->outs, true);
         return;
     }
     work->parts = l->held;
@@ -142,7 +118,7 @@ static tsh_status run(tsh_group *group, tshi_arguments a, lists l, tsh_work **wo
     if (status == TSH_OK) lists_fill(group, &l, l.async ? *work : NULL);
     list_close(group, &l.in);
     list_close(group, &l.out);
-    release_parts(group, l.held);
+    tshi_parts_release(group, l.held);
     return status;
 }
 

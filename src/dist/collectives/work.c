@@ -2,7 +2,7 @@
  * of which all are. There is no progress thread: a wait for one call advances all of them. */
 #include "base/cpu.h"
 #include "dist/collectives/collectives.h"
-#include "dist/trace.h"
+#include "dist/collectives/instrument.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -66,6 +66,32 @@ static void work_free(tsh_work *work) {
     tshi_tensor_release(work->in);
     tshi_tensor_release(work->out);
     tshi_pool_give(&work->group->works, work);
+}
+
+/* --- parts -------------------------------------------------------------------------------------------------------- */
+
+/* Copies between the whole and the parts, unless they share their memory. */
+void tshi_parts_copy(const tsh_group *group, const tsh_tensor *whole, tsh_tensor *const *parts, bool to_parts) {
+    tsh_device *device = group->world->device;
+    char *at = whole->storage == parts[0]->storage ? NULL : tshi_data(whole);
+    for (int i = 0; at && i < group->size; i++) {
+        size_t bytes = tsh_tensor_local_nbytes(parts[i]);
+        char *part = to_parts ? tshi_data_to_write(parts[i]) : tshi_data(parts[i]);
+        if (bytes) device->ops->copy.within(device, bytes, to_parts ? at : part, to_parts ? part : at);
+        at += bytes;
+    }
+}
+
+void tshi_parts_release(const tsh_group *group, tsh_tensor **parts) {
+    for (int i = 0; parts && i < group->size; i++) tshi_tensor_release(parts[i]);
+    tshi_free(&group->world->allocator, parts);
+}
+
+void tshi_work_spread(tsh_work *work) {
+    if (!work->parts) return;
+    if (work->status == TSH_OK) tshi_parts_copy(work->group, work->out, work->parts, true);
+    tshi_parts_release(work->group, work->parts);
+    work->parts = NULL;
 }
 
 /* --- moving on ---------------------------------------------------------------------------------------------------- */

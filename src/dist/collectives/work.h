@@ -65,10 +65,11 @@ tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
 /* Ends all works with TSH_ERR_STATE, without asking the backend, which is about to start anew. */
 void tshi_group_forget(tsh_group *group, const char *why);
 
-/* --- tensor_lists.c ----------------------------------------------------------------------------------------------- */
-
-/* Copies the result of a work that is done to its parts. */
+/* Copies the result of a finished work to its parts. */
 void tshi_work_spread(tsh_work *work);
+/* Copies between a tensor that holds the elements of one part for each rank and the parts, unless they share memory. */
+void tshi_parts_copy(const tsh_group *group, const tsh_tensor *whole, tsh_tensor *const *parts, bool to_parts);
+void tshi_parts_release(const tsh_group *group, tsh_tensor **parts);
 
 /* --- staging.c ---------------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,23 @@
-/* The elements that two ranks exchange in a call, from its descriptor. */
+/* What each collective is: its descriptor, and the elements that two ranks exchange in a call of it. */
 #include "dist/collectives/collectives.h"
+
+const tshi_collective tshi_collectives[TSH_COLLECTIVE_COUNT] = {
+    [TSH_COLLECTIVE_ALL_REDUCE] = {"all_reduce", TSHI_WHOLE, TSHI_WHOLE, .ring = 2, .reduces = true},
+    [TSH_COLLECTIVE_ALL_GATHER] = {"all_gather", TSHI_PART, TSHI_WHOLE, .ring = 1},
+    [TSH_COLLECTIVE_REDUCE_SCATTER] = {"reduce_scatter", TSHI_WHOLE, TSHI_PART, .ring = 1, .reduces = true},
+    [TSH_COLLECTIVE_BROADCAST] = {"broadcast", TSHI_WHOLE, TSHI_WHOLE, .ring = 1, .contributes = TSHI_ROOT},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {"all_to_all", TSHI_LISTED, TSHI_LISTED, .ring = 0},
+    [TSH_COLLECTIVE_BARRIER] = {"barrier", TSHI_NONE, TSHI_NONE, .ring = 0},
+    [TSH_COLLECTIVE_REDUCE] = {"reduce", TSHI_WHOLE, TSHI_WHOLE, .ring = 1, .receives = TSHI_ROOT, .reduces = true},
+    [TSH_COLLECTIVE_GATHER] = {"gather", TSHI_PART, TSHI_WHOLE, .ring = 1, .receives = TSHI_ROOT},
+    [TSH_COLLECTIVE_SCATTER] = {"scatter", TSHI_WHOLE, TSHI_PART, .ring = 1, .contributes = TSHI_ROOT},
+    [TSH_COLLECTIVE_SEND] = {"send", TSHI_WHOLE, TSHI_NONE, .ring = 0},
+    [TSH_COLLECTIVE_RECV] = {"recv", TSHI_NONE, TSHI_WHOLE, .ring = 0},
+};
+
+const char *tsh_collective_name(tsh_collective op) {
+    return (int)op >= 0 && op < TSH_COLLECTIVE_COUNT ? tshi_collectives[op].name : "unknown collective";
+}
 
 /* The share that concerns `peer` of one side of this rank, when the peer has `other` at its side. */
 static tshi_span span_of(const tshi_call *call, tshi_extent mine, tshi_extent other, const int64_t *listed, int me,

@@ -1,0 +1,72 @@
+/* A world fails, and recovers: all ranks go on with one and the same step. */
+#include "dist/world.h"
+
+void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step) {
+    if (world->ended) return;
+    world->control->fail(world, reason, step);
+}
+
+void tsh_world_fail(tsh_world *world, const char *reason) {
+    if (!world || tshi_owner_refuses(&world->owner, "world_fail")) return;
+    tshi_world_fail_in(world, reason ? reason : "", (tshi_tape_step){0});
+}
+
+bool tshi_world_troubled(tsh_world *world, tshi_tape_step step) {
+    const tshi_group_ops *control = world->control;
+    if (!control->trouble || control->trouble(world->group->control, false, false) == TSH_OK) return false;
+    return !control->fails_later || !control->fails_later(world, step);
+}
+
+/* The position in half steps, so that a step under way counts; 0 where this rank has no such tape. */
+static int64_t position_of(const tshi_steps *s) {
+    return s ? (int64_t)(2 * s->ended + s->open + 1) : 0;
+}
+
+/* A step that is under way on all ranks alike goes on; otherwise this rank skips it, and what it lacks to the furthest
+ * rank. A rank that has not made the tape skips no step of it. */
+static void skip_to(tshi_steps *s, int64_t furthest, int64_t least) {
+    s->behind = furthest == least ? 0 : (uint64_t)furthest / 2 - s->ended;
+}
+
+/* The oldest of this rank's tapes that are younger than the one of this number, or NULL. */
+static tshi_steps *next_tape(const tsh_world *world, int64_t number) {
+    tshi_steps *found = NULL;
+    for (tshi_steps *s = world->steps; s && (int64_t)s->tape > number; s = s->next) found = s;
+    return found;
+}
+
+/* The failure reached the ranks in different steps, after different numbers of random streams and tapes: all go on with
+ * those of the furthest rank. One reduction for each tape that some rank has: it finds the tape after that, too. */
+static tsh_status catch_up(tsh_world *world) {
+    int64_t tape = 0;
+    while (tape != INT64_MAX) {
+        tshi_steps *next = next_tape(world, tape), *s = next_tape(world, tape - 1);
+        if (s == next) s = NULL;
+        int64_t position = position_of(s), most[] = {(int64_t)world->next_stream, (int64_t)world->tapes, position,
+                                                     -position, next ? -(int64_t)next->tape : -INT64_MAX};
+        const tshi_call call = {.op = TSH_COLLECTIVE_ALL_REDUCE,
+                                .dtype = TSH_INT64,
+                                .reduce = TSH_REDUCE_MAX,
+                                .in = most,
+                                .out = most,
+                                .count = sizeof most / sizeof *most};
+        tsh_status status = world->control->run(world->group->control, &call);
+        if (status != TSH_OK) return status;
+        world->next_stream = (uint64_t)most[0];
+        world->tapes = (uint64_t)most[1];
+        if (s) skip_to(s, most[2], -most[3]);
+        tape = -most[4];
+    }
+    return TSH_OK;
+}
+
+tsh_status tsh_world_recover(tsh_world *world) {
+    if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "world_recover: world is NULL");
+    tsh_status status = tshi_owner_enter(&world->owner, "world_recover");
+    if (status != TSH_OK) return status;
+    status = world->data->recover(world);
+    if (status == TSH_OK && world->size > 1) status = catch_up(world);
+    if (status == TSH_OK) world->recoveries++;
+    tshi_owner_leave(&world->owner);
+    return status;
+}
