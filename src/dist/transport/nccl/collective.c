@@ -1,6 +1,5 @@
 /* Groups on GPUs: collectives are queued on the communication stream, in order, with events for what must wait. */
 #include "base/hash.h"
-#include "dist/registry.h"
 #include "dist/transport/nccl/nccl.h"
 
 #include <limits.h>
@@ -141,7 +140,7 @@ static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
 }
 
 /* In order: what this rank queues from here on, on whatever stream, finds the result. */
-static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
+tsh_status tshi_nccl_run(tsh_group *group, const tshi_call *call) {
     tsh_world *world = group->world;
     const tshi_cuda_device *device = tshi_nccl_device(world);
     tshi_nccl_tail *place = NULL;
@@ -158,7 +157,7 @@ static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
 
 /* --- calls that do not wait --------------------------------------------------------------------------------------- */
 
-static void nccl_drop(tsh_work *work) {
+void tshi_nccl_drop(tsh_work *work) {
     if (tshi_is_message(work->call.op)) {
         tshi_nccl_message_drop(work);
         return;
@@ -168,11 +167,11 @@ static void nccl_drop(tsh_work *work) {
 }
 
 static void end(tsh_work *work, tsh_status status) {
-    nccl_drop(work);
+    tshi_nccl_drop(work);
     tshi_work_end(work, status);
 }
 
-static tsh_status nccl_start(tsh_work *work) {
+tsh_status tshi_nccl_start(tsh_work *work) {
     tsh_world *world = work->group->world;
     tshi_nccl_event *e = NULL;
     if (tshi_is_message(work->call.op)) return tshi_nccl_message_start(work);
@@ -191,7 +190,7 @@ static tsh_status nccl_start(tsh_work *work) {
     return status;
 }
 
-static void nccl_progress(tsh_work *work) {
+void tshi_nccl_progress(tsh_work *work) {
     tsh_world *world = work->group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_nccl_event *e = work->state;
@@ -214,7 +213,7 @@ static void nccl_progress(tsh_work *work) {
 }
 
 /* A capture can wait for its own calls alone: earlier ones the host has to wait for, unless they were captured. */
-static void nccl_join(tsh_work *work) {
+void tshi_nccl_join(tsh_work *work) {
     const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
     const tshi_nccl_event *e = work->state;
     if (tshi_is_message(work->call.op)) {
@@ -226,11 +225,11 @@ static void nccl_join(tsh_work *work) {
     end(work, tshi_nccl_check(work->group->world, error, "cudaStreamWaitEvent"));
 }
 
-static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since) {
+tsh_status tshi_nccl_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
     /* While a graph is captured the host's wait becomes the GPU's, but for calls that were started before. */
     if (tshi_nccl_device(world)->capturing && group->queue) {
-        for (tsh_work *w = group->queue; w; w = w->next) nccl_join(w);
+        for (tsh_work *w = group->queue; w; w = w->next) tshi_nccl_join(w);
         if (group->queue->done) return TSH_OK;
     }
     double waited = tshi_clock() - since;
@@ -247,25 +246,6 @@ static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since)
     return status;
 }
 
-static void nccl_awake(tsh_group *group) {
+void tshi_nccl_awake(tsh_group *group) {
     if (group->world->control->awake) group->world->control->awake(group->control);
 }
-
-const tshi_group_ops tshi_nccl_ops = {
-    .name = "nccl",
-    .in_order = true,
-    .reduces = tshi_nccl_reduces,
-    .symmetric = tshi_nccl_symmetric,
-    .take_data = tshi_nccl_take_data,
-    .recover = tshi_nccl_recover,
-    .leave = tshi_nccl_leave,
-    .open = tshi_nccl_group_open,
-    .close = tshi_nccl_group_close,
-    .run = nccl_run,
-    .start = nccl_start,
-    .progress = nccl_progress,
-    .drop = nccl_drop,
-    .join = nccl_join,
-    .nap = nccl_nap,
-    .awake = nccl_awake,
-};

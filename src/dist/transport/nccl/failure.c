@@ -1,4 +1,5 @@
-/* What ends the communication: errors of NCCL, failures, deaths, deadlines; and recovering from them. */
+/* What ends the communication: errors of NCCL, failures, deaths, deadlines. Wherever the host waits for the GPU it
+ * checks for them. */
 #include "dist/collectives/signal.h"
 #include "dist/transport/nccl/nccl.h"
 
@@ -26,7 +27,7 @@ static void abort_group(tsh_group *group) {
 /* Aborts all communicators in one group, which NCCL takes since 2.22: the end of one of them frees memory, for which
  * the GPU has to come to the end of what it has been given, calls of all communicators with it. Graphs go first: NCCL
  * waits for those that hold a communicator's calls. */
-static void abort_all(tsh_world *world) {
+void tshi_nccl_abort_all(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     bool together = nccl->library->version >= TOGETHER && nccl->library->group_start() == ncclSuccess;
     bool failed = nccl->failed != TSH_OK;
@@ -64,7 +65,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
         if (device->capturing)
             nccl->abort_due = true;
         else
-            abort_all(world);
+            tshi_nccl_abort_all(world);
     }
     return tshi_fail(nccl->failed, "%s", nccl->words);
 }
@@ -72,20 +73,6 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
 tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what) {
     tsh_status status = tshi_cuda_fail(error, what);
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
-}
-
-ncclResult_t tshi_nccl_result(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result) {
-    bool begun = result == ncclSuccess || result == ncclInProgress;
-    ncclResult_t now = ncclSuccess;
-    if (begun && comm) result = nccl->library->comm_get_async_error(comm, &now);
-    return begun && result == ncclSuccess ? now : result;
-}
-
-tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late) {
-    const char *last = nccl->library->get_last_error(comm);
-    bool peer = late && (result == ncclRemoteError || result == ncclSystemError);
-    return tshi_fail(peer ? TSH_ERR_PEER : TSH_ERR_SYSTEM, "%s: NCCL: %s (%d)%s%.300s", what,
-                     nccl->library->get_error_string(result), (int)result, last && *last ? ": " : "", last ? last : "");
 }
 
 /* An error of NCCL that came from another rank: the rank itself may know better. */
@@ -104,14 +91,6 @@ static tsh_status blame(tsh_world *world, tsh_status status) {
         tshi_sleep(5e-3);
     }
     return tshi_nccl_stop(world, tshi_fail(status, "%s", words), true);
-}
-
-tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl) {
-    for (; nccl->done < nccl->queued; nccl->done++) {
-        tshi_nccl_tail *first = &nccl->calls[nccl->done % TSHI_NCCL_AHEAD];
-        if (cudaEventQuery(first->after) != cudaSuccess) return first;
-    }
-    return NULL;
 }
 
 /* How long the call has been under way, for all that this rank has to do with it; 0: it is not. */
@@ -152,11 +131,15 @@ static tsh_status look_at_comms(tsh_world *world) {
     return status;
 }
 
-bool tshi_nccl_idle(tshi_nccl *nccl) {
-    bool done = !tshi_nccl_oldest(nccl);
-    for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next)
-        done = !link->tail.group || cudaEventQuery(link->tail.after) == cudaSuccess;
-    return done;
+/* A message that was matched at `before` or earlier and has not been queued; NULL: there is none. */
+static const tsh_work *find_halfway(const tsh_world *world, double before) {
+    for (const tsh_group *g = world->groups; g; g = g->next) {
+        for (const tsh_work *w = g->ops == world->data ? g->messages : NULL; w; w = w->next) {
+            const tshi_nccl_message *m = w->state;
+            if (m && (m->stage == TSHI_MATCHED || m->stage == TSHI_ENQUEUEING) && m->matched <= before) return w;
+        }
+    }
+    return NULL;
 }
 
 /* Something has been queued, and all of it is done. */
@@ -164,7 +147,7 @@ static bool ended_well(const tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     bool any = nccl->queued > 0;
     for (const tshi_nccl_link *link = nccl->links; link; link = link->next) any = any || link->tail.group;
-    return any && tshi_nccl_idle(nccl) && !tshi_nccl_message_halfway(world, now);
+    return any && tshi_nccl_idle(nccl) && !find_halfway(world, now);
 }
 
 /* NCCL does not say which of the group's ranks are missing. */
@@ -200,7 +183,7 @@ static tsh_status look(tsh_world *world, double now) {
     }
     if (since > world->timeout) return time_out(world, tail->group, tail->name);
     warn(world, tail, since, now);
-    const tsh_work *halfway = tshi_nccl_message_halfway(world, now - world->timeout);
+    const tsh_work *halfway = find_halfway(world, now - world->timeout);
     if (halfway) return time_out(world, halfway->group, tsh_collective_name(halfway->call.op));
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
         if (waited(&link->tail, now) > world->timeout) return time_out(world, link->group, link->tail.name);
@@ -212,7 +195,7 @@ tsh_status tshi_nccl_watch(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     double now = tshi_clock();
     if (!tshi_nccl_device(world)->capturing) {
-        if (nccl->abort_due) abort_all(world);
+        if (nccl->abort_due) tshi_nccl_abort_all(world);
         if (nccl->kept && tshi_nccl_idle(nccl)) tshi_nccl_kept_end(world);
     }
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
@@ -260,26 +243,33 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
     }
 }
 
-/* --- recovering --------------------------------------------------------------------------------------------------- */
+/* --- waiting for calls -------------------------------------------------------------------------------------------- */
 
-/* Each wait that the GPU has queued has ended, with its event or in an error, so the GPU comes to the end of its
- * queues. */
-tsh_status tshi_nccl_recover(tsh_world *world) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_cuda_device *device = tshi_nccl_device(world);
-    if (device->capturing) return tshi_fail(TSH_ERR_STATE, "world_recover: not while a graph is captured");
-    abort_all(world);
-    cudaError_t error = tshi_cuda_communication_wait(device);
-    for (const tshi_nccl_link *link = nccl->links; link && error == cudaSuccess; link = link->next) {
-        if (link->stream) error = cudaStreamSynchronize(link->stream);
+/* False after an error, too. */
+static bool is_busy(const tshi_nccl_tail *tail) {
+    return tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady;
+}
+
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
+    for (int looks = 0; is_busy(tail) && tshi_nccl_watch(world) == TSH_OK; looks++) tshi_cuda_nap(looks);
+}
+
+void tshi_nccl_flush_all(tsh_world *world) {
+    for (int looks = 0; tshi_nccl_oldest(tshi_nccl_of(world)); looks++) {
+        if (tshi_nccl_watch(world) != TSH_OK) break;
+        tshi_cuda_nap(looks);
     }
-    if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
-    if (device->failed != TSH_OK && !strcmp(device->message, nccl->words)) device->failed = TSH_OK;
-    tsh_status status = world->control->recover(world);
-    if (status != TSH_OK) return status;
-    tshi_nccl_links_close(world, NULL);
-    tshi_nccl_shared_close(world);
-    nccl->failed = TSH_OK;
-    if (nccl->shared.group) status = tshi_nccl_comm_create(nccl->shared.group, TSH_OK);
-    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
+}
+
+static bool any_is_busy(tshi_nccl *nccl) {
+    bool busy = is_busy(tshi_nccl_oldest(nccl));
+    for (const tshi_nccl_link *link = nccl->links; link && !busy; link = link->next) busy = is_busy(&link->tail);
+    return busy;
+}
+
+/* The watch may queue messages meanwhile: at the end nothing is under way. */
+void tshi_nccl_drain(void *of) {
+    tsh_world *world = of;
+    for (int looks = 0; any_is_busy(tshi_nccl_of(world)) && tshi_nccl_watch(world) == TSH_OK; looks++)
+        tshi_cuda_nap(looks);
 }

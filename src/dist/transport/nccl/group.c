@@ -4,29 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define GOODBYE 5.0
-
-/* --- communicators that cannot end yet --------------------------------------------------------------------------- */
-
-/* Without memory for the note the communicator stays: to end it now could take for ever. */
-void tshi_nccl_comm_keep(tsh_world *world, ncclComm_t comm) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_nccl_kept *kept = tshi_calloc(&world->allocator, 1, sizeof *kept);
-    if (!kept) return;
-    *kept = (tshi_nccl_kept){.comm = comm, .next = nccl->kept};
-    nccl->kept = kept;
-}
-
-void tshi_nccl_comm_drop(tsh_world *world, ncclComm_t comm) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    if (!tshi_nccl_idle(nccl)) {
-        tshi_nccl_comm_keep(world, comm);
-        return;
-    }
-    nccl->library->comm_abort(comm);
-    tshi_nccl_window_forget(world, comm);
-}
-
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
 /* All of the group come to the same end, or none has a communicator. */
@@ -59,7 +36,7 @@ static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
 
 /* Communicators do not block, although each call then costs a thread of NCCL's and a wait for it: a blocking call may
  * wait for a lost peer for ever, and ncclCommAbort frees what a call on another thread still uses. */
-tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
+static tsh_status comm_make(tsh_group *group, tsh_status status) {
     tsh_world *world = group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -79,9 +56,13 @@ tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
     return attach(group, group, comm, status);
 }
 
+tsh_status tshi_nccl_comm_register(tsh_group *group) {
+    return tshi_nccl_window_open(group) ? TSH_OK : comm_make(group, TSH_OK);
+}
+
 tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
-    status = tshi_nccl_comm_make(group, status);
-    return status == TSH_OK ? tshi_nccl_window_open(group) : status;
+    status = comm_make(group, status);
+    return status == TSH_OK ? tshi_nccl_comm_register(group) : status;
 }
 
 /* A communicator out of parent's, which NCCL splits while it has no calls under way. group is NULL on ranks outside.
@@ -103,7 +84,7 @@ static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
     }
     if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
     status = attach(parent, group, comm, status);
-    return status == TSH_OK && group ? tshi_nccl_window_open(group) : status;
+    return status == TSH_OK && group ? tshi_nccl_comm_register(group) : status;
 }
 
 tsh_status tshi_nccl_stream_take(tsh_group *group) {
@@ -140,31 +121,6 @@ tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
-double tshi_nccl_patience(const tsh_world *world) {
-    return world->timeout < GOODBYE ? world->timeout : GOODBYE;
-}
-
-void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
-    ncclResult_t now = tshi_nccl_result(nccl, comm, result);
-    for (int looks = 0; now == ncclInProgress && tshi_clock() <= until; looks++) {
-        tshi_cuda_nap(looks);
-        now = tshi_nccl_result(nccl, comm, result);
-    }
-    if (now == ncclSuccess)
-        nccl->library->comm_destroy(comm);
-    else
-        nccl->library->comm_abort(comm);
-}
-
-/* False after an error, too. */
-static bool is_busy(const tshi_nccl_tail *tail) {
-    return tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady;
-}
-
-void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
-    for (int looks = 0; is_busy(tail) && tshi_nccl_watch(world) == TSH_OK; looks++) tshi_cuda_nap(looks);
-}
-
 /* The group is gone then from the record of calls. */
 static void flush_group(tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(group->world);
@@ -173,42 +129,6 @@ static void flush_group(tsh_group *group) {
         if (tail->group != group) continue;
         tshi_nccl_flush(group->world, tail);
         tail->group = NULL;
-    }
-}
-
-void tshi_nccl_flush_all(tsh_world *world) {
-    for (int looks = 0; tshi_nccl_oldest(tshi_nccl_of(world)); looks++) {
-        if (tshi_nccl_watch(world) != TSH_OK) break;
-        tshi_cuda_nap(looks);
-    }
-}
-
-static bool any_is_busy(tshi_nccl *nccl) {
-    bool busy = is_busy(tshi_nccl_oldest(nccl));
-    for (const tshi_nccl_link *link = nccl->links; link && !busy; link = link->next) busy = is_busy(&link->tail);
-    return busy;
-}
-
-/* The watch may queue messages meanwhile: at the end nothing is under way. */
-void tshi_nccl_drain(void *of) {
-    tsh_world *world = of;
-    for (int looks = 0; any_is_busy(tshi_nccl_of(world)) && tshi_nccl_watch(world) == TSH_OK; looks++)
-        tshi_cuda_nap(looks);
-}
-
-static void comm_leave(tsh_world *world, ncclComm_t comm) {
-    const tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_nccl_window_close(world, comm);
-    tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
-}
-
-void tshi_nccl_kept_end(tsh_world *world) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    while (nccl->kept) {
-        tshi_nccl_kept *kept = nccl->kept;
-        nccl->kept = kept->next;
-        comm_leave(world, kept->comm);
-        tshi_free(&world->allocator, kept);
     }
 }
 
@@ -228,7 +148,7 @@ void tshi_nccl_group_close(tsh_group *group) {
     if (comm && (captured || !tshi_nccl_idle(nccl)))
         tshi_nccl_comm_keep(world, comm);
     else if (comm)
-        comm_leave(world, comm);
+        tshi_nccl_comm_leave(world, comm);
     if (group == nccl->shared.group) nccl->shared.group = NULL;
     if (group->control != group) tshi_group_free(group->control);
 }

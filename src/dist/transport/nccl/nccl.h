@@ -121,6 +121,13 @@ typedef struct tshi_nccl_kept {
     struct tshi_nccl_kept *next;
 } tshi_nccl_kept;
 
+/* A communicator's window on symmetric memory; NCCL may fill it in after the call. */
+typedef struct tshi_nccl_window {
+    ncclComm_t comm;
+    ncclWindow_t window;
+    struct tshi_nccl_window *next;
+} tshi_nccl_window;
+
 typedef struct tshi_nccl_letter tshi_nccl_letter;
 
 /* The shared link of this rank. */
@@ -154,8 +161,8 @@ typedef struct tshi_nccl {
     tshi_nccl_message *messages; /* that are free */
     void *arena;                 /* symmetric memory, or NULL */
     size_t arena_bytes;
-    struct tshi_nccl_window *windows; /* on it, of all groups */
-    double next_word;                 /* about a call that takes long */
+    tshi_nccl_window *windows; /* on it, of all groups */
+    double next_word;          /* about a call that takes long */
     double next_look;
     bool watching;
     tsh_group *closing; /* a group that waits for its calls to end, and is in no list any more; or NULL */
@@ -174,14 +181,6 @@ static inline tshi_cuda_device *tshi_nccl_device(const tsh_world *world) {
     return tshi_cuda(world->device);
 }
 
-/* --- world.c ------------------------------------------------------------------------------------------------------ */
-
-/* After the ranks have been connected: where their tensors live on GPUs, one to a rank, and every rank has NCCL, it
- * takes the data. TSHARD_BACKEND forces it (nccl) or rules it out (local, mpi). The log gets the verdict, the same on
- * every rank. */
-tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes);
-void tshi_nccl_leave(tsh_world *world);
-
 /* --- move.c ------------------------------------------------------------------------------------------------------- */
 
 bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op);
@@ -193,33 +192,43 @@ ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const
 
 /* Launches a graph that holds calls of the world's groups: it counts as a call. The device calls it. */
 tsh_status tshi_nccl_launch(void *world, cudaGraphExec_t exec);
+/* See tshi_group_ops. */
+tsh_status tshi_nccl_run(tsh_group *group, const tshi_call *call);
+tsh_status tshi_nccl_start(tsh_work *work);
+void tshi_nccl_progress(tsh_work *work);
+void tshi_nccl_drop(tsh_work *work);
+void tshi_nccl_join(tsh_work *work);
+tsh_status tshi_nccl_nap(tsh_group *group, const tsh_work *work, double since);
+void tshi_nccl_awake(tsh_group *group);
 
-/* --- group.c: communicators --------------------------------------------------------------------------------------- */
+/* --- comm.c: calls under way, and the end of communicators -------------------------------------------------------- */
 
-/* Makes a new communicator of the group's members, group->state; `status` is this rank's status so far. Collective
- * over the group. make: without a window on symmetric memory. */
-tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
-tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status);
+/* What a call on comm that returned `result` has come to by now. */
+ncclResult_t tshi_nccl_result(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result);
+/* Fails with NCCL's own message. late: the call had started without an error, so that the error most often comes from
+ * another rank. */
+tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
+/* The oldest collective that is not known to have ended; NULL: there is none. */
+tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
+/* No call is under way, on whatever stream. */
+bool tshi_nccl_idle(tshi_nccl *nccl);
+/* The link in the list of windows that leads to the communicator's window, or to NULL. */
+tshi_nccl_window **tshi_nccl_window_of(tshi_nccl *nccl, const void *comm);
+/* Drops the window of a communicator that was aborted. */
+void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm);
+/* Called before the communicator, which is in no group any more, is finalised. */
+void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm, double until);
 /* Keeps a communicator; ends those that are kept, when nothing is captured and no call under way. */
 void tshi_nccl_comm_keep(tsh_world *world, ncclComm_t comm);
+void tshi_nccl_kept_end(tsh_world *world);
 /* Aborts a communicator without calls, or keeps it. */
 void tshi_nccl_comm_drop(tsh_world *world, ncclComm_t comm);
-void tshi_nccl_kept_end(tsh_world *world);
+/* Finalises a communicator and its window. */
+void tshi_nccl_comm_leave(tsh_world *world, ncclComm_t comm);
 /* Ends a communicator of which ncclCommFinalize has returned `result`; it is aborted if it has not ended by `until`. */
 void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
 /* Seconds that the end of a communicator may take: peers may be dead, or late. */
 double tshi_nccl_patience(const tsh_world *world);
-/* Wait until the call queued last on a link, or all collectives, have ended, because peers need this rank's part, or
- * until the communication has ended. */
-void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
-void tshi_nccl_flush_all(tsh_world *world);
-/* Waits, as tshi_nccl_flush does, for all collectives and all messages that are queued. The device calls it. */
-void tshi_nccl_drain(void *world);
-/* Chooses the stream of the group's collectives. */
-tsh_status tshi_nccl_stream_take(tsh_group *group);
-/* See tshi_group_ops. */
-tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
-void tshi_nccl_group_close(tsh_group *group);
 
 /* --- failure.c: what ends the communication ----------------------------------------------------------------------- */
 
@@ -227,17 +236,8 @@ void tshi_nccl_group_close(tsh_group *group);
  * does not wait; *done says whether it has ended. */
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
 tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
-/* The oldest collective that is not known to have ended; NULL: there is none. */
-tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
-/* No call is under way, on whatever stream. */
-bool tshi_nccl_idle(tshi_nccl *nccl);
 /* The error that calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_trouble(tsh_group *group);
-/* What a call on comm that returned `result` has come to by now. */
-ncclResult_t tshi_nccl_result(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result);
-/* Fails with NCCL's own message. late: the call had started without an error, so that the error most often comes from
- * another rank. */
-tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
 /* Checks for errors of NCCL, failures, deaths and the deadline while the host waits. Any of them ends the
  * communication: every communicator is aborted, so that the GPU continues. */
 tsh_status tshi_nccl_watch(tsh_world *world);
@@ -247,6 +247,31 @@ void tshi_nccl_watcher(void *world);
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
 /* An error of CUDA ends the communication too. */
 tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what);
+/* Aborts every communicator. */
+void tshi_nccl_abort_all(tsh_world *world);
+/* Wait until the call queued last on a link, or all collectives, have ended, because peers need this rank's part, or
+ * until the communication has ended. */
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
+void tshi_nccl_flush_all(tsh_world *world);
+/* Waits, as tshi_nccl_flush does, for all collectives and all messages that are queued. The device calls it. */
+void tshi_nccl_drain(void *world);
+
+/* --- group.c ------------------------------------------------------------------------------------------------------ */
+
+/* Makes a new communicator of the group's members, group->state; `status` is this rank's status so far. Collective
+ * over the group. */
+tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
+/* Registers symmetric memory with the group's communicator. Where that fails on any rank the group gets another
+ * communicator, without a window. Collective over the group. */
+tsh_status tshi_nccl_comm_register(tsh_group *group);
+/* Chooses the stream of the group's collectives. */
+tsh_status tshi_nccl_stream_take(tsh_group *group);
+/* See tshi_group_ops. */
+tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+void tshi_nccl_group_close(tsh_group *group);
+
+/* --- recover.c ---------------------------------------------------------------------------------------------------- */
+
 /* See tshi_group_ops. */
 tsh_status tshi_nccl_recover(tsh_world *world);
 
@@ -257,13 +282,9 @@ tsh_status tshi_nccl_recover(tsh_world *world);
 tsh_status tshi_nccl_arena_open(tsh_world *world);
 /* Called after the last communicator is destroyed. */
 void tshi_nccl_arena_close(tsh_world *world);
-/* Registers the arena with the group's new communicator. Where that fails on any rank the group gets another
- * communicator, without a window. Collective over the group. */
-tsh_status tshi_nccl_window_open(tsh_group *group);
-/* Called before the communicator, which is in no group any more, is finalised. */
-void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm);
-/* Drops the window of a communicator that was aborted. */
-void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm);
+/* Registers the arena with the group's new communicator. False: a rank has failed, and the group has none any more.
+ * Collective over the group. */
+bool tshi_nccl_window_open(tsh_group *group);
 /* See tshi_group_ops. */
 bool tshi_nccl_symmetric(const tsh_group *group);
 
@@ -290,8 +311,6 @@ void tshi_nccl_links_close(tsh_world *world, const tsh_group *group);
 
 /* --- shared.c: messages of links that share one ------------------------------------------------------------------- */
 
-/* Makes the group of the shared links where the world is too large for links of their own; collective. */
-tsh_status tshi_nccl_shared_open(tsh_world *world);
 /* Drops what is known of notes. */
 void tshi_nccl_shared_close(tsh_world *world);
 /* Tells the sender whether its link is accepted. */
@@ -307,8 +326,6 @@ tsh_status tshi_nccl_message_start(tsh_work *work);
 void tshi_nccl_message_progress(tsh_work *work);
 void tshi_nccl_message_join(tsh_work *work);
 void tshi_nccl_message_drop(tsh_work *work);
-/* A message that was matched at `before` or earlier and has not been queued; NULL: none. */
-const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before);
 /* The work in the control group by which the message is matched; NULL: it is matched. */
 const tsh_work *tshi_nccl_message_letter(const tsh_work *work);
 /* True when the message is queued on the GPU; true when a message of the group is. */

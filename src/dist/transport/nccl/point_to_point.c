@@ -239,16 +239,6 @@ void tshi_nccl_message_progress(tsh_work *work) {
     if (error != cudaErrorNotReady) end(work, tshi_nccl_check(world, error, "cudaEventQuery"));
 }
 
-const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before) {
-    for (const tsh_group *g = world->groups; g; g = g->next) {
-        for (const tsh_work *w = g->ops == world->data ? g->messages : NULL; w; w = w->next) {
-            const tshi_nccl_message *m = w->state;
-            if (m && (m->stage == TSHI_MATCHED || m->stage == TSHI_ENQUEUEING) && m->matched <= before) return w;
-        }
-    }
-    return NULL;
-}
-
 const tsh_work *tshi_nccl_message_letter(const tsh_work *work) {
     const tshi_nccl_message *m = work->state;
     return m && m->letter && m->letter->linked ? m->letter : NULL;

@@ -35,18 +35,6 @@ struct tshi_nccl_letter {
 
 /* --- its life ----------------------------------------------------------------------------------------------------- */
 
-tsh_status tshi_nccl_shared_open(tsh_world *world) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    const tsh_group *all = world->group;
-    if (tshi_nccl_streams_to_all(world) <= nccl->queues) return TSH_OK;
-    tsh_group *group = tshi_group_new(world, world->data, all->ranks, all->size);
-    tsh_status status = tshi_group_agree(world->group, "nccl: messages", group ? TSH_OK : TSH_ERR_MEMORY);
-    if (status != TSH_OK) return status;
-    tshi_group_own_mesh(group, "messages");
-    nccl->shared.group = group;
-    return tshi_nccl_group_open(world->group, all->ranks, all->size, group);
-}
-
 static void letter_free(tsh_world *world, tshi_nccl_letter *letter) {
     tshi_message_cancel(letter->work, "the note is not needed any more");
     world->host->ops->memory.release(world->host, letter->bytes);

@@ -7,13 +7,6 @@
 
 #define PATIENCE 30.0 /* a registration that failed on another rank would never end here */
 
-/* NCCL may fill it in after the call. */
-typedef struct tshi_nccl_window {
-    ncclComm_t comm;
-    ncclWindow_t window;
-    struct tshi_nccl_window *next;
-} tshi_nccl_window;
-
 static void without(const tsh_world *world, const char *what) {
     cudaGetLastError(); /* otherwise the next launch would return it */
     if (world->rank == 0)
@@ -58,7 +51,7 @@ tsh_status tshi_nccl_arena_open(tsh_world *world) {
     if (status != TSH_OK && status != TSH_ERR_MISMATCH) return status;
     if (status == TSH_OK && bytes > 0) {
         status = world->control->agree(control, "world_init: symmetric memory", take(world, bytes));
-        if (status == TSH_OK) return tshi_nccl_window_open(world->group);
+        if (status == TSH_OK) return TSH_OK;
     }
     without(world, "world_init");
     tshi_nccl_arena_close(world);
@@ -78,12 +71,6 @@ void tshi_nccl_arena_close(tsh_world *world) {
 
 /* --- windows ------------------------------------------------------------------------------------------------------ */
 
-static tshi_nccl_window **window_of(tshi_nccl *nccl, const void *comm) {
-    tshi_nccl_window **link = &nccl->windows;
-    while (*link && (*link)->comm != comm) link = &(*link)->next;
-    return link;
-}
-
 /* Waits until the call that returned `result` has ended, at most `patience` seconds. */
 static tsh_status wait_result(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what,
                               double patience) {
@@ -99,18 +86,6 @@ static tsh_status wait_result(tsh_world *world, ncclComm_t comm, ncclResult_t re
         tshi_cuda_nap(looks);
     }
     return result == ncclSuccess ? TSH_OK : tshi_nccl_fail(nccl, comm, result, what, begun);
-}
-
-void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm) {
-    const tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_nccl_window **link = window_of(tshi_nccl_of(world), comm), *w = *link;
-    if (!w) return;
-    *link = w->next;
-    if (w->window) {
-        ncclResult_t result = nccl->library->window_deregister(comm, w->window);
-        wait_result(world, comm, result, "ncclCommWindowDeregister", tshi_nccl_patience(world));
-    }
-    tshi_free(&world->allocator, w);
 }
 
 /* Two agreements: all ranks have started the registration; it has ended on all. A communicator that is not in its group
@@ -140,35 +115,28 @@ static tsh_status enter(tsh_group *group, ncclComm_t comm) {
     if (status == TSH_ERR_MISMATCH || !w->window) {
         if (!w->window) tshi_fail(TSH_ERR_UNSUPPORTED, "NCCL has none between these GPUs");
         without(world, "nccl");
-        tshi_nccl_window_close(world, comm);
+        tshi_nccl_window_close(world, comm, tshi_clock() + tshi_nccl_patience(world));
     }
     return TSH_OK;
 }
 
-tsh_status tshi_nccl_window_open(tsh_group *group) {
+bool tshi_nccl_window_open(tsh_group *group) {
     tsh_world *world = group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
     ncclComm_t comm = group->state;
-    if (!nccl->arena) return TSH_OK;
+    if (!nccl->arena) return true;
     group->state = NULL;
     if (enter(group, comm) == TSH_OK) {
         group->state = comm;
-        return TSH_OK;
+        return true;
     }
     without(world, "nccl");
     tshi_nccl_comm_drop(world, comm);
-    return tshi_nccl_comm_make(group, TSH_OK);
-}
-
-void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm) {
-    tshi_nccl_window **link = window_of(tshi_nccl_of(world), comm), *gone = *link;
-    if (!gone) return;
-    *link = gone->next;
-    tshi_free(&world->allocator, gone);
+    return false;
 }
 
 bool tshi_nccl_symmetric(const tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(group->world);
     /* After a recovery the group has no communicator yet, and gets one later. */
-    return group->state ? *window_of(nccl, group->state) != NULL : nccl->arena != NULL;
+    return group->state ? *tshi_nccl_window_of(nccl, group->state) != NULL : nccl->arena != NULL;
 }

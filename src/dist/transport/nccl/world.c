@@ -170,7 +170,20 @@ static tsh_status raise_group(tsh_world *world) {
     return tshi_nccl_stream_take(group);
 }
 
-tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
+/* Where the world is too large for links of their own, a group for the shared links. Collective. */
+static tsh_status open_shared(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    const tsh_group *all = world->group;
+    if (tshi_nccl_streams_to_all(world) <= nccl->queues) return TSH_OK;
+    tsh_group *group = tshi_group_new(world, world->data, all->ranks, all->size);
+    tsh_status status = tshi_group_agree(world->group, "nccl: messages", group ? TSH_OK : TSH_ERR_MEMORY);
+    if (status != TSH_OK) return status;
+    tshi_group_own_mesh(group, "messages");
+    nccl->shared.group = group;
+    return tshi_nccl_group_open(world->group, all->ranks, all->size, group);
+}
+
+static tsh_status take_data(tsh_world *world, bool *takes) {
     if (world->device == world->host) {
         if (!tshi_backend_is("nccl")) return TSH_OK;
         return tshi_fail(TSH_ERR_ARGUMENT,
@@ -193,8 +206,9 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
     tshi_nccl_device(world)->drain = tshi_nccl_drain;
     tshi_nccl_device(world)->watcher = world;
     status = tshi_nccl_comm_create(world->group, status);
-    if (status == TSH_OK) status = tshi_nccl_shared_open(world);
-    return status == TSH_OK ? tshi_nccl_arena_open(world) : status;
+    if (status == TSH_OK) status = open_shared(world);
+    if (status == TSH_OK) status = tshi_nccl_arena_open(world);
+    return status == TSH_OK ? tshi_nccl_comm_register(world->group) : status;
 }
 
 /* A capture that the program has not ended holds calls of groups that are gone. */
@@ -203,7 +217,7 @@ static void end_capture(tsh_device *device) {
     if (tshi_cuda(device)->capturing && tsh_graph_capture_end(device, &graph) == TSH_OK) tsh_graph_destroy(graph);
 }
 
-void tshi_nccl_leave(tsh_world *world) {
+static void leave(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     if (!nccl) return;
     end_capture(world->device);
@@ -227,3 +241,22 @@ void tshi_nccl_leave(tsh_world *world) {
     tshi_free(&world->allocator, nccl);
     world->data_state = NULL;
 }
+
+const tshi_group_ops tshi_nccl_ops = {
+    .name = "nccl",
+    .in_order = true,
+    .reduces = tshi_nccl_reduces,
+    .symmetric = tshi_nccl_symmetric,
+    .take_data = take_data,
+    .recover = tshi_nccl_recover,
+    .leave = leave,
+    .open = tshi_nccl_group_open,
+    .close = tshi_nccl_group_close,
+    .run = tshi_nccl_run,
+    .start = tshi_nccl_start,
+    .progress = tshi_nccl_progress,
+    .drop = tshi_nccl_drop,
+    .join = tshi_nccl_join,
+    .nap = tshi_nccl_nap,
+    .awake = tshi_nccl_awake,
+};

@@ -1,0 +1,119 @@
+/* Communicators: the calls under way on them, what a call has come to, and their end. Nothing here reads failures of
+ * the world, so that what does can use it. */
+#include "dist/transport/nccl/nccl.h"
+
+#define GOODBYE 5.0 /* s */
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+ncclResult_t tshi_nccl_result(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result) {
+    bool begun = result == ncclSuccess || result == ncclInProgress;
+    ncclResult_t now = ncclSuccess;
+    if (begun && comm) result = nccl->library->comm_get_async_error(comm, &now);
+    return begun && result == ncclSuccess ? now : result;
+}
+
+tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late) {
+    const char *last = nccl->library->get_last_error(comm);
+    bool peer = late && (result == ncclRemoteError || result == ncclSystemError);
+    return tshi_fail(peer ? TSH_ERR_PEER : TSH_ERR_SYSTEM, "%s: NCCL: %s (%d)%s%.300s", what,
+                     nccl->library->get_error_string(result), (int)result, last && *last ? ": " : "", last ? last : "");
+}
+
+tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl) {
+    for (; nccl->done < nccl->queued; nccl->done++) {
+        tshi_nccl_tail *first = &nccl->calls[nccl->done % TSHI_NCCL_AHEAD];
+        if (cudaEventQuery(first->after) != cudaSuccess) return first;
+    }
+    return NULL;
+}
+
+bool tshi_nccl_idle(tshi_nccl *nccl) {
+    bool done = !tshi_nccl_oldest(nccl);
+    for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next)
+        done = !link->tail.group || cudaEventQuery(link->tail.after) == cudaSuccess;
+    return done;
+}
+
+/* --- windows on symmetric memory ---------------------------------------------------------------------------------- */
+
+tshi_nccl_window **tshi_nccl_window_of(tshi_nccl *nccl, const void *comm) {
+    tshi_nccl_window **link = &nccl->windows;
+    while (*link && (*link)->comm != comm) link = &(*link)->next;
+    return link;
+}
+
+void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl_window **link = tshi_nccl_window_of(tshi_nccl_of(world), comm), *gone = *link;
+    if (!gone) return;
+    *link = gone->next;
+    tshi_free(&world->allocator, gone);
+}
+
+/* --- ending ------------------------------------------------------------------------------------------------------- */
+
+double tshi_nccl_patience(const tsh_world *world) {
+    return world->timeout < GOODBYE ? world->timeout : GOODBYE;
+}
+
+/* What the call that returned `result` has come to when it has ended, or by `until`. */
+static ncclResult_t comm_wait(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
+    ncclResult_t now = tshi_nccl_result(nccl, comm, result);
+    for (int looks = 0; now == ncclInProgress && tshi_clock() <= until; looks++) {
+        tshi_cuda_nap(looks);
+        now = tshi_nccl_result(nccl, comm, result);
+    }
+    return now;
+}
+
+void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
+    if (comm_wait(nccl, comm, result, until) == ncclSuccess)
+        nccl->library->comm_destroy(comm);
+    else
+        nccl->library->comm_abort(comm);
+}
+
+void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm, double until) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_window **link = tshi_nccl_window_of(tshi_nccl_of(world), comm), *w = *link;
+    if (!w) return;
+    *link = w->next;
+    if (w->window) comm_wait(nccl, comm, nccl->library->window_deregister(comm, w->window), until);
+    tshi_free(&world->allocator, w);
+}
+
+/* Without memory for the note the communicator stays: to end it now could take for ever. */
+void tshi_nccl_comm_keep(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_kept *kept = tshi_calloc(&world->allocator, 1, sizeof *kept);
+    if (!kept) return;
+    *kept = (tshi_nccl_kept){.comm = comm, .next = nccl->kept};
+    nccl->kept = kept;
+}
+
+void tshi_nccl_comm_drop(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (!tshi_nccl_idle(nccl)) {
+        tshi_nccl_comm_keep(world, comm);
+        return;
+    }
+    nccl->library->comm_abort(comm);
+    tshi_nccl_window_forget(world, comm);
+}
+
+void tshi_nccl_comm_leave(tsh_world *world, ncclComm_t comm) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    double until = tshi_clock() + tshi_nccl_patience(world);
+    tshi_nccl_window_close(world, comm, until);
+    tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), until);
+}
+
+void tshi_nccl_kept_end(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    while (nccl->kept) {
+        tshi_nccl_kept *kept = nccl->kept;
+        nccl->kept = kept->next;
+        tshi_nccl_comm_leave(world, kept->comm);
+        tshi_free(&world->allocator, kept);
+    }
+}
