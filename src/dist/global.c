@@ -32,7 +32,7 @@ tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tensor_confi
 typedef struct part {
     tsh_dtype dtype;
     int ndim;
-    bool given; /* the global shape */
+    bool has_shape; /* the caller has passed the global shape */
     int64_t local[TSH_MAX_DIMS], global[TSH_MAX_DIMS];
     tsh_layout layout[TSH_MAX_AXES];
 } part;
@@ -40,16 +40,16 @@ typedef struct part {
 /* A member says the same of its tensor as member 0 does, and of its whole's shape as the first member of that. */
 static bool parts_agree(const tsh_mesh *mesh, const part *all, int first, int member) {
     const part *p = &all[member];
-    return p->dtype == all->dtype && p->ndim == all->ndim && p->given == all->given &&
+    return p->dtype == all->dtype && p->ndim == all->ndim && p->has_shape == all->has_shape &&
            tshi_layouts_equal(mesh->axes, p->layout, all->layout) &&
-           !memcmp(p->global, all[first].global, sizeof *p->global * (size_t)(p->given ? p->ndim : 0));
+           !memcmp(p->global, all[first].global, sizeof *p->global * (size_t)(p->has_shape ? p->ndim : 0));
 }
 
 /* "float32 [3,4] of [6,4] data=SHARD(0)" */
 static char *part_name(const tsh_mesh *mesh, const part *p, char text[TSHI_LINE]) {
     char dims[128], layout[TSHI_LAYOUT_NAME];
     snprintf(text, TSHI_LINE, "%s %s", tsh_dtype_name(p->dtype), tshi_dims_name(p->ndim, p->local, dims, sizeof dims));
-    if (p->given) tshi_append(text, TSHI_LINE, " of %s", tshi_dims_name(p->ndim, p->global, dims, sizeof dims));
+    if (p->has_shape) tshi_append(text, TSHI_LINE, " of %s", tshi_dims_name(p->ndim, p->global, dims, sizeof dims));
     for (int a = 0; a < mesh->axes; a++) {
         tshi_append(text, TSHI_LINE, " %s=%s", mesh->axis[a].name,
                     tshi_layout_name(p->layout[a], layout, sizeof layout));
@@ -110,8 +110,8 @@ static tsh_status check_whole(const tsh_mesh *mesh, const tshi_placement *p, con
                               int64_t *shape) {
     char one[TSHI_LINE], dims[2][128];
     int64_t numel;
-    if (all->given) memcpy(shape, all[first].global, sizeof all->global);
-    tsh_status status = all->given ? TSH_OK : sum_shape(p, all, first, shape);
+    if (all->has_shape) memcpy(shape, all[first].global, sizeof all->global);
+    tsh_status status = all->has_shape ? TSH_OK : sum_shape(p, all, first, shape);
     if (status == TSH_OK) status = tshi_dims_product(all->ndim, shape, &numel);
     for (int i = 0; status == TSH_OK && i < mesh->members; i++) {
         tsh_box box = tshi_placement_box(p, all->ndim, shape, i);
@@ -120,7 +120,7 @@ static tsh_status check_whole(const tsh_mesh *mesh, const tshi_placement *p, con
         status = tshi_fail(TSH_ERR_SHAPE, "from_local: rank %d has %.220s, its part of %s%s is %s",
                            tshi_placement_rank(p, i), part_name(mesh, &all[i], one),
                            tshi_dims_name(all->ndim, shape, dims[0], sizeof dims[0]),
-                           all->given ? "" : ", the sum of all parts,",
+                           all->has_shape ? "" : ", the sum of all parts,",
                            tshi_dims_name(all->ndim, box.length, dims[1], sizeof dims[1]));
     }
     return status;
@@ -169,10 +169,10 @@ static tsh_status open_view(const tsh_tensor *local, const tsh_layout *layouts, 
 }
 
 /* A member's view becomes the global tensor that the parts of all members are. */
-static tsh_status join_parts(const tsh_tensor *local, bool given, tsh_tensor *view, tsh_status status) {
+static tsh_status join_parts(const tsh_tensor *local, bool has_shape, tsh_tensor *view, tsh_status status) {
     const tsh_mesh *mesh = local->mesh;
     tsh_device *host = mesh->world->host;
-    part mine = {.dtype = local->dtype, .ndim = local->shape.ndim, .given = given};
+    part mine = {.dtype = local->dtype, .ndim = local->shape.ndim, .has_shape = has_shape};
     memcpy(mine.local, local->shape.local, sizeof mine.local);
     if (view) memcpy(mine.global, view->shape.global, sizeof mine.global);
     if (view) memcpy(mine.layout, view->layout, sizeof mine.layout);

@@ -42,7 +42,7 @@ tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int
     return group;
 }
 
-tsh_group *tshi_group_elsewhere(tsh_world *world, const int *ranks, int n) {
+tsh_group *tshi_group_non_member(tsh_world *world, const int *ranks, int n) {
     return tshi_group_new(world, tshi_backend_of_one(), ranks, n);
 }
 
@@ -306,15 +306,15 @@ const tsh_mesh *tsh_group_mesh(const tsh_group *group) {
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call) {
     bool message = call->op == TSH_COLLECTIVE_SEND || call->op == TSH_COLLECTIVE_RECV;
     uint64_t number = message ? ++group->posts : ++group->calls;
-    group->ring[group->notes++ % TSHI_RING] =
-        (tshi_ring_entry){.number = number, .op = call->op, .dtype = call->dtype, .count = call->count};
+    group->recent[group->notes++ % TSHI_RECENT_CALLS] =
+        (tshi_recent_call){.number = number, .op = call->op, .dtype = call->dtype, .count = call->count};
     return number;
 }
 
 void tshi_group_log_ring(const tsh_group *group) {
     char line[768] = "";
-    for (uint64_t i = 1; i <= TSHI_RING && i <= group->notes; i++) {
-        const tshi_ring_entry *e = &group->ring[(group->notes - i) % TSHI_RING];
+    for (uint64_t i = 1; i <= TSHI_RECENT_CALLS && i <= group->notes; i++) {
+        const tshi_recent_call *e = &group->recent[(group->notes - i) % TSHI_RECENT_CALLS];
         tshi_append(line, sizeof line, "%s#%llu %s %s [%lld]", i > 1 ? ", " : "", (unsigned long long)e->number,
                     tsh_collective_name(e->op), tsh_dtype_name(e->dtype), (long long)e->count);
     }

@@ -4,14 +4,14 @@
 
 #include "dist/backend.h"
 
-#define TSHI_RING 32
+#define TSHI_RECENT_CALLS 32
 
-typedef struct tshi_ring_entry {
+typedef struct tshi_recent_call {
     uint64_t number;
     tsh_collective op;
     tsh_dtype dtype;
     int64_t count;
-} tshi_ring_entry;
+} tshi_recent_call;
 
 struct tsh_group {
     const tshi_group_ops *ops;
@@ -29,15 +29,15 @@ struct tsh_group {
     uint64_t ticks;  /* spent inside calls; stats.seconds is made of it when asked for */
     uint64_t calls;  /* calls that every rank makes: collectives and agreements */
     uint64_t posts;  /* sends and receives */
-    uint64_t notes;  /* entries ever made in the ring */
+    uint64_t notes;  /* calls ever noted in `recent` */
     uint32_t traced; /* its number in the trace; 0: it is not there */
-    tshi_ring_entry ring[TSHI_RING];
+    tshi_recent_call recent[TSHI_RECENT_CALLS];
     tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
     tsh_work *messages;          /* sends and receives not done, oldest first */
     tshi_pool works;             /* with room for counts */
     tsh_group *next;             /* the world's list of live groups */
-    /* The group of the same ranks in which they agree and report failures: this one, or, where ops is a data backend
-     * alone, one of the control backend, whose calls are on the host's memory. */
+    /* The group of the same ranks in which they agree and report failures: this one, or, where ops is only a data
+     * backend, one of the control backend, whose calls are on the host's memory. */
     tsh_group *control;
 };
 
@@ -59,8 +59,8 @@ void tshi_group_free(tsh_group *group);
 void tshi_group_close(tsh_group *group);
 /* The owner gives the group up: frees it, at once or with the last of the meshes that use it. */
 void tshi_group_drop(tsh_group *group);
-/* The group of `ranks` on a rank that is none of them: its rank is -1, and its calls do nothing. */
-tsh_group *tshi_group_elsewhere(tsh_world *world, const int *ranks, int n);
+/* The group of `ranks` on a rank that is not one of them: its rank is -1, and its calls do nothing. */
+tsh_group *tshi_group_non_member(tsh_world *world, const int *ranks, int n);
 /* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over
  * parent. */
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out);
@@ -74,7 +74,7 @@ tsh_status tshi_group_missing(const char *what);
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);
 /* Gives the group a mesh of its own, with one axis. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
-/* Notes a call in the ring and returns its number, from 1; collectives and messages are numbered apart. */
+/* Notes a call among the recent ones and returns its number, from 1; collectives and messages are numbered apart. */
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
 /* Logs the last calls: "#3 all_reduce float32 [8], ...". */
 void tshi_group_log_ring(const tsh_group *group);

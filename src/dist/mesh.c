@@ -102,7 +102,7 @@ static void keep_axis(tsh_mesh *mesh, tshi_axis *axis, tsh_group *group) {
 /* On a rank outside the mesh the axis' group has the ranks of the first member's. */
 static tsh_status axis_elsewhere(tsh_mesh *mesh, tshi_axis *axis, int stride, int *ranks) {
     for (int i = 0; i < axis->size; i++) ranks[i] = mesh->ranks[i * stride];
-    tsh_group *group = tshi_group_elsewhere(mesh->world, ranks, axis->size);
+    tsh_group *group = tshi_group_non_member(mesh->world, ranks, axis->size);
     if (!group) return TSH_ERR_MEMORY;
     keep_axis(mesh, axis, group);
     return TSH_OK;
@@ -195,7 +195,7 @@ static tsh_status mesh_open_of(tsh_group *parent, const int *ranks, int n, const
     if (!group) {
         int *world_ranks = tshi_calloc(&world->allocator, (size_t)n, sizeof *world_ranks);
         for (int i = 0; world_ranks && i < n; i++) world_ranks[i] = parent->ranks[ranks[i]];
-        if (world_ranks) group = tshi_group_elsewhere(world, world_ranks, n);
+        if (world_ranks) group = tshi_group_non_member(world, world_ranks, n);
         tshi_free(&world->allocator, world_ranks);
     }
     return group ? mesh_open(group, true, axes, out) : TSH_ERR_MEMORY;

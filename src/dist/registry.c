@@ -20,7 +20,7 @@
 /* Whose ranks a transport connects. */
 typedef enum reach { ONE_RANK, ONE_MACHINE, MACHINES, DRY_RUN } reach;
 
-/* In the order in which they are asked whether they take a world. */
+/* The first one whose probe takes a world connects its ranks. */
 static const struct {
     const char *name;
     const tshi_group_ops *ops; /* NULL: this build has none */

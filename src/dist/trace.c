@@ -17,7 +17,7 @@ static tshi_trace_file *trace_of(const tsh_world *world) {
 
 /* --- clocks ------------------------------------------------------------------------------------------------------- */
 
-/* Rounds of comparing, the best bounds of which count; the last round only shares them. */
+/* Rounds of comparing: the best bounds of all rounds count, and the last round only shares them. */
 #define ROUNDS 9
 
 typedef struct reading {

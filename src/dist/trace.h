@@ -4,7 +4,7 @@
 
 #include "dist/world.h"
 
-/* As TSHARD_TRACE wants. */
+/* Starts a trace where TSHARD_TRACE names a folder. */
 tsh_status tshi_trace_from_environment(tsh_world *world);
 /* The trace of a world that is about to be destroyed ends; failures are logged. */
 void tshi_trace_leave(tsh_world *world);

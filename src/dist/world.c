@@ -214,7 +214,7 @@ static void tell_dropped(const tsh_world *world) {
         tshi_log(&world->log, TSH_LOG_ERROR, "a failure that the program has not looked at: %s", dropped.words);
 }
 
-/* Says what the program has not destroyed before its world; false where there is nothing. */
+/* Logs what the program has not destroyed before its world; false if it has destroyed everything. */
 static bool tell_alive(const tsh_world *world) {
     char tensors[TSHI_LINE * 2], tapes[40] = "", meshes[40] = "";
     if (!world->device || !world->host) return false;

@@ -17,12 +17,12 @@ typedef struct tshi_steps {
     struct tshi_steps *next; /* of the world's tapes, the youngest first */
 } tshi_steps;
 
-/* Messages of exchanges that this rank has given and has not seen end (collectives/redistribute.c). */
-typedef struct tshi_given {
+/* Sends of box exchanges that have not ended, as far as this rank knows (collectives/redistribute.c). */
+typedef struct tshi_sends_in_flight {
     tsh_work **work;
     int count, room;
     uint64_t recoveries; /* of the world when it was last looked at */
-} tshi_given;
+} tshi_sends_in_flight;
 
 struct tsh_world {
     const tshi_group_ops *control; /* the backend that connects the ranks */
@@ -57,7 +57,7 @@ struct tsh_world {
     tsh_group *group;                  /* of all ranks */
     tsh_group *groups;                 /* this rank's live groups */
     struct tshi_exchange_plans *plans; /* NULL: none made yet */
-    tshi_given given;
+    tshi_sends_in_flight in_flight;
     /* A checkpoint that is being saved in the background, or NULL; and what waits for it, for tsh_world_destroy. */
     struct tshi_background_save *background_save;
     void (*background_save_end)(tsh_world *world);
@@ -81,7 +81,7 @@ uint64_t tshi_world_stream(tsh_world *world);
 
 /* tsh_world_fail in that step. */
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
-/* The world is known to have failed or to be lost, for which tsh_error_message() has the reason. Never waits. False for
+/* The world is known to have failed or to be lost; tsh_error_message() says why. Never waits. False for
  * a failure in a later step of that tape: the later step reports it. */
 bool tshi_world_troubled(tsh_world *world, tshi_tape_step step);
 

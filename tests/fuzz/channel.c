@@ -143,7 +143,7 @@ static void answer(play *p, peer *v) {
     unsigned char bytes[2 * TSHI_MESSAGE_SIZE];
     tshi_wire_answer a = {.status = (tsh_status)(kind & 7)};
     take_frame(p, v, TSHI_HELLO);
-    memset(a.words, 'w', kind & 32 ? sizeof a.words - 1 : spoiled);
+    memset(a.message, 'w', kind & 32 ? sizeof a.message - 1 : spoiled);
     tshi_seal seal = {p->settings.key, v->nonce};
     size_t whole = tshi_wire_write_answer(&a, &seal, bytes);
     if (kind & 8) bytes[spoiled % whole] ^= 1;
@@ -158,7 +158,7 @@ static void report(play *p, peer *v) {
     unsigned kind = script_byte(&p->s);
     unsigned char bytes[2 * TSHI_MESSAGE_SIZE];
     tshi_wire_answer a = {.status = (tsh_status)(kind & 7)};
-    memset(a.words, 'w', kind & 32 ? sizeof a.words - 1 : kind);
+    memset(a.message, 'w', kind & 32 ? sizeof a.message - 1 : kind);
     tshi_seal seal = {p->settings.key, v->own};
     size_t whole = tshi_wire_write_answer(&a, &seal, bytes);
     if (kind & 8) bytes[script_byte(&p->s) % whole] ^= 1;

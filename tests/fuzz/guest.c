@@ -81,7 +81,7 @@ static void answer(play *p) {
     a.roster.nodes = 1 + (int)script_byte(&p->s) % ranks;
     a.roster.rank = (int)(script_byte(&p->s) % 8) - 1;
     for (int i = 0; i < ranks; i++) a.roster.node[i] = (int)(script_byte(&p->s) % 5);
-    for (size_t i = 0; i < sizeof a.words - 1 && kind & 64; i++) a.words[i] = (char)(1 + (kind + i) % 255);
+    for (size_t i = 0; i < sizeof a.message - 1 && kind & 64; i++) a.message[i] = (char)(1 + (kind + i) % 255);
     tshi_seal seal = {p->settings.key, p->nonce};
     size_t size = tshi_wire_write_answer(&a, &seal, bytes);
     if (say_perhaps(p, bytes, size) && p->greeted && a.status == TSH_OK) p->good_answers++;

@@ -135,7 +135,7 @@ static tsh_status resolve_counts(const tsh_group *group, const tshi_arguments *a
     return status;
 }
 
-/* A whole, which in rooted calls the root alone may have, and a part of it on each rank. */
+/* A whole, which in rooted calls only the root has to have, and a part of it on each rank. */
 static tsh_status check_parts(const tsh_group *group, const tshi_arguments *a, bool gathers, tshi_call *call) {
     const tsh_tensor *whole = gathers ? a->out : a->in, *part = gathers ? a->in : a->out;
     tsh_status status = resolve_counts(group, a, whole, part, call);

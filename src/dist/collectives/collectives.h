@@ -130,8 +130,8 @@ static inline bool tshi_posts_equal(const tshi_post *a, const tshi_post *b) {
 char *tshi_post_describe(const tshi_post *post, const char *text, char *line, size_t size);
 
 /* The verdict on the members' posts, which lie `stride` bytes apart, each with its text `text_at` bytes behind its
- * start. TSH_ERR_PEER with the text of a member that failed, or TSH_ERR_MISMATCH with both sides. It depends on the
- * posts alone, so that every member comes to the same one. */
+ * start. TSH_ERR_PEER with the text of a member that failed, or TSH_ERR_MISMATCH with both sides. It depends
+ * only on the posts, so that every member reaches the same one. */
 tsh_status tshi_compare_posts(const tsh_group *group, const tshi_post *posts, size_t stride, size_t text_at);
 
 /* The verdict on the counts of an all_to_all, which lie `stride` bytes apart: of each member what it sends to each,
@@ -149,7 +149,7 @@ static inline size_t tshi_message_bytes(uint32_t kind, int64_t count) {
     return kind & TSHI_KIND_TICKET ? TSHI_TICKET : (size_t)count * tsh_dtype_size(tshi_kind_dtype(kind));
 }
 
-/* A receive takes what was sent: the kinds differ in `send` and `recv` alone. */
+/* A receive takes what was sent: the kinds differ only in `send` and `recv`. */
 static inline bool tshi_message_fits(uint32_t sent, int64_t sent_count, const tshi_call *receive) {
     return (sent ^ tshi_kind_of(receive)) >> 8 == 0 && sent_count == receive->count;
 }

@@ -10,7 +10,7 @@ const char *tshi_group_axis(const tsh_group *group);
 
 /* Adds a finished call to the counters of its group. early: it was started before its result was needed. */
 void tshi_group_count(tsh_group *group, const tshi_call *call, bool early);
-/* The same for a call in which this rank has sent so many bytes. */
+/* The same, for a call in which this rank has sent `bytes` bytes. */
 void tshi_group_count_bytes(tsh_group *group, const tshi_call *call, uint64_t bytes, bool early);
 
 /* --- events, for calls of a world that is traced ------------------------------------------------------------------ */

@@ -159,7 +159,7 @@ static tsh_status run_in_place(tsh_group *group, const tshi_exchange_plan *plan,
     tsh_status status = group->ops->exchange(group, &call, plan);
     if (event) tshi_trace_close(event);
     if (status == TSH_OK) {
-        tshi_group_count_bytes(group, &call, (uint64_t)plan->given * tsh_dtype_size(call.dtype), false);
+        tshi_group_count_bytes(group, &call, (uint64_t)plan->sent * tsh_dtype_size(call.dtype), false);
     }
     group->ticks += tshi_ticks() - start;
     return status;
@@ -167,10 +167,10 @@ static tsh_status run_in_place(tsh_group *group, const tshi_exchange_plan *plan,
 
 /* --- as messages -------------------------------------------------------------------------------------------------- */
 
-/* Releases the messages given that have ended, or for `wait` all of them; the failure of one. A recovery of the world
+/* Releases the sends that have ended, or for `wait` all of them; the failure of one. A recovery of the world
  * has ended those of before, which no longer matter. */
-static tsh_status end_given(tsh_world *world, bool wait) {
-    tshi_given *g = &world->given;
+static tsh_status end_sends(tsh_world *world, bool wait) {
+    tshi_sends_in_flight *g = &world->in_flight;
     tsh_status status = TSH_OK;
     bool recovered = g->recoveries != world->recoveries;
     int left = 0;
@@ -190,17 +190,18 @@ static tsh_status end_given(tsh_world *world, bool wait) {
 }
 
 tsh_status tshi_exchange_flush(tsh_world *world) {
-    return end_given(world, true);
+    return end_sends(world, true);
 }
 
 void tshi_exchanges_free(tsh_world *world) {
     tshi_exchange_flush(world);
-    tshi_free(&world->allocator, world->given.work);
+    tshi_free(&world->allocator, world->in_flight.work);
     tshi_exchange_plans_free(world);
 }
 
-static tsh_status give(tsh_world *world, const tshi_exchange_plan *plan, const tsh_tensor *in, const tshi_transfer *t) {
-    tshi_given *g = &world->given;
+static tsh_status start_send(tsh_world *world, const tshi_exchange_plan *plan, const tsh_tensor *in,
+                             const tshi_transfer *t) {
+    tshi_sends_in_flight *g = &world->in_flight;
     tsh_tensor *packed = NULL;
     tsh_status status = tshi_grow(&world->allocator, (void **)&g->work, &g->room, g->count + 1, sizeof(tsh_work *));
     /* The message may outlive the mesh of `in`. */
@@ -272,9 +273,9 @@ static tsh_status run_messages(tsh_world *world, const tshi_exchange_plan *plan,
                                tsh_tensor *out) {
     tsh_tensor *packed = NULL;
     int64_t n = 0;
-    tsh_status status = end_given(world, false);
+    tsh_status status = end_sends(world, false);
     for (int i = 0; status == TSH_OK && i < plan->sends; i++) {
-        if (plan->send[i].to != world->rank) status = give(world, plan, in, &plan->send[i]);
+        if (plan->send[i].to != world->rank) status = start_send(world, plan, in, &plan->send[i]);
     }
     for (int i = 0; i < plan->receives; i++) n += packed_elements(plan, &plan->receive[i]);
     if (status == TSH_OK && out) status = tshi_tensor_buffer(out->mesh, out->dtype, n, &packed);

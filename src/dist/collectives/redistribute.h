@@ -16,9 +16,9 @@
  * group: its ranks include all members of both placements. Collective over it, waits; one call, counted as an
  * all_to_all, two where a sum is reduced first, none where no value changes rank. A rank outside it returns at once.
  * NULL: messages in the world's group, one for each pair of ranks; ranks in neither placement need not call. Waits for
- * the values that this rank gets, not for those that it gives. */
+ * the values that this rank receives, not for those that it sends. */
 tsh_status tshi_exchange_run(tsh_group *group, const tshi_exchange *e, const tsh_tensor *in, tsh_tensor *out);
-/* Waits for the messages that this rank has given; the first failure of one since the last flush. */
+/* Waits for the sends in flight; the first failure of one since the last flush. */
 tsh_status tshi_exchange_flush(tsh_world *world);
 /* Waits for them too, and frees the plans. */
 void tshi_exchanges_free(tsh_world *world);
@@ -42,7 +42,7 @@ typedef struct tshi_exchange_plan {
     struct tshi_piece *piece; /* [receives] scratch: where their values are */
     tsh_work **work;          /* [receives] scratch: messages under way */
     int64_t numel;            /* of the whole */
-    int64_t given;            /* elements that this rank sends to other ranks */
+    int64_t sent;             /* elements that this rank sends to other ranks */
     tsh_box held, wanted;     /* what this rank holds of e->from and of e->to */
     void *memory;             /* of all arrays */
 } tshi_exchange_plan;

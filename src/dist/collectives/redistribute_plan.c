@@ -94,7 +94,7 @@ static void plan_finish(tshi_exchange_plan *p, int rank) {
         filled += tshi_box_numel(e->ndim, &p->receive[i].box);
     }
     for (int i = 0; i < p->sends; i++) {
-        if (p->send[i].to != rank) p->given += tshi_box_numel(e->ndim, &p->send[i].box);
+        if (p->send[i].to != rank) p->sent += tshi_box_numel(e->ndim, &p->send[i].box);
     }
     p->zeros = tshi_placement_member(&e->to, rank) >= 0 && filled < tshi_box_numel(e->ndim, &p->wanted);
     for (int a = 0; a < e->from.axes; a++) {

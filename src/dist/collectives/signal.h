@@ -4,7 +4,7 @@
 
 #include "tshard/dist.h"
 
-/* wanted: TSHARD_SIGUSR1. A handler of the program's own, or a signal that it ignores, is left alone. */
+/* wanted: TSHARD_SIGUSR1. A handler of the program's own, or a signal that it ignores, stays. */
 void tshi_signal_open(tsh_world *world, bool wanted);
 /* After the last world the signal does again what it did before. */
 void tshi_signal_close(tsh_world *world);

@@ -19,17 +19,17 @@ void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage) {
     *stage = (tshi_staging){0};
     call->on_device = false;
     if (call->failed != TSH_OK) return;
-    size_t size = tsh_dtype_size(call->dtype), given = call->in ? (size_t)tshi_elements_in(group, call) * size : 0;
+    size_t size = tsh_dtype_size(call->dtype), in_bytes = call->in ? (size_t)tshi_elements_in(group, call) * size : 0;
     /* One buffer for both where they begin at one address, whichever is longer. */
     bool one = call->in && call->in == call->out;
     if (call->out) {
         stage->to = call->out;
         stage->bytes = (size_t)tshi_elements_out(group, call) * size;
-        stage->out = take(group, call, one && given > stage->bytes ? given : stage->bytes);
+        stage->out = take(group, call, one && in_bytes > stage->bytes ? in_bytes : stage->bytes);
     }
-    if (call->in && !one && call->failed == TSH_OK) stage->in = take(group, call, given);
+    if (call->in && !one && call->failed == TSH_OK) stage->in = take(group, call, in_bytes);
     void *in = one ? stage->out : stage->in;
-    if (given && call->failed == TSH_OK) device->ops->copy.to_host(device, given, call->in, in);
+    if (in_bytes && call->failed == TSH_OK) device->ops->copy.to_host(device, in_bytes, call->in, in);
     call->in = in;
     call->out = stage->out;
 }

@@ -1,5 +1,5 @@
-/* Asynchronous calls. Each group has a queue of collectives, of which the first is under way, and a list of messages,
- * of which all are. There is no progress thread: a wait for one call advances all of them. */
+/* Asynchronous calls. Each group has a queue of collectives, the first of which is in flight, and a list of messages,
+ * which are all in flight. There is no progress thread: a wait for one call advances all of them. */
 #include "base/cpu.h"
 #include "dist/collectives/collectives.h"
 #include "dist/collectives/instrument.h"
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Looks at a work before the backend is asked to sleep. */
-#define EAGER_LOOKS 64
+/* Polls of a work without a pause between them. */
+#define EAGER_POLLS 64
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
@@ -275,15 +275,15 @@ static void nap(tsh_group *group, tsh_work *work, double since) {
 static void wait_while(tsh_group *group, tsh_work *work, bool joins) {
     tsh_world *world = group->world;
     double since = 0;
-    for (int looks = 0; is_awaited(group, work); looks++) {
+    for (int polls = 0; is_awaited(group, work); polls++) {
         if (world->pending == 1)
             move_group(group);
         else
             tshi_world_progress(world);
         if (joins && work->linked && group->ops->join) join(work);
         if (!is_awaited(group, work)) break;
-        if (looks < world->spins) {
-            if (looks > EAGER_LOOKS) tshi_cpu_pause();
+        if (polls < world->spins) {
+            if (polls > EAGER_POLLS) tshi_cpu_pause();
             continue;
         }
         if (since == 0) since = tshi_clock();

@@ -27,7 +27,7 @@ static void drop_peer(tshi_acceptor *a, int index) {
     if (index != a->n) *peer = a->peers[a->n];
 }
 
-/* The unproven peer that has been here longest; -1: there is none. */
+/* The oldest peer that has not proved that it is of the job; -1 if every peer has. */
 static int oldest_unknown(const tshi_acceptor *a) {
     int oldest = -1;
     for (int i = 0; i < a->n; i++) {

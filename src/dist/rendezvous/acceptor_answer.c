@@ -62,7 +62,7 @@ static bool push(tshi_peer *peer) {
 
 void tshi_acceptor_refuse(tshi_acceptor *a, tshi_peer *peer, const char *reason) {
     tshi_wire_answer answer = {.status = TSH_ERR_ARGUMENT};
-    snprintf(answer.words, sizeof answer.words, "%s", reason);
+    snprintf(answer.message, sizeof answer.message, "%s", reason);
     if (tshi_acceptor_prepare(a, peer, &answer) == TSH_OK) push(peer);
 }
 
@@ -115,13 +115,13 @@ tsh_status tshi_acceptor_verdict(tshi_acceptor *a) {
     tshi_wire_answer answer = {.status = TSH_ERR_TIMEOUT};
     if (a->contradiction[0]) {
         answer.status = TSH_ERR_ARGUMENT;
-        snprintf(answer.words, sizeof answer.words, "%s", a->contradiction);
+        snprintf(answer.message, sizeof answer.message, "%s", a->contradiction);
     } else if (a->joined + 1 < a->rendezvous->settings->size) {
-        tshi_acceptor_progress(a, answer.words, TSHI_LINE);
+        tshi_acceptor_progress(a, answer.message, TSHI_LINE);
     } else {
         warn_of_differences(a);
         return TSH_OK;
     }
     tshi_acceptor_answer(a, &answer);
-    return tshi_fail(answer.status, "rendezvous: %s", answer.words);
+    return tshi_fail(answer.status, "rendezvous: %s", answer.message);
 }

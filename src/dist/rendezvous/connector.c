@@ -156,7 +156,7 @@ static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned c
     }
     if (*status != TSH_OK) return TSHI_CONNECT_ANSWERED;
     *out = answer.roster;
-    if (answer.status != TSH_OK) *status = tshi_fail(answer.status, "rendezvous: %s", answer.words);
+    if (answer.status != TSH_OK) *status = tshi_fail(answer.status, "rendezvous: %s", answer.message);
     return TSHI_CONNECT_ANSWERED;
 }
 
@@ -172,7 +172,7 @@ static void report(tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_s
     unsigned char bytes[TSHI_WIRE_MOST + TSHI_MESSAGE_SIZE];
     tshi_seal seal = {r->settings->key, nonce};
     tshi_wire_answer answer = {.status = status};
-    if (status != TSH_OK) snprintf(answer.words, sizeof answer.words, "%s", tsh_error_message());
+    if (status != TSH_OK) snprintf(answer.message, sizeof answer.message, "%s", tsh_error_message());
     tshi_socket_write(fd, bytes, tshi_wire_write_answer(&answer, &seal, bytes), r->deadline);
 }
 

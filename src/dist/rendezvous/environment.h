@@ -58,7 +58,7 @@ typedef struct tshi_settings {
     char job[TSHI_JOB_SIZE];
     char group_name[TSHI_JOB_SIZE];
     unsigned char
-        key[TSHI_KEY_SIZE]; /* made of path, token, job and group name; after the rendezvous: of this world alone */
+        key[TSHI_KEY_SIZE]; /* made of path, token, job and group name; after the rendezvous: only of this world */
 } tshi_settings;
 
 /* Reads configuration, environment and defaults. TSH_ERR_ARGUMENT for a malformed value. */

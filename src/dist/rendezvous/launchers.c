@@ -106,7 +106,7 @@ static tsh_status read_tasks(int node, tshi_settings *s) {
     return tshi_variable("SLURM_LOCALID") ? check_below(s->local_rank, here, "SLURM_LOCALID", name) : TSH_OK;
 }
 
-/* Variables that srun alone has: tasks here, the first node, and a job number, from which the port comes. */
+/* Variables that only srun sets: tasks here, the first node, and a job number, from which the port comes. */
 static tsh_status read_slurm(tshi_settings *s) {
     int node = 0, nodes = 1, job = 0, step = 0;
     bool found, found_job;

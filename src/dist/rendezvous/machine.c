@@ -41,8 +41,8 @@ static uint64_t start_of(uint32_t number, bool *readable) {
     return state == 'Z' || state == 'X' ? 0 : start - (uint64_t)ticks_ahead();
 }
 
-/* What a machine does not have is no part of its id on any of its ranks; what this rank alone fails to read would make
- * it a rank of another machine. */
+/* A file that the machine does not have is part of no rank's machine id. One that exists and that only this rank cannot
+ * read is an error: without it this rank would count as one of another machine. */
 static tsh_status missing(const char *path) {
     return errno == ENOENT ? TSH_OK : tshi_fail_errno(errno, "world_init: %s", path);
 }

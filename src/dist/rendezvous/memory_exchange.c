@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Its connection says that it has ended when it is heard. */
+/* Reading from its connection will report that the rank has ended. */
 static bool has_died(int error) {
     return error == EPIPE || error == ECONNRESET || error == ENOTCONN;
 }
@@ -26,7 +26,7 @@ static tsh_status send_memory(tshi_acceptor *a, int memory) {
 }
 
 /* TSH_OK when the rank, whose connection is readable, has joined. */
-static tsh_status hear(const tshi_acceptor *a, const tshi_peer *peer) {
+static tsh_status receive_outcome(const tshi_acceptor *a, const tshi_peer *peer) {
     tshi_rendezvous *r = a->rendezvous;
     tshi_seal seal = {r->settings->key, peer->hello.nonce};
     tshi_wire_answer answer;
@@ -38,11 +38,11 @@ static tsh_status hear(const tshi_acceptor *a, const tshi_peer *peer) {
     tsh_status status = tshi_wire_read_answer(bytes, size, 0, &seal, r->allocator, &answer);
     tshi_free(r->allocator, bytes);
     if (status != TSH_OK || answer.status == TSH_OK) return status;
-    return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", peer->rank, answer.words);
+    return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", peer->rank, answer.message);
 }
 
 /* Warns, and fails at the deadline. */
-static tsh_status look_at_clock(const tshi_acceptor *a) {
+static tsh_status check_clock(const tshi_acceptor *a) {
     tshi_rendezvous *r = a->rendezvous;
     char text[TSHI_LINE];
     bool over = tshi_clock() >= r->deadline;
@@ -56,15 +56,15 @@ static tsh_status look_at_clock(const tshi_acceptor *a) {
     return TSH_OK;
 }
 
-static tsh_status hear_all(tshi_acceptor *a) {
+static tsh_status receive_outcomes(tshi_acceptor *a) {
     for (int i = 0; i < a->n; i++) a->polls[i] = (struct pollfd){.fd = a->peers[i].fd, .events = POLLIN};
     for (int left = a->n; left > 0;) {
-        tsh_status late = look_at_clock(a);
+        tsh_status late = check_clock(a);
         if (late != TSH_OK) return late;
         int ready = poll(a->polls, (nfds_t)a->n, 100);
         for (int i = 0; ready > 0 && i < a->n; i++) {
             if (a->polls[i].fd < 0 || !a->polls[i].revents) continue;
-            tsh_status status = hear(a, &a->peers[i]);
+            tsh_status status = receive_outcome(a, &a->peers[i]);
             if (status != TSH_OK) return status;
             a->polls[i].fd = -1;
             left--;
@@ -100,11 +100,11 @@ static tsh_status share(tshi_acceptor *a) {
     tshi_free(r->allocator, ranks.heap_bytes);
     tshi_free(r->allocator, ranks.process);
     if (answer.status == TSH_OK) answer.status = send_memory(a, *r->memory->memory);
-    if (answer.status == TSH_OK) answer.status = hear_all(a);
+    if (answer.status == TSH_OK) answer.status = receive_outcomes(a);
     if (answer.status == TSH_OK) return tshi_acceptor_answer(a, &answer);
-    snprintf(answer.words, sizeof answer.words, "%s", tsh_error_message());
+    snprintf(answer.message, sizeof answer.message, "%s", tsh_error_message());
     tshi_acceptor_answer(a, &answer);
-    return tshi_fail(answer.status, "%s", answer.words);
+    return tshi_fail(answer.status, "%s", answer.message);
 }
 
 static tsh_status serve(tshi_rendezvous *r, const tshi_endpoint *endpoint) {

@@ -19,7 +19,7 @@
 /* A leader on another machine that cannot be reached for so long is taken for dead. */
 #define PATIENCE 5.0
 /* How long a rank that is done waits for the lock, to remove its record. */
-#define PARTING 1.0
+#define TIDY_SECONDS 1.0
 
 typedef struct file_rendezvous {
     tshi_rendezvous *r;
@@ -99,7 +99,7 @@ static tsh_status lock_file(file_rendezvous *f, bool make) {
     }
 }
 
-/* Replaces the content of the file by the records; a file without any is removed, one that was made in vain too. */
+/* Replaces the content of the file by the records; a file without records is removed, also one that this rank has just made. */
 static tsh_status write_file(file_rendezvous *f) {
     const tshi_records *records = &f->records;
     struct stat s;
@@ -185,8 +185,8 @@ static tsh_status listen_somewhere(file_rendezvous *f, int listeners[2], int *n)
 
 static void remove_record(void *user) {
     file_rendezvous *f = user;
-    double parting = tshi_clock() + PARTING;
-    tidy_file(f, parting > f->r->deadline ? parting : f->r->deadline);
+    double soon = tshi_clock() + TIDY_SECONDS;
+    tidy_file(f, soon > f->r->deadline ? soon : f->r->deadline);
 }
 
 /* Reads without the lock: the record of this rank is there or, perhaps, not. */
@@ -269,7 +269,7 @@ static tsh_status find_each_other(file_rendezvous *f, int *listeners, int n, tsh
 static void give_up(file_rendezvous *f, tsh_status status) {
     tshi_failure own;
     tshi_failure_keep(&own, status);
-    tidy_file(f, tshi_clock() + PARTING);
+    tidy_file(f, tshi_clock() + TIDY_SECONDS);
     tshi_failure_report(&own);
 }
 
@@ -304,7 +304,7 @@ void tshi_rendezvous_tidy(const char *init_method) {
         memcpy(settings->path, path, strlen(path) + 1);
         f->r = &r;
         f->fd = -1;
-        tidy_file(f, tshi_clock() + PARTING);
+        tidy_file(f, tshi_clock() + TIDY_SECONDS);
     }
     tshi_free(&allocator, settings);
     tshi_free(&allocator, f);

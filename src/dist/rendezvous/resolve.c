@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* A search, which may outlast the world that wants it: its memory is the system's, freed by the last user. */
+/* A search, which may outlast the world that started it: its memory is the system's, freed by the last user. */
 typedef struct search {
     pthread_mutex_t lock;
     pthread_cond_t ended;

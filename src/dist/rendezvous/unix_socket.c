@@ -26,7 +26,7 @@ void tshi_unix_endpoint(const tshi_settings *settings, tshi_endpoint *out) {
     out->length = tshi_unix_name(settings, "memory", 0, (struct sockaddr_un *)(void *)&out->address);
 }
 
-/* Room for a descriptor, aligned as the kernel wants it; a message that comes may bring more than it should. */
+/* Room for a descriptor, aligned as the kernel requires; a message that comes may bring more than it should. */
 typedef union ancillary {
     struct cmsghdr header;
     char room[CMSG_SPACE(sizeof(int) * MOST_FDS)];

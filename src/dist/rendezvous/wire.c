@@ -200,7 +200,7 @@ size_t tshi_wire_write_answer(const tshi_wire_answer *answer, const tshi_seal *s
     begin(&c, out, TSHI_ANSWER);
     number(&c, (uint64_t)copy.status, 1);
     if (copy.status == TSH_OK && copy.roster.size > 0) roster_fields(&c, &copy.roster, 0, seal, NULL);
-    if (copy.status != TSH_OK) text(&c, copy.words, sizeof copy.words, 2);
+    if (copy.status != TSH_OK) text(&c, copy.message, sizeof copy.message, 2);
     return finish(&c, seal);
 }
 
@@ -213,7 +213,7 @@ tsh_status tshi_wire_read_answer(const unsigned char *bytes, size_t size, int ra
     out->status = (tsh_status)number(&c, 0, 1);
     tsh_status status = TSH_OK;
     if (out->status == TSH_OK && ranks > 0) status = roster_fields(&c, &out->roster, ranks, seal, allocator);
-    if (out->status != TSH_OK) text(&c, out->words, sizeof out->words, 2);
+    if (out->status != TSH_OK) text(&c, out->message, sizeof out->message, 2);
     if (status == TSH_OK && (!complete(&c) || (int)out->status > TSH_ERR_PEER)) status = TSH_ERR_SYSTEM;
     if (status == TSH_OK) return TSH_OK;
     tshi_roster_free(&out->roster, allocator);

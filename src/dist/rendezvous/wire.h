@@ -55,15 +55,15 @@ typedef struct tshi_frame {
 /* The ranks of a world. */
 typedef struct tshi_roster {
     int rank, size, nodes;
-    unsigned char key[TSHI_KEY_SIZE]; /* of this world alone */
+    unsigned char key[TSHI_KEY_SIZE]; /* only of this world */
     int *node;                        /* [size] */
     char (*host)[TSHI_HOST_SIZE];     /* [nodes] */
 } tshi_roster;
 
 typedef struct tshi_wire_answer {
     tsh_status status;
-    char words[TSHI_MESSAGE_SIZE]; /* when it is not TSH_OK */
-    tshi_roster roster;            /* else; size 0: the answer has none */
+    char message[TSHI_MESSAGE_SIZE]; /* when it is not TSH_OK */
+    tshi_roster roster;              /* else; size 0: the answer has none */
 } tshi_wire_answer;
 
 /* What the HMAC at the end of a frame is made of beside the frame: the job's key, and the nonce that the frame answers

@@ -144,10 +144,10 @@ Test(wire, rosters_there_and_back, .timeout = 120) {
     size = tshi_wire_write_answer(&in, &seal, bytes);
     cr_assert_eq(tshi_wire_read_answer(bytes, size, 5, &seal, &allocator, &out), TSH_ERR_SYSTEM);
     tshi_roster_free(&in.roster, &allocator);
-    tshi_wire_answer no = {.status = TSH_ERR_TIMEOUT, .words = "3/4 joined, missing rank 2"};
+    tshi_wire_answer no = {.status = TSH_ERR_TIMEOUT, .message = "3/4 joined, missing rank 2"};
     size = tshi_wire_write_answer(&no, &seal, bytes);
     cr_assert_eq(tshi_wire_read_answer(bytes, size, 5, &seal, &allocator, &out), TSH_OK);
     cr_assert_eq(out.status, TSH_ERR_TIMEOUT);
-    cr_assert_str_eq(out.words, no.words);
+    cr_assert_str_eq(out.message, no.message);
     free(bytes);
 }

@@ -42,19 +42,19 @@ static void event_give(tsh_world *world, tshi_nccl_event *e) {
 /* Unless every call is agreed upon there is no other way to tell the peers of one that cannot be made: like a step that
  * has failed, it is over when the world recovers. */
 static tsh_status cannot(tsh_group *group, const tshi_call *call) {
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
-    group->world->control->fail(group->world, words, (tshi_tape_step){0});
-    return tshi_fail(call->failed, "%s", words);
+    char message[TSHI_MESSAGE_SIZE];
+    snprintf(message, sizeof message, "%s", tsh_error_message());
+    group->world->control->fail(group->world, message, (tshi_tape_step){0});
+    return tshi_fail(call->failed, "%s", message);
 }
 
 static tsh_status ready(tsh_group *group, const tshi_call *call) {
     const tshi_nccl *nccl = tshi_nccl_of(group->world);
-    char words[TSHI_MESSAGE_SIZE];
-    if (call->failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
-    tsh_status status = tshi_nccl_trouble(group);
+    char message[TSHI_MESSAGE_SIZE];
+    if (call->failed != TSH_OK) snprintf(message, sizeof message, "%s", tsh_error_message());
+    tsh_status status = tshi_nccl_failure(group);
     if (status != TSH_OK) return status;
-    if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", words);
+    if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", message);
     /* Every rank finds out for itself. */
     if (call->failed == TSH_ERR_UNSUPPORTED) return call->failed;
     if (nccl->checked) status = group->control->ops->compare(group->control, call);
@@ -65,47 +65,47 @@ static tsh_status ready(tsh_group *group, const tshi_call *call) {
 }
 
 /* A free entry of nccl->calls for the next call; waits for one. */
-static tsh_status find_tail(tsh_world *world, tshi_nccl_tail **out) {
+static tsh_status find_entry(tsh_world *world, tshi_nccl_in_flight **out) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     *out = &nccl->calls[TSHI_NCCL_AHEAD];
     if (tshi_nccl_device(world)->capturing) return TSH_OK;
-    for (int looks = 0; tshi_nccl_oldest(nccl) && nccl->queued - nccl->done == TSHI_NCCL_AHEAD; looks++) {
+    for (int polls = 0; tshi_nccl_oldest(nccl) && nccl->queued - nccl->done == TSHI_NCCL_AHEAD; polls++) {
         tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        tshi_cuda_nap(looks);
+        tshi_cuda_nap(polls);
     }
     *out = &nccl->calls[nccl->queued % TSHI_NCCL_AHEAD];
     return TSH_OK;
 }
 
-static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail **out) {
+static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_in_flight **out) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_cuda_device *device = tshi_nccl_device(world);
     cudaStream_t stream = device->communication[group->stream];
-    tshi_nccl_tail *tail = NULL;
+    tshi_nccl_in_flight *entry = NULL;
     uint64_t number = tshi_group_note(group, call);
     tsh_status status = ready(group, call);
-    if (status == TSH_OK) status = find_tail(world, &tail);
-    /* Behind all that the device's compute stream has been given so far. */
+    if (status == TSH_OK) status = find_entry(world, &entry);
+    /* Behind everything that is queued on the device's compute stream so far. */
     if (status == TSH_OK)
-        status = tshi_nccl_check(world, cudaEventRecord(tail->before, device->compute), "cudaEventRecord");
+        status = tshi_nccl_check(world, cudaEventRecord(entry->before, device->compute), "cudaEventRecord");
     if (status == TSH_OK) {
-        status = tshi_nccl_check(world, cudaStreamWaitEvent(stream, tail->before, 0), "cudaStreamWaitEvent");
+        status = tshi_nccl_check(world, cudaStreamWaitEvent(stream, entry->before, 0), "cudaStreamWaitEvent");
     }
     if (status != TSH_OK) return status;
     if (device->capturing) tshi_cuda_graph_hold(tshi_nccl_device(world), group);
-    snprintf(tail->name, sizeof tail->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
+    snprintf(entry->name, sizeof entry->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
     ncclComm_t comm = group->state;
     ncclResult_t result = tshi_nccl_move(nccl, group, call, comm, stream);
-    status = tshi_nccl_settle(world, comm, result, tail->name);
-    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->after, stream), "cudaEventRecord");
+    status = tshi_nccl_settle(world, comm, result, entry->name);
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(entry->after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
-    tail->group = group;
-    tail->ready_since = 0;
-    tail->left_after = LEFT_AFTER;
+    entry->group = group;
+    entry->ready_since = 0;
+    entry->left_after = LEFT_AFTER;
     if (!device->capturing) nccl->queued++;
-    *out = tail;
+    *out = entry;
     return TSH_OK;
 }
 
@@ -113,29 +113,29 @@ tsh_status tshi_nccl_launch(void *of, cudaGraphExec_t exec) {
     tsh_world *world = of;
     tshi_nccl *nccl = tshi_nccl_of(world);
     cudaStream_t stream = tshi_nccl_device(world)->compute;
-    tshi_nccl_tail *tail = NULL;
-    tsh_status status = tshi_nccl_trouble(world->group);
-    if (status == TSH_OK) status = find_tail(world, &tail);
-    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->before, stream), "cudaEventRecord");
+    tshi_nccl_in_flight *entry = NULL;
+    tsh_status status = tshi_nccl_failure(world->group);
+    if (status == TSH_OK) status = find_entry(world, &entry);
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(entry->before, stream), "cudaEventRecord");
     if (status == TSH_OK) status = tshi_nccl_check(world, cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
-    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->after, stream), "cudaEventRecord");
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(entry->after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
-    snprintf(tail->name, sizeof tail->name, "graph_launch");
-    tail->group = world->group;
-    tail->ready_since = 0;
-    tail->left_after = GRAPH_LEFT_AFTER;
+    snprintf(entry->name, sizeof entry->name, "graph_launch");
+    entry->group = world->group;
+    entry->ready_since = 0;
+    entry->left_after = GRAPH_LEFT_AFTER;
     nccl->queued++;
     return TSH_OK;
 }
 
 static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
-    for (int looks = 0;; looks++) {
+    for (int polls = 0;; polls++) {
         cudaError_t error = cudaEventQuery(event);
         if (error == cudaSuccess) return TSH_OK;
         if (error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
         tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        tshi_cuda_nap(looks);
+        tshi_cuda_nap(polls);
     }
 }
 
@@ -143,7 +143,7 @@ static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
 tsh_status tshi_nccl_run(tsh_group *group, const tshi_call *call) {
     tsh_world *world = group->world;
     const tshi_cuda_device *device = tshi_nccl_device(world);
-    tshi_nccl_tail *place = NULL;
+    tshi_nccl_in_flight *place = NULL;
     tsh_status status = queue(group, call, &place);
     if (status == TSH_OK) {
         status = tshi_nccl_check(world, cudaStreamWaitEvent(device->compute, place->after, 0), "cudaStreamWaitEvent");
@@ -176,7 +176,7 @@ tsh_status tshi_nccl_start(tsh_work *work) {
     tshi_nccl_event *e = NULL;
     if (tshi_is_message(work->call.op)) return tshi_nccl_message_start(work);
     if (work->call.failed == TSH_OK) work->call.failed = event_take(world, &e);
-    tshi_nccl_tail *place = NULL;
+    tshi_nccl_in_flight *place = NULL;
     tsh_status status = queue(work->group, &work->call, &place);
     if (status == TSH_OK) {
         cudaStream_t stream = tshi_nccl_device(world)->communication[work->group->stream];
@@ -199,7 +199,7 @@ void tshi_nccl_progress(tsh_work *work) {
         return;
     }
     if (nccl->failed != TSH_OK) {
-        end(work, tshi_fail(nccl->failed, "%s", nccl->words));
+        end(work, tshi_fail(nccl->failed, "%s", nccl->message));
         return;
     }
     /* What is captured runs with the graph: the capture's end joins the streams. */
@@ -212,7 +212,7 @@ void tshi_nccl_progress(tsh_work *work) {
     end(work, error == cudaSuccess ? TSH_OK : tshi_nccl_check(world, error, "cudaEventQuery"));
 }
 
-/* A capture can wait for its own calls alone: earlier ones the host has to wait for, unless they were captured. */
+/* A capture can wait only for its own calls: the host waits for earlier ones, unless they were captured. */
 void tshi_nccl_join(tsh_work *work) {
     const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
     const tshi_nccl_event *e = work->state;
@@ -239,8 +239,8 @@ tsh_status tshi_nccl_nap(tsh_group *group, const tsh_work *work, double since) {
                                                           : group->queue || tshi_nccl_messages_queued(group);
     tsh_status status = tshi_nccl_watch(world);
     /* The control group knows the peer of a message that has not found it. */
-    const tsh_work *letter = work && tshi_is_message(work->call.op) ? tshi_nccl_message_letter(work) : NULL;
-    if (status == TSH_OK && letter) return world->control->nap(group->control, letter, since);
+    const tsh_work *match = work && tshi_is_message(work->call.op) ? tshi_nccl_message_match(work) : NULL;
+    if (status == TSH_OK && match) return world->control->nap(group->control, match, since);
     if (for_gpu) tshi_nccl_device(world)->waits++;
     if (status == TSH_OK) tshi_cuda_nap(waited < SPIN ? 0 : waited < 1000 * SPIN ? TSHI_CUDA_SPINS : INT_MAX);
     return status;

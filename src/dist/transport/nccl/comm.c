@@ -20,9 +20,9 @@ tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t r
                      nccl->library->get_error_string(result), (int)result, last && *last ? ": " : "", last ? last : "");
 }
 
-tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl) {
+tshi_nccl_in_flight *tshi_nccl_oldest(tshi_nccl *nccl) {
     for (; nccl->done < nccl->queued; nccl->done++) {
-        tshi_nccl_tail *first = &nccl->calls[nccl->done % TSHI_NCCL_AHEAD];
+        tshi_nccl_in_flight *first = &nccl->calls[nccl->done % TSHI_NCCL_AHEAD];
         if (cudaEventQuery(first->after) != cudaSuccess) return first;
     }
     return NULL;
@@ -31,7 +31,7 @@ tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl) {
 bool tshi_nccl_idle(tshi_nccl *nccl) {
     bool done = !tshi_nccl_oldest(nccl);
     for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next)
-        done = !link->tail.group || cudaEventQuery(link->tail.after) == cudaSuccess;
+        done = !link->last.group || cudaEventQuery(link->last.after) == cudaSuccess;
     return done;
 }
 
@@ -56,11 +56,11 @@ double tshi_nccl_patience(const tsh_world *world) {
     return world->timeout < GOODBYE ? world->timeout : GOODBYE;
 }
 
-/* What the call that returned `result` has come to when it has ended, or by `until`. */
+/* The result of a call that returned `result`, when it has ended or at `until`. */
 static ncclResult_t comm_wait(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
     ncclResult_t now = tshi_nccl_result(nccl, comm, result);
-    for (int looks = 0; now == ncclInProgress && tshi_clock() <= until; looks++) {
-        tshi_cuda_nap(looks);
+    for (int polls = 0; now == ncclInProgress && tshi_clock() <= until; polls++) {
+        tshi_cuda_nap(polls);
         now = tshi_nccl_result(nccl, comm, result);
     }
     return now;

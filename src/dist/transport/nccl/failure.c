@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define TOGETHER   22200 /* the first version that aborts communicators in a group */
-#define LOOK_EVERY 20e-3
+#define POLL_EVERY 20e-3
 #define BLAME      1.0 /* s; how long an error of NCCL's waits for the message of the rank that caused it */
 
 /* --- what ends the communication ---------------------------------------------------------------------------------- */
@@ -32,7 +32,7 @@ void tshi_nccl_abort_all(tsh_world *world) {
     bool together = nccl->library->version >= TOGETHER && nccl->library->group_start() == ncclSuccess;
     bool failed = nccl->failed != TSH_OK;
     tshi_cuda_graphs_end(tshi_nccl_device(world), NULL, failed ? nccl->failed : TSH_ERR_STATE,
-                         failed ? nccl->words : "the world has been recovered since the capture");
+                         failed ? nccl->message : "the world has been recovered since the capture");
     nccl->abort_due = false;
     for (tsh_group *g = world->groups; g; g = g->next) abort_group(g);
     if (nccl->closing) abort_group(nccl->closing);
@@ -46,7 +46,7 @@ void tshi_nccl_abort_all(tsh_world *world) {
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
         if (link->comm) nccl->library->comm_abort(link->comm);
         link->comm = NULL;
-        link->tail.group = NULL;
+        link->last.group = NULL;
     }
     if (together) nccl->library->group_end();
     nccl->done = nccl->queued;
@@ -57,17 +57,17 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
     tshi_cuda_device *device = tshi_nccl_device(world);
     if (nccl->failed == TSH_OK) {
         nccl->failed = status;
-        snprintf(nccl->words, sizeof nccl->words, "%s", tsh_error_message());
-        if (tell) world->control->fail(world, nccl->words, (tshi_tape_step){0});
+        snprintf(nccl->message, sizeof nccl->message, "%s", tsh_error_message());
+        if (tell) world->control->fail(world, nccl->message, (tshi_tape_step){0});
         /* The GPU's results are invalid from here on: every read asks the device first. */
-        tshi_fail(nccl->failed, "%s", nccl->words);
+        tshi_fail(nccl->failed, "%s", nccl->message);
         tshi_cuda_keep(device, nccl->failed);
         if (device->capturing)
             nccl->abort_due = true;
         else
             tshi_nccl_abort_all(world);
     }
-    return tshi_fail(nccl->failed, "%s", nccl->words);
+    return tshi_fail(nccl->failed, "%s", nccl->message);
 }
 
 tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what) {
@@ -77,8 +77,8 @@ tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what
 
 /* An error of NCCL that came from another rank: the rank itself may know better. */
 static tsh_status blame(tsh_world *world, tsh_status status) {
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
+    char message[TSHI_MESSAGE_SIZE];
+    snprintf(message, sizeof message, "%s", tsh_error_message());
     tsh_group *control = world->group->control;
     double until = tshi_clock() + BLAME;
     while (status == TSH_ERR_PEER && tshi_clock() < until) {
@@ -86,21 +86,21 @@ static tsh_status blame(tsh_world *world, tsh_status status) {
         char known[TSHI_MESSAGE_SIZE];
         if (cause != TSH_OK) {
             snprintf(known, sizeof known, "%s", tsh_error_message());
-            return tshi_nccl_stop(world, tshi_fail(cause, "%.200s (%.280s)", known, words), false);
+            return tshi_nccl_stop(world, tshi_fail(cause, "%.200s (%.280s)", known, message), false);
         }
         tshi_sleep(5e-3);
     }
-    return tshi_nccl_stop(world, tshi_fail(status, "%s", words), true);
+    return tshi_nccl_stop(world, tshi_fail(status, "%s", message), true);
 }
 
-/* How long the call has been under way, for all that this rank has to do with it; 0: it is not. */
-static double waited(tshi_nccl_tail *tail, double now) {
-    if (!tail) return 0;
-    bool waits =
-        tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady && cudaEventQuery(tail->before) == cudaSuccess;
-    if (!waits) tail->ready_since = 0;
-    if (waits && tail->ready_since == 0) tail->ready_since = now;
-    return waits ? now - tail->ready_since : 0;
+/* Seconds for which the call has waited only for its peers; 0: it does not wait, or has ended. */
+static double waited(tshi_nccl_in_flight *entry, double now) {
+    if (!entry) return 0;
+    bool waits = entry->group && cudaEventQuery(entry->after) == cudaErrorNotReady &&
+                 cudaEventQuery(entry->before) == cudaSuccess;
+    if (!waits) entry->ready_since = 0;
+    if (waits && entry->ready_since == 0) entry->ready_since = now;
+    return waits ? now - entry->ready_since : 0;
 }
 
 static tsh_status time_out(tsh_world *world, const tsh_group *group, const char *what) {
@@ -110,23 +110,23 @@ static tsh_status time_out(tsh_world *world, const tsh_group *group, const char 
     return tshi_nccl_stop(world, tshi_fail(status, "%s: not done within %g s", what, world->timeout), true);
 }
 
-static tsh_status look_at_comm(tsh_world *world, ncclComm_t comm, const tshi_nccl_tail *tail) {
+static tsh_status poll_comm(tsh_world *world, ncclComm_t comm, const tshi_nccl_in_flight *entry) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
     ncclResult_t result = tshi_nccl_result(nccl, comm, ncclSuccess);
     if (result == ncclSuccess || result == ncclInProgress) return TSH_OK;
-    return blame(world, tshi_nccl_fail(nccl, comm, result, tail && tail->group ? tail->name : "nccl", true));
+    return blame(world, tshi_nccl_fail(nccl, comm, result, entry && entry->group ? entry->name : "nccl", true));
 }
 
-static tsh_status look_at_comms(tsh_world *world) {
+static tsh_status poll_comms(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     tsh_status status = TSH_OK;
     for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
-        if (is_ours(g)) status = look_at_comm(world, g->state, tshi_nccl_oldest(nccl));
+        if (is_ours(g)) status = poll_comm(world, g->state, tshi_nccl_oldest(nccl));
     }
     if (nccl->closing && is_ours(nccl->closing) && status == TSH_OK)
-        status = look_at_comm(world, nccl->closing->state, tshi_nccl_oldest(nccl));
+        status = poll_comm(world, nccl->closing->state, tshi_nccl_oldest(nccl));
     for (const tshi_nccl_link *link = nccl->links; link && status == TSH_OK; link = link->next) {
-        if (link->comm) status = look_at_comm(world, link->comm, &link->tail);
+        if (link->comm) status = poll_comm(world, link->comm, &link->last);
     }
     return status;
 }
@@ -146,47 +146,47 @@ static const tsh_work *find_halfway(const tsh_world *world, double before) {
 static bool ended_well(const tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     bool any = nccl->queued > 0;
-    for (const tshi_nccl_link *link = nccl->links; link; link = link->next) any = any || link->tail.group;
+    for (const tshi_nccl_link *link = nccl->links; link; link = link->next) any = any || link->last.group;
     return any && tshi_nccl_idle(nccl) && !find_halfway(world, now);
 }
 
 /* NCCL does not say which of the group's ranks are missing. */
-static void warn(tsh_world *world, const tshi_nccl_tail *tail, double since, double now) {
+static void warn(tsh_world *world, const tshi_nccl_in_flight *entry, double since, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     if (since < tshi_word_after(world)) {
-        nccl->next_word = 0;
+        nccl->next_warning = 0;
         return;
     }
-    if (now < nccl->next_word) return;
-    nccl->next_word = now + since;
-    tshi_log(&world->log, TSH_LOG_WARNING, "%s: rank %d has waited %.1f s for the other ranks of its group", tail->name,
-             world->rank, since);
+    if (now < nccl->next_warning) return;
+    nccl->next_warning = now + since;
+    tshi_log(&world->log, TSH_LOG_WARNING, "%s: rank %d has waited %.1f s for the other ranks of its group",
+             entry->name, world->rank, since);
 }
 
-static tsh_status look(tsh_world *world, double now) {
+static tsh_status poll_world(tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     /* The oldest: those behind it may have to wait for it. */
-    tshi_nccl_tail *tail = tshi_nccl_oldest(nccl);
-    double since = waited(tail, now);
-    bool waits = tail && tail->ready_since != 0;
+    tshi_nccl_in_flight *entry = tshi_nccl_oldest(nccl);
+    double since = waited(entry, now);
+    bool waits = entry && entry->ready_since != 0;
     /* After an error of a kernel no event is ever over. */
-    cudaError_t error = tail ? cudaEventQuery(tail->after) : cudaSuccess;
+    cudaError_t error = entry ? cudaEventQuery(entry->after) : cudaSuccess;
     if (error != cudaSuccess && error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
     tshi_signal_look(world);
-    tsh_status status = look_at_comms(world);
+    tsh_status status = poll_comms(world);
     if (status != TSH_OK) return status;
-    status = world->control->trouble(waits ? tail->group->control : world->group->control, true,
-                                     waits && since > tail->left_after);
+    status = world->control->trouble(waits ? entry->group->control : world->group->control, true,
+                                     waits && since > entry->left_after);
     if (status != TSH_OK) {
-        /* It may have ended well meanwhile, and then the next call hears of it. */
+        /* It may have ended well meanwhile, and then the next call reports it. */
         return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
     }
-    if (since > world->timeout) return time_out(world, tail->group, tail->name);
-    warn(world, tail, since, now);
+    if (since > world->timeout) return time_out(world, entry->group, entry->name);
+    warn(world, entry, since, now);
     const tsh_work *halfway = find_halfway(world, now - world->timeout);
     if (halfway) return time_out(world, halfway->group, tsh_collective_name(halfway->call.op));
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
-        if (waited(&link->tail, now) > world->timeout) return time_out(world, link->group, link->tail.name);
+        if (waited(&link->last, now) > world->timeout) return time_out(world, link->group, link->last.name);
     }
     return TSH_OK;
 }
@@ -198,14 +198,14 @@ tsh_status tshi_nccl_watch(tsh_world *world) {
         if (nccl->abort_due) tshi_nccl_abort_all(world);
         if (nccl->kept && tshi_nccl_idle(nccl)) tshi_nccl_kept_end(world);
     }
-    if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
+    if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->message);
     /* What the GPU waits for may be a message that this host has still to hear of. */
     if (world->pending > 0) tshi_world_progress(world);
-    if (now < nccl->next_look || nccl->watching) return TSH_OK;
+    if (now < nccl->next_poll || nccl->watching) return TSH_OK;
     nccl->watching = true;
-    tsh_status status = look(world, now);
+    tsh_status status = poll_world(world, now);
     nccl->watching = false;
-    nccl->next_look = now + LOOK_EVERY;
+    nccl->next_poll = now + POLL_EVERY;
     return status;
 }
 
@@ -213,14 +213,14 @@ void tshi_nccl_watcher(void *world) {
     tshi_nccl_watch(world);
 }
 
-tsh_status tshi_nccl_trouble(tsh_group *group) {
+tsh_status tshi_nccl_failure(tsh_group *group) {
     const tshi_nccl *nccl = tshi_nccl_of(group->world);
-    if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
+    if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->message);
     tsh_status status = group->world->control->trouble(group->control, false, false);
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, false);
 }
 
-tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done) {
+tsh_status tshi_nccl_poll(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
     bool begun = result == ncclSuccess || result == ncclInProgress;
     result = tshi_nccl_result(nccl, comm, result);
@@ -231,45 +231,45 @@ tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result
 
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
     double until = 0;
-    for (int looks = 0;; looks++) {
+    for (int polls = 0;; polls++) {
         bool done;
-        tsh_status status = tshi_nccl_look(world, comm, result, what, &done);
+        tsh_status status = tshi_nccl_poll(world, comm, result, what, &done);
         if (status != TSH_OK || done) return status;
         if (until == 0) until = tshi_clock() + world->timeout;
         status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
         if (tshi_clock() > until) return time_out(world, world->group, what);
-        tshi_cuda_nap(looks);
+        tshi_cuda_nap(polls);
     }
 }
 
 /* --- waiting for calls -------------------------------------------------------------------------------------------- */
 
 /* False after an error, too. */
-static bool is_busy(const tshi_nccl_tail *tail) {
-    return tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady;
+static bool is_busy(const tshi_nccl_in_flight *entry) {
+    return entry && entry->group && cudaEventQuery(entry->after) == cudaErrorNotReady;
 }
 
-void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
-    for (int looks = 0; is_busy(tail) && tshi_nccl_watch(world) == TSH_OK; looks++) tshi_cuda_nap(looks);
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_in_flight *entry) {
+    for (int polls = 0; is_busy(entry) && tshi_nccl_watch(world) == TSH_OK; polls++) tshi_cuda_nap(polls);
 }
 
 void tshi_nccl_flush_all(tsh_world *world) {
-    for (int looks = 0; tshi_nccl_oldest(tshi_nccl_of(world)); looks++) {
+    for (int polls = 0; tshi_nccl_oldest(tshi_nccl_of(world)); polls++) {
         if (tshi_nccl_watch(world) != TSH_OK) break;
-        tshi_cuda_nap(looks);
+        tshi_cuda_nap(polls);
     }
 }
 
 static bool any_is_busy(tshi_nccl *nccl) {
     bool busy = is_busy(tshi_nccl_oldest(nccl));
-    for (const tshi_nccl_link *link = nccl->links; link && !busy; link = link->next) busy = is_busy(&link->tail);
+    for (const tshi_nccl_link *link = nccl->links; link && !busy; link = link->next) busy = is_busy(&link->last);
     return busy;
 }
 
 /* The watch may queue messages meanwhile: at the end nothing is under way. */
 void tshi_nccl_drain(void *of) {
     tsh_world *world = of;
-    for (int looks = 0; any_is_busy(tshi_nccl_of(world)) && tshi_nccl_watch(world) == TSH_OK; looks++)
-        tshi_cuda_nap(looks);
+    for (int polls = 0; any_is_busy(tshi_nccl_of(world)) && tshi_nccl_watch(world) == TSH_OK; polls++)
+        tshi_cuda_nap(polls);
 }

@@ -6,15 +6,15 @@
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-/* All of the group come to the same end, or none has a communicator. */
+/* Either all members of the group have a communicator, or none has. */
 static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, tsh_status status) {
     tsh_status mine = status;
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
+    char message[TSHI_MESSAGE_SIZE];
+    snprintf(message, sizeof message, "%s", tsh_error_message());
     status = tshi_group_agree(parent, "nccl: communicator", status);
     if (group && status == TSH_OK) group->state = comm;
     if (comm && status != TSH_OK) tshi_nccl_comm_drop(parent->world, comm);
-    return mine == TSH_OK ? status : tshi_fail(mine, "%s", words);
+    return mine == TSH_OK ? status : tshi_fail(mine, "%s", message);
 }
 
 /* The leader's 128 bytes to all members. */
@@ -75,7 +75,7 @@ static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
     config.blocking = 0;
     tshi_cuda_use(tshi_nccl_device(world));
     tshi_nccl_flush_all(world);
-    tsh_status status = tshi_nccl_trouble(parent);
+    tsh_status status = tshi_nccl_failure(parent);
     if (status == TSH_OK) {
         /* The members' order is the group's. */
         ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
@@ -125,10 +125,10 @@ tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_
 static void flush_group(tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(group->world);
     for (uint64_t i = nccl->done; i < nccl->queued; i++) {
-        tshi_nccl_tail *tail = &nccl->calls[i % TSHI_NCCL_AHEAD];
-        if (tail->group != group) continue;
-        tshi_nccl_flush(group->world, tail);
-        tail->group = NULL;
+        tshi_nccl_in_flight *entry = &nccl->calls[i % TSHI_NCCL_AHEAD];
+        if (entry->group != group) continue;
+        tshi_nccl_flush(group->world, entry);
+        entry->group = NULL;
     }
 }
 

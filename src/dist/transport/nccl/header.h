@@ -1,4 +1,4 @@
-/* NCCL's header, of 2.18 or later, with what the older ones lack. */
+/* NCCL's header, of 2.18 or later, with the names that only later versions have. */
 #ifndef TSHI_NCCL_HEADER_H
 #define TSHI_NCCL_HEADER_H
 
@@ -9,7 +9,7 @@
 #define ncclBfloat16 ((ncclDataType_t)9)
 #endif
 
-/* Symmetric memory exists since 2.27: older headers lack its types, and older libraries its functions. */
+/* Symmetric memory exists since 2.27: older headers do not have its types, nor older libraries its functions. */
 #if NCCL_VERSION_CODE < 22700
 typedef struct ncclWindow *ncclWindow_t;
 #define NCCL_WIN_COLL_SYMMETRIC 1

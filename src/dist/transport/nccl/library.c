@@ -18,7 +18,7 @@
 static struct {
     pthread_once_t once;
     tsh_status status;
-    char words[TSHI_MESSAGE_SIZE];
+    char message[TSHI_MESSAGE_SIZE];
     tshi_nccl_library functions;
 } process = {.once = PTHREAD_ONCE_INIT};
 
@@ -44,7 +44,7 @@ static tsh_status open_library(void) {
         {"ncclRecv", &f->recv, false},
         {"ncclGroupStart", &f->group_start, false},
         {"ncclGroupEnd", &f->group_end, false},
-        /* An older library lacks these, and is no worse otherwise. */
+        /* An older library does not have these, and can be used without them. */
         {"ncclMemAlloc", &f->mem_alloc, true},
         {"ncclMemFree", &f->mem_free, true},
         {"ncclCommWindowRegister", &f->window_register, true},
@@ -66,11 +66,11 @@ static tsh_status open_library(void) {
 
 static void open_once(void) {
     process.status = open_library();
-    if (process.status != TSH_OK) snprintf(process.words, sizeof process.words, "%s", tsh_error_message());
+    if (process.status != TSH_OK) snprintf(process.message, sizeof process.message, "%s", tsh_error_message());
 }
 
 tsh_status tshi_nccl_library_open(const tshi_nccl_library **out) {
     pthread_once(&process.once, open_once);
     *out = process.status == TSH_OK ? &process.functions : NULL;
-    return process.status == TSH_OK ? TSH_OK : tshi_fail(process.status, "%s", process.words);
+    return process.status == TSH_OK ? TSH_OK : tshi_fail(process.status, "%s", process.message);
 }

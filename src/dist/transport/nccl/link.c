@@ -53,8 +53,8 @@ static int count_streams(const tsh_world *world) {
 void tshi_nccl_warn_of_streams(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     int streams = count_streams(world);
-    if (nccl->crowded || streams <= nccl->queues) return;
-    nccl->crowded = true;
+    if (nccl->oversubscribed || streams <= nccl->queues) return;
+    nccl->oversubscribed = true;
     tshi_log(&world->log, TSH_LOG_WARNING,
              "rank %d has so many groups, and ranks in them that it sends to and receives from, that its GPU has %d "
              "streams, but %d queues (CUDA_DEVICE_MAX_CONNECTIONS, at most 32): calls of streams that share a queue "
@@ -65,22 +65,22 @@ void tshi_nccl_warn_of_streams(tsh_world *world) {
 static tsh_status link_make(tshi_nccl_link *link) {
     tshi_cuda_use(tshi_nccl_device(link->group->world));
     tsh_status status = tshi_cuda_stream_new(&link->stream, true);
-    if (status == TSH_OK) status = tshi_cuda_event_new(&link->tail.before);
-    return status == TSH_OK ? tshi_cuda_event_new(&link->tail.after) : status;
+    if (status == TSH_OK) status = tshi_cuda_event_new(&link->last.before);
+    return status == TSH_OK ? tshi_cuda_event_new(&link->last.after) : status;
 }
 
 static tsh_status make_id(tshi_nccl_link *link) {
     bool done;
     tsh_world *world = link->group->world;
     ncclResult_t result = tshi_nccl_of(world)->library->get_unique_id(&link->id);
-    return tshi_nccl_look(world, NULL, result, "ncclGetUniqueId", &done);
+    return tshi_nccl_poll(world, NULL, result, "ncclGetUniqueId", &done);
 }
 
 static void link_empty(tshi_nccl_link *link) {
-    if (link->tail.before) cudaEventDestroy(link->tail.before);
-    if (link->tail.after) cudaEventDestroy(link->tail.after);
+    if (link->last.before) cudaEventDestroy(link->last.before);
+    if (link->last.after) cudaEventDestroy(link->last.after);
     if (link->stream) cudaStreamDestroy(link->stream);
-    link->tail.before = link->tail.after = NULL;
+    link->last.before = link->last.after = NULL;
     link->stream = NULL;
 }
 
@@ -164,7 +164,7 @@ tsh_status tshi_nccl_link_open(tshi_nccl_link *link, const void *ticket, bool *r
     }
     *ready = link->ready;
     if (link->ready) return TSH_OK;
-    tsh_status status = tshi_nccl_look(world, link->comm, link->result, "ncclCommInitRankConfig", ready);
+    tsh_status status = tshi_nccl_poll(world, link->comm, link->result, "ncclCommInitRankConfig", ready);
     link->ready = *ready;
     return status;
 }
@@ -178,7 +178,7 @@ static bool is_of(const tshi_nccl_link *link, const tsh_group *group) {
 void tshi_nccl_links_close(tsh_world *world, const tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
-        if (is_of(link, group) || link == nccl->shared.link) tshi_nccl_flush(world, &link->tail);
+        if (is_of(link, group) || link == nccl->shared.link) tshi_nccl_flush(world, &link->last);
     }
     bool idle = tshi_nccl_idle(nccl);
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {

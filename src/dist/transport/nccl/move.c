@@ -10,7 +10,7 @@ typedef struct move {
     cudaStream_t stream;
     ncclDataType_t type;
     size_t wide, bytes; /* NCCL's elements in one of ours; the bytes of one of ours */
-    void *word;         /* in device memory, for barriers */
+    void *buffer;       /* in device memory, for barriers */
 } move;
 
 /* Complex numbers are pairs of floats, which sums and copies need not know. */
@@ -145,7 +145,7 @@ static ncclResult_t broadcast(const move *m) {
 }
 
 static ncclResult_t barrier(const move *m) {
-    return m->nccl->all_reduce(m->word, m->word, 1, ncclFloat32, ncclSum, m->comm, m->stream);
+    return m->nccl->all_reduce(m->buffer, m->buffer, 1, ncclFloat32, ncclSum, m->comm, m->stream);
 }
 
 static ncclResult_t message_send(const move *m) {
@@ -173,7 +173,12 @@ ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const
         [TSH_COLLECTIVE_SEND] = message_send,
         [TSH_COLLECTIVE_RECV] = message_receive,
     };
-    move m = {.nccl = nccl->library, .group = group, .call = call, .comm = comm, .stream = stream, .word = nccl->word};
+    move m = {.nccl = nccl->library,
+              .group = group,
+              .call = call,
+              .comm = comm,
+              .stream = stream,
+              .buffer = nccl->barrier_buffer};
     set_type(&m, call->op == TSH_COLLECTIVE_BARRIER ? TSH_FLOAT32 : call->dtype);
     return moves[call->op](&m);
 }

@@ -52,14 +52,14 @@ typedef struct tshi_nccl_event {
     struct tshi_nccl_event *next; /* of those that are free */
 } tshi_nccl_event;
 
-/* A call on one of the communication streams; calls that were queued there before it end before it. */
-typedef struct tshi_nccl_tail {
+/* A call in flight on one of the communication streams, whose calls end in their order. */
+typedef struct tshi_nccl_in_flight {
     tsh_group *group; /* NULL: none */
     cudaEvent_t before, after;
     char name[TSHI_LINE / 4]; /* "all_reduce #3" */
     double left_after;        /* s; a peer that has left has done its part by then, or never will */
     double ready_since;       /* when the host first saw that it could run; 0: not yet */
-} tshi_nccl_tail;
+} tshi_nccl_in_flight;
 
 /* OWN: the link has a communicator and a stream. OFFERED: the sender has made them, and its peer has not said yet
  * whether its GPU has room too. SHARED: it has none; its messages take the shared link (shared.c). */
@@ -80,8 +80,8 @@ typedef struct tshi_nccl_link {
     bool ready;      /* the communicator can be used */
     ncclResult_t result;
     cudaStream_t stream;
-    tshi_nccl_tail tail;
-    const tsh_work *busy; /* NCCL is about to queue this one */
+    tshi_nccl_in_flight last; /* the message queued last */
+    const tsh_work *busy;     /* NCCL is about to queue this one */
     struct tshi_nccl_link *next;
 } tshi_nccl_link;
 
@@ -90,7 +90,7 @@ typedef enum tshi_nccl_stage { TSHI_UNMATCHED, TSHI_MATCHED, TSHI_ENQUEUEING, TS
 
 /* How far the agreement on a message of a shared link has come: no note yet, a note to the peer, one from it, both
  * sides' consent. */
-typedef enum tshi_nccl_turn { TSHI_NOT_YET, TSHI_TOLD, TSHI_HEARD, TSHI_AGREED } tshi_nccl_turn;
+typedef enum tshi_nccl_turn { TSHI_NOT_YET, TSHI_NOTE_SENT, TSHI_NOTE_RECEIVED, TSHI_AGREED } tshi_nccl_turn;
 
 /* What a sender's call says to its receive. */
 typedef struct tshi_nccl_ticket {
@@ -104,7 +104,7 @@ typedef struct tshi_nccl_message {
     tshi_nccl_turn turn;
     int peer, sender;          /* ranks of the world, once it is matched */
     uint64_t ticketed;         /* the ticket's number */
-    tsh_work *letter;          /* of the control group, until it is matched */
+    tsh_work *match;           /* of the control group, until it is matched */
     void *ticket;              /* TSHI_TICKET bytes of world->host: a tshi_nccl_ticket */
     cudaEvent_t before, after; /* the work queued when the call was made; the message */
     uint64_t number;
@@ -128,15 +128,15 @@ typedef struct tshi_nccl_window {
     struct tshi_nccl_window *next;
 } tshi_nccl_window;
 
-typedef struct tshi_nccl_letter tshi_nccl_letter;
+typedef struct tshi_nccl_note_slot tshi_nccl_note_slot;
 
 /* The shared link of this rank. */
 typedef struct tshi_nccl_shared {
     tsh_group *group;     /* all ranks: its communicator moves the messages, its control group notes about them. NULL:
                                 * the GPUs have queues for a link to and from each rank of the world */
     tshi_nccl_link *link; /* in the list of links; NULL before the first message */
-    tshi_nccl_letter *receive; /* of the next note; NULL before the first message */
-    tshi_nccl_letter *sent;
+    tshi_nccl_note_slot *receive; /* of the next note; NULL before the first message */
+    tshi_nccl_note_slot *sent;
     uint64_t tickets;
 } tshi_nccl_shared;
 
@@ -147,28 +147,28 @@ typedef struct tshi_nccl {
     const tshi_nccl_library *library;
     bool checked; /* TSHARD_CHECK=1: every call is agreed upon first */
     tshi_nccl_event *events;
-    void *word;          /* in device memory, for barriers */
-    int streams, opened; /* communication streams that groups take in turn; groups so far */
+    void *barrier_buffer; /* in device memory, for barriers */
+    int streams, opened;  /* communication streams that groups take in turn; groups so far */
     /* The numbers of collectives that have been queued, and that are known to have ended. A host that is
      * TSHI_NCCL_AHEAD collectives ahead of its GPU waits. The last entry of calls is for those of a captured graph,
      * which are not counted. */
     uint64_t queued, done;
-    tshi_nccl_tail calls[TSHI_NCCL_AHEAD + 1];
+    tshi_nccl_in_flight calls[TSHI_NCCL_AHEAD + 1];
     int queues;            /* of the GPU that has the fewest */
     tshi_nccl_link *links; /* of all groups */
     tshi_nccl_shared shared;
-    bool crowded;                /* the log has said that they are too many for the GPU's queues */
+    bool oversubscribed;         /* the log has warned of more streams than the GPU has queues */
     tshi_nccl_message *messages; /* that are free */
     void *arena;                 /* symmetric memory, or NULL */
     size_t arena_bytes;
     tshi_nccl_window *windows; /* on it, of all groups */
-    double next_word;          /* about a call that takes long */
-    double next_look;
+    double next_warning;       /* about a call that takes long */
+    double next_poll;
     bool watching;
     tsh_group *closing; /* a group that waits for its calls to end, and is in no list any more; or NULL */
     /* The failure that has ended the communication, until the world recovers. */
     tsh_status failed;
-    char words[TSHI_MESSAGE_SIZE];
+    char message[TSHI_MESSAGE_SIZE];
     bool abort_due;       /* of the communicators, when the capture is over that holds calls of theirs */
     tshi_nccl_kept *kept; /* end when the capture is over, and the GPU has no calls */
 } tshi_nccl;
@@ -203,14 +203,14 @@ void tshi_nccl_awake(tsh_group *group);
 
 /* --- comm.c: calls under way, and the end of communicators -------------------------------------------------------- */
 
-/* What a call on comm that returned `result` has come to by now. */
+/* The present result of a call on comm that returned `result`. */
 ncclResult_t tshi_nccl_result(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result);
 /* Fails with NCCL's own message. late: the call had started without an error, so that the error most often comes from
  * another rank. */
 tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
-/* The oldest collective that is not known to have ended; NULL: there is none. */
-tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
-/* No call is under way, on whatever stream. */
+/* The oldest collective in flight, as far as is known; NULL: all have ended. */
+tshi_nccl_in_flight *tshi_nccl_oldest(tshi_nccl *nccl);
+/* No call is in flight on any stream. */
 bool tshi_nccl_idle(tshi_nccl *nccl);
 /* The link in the list of windows that leads to the communicator's window, or to NULL. */
 tshi_nccl_window **tshi_nccl_window_of(tshi_nccl *nccl, const void *comm);
@@ -232,12 +232,12 @@ double tshi_nccl_patience(const tsh_world *world);
 
 /* --- failure.c: what ends the communication ----------------------------------------------------------------------- */
 
-/* Waits until the call `what`, which returned `result`, has ended: calls of these communicators are non-blocking. look:
+/* Waits until the call `what`, which returned `result`, has ended: calls of these communicators are non-blocking. poll:
  * does not wait; *done says whether it has ended. */
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
-tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
+tsh_status tshi_nccl_poll(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
 /* The error that calls have to return, or TSH_OK. */
-tsh_status tshi_nccl_trouble(tsh_group *group);
+tsh_status tshi_nccl_failure(tsh_group *group);
 /* Checks for errors of NCCL, failures, deaths and the deadline while the host waits. Any of them ends the
  * communication: every communicator is aborted, so that the GPU continues. */
 tsh_status tshi_nccl_watch(tsh_world *world);
@@ -251,7 +251,7 @@ tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what
 void tshi_nccl_abort_all(tsh_world *world);
 /* Wait until the call queued last on a link, or all collectives, have ended, because peers need this rank's part, or
  * until the communication has ended. */
-void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_in_flight *entry);
 void tshi_nccl_flush_all(tsh_world *world);
 /* Waits, as tshi_nccl_flush does, for all collectives and all messages that are queued. The device calls it. */
 void tshi_nccl_drain(void *world);
@@ -306,7 +306,7 @@ tsh_status tshi_nccl_link_shared(tsh_world *world, tshi_nccl_link **out);
 ncclComm_t tshi_nccl_link_comm(const tshi_nccl_link *link);
 /* Makes the communicator when both sides have matched a message. *ready: it can be used. Does not wait. */
 tsh_status tshi_nccl_link_open(tshi_nccl_link *link, const void *ticket, bool *ready);
-/* Closes the links of a group, or all (NULL), after their last message. */
+/* Closes the links of a group (NULL: of all groups), after their last message. */
 void tshi_nccl_links_close(tsh_world *world, const tsh_group *group);
 
 /* --- shared.c: messages of links that share one ------------------------------------------------------------------- */
@@ -327,7 +327,7 @@ void tshi_nccl_message_progress(tsh_work *work);
 void tshi_nccl_message_join(tsh_work *work);
 void tshi_nccl_message_drop(tsh_work *work);
 /* The work in the control group by which the message is matched; NULL: it is matched. */
-const tsh_work *tshi_nccl_message_letter(const tsh_work *work);
+const tsh_work *tshi_nccl_message_match(const tsh_work *work);
 /* True when the message is queued on the GPU; true when a message of the group is. */
 bool tshi_nccl_message_queued(const tsh_work *work);
 bool tshi_nccl_messages_queued(const tsh_group *group);

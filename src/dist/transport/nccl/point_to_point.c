@@ -1,4 +1,4 @@
-/* Point to point. A letter on the control group matches a message with its receive and reports a mismatch to both
+/* Point to point. A ticket on the control group matches a send with its receive and reports a mismatch to both
  * ranks; then each rank queues its side of the message on the link between the two. */
 #include "dist/transport/nccl/nccl.h"
 
@@ -57,10 +57,10 @@ void tshi_nccl_message_drop(tsh_work *work) {
     tshi_nccl_message *m = work->state;
     if (!m) return;
     tshi_nccl *nccl = tshi_nccl_of(work->group->world);
-    tshi_message_cancel(m->letter, "the message has failed");
+    tshi_message_cancel(m->match, "the message has failed");
     tshi_nccl_link *link = m->link ? way_of(m) : NULL;
     if (link && link->busy == work) link->busy = NULL;
-    m->letter = NULL;
+    m->match = NULL;
     m->link = NULL;
     m->next = nccl->messages;
     nccl->messages = m;
@@ -102,9 +102,9 @@ static tsh_status post(tsh_work *work, tshi_nccl_message *m) {
     call.out = call.op == TSH_COLLECTIVE_RECV ? m->ticket : NULL;
     call.ticket = true;
     call.on_device = false;
-    m->letter = tshi_work_new(work->group->control, &call, NULL, NULL);
-    if (!m->letter) return TSH_ERR_MEMORY;
-    tshi_work_enqueue(m->letter);
+    m->match = tshi_work_new(work->group->control, &call, NULL, NULL);
+    if (!m->match) return TSH_ERR_MEMORY;
+    tshi_work_enqueue(m->match);
     return TSH_OK;
 }
 
@@ -116,7 +116,7 @@ tsh_status tshi_nccl_message_start(tsh_work *work) {
         tshi_cuda_no_capture(world->device, tsh_collective_name(work->call.op));
         return TSH_ERR_STATE;
     }
-    tsh_status status = tshi_nccl_trouble(group);
+    tsh_status status = tshi_nccl_failure(group);
     if (status == TSH_OK) status = message_take(world, &m);
     if (status != TSH_OK) return status;
     m->stage = TSHI_UNMATCHED;
@@ -148,12 +148,12 @@ static tsh_status join_link(tsh_work *work, tshi_nccl_message *m) {
 }
 
 /* From here on the peer relies on this rank: a failure stops the world. */
-static tsh_status match(tsh_work *work, tshi_nccl_message *m) {
-    tsh_work *letter = m->letter;
-    tsh_status status = tshi_work_finish(letter);
-    work->sender = letter->sender;
-    m->letter = NULL;
-    tsh_work_release(letter);
+static tsh_status end_match(tsh_work *work, tshi_nccl_message *m) {
+    tsh_work *match = m->match;
+    tsh_status status = tshi_work_finish(match);
+    work->sender = match->sender;
+    m->match = NULL;
+    tsh_work_release(match);
     if (status != TSH_OK) return status;
     m->stage = TSHI_MATCHED;
     m->matched = tshi_clock();
@@ -193,10 +193,10 @@ static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
     tshi_nccl_link *link = way_of(m);
     status = tshi_nccl_check(world, cudaStreamWaitEvent(link->stream, m->before, 0), "cudaStreamWaitEvent");
     if (status == TSH_OK)
-        status = tshi_nccl_check(world, cudaEventRecord(link->tail.before, link->stream), "cudaEventRecord");
+        status = tshi_nccl_check(world, cudaEventRecord(link->last.before, link->stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
     call.root = m->link->way == TSHI_SHARED ? m->peer : m->link->sends ? 1 : 0;
-    snprintf(link->tail.name, sizeof link->tail.name, "%s #%llu", tsh_collective_name(call.op),
+    snprintf(link->last.name, sizeof link->last.name, "%s #%llu", tsh_collective_name(call.op),
              (unsigned long long)m->number);
     link->result = tshi_nccl_move(tshi_nccl_of(world), link->group, &call, tshi_nccl_link_comm(link), link->stream);
     link->busy = work;
@@ -208,13 +208,13 @@ static tsh_status queued(tsh_work *work, tshi_nccl_message *m) {
     tsh_world *world = work->group->world;
     tshi_nccl_link *link = way_of(m);
     bool done = false;
-    tsh_status status = tshi_nccl_look(world, tshi_nccl_link_comm(link), link->result, link->tail.name, &done);
+    tsh_status status = tshi_nccl_poll(world, tshi_nccl_link_comm(link), link->result, link->last.name, &done);
     if (status != TSH_OK || !done) return status;
     status = tshi_nccl_check(world, cudaEventRecord(m->after, link->stream), "cudaEventRecord");
     if (status == TSH_OK)
-        status = tshi_nccl_check(world, cudaEventRecord(link->tail.after, link->stream), "cudaEventRecord");
-    link->tail.group = link->group;
-    link->tail.ready_since = 0;
+        status = tshi_nccl_check(world, cudaEventRecord(link->last.after, link->stream), "cudaEventRecord");
+    link->last.group = link->group;
+    link->last.ready_since = 0;
     link->busy = NULL;
     m->stage = TSHI_QUEUED;
     return status;
@@ -224,8 +224,8 @@ void tshi_nccl_message_progress(tsh_work *work) {
     tsh_world *world = work->group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
     tshi_nccl_message *m = work->state;
-    tsh_status status = nccl->failed == TSH_OK ? TSH_OK : tshi_fail(nccl->failed, "%s", nccl->words);
-    if (status == TSH_OK && m->letter && !m->letter->linked) status = match(work, m);
+    tsh_status status = nccl->failed == TSH_OK ? TSH_OK : tshi_fail(nccl->failed, "%s", nccl->message);
+    if (status == TSH_OK && m->match && !m->match->linked) status = end_match(work, m);
     if (status == TSH_OK) status = tshi_nccl_shared_progress(world);
     bool nothing = work->call.count == 0 && m->stage == TSHI_MATCHED;
     if (status == TSH_OK && m->stage == TSHI_MATCHED && !nothing) status = give(work, m);
@@ -239,9 +239,9 @@ void tshi_nccl_message_progress(tsh_work *work) {
     if (error != cudaErrorNotReady) end(work, tshi_nccl_check(world, error, "cudaEventQuery"));
 }
 
-const tsh_work *tshi_nccl_message_letter(const tsh_work *work) {
+const tsh_work *tshi_nccl_message_match(const tsh_work *work) {
     const tshi_nccl_message *m = work->state;
-    return m && m->letter && m->letter->linked ? m->letter : NULL;
+    return m && m->match && m->match->linked ? m->match : NULL;
 }
 
 bool tshi_nccl_message_queued(const tsh_work *work) {

@@ -15,7 +15,7 @@ tsh_status tshi_nccl_recover(tsh_world *world) {
         if (link->stream) error = cudaStreamSynchronize(link->stream);
     }
     if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
-    if (device->failed != TSH_OK && !strcmp(device->message, nccl->words)) device->failed = TSH_OK;
+    if (device->failed != TSH_OK && !strcmp(device->message, nccl->message)) device->failed = TSH_OK;
     tsh_status status = world->control->recover(world);
     if (status != TSH_OK) return status;
     tshi_nccl_links_close(world, NULL);

@@ -26,70 +26,70 @@ typedef struct note {
     uint64_t number;
 } note;
 
-/* A note on its way. */
-struct tshi_nccl_letter {
+/* Memory and work of a note in flight. */
+struct tshi_nccl_note_slot {
     tsh_work *work;
     void *bytes; /* TSHI_TICKET, of world->host */
-    struct tshi_nccl_letter *next;
+    struct tshi_nccl_note_slot *next;
 };
 
 /* --- its life ----------------------------------------------------------------------------------------------------- */
 
-static void letter_free(tsh_world *world, tshi_nccl_letter *letter) {
-    tshi_message_cancel(letter->work, "the note is not needed any more");
-    world->host->ops->memory.release(world->host, letter->bytes);
-    tshi_free(&world->allocator, letter);
+static void note_slot_free(tsh_world *world, tshi_nccl_note_slot *slot) {
+    tshi_message_cancel(slot->work, "the note is not needed any more");
+    world->host->ops->memory.release(world->host, slot->bytes);
+    tshi_free(&world->allocator, slot);
 }
 
 void tshi_nccl_shared_close(tsh_world *world) {
     tshi_nccl_shared *shared = &tshi_nccl_of(world)->shared;
-    if (shared->receive) letter_free(world, shared->receive);
+    if (shared->receive) note_slot_free(world, shared->receive);
     shared->receive = NULL;
     while (shared->sent) {
-        tshi_nccl_letter *letter = shared->sent;
-        shared->sent = letter->next;
-        letter_free(world, letter);
+        tshi_nccl_note_slot *slot = shared->sent;
+        shared->sent = slot->next;
+        note_slot_free(world, slot);
     }
 }
 
 /* --- notes -------------------------------------------------------------------------------------------------------- */
 
-static tsh_status letter_new(tsh_world *world, tshi_nccl_letter **out) {
+static tsh_status note_slot_new(tsh_world *world, tshi_nccl_note_slot **out) {
     tsh_device *host = world->host;
-    tshi_nccl_letter *letter = tshi_calloc(&world->allocator, 1, sizeof *letter);
-    *out = letter;
-    if (!letter) return TSH_ERR_MEMORY;
-    letter->bytes = host->ops->memory.alloc(host, TSHI_TICKET);
-    if (letter->bytes) {
-        memset(letter->bytes, 0, TSHI_TICKET);
+    tshi_nccl_note_slot *slot = tshi_calloc(&world->allocator, 1, sizeof *slot);
+    *out = slot;
+    if (!slot) return TSH_ERR_MEMORY;
+    slot->bytes = host->ops->memory.alloc(host, TSHI_TICKET);
+    if (slot->bytes) {
+        memset(slot->bytes, 0, TSHI_TICKET);
         return TSH_OK;
     }
-    tshi_free(&world->allocator, letter);
+    tshi_free(&world->allocator, slot);
     *out = NULL;
     return TSH_ERR_MEMORY;
 }
 
-static tsh_status letter_post(tsh_world *world, tshi_nccl_letter *letter, tsh_collective op, int peer) {
+static tsh_status note_slot_post(tsh_world *world, tshi_nccl_note_slot *slot, tsh_collective op, int peer) {
     const tshi_call call = {.op = op,
                             .dtype = TSH_UINT8,
                             .root = peer,
                             .count = 1,
-                            .in = op == TSH_COLLECTIVE_SEND ? letter->bytes : NULL,
-                            .out = op == TSH_COLLECTIVE_RECV ? letter->bytes : NULL,
+                            .in = op == TSH_COLLECTIVE_SEND ? slot->bytes : NULL,
+                            .out = op == TSH_COLLECTIVE_RECV ? slot->bytes : NULL,
                             .ticket = true};
-    letter->work = tshi_work_new(tshi_nccl_of(world)->shared.group->control, &call, NULL, NULL);
-    if (!letter->work) return TSH_ERR_MEMORY;
-    tshi_work_enqueue(letter->work);
+    slot->work = tshi_work_new(tshi_nccl_of(world)->shared.group->control, &call, NULL, NULL);
+    if (!slot->work) return TSH_ERR_MEMORY;
+    tshi_work_enqueue(slot->work);
     return TSH_OK;
 }
 
-/* A letter to send with: one that has arrived, or a new one. */
-static tsh_status letter_take(tsh_world *world, tshi_nccl_letter **out) {
+/* A slot to send from: one whose note has arrived, or a new one. */
+static tsh_status note_slot_take(tsh_world *world, tshi_nccl_note_slot **out) {
     tshi_nccl_shared *shared = &tshi_nccl_of(world)->shared;
-    tshi_nccl_letter **at = &shared->sent;
+    tshi_nccl_note_slot **at = &shared->sent;
     while (*at && (*at)->work && (*at)->work->linked) at = &(*at)->next;
     *out = *at;
-    if (!*out) return letter_new(world, out);
+    if (!*out) return note_slot_new(world, out);
     *at = (*out)->next;
     tsh_work_release((*out)->work);
     (*out)->work = NULL;
@@ -99,14 +99,14 @@ static tsh_status letter_take(tsh_world *world, tshi_nccl_letter **out) {
 /* The peer waits for the note, so a failure stops the world. */
 static tsh_status tell(tsh_world *world, note_kind kind, const tshi_nccl_message *m) {
     tshi_nccl_shared *shared = &tshi_nccl_of(world)->shared;
-    tshi_nccl_letter *letter;
-    tsh_status status = letter_take(world, &letter);
+    tshi_nccl_note_slot *slot;
+    tsh_status status = note_slot_take(world, &slot);
     if (status != TSH_OK) return tshi_nccl_stop(world, status, true);
-    const note words = {.kind = kind, .sender = m->sender, .number = m->ticketed};
-    memcpy(letter->bytes, &words, sizeof words);
-    letter->next = shared->sent;
-    shared->sent = letter;
-    status = letter_post(world, letter, TSH_COLLECTIVE_SEND, m->peer);
+    const note n = {.kind = kind, .sender = m->sender, .number = m->ticketed};
+    memcpy(slot->bytes, &n, sizeof n);
+    slot->next = shared->sent;
+    shared->sent = slot;
+    status = note_slot_post(world, slot, TSH_COLLECTIVE_SEND, m->peer);
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
 }
 
@@ -115,44 +115,44 @@ tsh_status tshi_nccl_answer(tsh_world *world, const tshi_nccl_message *m, bool a
 }
 
 /* NULL: this rank has not looked yet at the match that the note's author has seen. */
-static tshi_nccl_message *find(const tsh_world *world, const note *words) {
+static tshi_nccl_message *find(const tsh_world *world, const note *n) {
     for (const tsh_group *g = world->groups; g; g = g->next) {
         for (const tsh_work *w = g->ops == world->data ? g->messages : NULL; w; w = w->next) {
             tshi_nccl_message *m = w->state;
-            bool is = m && m->stage == TSHI_MATCHED && m->sender == words->sender && m->ticketed == words->number;
+            bool is = m && m->stage == TSHI_MATCHED && m->sender == n->sender && m->ticketed == n->number;
             if (is) return m;
         }
     }
     return NULL;
 }
 
-static void heed(tsh_world *world, const note *words, tshi_nccl_message *m) {
-    if (words->kind == ACCEPT || words->kind == REFUSE)
-        tshi_nccl_link_decide(world, m->link, words->kind == ACCEPT);
+static void heed(tsh_world *world, const note *n, tshi_nccl_message *m) {
+    if (n->kind == ACCEPT || n->kind == REFUSE)
+        tshi_nccl_link_decide(world, m->link, n->kind == ACCEPT);
     else
-        m->turn = words->kind == AGREE ? TSHI_AGREED : TSHI_HEARD;
+        m->turn = n->kind == AGREE ? TSHI_AGREED : TSHI_NOTE_RECEIVED;
 }
 
 /* Reads the notes that have come. One that comes before its time stays where it is, with those behind it, until the
- * next look: its match is here already. */
+ * next poll: its match is here already. */
 static tsh_status read_notes(tsh_world *world) {
     tshi_nccl_shared *shared = &tshi_nccl_of(world)->shared;
     tsh_status status = TSH_OK;
     if (!shared->receive) {
-        status = letter_new(world, &shared->receive);
-        if (status == TSH_OK) status = letter_post(world, shared->receive, TSH_COLLECTIVE_RECV, TSH_ANY_RANK);
+        status = note_slot_new(world, &shared->receive);
+        if (status == TSH_OK) status = note_slot_post(world, shared->receive, TSH_COLLECTIVE_RECV, TSH_ANY_RANK);
     }
     while (status == TSH_OK && !shared->receive->work->linked) {
-        note words;
+        note received;
         /* A failure is the world's, whose watch reports it. */
         if (shared->receive->work->status != TSH_OK) return TSH_OK;
-        memcpy(&words, shared->receive->bytes, sizeof words);
-        tshi_nccl_message *m = find(world, &words);
+        memcpy(&received, shared->receive->bytes, sizeof received);
+        tshi_nccl_message *m = find(world, &received);
         if (!m) return TSH_OK;
-        heed(world, &words, m);
+        heed(world, &received, m);
         tsh_work_release(shared->receive->work);
         shared->receive->work = NULL;
-        status = letter_post(world, shared->receive, TSH_COLLECTIVE_RECV, TSH_ANY_RANK);
+        status = note_slot_post(world, shared->receive, TSH_COLLECTIVE_RECV, TSH_ANY_RANK);
     }
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
 }
@@ -173,8 +173,8 @@ static tsh_status take(tsh_work *work, bool *taken) {
     tsh_status status = tshi_nccl_link_shared(world, &link);
     if (status != TSH_OK) return tshi_nccl_stop(world, status, true);
     if (link->busy) return TSH_OK;
-    *taken = !link->tail.group;
-    if (!*taken) status = is_over(world, link->tail.after, taken);
+    *taken = !link->last.group;
+    if (!*taken) status = is_over(world, link->last.after, taken);
     if (*taken) link->busy = work;
     return status;
 }
@@ -189,11 +189,11 @@ static tsh_status has_come(tsh_world *world, tshi_nccl_message *m, bool *come) {
 static tsh_status lower_turn(tsh_work *work, tshi_nccl_message *m) {
     tsh_world *world = work->group->world;
     bool come = false, taken = false;
-    if (m->turn != TSHI_HEARD) return TSH_OK;
+    if (m->turn != TSHI_NOTE_RECEIVED) return TSH_OK;
     tsh_status status = has_come(world, m, &come);
     if (status == TSH_OK && come) status = take(work, &taken);
     if (status != TSH_OK || !taken) return status;
-    m->turn = TSHI_TOLD;
+    m->turn = TSHI_NOTE_SENT;
     return tell(world, ASK, m);
 }
 
@@ -204,10 +204,10 @@ static tsh_status higher_turn(tsh_work *work, tshi_nccl_message *m) {
     if (m->turn == TSHI_NOT_YET) {
         status = has_come(world, m, &come);
         if (status != TSH_OK || !come) return status;
-        m->turn = TSHI_TOLD;
+        m->turn = TSHI_NOTE_SENT;
         return tell(world, READY, m);
     }
-    if (m->turn == TSHI_HEARD) status = take(work, &taken);
+    if (m->turn == TSHI_NOTE_RECEIVED) status = take(work, &taken);
     if (status != TSH_OK || !taken) return status;
     m->turn = TSHI_AGREED;
     return tell(world, AGREE, m);

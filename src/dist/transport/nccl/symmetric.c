@@ -77,13 +77,13 @@ static tsh_status wait_result(tsh_world *world, ncclComm_t comm, ncclResult_t re
     const tshi_nccl *nccl = tshi_nccl_of(world);
     double until = tshi_clock() + patience;
     bool begun = result == ncclSuccess || result == ncclInProgress;
-    for (int looks = 0; begun; looks++) {
+    for (int polls = 0; begun; polls++) {
         result = tshi_nccl_result(nccl, comm, ncclSuccess);
         if (result != ncclInProgress) break;
         if (tshi_clock() > until) return tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, patience);
         tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        tshi_cuda_nap(looks);
+        tshi_cuda_nap(polls);
     }
     return result == ncclSuccess ? TSH_OK : tshi_nccl_fail(nccl, comm, result, what, begun);
 }

@@ -1,4 +1,4 @@
-/* Worlds whose data NCCL moves: every rank looks at the same facts about all ranks and comes to the same verdict. */
+/* Worlds whose data NCCL moves: every rank decides from the same facts about all ranks, so all decide alike. */
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/transport/nccl/nccl.h"
@@ -21,9 +21,9 @@ typedef struct fact {
     int32_t version;
     int32_t shares; /* NCCL takes several ranks on one GPU: since 2.30, where every rank asks for it */
     int32_t wish;
-    int32_t orders;        /* NCCL keeps the order of calls on several streams: since 2.26, where a rank asks for it */
-    int32_t queues;        /* of the GPU */
-    char words[TSHI_LINE]; /* why there is no NCCL */
+    int32_t orders; /* NCCL keeps the order of calls on several streams: since 2.26, where a rank asks for it */
+    int32_t queues; /* of the GPU */
+    char message[TSHI_LINE]; /* why there is no NCCL */
 } fact;
 
 /* As NCCL reads its variables. */
@@ -44,7 +44,7 @@ static tsh_status find_out(const tsh_world *world, fact *mine) {
     if (tshi_nccl_library_open(&library) == TSH_OK)
         mine->version = library->version;
     else
-        snprintf(mine->words, sizeof mine->words, "%.200s", tsh_error_message());
+        snprintf(mine->message, sizeof mine->message, "%.200s", tsh_error_message());
     mine->orders = mine->version >= ORDERS && is_set("NCCL_LAUNCH_ORDER_IMPLICIT");
     mine->shares = mine->version >= SHARES && is_set("NCCL_MULTI_RANK_GPU_ENABLE");
     cudaError_t error = cudaDeviceGetPCIBusId(mine->gpu, sizeof mine->gpu, tshi_nccl_device(world)->ordinal);
@@ -74,7 +74,7 @@ static bool verdict(const fact *facts, int size, bool *wanted, char *why, size_t
         if (facts[i].wish == UNWANTED)
             snprintf(why, room, "rank %d's TSHARD_BACKEND is another", i);
         else if (!facts[i].version)
-            snprintf(why, room, "rank %d: %s", i, facts[i].words);
+            snprintf(why, room, "rank %d: %s", i, facts[i].message);
         else if (facts[i].version != facts[0].version)
             snprintf(why, room, "rank 0 has NCCL %d, rank %d NCCL %d", (int)facts[0].version, i, (int)facts[i].version);
         else if (other && !shares)
@@ -95,7 +95,7 @@ static void log_choice(const tsh_world *world, int version, const char *why) {
         tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->control->name, why);
 }
 
-/* What the environment lacks now, CUDA had not found there either when the program made it start. */
+/* A variable that is not set now was not set either when the program made CUDA start. */
 static void warn_of_late_start(const tsh_world *world) {
     if (tshi_variable("CUDA_DEVICE_MAX_CONNECTIONS") || world->size == 1) return;
     tshi_log(&world->log, TSH_LOG_WARNING,
@@ -155,8 +155,8 @@ static tsh_status state_new(tsh_world *world, const common *all) {
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
     if (status != TSH_OK) return status;
-    nccl->word = world->device->ops->memory.alloc(world->device, sizeof(float));
-    return nccl->word ? TSH_OK : TSH_ERR_MEMORY;
+    nccl->barrier_buffer = world->device->ops->memory.alloc(world->device, sizeof(float));
+    return nccl->barrier_buffer ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 /* The world's group above the one that connects the ranks. */
@@ -225,7 +225,7 @@ static void leave(tsh_world *world) {
     tshi_nccl_device(world)->watch = NULL;
     tshi_nccl_device(world)->launch = NULL;
     tshi_nccl_device(world)->drain = NULL;
-    if (nccl->word) world->device->ops->memory.release(world->device, nccl->word);
+    if (nccl->barrier_buffer) world->device->ops->memory.release(world->device, nccl->barrier_buffer);
     for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
         if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);
         if (nccl->calls[i].after) cudaEventDestroy(nccl->calls[i].after);

@@ -33,7 +33,7 @@ static tsh_status self_agree(tsh_group *parent, const char *text, tsh_status fai
     return failed;
 }
 
-/* A rank alone has no peers to report to, and no state to recover. */
+/* A world of one rank has no peers to report to, and no state to recover. */
 static void self_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     (void)world;
     (void)reason;
