@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The digits of a rank in a list of ranks, and the comma: ranks compare lists as texts, so that a mismatch prints
+/* Bytes of a rank in a list of ranks, with its comma. Ranks compare the lists as texts, so that a mismatch prints
  * both. */
 #define DIGITS 11
 
@@ -121,7 +121,7 @@ void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, si
     return NULL;
 }
 
-/* `what` is the call's name; ranks are parent's. */
+/* `what` names the call; `ranks` are numbered within parent. */
 static tsh_status check_ranks(const tsh_group *parent, const char *what, const int *ranks, int n) {
     const char *of = parent == parent->world->group ? "world" : "group";
     bool ascends = true;

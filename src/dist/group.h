@@ -24,7 +24,7 @@ struct tsh_group {
     int *ranks;      /* world ranks */
     void *state;     /* of its backend */
     int stream;      /* of a backend of GPUs: which of the device's communication streams has its collectives */
-    int64_t *counts; /* scratch for balanced splits, [2 * size] */
+    int64_t *counts; /* [2 * size] scratch for balanced splits */
     tsh_communication_stats stats;
     uint64_t ticks;  /* spent inside calls; stats.seconds is made of it when asked for */
     uint64_t calls;  /* calls that every rank makes: collectives and agreements */
@@ -51,13 +51,13 @@ static inline bool tshi_group_symmetric(const tsh_group *group) {
     return group->ops->symmetric && group->ops->symmetric(group);
 }
 
-/* A group with everything but the backend's state, in the world's list; groups of one rank are of self whatever ops is.
+/* A group with everything but the backend's state, in the world's list; groups of one rank always use `self`.
  * NULL with the message set. */
 tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int *ranks, int n);
 void tshi_group_free(tsh_group *group);
-/* The group's communication ends: what is under way has failed. */
+/* Ends the group's communication: calls in flight fail. */
 void tshi_group_close(tsh_group *group);
-/* The owner gives the group up: frees it, at once or with the last of the meshes that use it. */
+/* Frees the group for its owner, at once or when the last mesh that uses it is destroyed. */
 void tshi_group_drop(tsh_group *group);
 /* The group of `ranks` on a rank that is not one of them: its rank is -1, and its calls do nothing. */
 tsh_group *tshi_group_non_member(tsh_world *world, const int *ranks, int n);
@@ -67,8 +67,8 @@ tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks
 /* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
  * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed);
-/* TSH_ERR_ARGUMENT for a call that needs a group and has none: where tsh_mesh_group has failed before, with its
- * words. */
+/* TSH_ERR_ARGUMENT for a call that needs a group and has none: if an earlier tsh_mesh_group has failed, with its
+ * message. */
 tsh_status tshi_group_missing(const char *what);
 /* Makes a mesh without axes of the group's ranks. */
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);

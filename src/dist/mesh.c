@@ -124,7 +124,7 @@ static tsh_status axis_create(tsh_mesh *mesh, int axis, int *ranks) {
     return TSH_OK;
 }
 
-/* Nothing but memory has to be undone before all ranks agree. */
+/* Until all ranks agree, this rank has only taken memory. */
 static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh) {
     char text[TSHI_LINE] = "";
     tsh_status status = mesh ? parse_axes(axes, parent, mesh) : TSH_ERR_MEMORY;
@@ -214,7 +214,7 @@ static int find_axis(const tsh_mesh *mesh, const char *name) {
     return -1;
 }
 
-/* "data=2,model=2" of all axes but one; "one=1" when there is no other. */
+/* "data=2,model=2", without the axis that is left out; "one=1" if it is the only one. */
 static void axes_without(const tsh_mesh *mesh, int axis, char *text, size_t size) {
     text[0] = '\0';
     for (int i = 0; i < mesh->axes; i++) {

@@ -1,4 +1,4 @@
-/* Prints a global tensor: the elements that are shown come to one rank, which writes them. */
+/* Prints a global tensor: one rank receives the elements that are shown, and writes them. */
 #include "dist/collectives/collectives.h"
 #include "dist/world.h"
 #include "tensor/format.h"

@@ -22,8 +22,8 @@ static int64_t position_of(const tshi_steps *s) {
     return s ? (int64_t)(2 * s->ended + s->open + 1) : 0;
 }
 
-/* A step that is under way on all ranks alike goes on; otherwise this rank skips it, and what it lacks to the furthest
- * rank. A rank that has not made the tape skips no step of it. */
+/* A step that is open on all ranks goes on. Otherwise this rank skips it and all steps up to that of the furthest rank.
+ * A rank that has not made the tape skips no step of it. */
 static void skip_to(tshi_steps *s, int64_t furthest, int64_t least) {
     s->behind = furthest == least ? 0 : (uint64_t)furthest / 2 - s->ended;
 }

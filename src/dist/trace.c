@@ -23,7 +23,7 @@ static tshi_trace_file *trace_of(const tsh_world *world) {
 typedef struct reading {
     int64_t begins;       /* nanoseconds of this rank's clock before the round */
     int64_t ended_before; /* and after the round before it */
-    int64_t low, high;    /* bounds so far of what this clock is ahead of rank 0's */
+    int64_t low, high;    /* bounds so far on how far this clock is ahead of rank 0's */
     uint64_t run, machine;
 } reading;
 
@@ -138,7 +138,7 @@ static void end(tsh_world *world) {
     tshi_trace_destroy(trace);
 }
 
-/* Clocks of several machines have drifted. */
+/* The clocks of several machines have drifted since the trace started. */
 static tsh_status compare_again(tsh_world *world) {
     tshi_trace_file *trace = trace_of(world);
     int64_t offset = 0, error = 0;

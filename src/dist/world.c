@@ -65,7 +65,7 @@ static tsh_status devices_create(tsh_world *world, const tshi_settings *settings
     if (world->size > 1) tshi_device_prepare_cuda();
     status = tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
     if (status != TSH_OK) return status;
-    /* Ranks that choose for themselves would drift apart where they compute the same. */
+    /* Ranks that each chose kernels by their own timings would get different bits from the same inputs. */
     world->device->tunes = world->size == 1 && !world->deterministic;
     return tshi_setting_switch(TSHI_SETTING_CUDA_TUNE, &world->device->tunes);
 }
@@ -96,7 +96,7 @@ static tsh_status record_write(const tshi_record *record, const char *name) {
     return error ? tshi_fail_errno(error, "TSHARD_RECORD: writing %s", path) : TSH_OK;
 }
 
-/* The end of the world is that of the run. */
+/* A run ends with its world. */
 static tshi_record *record_end(const tsh_world *world) {
     const char *name = tshi_setting_value(TSHI_SETTING_RECORD);
     tshi_record *record = world->device ? world->device->record : NULL;
@@ -139,7 +139,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     watch_tensors(world, world->host);
     watch_tensors(world, world->device);
     if (status == TSH_OK) status = world_group_create(world);
-    /* After a failure too: the peers wait for this rank. */
+    /* This rank joins after a failure too, because its peers wait for it. */
     if (control->world_join) status = control->world_join(world, status);
     if (status != TSH_OK) return status;
     status = tshi_backend_take_data(world);
@@ -207,7 +207,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     return tshi_world_start(&start, out);
 }
 
-/* The last step of a program has no later one that would report it. */
+/* The failure of a program's last step: no later step reports it. */
 static void tell_dropped(const tsh_world *world) {
     tshi_failure dropped;
     if (tshi_failure_dropped(&dropped) != TSH_OK)
@@ -233,8 +233,8 @@ static bool tell_alive(const tsh_world *world) {
     return true;
 }
 
-/* Worlds that have ended before what belongs to them, as long as the process lives, so that a leak checker finds
- * them. */
+/* Worlds destroyed before their tensors, tapes or meshes. They stay reachable until the process ends, so that a leak
+ * checker does not report them. */
 static _Atomic(tsh_world *) former_worlds;
 
 static void keep_ended(tsh_world *world) {
@@ -243,7 +243,7 @@ static void keep_ended(tsh_world *world) {
     while (!atomic_compare_exchange_weak(&former_worlds, &world->former, world)) continue;
 }
 
-/* The groups' communication ends, and the groups themselves where nothing can use them any more. */
+/* Closes the groups, and frees them unless a mesh or a tensor can still use them. */
 static void end_groups(tsh_world *world) {
     if (!world->ended) {
         while (world->groups) tshi_group_free(world->groups);

@@ -8,11 +8,11 @@
 
 #include <stdatomic.h>
 
-/* How far a tape is, so that ranks that recover go on with one and the same step: a part of the tape. */
+/* The position of a tape, by which ranks that recover go on with the same step. It is part of the tape. */
 typedef struct tshi_steps {
     uint64_t tape;   /* its number in its world, from 1 */
     uint64_t ended;  /* steps that this rank has ended */
-    uint64_t behind; /* steps that this rank lacked to the furthest one when the world recovered: it skips them */
+    uint64_t behind; /* steps by which this rank was behind the furthest one when the world recovered: it skips them */
     bool open;       /* a step is under way */
     struct tshi_steps *next; /* of the world's tapes, the youngest first */
 } tshi_steps;
@@ -21,7 +21,7 @@ typedef struct tshi_steps {
 typedef struct tshi_sends_in_flight {
     tsh_work **work;
     int count, room;
-    uint64_t recoveries; /* of the world when it was last looked at */
+    uint64_t recoveries; /* of the world when the list was last checked */
 } tshi_sends_in_flight;
 
 struct tsh_world {
@@ -32,12 +32,12 @@ struct tsh_world {
     int rank, size, local_rank;
     double timeout;
     bool optimizes;         /* an optimizer has made a step */
-    bool told_unstepped;    /* the warning of a parameter that no optimizer has has been logged */
+    bool told_unstepped;    /* the log has warned of a parameter that no optimizer updates */
     bool logs_plans;        /* each change of layout goes to the log */
     bool checked;           /* TSHARD_CHECK */
     bool ended;             /* destroyed before what belongs to it, which can only be released */
-    tsh_world *former;      /* the world before this one that ended so */
-    int meshes, live_tapes; /* that the program has and has not destroyed */
+    tsh_world *former;      /* the world that ended in this way before this one */
+    int meshes, live_tapes; /* that the program has not destroyed yet */
     tshi_owner owner;       /* the thread that has created the world */
     bool deterministic;     /* calls take whole tensors where parts would change bits */
     double warn_every;      /* seconds after which a wait warns of the ranks that it waits for */

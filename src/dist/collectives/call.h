@@ -5,7 +5,7 @@
 #include "tensor/tensor.h"
 #include "tshard/dist.h"
 
-/* Bytes that travel in place of a message's elements when another backend moves the data. */
+/* Bytes that a message carries in place of its elements when another transport moves them. */
 #define TSHI_TICKET 144
 
 typedef struct tshi_call {

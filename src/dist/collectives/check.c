@@ -63,7 +63,7 @@ static tsh_status check_tensors(const tsh_group *group, const tshi_collective *c
                      tsh_dtype_name(a->in->dtype));
 }
 
-/* The counts of a call and their sum, which must be `whole`; part is what this rank's own tensor holds. */
+/* The counts must add up to `whole`, and this rank's count must be `part`, the elements of its own tensor. */
 static tsh_status check_counts(const tsh_group *group, tsh_collective op, const int64_t *counts, int64_t whole,
                                int64_t part) {
     int64_t sum = 0;

@@ -1,5 +1,5 @@
-/* What each collective means, said once for all backends: a const descriptor a collective, and what follows from it:
- * the data that two ranks exchange, what the ranks of a group compare, and the text of a mismatch. */
+/* What each collective means, for all transports: a const descriptor for each collective, and what follows from it: the
+ * data that two ranks exchange, what the ranks of a group compare, and the text of a mismatch. */
 #ifndef TSHI_COLLECTIVES_H
 #define TSHI_COLLECTIVES_H
 
@@ -30,7 +30,7 @@ typedef struct tshi_arguments {
 typedef struct tshi_collective {
     const char *name;
     tshi_extent in, out;
-    uint64_t ring; /* a ring algorithm sends so many times T (p - 1) / p bytes; 0: the bytes for the rank's peers */
+    uint64_t ring; /* a ring algorithm sends this multiple of T (p - 1) / p bytes; 0: the bytes for the rank's peers */
     tshi_role contributes, receives; /* send and recv: the root is the other rank */
     bool reduces;
 } tshi_collective;
@@ -49,7 +49,7 @@ static inline bool tshi_is_message(tsh_collective op) {
 
 /* "sum", ... */
 const char *tshi_reduction_name(tsh_reduce_op reduce);
-/* The dtype has that reduction, whatever the backend. */
+/* The reduction makes sense for the dtype, on any transport. */
 bool tshi_reduces(tsh_dtype dtype, tsh_reduce_op reduce);
 /* Makes a zeroed call of a->op the one that the arguments describe, or marks it failed with the message set. */
 void tshi_check_call(const tsh_group *group, const tshi_arguments *a, tshi_call *call);
@@ -57,11 +57,11 @@ tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const ts
 
 /* --- collectives.c ------------------------------------------------------------------------------------------------ */
 
-/* Runs the call. `early` is the error that this rank ran into before it had arguments: then it takes part only for its
- * peers to get the error. */
+/* Runs the call. `early` is an error from before this rank had arguments: it then takes part only so that its peers
+ * get the error. */
 tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *arguments, tsh_status early);
 tsh_status tshi_collective_start(tsh_group *group, const tshi_arguments *arguments, tsh_work **out);
-/* Takes part in a call for which this rank lacks what it needs; tsh_error_message() says what. */
+/* Takes part in a call that this rank cannot make, so that its peers get `status` and tsh_error_message(). */
 tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status);
 
 /* --- descriptor.c: the elements that ranks exchange --------------------------------------------------------------- */

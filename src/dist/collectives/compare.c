@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A side of a mismatch; a longer text is cut. */
+/* Bytes of one side of a mismatch; a longer text is cut. */
 #define SIDE (TSHI_LINE / 2 + 80)
 
 void tshi_post_text(tshi_post *post, const char *text, uint64_t number) {

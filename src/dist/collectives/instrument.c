@@ -39,7 +39,7 @@ static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
     return (uint64_t)sent * tsh_dtype_size(call->dtype);
 }
 
-/* For the record of a run. */
+/* Adds the call to the record of a run. */
 static void record_call(const tsh_group *group, const tshi_call *call, uint64_t bytes, bool early) {
     const tsh_device *device = group->world->device;
     tshi_record_call entry = {.kind = TSHI_RECORD_COLLECTIVE,
@@ -70,7 +70,7 @@ void tshi_group_count(tsh_group *group, const tshi_call *call, bool early) {
 
 /* --- events of a trace -------------------------------------------------------------------------------------------- */
 
-/* NULL without memory. */
+/* The group's entry in the trace, made if there is none; NULL without memory. */
 static tshi_trace_group *group_of(tsh_group *group) {
     tshi_trace_file *trace = group->world->device->trace;
     if (!group->traced) {

@@ -20,12 +20,12 @@ void tshi_group_count_bytes(tsh_group *group, const tshi_call *call, uint64_t by
 tshi_trace_event *tshi_traced_call(tsh_group *group, const tshi_call *call, int64_t number, bool blocks);
 /* The number of the call that is made now; 0 for a receive, which gets the number of what it has received. */
 int64_t tshi_traced_number(tsh_group *group, const tshi_call *call);
-/* The work has ended. */
+/* Closes the event of a work that has ended. */
 void tshi_traced_end(tsh_work *work);
 /* The event of a wait that begins now, for a work under way, and its end. */
 tshi_trace_event *tshi_traced_wait(const tsh_work *work);
 void tshi_traced_waited(const tsh_work *work, tshi_trace_event *wait);
-/* The ranks of the group compare texts. */
+/* The event of an agreement that begins now. */
 tshi_trace_event *tshi_traced_agree(tsh_group *group);
 
 #endif

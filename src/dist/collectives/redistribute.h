@@ -28,7 +28,7 @@ void tshi_exchanges_free(tsh_world *world);
 /* What a rank receives and sends in an exchange. At most one transfer goes from one rank to another. */
 typedef struct tshi_exchange_plan {
     uint64_t fingerprint; /* of the exchange, the same on every rank */
-    uint64_t used;        /* number of the look-up that found it last */
+    uint64_t used;        /* number of the lookup that found it last */
     tshi_exchange e;      /* its ranks are copies */
     tshi_placement middle;
     bool reduces_first; /* from -> middle -> to; nothing below is set */

@@ -139,7 +139,7 @@ static void start_in_order(tsh_work *work) {
     host->purpose = before;
 }
 
-/* The record has the call where it was made, not where it has ended. A blocking message has no counts of its own. */
+/* The record counts a call where it was made (forward or backward), not where it ended. A blocking message has no counts of its own. */
 static void count(const tsh_work *work) {
     tshi_place *place = &work->group->world->device->place;
     bool now = place->backward;
@@ -247,7 +247,7 @@ bool tshi_work_quick(tsh_work *work) {
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-/* Where only the GPU's time is missing, the GPU waits: for what was queued before, too. */
+/* The GPU waits in place of the host for works that only the GPU has still to finish, and for those queued before. */
 static void join(tsh_work *work) {
     tsh_group *group = work->group;
     for (tsh_work *w = tshi_is_message(work->call.op) ? work : group->queue; w; w = w == work ? NULL : w->next) {

@@ -34,7 +34,7 @@ struct tsh_work {
 
 /* --- work.c ------------------------------------------------------------------------------------------------------- */
 
-/* Makes a zeroed work one for the call. The call's counts are borrowed. */
+/* Fills a zeroed work for the call, whose counts are borrowed. */
 void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call);
 /* A work from the group's pool, with copies of the counts and references to the tensors. NULL with the message set. */
 tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out);
@@ -46,7 +46,7 @@ void tshi_work_enqueue(tsh_work *work);
 bool tshi_work_quick(tsh_work *work);
 /* Waits until the work is done; its status and message. */
 tsh_status tshi_work_finish(tsh_work *work);
-/* Waits until what this rank queues from here on finds the work's result; the host need not see it done. */
+/* Waits until everything that this rank queues later finds the work's result; the host may go on before that. */
 tsh_status tshi_work_join(tsh_work *work);
 /* tsh_work_wait for the rooms above: what they queue from here on finds the result; the time counts as the group's. */
 tsh_status tshi_work_wait_queued(tsh_work *work);
@@ -60,9 +60,9 @@ void tshi_world_progress(tsh_world *world);
 /* Waits until the group's queue is empty. failed: the status of the call that comes next; its message,
  * tsh_error_message(), is kept. */
 void tshi_group_drain(tsh_group *group, tsh_status failed);
-/* ops->run in its turn. */
+/* Runs the call when the calls queued before it are done. */
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
-/* Ends all works with TSH_ERR_STATE, without asking the backend, which is about to start anew. */
+/* Ends all works with TSH_ERR_STATE and without the transport, which closes the group or recovers. */
 void tshi_group_forget(tsh_group *group, const char *why);
 
 /* Copies the result of a finished work to its parts. */
@@ -79,7 +79,7 @@ bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call);
  * the result is copied to the tensor if status is TSH_OK; the buffers are released. */
 void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage);
 void tshi_stage_close(tsh_group *group, tshi_staging *stage, tsh_status status);
-/* ops->run between the two. */
+/* Runs the call on host buffers: tshi_stage_open, ops->run, tshi_stage_close. */
 tsh_status tshi_staged_run(tsh_group *group, const tshi_call *call);
 
 #endif

@@ -13,7 +13,7 @@
 /* Connections accepted in a row. */
 #define AT_ONCE 64
 #define TICK    0.1
-/* Refusals in the log one by one; more are counted. */
+/* Refusals that are logged one by one; later ones are only counted. */
 #define REFUSALS_LOGGED 5
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
@@ -80,13 +80,12 @@ static void challenge(tshi_acceptor *a, int fd) {
     memcpy(frame.nonce, peer->nonce, sizeof frame.nonce);
     memcpy(frame.group, a->rendezvous->group, sizeof frame.group);
     size_t size = tshi_wire_write(TSHI_CHALLENGE, &frame, NULL, bytes);
-    /* It fits into the buffer of a new connection. */
+    /* The frame fits into the buffer of a new connection. */
     if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) drop_peer(a, a->n - 1);
 }
 
-/* A bounded number at a time: however fast connections come and go, the deadline and the ranks are looked at in
- * between. Where the table is full the oldest unproven peer gives way; no more than one, before all that have sent
- * something are read. */
+/* A bounded number at a time: however fast connections come and go, the deadline and the ranks are checked in
+ * between. In a full table the oldest unproven peer gives way: only one, until all that have sent something are read. */
 static void accept_connections(tshi_acceptor *a, int listener) {
     bool room = true;
     for (int tries = 0, taken = 0; room && tries < AT_ONCE; tries++) {
@@ -124,8 +123,8 @@ static void contradict(tshi_acceptor *a, const tshi_frame *hello) {
     if (soon < a->deadline) a->deadline = soon;
 }
 
-/* A peer may replace the one that has joined with its rank when that one is dead and its end has not come through yet:
- * it hung up, or its process has ended. */
+/* A peer may replace a joined one of the same rank that is dead but has not been dropped yet: its connection or its
+ * process has ended. */
 static void replace_dead(tshi_acceptor *a, const tshi_peer *newcomer) {
     char byte;
     for (int i = 0; i < a->n; i++) {
@@ -263,7 +262,7 @@ static bool gather(tshi_acceptor *a) {
             next_tick = tshi_clock() + TICK;
             if (!plan->tick(plan->user)) return false;
         }
-        /* Backwards: what is dropped is replaced by the last, which has been looked at. */
+        /* Backwards: a dropped peer is replaced by the last one, which has been read already. */
         for (int i = polled - 1; ready > 0 && i >= 0; i--) {
             if (a->polls[plan->n + i].revents) read_peer(a, i);
         }

@@ -2,7 +2,7 @@
  * answers. One state machine for both transports: TCP streams, and Unix sockets that keep message boundaries.
  *
  * It waits for no peer in particular: one that sends nothing, too little or nonsense costs a slot in a bounded table
- * for a bounded time, and the deadline is looked at between any two peers. */
+ * for a bounded time, and the deadline is checked between any two peers. */
 #ifndef TSHI_ACCEPTOR_H
 #define TSHI_ACCEPTOR_H
 
@@ -58,10 +58,10 @@ typedef struct tshi_acceptor {
 } tshi_acceptor;
 
 /* Gathers peers until all ranks are here or the deadline, and keeps those that are of the job. *stopped (may be NULL
- * when tick is): tick has ended it, before any peer could be answered. */
+ * when tick is): tick has returned false, before any peer was answered. */
 tsh_status tshi_acceptor_open(tshi_acceptor *a, tshi_rendezvous *rendezvous, const tshi_acceptor_plan *plan,
                               bool *stopped);
-/* Closes what connections are left. */
+/* Closes the connections that are left. */
 void tshi_acceptor_close(tshi_acceptor *a);
 
 /* --- acceptor_answer.c -------------------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* What the listening rank answers to the peers that are of its job. */
+/* The listening rank's answers to the peers of its job. */
 #include "dist/rendezvous/acceptor.h"
 
 #include <errno.h>

@@ -96,7 +96,7 @@ bool tshi_address_split(const char *text, char *host, int *port) {
     }
     size_t length = (size_t)(end - start);
     if (length == 0 || length >= TSHI_JOB_SIZE) return false;
-    /* An IPv6 address without its brackets leaves no telling where the port begins. */
+    /* In an IPv6 address without brackets the start of the port is ambiguous. */
     if (text[0] != '[' && memchr(start, ':', length)) return false;
     if (strcspn(text, "/?#@ ") != strlen(text)) return false;
     if (!tshi_parse_int(digits, 1, 65535, port)) return false;

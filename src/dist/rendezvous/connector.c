@@ -12,7 +12,7 @@
 #define FRAME_SECONDS 5.0
 /* How long past the deadline an answer may come. */
 #define GRACE 1.0
-/* For an address that does not even refuse. */
+/* How long an address that does not answer at all is tried. */
 #define CONNECT_SECONDS 3.0
 
 static double sooner(double a, double b) {
@@ -167,7 +167,7 @@ static tsh_status join(const tshi_memory_plan *plan, int descriptor) {
                                      "descriptors (ulimit -n)");
 }
 
-/* Says how this rank has fared with the memory. */
+/* Sends rank 0 the status with which this rank has joined the memory. */
 static void report(tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_status status) {
     unsigned char bytes[TSHI_WIRE_MOST + TSHI_MESSAGE_SIZE];
     tshi_seal seal = {r->settings->key, nonce};

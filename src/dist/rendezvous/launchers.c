@@ -34,7 +34,7 @@ static tsh_status check_below(int rank, int size, const char *rank_name, const c
 
 /* --- SLURM -------------------------------------------------------------------------------------------------------- */
 
-/* The digits at the start of *text, a number from 1; *text moves behind them. */
+/* Reads the digits at the start of *text, a number from 1, and moves *text behind them. */
 static bool take_number(const char **text, int *out) {
     int64_t value = 0;
     size_t n = strspn(*text, "0123456789");

@@ -1,4 +1,4 @@
-/* Processes: this one, and whether another of its machine still lives. */
+/* Processes: the identity of this one, and whether another one of its machine has ended. */
 #include "dist/rendezvous/rendezvous.h"
 
 #include <errno.h>

@@ -41,7 +41,7 @@ static tsh_status receive_outcome(const tshi_acceptor *a, const tshi_peer *peer)
     return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", peer->rank, answer.message);
 }
 
-/* Warns, and fails at the deadline. */
+/* Warns of missing ranks when a warning is due, and fails at the deadline. */
 static tsh_status check_clock(const tshi_acceptor *a) {
     tshi_rendezvous *r = a->rendezvous;
     char text[TSHI_LINE];
@@ -92,7 +92,7 @@ static tsh_status make_memory(const tshi_acceptor *a, tshi_memory_ranks *ranks) 
     return r->memory->join ? r->memory->join(r->memory->user) : TSH_OK;
 }
 
-/* Every rank has joined before any goes on: one that has not ends the exchange of all. */
+/* No rank goes on before every rank has joined: a rank that fails to join ends the exchange for all. */
 static tsh_status share(tshi_acceptor *a) {
     const tshi_rendezvous *r = a->rendezvous;
     tshi_memory_ranks ranks = {.user = r->memory->user};

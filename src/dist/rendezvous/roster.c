@@ -21,7 +21,7 @@ tsh_status tshi_roster_init(tshi_roster *roster, int size, int nodes, const tsh_
 }
 
 void tshi_roster_settings(const tshi_roster *roster, tshi_settings *settings) {
-    /* What the launcher says of a machine of its own stands; else it is counted. */
+    /* For a world on one machine the launcher's local rank holds; otherwise it is counted here. */
     bool known = settings->local_known && settings->local_size == roster->size;
     int node = roster->node[roster->rank], before = 0, here = 0;
     for (int i = 0; i < roster->size; i++) {

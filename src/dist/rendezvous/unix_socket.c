@@ -46,7 +46,7 @@ bool tshi_unix_send(int socket, const void *bytes, size_t size, int fd) {
         c->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(c), &fd, sizeof fd);
     }
-    /* The kernel limits how many descriptors may be under way; there are fewer once peers have received theirs. */
+    /* The kernel limits how many descriptors may be in flight; there are fewer once peers have received theirs. */
     for (int tries = 0; tries < MOST_TRIES; tries++) {
         ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent >= 0) return sent == (ssize_t)size;

@@ -100,7 +100,7 @@ static bool open_frame(codec *c, tshi_wire_type type, const unsigned char *bytes
     return tshi_equal_secret(wanted, c->end, sizeof wanted);
 }
 
-/* Everything has been read, and nothing beyond. */
+/* True if the frame has been read to its end, and not beyond. */
 static bool complete(const codec *c) {
     return !c->bad && c->at == c->end;
 }

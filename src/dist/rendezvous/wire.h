@@ -20,7 +20,7 @@
 #define TSHI_NONCE_SIZE   32
 #define TSHI_GROUP_SIZE   16
 #define TSHI_HOST_SIZE    64
-#define TSHI_WIRE_MOST    320 /* bytes of a frame that is no ANSWER */
+#define TSHI_WIRE_MOST    320 /* bytes of any frame but ANSWER */
 #define TSHI_WIRE_LARGEST ((size_t)64 << 20)
 
 typedef enum tshi_wire_type {

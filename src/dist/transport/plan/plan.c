@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-/* Address space for tensors: as much as there is, of no more than an address of 47 bits can hold beside all else. */
+/* Address space reserved for tensors: at most half of a 47-bit address space, and less if that much is not free. */
 #define MOST_BYTES  ((size_t)1 << 46)
 #define LEAST_BYTES ((size_t)1 << 30)
 
@@ -64,8 +64,8 @@ static void plan_world_close(tsh_world *world) {
     world->state = NULL;
 }
 
-/* As many ranks as one machine may have: a group takes memory of their first one, and messages of those that send,
- * which counts. */
+/* The most ranks that share one machine: there the first rank of a group takes memory for it, and each sender memory for
+ * its messages, which count as peak memory. */
 #define ONE_MACHINE 64
 #define TAKEN       4
 
