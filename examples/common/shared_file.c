@@ -44,7 +44,7 @@ static const char *append(shared_file *f, const chunk *c, size_t *room) {
     return NULL;
 }
 
-/* NULL, or what fails. Chunks are shared by `t`; NULL: this rank reads alone. In a planned run no rank sends anything:
+/* NULL, or what fails. Chunks are shared by `t`; NULL: this rank reads alone. In a dry run no rank sends anything:
  * the one that is there reads the file, and makes the calls that count. */
 static const char *read_chunks(tsh_world *world, const char *path, tsh_tensor *t, chunk *c, shared_file *out) {
     bool planned = t && strcmp(tsh_group_backend(tsh_world_group(world)), "plan") == 0;

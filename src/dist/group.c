@@ -233,7 +233,7 @@ tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **ou
     if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_split: parent and out are required");
     const tshi_record *record = parent->world->device->record;
     if (record && record->planned && parent->size > 1) {
-        return tshi_fail(TSH_ERR_UNSUPPORTED, "group_split: a planned run does not know the colours of other ranks; "
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "group_split: a dry run does not know the colours of other ranks; "
                                               "group_create and mesh_create tell it the ranks of every group");
     }
     const tsh_allocator *allocator = &parent->world->allocator;

@@ -136,7 +136,7 @@ static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh
     return tshi_group_agree(parent, text, status);
 }
 
-/* A planned run keeps the mesh of all ranks with the most axes. */
+/* A dry run keeps the mesh of all ranks with the most axes. */
 static void record_mesh(const tsh_mesh *mesh, tshi_record *record) {
     if (mesh->group != mesh->world->group || mesh->axes <= record->axes) return;
     record->axes = mesh->axes;

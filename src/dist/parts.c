@@ -41,7 +41,7 @@ static tsh_status check(const parts *p) {
     char text[160];
     const tshi_record *record = p->group->world->device->record;
     if (record && record->planned && p->group->size > 1) {
-        return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: a planned run does not know the boxes of other ranks", p->what);
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: a dry run does not know the boxes of other ranks", p->what);
     }
     if (!t || !p->box) return tshi_fail(TSH_ERR_ARGUMENT, "%s: tensor and box are required", p->what);
     if (p->group->world != t->mesh->world) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of another world", p->what);

@@ -17,7 +17,7 @@
 #define NCCL_OPS NULL
 #endif
 
-/* Whose ranks a transport connects. */
+/* Which ranks a transport connects. */
 typedef enum reach { ONE_RANK, ONE_MACHINE, MACHINES, DRY_RUN } reach;
 
 /* The first one whose probe takes a world connects its ranks. */
@@ -25,8 +25,8 @@ static const struct {
     const char *name;
     const tshi_group_ops *ops; /* NULL: this build has none */
     reach reach;
-    const char *option; /* of CMake: it brings the transport into a build; NULL: every build has it */
-    bool finds_ranks;   /* NAME:// is a method of init */
+    const char *option; /* the CMake option that builds the transport; NULL: it is always built */
+    bool finds_ranks;   /* init_method may be NAME:// */
 } transports[] = {
     {"plan", &tshi_plan_ops, DRY_RUN, NULL, false},     {"mpi", MPI_OPS, MACHINES, "TSHARD_MPI", true},
     {"local", &tshi_shm_ops, ONE_MACHINE, NULL, false}, {"self", &tshi_self_ops, ONE_RANK, NULL, false},
@@ -34,7 +34,7 @@ static const struct {
 };
 enum { TRANSPORTS = sizeof transports / sizeof *transports };
 
-/* Its place in the table, or TRANSPORTS. */
+/* The transport's index in the table, or TRANSPORTS. */
 static int place_of(const char *name) {
     int i = 0;
     while (i < TRANSPORTS && strcmp(transports[i].name, name) != 0) i++;
@@ -65,7 +65,7 @@ bool tshi_backend_is(const char *name) {
     return asked && !strcmp(asked, name);
 }
 
-/* The place of the next name after `name` in alphabetical order, of those that TSHARD_BACKEND may have. */
+/* The index of the next name after `name` in alphabetical order, among those that TSHARD_BACKEND may have. */
 static int next_name(const char *name) {
     int next = TRANSPORTS;
     for (int i = 0; i < TRANSPORTS; i++) {
@@ -90,7 +90,7 @@ static tsh_status not_built(const char *name, const char *option) {
                      name, option);
 }
 
-/* TSHARD_BACKEND and the method of init name backends that there are, in this build. */
+/* Checks that the backends that TSHARD_BACKEND and init_method name exist in this build. */
 static tsh_status check_asked(const tshi_settings *settings) {
     const char *asked = tshi_setting_value(TSHI_SETTING_BACKEND);
     int backend = asked ? place_of(asked) : TRANSPORTS, method = TRANSPORTS;

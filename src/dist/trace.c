@@ -112,7 +112,7 @@ tsh_status tsh_trace_start(tsh_world *world, const char *folder) {
     if (!world || !folder) return tshi_fail(TSH_ERR_ARGUMENT, "trace_start: world and folder are required");
     if (trace_of(world)) return tshi_fail(TSH_ERR_STATE, "trace_start: the world is traced already");
     if (world->device->record && world->device->record->planned) {
-        return tshi_fail(TSH_ERR_STATE, "trace_start: a planned run has no times");
+        return tshi_fail(TSH_ERR_STATE, "trace_start: a dry run has no times");
     }
     return start(world, folder);
 }

@@ -1,4 +1,4 @@
-/* Which ranks of a planned world are run, and running them. */
+/* Chooses which ranks of a dry run are run, and runs them. */
 #define _GNU_SOURCE
 #include "plan.h"
 #include "common/sweep.h"
@@ -15,14 +15,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Processes at a time. */
+/* processes at a time */
 #define AT_ONCE         2
 #define NOT_FOUND_EXIT  127
 #define NOT_USABLE_EXIT 126
 
-/* A rank that is run. Its files have no name: nothing is left of them, however this process ends. */
+/* A rank that is run. Its files are memfds: nothing is left of them, however this process ends. */
 typedef struct planned_rank {
-    int rank, record, output; /* of the files: descriptors */
+    int rank, record, output; /* descriptors of its files */
     pid_t pid;
     int status;
     bool ended;
@@ -32,7 +32,7 @@ typedef struct planning {
     int size;
     char **command;
     pid_t parent;
-    sigset_t taken, mask_found;      /* signals that a wait for ranks takes; those that were blocked before */
+    sigset_t taken, mask_found;      /* signals that wait_for_ranks receives; the mask before it */
     int ranks[PLAN_MAX_RUNS], count; /* to be run, or run */
     plan_result *result;
 } planning;
@@ -68,7 +68,7 @@ static void set_environment(const planning *p, const planned_rank *r) {
     set_number("LOCAL_WORLD_SIZE", 1);
 }
 
-/* Never returns. The program's output goes to a file: what it prints of values means nothing. */
+/* Never returns. The program's output goes to a file, because values that it prints mean nothing. */
 static void become_rank(const planning *p, const planned_rank *r) {
     int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
     sigprocmask(SIG_SETMASK, &p->mask_found, NULL);
@@ -84,7 +84,7 @@ static void become_rank(const planning *p, const planned_rank *r) {
     _exit(error == ENOENT ? NOT_FOUND_EXIT : NOT_USABLE_EXIT);
 }
 
-/* The end of what a rank has printed goes to stderr. */
+/* Copies the end of a rank's output to stderr. */
 static void show_output(const planned_rank *r) {
     char text[2048];
     off_t length = lseek(r->output, 0, SEEK_END), room = (off_t)sizeof text - 1;
@@ -105,13 +105,14 @@ static int rank_failed(const planned_rank *r) {
     return WEXITSTATUS(r->status);
 }
 
-/* Equal to a thousandth: what uneven slices of a small dim change does not make a kind of its own. */
+/* Equal within a thousandth, so that uneven slices of a small dim do not make another kind of rank. */
 static bool near(double a, double b) {
     double larger = a > b ? a : b;
     return larger - (a > b ? b : a) <= larger / 1000;
 }
 
-/* The collectives of the step, whose order may differ, and how many bytes they send. */
+/* Adds up the arithmetic of the step, and the number and bytes of its collectives, whose order may differ between
+ * ranks. */
 static void add_up(const tshi_record *r, double *flops, double *bytes, uint64_t *calls) {
     *flops = *bytes = 0;
     *calls = 0;
@@ -173,7 +174,7 @@ static int take_record(planning *p, planned_rank *r) {
     return 0;
 }
 
-/* Until all of them have ended, or a signal ends them: its number, or 0. */
+/* Waits until all ranks have ended, or kills them after a signal: returns its number, or 0. */
 static int wait_for_ranks(const planning *p, planned_rank *ranks, int n) {
     int left = n, ending = 0;
     while (left > 0) {
@@ -205,7 +206,7 @@ static void close_files(const planned_rank *r) {
     if (r->output >= 0) close(r->output);
 }
 
-/* Runs n ranks at a time; their records are taken in this order. */
+/* Runs n ranks at the same time; their records are read in this order. */
 static int run_some(planning *p, const int *ranks, int n) {
     planned_rank r[AT_ONCE];
     int code = 0, started = 0;
@@ -241,8 +242,8 @@ static void add_rank(planning *p, int rank) {
     if (p->count < PLAN_MAX_RUNS) p->ranks[p->count++] = rank;
 }
 
-/* Along each axis the ranks in the middle and at the end, at 0 along all others, or every one along an axis of stages.
- * Without a mesh the rank in the middle. */
+/* Adds, along each axis, the ranks in the middle and at the end, with index 0 on all other axes, or every rank along
+ * an axis of pipeline stages. Without a mesh, the rank in the middle. */
 static void add_others(planning *p, const tshi_record *r) {
     int stride = 1;
     if (r->axes == 0) add_rank(p, r->size / 2);
@@ -266,7 +267,7 @@ static int run_kinds(planning *p) {
     return run_ranks(p, p->ranks + done, p->count - done);
 }
 
-/* What ends a program is taken by the wait for ranks, unless it is ignored. */
+/* Blocks the signals that end a program, except ignored ones: wait_for_ranks receives them. */
 static void block_signals(planning *p) {
     const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     sigemptyset(&p->taken);
@@ -286,7 +287,8 @@ int plan_run(int size, char **command, plan_result *out) {
     prctl(PR_SET_CHILD_SUBREAPER, 1L);
     int code = run_kinds(&p);
     if (!sweep_descendants()) plan_say("a process that the plan has left behind does not end, although it was killed");
-    sigprocmask(SIG_SETMASK, &p.mask_found, NULL); /* a signal that no wait has taken ends this process */
+    sigprocmask(SIG_SETMASK, &p.mask_found,
+                NULL); /* a signal that arrived since the last wait ends this process here */
     return code;
 }
 

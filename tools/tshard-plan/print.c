@@ -1,4 +1,4 @@
-/* What a plan prints. */
+/* Prints a plan as a table or as JSON. */
 #include "plan.h"
 
 #include <inttypes.h>
@@ -152,7 +152,7 @@ static void print_time(const plan_result *result, const machine *m, int first, i
     }
 }
 
-/* So many kinds side by side. */
+/* Kinds side by side in a table. */
 enum { COLUMNS = 4 };
 
 static void print_columns(const plan_result *result, const machine *m, int first, int count) {
@@ -169,7 +169,7 @@ static void print_columns(const plan_result *result, const machine *m, int first
     print_collectives(result, first, count);
 }
 
-/* What cannot be in the numbers. */
+/* Notes on what the numbers leave out. */
 static void print_notes(const plan_result *result, const machine *m) {
     const tshi_record *r = result->kinds[0].record;
     fflush(stdout);

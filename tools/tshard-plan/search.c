@@ -16,7 +16,7 @@ enum { LISTED = 20, PATIENCE = 2 /* seconds */ };
 /* What the plan of one combination says. */
 typedef struct variant {
     int choice[SEARCH_OPTIONS]; /* indices of values */
-    double peak, seconds;       /* bytes of the fullest rank; the slowest rank's step, 0 without a machine file */
+    double peak, seconds; /* of the rank with the highest peak, bytes; of the slowest rank's step, or 0 if unknown */
 } variant;
 
 typedef struct searching {
@@ -25,9 +25,9 @@ typedef struct searching {
     const machine *machine;
     char *const *command;
     variant *found; /* those that fit */
-    variant least;  /* of those that need more than the limit, the one that needs least */
+    variant least;  /* the one that needs least, of those over the limit */
     int tried, all, fit, large, failed;
-    int screen; /* stderr; that of plans goes to `words` */
+    int screen; /* a copy of stderr; plans write theirs to `words` */
     double since;
     FILE *words;
     char failure[512]; /* the last words of the first combination that failed */
@@ -76,7 +76,7 @@ static void take_plan(const searching *w, const plan_result *result, variant *v)
     if (w->machine) v->seconds = plan_slowest(result, w->machine).all;
 }
 
-/* The plan of these arguments; its exit code. */
+/* Plans with these arguments; returns the exit code. */
 static int make_plan(const searching *w, char **argv, variant *v) {
     static plan_result result;
     fflush(NULL);
@@ -90,7 +90,7 @@ static int make_plan(const searching *w, char **argv, variant *v) {
     return code;
 }
 
-/* The last line that a plan has written, without this program's own lines about it. */
+/* The last line that a plan has written, other than this program's own. */
 static void take_last_words(FILE *from, char *out, size_t size) {
     char line[512];
     rewind(from);
@@ -130,7 +130,7 @@ static const char *describe(const search *s, const variant *v, char *text, size_
     return text;
 }
 
-/* A terminal sees how far a search is that takes longer than some seconds. */
+/* Shows progress on a terminal once a search has taken some seconds. */
 static void show_progress(const searching *w, const variant *v) {
     char text[512];
     if (!isatty(STDERR_FILENO) || tshi_clock() - w->since < PATIENCE) return;
@@ -145,7 +145,7 @@ static void choose(const search *s, int number, variant *v) {
     }
 }
 
-/* 0, or the exit code after a signal. */
+/* Returns 0, or the exit code after a signal. */
 static int try_all(searching *w) {
     for (; w->tried < w->all; w->tried++) {
         variant v = {.peak = 0};

@@ -1,4 +1,4 @@
-/* The time of a planned step. */
+/* The time of a step of a dry run. */
 #include "plan.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* A planned world: this process is one rank of it, and there are no others. Collectives, messages and agreements
- * succeed at once and move nothing; groups count them, and the device's record keeps them. */
+/* The world of a dry run: this process is one of its ranks, and the others do not exist. Collectives, messages and
+ * agreements succeed at once and move nothing; groups count them, and the device's record keeps them. */
 #include "device/plan/plan.h"
 #include "base/cpu.h"
 #include "dist/registry.h"
@@ -23,7 +23,7 @@ static tsh_status plan_probe(const tshi_start *start, bool *takes) {
     const tshi_settings *s = start->settings;
     if (!tshi_backend_is("plan")) return TSH_OK;
     if (start->config->threads || s->rank < 0 || s->size < 1) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: a planned run is one rank of a world: RANK and WORLD_SIZE "
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: a dry run is one rank of a world: RANK and WORLD_SIZE "
                                            "have to say which (tshard-plan sets them)");
     }
     *takes = true;
@@ -69,7 +69,7 @@ static void plan_world_close(tsh_world *world) {
 #define ONE_MACHINE 64
 #define TAKEN       4
 
-/* What a group has taken: when it was opened, and for each kind of messages. */
+/* The memory that a group has taken: at its creation, and for each kind of message. */
 typedef struct planned_group {
     size_t bytes[TAKEN];
     void *memory[TAKEN];
@@ -137,7 +137,7 @@ static tsh_status plan_exchange(tsh_group *group, const tshi_call *call, const s
     return call->failed;
 }
 
-/* A receive from any rank gets its message from the first one that may send it. */
+/* A receive from any rank is matched with the lowest rank that may send. */
 static tsh_status plan_start(tsh_work *work) {
     if (work->call.failed != TSH_OK) return work->call.failed;
     if (work->call.op == TSH_COLLECTIVE_RECV) {
