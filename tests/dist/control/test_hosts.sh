@@ -119,6 +119,7 @@ slow() {
     exec {fd}<> "$folder/slow$1"
     "$build/tests/control/slow_link" "tsa$$" "ts$1$$" "$device" 0.4 5 < "$folder/slow$1" > "$folder/slow$1.log" &
     local link=$!
+    disown $link
     until [ -s "$folder/slow$1.log" ]; do
         kill -0 $link 2> /dev/null || return 1
         sleep 0.02
