@@ -77,7 +77,7 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out);
 /* Takes the next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);
 
-/* --- recover.c -------------------------------------------------------------------------------------------------------- */
+/* --- recover.c ---------------------------------------------------------------------------------------------------- */
 
 /* tsh_world_fail in that step. */
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);

@@ -19,7 +19,7 @@ static tsh_status check_peer(const tsh_group *group, const tshi_call *call) {
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: rank %d and this rank are the same", name, call->root);
 }
 
-/* Not collective: a call that cannot be made is simply not made. */
+/* Not collective: a call that cannot be made returns its error, and no peer gets it. */
 static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor *tensor, int peer, bool meta,
                           tshi_call *call) {
     *call = (tshi_call){.op = op, .root = peer};

@@ -4,8 +4,8 @@
 
 /* --- filling ------------------------------------------------------------------------------------------------------ */
 
-/* The sum of n elements in each piece, in their order. What more pieces there are than the device takes at once is
- * added to the sum of those before. */
+/* The sum of n elements in each piece, in their order. Pieces beyond the number that the
+ * device takes at once are added to the sum of those before. */
 static void add_up(tsh_device *device, tsh_dtype dtype, int64_t n, const tshi_piece *piece, int count, size_t offset,
                    void *out) {
     const void *in[TSHI_REDUCE_MOST];
@@ -42,7 +42,7 @@ void tshi_exchange_fill(const tshi_exchange_plan *plan, tsh_device *device, tsh_
     for (int i = 0, terms; i < plan->receives; i += terms) {
         const tshi_piece *piece = &plan->piece[i];
         terms = 1;
-        if (!piece->data) continue; /* its message has come to `out` */
+        if (!piece->data) continue; /* the message was received into `out` */
         tshi_runs r = tshi_runs_of(ndim, &t[i].box, piece->box, &plan->wanted);
         for (; i + terms < plan->receives && tshi_transfers_alike(&t[i], &t[i + terms]); terms++) continue;
         if (terms == 1)
@@ -232,7 +232,7 @@ static bool is_run_of_out(const tshi_exchange_plan *plan, const tshi_transfer *t
     return r.levels == 1 && !plan->sums && !plan->zeros && t->from != t->to;
 }
 
-/* Elements of the transfer that come to memory of their own before they go to `out`. */
+/* Elements of the transfer that are received into scratch before they are copied to `out`. */
 static int64_t packed_elements(const tshi_exchange_plan *plan, const tshi_transfer *t) {
     int64_t at;
     return travels(plan, t) && !is_run_of_out(plan, t, &at) ? elements(plan, t) : 0;
@@ -316,7 +316,7 @@ static tsh_status run_both(tsh_group *group, tsh_world *world, const tshi_exchan
     tshi_exchange first = *e, second = *e;
     tsh_tensor *between = NULL;
     first.to = second.from = *middle;
-    first.to.ranks = second.from.ranks = e->from.ranks; /* those of the plan go when it goes */
+    first.to.ranks = second.from.ranks = e->from.ranks; /* the plan may be dropped before they are used */
     const tsh_tensor *any = in ? in : out;              /* a rank that holds terms is a member of the mesh of `in` */
     int member = tshi_placement_member(middle, world->rank);
     tsh_box box = {0};

@@ -68,7 +68,7 @@ bool tshi_exchange_moves(const tshi_exchange *e) {
     return false;
 }
 
-/* By where the box begins, for boxes are alike or disjoint, then by term. */
+/* By the start of the box, since two boxes are equal or disjoint, then by term. */
 static int compare_receives(const void *left, const void *right) {
     const tshi_transfer *a = left, *b = right;
     for (int d = 0; d < TSH_MAX_DIMS; d++) {
@@ -82,7 +82,7 @@ static tsh_box box_of(const tshi_exchange *e, const tshi_placement *p, int rank)
     return member < 0 ? (tsh_box){0} : tshi_placement_box(p, e->ndim, e->shape, member);
 }
 
-/* What follows from the transfers. */
+/* Sets what follows from the transfers. */
 static void plan_finish(tshi_exchange_plan *p, int rank) {
     const tshi_exchange *e = &p->e;
     int64_t filled = 0;
@@ -103,14 +103,14 @@ static void plan_finish(tshi_exchange_plan *p, int rank) {
     }
 }
 
-/* `count` of `size` bytes each, behind *used bytes of the memory, or for NULL only counted. */
+/* Room for `count` elements of `size` bytes behind *used bytes of the memory; memory NULL: only counts the bytes. */
 static void *carve(void *memory, size_t *used, int count, size_t size) {
     void *at = memory ? (char *)memory + *used : NULL;
     *used += ((size_t)count * size + 15) / 16 * 16;
     return at;
 }
 
-/* Copies of what a placement points to. */
+/* Copies of the arrays of a placement. */
 typedef struct copied {
     int *ranks;
     tsh_box *boxes;

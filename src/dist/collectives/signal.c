@@ -6,10 +6,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* A signal belongs to the process: the one thing here that no world can own. */
+/* Signals of the process: a signal belongs to no world, so its count is a global. */
 static _Atomic uint32_t asked;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int listening; /* worlds that want the handler */
+static int listening; /* worlds that use the handler */
 
 static void on_signal(int number) {
     (void)number;

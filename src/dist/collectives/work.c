@@ -139,7 +139,8 @@ static void start_in_order(tsh_work *work) {
     host->purpose = before;
 }
 
-/* The record counts a call where it was made (forward or backward), not where it ended. A blocking message has no counts of its own. */
+/* The record counts a call where it was made (forward or backward), not where it ended. A blocking message
+ * has no counts of its own. */
 static void count(const tsh_work *work) {
     tshi_place *place = &work->group->world->device->place;
     bool now = place->backward;

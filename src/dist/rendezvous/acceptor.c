@@ -85,7 +85,8 @@ static void challenge(tshi_acceptor *a, int fd) {
 }
 
 /* A bounded number at a time: however fast connections come and go, the deadline and the ranks are checked in
- * between. In a full table the oldest unproven peer gives way: only one, until all that have sent something are read. */
+ * between. In a full table the oldest unproven peer gives way: only one, until all that have sent something are
+ * read. */
 static void accept_connections(tshi_acceptor *a, int listener) {
     bool room = true;
     for (int tries = 0, taken = 0; room && tries < AT_ONCE; tries++) {

@@ -16,9 +16,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* A leader on another machine that cannot be reached for so long is taken for dead. */
+/* Seconds after which a leader on another machine that cannot be reached counts as dead. */
 #define PATIENCE 5.0
-/* How long a rank that is done waits for the lock, to remove its record. */
+/* Seconds for which a rank that is done waits for the lock, to remove its record. */
 #define TIDY_SECONDS 1.0
 
 typedef struct file_rendezvous {
@@ -99,7 +99,8 @@ static tsh_status lock_file(file_rendezvous *f, bool make) {
     }
 }
 
-/* Replaces the content of the file by the records; a file without records is removed, also one that this rank has just made. */
+/* Replaces the content of the file by the records; a file without records is removed, also one that this rank has just
+ * made. */
 static tsh_status write_file(file_rendezvous *f) {
     const tshi_records *records = &f->records;
     struct stat s;
@@ -189,7 +190,7 @@ static void remove_record(void *user) {
     tidy_file(f, soon > f->r->deadline ? soon : f->r->deadline);
 }
 
-/* Reads without the lock: the record of this rank is there or, perhaps, not. */
+/* Reads without the lock, so that a record which another rank is writing may be missed. */
 static bool is_recorded(file_rendezvous *f) {
     int fd = open(f->r->settings->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (fd < 0) return false;

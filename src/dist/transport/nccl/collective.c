@@ -39,8 +39,8 @@ static void event_give(tsh_world *world, tshi_nccl_event *e) {
 
 /* --- queuing ------------------------------------------------------------------------------------------------------ */
 
-/* Unless every call is agreed upon there is no other way to tell the peers of one that cannot be made: like a step that
- * has failed, it is over when the world recovers. */
+/* Without TSHARD_CHECK the ranks do not agree on calls, so a call that cannot be made fails the world, like a step that
+ * has failed, until the world recovers. */
 static tsh_status cannot(tsh_group *group, const tshi_call *call) {
     char message[TSHI_MESSAGE_SIZE];
     snprintf(message, sizeof message, "%s", tsh_error_message());
@@ -55,7 +55,7 @@ static tsh_status ready(tsh_group *group, const tshi_call *call) {
     tsh_status status = tshi_nccl_failure(group);
     if (status != TSH_OK) return status;
     if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", message);
-    /* Every rank finds out for itself. */
+    /* Every rank gets this error by itself. */
     if (call->failed == TSH_ERR_UNSUPPORTED) return call->failed;
     if (nccl->checked) status = group->control->ops->compare(group->control, call);
     if (!nccl->checked && call->failed != TSH_OK) status = cannot(group, call);
@@ -64,7 +64,7 @@ static tsh_status ready(tsh_group *group, const tshi_call *call) {
     return status;
 }
 
-/* A free entry of nccl->calls for the next call; waits for one. */
+/* An entry of nccl->calls for the next call; waits until one is free. */
 static tsh_status find_entry(tsh_world *world, tshi_nccl_in_flight **out) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     *out = &nccl->calls[TSHI_NCCL_AHEAD];
@@ -139,7 +139,7 @@ static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
     }
 }
 
-/* In order: what this rank queues from here on, on whatever stream, finds the result. */
+/* In order: what this rank queues later, on any stream, finds the result. */
 tsh_status tshi_nccl_run(tsh_group *group, const tshi_call *call) {
     tsh_world *world = group->world;
     const tshi_cuda_device *device = tshi_nccl_device(world);

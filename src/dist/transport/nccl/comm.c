@@ -1,8 +1,8 @@
-/* Communicators: the calls under way on them, what a call has come to, and their end. Nothing here reads failures of
- * the world, so that what does can use it. */
+/* Communicators: the calls in flight on them, the results of calls, and their end. Nothing here checks for failures of
+ * the world; failure.c, which does, uses these functions. */
 #include "dist/transport/nccl/nccl.h"
 
-#define GOODBYE 5.0 /* s */
+#define END_SECONDS 5.0
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
@@ -53,7 +53,7 @@ void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm) {
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
 double tshi_nccl_patience(const tsh_world *world) {
-    return world->timeout < GOODBYE ? world->timeout : GOODBYE;
+    return world->timeout < END_SECONDS ? world->timeout : END_SECONDS;
 }
 
 /* The result of a call that returned `result`, when it has ended or at `until`. */
@@ -82,7 +82,7 @@ void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm, double until) {
     tshi_free(&world->allocator, w);
 }
 
-/* Without memory for the note the communicator stays: to end it now could take for ever. */
+/* Without memory for the list entry the communicator is leaked: to end it now could wait forever. */
 void tshi_nccl_comm_keep(tsh_world *world, ncclComm_t comm) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     tshi_nccl_kept *kept = tshi_calloc(&world->allocator, 1, sizeof *kept);

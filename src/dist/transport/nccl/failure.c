@@ -8,7 +8,7 @@
 
 #define TOGETHER   22200 /* the first version that aborts communicators in a group */
 #define POLL_EVERY 20e-3
-#define BLAME      1.0 /* s; how long an error of NCCL's waits for the message of the rank that caused it */
+#define BLAME      1.0 /* s; how long an error of NCCL waits for the message of the rank that caused it */
 
 /* --- what ends the communication ---------------------------------------------------------------------------------- */
 
@@ -75,7 +75,7 @@ tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
 }
 
-/* An error of NCCL that came from another rank: the rank itself may know better. */
+/* An error that NCCL got from another rank: that rank itself may report its cause. */
 static tsh_status blame(tsh_world *world, tsh_status status) {
     char message[TSHI_MESSAGE_SIZE];
     snprintf(message, sizeof message, "%s", tsh_error_message());
@@ -165,11 +165,11 @@ static void warn(tsh_world *world, const tshi_nccl_in_flight *entry, double sinc
 
 static tsh_status poll_world(tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
-    /* The oldest: those behind it may have to wait for it. */
+    /* Only the oldest call: later ones may have to wait for it. */
     tshi_nccl_in_flight *entry = tshi_nccl_oldest(nccl);
     double since = waited(entry, now);
     bool waits = entry && entry->ready_since != 0;
-    /* After an error of a kernel no event is ever over. */
+    /* After an error in a kernel no event ever completes. */
     cudaError_t error = entry ? cudaEventQuery(entry->after) : cudaSuccess;
     if (error != cudaSuccess && error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
     tshi_signal_look(world);
@@ -178,7 +178,7 @@ static tsh_status poll_world(tsh_world *world, double now) {
     status = world->control->trouble(waits ? entry->group->control : world->group->control, true,
                                      waits && since > entry->left_after);
     if (status != TSH_OK) {
-        /* It may have ended well meanwhile, and then the next call reports it. */
+        /* The calls in flight may have ended without an error meanwhile: then the next call reports the failure. */
         return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
     }
     if (since > world->timeout) return time_out(world, entry->group, entry->name);
@@ -199,7 +199,7 @@ tsh_status tshi_nccl_watch(tsh_world *world) {
         if (nccl->kept && tshi_nccl_idle(nccl)) tshi_nccl_kept_end(world);
     }
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->message);
-    /* What the GPU waits for may be a message that this host has still to hear of. */
+    /* The GPU may wait for a message whose match this host has not read yet. */
     if (world->pending > 0) tshi_world_progress(world);
     if (now < nccl->next_poll || nccl->watching) return TSH_OK;
     nccl->watching = true;
@@ -245,7 +245,7 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
 
 /* --- waiting for calls -------------------------------------------------------------------------------------------- */
 
-/* False after an error, too. */
+/* The call is in flight; false after an error, too. */
 static bool is_busy(const tshi_nccl_in_flight *entry) {
     return entry && entry->group && cudaEventQuery(entry->after) == cudaErrorNotReady;
 }

@@ -17,7 +17,7 @@ static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, t
     return mine == TSH_OK ? status : tshi_fail(mine, "%s", message);
 }
 
-/* The leader's 128 bytes to all members. */
+/* Broadcasts the id of rank 0 to all members. */
 static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
     tsh_world *world = group->world;
     tsh_group *control = group->control;
@@ -34,8 +34,8 @@ static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
     return status;
 }
 
-/* Communicators do not block, although each call then costs a thread of NCCL's and a wait for it: a blocking call may
- * wait for a lost peer for ever, and ncclCommAbort frees what a call on another thread still uses. */
+/* Communicators do not block, although each call then costs a thread of NCCL and a wait for it: a blocking call may
+ * wait for a lost peer forever, and ncclCommAbort frees what a call on another thread still uses. */
 static tsh_status comm_make(tsh_group *group, tsh_status status) {
     tsh_world *world = group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
@@ -93,7 +93,7 @@ tsh_status tshi_nccl_stream_take(tsh_group *group) {
     return tshi_cuda_communication_open(tshi_nccl_device(group->world), group->stream);
 }
 
-/* Behind the data group in the world's list, which is freed from its head. */
+/* The control group comes after the data group in the world's list, which is freed from its head. */
 static tsh_group *control_new(tsh_group *group) {
     tsh_world *world = group->world;
     tsh_group *control = tshi_group_new(world, world->control, group->ranks, group->size);
@@ -121,7 +121,7 @@ tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
-/* The group is gone then from the record of calls. */
+/* Waits for the group's calls, and removes the group from the record of calls. */
 static void flush_group(tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(group->world);
     for (uint64_t i = nccl->done; i < nccl->queued; i++) {

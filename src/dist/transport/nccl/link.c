@@ -131,7 +131,7 @@ void tshi_nccl_link_decide(tsh_world *world, tshi_nccl_link *link, bool accepted
     link_empty(link);
 }
 
-/* Its peer is no rank's number, so no message finds it by that. */
+/* Its peer is not a rank, so that no message of a group finds it by its peer. */
 tsh_status tshi_nccl_link_shared(tsh_world *world, tshi_nccl_link **out) {
     tshi_nccl_shared *shared = &tshi_nccl_of(world)->shared;
     const tshi_nccl_link what = {.group = shared->group, .peer = TSH_ANY_RANK};

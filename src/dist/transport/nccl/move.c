@@ -1,5 +1,5 @@
-/* Calls in NCCL's terms. Even parts are its own collectives; uneven ones, and those it has not, are groups of its
- * calls. */
+/* Calls in NCCL's terms. Even parts use its collectives; uneven parts, and collectives that it does not have, are groups
+ * of its calls. */
 #include "dist/transport/nccl/nccl.h"
 
 typedef struct move {
@@ -44,7 +44,7 @@ static size_t elements(const move *m, int64_t count) {
     return (size_t)count * m->wide;
 }
 
-/* So many elements behind base, which may be NULL. */
+/* The address `count` elements behind base, which may be NULL. */
 static void *at(const move *m, const void *base, int64_t count) {
     return (void *)((uintptr_t)base + (size_t)count * m->bytes);
 }

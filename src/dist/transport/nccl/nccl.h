@@ -45,7 +45,7 @@ typedef struct tshi_nccl_library {
 /* Opens the library, once a process. TSH_ERR_UNSUPPORTED with the loader's message. */
 tsh_status tshi_nccl_library_open(const tshi_nccl_library **out);
 
-/* An event that a work waits for. */
+/* A CUDA event that a work waits for. */
 typedef struct tshi_nccl_event {
     cudaEvent_t event;
     uint64_t capture;             /* that it was recorded in, where it is never queried; 0: none */
@@ -108,8 +108,8 @@ typedef struct tshi_nccl_message {
     void *ticket;              /* TSHI_TICKET bytes of world->host: a tshi_nccl_ticket */
     cudaEvent_t before, after; /* the work queued when the call was made; the message */
     uint64_t number;
-    double matched;       /* the time of that */
-    tshi_nccl_link *link; /* NULL before */
+    double matched;       /* the time when it was matched */
+    tshi_nccl_link *link; /* NULL before that */
     struct tshi_nccl_message *next;
 } tshi_nccl_message;
 
@@ -249,8 +249,8 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
 tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what);
 /* Aborts every communicator. */
 void tshi_nccl_abort_all(tsh_world *world);
-/* Wait until the call queued last on a link, or all collectives, have ended, because peers need this rank's part, or
- * until the communication has ended. */
+/* Waits until the call queued last on a link, or until all collectives, have ended, because peers need this rank's
+ * part; or until the communication has ended. */
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_in_flight *entry);
 void tshi_nccl_flush_all(tsh_world *world);
 /* Waits, as tshi_nccl_flush does, for all collectives and all messages that are queued. The device calls it. */
@@ -311,13 +311,13 @@ void tshi_nccl_links_close(tsh_world *world, const tsh_group *group);
 
 /* --- shared.c: messages of links that share one ------------------------------------------------------------------- */
 
-/* Drops what is known of notes. */
+/* Frees the notes in flight. */
 void tshi_nccl_shared_close(tsh_world *world);
 /* Tells the sender whether its link is accepted. */
 tsh_status tshi_nccl_answer(tsh_world *world, const tshi_nccl_message *m, bool accepts);
 /* Reads notes. Does not wait. */
 tsh_status tshi_nccl_shared_progress(tsh_world *world);
-/* Does what can be done for a message of a shared link; *turn: it is to be queued now, on the shared link. */
+/* Advances a message of a shared link. *turn: it is to be queued now, on the shared link. */
 tsh_status tshi_nccl_shared_turn(tsh_work *work, bool *turn);
 
 /* --- point_to_point.c: see tshi_group_ops ------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Recovering: the groups of a world whose communication has ended make new communicators. */
+/* Recovery: the groups of a world whose communication has ended get new communicators when they are next used. */
 #include "dist/transport/nccl/nccl.h"
 
 #include <string.h>

@@ -114,7 +114,8 @@ tsh_status tshi_nccl_answer(tsh_world *world, const tshi_nccl_message *m, bool a
     return tell(world, accepts ? ACCEPT : REFUSE, m);
 }
 
-/* NULL: this rank has not looked yet at the match that the note's author has seen. */
+/* The message that the note is about; NULL: this rank has not polled its match yet, which the sender of the note has
+ * seen. */
 static tshi_nccl_message *find(const tsh_world *world, const note *n) {
     for (const tsh_group *g = world->groups; g; g = g->next) {
         for (const tsh_work *w = g->ops == world->data ? g->messages : NULL; w; w = w->next) {
@@ -159,7 +160,7 @@ static tsh_status read_notes(tsh_world *world) {
 
 /* --- a message's turn --------------------------------------------------------------------------------------------- */
 
-/* *over: the GPU has come past the event. An error stops the world. */
+/* *over: the GPU has passed the event. An error stops the world. */
 static tsh_status is_over(tsh_world *world, cudaEvent_t event, bool *over) {
     cudaError_t error = cudaEventQuery(event);
     *over = error == cudaSuccess;

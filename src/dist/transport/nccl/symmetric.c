@@ -20,7 +20,7 @@ static tsh_status wanted_bytes(const tsh_world *world, size_t *out) {
     *out = 0;
     tsh_status status = tshi_setting_bytes(TSHI_SETTING_NCCL_SYMMETRIC, out);
     bool can = library->mem_alloc && library->mem_free && library->window_register && library->window_deregister;
-    bool managed = tshi_nccl_device(world)->managed; /* memory that the host may read cannot be NCCL's */
+    bool managed = tshi_nccl_device(world)->managed; /* NCCL cannot use memory that the host may read */
     if (!can || managed) *out = 0;
     if (status == TSH_OK && *out == 0) {
         const char *why = !can ? "NCCL has no windows" : managed ? "TSHARD_CUDA_MANAGED is 1" : "none is wanted";
@@ -109,7 +109,7 @@ static tsh_status enter(tsh_group *group, ncclComm_t comm) {
     if (status != TSH_OK) return status;
     double patience = world->timeout < PATIENCE ? world->timeout : PATIENCE;
     status = wait_result(world, comm, result, "ncclCommWindowRegister", patience);
-    /* No window is no failure: these GPUs cannot reach each other's memory in that way. */
+    /* A call without a window is not a failure: these GPUs cannot reach each other's memory in that way. */
     status = tshi_group_agree(group, w->window ? "nccl: a window" : "nccl: no window", status);
     if (status != TSH_OK && status != TSH_ERR_MISMATCH) return status;
     if (status == TSH_ERR_MISMATCH || !w->window) {
