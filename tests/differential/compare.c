@@ -223,7 +223,7 @@ static bool compare_layouts(comparison *c, int k) {
     const tshi_entry *e = &c->ranks[0].entries[k];
     if (!e->present || (e->kind != ENTRY_RETAINED && e->kind != ENTRY_GRADIENT)) return true;
     if (e->kind == ENTRY_GRADIENT && c->p->dp_level) return true;
-    const tshi_entry *value = tshi_trace_value(&c->ranks[0], e->pass, e->index);
+    const tshi_entry *value = e->kind == ENTRY_RETAINED ? tshi_trace_value(&c->ranks[0], e->pass, e->index) : NULL;
     for (int i = 0; i < c->ranks[0].count && e->kind == ENTRY_GRADIENT; i++) {
         const tshi_entry *other = &c->ranks[0].entries[i];
         if (other->kind == ENTRY_PARAMETER && other->index == e->index) value = other;

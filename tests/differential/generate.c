@@ -483,6 +483,20 @@ static void choose_training(tshi_maker *m) {
     if (p->dp_level) p->fused = false;
 }
 
+/* A parameter that is the same everywhere beside a value that is split along an axis other than the schedule's: its
+ * gradient is a sum along the other axis alone, and one rank along the schedule's contributes it. */
+static void add_beside_schedule(tshi_maker *m) {
+    int other = (m->p->dp_axis + 1) % m->p->axes;
+    int64_t n = 1 + tshi_maker_below(m, 6);
+    tshi_step x = {.call = CALL_LEAF, .shape = {2, {tshi_maker_size(m), n}}};
+    tshi_step w = {.call = CALL_LEAF, .shape = {1, {n}}, .grad = true};
+    if (other != m->p->dp_axis) x.layout[other] = TSH_SHARD(0);
+    int a = tshi_maker_add(m, &x), b = tshi_maker_add(m, &w);
+    if (a < 0 || b < 0) return;
+    static const tshi_verb calls[] = {CALL_MUL, CALL_BIAS, CALL_ADD};
+    tshi_maker_add(m, &(tshi_step){.call = calls[tshi_maker_below(m, 3)], .inputs = 2, .in = {a, b}});
+}
+
 static bool adds_two_lookups(const tshi_program *p) {
     for (int k = 0; k < p->steps; k++) {
         const tshi_step *s = &p->step[k];
@@ -508,6 +522,14 @@ static bool shows_a_parameter(const tshi_program *p) {
             return true;
     }
     return false;
+}
+
+/* A parameter, or a value that is no leaf: often an objective, which no later call reads. */
+static void choose_spoilt(tshi_maker *m) {
+    tshi_program *p = m->p;
+    int k = p->objectives && tshi_maker_chance(m, 50) ? p->objective[0].value : tshi_maker_below(m, p->steps);
+    bool made = p->step[k].call > CALL_IDS && tshi_maker_chance(m, 70);
+    p->spoil = made ? SPOIL_VALUE + k : tshi_maker_below(m, 4);
 }
 
 /* A step that fails finds and leaves no gradients, and steps in backward have been made by then. */
@@ -540,6 +562,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     m.detached = tshi_maker_chance(&m, 15) ? 25 : 0;
     for (int i = 0; i < 4; i++) m.size[i] = tshi_maker_chance(&m, 4) ? 0 : 1 + tshi_maker_below(&m, 7);
     choose_training(&m);
+    if (out->dp_level && tshi_maker_chance(&m, 40)) add_beside_schedule(&m);
     int leaves = 1 + tshi_maker_below(&m, 3), wanted = 2 + tshi_maker_below(&m, tshi_maker_chance(&m, 15) ? 20 : 8);
     for (int i = 0; i < leaves; i++) tshi_maker_random_leaf(&m);
     if (out->steps == 0) tshi_maker_leaf(&m, 0, m.size, true);
@@ -550,8 +573,8 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     bool same_steps = out->stepper == STEPPER_NONE || (out->stepper == STEPPER_SGD && out->momentum == 0);
     int often = adds_two_lookups(out) ? 80 : 40;
     out->sparse = same_steps && out->weight_decay == 0 && tshi_maker_chance(&m, often);
-    if (out->stepper == STEPPER_NONE && out->rounds == 1 && !out->deterministic && tshi_maker_chance(&m, 8))
-        out->spoil = tshi_maker_below(&m, 4);
+    if (out->stepper == STEPPER_NONE && out->rounds == 1 && !out->deterministic && tshi_maker_chance(&m, 20))
+        choose_spoilt(&m);
     choose_ends(&m);
     if (!tshi_program_infer(out)) abort();
 }

@@ -141,7 +141,10 @@ static void print_training(const tshi_program *p, FILE *to) {
             p->evaluate ? " after one that is not recorded" : "", steppers[p->stepper], p->lr, p->momentum,
             p->nesterov ? " nesterov" : "", p->weight_decay, p->clip, zeros[p->zero]);
     if (p->evaluate && p->rewrite) fprintf(to, "  parameters are written to between two evaluations of one step\n");
-    if (p->spoil >= 0) fprintf(to, "  parameter %d is written to after each forward\n", p->spoil);
+    bool value = p->spoil >= SPOIL_VALUE;
+    if (p->spoil >= 0)
+        fprintf(to, "  %s%d is written to after each forward\n", value ? "v" : "parameter ",
+                p->spoil - (value ? SPOIL_VALUE : 0));
     if (p->fail_round)
         fprintf(to, "  before step %d one fails at %d, rank %d of %d\n", p->fail_round, p->fail_at, p->fail_rank,
                 MAX_RANKS);

@@ -156,7 +156,12 @@ double tshi_salted_value(const tshi_program *p, uint64_t salt, int copy, int64_t
     return ((double)(int)(bits % 4001) - 2000) / 1024;
 }
 
+bool tshi_rewritten_alike(const tshi_program *p, const tshi_owned *o) {
+    return p->seed % 5 >= 3 && tshi_parameter_steps(p, o);
+}
+
 double tshi_rewritten_value(const tshi_program *p, const tshi_owned *o, int copy, int64_t i) {
+    if (tshi_rewritten_alike(p, o)) copy = 0, i = 0;
     return tshi_salted_value(p, p->step[o->step].salt + 31 + 16 * (uint64_t)o->part + 64 * (uint64_t)o->nth, copy, i);
 }
 

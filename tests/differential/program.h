@@ -18,7 +18,8 @@ enum {
     MAX_RANKS = 8,
     MAX_TAPES = 10,
     MAX_PARTS = 4,
-    MAX_PARAMETERS = 18 * MAX_STEPS
+    MAX_PARAMETERS = 18 * MAX_STEPS,
+    SPOIL_VALUE = MAX_PARAMETERS
 };
 
 typedef enum tshi_verb {
@@ -167,9 +168,11 @@ typedef struct tshi_program {
     tshi_objective objective[MAX_OBJECTIVES];
     bool evaluate; /* first once without recording */
     bool rewrite;  /* then parameters are written to, and the same step of the tape goes on with another evaluation */
-    int spoil;     /* the parameter that is written to between forward and backward; -1: none */
-    /* Before this round's step comes one that fails, at a step or, counted on, an objective; 0: none does. A rank fails
-     * there, or, from MAX_RANKS on, a call is refused on all of them. */
+    int spoil;     /* the parameter or, from SPOIL_VALUE on, value that is written to between forward and backward; -1:
+                    * none */
+    /* Before this round's step comes one that fails, at a step or, counted on, an objective, where the backward of a
+     * call may be what fails; 0: none does. A rank fails there, or, from MAX_RANKS on, a call is refused on all of
+     * them. */
     int fail_round, fail_at, fail_rank;
     bool fused;  /* matrices are stepped in backward, on the ranks */
     bool sparse; /* gradients of tables are, on the ranks; steps are such that rows without a gradient stay */
@@ -236,7 +239,9 @@ bool tshi_parameter_shows_gradient(const tshi_program *p, const tsh_tensor *para
 double tshi_leaf_value(const tshi_program *p, const tshi_step *s, int copy, int64_t i);
 /* The term of the rank with number `place` > 0 among those along the PARTIAL axes. */
 double tshi_leaf_term(const tshi_program *p, const tshi_step *s, int copy, int place, int64_t i);
-/* What a parameter is written over with. */
+/* Whether a parameter is written over with one number: a sum of terms is not. */
+bool tshi_rewritten_alike(const tshi_program *p, const tshi_owned *o);
+/* What it is written over with. */
 double tshi_rewritten_value(const tshi_program *p, const tshi_owned *o, int copy, int64_t i);
 double tshi_salted_value(const tshi_program *p, uint64_t salt, int copy, int64_t i);
 

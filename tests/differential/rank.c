@@ -3,6 +3,7 @@
 #include "differential/run.h"
 #include "dist/world.h"
 #include "layout/layout.h"
+#include "support/failing_backward.h"
 #include "support/tensors.h"
 #include "support/values.h"
 
@@ -28,11 +29,21 @@ static bool together(tshi_run *r) {
     return !tshi_gate_pass(r->part->gate, r->part->rank, failed);
 }
 
+static bool is_place_of_failure(const tshi_run *r, int at) {
+    return r->fails && at == r->p->fail_at % (r->p->steps + r->p->objectives + 1);
+}
+
+/* The objective, counted on from the steps, has a call whose own backward fails. */
+static bool fails_in_backward(const tshi_run *r, int at) {
+    bool objective = at >= r->p->steps && at < r->p->steps + r->p->objectives;
+    return objective && is_place_of_failure(r, at) && r->p->seed % 4 < 3;
+}
+
 /* Before a step or, counted on, an objective: whether the step is to fail here, and has failed. */
 static tsh_status fail_here(tshi_run *r, int at) {
     const tshi_program *p = r->p;
     bool refused = p->fail_rank >= MAX_RANKS;
-    if (!r->fails || at != p->fail_at % (p->steps + p->objectives + 1)) return TSH_OK;
+    if (!is_place_of_failure(r, at) || fails_in_backward(r, at)) return TSH_OK;
     if (!refused && p->fail_rank % tshi_program_ranks(p) != r->part->rank) return TSH_OK;
     if (refused || p->seed % 2) tsh_scale(r->bench.tape, NULL, 1);
     return tshi_run_note(r, TSH_ERR_STATE, "it was asked to fail");
@@ -50,14 +61,15 @@ static double element(const tshi_run *r, const tshi_step *s, int64_t i) {
     return value;
 }
 
-static void put(tsh_tensor *t, int64_t i, double value) {
+void tshi_run_put(tsh_tensor *t, int64_t i, double value) {
     tshi_put(tsh_tensor_dtype(t), tsh_tensor_data(t), i, (tshi_number){value, 0});
 }
 
 static void fill_leaf(const tshi_run *r, const tshi_step *s, tsh_tensor *t) {
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
     tshi_held box = tshi_held_of(r->p, s->layout, r->part->rank, &whole);
-    for (int64_t i = 0; i < tsh_tensor_local_numel(t); i++) put(t, i, element(r, s, tshi_held_index(&box, &whole, i)));
+    for (int64_t i = 0; i < tsh_tensor_local_numel(t); i++)
+        tshi_run_put(t, i, element(r, s, tshi_held_index(&box, &whole, i)));
 }
 
 static tsh_status make_leaf(tshi_run *r, int k) {
@@ -156,13 +168,13 @@ static tsh_status set_up(tshi_run *r) {
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-static tsh_layout layout_of(const tshi_run *r, const tsh_tensor *x, int axis) {
+tsh_layout tshi_run_layout(const tshi_run *r, const tsh_tensor *x, int axis) {
     return tsh_tensor_layout(x, r->bench.group[axis]);
 }
 
 /* As functions see it: of a parameter that a schedule has made a slice, that of the whole that is gathered for them. */
 static tsh_layout seen_layout(const tshi_run *r, tsh_tensor *x, int axis) {
-    return layout_of(r, tshi_gradient_whole(x), axis);
+    return tshi_run_layout(r, tshi_gradient_whole(x), axis);
 }
 
 /* What tsh_linear_forward takes: features whole, or split along a row layer's own axis alone; no LOCAL there. */
@@ -305,7 +317,7 @@ static bool holds_first(const tshi_run *r, const tsh_layout *layout) {
 
 static bool is_shared_for_own_use(const tshi_run *r, const tsh_tensor *x) {
     for (int a = 0; a < r->p->axes; a++) {
-        if (layout_of(r, x, a).sharing == TSH_SHARED_OWN) return true;
+        if (tshi_run_layout(r, x, a).sharing == TSH_SHARED_OWN) return true;
     }
     return false;
 }
@@ -318,7 +330,7 @@ static tsh_status make_gradient(const tshi_run *r, const tshi_objective *o, tsh_
     tsh_tensor_config config = {.dtype = tsh_tensor_dtype(x), .ndim = whole.ndim};
     memcpy(config.shape, whole.dim, sizeof config.shape);
     for (int a = 0; a < r->p->axes; a++) {
-        tsh_layout layout = layout_of(r, x, a);
+        tsh_layout layout = tshi_run_layout(r, x, a);
         config.layout[a] = layout.kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : layout;
     }
     tsh_status status = tsh_tensor_create(r->part->mesh, &config, out);
@@ -328,15 +340,23 @@ static tsh_status make_gradient(const tshi_run *r, const tshi_objective *o, tsh_
     bool first = holds_first(r, config.layout);
     for (int64_t i = 0; i < tsh_tensor_local_numel(*out); i++) {
         double value = o->given ? tshi_salted_value(r->p, o->salt, copy, tshi_held_index(&box, &whole, i)) : 1;
-        put(*out, i, first ? value : 0);
+        tshi_run_put(*out, i, first ? value : 0);
     }
     return TSH_OK;
+}
+
+static tsh_tensor *fail_later(const tshi_run *r, tsh_tensor *x) {
+    int ranks[MAX_RANKS], rank = r->p->fail_rank;
+    tshi_program_order(r->p, ranks);
+    return tshi_test_fail_in_backward(r->bench.tape, x,
+                                      rank >= MAX_RANKS ? -1 : ranks[rank % tshi_program_ranks(r->p)]);
 }
 
 static tsh_status backward(tshi_run *r, int i) {
     const tshi_objective *o = &r->p->objective[i];
     tsh_tensor *x = r->value[o->value], *gradient = NULL;
     r->step = r->p->steps + i;
+    if (fails_in_backward(r, r->step)) x = fail_later(r, x);
     if (r->dp) tsh_data_parallel_set_sync(r->dp, o->sync);
     bool given = o->given || is_shared_for_own_use(r, x);
     tsh_status status = given ? make_gradient(r, o, &gradient) : TSH_OK;
@@ -381,50 +401,6 @@ static tsh_status backwards(tshi_run *r) {
     return status;
 }
 
-/* --- writes to parameters ----------------------------------------------------------------------------------------- */
-
-/* The copy of a parameter that this rank has: a LOCAL leaf has one for each. */
-static int copy_of(const tshi_run *r, const tshi_owned *o) {
-    return o->part == OWNED_LEAF ? tshi_rank_number(r->p, r->p->step[o->step].layout, TSH_KIND_LOCAL, r->part->rank)
-                                 : 0;
-}
-
-/* As a whole, from one rank or from each, or this rank's part. */
-static tsh_status rewrite(tshi_run *r, int k) {
-    const tshi_owned *o = &r->owned[k];
-    tsh_tensor *t = r->parameter[k], *host = NULL;
-    tshi_dims whole = {.ndim = tsh_tensor_ndim(t)}, local = whole;
-    tsh_layout layout[TSH_MAX_AXES] = {{0}};
-    bool one_whole = true, terms = false;
-    memcpy(whole.dim, tsh_tensor_shape(t), sizeof *whole.dim * (size_t)whole.ndim);
-    for (int a = 0; a < r->p->axes; a++) {
-        layout[a] = layout_of(r, t, a);
-        one_whole = one_whole && layout[a].kind != TSH_KIND_LOCAL;
-        terms = terms || layout[a].kind == TSH_KIND_PARTIAL;
-    }
-    int way = terms ? (int)(r->p->seed % 2) : (int)(r->p->seed % 3);
-    if (!one_whole && terms) return TSH_OK;
-    tshi_held box = tshi_held_of(r->p, layout, r->part->rank, &whole);
-    bool part = !one_whole || way == 2;
-    local = part ? box.shape : whole;
-    tsh_tensor_config config = {.dtype = tsh_tensor_dtype(t), .ndim = local.ndim};
-    memcpy(config.shape, local.dim, sizeof config.shape);
-    tsh_status status = tsh_tensor_create(r->part->mesh, &config, &host);
-    for (int64_t i = 0; status == TSH_OK && i < tshi_dims_numel(&local); i++)
-        put(host, i, tshi_rewritten_value(r->p, o, copy_of(r, o), part ? tshi_held_index(&box, &whole, i) : i));
-    if (status == TSH_OK && part) status = tsh_tensor_write(t, tsh_tensor_data(host), tsh_tensor_local_numel(t));
-    if (status == TSH_OK && !part && way == 0) status = tsh_tensor_write_whole(t, tsh_tensor_data(host));
-    if (status == TSH_OK && !part && way == 1) status = tsh_tensor_scatter_whole(t, 0, tsh_tensor_data(host));
-    tsh_tensor_release(host);
-    return status;
-}
-
-static tsh_status rewrite_all(tshi_run *r) {
-    tsh_status status = TSH_OK;
-    for (int k = 0; k < r->owned_count && status == TSH_OK; k++) status = rewrite(r, k);
-    return tshi_run_note(r, status, "rewrite");
-}
-
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
 
 /* How far the trace and the world's random numbers are. */
@@ -461,7 +437,7 @@ static tsh_status evaluate(tshi_run *r) {
     if (status == TSH_OK) status = forward(r, false);
     if (status == TSH_OK && r->p->rewrite) {
         r->pass = -1;
-        status = rewrite_all(r);
+        status = tshi_run_rewrite(r);
         if (status == TSH_OK) status = forward(r, false);
     }
     return status == TSH_OK ? tshi_run_note(r, tsh_tape_reset(r->bench.tape), "tape_reset") : status;
@@ -509,7 +485,7 @@ static tsh_status train(tshi_run *r) {
     tsh_status status = fail_a_step(r);
     if (status == TSH_OK) status = forward(r, true);
     if (!gather_to_spoil(r, &status)) return status;
-    if (r->p->spoil >= 0 && r->p->spoil < r->owned_count) status = tshi_run_note(r, rewrite(r, r->p->spoil), "rewrite");
+    status = tshi_run_spoil(r);
     if (status == TSH_OK) status = backwards(r);
     if (!gather_to_spoil(r, &status)) return status;
     r->step = -1;
@@ -522,7 +498,7 @@ static tsh_status train(tshi_run *r) {
 }
 
 static void trace_parameters(tshi_run *r) {
-    for (int k = 0; k < r->owned_count; k++) {
+    for (int k = 0; k < r->owned_count && r->p->spoil < SPOIL_VALUE; k++) { /* a value may be a view of one */
         tshi_trace_tensor(r->part->trace,
                           &(tshi_entry){.kind = ENTRY_PARAMETER, .index = k, .pass = r->pass, .alias = -1},
                           r->parameter[k]);

@@ -20,6 +20,15 @@ typedef struct tshi_run {
 /* Note the first failure; the status. */
 tsh_status tshi_run_note(tshi_run *r, tsh_status status, const char *what);
 
+void tshi_run_put(tsh_tensor *t, int64_t i, double value);
+tsh_layout tshi_run_layout(const tshi_run *r, const tsh_tensor *x, int axis);
+
+/* --- writes.c ----------------------------------------------------------------------------------------------------- */
+
+/* To all parameters; between forward and backward, to what the program spoils. */
+tsh_status tshi_run_rewrite(tshi_run *r);
+tsh_status tshi_run_spoil(tshi_run *r);
+
 /* --- segments.c --------------------------------------------------------------------------------------------------- */
 
 enum { MOST_OPEN = 2 };

@@ -105,6 +105,8 @@ static void remove_step(tshi_program *p, int k, int instead) {
         if (*value == k) *value = instead;
         if (*value > k) --*value;
     }
+    if (p->spoil == SPOIL_VALUE + k) p->spoil = SPOIL_VALUE + instead;
+    if (p->spoil > SPOIL_VALUE + k) p->spoil--;
     memmove(&p->step[k], &p->step[k + 1], sizeof *p->step * (size_t)(p->steps - k - 1));
     p->steps--;
     memset(&p->step[p->steps], 0, sizeof *p->step);

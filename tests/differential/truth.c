@@ -563,7 +563,7 @@ static bool run_all(truth *t) {
         if (!train(t)) return false;
     }
     if (t->p->spoil >= 0 && t->p->spoil < t->owned_count) rewrite(t, t->p->spoil);
-    for (int k = 0; k < t->owned_count; k++) {
+    for (int k = 0; k < t->owned_count && t->p->spoil < SPOIL_VALUE; k++) {
         trace(t, &(tshi_entry){.kind = ENTRY_PARAMETER, .index = k, .pass = t->pass, .alias = -1}, &t->parameter[k],
               false);
     }

@@ -289,25 +289,42 @@ void tshi_model_close(tshi_model *m) {
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-static tsh_tensor *forward_part(const tshi_model *m, tsh_tape *tape, int i, int piece, tsh_tensor *x) {
+/* Keeps its gradient, which an evaluation refuses. */
+static tsh_tensor *look_at(tshi_model *m, int place, tsh_tensor *t) {
+    m->looked[place] = t;
+    if (m->p->look) tsh_tensor_retain_grad(t);
+    return t;
+}
+
+static void make_own(tshi_model *m, tsh_tape *tape) {
+    for (int i = 0; i <= m->p->more_parts; i++) {
+        bool copied = m->phase->average && m->p->look && m->part[i].leaf;
+        m->own[i] = copied ? tsh_copy(tape, m->part[i].leaf, m->data) : NULL;
+        if (m->own[i]) tsh_tensor_retain_grad(m->own[i]);
+    }
+}
+
+static tsh_tensor *forward_part(tshi_model *m, tsh_tape *tape, int i, int piece, tsh_tensor *x) {
+    int place = 1 + i;
     while (m->p->part[i].again) i--;
     const tshi_training_part *part = &m->p->part[i];
     const tshi_layers *layers = &m->part[i];
+    tsh_tensor *leaf = m->own[i] ? m->own[i] : layers->leaf;
     const tsh_sequences sequences = {.batch = m->piece[piece].here,
                                      .positions = part->rotary ? m->positions : NULL,
                                      .lengths = part->lengths ? m->piece[piece].lengths : NULL};
     switch (part->kind) {
     case PART_LINEAR: return tsh_linear_forward(tape, layers->first, x);
     case PART_PAIR: return tsh_linear_forward(tape, layers->second, tsh_linear_forward(tape, layers->first, x));
-    case PART_TRANSPOSED: return tsh_matmul(tape, x, tsh_transpose(tape, layers->leaf, 0, 1));
-    case PART_GAIN: return part->causal ? tsh_mul(tape, x, layers->leaf) : tsh_sub(tape, layers->leaf, x);
+    case PART_TRANSPOSED: return tsh_matmul(tape, x, look_at(m, place, tsh_transpose(tape, leaf, 0, 1)));
+    case PART_GAIN: return part->causal ? tsh_mul(tape, x, leaf) : tsh_sub(tape, leaf, x);
     case PART_NORM: return tsh_norm_forward(tape, layers->norm, x);
     case PART_BLOCK: return tsh_block_forward(tape, layers->block, x, &sequences);
     default: return tsh_dropout(tape, x, 0.25);
     }
 }
 
-static tsh_tensor *forward_parts(const tshi_model *m, tsh_tape *tape, int piece, tsh_tensor *x) {
+static tsh_tensor *forward_parts(tshi_model *m, tsh_tape *tape, int piece, tsh_tensor *x) {
     tsh_mark around = tsh_tape_mark(tape);
     for (int i = 0; i <= m->p->more_parts && x; i++) {
         const tshi_training_part *part = &m->p->part[i];
@@ -332,9 +349,9 @@ int tshi_model_losses(tshi_model *m, tsh_tape *tape, int piece, tsh_tensor **los
     tsh_reduction reduction = p->sums ? TSH_REDUCTION_SUM : TSH_REDUCTION_MEAN;
     double share = (double)(p->sums ? now->sequences / now->here : now->sequences) / (p->sums ? 32 : 1 + p->more_batch);
     int count = 0;
-    m->embedded = embed(m, tape, piece);
-    if (p->look) tsh_tensor_retain_grad(m->embedded); /* which an evaluation refuses */
-    tsh_tensor *x = forward_parts(m, tape, piece, m->embedded);
+    memset(m->looked, 0, sizeof m->looked);
+    make_own(m, tape);
+    tsh_tensor *x = forward_parts(m, tape, piece, look_at(m, 0, embed(m, tape, piece)));
     if (!x) return 0;
     tsh_tensor *numbers = p->losses ? tsh_cast(tape, now->numbers, tsh_tensor_dtype(x)) : NULL;
     if (p->losses != 1) {

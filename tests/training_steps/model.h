@@ -33,7 +33,11 @@ typedef struct tshi_model {
     tsh_embedding *table[2];
     tshi_layers part[MOST_PARTS];
     tsh_linear *head;
-    tsh_tensor *embedded; /* of the last forward, with its gradient where the program reads gradients */
+    /* Of the last forward, with gradients where the program reads them: what the tables give, and transposes of
+     * parameters, each part's. */
+    tsh_tensor *looked[1 + MOST_PARTS];
+    /* Parts' parameters as each rank's own in the last forward, where losses are averaged; with gradients. */
+    tsh_tensor *own[MOST_PARTS];
     tsh_tensor *positions;
     tshi_model_piece piece[MOST_PIECES];
 } tshi_model;

@@ -27,7 +27,8 @@ static const char *const precisions[] = {"float64",
 static const char *const low_bits[] = {"master weights", "rounded by chance", "lost"};
 static const char *const shards[] = {"dense", "row", "column"};
 static const char *const writes[] = {"write_whole", "fill", "scatter_whole", "init"};
-static const char *const moments[] = {"before forward", "in forward", "before backward", "after backward"};
+static const char *const moments[] = {"before forward", "in forward", "before backward", "after backward",
+                                      "in the backward of a call"};
 static const char *const losses[] = {"cross entropy", "squares", "both", "both and binary"};
 static const char *const kinds[] = {"linear", "column and row", "transposed", "gain", "norm", "block", "dropout"};
 static const char *const optimizers[] = {"sgd", "adamw", "lion"};
@@ -67,7 +68,7 @@ static const field program_fields[] = {
     {"by", OF_PROGRAM(write_way), 3, 80, writes},
     {"its number", OF_PROGRAM(write_index), 20, 90, NULL},
     {"a rank fails in step (0: none)", OF_PROGRAM(fail_step), 4, 25, NULL},
-    {"it fails", OF_PROGRAM(fail_moment), 3, 80, moments},
+    {"it fails", OF_PROGRAM(fail_moment), 4, 80, moments},
     {"its rank", OF_PROGRAM(fail_rank), 4, 80, NULL},
     {"parts, and one more", OF_PROGRAM(more_parts), MOST_PARTS - 1, 80, NULL},
     {"checkpoints", OF_PROGRAM(more_phases), MOST_PHASES - 1, 35, NULL},
@@ -241,12 +242,31 @@ static void generate(const fields *f, uint64_t *state) {
     }
 }
 
+/* Two micro-batches of ranks that each have a batch of their own, and so own copies of a parameter that are looked at:
+ * much must come together for that. */
+static void look_at_copies(tshi_training_program *p) {
+    p->deterministic = p->precision = p->by_frequency = p->max_norm = p->in_backward = 0;
+    p->look = p->micro = 1;
+    p->more_batch = 3;
+    p->part[0].kind = p->part[0].kind % 2 ? PART_TRANSPOSED : PART_GAIN;
+    for (int i = 0; i < MOST_PARTS; i++) {
+        p->part[i].drops = 0;
+        if (p->part[i].kind == PART_DROPOUT) p->part[i].kind = PART_LINEAR;
+    }
+    for (int i = 0; i < MOST_PHASES; i++) {
+        p->phase[i].more_ranks |= 1;
+        p->phase[i].data = p->phase[i].schedule = p->phase[i].average = 1;
+        p->phase[i].both = 0;
+    }
+}
+
 void tshi_training_generate(uint64_t seed, int ranks, tshi_training_program *p) {
     fields tables[1 + MOST_PARTS + MOST_PHASES];
     uint64_t state = seed;
     *p = (tshi_training_program){.seed = seed, .more_parts = MOST_PARTS - 1, .more_phases = MOST_PHASES - 1};
     int count = tables_of(p, tables);
     for (int t = 0; t < count; t++) generate(&tables[t], &state);
+    if (seed % 16 == 5) look_at_copies(p);
     for (int i = 0; i < MOST_PHASES; i++) {
         if (p->phase[i].more_ranks >= ranks) p->phase[i].more_ranks = ranks - 1;
     }

@@ -1,11 +1,13 @@
 #include "training_steps/run.h"
 #include "device/cpu/kernels/kernels.h"
 #include "support/clock.h"
+#include "support/failing_backward.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_OTHERS = 32 };
+enum { MOST_OTHERS = 32, MOST_OWN = 64 };
 static const double RATE = 0.03125;
 
 typedef struct run {
@@ -18,7 +20,8 @@ typedef struct run {
     tsh_optimizer *optimizer;
     tsh_loss_scale scale;
     bool failed_once;
-    int others; /* tapes on which a step was evaluated */
+    double own[MOST_PARTS][MOST_OWN]; /* this step's gradients of parameters that are this rank's own */
+    int others;                       /* tapes on which a step was evaluated */
     tsh_tape *other[MOST_OTHERS];
 } run;
 
@@ -59,13 +62,57 @@ static void add_wholes(run *u, tshi_training_entry_kind kind) {
     }
 }
 
-/* The gradient of what the tables give, where one rank's is the same. */
+/* The gradients of what the tables give and of transposes, where one rank's are the same. */
 static void add_retained(run *u, int piece) {
     const tshi_training_program *p = u->p;
-    const tsh_tensor *gradient = p->look ? tsh_tensor_grad(u->model.embedded) : NULL;
     bool alike = p->deterministic || (!p->micro && !p->scaled);
-    if (gradient && alike && !u->c->phase->average && u->model.step != p->fail_step)
-        add_whole(u, ENTRY_RETAINED, piece, "what the tables give", gradient);
+    for (int i = 0; i <= MOST_PARTS && p->look && alike; i++) {
+        const tsh_tensor *gradient = u->model.looked[i] ? tsh_tensor_grad(u->model.looked[i]) : NULL;
+        if (gradient && !u->c->phase->average && u->model.step != p->fail_step)
+            add_whole(u, ENTRY_RETAINED, piece * (1 + MOST_PARTS) + i, i ? "a transpose" : "what the tables give",
+                      gradient);
+    }
+}
+
+/* Where they are float64, and are there when a step's backwards are done. */
+static bool looks_at_own(const run *u) {
+    return u->p->precision == PRECISION_FLOAT64 && !u->p->in_backward && u->c->phase->schedule;
+}
+
+static void add_own(run *u) {
+    for (int i = 0; i < MOST_PARTS && looks_at_own(u); i++) {
+        const tsh_tensor *gradient = u->model.own[i] ? tsh_tensor_grad(u->model.own[i]) : NULL;
+        const double *numbers = gradient ? tsh_tensor_data(gradient) : NULL;
+        for (int64_t k = 0; gradient && k < tsh_tensor_local_numel(gradient); k++) u->own[i][k] += numbers[k];
+    }
+}
+
+/* Their sum over the ranks is the parameter's. */
+static bool check_own(run *u, int i) {
+    double whole[MOST_OWN];
+    tsh_tensor *sum = NULL;
+    const tsh_tensor *leaf = u->model.part[i].leaf, *gradient = tsh_tensor_grad(leaf);
+    int64_t count = tshi_model_numel(leaf);
+    const tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {count}};
+    if (!gradient) return true;
+    bool good = tshi_check_ok(u->r, tsh_tensor_read_whole(gradient, whole)) &&
+                tshi_check_ok(u->r, tsh_tensor_create(u->model.mesh, &config, &sum)) &&
+                tshi_check_ok(u->r, tsh_tensor_write(sum, u->own[i], count)) &&
+                tshi_check_ok(u->r, tsh_all_reduce(u->model.data, sum, TSH_REDUCE_SUM));
+    for (int64_t k = 0; k < count && good; k++) {
+        double got = ((const double *)tsh_tensor_data(sum))[k];
+        good = tshi_check(u->r, fabs(got - whole[k]) <= 1e-9 * fmax(1, fabs(whole[k])),
+                          "step %d: element %d of the gradient of part %d is %.17g, and %.17g in ranks' own copies",
+                          u->model.step, (int)k, i, whole[k], got);
+    }
+    tsh_tensor_release(sum);
+    return good;
+}
+
+static bool check_all_own(run *u) {
+    bool good = true;
+    for (int i = 0; i < MOST_PARTS && good && looks_at_own(u); i++) good = !u->model.own[i] || check_own(u, i);
+    return good;
 }
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
@@ -144,12 +191,15 @@ static bool set_up(run *u) {
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-/* True where this rank fails: it says so, or makes a mistake. */
-static bool maybe_fail(run *u, int piece, int moment) {
+static bool is_moment(const run *u, int piece, int moment) {
     const tshi_training_program *p = u->p;
     bool now = !u->c->plain && u->model.step == p->fail_step && !u->failed_once && p->fail_moment == moment;
-    if (!now || u->r->rank != p->fail_rank % u->r->size || piece != tshi_program_draw(p, 99, u->model.pieces))
-        return false;
+    return now && piece == tshi_program_draw(p, 99, u->model.pieces);
+}
+
+/* True where this rank fails: it says so, or makes a mistake. */
+static bool maybe_fail(run *u, int piece, int moment) {
+    if (!is_moment(u, piece, moment) || u->r->rank != u->p->fail_rank % u->r->size) return false;
     u->failed_once = true;
     if (moment == 1) tsh_reshape(u->model.tape, u->model.piece[piece].numbers, 1, (int64_t[]){1 << 20});
     if (moment != 1) tsh_world_fail(u->r->world, "it was asked to");
@@ -174,12 +224,19 @@ static bool evaluate(run *u, bool may_fail) {
     return true;
 }
 
+/* The loss, with a call on each rank whose own backward fails on one. */
+static tsh_tensor *fail_later(run *u, tsh_tensor *loss) {
+    u->failed_once = true;
+    return tshi_test_fail_in_backward(u->model.tape, loss, u->p->fail_rank % u->r->size);
+}
+
 static bool backward(run *u, int piece, tsh_tensor **losses, int count) {
     tsh_tape *tape = u->model.tape;
     bool apart = u->p->apart;
     for (int i = 0; i < count; i++) {
         tsh_tensor *loss = losses[i];
         for (; !apart && i + 1 < count; i++) loss = tsh_add(tape, loss, losses[i + 1]);
+        if (is_moment(u, piece, 4)) loss = fail_later(u, loss);
         if (u->p->scaled && !u->c->exact) loss = tsh_loss_scale_apply(tape, &u->scale, loss);
         if (u->dp)
             tsh_data_parallel_set_sync(u->dp,
@@ -199,6 +256,7 @@ static bool one_piece(run *u, int piece, double *total) {
     for (int i = 0; i < count; i++) tsh_tensor_retain(losses[i]);
     bool good = !maybe_fail(u, piece, 2) && backward(u, piece, losses, count) && !maybe_fail(u, piece, 3);
     if (good) add_retained(u, piece);
+    if (good) add_own(u);
     for (int i = 0; i < count; i++) {
         if (good && !u->c->phase->average) *total += tsh_tensor_item(losses[i]);
         tsh_tensor_release(losses[i]);
@@ -236,6 +294,7 @@ static bool begin_step(run *u, bool may_fail) {
 /* All micro-batches. `may_fail`: ranks agree on each of them before they go on. */
 static bool try_step(run *u, bool may_fail, double *total) {
     *total = 0;
+    memset(u->own, 0, sizeof u->own);
     if (!begin_step(u, may_fail)) return false;
     for (int piece = 0; piece < u->model.pieces; piece++) {
         bool good = one_piece(u, piece, total);
@@ -282,7 +341,7 @@ static bool step(run *u) {
     if (!tshi_check(u->r, good, "step %d: it fails again and again: %s", u->model.step, tsh_error_message()))
         return false;
     if (!u->c->phase->average) add_number(u, ENTRY_LOSS, total);
-    if (!update(u)) return false;
+    if (!check_all_own(u) || !update(u)) return false;
     if (u->p->look || u->model.step == tshi_program_steps(u->p)) add_wholes(u, ENTRY_PARAMETER);
     return !u->r->failed;
 }
