@@ -241,6 +241,48 @@ Test(data_parallel_cases, leaves_a_retained_gradient_alone, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, kept_copy, NULL));
 }
 
+/* Also where a call makes the copy this rank's own along the model axis, along which the schedule sums, too. */
+static void kept_copy_along_both(tshi_rank *r, void *arg) {
+    const double sums[N] = {8, 8, 8};
+    (void)arg;
+    tsh_mesh *mesh = NULL;
+    tsh_tape *tape = NULL;
+    tsh_parameters *list = NULL;
+    tsh_data_parallel *dp = NULL;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tsh_group *data = tsh_mesh_group(mesh, "data");
+    const tsh_data_parallel_config both = {.model = tsh_mesh_group(mesh, "model"), .sequence_parallel = true};
+    tsh_tensor_config c = {TSH_FLOAT64, 2, {1, N}, {R, R}}, rows = {TSH_FLOAT64, 2, {4, N}, {L, TSH_SHARD(0)}};
+    tsh_tensor *w = NULL, *x = NULL;
+    tshi_check_ok(r, tsh_tensor_create(mesh, &c, &w));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &rows, &x));
+    tshi_check_ok(r, tsh_tensor_fill(x, 1));
+    tshi_check_ok(r, tsh_tensor_require_grad(w));
+    tshi_check_ok(r, tsh_parameters_add(list, "w", w));
+    tshi_check_ok(r, tsh_data_parallel_create(tape, list, data, &both, &dp));
+    tsh_tensor *copy = tsh_copy(tape, w, data);
+    tshi_check_ok(r, tsh_tensor_retain_grad(copy));
+    tsh_tensor *loss = tsh_sum(tape, tsh_sub(tape, copy, x), TSH_ALL_DIMS);
+    tshi_check(r, tsh_backward(tape, loss) == TSH_OK, "%s", tsh_tape_message(tape));
+    const tsh_tensor *grad = tsh_tensor_grad(copy);
+    for (int i = 0; grad && i < N; i++) tshi_check(r, tshi_test_element(grad, i) == 4, "element %d", i);
+    tshi_check(r, grad, "the copy has no gradient");
+    tshi_test_same_grad(r, "w", w, sums, 0);
+    tsh_tape_reset(tape);
+    tsh_tensor_release(w);
+    tsh_tensor_release(x);
+    tsh_data_parallel_destroy(dp);
+    tsh_parameters_destroy(list);
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(data_parallel_cases, keeps_a_gradient_that_a_call_would_take_to_the_schedule, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(4, kept_copy_along_both, NULL));
+}
+
 /* All terms of a PARTIAL leaf have one gradient, in a bucket as anywhere. */
 static void partial_leaf(tshi_rank *r, void *arg) {
     const double twos[N] = {2, 2, 2};

@@ -86,9 +86,10 @@ const tsh_op tshi_transition_op = {.name = "redistribute",
                                    .reads_no_input = true};
 
 /* When a leaf, its cast or its copy becomes this rank's own along an axis over which this tape's schedule sums its
- * gradient, the copy's gradient goes to the schedule's target. */
+ * gradient, the copy's gradient goes to the schedule's target; but not past a copy whose own gradient is retained. */
 static void share_target(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
     if (!moved->computed) return; /* x needs no gradient, and may have no state */
+    if (x->computed && x->gradient->retained) return;
     tshi_gradient_target *target = tshi_gradient_cast_leaf(x)->gradient->target;
     if (!target || target->schedule != tape->schedule || !(target->sums >> axis & 1u)) return;
     if (tshi_gradient_divides(x->layout[axis], moved->layout[axis])) moved->gradient->target = target;
