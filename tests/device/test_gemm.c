@@ -1,4 +1,6 @@
 /* Matrix products, and products with bias and function, against three plain loops; integers make them exact. */
+#include "device/cpu/cpu.h"
+
 #include "kernel_test.h"
 
 #include <limits.h>
@@ -133,6 +135,23 @@ Test(gemm, affine_with_each_function) {
             check_affine(float_dtypes[t], dims[i & 3], dims[i >> 2 & 3], dims[i >> 4 & 3], bias, f, keep);
         }
     }
+}
+
+/* More sizes than primitives are kept, the first ones twice; 16 rows or fewer are never theirs. */
+Test(gemm, affine_by_primitives_of_many_sizes) {
+    for (int round = 0; round < 2; round++) {
+        for (int bits = 0; bits < 4; bits++) {
+            check_affine(TSH_FLOAT32, 17, 100, 80, bits & 1, bits & 2 ? TSHI_RELU : TSHI_IDENTITY, bits == 3);
+            check_affine(TSH_FLOAT32, 64, 33, 65, bits & 1, bits & 2 ? TSHI_RELU : TSHI_IDENTITY, bits == 3);
+            check_affine(TSH_FLOAT32, 16, 100, 90, bits & 1, TSHI_IDENTITY, false);
+        }
+        for (int i = 0; i < 200 && round == 0; i++) {
+            check_affine(TSH_FLOAT32, 17 + i, 8, 1024, i & 1, TSHI_IDENTITY, false);
+        }
+    }
+#ifdef TSHARD_HAVE_ONEDNN
+    cr_assert_not_null(((tshi_cpu_device *)kernel_device())->primitives);
+#endif
 }
 
 static _Alignas(4096) char gemm_heaps[2][1 << 20];

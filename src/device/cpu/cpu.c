@@ -1,8 +1,7 @@
 /* The CPU device: a heap over borrowed memory, events, and the table of kernels. */
 #include "base/clock.h"
 #include "device/cpu/kernels/kernels.h"
-#include "device/device.h"
-#include "device/slabs.h"
+#include "device/cpu/kernels/primitives.h"
 
 #include <stdio.h>
 
@@ -10,15 +9,8 @@
  * offset, and a CPU takes a load for one that depends on an earlier store at that offset. */
 #define GAP TSHI_BLOCK_UNIT
 
-typedef struct cpu_device {
-    tsh_device base;
-    tshi_slabs heap; /* one slab */
-    tshi_slab_index index;
-    size_t high_water; /* bytes of the heap that have ever been in use */
-} cpu_device;
-
 static void *cpu_alloc(tsh_device *device, size_t size) {
-    cpu_device *cpu = (cpu_device *)device;
+    tshi_cpu_device *cpu = (tshi_cpu_device *)device;
     const tshi_slab *slab = cpu->heap.first;
     tshi_slab_block *block = NULL;
     bool failed = false;
@@ -43,7 +35,7 @@ static void *cpu_alloc(tsh_device *device, size_t size) {
 }
 
 static void cpu_release(tsh_device *device, void *pointer) {
-    tshi_slab_index *index = &((cpu_device *)device)->index;
+    tshi_slab_index *index = &((tshi_cpu_device *)device)->index;
     tshi_slab_block *block = tshi_slab_index_take(index, pointer);
     if (!block) return;
     tshi_device_uncount(device, block);
@@ -51,12 +43,13 @@ static void cpu_release(tsh_device *device, void *pointer) {
 }
 
 static tshi_slab_block *cpu_find(tsh_device *device, const void *pointer) {
-    return tshi_slab_index_find(&((cpu_device *)device)->index, pointer);
+    return tshi_slab_index_find(&((tshi_cpu_device *)device)->index, pointer);
 }
 
 static void cpu_destroy(tsh_device *device) {
-    cpu_device *cpu = (cpu_device *)device;
+    tshi_cpu_device *cpu = (tshi_cpu_device *)device;
     tsh_allocator allocator = device->allocator;
+    tshi_cpu_primitives_free(cpu);
     tshi_slabs_clear(&cpu->heap, &cpu->index);
     tshi_slab_index_clear(&cpu->index);
     tshi_free(&allocator, device);
@@ -160,7 +153,7 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
     }
     if (threads < 1) return tshi_fail(TSH_ERR_ARGUMENT, "a CPU needs at least 1 thread, not %d", threads);
     tsh_allocator hooks = tshi_allocator_resolve(allocator);
-    cpu_device *device = tshi_calloc(&hooks, 1, sizeof *device);
+    tshi_cpu_device *device = tshi_calloc(&hooks, 1, sizeof *device);
     if (!device) return TSH_ERR_MEMORY;
     device->base.ops = &cpu_ops;
     device->base.allocator = hooks;

@@ -2,7 +2,7 @@
  * often older than the CPU and then falls back to generic kernels; oneDNN generates code at run time for the
  * instructions that the CPU has. */
 #include "device/cpu/kernels/kernels.h"
-#include "device/device.h"
+#include "device/cpu/kernels/primitives.h"
 
 #include <cblas.h>
 #include <stdio.h>
@@ -267,7 +267,7 @@ tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, 
     return half_gemm(device, dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, &finish);
 }
 
-/* float32 and float64: y is filled with the bias, then the product is added. */
+/* float32 and float64 without a primitive: y is filled with the bias, then the product is added. */
 tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                            const void *w, const void *b, tshi_unary f, void *pre, void *y) {
     if (is_half(dtype) && m > 0 && n > 0 && k > 0) {
@@ -276,8 +276,10 @@ tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64
         return status != TSH_OK ? status : half_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, &finish);
     }
     void *product = pre ? pre : y;
-    if (b) tshi_cpu_elementwise[dtype].bias(device, m, n, NULL, b, product);
-    tsh_status status = tshi_cpu_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, b ? 1 : 0, product, n);
+    bool done = dtype == TSH_FLOAT32 && tshi_cpu_primitive_affine((tshi_cpu_device *)device, m, n, k, x, w, b, product);
+    if (b && !done) tshi_cpu_elementwise[dtype].bias(device, m, n, NULL, b, product);
+    tsh_status status = TSH_OK;
+    if (!done) status = tshi_cpu_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, b ? 1 : 0, product, n);
     if (status == TSH_OK && f != TSHI_IDENTITY) tshi_cpu_elementwise[dtype].unary(device, f, NULL, m * n, product, y);
     return status;
 }

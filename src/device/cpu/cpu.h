@@ -1,0 +1,16 @@
+/* The CPU's device, for its own files. */
+#ifndef TSHI_CPU_DEVICE_H
+#define TSHI_CPU_DEVICE_H
+
+#include "device/device.h"
+#include "device/slabs.h"
+
+typedef struct tshi_cpu_device {
+    tsh_device base;
+    tshi_slabs heap; /* one slab */
+    tshi_slab_index index;
+    size_t high_water;                  /* bytes of the heap that have ever been in use */
+    struct tshi_primitives *primitives; /* kernels/primitives.h; NULL: no product has used them */
+} tshi_cpu_device;
+
+#endif
