@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Elements of this rank's part: none on a rank outside the mesh. */
-static tsh_status count_elements(const tsh_mesh *mesh, const tsh_shape *shape, int64_t *numel) {
+tsh_status tshi_tensor_count(const tsh_mesh *mesh, const tsh_shape *shape, int64_t *numel) {
     *numel = 0;
     return tshi_mesh_has_me(mesh) ? tshi_dims_product(shape->ndim, shape->local, numel) : TSH_OK;
 }
@@ -85,13 +84,12 @@ static void storage_release(tshi_storage *storage) {
     tshi_pool_give(&device->storages, storage);
 }
 
-static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
-                             const tsh_layout layout[TSH_MAX_AXES], bool loaded, size_t *symmetric, tsh_tensor **out) {
-    *out = NULL;
-    int64_t numel;
+static inline tsh_status tensor_new_counted(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
+                                            int64_t numel, const tsh_layout layout[TSH_MAX_AXES], bool loaded,
+                                            size_t *symmetric, tsh_tensor **out) {
     size_t bytes;
-    tsh_status status = count_elements(mesh, shape, &numel);
-    if (status == TSH_OK) status = tshi_size_mul((size_t)numel, tsh_dtype_size(dtype), &bytes);
+    *out = NULL;
+    tsh_status status = tshi_size_mul((size_t)numel, tsh_dtype_size(dtype), &bytes);
     if (status != TSH_OK) return status;
     tsh_tensor *tensor = tensor_shell(mesh, dtype, shape, numel, layout);
     if (!tensor) return TSH_ERR_MEMORY;
@@ -102,6 +100,19 @@ static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_sh
     }
     *out = tensor;
     return TSH_OK;
+}
+
+tsh_status tshi_tensor_new_counted(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape, int64_t numel,
+                                   const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
+    return tensor_new_counted(mesh, dtype, shape, numel, layout, true, NULL, out);
+}
+
+static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
+                             const tsh_layout layout[TSH_MAX_AXES], bool loaded, size_t *symmetric, tsh_tensor **out) {
+    int64_t numel;
+    *out = NULL;
+    tsh_status status = tshi_tensor_count(mesh, shape, &numel);
+    return status == TSH_OK ? tensor_new_counted(mesh, dtype, shape, numel, layout, loaded, symmetric, out) : status;
 }
 
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
@@ -145,7 +156,7 @@ tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const t
                             size_t offset, tsh_tensor **out) {
     int64_t numel;
     *out = NULL;
-    tsh_status status = count_elements(x->mesh, shape, &numel);
+    tsh_status status = tshi_tensor_count(x->mesh, shape, &numel);
     if (status != TSH_OK) return status;
     *out = tensor_shell(x->mesh, x->dtype, shape, numel, layout);
     if (!*out) return TSH_ERR_MEMORY;

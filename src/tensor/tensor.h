@@ -192,6 +192,11 @@ tsh_status tshi_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *con
 /* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
+/* The number of elements of this rank's part: none on a rank outside the mesh. TSH_ERR_OVERFLOW past INT64_MAX. */
+tsh_status tshi_tensor_count(const tsh_mesh *mesh, const tsh_shape *shape, int64_t *numel);
+/* tshi_tensor_new with the result of tshi_tensor_count. */
+tsh_status tshi_tensor_new_counted(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape, int64_t numel,
+                                   const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
 /* tshi_tensor_new without memory, for a later tshi_tensor_load. */
 tsh_status tshi_tensor_new_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                                     const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);

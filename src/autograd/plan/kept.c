@@ -219,7 +219,13 @@ static kept_plan **kept_bucket(tshi_plans *plans) {
 
 /* Stores the plan, its steps and its key in one block of memory. */
 static tsh_status keep_draft(tshi_plans *plans, kept_plan **place) {
-    const tshi_plan *draft = &plans->draft;
+    tshi_plan *draft = &plans->draft;
+    tsh_status status = TSH_OK;
+    for (int k = 0; k < draft->count && status == TSH_OK; k++) {
+        tshi_plan_step *step = &draft->step[k];
+        status = tshi_tensor_count(step->mesh, &step->shape, &step->numel);
+    }
+    if (status != TSH_OK) return status;
     if (plans->count == MOST) forget_all(plans);
     size_t steps = (size_t)draft->count * sizeof *draft->step, key = (size_t)plans->key.count * sizeof *plans->key.at;
     kept_plan *kept = tshi_calloc(plans->allocator, 1, sizeof *kept + steps + key);

@@ -22,7 +22,9 @@ typedef struct tshi_plan_step {
     const tsh_mesh *mesh;
     tsh_shape shape;
     tsh_layout layout[TSH_MAX_AXES];
-    uint64_t form; /* form of the result (tshi_tensor_form); 0: assigned at its first use */
+    /* In a kept plan; else 0: */
+    uint64_t form; /* form of the result (tshi_tensor_form) */
+    int64_t numel; /* elements of this rank's part of the result */
 } tshi_plan_step;
 
 typedef struct tshi_plan {

@@ -53,15 +53,14 @@ static bool has_wide_gradient(const tsh_call *call) {
     return as_stored && x->dtype != tshi_gradient_dtype(x) && tshi_gradient_computed_in(x) == tshi_gradient_dtype(x);
 }
 
-/* Copies the node's inputs and params to the step's arena. */
-static bool copy_arguments(tsh_tape *tape, const tsh_call *call, tsh_call *node) {
+/* Gives the node memory in the step's arena for its inputs, and a copy of its params. */
+static bool keep_arguments(tsh_tape *tape, const tsh_call *call, tsh_call *node) {
     size_t inputs = (size_t)call->inputs * sizeof *call->in, params = (call->op->params_size + 15) & ~(size_t)15;
     char *copy = tshi_region_take(&tape->memory, &tape->world->allocator, params + inputs, 1);
     if (!copy) return false;
     node->params = params ? copy : NULL;
     node->in = (tsh_tensor **)(void *)(copy + params);
     if (params) memcpy(node->params, call->params, call->op->params_size);
-    memcpy(node->in, call->in, inputs);
     return true;
 }
 
@@ -75,22 +74,27 @@ static inline tsh_status record(tsh_call *call) {
     if (!gradient) return TSH_ERR_MEMORY;
     tsh_call *node = &tape->nodes[tape->node_count];
     *node = *call;
-    if (!copy_arguments(tape, call, node)) return TSH_ERR_MEMORY;
+    if (!keep_arguments(tape, call, node)) return TSH_ERR_MEMORY;
     node->versions = versions_of(call);
     gradient->required = true;
     gradient->wide = has_wide_gradient(call);
     gradient->generation = tape->generation;
     gradient->node = tape->node_count++;
     call->out->computed = true;
-    for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
+    for (int i = 0; i < node->inputs; i++) node->in[i] = tshi_tensor_retain(call->in[i]);
     tshi_tensor_retain(node->out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */
     return TSH_OK;
 }
 
 static tsh_status make_output(tsh_call *call, const tshi_plan_step *step, const tsh_tensor *share) {
-    tsh_status status = share ? tshi_tensor_view(share, &step->shape, step->layout, 0, &call->out)
-                              : tshi_tensor_new(step->mesh, step->dtype, &step->shape, step->layout, &call->out);
+    tsh_status status = TSH_OK;
+    if (share)
+        status = tshi_tensor_view(share, &step->shape, step->layout, 0, &call->out);
+    else if (step->form)
+        status = tshi_tensor_new_counted(step->mesh, step->dtype, &step->shape, step->numel, step->layout, &call->out);
+    else
+        status = tshi_tensor_new(step->mesh, step->dtype, &step->shape, step->layout, &call->out);
     if (status == TSH_OK) call->out->form = step->form;
     if (status == TSH_OK) status = tshi_tape_own(call->tape, call->out);
     bool fits = !share || status != TSH_OK || call->out->numel == share->numel;
@@ -98,14 +102,14 @@ static tsh_status make_output(tsh_call *call, const tshi_plan_step *step, const 
 }
 
 /* Returns the name of the parameter x, or of the parameter from which x was cast or moved. */
-static const char *parameter_name_of(const tsh_tensor *x) {
+static inline const char *parameter_name_of(const tsh_tensor *x) {
     while (!x->name && x->gradient && x->gradient->moved_from) x = x->gradient->moved_from;
     return x->name;
 }
 
 /* Counts memory as activations, and notes the program's place in the device, until leave_call gets the returned
  * purpose. */
-static tsh_memory_purpose enter_call(const tsh_call *call) {
+static inline tsh_memory_purpose enter_call(const tsh_call *call) {
     tsh_device *device = tshi_device_of(call->in[0]);
     device->place.function = device->place.last = call->op->name;
     if (tshi_is_noted(device)) tshi_observe_enter(call);
@@ -150,7 +154,7 @@ static inline tsh_status materialize_read(const tsh_call *call, bool backward) {
 
 /* --- the two ways to run ------------------------------------------------------------------------------------------ */
 
-static tsh_status run_forward(tsh_call *call) {
+static inline tsh_status run_forward(tsh_call *call) {
     bool runs = tshi_call_runs(call) && call->op->forward;
     uint16_t version = call->out->storage->version;
     tsh_status status = runs || !call->flags.shares ? materialize_read(call, false) : TSH_OK;
