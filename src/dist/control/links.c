@@ -8,6 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The rendezvous of the ranks has warned of what is strange, and this one's lines would speak of machines as of ranks. */
+static void drop_line(void *user, tsh_log_level level, const char *line) {
+    (void)user, (void)level, (void)line;
+}
+
 /* A rendezvous whose ranks are the machines. The launcher's word that all ranks are here was about the world. */
 static tshi_settings settings_of_machines(const tshi_settings *settings, const tshi_machine_links *links) {
     static const unsigned char purpose[] = "control";
@@ -51,8 +56,9 @@ tsh_status tshi_links_open(const tshi_settings *settings, const tshi_roster *ros
     out->connection = tshi_calloc(allocator, (size_t)out->nodes, sizeof *out->connection);
     if (!out->connection) return TSH_ERR_MEMORY;
     for (int i = 0; i < out->nodes; i++) out->connection[i] = -1;
+    const tsh_log_sink quiet = {.fn = drop_line};
     const tshi_settings s = settings_of_machines(settings, out);
-    tsh_status status = tshi_rendezvous_run(&s, NULL, allocator, deadline, out->connection, &machines);
+    tsh_status status = tshi_rendezvous_run(&s, &quiet, allocator, deadline, out->connection, &machines);
     tshi_roster_free(&machines, allocator);
     if (status != TSH_OK) {
         char words[TSHI_MESSAGE_SIZE];

@@ -8,8 +8,11 @@
 #include "support/machines.h"
 
 #include <criterion/criterion.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 /* Every machine's page gets that state of a rank, but that of the machine `but`. */
 static double await_everywhere(const tshi_test_machines *m, int but, int of, uint32_t state) {
@@ -330,6 +333,49 @@ Test(relay, nonsense_to_the_hub, .timeout = 240) {
 
 Test(relay, nonsense_of_the_hub, .timeout = 240) {
     for (int way = 0; way < NONSENSE; way++) hear_nonsense(0, way);
+}
+
+/* A connection from this machine to a port where a rank will listen, or -1 where it does not within a minute. */
+static int connect_to(int port, double patience) {
+    const struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    double end = tshi_now() + patience;
+    do {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(fd, (const void *)&to, sizeof to) == 0) return fd;
+        close(fd);
+        tshi_nap(1e-3);
+    } while (tshi_now() < end);
+    return -1;
+}
+
+/* Other programs that connect while the machines do are refused, what they say and whether they stay or go; later there
+ * is nothing to connect to. The rendezvous of the ranks has warned, so that this one prints nothing. */
+Test(relay, other_programs_are_no_machines, .timeout = 120) {
+    tshi_test_machines m = {.machines = 2, .ranks = 1, .raw = -1};
+    unsigned char bytes[4096];
+    int other[NONSENSE], printed = tshi_memory_file("printed", 0), terminal = dup(STDERR_FILENO);
+    tshi_test_machines_prepare(&m);
+    dup2(printed, STDERR_FILENO);
+    tshi_test_machines_fork(&m, 0);
+    dup2(terminal, STDERR_FILENO);
+    for (int way = 0; way < NONSENSE; way++) {
+        other[way] = connect_to(m.port, 60);
+        cr_assert(other[way] >= 0, "the hub does not listen");
+        send(other[way], bytes, nonsense(way, 1, bytes), MSG_NOSIGNAL);
+        if (way % 3 == 0) close(other[way]);
+    }
+    tshi_test_machines_fork(&m, 1);
+    for (int i = 0; i < 2; i++) tshi_test_order_do(&m, i, TSHI_ORDER_NONE, 0);
+    tshi_test_order_do(&m, 1, TSHI_ORDER_FAIL, 0);
+    await_everywhere(&m, -1, 1, TSHI_FAILED);
+    cr_assert_eq(m.page[0]->troubles, 1);
+    cr_assert_eq(connect_to(m.port, 0), -1, "somebody still listens");
+    for (int way = 0; way < NONSENSE; way++) {
+        if (way % 3 != 0) close(other[way]);
+    }
+    cr_assert_eq(lseek(printed, 0, SEEK_END), 0, "a line is printed");
+    tshi_test_machines_end(&m);
 }
 
 /* Good messages byte by byte are read as well, and half of one waits for the rest. */
