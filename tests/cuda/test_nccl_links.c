@@ -305,7 +305,7 @@ Test(nccl_links, a_rank_that_ends_is_not_waited_for) {
 static void tell(tshi_rank *r, tsh_work *work) {
     const tshi_nccl_message *m = work->state;
     bool done;
-    while (m->turn != TSHI_TOLD && !r->failed) tshi_check_ok(r, tsh_work_test(work, &done));
+    while (m->turn != TSHI_NOTE_SENT && !r->failed) tshi_check_ok(r, tsh_work_test(work, &done));
 }
 
 /* Makes no calls until the other rank says so. */
@@ -362,7 +362,7 @@ static void leaves_a_group(tshi_rank *r, void *arg) {
         atomic_store(queued, true);
         tsh_group_destroy(pair);
         const tshi_nccl_link *link = tshi_nccl_of(r->world)->shared.link;
-        tshi_check(r, link && cudaEventQuery(link->tail.after) == cudaSuccess, "the message has not ended");
+        tshi_check(r, link && cudaEventQuery(link->last.after) == cudaSuccess, "the message has not ended");
     } else {
         tsh_group_destroy(pair);
     }
