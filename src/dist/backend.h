@@ -17,18 +17,13 @@ struct tshi_exchange_plan; /* collectives/redistribute.h */
 typedef struct tshi_start {
     const tsh_world_config *config;
     struct tshi_settings *settings;   /* a backend that finds the ranks by its own means sets rank and size */
-    const struct tshi_roster *roster; /* where the ranks are; NULL before the rendezvous */
+    const struct tshi_roster *roster; /* where the ranks are; NULL before the rendezvous, and for threads */
+    struct tshi_roster *found;        /* gets the roster of a backend that finds the ranks by its own means */
     const tsh_allocator *allocator;
     double deadline; /* of the rendezvous, seconds of tshi_clock */
     const void
         *communicator; /* of tsh_world_init_mpi, which the mpi backend reads; NULL: the world is made otherwise */
 } tshi_start;
-
-/* What only the backend knows of a world. */
-typedef struct tshi_backend_info {
-    int nodes; /* machines that the ranks run on */
-    bool rdma; /* collectives between machines go over RDMA, as far as the backend can tell */
-} tshi_backend_info;
 
 typedef struct tshi_group_ops {
     const char *name; /* see tsh_group_backend */
@@ -53,11 +48,13 @@ typedef struct tshi_group_ops {
 
     /* *takes: this backend connects the ranks of that world, as its control backend. Called before the rendezvous and,
      * where no backend has taken the world by then, after it. Before it a backend takes a world whose ranks it finds by
-     * its own means: it waits for them, and sets rank and size in start->settings. With a communicator the ranks are
+     * its own means: it waits for them, and fills start->found. With a communicator the ranks are
      * known, and it is called once. NULL: a data backend alone. */
     tsh_status (*probe)(const tshi_start *start, bool *takes);
-    /* Makes world->state, and *heap where the ranks share the memory of their heaps, else NULL. May wait for the ranks
-     * until start->deadline. NULL: there is nothing to make. */
+    /* Bytes of the memory of a machine that the backend wants in a world of that size: world->machine.area. NULL: none. */
+    size_t (*area_bytes)(int size);
+    /* Makes world->state, and *heap where the backend has one of its own. Does not wait. NULL: there is nothing to
+     * make. */
     tsh_status (*world_open)(tsh_world *world, const tshi_start *start, void **heap);
     /* Connects the ranks, once world->group and the devices exist; sets the group's state. `mine` is how this rank has
      * fared so far. Collective over the world, waits. NULL: a world of one rank. */
@@ -67,8 +64,8 @@ typedef struct tshi_group_ops {
      * and puts a new world->group above the one there was. Every rank comes to the same end. Collective over the world,
      * waits. NULL: a control backend that has nothing to prepare. */
     tsh_status (*take_data)(tsh_world *world, bool *takes);
-    /* NULL: one machine. */
-    void (*info)(const tsh_world *world, tshi_backend_info *out);
+    /* Collectives between machines go over RDMA, as far as the backend can tell. NULL: they do not. */
+    bool (*rdma)(const tsh_world *world);
     /* tsh_world_fail in that step. A control backend's alone; does not wait. */
     void (*fail)(tsh_world *world, const char *reason, tshi_tape_step step);
     /* tsh_world_recover. The data backend's is called, which calls the control backend's. Collective over the world. */

@@ -111,6 +111,16 @@ static tsh_status check_asked(const tshi_settings *settings) {
     return TSH_OK;
 }
 
+size_t tshi_backend_area_bytes(int size) {
+    size_t most = 0;
+    for (int i = 0; i < TRANSPORTS; i++) {
+        const tshi_group_ops *ops = transports[i].ops;
+        size_t bytes = ops && ops->area_bytes ? ops->area_bytes(size) : 0;
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **out) {
     char hosts[TSHI_LINE];
     bool takes = false;

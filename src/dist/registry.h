@@ -20,6 +20,8 @@ TSHI_TOOLS void tshi_backend_names(char *text, size_t size);
 /* The control backend that takes the world, see tshi_group_ops.probe. *out is NULL where none does before the
  * rendezvous; after it that is TSH_ERR_UNSUPPORTED. */
 tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **out);
+/* The most that any backend of this build wants, see tshi_group_ops.area_bytes. */
+size_t tshi_backend_area_bytes(int size);
 /* Chooses the backend that runs the calls on tensors in a world whose ranks are connected. */
 tsh_status tshi_backend_take_data(tsh_world *world);
 

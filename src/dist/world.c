@@ -119,6 +119,14 @@ static void watch_tensors(tsh_world *world, tsh_device *device) {
     device->checked = world->checked;
 }
 
+/* Ranks that are not there, those of a planned world, have no memory. */
+static tsh_status share_machine(tsh_world *world, const tshi_start *start) {
+    tsh_thread_rendezvous *threads = start->config->threads;
+    if (world->size == 1 || (!threads && !start->roster)) return TSH_OK;
+    return tshi_machine_open(world, start->settings, start->roster, threads, tshi_backend_area_bytes(world->size),
+                             start->deadline);
+}
+
 static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     const tshi_settings *settings = start->settings;
     const tshi_group_ops *control = world->control;
@@ -135,6 +143,8 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     if (world->logs_plans && !world->log.fn) world->log.fn = tshi_log_print; /* without it only warnings are printed */
     world->seed = settings->seed;
     tsh_status status = control->world_open ? control->world_open(world, start, &heap) : TSH_OK;
+    if (status == TSH_OK) status = share_machine(world, start);
+    if (world->machine.heap) heap = world->machine.heap[world->rank];
     if (status == TSH_OK) status = devices_create(world, settings, heap);
     watch_tensors(world, world->host);
     watch_tensors(world, world->device);
@@ -152,18 +162,17 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
 /* The control backend: one that finds the ranks by its own means, or one for the ranks that the rendezvous has
  * found, or the caller. */
 static tsh_status find_ranks(tsh_world *world, tshi_start *start) {
-    tshi_roster roster;
-    tsh_status status = tshi_backend_connect(start, &world->control);
+    tsh_status status = TSH_OK;
+    if (start->config->threads) status = tshi_threads_settings(start->config, start->settings);
+    if (status == TSH_OK) status = tshi_backend_connect(start, &world->control);
+    if (status == TSH_OK && start->found->size) start->roster = start->found;
     if (status != TSH_OK || world->control) return status;
-    status = tshi_rendezvous_run(start->settings, &world->log, &world->allocator, start->deadline, NULL, &roster);
+    status = tshi_rendezvous_run(start->settings, &world->log, &world->allocator, start->deadline, NULL, start->found);
     if (status != TSH_OK) return status;
-    tshi_rendezvous_warn(start->settings, &roster, &world->log);
-    tshi_roster_settings(&roster, start->settings);
-    start->roster = &roster;
-    status = tshi_backend_connect(start, &world->control);
-    start->roster = NULL;
-    tshi_roster_free(&roster, &world->allocator);
-    return status;
+    tshi_rendezvous_warn(start->settings, start->found, &world->log);
+    tshi_roster_settings(start->found, start->settings);
+    start->roster = start->found;
+    return tshi_backend_connect(start, &world->control);
 }
 
 tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
@@ -174,6 +183,8 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
     world->allocator = allocator;
     log_open(world, &start->config->log, start->settings->log);
     tshi_owner_open(&world->owner, start->settings->checked, &world->log);
+    tshi_roster found = {0};
+    start->found = &found;
     tsh_world_config logged = *start->config;
     logged.log = world->log;
     start->config = &logged;
@@ -185,6 +196,7 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
     world->data = world->control;
     if (start->settings->rank <= 0) tshi_settings_check(&world->log);
     if (status == TSH_OK) status = world_enter(world, start);
+    tshi_roster_free(&found, &allocator);
     if (status != TSH_OK) {
         tsh_world_destroy(world);
         return status;
@@ -273,18 +285,13 @@ void tsh_world_destroy(tsh_world *world) {
     if (!alive) tshi_device_destroy(world->host);
     if (world->heap) munmap(world->heap, world->heap_bytes);
     if (world->state) control->world_close(world);
+    tshi_machine_close(world);
     tshi_record_destroy(record);
     tshi_owner_close(&world->owner);
     if (alive)
         keep_ended(world);
     else
         tshi_free(&allocator, world);
-}
-
-static tshi_backend_info info_of(const tsh_world *world) {
-    tshi_backend_info info = {.nodes = 1};
-    if (world->control->info) world->control->info(world, &info);
-    return info;
 }
 
 int tsh_world_rank(const tsh_world *world) {
@@ -300,11 +307,12 @@ int tsh_world_local_rank(const tsh_world *world) {
 }
 
 int tsh_world_node_count(const tsh_world *world) {
-    return world ? info_of(world).nodes : 0;
+    if (!world) return 0;
+    return world->machine.nodes ? world->machine.nodes : 1;
 }
 
 bool tsh_world_uses_rdma(const tsh_world *world) {
-    return world && info_of(world).rdma;
+    return world && world->control->rdma && world->control->rdma(world);
 }
 
 tsh_device *tsh_world_device(const tsh_world *world) {

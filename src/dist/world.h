@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/owner.h"
+#include "dist/control/machine.h"
 #include "dist/group.h"
 
 #include <stdatomic.h>
@@ -31,6 +32,7 @@ struct tsh_world {
     void *data_state;              /* its own, where it is not control */
     int rank, size, local_rank;
     double timeout;
+    tshi_machine machine;   /* what the ranks of this machine share */
     bool optimizes;         /* an optimizer has made a step */
     bool told_unstepped;    /* the log has warned of a parameter that no optimizer updates */
     bool logs_plans;        /* each change of layout goes to the log */
@@ -70,6 +72,9 @@ struct tsh_world {
     uint64_t start_ticks;
     double start_seconds;
 };
+
+/* Sets rank and size of a world of threads. */
+tsh_status tshi_threads_settings(const tsh_world_config *config, struct tshi_settings *settings);
 
 /* tsh_world_init, for a start whose config and settings are set; the roster too where the caller knows the ranks. */
 tsh_status tshi_world_start(tshi_start *start, tsh_world **out);

@@ -1,6 +1,3 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/control/page.h"
 
 #include <linux/futex.h>

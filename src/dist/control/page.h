@@ -66,6 +66,11 @@ static inline uint32_t tshi_page_state(const tshi_page *page, int rank) {
     return atomic_load_explicit(&page->record[rank].state, memory_order_acquire);
 }
 
+/* A word that only goes up has come to `target`, or past it. */
+static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
+    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
+}
+
 /* Nothing happens where the rank's state is not `from` any more. */
 void tshi_page_set_state(tshi_page *page, int rank, uint32_t from, uint32_t to);
 /* Wakes who waits for this rank to recover. */

@@ -30,7 +30,7 @@ const char *tshi_acceptor_progress(const tshi_acceptor *a, char *text, size_t si
     snprintf(text, size, "%d/%d joined", a->joined + 1, ranks);
     for (int i = 0; i < ranks && !has_unassigned(a); i++) {
         if (tshi_acceptor_has(a, i)) continue;
-        tshi_append(text, size - strlen(reason), "%s%d", before, i);
+        tshi_append(text, size - strlen(reason), "%s%d", before, tshi_rendezvous_number(a->rendezvous, i));
         before = ", ";
     }
     return tshi_append(text, size, "%s", reason);

@@ -34,11 +34,12 @@ static tsh_status receive_outcome(const tshi_acceptor *a, const tshi_peer *peer)
     int descriptor;
     unsigned char *bytes = tshi_connector_answer(r, peer->fd, &size, &descriptor);
     tshi_socket_close(&descriptor, 1);
-    if (!bytes) return tshi_fail(TSH_ERR_PEER, "rank %d ended before it had joined the memory of all", peer->rank);
+    int rank = tshi_rendezvous_number(r, peer->rank);
+    if (!bytes) return tshi_fail(TSH_ERR_PEER, "rank %d ended before it had joined the memory of all", rank);
     tsh_status status = tshi_wire_read_answer(bytes, size, 0, &seal, r->allocator, &answer);
     tshi_free(r->allocator, bytes);
     if (status != TSH_OK || answer.status == TSH_OK) return status;
-    return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", peer->rank, answer.message);
+    return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", rank, answer.message);
 }
 
 /* Warns of missing ranks when a warning is due, and fails at the deadline. */
@@ -49,7 +50,8 @@ static tsh_status check_clock(const tshi_acceptor *a) {
     if (!over && !tshi_warning_due(&r->next_warning, r->settings->warn_every)) return TSH_OK;
     snprintf(text, sizeof text, "not all ranks have joined the memory of all, missing ");
     for (int i = 0, n = 0; i < a->n; i++) {
-        if (a->polls[i].fd >= 0) tshi_append(text, sizeof text, "%s %d", n++ ? "," : "rank", a->peers[i].rank);
+        if (a->polls[i].fd >= 0)
+            tshi_append(text, sizeof text, "%s %d", n++ ? "," : "rank", tshi_rendezvous_number(r, a->peers[i].rank));
     }
     if (over) return tshi_fail(TSH_ERR_TIMEOUT, "%s", text);
     tshi_log(r->log, TSH_LOG_WARNING, "rendezvous: %s", text);
@@ -132,6 +134,7 @@ tsh_status tshi_memory_exchange(const tshi_settings *settings, const tsh_log_sin
     tsh_status status = tshi_rendezvous_begin(settings, log, allocator, deadline, &r);
     if (status != TSH_OK) return status;
     r.memory = plan;
+    r.numbers = plan->ranks;
     tshi_unix_endpoint(settings, &endpoint);
     return settings->rank == 0 ? serve(&r, &endpoint) : tshi_connector_run(&r, &endpoint, 1, &none);
 }

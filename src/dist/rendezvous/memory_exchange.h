@@ -20,7 +20,8 @@ typedef struct tshi_memory_plan {
     /* Called in every rank, with *memory set, before any rank goes on. NULL: there is nothing to do. */
     tsh_status (*join)(void *user);
     void *user;
-    int *memory; /* gets the descriptor, or -1; the caller's, after a failure too */
+    const int *ranks; /* [settings->size] their numbers in the world, for messages; NULL: as in the settings */
+    int *memory;      /* gets the descriptor, or -1; the caller's, after a failure too */
 } tshi_memory_plan;
 
 /* Every rank gets the descriptor that rank 0 makes, and joins. One that fails in this, or ends, ends the exchange of

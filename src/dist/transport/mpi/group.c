@@ -70,10 +70,10 @@ static void *map_place(const place *p, size_t bytes) {
 }
 
 static bool share_machine(const tsh_group *group) {
-    const tshi_mpi *mpi = tshi_mpi_of(group->world);
-    if (!mpi->shared) return false;
+    const int *node = group->world->machine.node;
+    if (!tshi_mpi_of(group->world)->shared) return false;
     for (int i = 1; i < group->size; i++) {
-        if (mpi->node[group->ranks[i]] != mpi->node[group->ranks[0]]) return false;
+        if (node[group->ranks[i]] != node[group->ranks[0]]) return false;
     }
     return group->size <= MOST_AT_ENTRY;
 }

@@ -1,6 +1,6 @@
 #include "dist/transport/mpi/helper.h"
 #include "base/number.h"
-#include "dist/collectives/wait_graph.h"
+#include "dist/control/wait_graph.h"
 #include "dist/transport/mpi/wireup.h"
 
 #include <dlfcn.h>

@@ -44,58 +44,13 @@ static tsh_status check_config(const tsh_world_config *config, const tshi_settin
                      config->rank, config->world_size, s->rank, s->size);
 }
 
-static tsh_status mpi_fail(const char *call, int error) {
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int length;
-    MPI_Error_string(error, text, &length);
-    return tshi_fail(TSH_ERR_SYSTEM, "world_init_mpi: %s: MPI error %d: %.300s", call, error, text);
-}
-
-/* Every rank learns whether one has failed, and why. */
-static tsh_status share_failure(MPI_Comm comm, const tshi_settings *s, tsh_status mine) {
-    char own[TSHI_MESSAGE_SIZE] = "", words[TSHI_MESSAGE_SIZE] = "";
-    int failed = mine == TSH_OK ? s->size : s->rank, first = s->size;
-    if (mine != TSH_OK) snprintf(own, sizeof own, "%s", tsh_error_message());
-    int error = MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, comm);
-    if (error == MPI_SUCCESS && first == s->size) return TSH_OK;
-    memcpy(words, own, sizeof words);
-    if (error == MPI_SUCCESS) error = MPI_Bcast(words, sizeof words, MPI_CHAR, first, comm);
-    if (mine != TSH_OK) return tshi_fail(mine, "%s", own);
-    if (error != MPI_SUCCESS) return mpi_fail("MPI_Allreduce", error);
-    return tshi_fail(TSH_ERR_PEER, "rank %d: %s", first, words);
-}
-
-/* The roster of all ranks, with the key of rank 0, or an error. */
-static tsh_status gather_roster(MPI_Comm comm, const tshi_settings *s, const tsh_allocator *allocator,
-                                tshi_roster *out) {
-    size_t size = (size_t)s->size;
-    tshi_process me, *all = tshi_calloc(allocator, size, sizeof *all);
-    const tshi_process **by_rank = tshi_calloc(allocator, size, sizeof *by_rank);
-    tsh_status status = all && by_rank ? tshi_process_self(&me) : TSH_ERR_MEMORY;
-    int error = MPI_SUCCESS;
-    status = share_failure(comm, s, status);
-    if (status == TSH_OK) error = MPI_Allgather(&me, sizeof me, MPI_BYTE, all, sizeof me, MPI_BYTE, comm);
-    for (size_t i = 0; status == TSH_OK && i < size; i++) by_rank[i] = &all[i];
-    if (status == TSH_OK) {
-        status = share_failure(comm, s, tshi_roster_of(by_rank, s->size, allocator, out));
-    }
-    if (status == TSH_OK) error = MPI_Bcast(out->key, sizeof out->key, MPI_BYTE, 0, comm);
-    if (status == TSH_OK && error != MPI_SUCCESS) status = mpi_fail("MPI_Allgather", error);
-    out->rank = s->rank;
-    tshi_free(allocator, all);
-    tshi_free(allocator, by_rank);
-    return status;
-}
-
 /* `comm` is the library's own duplicate; `mine` is how this rank has fared so far. */
 static tsh_status world_over(MPI_Comm comm, const tsh_world_config *config, tshi_settings *s, tsh_status mine,
                              tsh_world **out) {
     tsh_allocator allocator = tshi_allocator_resolve(&config->allocator);
     tshi_roster roster = {0};
-    tsh_status status = share_failure(comm, s, mine);
-    if (status == TSH_OK) status = gather_roster(comm, s, &allocator, &roster);
+    tsh_status status = tshi_mpi_roster(comm, s, &allocator, mine, &roster);
     if (status == TSH_OK) {
-        tshi_roster_settings(&roster, s);
         tshi_settings_share_cores(config, s);
         tshi_start start = {
             .config = config, .settings = s, .roster = s->size > 1 ? &roster : NULL, .communicator = &comm};

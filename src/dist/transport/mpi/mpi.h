@@ -10,7 +10,7 @@
 #define TSHI_MPI_H
 
 #include "dist/collectives/collectives.h"
-#include "dist/collectives/wait_graph.h"
+#include "dist/control/wait_graph.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/transport/mpi/watcher.h"
 #include "dist/world.h"
@@ -79,8 +79,6 @@ typedef struct tshi_mpi {
     MPI_Comm recovery, notices;
     MPI_Request inbox_request;
     MPI_Op op[TSH_DTYPE_COUNT][TSH_REDUCE_OP_COUNT];
-    int *node; /* [size] the machine of each rank, from 0 */
-    int nodes;
     uint32_t epoch, tag_epochs;
     tshi_notice inbox;
     tshi_outbox *outbox; /* [TSHI_NOTICES] */
@@ -189,7 +187,7 @@ static inline tshi_mpi_group *tshi_mpi_group_of(const tsh_group *group) {
 tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes);
 tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void **heap);
 tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine);
-void tshi_mpi_info(const tsh_world *world, tshi_backend_info *out);
+bool tshi_mpi_rdma(const tsh_world *world);
 void tshi_mpi_leave(tsh_world *world);
 void tshi_mpi_world_close(tsh_world *world);
 
@@ -206,8 +204,13 @@ tsh_status tshi_mpi_start(void);
 tsh_status tshi_mpi_check_thread(void);
 /* This process is a child of the one that has started MPI. */
 bool tshi_mpi_is_forked(void);
-/* Gathers the ranks of MPI_COMM_WORLD and sets rank, size and threads. Starts MPI if it is not started. */
-tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings);
+/* Gathers the ranks of MPI_COMM_WORLD. Sets rank, size and threads, and start->found, unless the roster is known.
+ * Starts MPI if it is not started. */
+tsh_status tshi_mpi_enter(const tshi_start *start);
+/* The roster of the ranks of a communicator, with the key of rank 0; every rank learns whether one has failed, and
+ * why. `mine` is how this rank has fared so far. Sets what the settings take from it. out NULL: it is known. */
+tsh_status tshi_mpi_roster(MPI_Comm comm, tshi_settings *settings, const tsh_allocator *allocator, tsh_status mine,
+                           tshi_roster *out);
 /* From now on MPI is not finalised at exit, because that could wait for ever. */
 void tshi_mpi_distrust(void);
 /* Allocates room for the notices to the ranks of a world of that size; not from the world's allocator, see

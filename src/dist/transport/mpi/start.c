@@ -295,48 +295,30 @@ tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, con
     return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_idup: error %d", error);
 }
 
-/* Ranks that share this machine's memory. */
-static int count_machine(MPI_Comm all, int *rank, int *size) {
-    MPI_Comm node;
-    int error = MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    if (error != MPI_SUCCESS) return error;
-    MPI_Comm_rank(node, rank);
-    MPI_Comm_size(node, size);
-    return MPI_Comm_free(&node);
-}
-
-/* All ranks have come: every rank learns whether one has failed, and takes its number from MPI. */
-static tsh_status take_ranks(const tsh_world_config *config, tshi_settings *settings, MPI_Comm all) {
-    tsh_status status = TSH_OK;
-    int rank, size, any = 0;
+/* All ranks have come: takes this rank's number from MPI. */
+static tsh_status take_rank(const tsh_world_config *config, tshi_settings *settings, MPI_Comm all) {
+    const tshi_settings before = *settings;
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int rank, size, length;
     MPI_Comm_rank(all, &rank);
     MPI_Comm_size(all, &size);
-    if (config->world_size && (config->world_size != size || config->rank != rank)) {
-        status = tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says rank %d of %d, MPI rank %d of %d",
-                           config->rank, config->world_size, rank, size);
-    }
-    if (status == TSH_OK && settings->launched && (settings->size != size || settings->rank != rank)) {
-        char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-        int length;
-        MPI_Get_library_version(version, &length);
-        status = tshi_fail(TSH_ERR_STATE,
-                           "world_init: %s and %s say rank %d of %d, but MPI says rank %d of %d: these ranks were not "
-                           "started by a launcher of the MPI that tshard was built with (%.40s)",
-                           settings->launcher[0], settings->launcher[1], settings->rank, settings->size, rank, size,
-                           version);
-    }
-    int failed = status != TSH_OK;
-    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, all);
-    if (status != TSH_OK) return status;
-    if (any) return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
     settings->rank = rank;
     settings->size = size;
-    if (error == MPI_SUCCESS) error = count_machine(all, &settings->local_rank, &settings->local_size);
-    if (error == MPI_SUCCESS) return TSH_OK;
-    return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_split_type: error %d", error);
+    if (config->world_size && (config->world_size != size || config->rank != rank)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says rank %d of %d, MPI rank %d of %d",
+                         config->rank, config->world_size, rank, size);
+    }
+    if (!before.launched || (before.size == size && before.rank == rank)) return TSH_OK;
+    MPI_Get_library_version(version, &length);
+    return tshi_fail(TSH_ERR_STATE,
+                     "world_init: %s and %s say rank %d of %d, but MPI says rank %d of %d: these ranks were not "
+                     "started by a launcher of the MPI that tshard was built with (%.40s)",
+                     before.launcher[0], before.launcher[1], before.rank, before.size, rank, size, version);
 }
 
-tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings) {
+tsh_status tshi_mpi_enter(const tshi_start *start) {
+    tshi_settings *settings = start->settings;
+    const tsh_log_sink *log = &start->config->log;
     tsh_status status = TSH_OK;
     int finalized = 0, fd = -1;
     MPI_Comm all = MPI_COMM_NULL;
@@ -345,17 +327,16 @@ tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *setting
     double patience = tshi_rendezvous_patience(settings);
     if (can_look(settings)) {
         fd = presence_open(settings);
-        status = look_around(settings, &config->log, tshi_clock() + patience);
+        status = look_around(settings, log, tshi_clock() + patience);
     }
     if (status == TSH_OK) status = tshi_mpi_start();
-    if (status == TSH_OK) {
-        status = tshi_mpi_gather(MPI_COMM_WORLD, patience, settings->warn_every, &config->log, &all);
-    }
+    if (status == TSH_OK) status = tshi_mpi_gather(MPI_COMM_WORLD, patience, settings->warn_every, log, &all);
     if (fd >= 0) close(fd);
     if (status == TSH_OK) {
-        status = take_ranks(config, settings, all);
+        status = tshi_mpi_roster(all, settings, start->allocator, take_rank(start->config, settings, all),
+                                 start->roster ? NULL : start->found);
         MPI_Comm_free(&all);
     }
-    if (status == TSH_OK) tshi_settings_share_cores(config, settings);
+    if (status == TSH_OK) tshi_settings_share_cores(start->config, settings);
     return status;
 }

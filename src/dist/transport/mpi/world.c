@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_CORES 1024
-#define SPINS      4000
-#define PATIENCE   120.0
+#define SPINS    4000
+#define PATIENCE 120.0
 /* The most elements of one call of MPI, whose counts are ints. */
 #define CHUNK ((int64_t)1 << 30)
 
@@ -53,7 +52,7 @@ tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes) {
         return TSH_OK;
     }
     tsh_status status = start->roster ? tshi_mpi_connect(start) : TSH_OK;
-    if (status == TSH_OK) status = tshi_mpi_enter(start->config, start->settings);
+    if (status == TSH_OK) status = tshi_mpi_enter(start);
     *takes = start->settings->size > 1;
     return status;
 }
@@ -63,7 +62,7 @@ tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void *
     const tshi_settings *settings = start->settings;
     size_t size = (size_t)settings->size;
     tshi_mpi *mpi = tshi_calloc(allocator, 1, sizeof *mpi);
-    *heap = NULL;
+    (void)heap;
     if (!mpi) return TSH_ERR_MEMORY;
     world->state = mpi;
     mpi->base = start->communicator ? *(const MPI_Comm *)start->communicator : MPI_COMM_WORLD;
@@ -74,33 +73,12 @@ tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void *
     if (status != TSH_OK) return status;
     mpi->watched = settings->checked;
     mpi->shared = settings->shared;
-    mpi->node = tshi_calloc(allocator, size, sizeof *mpi->node);
     mpi->peer = tshi_calloc(allocator, size, sizeof *mpi->peer);
     mpi->outbox = tshi_outbox_create(settings->size);
-    return mpi->node && mpi->peer && mpi->outbox ? TSH_OK : TSH_ERR_MEMORY;
+    return mpi->peer && mpi->outbox ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
-
-/* Numbers the machines by their first ranks, and compares the cores of this one with its ranks. */
-static int find_machines(tsh_world *world, tshi_mpi *mpi) {
-    MPI_Comm node;
-    unsigned char mine[MOST_CORES / 8], all[MOST_CORES / 8];
-    int first = world->rank, ranks = 0, cores = 0;
-    tshi_granted_cores(mine, sizeof mine);
-    int error = MPI_Comm_split_type(mpi->recovery, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    if (error != MPI_SUCCESS) return error;
-    MPI_Comm_size(node, &ranks);
-    error = MPI_Bcast(&first, 1, MPI_INT, 0, node);
-    if (error == MPI_SUCCESS) error = MPI_Allreduce(mine, all, sizeof mine, MPI_UNSIGNED_CHAR, MPI_BOR, node);
-    MPI_Comm_free(&node);
-    if (error != MPI_SUCCESS) return error;
-    for (size_t i = 0; i < sizeof all; i++) cores += __builtin_popcount(all[i]);
-    mpi->crowded = ranks > cores;
-    error = MPI_Allgather(&first, 1, MPI_INT, mpi->node, 1, MPI_INT, mpi->recovery);
-    for (int i = 0; i < world->size; i++) mpi->nodes += mpi->node[i] == i;
-    return error;
-}
 
 /* MPI's own settings name a transport that drives RDMA adapters. */
 static bool names_rdma(const char *text) {
@@ -132,10 +110,9 @@ static bool find_rdma(void) {
     return found;
 }
 
-static int make_communicators(tsh_world *world, tshi_mpi *mpi) {
+static int make_communicators(tshi_mpi *mpi) {
     int error = MPI_Comm_dup(mpi->recovery, &mpi->notices);
     if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(mpi->notices, MPI_ERRORS_RETURN);
-    if (error == MPI_SUCCESS) error = find_machines(world, mpi);
     if (error == MPI_SUCCESS) error = tshi_mpi_ops_create(mpi);
     if (error == MPI_SUCCESS) {
         error = MPI_Irecv(&mpi->inbox, (int)sizeof mpi->inbox, MPI_BYTE, MPI_ANY_SOURCE, 0, mpi->notices,
@@ -176,7 +153,7 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
         if (failed) return tshi_fail(mine == TSH_OK ? TSH_ERR_MEMORY : mine, "%s", words);
         return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
     }
-    if (error == MPI_SUCCESS) error = make_communicators(world, mpi);
+    if (error == MPI_SUCCESS) error = make_communicators(mpi);
     if (error == MPI_SUCCESS) error = MPI_Comm_dup(mpi->recovery, &comm);
     if (error != MPI_SUCCESS) {
         tshi_mpi_group_free(world, mg);
@@ -185,16 +162,16 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
     tshi_mpi_count_tags(mpi);
     mpi->ready = true;
     tshi_mpi_list(world);
-    mpi->rdma = mpi->nodes > 1 && find_rdma();
+    mpi->crowded = tshi_machine_crowded(world);
+    mpi->rdma = world->machine.nodes > 1 && find_rdma();
     world->spins = mpi->crowded ? 0 : SPINS;
     if (!mpi->watched) tshi_watch_open(world);
     tsh_status status = tshi_mpi_group_attach(world->group, mg, comm);
     return status == TSH_OK ? open_waits(world) : status;
 }
 
-void tshi_mpi_info(const tsh_world *world, tshi_backend_info *out) {
-    const tshi_mpi *mpi = tshi_mpi_of(world);
-    *out = (tshi_backend_info){.nodes = mpi->nodes, .rdma = mpi->rdma};
+bool tshi_mpi_rdma(const tsh_world *world) {
+    return tshi_mpi_of(world)->rdma;
 }
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
@@ -239,7 +216,6 @@ void tshi_mpi_world_close(tsh_world *world) {
     tshi_pool_clear(&mpi->messages, allocator);
     tshi_waits_close(world, &mpi->waits);
     tshi_free(allocator, mpi->peer);
-    tshi_free(allocator, mpi->node);
     tshi_free(allocator, mpi);
     world->state = NULL;
 }

@@ -144,7 +144,7 @@ static inline char *data_of(const tsh_group *group, int i, size_t before) {
     tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
     if (!(slot->flags & TSHI_SLOT_FAR)) return (char *)tshi_payload(slot) + before;
     if (slot->flags & TSHI_SLOT_SHARED) return lg->there[i] + before;
-    return tshi_shm_of(group->world)->heap[group->ranks[i]] + slot->at + before;
+    return group->world->machine.heap[group->ranks[i]] + slot->at + before;
 }
 
 /* Part i of n elements, cut at cache lines so that no two ranks write to one. */
@@ -444,7 +444,7 @@ static tsh_status finish(tsh_group *group, const tshi_call *call) {
 static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     tshi_shm_group *lg = group->state;
     tsh_status status = TSH_OK, failed = call->failed;
-    if (tshi_shm_troubled(tshi_shm_of(group->world))) status = tshi_shm_trouble(group->world);
+    if (tshi_control_troubled(group->world)) status = tshi_control_trouble(group->world);
     if (status == TSH_OK && failed == TSH_OK && only_contributes(group, call)) return post_and_return(group, call);
     if (status == TSH_OK && lg->heard != lg->sync) status = tshi_shm_catch_up(group, lg->sync, &failed);
     if (status != TSH_OK) return status;
@@ -462,8 +462,8 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
 static tsh_status local_start(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_shm_group *lg = group->state;
-    if (tshi_shm_troubled(tshi_shm_of(group->world))) {
-        tsh_status status = tshi_shm_trouble(group->world);
+    if (tshi_control_troubled(group->world)) {
+        tsh_status status = tshi_control_trouble(group->world);
         if (status != TSH_OK) return status;
     }
     if (tshi_is_message(work->call.op)) return tshi_message_start(work);
@@ -524,15 +524,14 @@ static void advance(tsh_work *work) {
 
 static void local_progress(tsh_work *work) {
     tsh_group *group = work->group;
-    const tshi_shm *local = tshi_shm_of(group->world);
     const tshi_shm_group *lg = group->state;
     if (tshi_is_message(work->call.op)) {
         tshi_message_progress(work);
         return;
     }
     while (!work->done && tshi_shm_posted(group, lg->sync)) advance(work);
-    if (work->done || !tshi_shm_troubled(local)) return;
-    tsh_status status = tshi_shm_trouble(group->world);
+    if (work->done || !tshi_control_troubled(group->world)) return;
+    tsh_status status = tshi_control_trouble(group->world);
     /* The members may have posted before the failure. */
     if (status != TSH_OK && !tshi_shm_posted(group, lg->sync)) end(work, status);
 }
@@ -545,6 +544,7 @@ const tshi_group_ops tshi_shm_ops = {
     .name = "local",
     .stages = tshi_shm_stages,
     .probe = tshi_shm_probe,
+    .area_bytes = tshi_block_bytes,
     .world_open = tshi_shm_world_open,
     .world_join = tshi_shm_world_join,
     .take_data = tshi_shm_take_data,
@@ -558,8 +558,8 @@ const tshi_group_ops tshi_shm_ops = {
     .close = tshi_shm_close,
     .agree = local_agree,
     .compare = tshi_shm_compare_call,
-    .trouble = tshi_shm_heard,
-    .fails_later = tshi_shm_fails_later,
+    .trouble = tshi_control_heard,
+    .fails_later = tshi_control_fails_later,
     .run = local_run,
     .exchange = tshi_shm_exchange,
     .start = local_start,

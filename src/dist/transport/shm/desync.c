@@ -97,7 +97,7 @@ static tsh_status enter(tsh_group *group, const char *name, tsh_status *failed) 
     tshi_shm_group *lg = group->state;
     tsh_status status = TSH_OK;
     tshi_group_drain(group, *failed);
-    if (tshi_shm_troubled(tshi_shm_of(world))) status = tshi_shm_trouble(world);
+    if (tshi_control_troubled(world)) status = tshi_control_trouble(world);
     if (status == TSH_OK && lg->heard != lg->sync) status = tshi_shm_catch_up(group, lg->sync, failed);
     lg->name = name;
     lg->draft.flags = 0;

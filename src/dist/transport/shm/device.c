@@ -29,7 +29,7 @@ static void offer(const tsh_world *world, const void *memory, fact *mine) {
 /* Maps the memory that every rank has offered. */
 static void map_all(const tsh_world *world, const fact *facts, fact *mine) {
     tsh_device *device = world->device;
-    tshi_shm_of(world)->maps = !tshi_shm_of(world)->threads;
+    tshi_shm_of(world)->maps = !world->machine.threads;
     for (int i = 0; i < world->size; i++) {
         void *there = NULL;
         excuse(mine, device->ops->sharing->map(device, &facts[i].share, &there));

@@ -5,7 +5,7 @@
 
 static char *part_of(const tsh_group *group, int member) {
     const tshi_shm_group *lg = group->state;
-    return tshi_shm_of(group->world)->heap[group->ranks[member]] + tshi_slot_at(lg, member, lg->sync)->at;
+    return group->world->machine.heap[group->ranks[member]] + tshi_slot_at(lg, member, lg->sync)->at;
 }
 
 static void fill(const tsh_group *group, const tshi_call *call, const tshi_exchange_plan *plan) {
@@ -22,7 +22,7 @@ tsh_status tshi_shm_exchange(tsh_group *group, const tshi_call *call, const tshi
     tshi_shm_group *lg = group->state;
     tsh_status status = TSH_OK, failed = TSH_OK;
     bool far;
-    if (tshi_shm_troubled(tshi_shm_of(group->world))) status = tshi_shm_trouble(group->world);
+    if (tshi_control_troubled(group->world)) status = tshi_control_trouble(group->world);
     if (status == TSH_OK && lg->heard != lg->sync) status = tshi_shm_catch_up(group, lg->sync, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = tshi_shm_open_slot(group, call);

@@ -91,7 +91,6 @@ static void block_release(tsh_world *world, tshi_shm_group *lg) {
 
 tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
     tsh_world *world = parent->world;
-    tshi_shm *local = tshi_shm_of(world);
     tshi_shm_group *lg = NULL;
     tsh_status status = TSH_OK;
     uint64_t at = 0;
@@ -102,7 +101,7 @@ tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *
     }
     if (lg && world->rank == ranks[0]) {
         status = block_create(world, n, lg);
-        if (status == TSH_OK) at = (uint64_t)(lg->block - local->heap[world->rank]);
+        if (status == TSH_OK) at = (uint64_t)(lg->block - world->machine.heap[world->rank]);
     }
     status = tshi_shm_agree(parent, "group_create: memory", status, at);
     if (status != TSH_OK) {
@@ -113,7 +112,7 @@ tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *
     if (!group) return TSH_OK;
     const tshi_shm_group *all = parent->state;
     int leader = tsh_group_rank_of(parent, ranks[0]);
-    lg->block = local->heap[ranks[0]] + tshi_slot_at(all, leader, all->sync)->at;
+    lg->block = world->machine.heap[ranks[0]] + tshi_slot_at(all, leader, all->sync)->at;
     group->state = lg;
     return TSH_OK;
 }

@@ -57,11 +57,11 @@ static tshi_mailbox *mailbox_of(tsh_group *group) {
 
 static uint64_t offset_of(const tsh_group *group, const void *data) {
     const tsh_world *world = group->world;
-    return (uint64_t)((const char *)data - tshi_shm_of(world)->heap[world->rank]);
+    return (uint64_t)((const char *)data - world->machine.heap[world->rank]);
 }
 
 static char *address_of(const tsh_group *group, int member, uint64_t at) {
-    return tshi_shm_of(group->world)->heap[group->ranks[member]] + at;
+    return group->world->machine.heap[group->ranks[member]] + at;
 }
 
 /* --- sending ------------------------------------------------------------------------------------------------------ */
@@ -264,7 +264,7 @@ static bool claim(tsh_work *work, const tshi_letter *letter) {
     tshi_cell *cell = (tshi_cell *)(void *)address_of(group, letter->from, letter->cell);
     uint32_t sent = CELL_SENT;
     if (atomic_compare_exchange_strong(&cell->state, &sent, CELL_READ)) return true;
-    tsh_status status = tshi_shm_trouble(group->world);
+    tsh_status status = tshi_control_trouble(group->world);
     if (status == TSH_OK) {
         status = tshi_fail(TSH_ERR_PEER, "rank %d has ended its send in trouble", group->ranks[letter->from]);
     }
@@ -401,7 +401,7 @@ bool tshi_message_quick(tsh_work *work) {
     tshi_shm_group *lg = group->state;
     tshi_mailbox *box = lg->mailbox;
     const tshi_member *me = tshi_member_at(lg, group->rank);
-    if (!box || box->kept || tshi_shm_troubled(tshi_shm_of(group->world))) return false;
+    if (!box || box->kept || tshi_control_troubled(group->world)) return false;
     if (atomic_load_explicit(&me->complaint, memory_order_relaxed) != 0) return false;
     if (!(work->call.op == TSH_COLLECTIVE_SEND ? send_quickly(work) : receive_quickly(work, box))) return false;
     work->post = tshi_group_note(group, &work->call);
@@ -411,13 +411,12 @@ bool tshi_message_quick(tsh_work *work) {
 void tshi_message_progress(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_mailbox *box = ((tshi_shm_group *)group->state)->mailbox;
-    const tshi_shm *local = tshi_shm_of(group->world);
     if (work->call.op == TSH_COLLECTIVE_SEND)
         send_progress(work);
     else
         empty_inbox(group, box);
-    if (work->done || !tshi_shm_troubled(local)) return;
-    tsh_status status = tshi_shm_trouble(group->world);
+    if (work->done || !tshi_control_troubled(group->world)) return;
+    tsh_status status = tshi_control_trouble(group->world);
     if (status == TSH_OK) return;
     tshi_work_end(work, tshi_message_depart(work, status));
 }

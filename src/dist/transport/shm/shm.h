@@ -13,8 +13,7 @@
 
 #include "base/cpu.h"
 #include "dist/collectives/collectives.h"
-#include "dist/collectives/wait_graph.h"
-#include "dist/control/page.h"
+#include "dist/control/control.h"
 #include "dist/rendezvous/environment.h"
 #include "dist/world.h"
 
@@ -87,29 +86,14 @@ typedef struct tshi_block_head {
 /* --- this rank's side --------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_shm {
-    tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
-    bool maps;                      /* GPU memory of peers; ranks that have some wait for each other when they leave */
-    bool direct;                    /* every rank reaches the GPU memory of every other: collectives run on it */
-    tshi_page *page;                /* then the block of the world's group, then tshi_waits.rows */
-    char *memory;                   /* of processes: all that, then the heaps, all in one piece */
-    size_t memory_bytes;
-    char **heap; /* [size] */
-    size_t *heap_bytes;
-    int file; /* of processes: that memory's, -1 where it is lost. Each rank has locked a byte of it for life */
-    dev_t file_device; /* what `file` must still be */
-    ino_t file_number;
-    void *life;      /* a mapping that keeps this rank's lock, or NULL: `file` has it */
-    int next_looked; /* the rank that the next look for deaths begins with */
-    bool crowded;    /* more ranks than cores that they may run on together; the same on all ranks */
-    int spins;       /* polls of a peer before the first yield, ... */
-    int yields;      /* ... and yields before sleeping */
-    uint32_t steps;  /* steps of recovering that this rank has made */
-    tsh_status broken;
-    char broken_words[TSHI_MESSAGE_SIZE];
+    bool maps;    /* GPU memory of peers; ranks that have some wait for each other when they leave */
+    bool direct;  /* every rank reaches the GPU memory of every other: collectives run on it */
+    bool crowded; /* more ranks than cores that they may run on together; the same on all ranks */
+    int spins;    /* polls of a peer before the first yield, ... */
+    int yields;   /* ... and yields before sleeping */
     /* The state of the wait under way. */
     double waiting_since, next_word, next_look;
     int naps;
-    tshi_waits waits;
     struct tshi_mailbox *mailboxes; /* of closed groups, with messages that are still to be fetched */
     struct tshi_shm_group *retired; /* blocks that peers may still use */
 } tshi_shm;
@@ -166,7 +150,7 @@ static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_SLOT_PAYLOAD,
 
 /* Where memory of this rank's heap is in it; NULL for no memory is somewhere. */
 static inline uint64_t tshi_shm_heap_offset(const tsh_world *world, const void *data) {
-    return (uint64_t)((const char *)data - tshi_shm_of(world)->heap[world->rank]);
+    return (uint64_t)((const char *)data - world->machine.heap[world->rank]);
 }
 
 /* --- collective.c, exchange.c ------------------------------------------------------------------------------------- */
@@ -175,25 +159,6 @@ static inline uint64_t tshi_shm_heap_offset(const tsh_world *world, const void *
 tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_call *call);
 /* See tshi_group_ops.exchange. */
 tsh_status tshi_shm_exchange(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan);
-
-/* --- memory.c ----------------------------------------------------------------------------------------------------- */
-
-/* Shared by threads of one process before and after their worlds. */
-struct tsh_thread_rendezvous {
-    int size;
-    tshi_page *page;
-    size_t control_bytes;
-    void **heap; /* [size], unmapped when all ranks have left */
-    size_t *heap_bytes;
-    atomic_flag *taken;
-};
-
-/* Sets rank and size of a world of threads. */
-tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
-/* The heaps and the control page. Of processes: after a rendezvous of their own, until the deadline. Of threads: this
- * rank's heap; the heaps of its peers are known when all have joined. */
-tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline);
-tsh_status tshi_memory_of_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads);
 
 /* --- world.c, device.c: see tshi_group_ops ------------------------------------------------------------------------ */
 
@@ -251,9 +216,9 @@ static inline void tshi_claim(const void *at) {
 
 typedef struct tshi_wait {
     tsh_world *world;
-    tsh_group *group; /* NULL while recovering: failures are expected then, deaths are not */
+    tsh_group *group;
     uint32_t sync;
-    double deadline, next_word;
+    double since, next_word;
     const tsh_work *message; /* the message that is waited for, NULL: a collective */
 } tshi_wait;
 
@@ -262,17 +227,9 @@ void tshi_shm_post_wait(const tshi_wait *wait);
 /* Wait until *word has reached `target`, sleeping where it takes long; `rank` is the world rank waited for. */
 tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
                          int rank);
-static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
-    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
-}
 
-/* --- failure.c: what stops a world -------------------------------------------------------------------------------- */
+/* --- failure.c: what stops a call -------------------------------------------------------------------------------- */
 
-static inline bool tshi_shm_troubled(const tshi_shm *local) {
-    return local->broken != TSH_OK || atomic_load_explicit(&local->page->troubles, memory_order_relaxed) != 0;
-}
-/* The error that a call has to return because of failures and deaths, or TSH_OK. */
-tsh_status tshi_shm_trouble(tsh_world *world);
 /* This rank is about to touch its peers' memory for a call that all have posted. The error when the world is in trouble
  * by now: then peers may have left the call, and it must not. moved: it is done. */
 tsh_status tshi_shm_move(const tsh_group *group);
@@ -284,16 +241,9 @@ tsh_status tshi_shm_depart(tsh_group *group, const tshi_call *call, const struct
 /* Waits until the peer that has set *word to `held` for as long as it reads `bytes` at `data` is done. */
 void tshi_shm_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, uint32_t held, const void *data,
                            size_t bytes);
-/* From here on the death of this rank's process shows. */
-tsh_status tshi_shm_appear(tsh_world *world);
-/* local->file is open, and still what it was: a program may close descriptors that are not its own. */
-bool tshi_shm_has_file(const tshi_shm *local);
 /* Checks for deaths, failures and the deadline while this rank waits for world rank `rank`. */
 tsh_status tshi_shm_look(tshi_wait *wait, int rank);
-/* See tshi_group_ops.trouble. */
-tsh_status tshi_shm_heard(tsh_group *group, bool look, bool waits);
 void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step);
-bool tshi_shm_fails_later(const tsh_world *world, tshi_tape_step step);
 tsh_status tshi_shm_recover(tsh_world *world);
 void tshi_shm_leave(tsh_world *world);
 

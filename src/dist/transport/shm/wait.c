@@ -64,14 +64,14 @@ __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32
     tsh_world *world = group->world;
     tsh_status status = TSH_OK;
     double now = tshi_clock();
-    tshi_wait wait = {world, group, sync, now + world->timeout, now + tshi_word_after(world), NULL};
+    tshi_wait wait = {world, group, sync, now, now + tshi_word_after(world), NULL};
     wake_sleepers(tshi_member_at(lg, group->rank), tshi_slot_at(lg, group->rank, sync));
     tshi_shm_post_wait(&wait);
     for (int i = 0; i < group->size && status == TSH_OK; i++) {
         _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
         status = tshi_wait_for(&wait, word, sync, &tshi_member_at(lg, i)->sleepers, group->ranks[i]);
     }
-    tshi_waits_end(&tshi_shm_of(world)->waits);
+    tshi_waits_end(&world->machine.waits);
     return status;
 }
 
@@ -172,7 +172,7 @@ tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
     tshi_shm *local = tshi_shm_of(world);
     const tshi_shm_group *lg = group->state;
-    tshi_wait wait = {world, group, lg->sync, since + world->timeout, local->next_word, is_message(work) ? work : NULL};
+    tshi_wait wait = {world, group, lg->sync, since, local->next_word, is_message(work) ? work : NULL};
     int rank = -1;
     if (!is_missing(group, work)) return TSH_OK;
     if (local->waiting_since != since) {
@@ -203,5 +203,5 @@ tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
 }
 
 void tshi_shm_awake(tsh_group *group) {
-    tshi_waits_end(&tshi_shm_of(group->world)->waits);
+    tshi_waits_end(&group->world->machine.waits);
 }

@@ -2,7 +2,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/collectives/wait_graph.h"
+#include "dist/control/wait_graph.h"
+#include "dist/world.h"
 #include "support/children.h"
 #include "support/clock.h"
 #include "support/collectives.h"

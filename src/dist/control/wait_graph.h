@@ -5,7 +5,7 @@
 #ifndef TSHI_WAITS_H
 #define TSHI_WAITS_H
 
-#include "dist/world.h"
+#include "tshard/dist.h"
 
 #include <stdatomic.h>
 

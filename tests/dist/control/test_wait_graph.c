@@ -1,5 +1,6 @@
 /* Rows of waits, driven in the order in which ranks of different speed post and look. */
-#include "dist/collectives/wait_graph.h"
+#include "dist/control/wait_graph.h"
+#include "dist/world.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

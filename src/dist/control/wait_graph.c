@@ -1,5 +1,6 @@
 /* Rows of waits, and the ends of their chains. */
-#include "dist/collectives/wait_graph.h"
+#include "dist/control/wait_graph.h"
+#include "dist/world.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,0 +1,150 @@
+/* Which error a call returns, and what a rank tells of itself. */
+#include "dist/control/control.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LONGEST_DOUBT 0.5
+
+double tshi_control_doubt(const tsh_world *world) {
+    return world->timeout < 4 * LONGEST_DOUBT ? world->timeout / 4 : LONGEST_DOUBT;
+}
+
+static uint32_t state_of(const tsh_world *world, int rank) {
+    return tshi_page_state(world->machine.page, rank);
+}
+
+tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *words) {
+    tshi_machine *m = &world->machine;
+    if (m->broken == TSH_OK) {
+        m->broken = status;
+        snprintf(m->broken_words, sizeof m->broken_words, "%s", words);
+    }
+    return tshi_fail(m->broken, "%s", m->broken_words);
+}
+
+/* --- which error -------------------------------------------------------------------------------------------------- */
+
+static tsh_status rank_trouble(tsh_world *world, int rank) {
+    char words[TSHI_MESSAGE_SIZE];
+    const char *reason = world->machine.page->record[rank].reason;
+    switch (state_of(world, rank)) {
+    case TSHI_FAILED:
+        if (rank != world->rank) return tshi_fail(TSH_ERR_PEER, "rank %d: %s", rank, reason);
+        return tshi_fail(TSH_ERR_STATE, "this rank failed (%s): tsh_world_recover is due", reason);
+    case TSHI_STUCK:
+        snprintf(words, sizeof words, "rank %d: %.440s", rank, reason);
+        return tshi_control_break(world, TSH_ERR_PEER, words);
+    case TSHI_DEAD:
+        snprintf(words, sizeof words, "rank %d%s%.420s%s died (killed by a signal, or exited)", rank,
+                 reason[0] ? ": " : "", reason, reason[0] ? "; then it" : "");
+        return tshi_control_break(world, TSH_ERR_PEER, words);
+    default: return TSH_OK;
+    }
+}
+
+tsh_status tshi_control_trouble(tsh_world *world) {
+    const tshi_machine *m = &world->machine;
+    if (m->broken != TSH_OK) return tshi_fail(m->broken, "%s", m->broken_words);
+    if (state_of(world, world->rank) == TSHI_FAILED) return rank_trouble(world, world->rank);
+    uint32_t cause = atomic_load(&m->page->cause);
+    tsh_status status = cause ? rank_trouble(world, (int)cause - 1) : TSH_OK;
+    for (int i = 0; status == TSH_OK && i < world->size; i++) status = rank_trouble(world, i);
+    return status;
+}
+
+tsh_status tshi_control_permanent_trouble(tsh_world *world) {
+    for (int i = 0; i < world->size; i++) {
+        uint32_t state = state_of(world, i);
+        if (state == TSHI_STUCK || state == TSHI_DEAD) return rank_trouble(world, i);
+    }
+    return TSH_OK;
+}
+
+tsh_status tshi_control_add_call(tsh_world *world, tsh_status status, const char *call, unsigned long long number) {
+    char *words = world->machine.broken_words;
+    for (int i = 0; i < world->size; i++) {
+        if (state_of(world, i) != TSHI_DEAD) continue;
+        tshi_append(words, TSHI_MESSAGE_SIZE, " in %s #%llu", call, number);
+        return tshi_fail(status, "%s", words);
+    }
+    return status;
+}
+
+tsh_status tshi_control_heard(tsh_group *group, bool look, bool waits) {
+    tsh_world *world = group->world;
+    if (look) tshi_machine_look(world);
+    tsh_status status = tshi_control_troubled(world) ? tshi_control_trouble(world) : TSH_OK;
+    for (int i = 0; waits && status == TSH_OK && i < group->size; i++) {
+        char words[TSHI_LINE];
+        if (!tshi_control_has_left(world, group->ranks[i])) continue;
+        snprintf(words, sizeof words, "rank %d has left the world", group->ranks[i]);
+        status = tshi_control_break(world, TSH_ERR_PEER, words);
+    }
+    return status;
+}
+
+bool tshi_control_fails_later(const tsh_world *world, tshi_tape_step step) {
+    if (world->machine.broken != TSH_OK) return false;
+    for (int i = 0; i < world->size; i++) {
+        uint32_t state = state_of(world, i);
+        bool later = state == TSHI_FAILED && tshi_step_is_later(world->machine.page->record[i].step, step);
+        if (state != TSHI_ALIVE && !later) return false;
+    }
+    return true;
+}
+
+/* --- what this rank tells ----------------------------------------------------------------------------------------- */
+
+static tshi_rank_record *own_record(const tsh_world *world) {
+    return &world->machine.page->record[world->rank];
+}
+
+bool tshi_control_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
+    tshi_rank_record *mine = own_record(world);
+    if (world->machine.broken != TSH_OK || state_of(world, world->rank) != TSHI_ALIVE) return false;
+    snprintf(mine->reason, sizeof mine->reason, "%s", reason);
+    mine->step = step;
+    tshi_page_set_state(world->machine.page, world->rank, TSHI_ALIVE, TSHI_FAILED);
+    return true;
+}
+
+static void stick(tsh_world *world, const char *words) {
+    tshi_rank_record *mine = own_record(world);
+    snprintf(mine->reason, sizeof mine->reason, "%s", words);
+    tshi_page_set_state(world->machine.page, world->rank, state_of(world, world->rank), TSHI_STUCK);
+}
+
+tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *words) {
+    if (world->machine.broken == TSH_OK) stick(world, words);
+    return tshi_control_break(world, status, words);
+}
+
+bool tshi_deadline_report(tsh_world *world, const char *words) {
+    stick(world, words);
+    uint32_t first = atomic_load(&world->machine.page->cause);
+    if (first && (int)first - 1 != world->rank && rank_trouble(world, (int)first - 1) != TSH_OK) return false;
+    tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
+    tshi_control_break(world, TSH_ERR_TIMEOUT, words);
+    return true;
+}
+
+/* --- the deadline ------------------------------------------------------------------------------------------------- */
+
+tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const char *name, unsigned long long number) {
+    return (tshi_deadline){since + world->timeout, since + tshi_word_after(world), name, number};
+}
+
+bool tshi_deadline_passed(tsh_world *world, tshi_deadline *wait, char *ranks, char *stopped) {
+    const tshi_waits *waits = &world->machine.waits;
+    double now = tshi_clock(), grace = tshi_control_doubt(world);
+    if (now < wait->end && now < wait->next_word) return false;
+    bool sure = tshi_waits_name(waits, ranks, TSHI_LINE, stopped, TSHI_LINE) || !waits->rows;
+    if (now >= wait->end + (sure ? 0 : grace)) return true;
+    if (now < wait->next_word) return false;
+    double waited = now - (wait->end - world->timeout);
+    wait->next_word = now + waited;
+    tshi_log(&world->log, TSH_LOG_WARNING, "%.160s #%llu: rank %d has waited %.1f s for %s%s", wait->name, wait->number,
+             world->rank, waited, ranks[0] ? ranks : "the others", stopped);
+    return false;
+}
