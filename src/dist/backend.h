@@ -48,8 +48,8 @@ typedef struct tshi_group_ops {
 
     /* *takes: this backend connects the ranks of that world, as its control backend. Called before the rendezvous and,
      * where no backend has taken the world by then, after it. Before it a backend takes a world whose ranks it finds by
-     * its own means: it waits for them, and fills start->found. With a communicator the ranks are
-     * known, and it is called once. NULL: a data backend alone. */
+     * its own means: it waits for them, and fills start->found. With a communicator the ranks are known, and
+     * it is called once. NULL: a data backend alone. */
     tsh_status (*probe)(const tshi_start *start, bool *takes);
     /* Bytes of the memory of a machine that the backend wants in a world of that size: world->machine.area. NULL: none. */
     size_t (*area_bytes)(int size);

@@ -4,6 +4,7 @@
 #include "device/record.h"
 #include "dist/collectives/redistribute.h"
 #include "dist/collectives/signal.h"
+#include "dist/control/control.h"
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/trace.h"
@@ -279,6 +280,7 @@ void tsh_world_destroy(tsh_world *world) {
     tshi_record *record = record_end(world);
     if (data != control) data->leave(world);
     if (world->state && control->leave) control->leave(world);
+    tshi_control_leave(world);
     if (world->host) tshi_tensors_end(world->host);
     if (world->device) tshi_tensors_end(world->device);
     if (!alive && world->device != world->host) tshi_device_destroy(world->device);

@@ -54,7 +54,7 @@ struct tsh_world {
     tsh_allocator allocator;
     tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
     tsh_device *device; /* where tensors live: host itself, or a GPU */
-    void *heap;         /* of host, where the backend has none that ranks share */
+    void *heap;         /* of host, in a world of one rank */
     size_t heap_bytes;
     tsh_group *group;                  /* of all ranks */
     tsh_group *groups;                 /* this rank's live groups */

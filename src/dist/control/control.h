@@ -22,12 +22,17 @@ static inline bool tshi_control_troubled(const tsh_world *world) {
 }
 /* The error that a call has to return because of failures and deaths, or TSH_OK. */
 tsh_status tshi_control_trouble(tsh_world *world);
-/* The same while ranks recover, when failures are no errors. */
+/* The error of a rank that is lost for good: all that ends a recovery. */
 tsh_status tshi_control_permanent_trouble(tsh_world *world);
 /* Adds " in all_reduce #7" to the words of a death. Returns `status`. */
 tsh_status tshi_control_add_call(tsh_world *world, tsh_status status, const char *call, unsigned long long number);
 /* Marks the world as one that can only be destroyed. Keeps the first reason, which it returns. */
 tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *words);
+/* The rank has failed for good. */
+static inline bool tshi_control_is_lost(const tsh_world *world, int rank) {
+    uint32_t state = tshi_page_state(world->machine.page, rank);
+    return state == TSHI_STUCK || state == TSHI_DEAD;
+}
 /* See tshi_group_ops.trouble and .fails_later. */
 tsh_status tshi_control_heard(tsh_group *group, bool look, bool waits);
 bool tshi_control_fails_later(const tsh_world *world, tshi_tape_step step);
@@ -37,8 +42,10 @@ static inline bool tshi_control_has_left(const tsh_world *world, int rank) {
 
 /* --- what this rank tells ----------------------------------------------------------------------------------------- */
 
-/* See tshi_group_ops.fail. False: it had failed before. */
-bool tshi_control_fail(tsh_world *world, const char *reason, tshi_tape_step step);
+/* See tshi_group_ops.fail. */
+void tshi_control_fail(tsh_world *world, const char *reason, tshi_tape_step step);
+/* This rank leaves the world. Again: nothing. */
+void tshi_control_leave(tsh_world *world);
 /* This rank can go on no more; breaks the world as well. */
 tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *words);
 
@@ -69,10 +76,14 @@ typedef struct tshi_meeting {
     tshi_deadline deadline;
 } tshi_meeting;
 
+/* The next step, which this rank has not made: what ranks do before it. */
+tshi_meeting tshi_meeting_next(tsh_world *world);
 tshi_meeting tshi_meeting_begin(tsh_world *world);
 /* All ranks have made the step. */
 bool tshi_meeting_done(const tsh_world *world, tshi_meeting *meeting);
-/* Sleeps a little, at most so long, and looks at what ends the wait. */
+/* What ranks cannot recover from: a rank that is lost or has left, and the deadline. */
+tsh_status tshi_meeting_look(tsh_world *world, tshi_meeting *meeting);
+/* Sleeps at most so long until the next rank may have come, and looks. */
 tsh_status tshi_meeting_wait(tsh_world *world, tshi_meeting *meeting, long nanoseconds);
 /* After all of them, however it has ended. */
 void tshi_meeting_end(tsh_world *world);

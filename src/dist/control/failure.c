@@ -1,5 +1,6 @@
 /* Which error a call returns, and what a rank tells of itself. */
 #include "dist/control/control.h"
+#include "dist/control/heap_block.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,22 +26,22 @@ tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *w
 
 /* --- which error -------------------------------------------------------------------------------------------------- */
 
+/* A rank whose machine cannot be reached may still live: its words do not say that it died. */
 static tsh_status rank_trouble(tsh_world *world, int rank) {
     char words[TSHI_MESSAGE_SIZE];
     const char *reason = world->machine.page->record[rank].reason;
-    switch (state_of(world, rank)) {
-    case TSHI_FAILED:
-        if (rank != world->rank) return tshi_fail(TSH_ERR_PEER, "rank %d: %s", rank, reason);
+    uint32_t state = state_of(world, rank);
+    bool died = state == TSHI_DEAD && strncmp(reason, TSHI_MACHINE, strlen(TSHI_MACHINE)) != 0;
+    if (state == TSHI_ALIVE) return TSH_OK;
+    if (state == TSHI_FAILED && rank == world->rank) {
         return tshi_fail(TSH_ERR_STATE, "this rank failed (%s): tsh_world_recover is due", reason);
-    case TSHI_STUCK:
-        snprintf(words, sizeof words, "rank %d: %.440s", rank, reason);
-        return tshi_control_break(world, TSH_ERR_PEER, words);
-    case TSHI_DEAD:
-        snprintf(words, sizeof words, "rank %d%s%.420s%s died (killed by a signal, or exited)", rank,
-                 reason[0] ? ": " : "", reason, reason[0] ? "; then it" : "");
-        return tshi_control_break(world, TSH_ERR_PEER, words);
-    default: return TSH_OK;
     }
+    if (state == TSHI_FAILED) return tshi_fail(TSH_ERR_PEER, "rank %d: %s", rank, reason);
+    snprintf(words, sizeof words, "rank %d%s%.420s", rank, reason[0] ? ": " : "", reason);
+    if (died) {
+        tshi_append(words, sizeof words, "%s died (killed by a signal, or exited)", reason[0] ? "; then it" : "");
+    }
+    return tshi_control_break(world, TSH_ERR_PEER, words);
 }
 
 tsh_status tshi_control_trouble(tsh_world *world) {
@@ -55,8 +56,7 @@ tsh_status tshi_control_trouble(tsh_world *world) {
 
 tsh_status tshi_control_permanent_trouble(tsh_world *world) {
     for (int i = 0; i < world->size; i++) {
-        uint32_t state = state_of(world, i);
-        if (state == TSHI_STUCK || state == TSHI_DEAD) return rank_trouble(world, i);
+        if (tshi_control_is_lost(world, i)) return rank_trouble(world, i);
     }
     return TSH_OK;
 }
@@ -100,13 +100,18 @@ static tshi_rank_record *own_record(const tsh_world *world) {
     return &world->machine.page->record[world->rank];
 }
 
-bool tshi_control_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
+void tshi_control_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     tshi_rank_record *mine = own_record(world);
-    if (world->machine.broken != TSH_OK || state_of(world, world->rank) != TSHI_ALIVE) return false;
+    if (world->machine.broken != TSH_OK || state_of(world, world->rank) != TSHI_ALIVE) return;
     snprintf(mine->reason, sizeof mine->reason, "%s", reason);
     mine->step = step;
     tshi_page_set_state(world->machine.page, world->rank, TSHI_ALIVE, TSHI_FAILED);
-    return true;
+}
+
+void tshi_control_leave(tsh_world *world) {
+    tshi_page *page = world->machine.page;
+    tshi_heap_blocks_sweep(world, true);
+    if (page && !atomic_load(&page->record[world->rank].left)) tshi_page_leave(page, world->rank);
 }
 
 static void stick(tsh_world *world, const char *words) {

@@ -1,6 +1,7 @@
 #include "dist/control/machine.h"
 #include "base/cpu.h"
 #include "base/hash.h"
+#include "dist/control/relay.h"
 #include "dist/rendezvous/memory_exchange.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/world.h"
@@ -156,7 +157,7 @@ static tsh_status find_ranks(tsh_world *world, const tshi_roster *roster) {
     return TSH_OK;
 }
 
-/* A rank that is alone on its machine has nobody to exchange memory with. */
+/* The only rank of a machine exchanges no memory. */
 static tsh_status memory_of_one(const tshi_settings *settings, tshi_memory_plan *plan) {
     size_t bytes = settings->heap_bytes;
     const tshi_memory_ranks alone = {.size = 1, .heap_bytes = &bytes, .user = plan->user};
@@ -224,6 +225,21 @@ static tsh_status open_waits(tsh_world *world, size_t area_bytes) {
     return status;
 }
 
+/* Between machines their first ranks. */
+static tsh_status connect_machines(tsh_world *world, const tshi_settings *settings, const tshi_roster *roster,
+                                   double deadline) {
+    tshi_machine *m = &world->machine;
+    tshi_machine_links links;
+    tshi_relay_plan plan = {.page = m->page,
+                            .roster = roster,
+                            .file = m->deaths.file,
+                            .timeout = world->timeout,
+                            .allocator = &world->allocator};
+    if (m->nodes == 1 || m->ranks[0] != world->rank) return TSH_OK;
+    tsh_status status = tshi_links_open(settings, roster, &world->allocator, deadline, &links);
+    return status == TSH_OK ? tshi_relay_begin(&plan, &links, &m->relay) : status;
+}
+
 tsh_status tshi_machine_open(tsh_world *world, const tshi_settings *settings, const tshi_roster *roster,
                              tsh_thread_rendezvous *threads, size_t area_bytes, double deadline) {
     tshi_machine *m = &world->machine;
@@ -237,7 +253,8 @@ tsh_status tshi_machine_open(tsh_world *world, const tshi_settings *settings, co
     m->deaths.ranks = m->ranks;
     m->deaths.count = m->count;
     m->area = (char *)m->page + tshi_page_bytes(world->size);
-    return status == TSH_OK ? open_waits(world, area_bytes) : status;
+    if (status == TSH_OK) status = open_waits(world, area_bytes);
+    return status == TSH_OK ? connect_machines(world, settings, roster, deadline) : status;
 }
 
 /* The descriptor is still what it was: a program may close those that are not its own. */
@@ -249,9 +266,15 @@ static bool has_file(const tshi_machine *m) {
     return !known || (s.st_dev == m->file_device && s.st_ino == m->file_number);
 }
 
+void tshi_machine_disconnect(tsh_world *world) {
+    tshi_relay_end(world->machine.relay);
+    world->machine.relay = NULL;
+}
+
 void tshi_machine_close(tsh_world *world) {
     tshi_machine *m = &world->machine;
     const tsh_allocator *allocator = &world->allocator;
+    tshi_machine_disconnect(world);
     if (m->memory) munmap(m->memory, m->memory_bytes);
     if (m->life) munmap(m->life, 1);
     if (m->node && has_file(m)) close(m->deaths.file);

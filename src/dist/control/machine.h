@@ -53,14 +53,19 @@ typedef struct tshi_machine {
     ino_t file_number;
     void *life; /* a mapping that keeps this rank's lock, or NULL: deaths.file has it */
     tshi_deaths deaths;
-    tshi_waits waits; /* its rows are NULL where the ranks are on several machines */
-    uint32_t steps;   /* of recovering that this rank has made */
+    tshi_waits waits;               /* its rows are NULL where the ranks are on several machines */
+    uint32_t steps;                 /* of recovering that this rank has made */
+    struct tshi_relay *relay;       /* of the first rank of a machine, where there are several; else NULL */
+    struct tshi_heap_block *blocks; /* of this rank's heap, which it has released, and maybe not all others */
 } tshi_machine;
 
-/* Of a world whose rank, size, log and allocator are set. roster: of processes, among which the memory of this machine
+/* Shares memory in a world whose rank, size, log and allocator are set. roster: the ranks are processes, among which the memory of this machine
  * is exchanged until the deadline; NULL: threads. Heaps of peers that are threads are known once these have joined. */
 tsh_status tshi_machine_open(tsh_world *world, const struct tshi_settings *settings, const struct tshi_roster *roster,
                              tsh_thread_rendezvous *threads, size_t area_bytes, double deadline);
+/* Ends the relay: this rank has left. Waits for what it has still to pass on, two seconds at most. */
+void tshi_machine_disconnect(tsh_world *world);
+/* Does that too. */
 void tshi_machine_close(tsh_world *world);
 size_t tshi_machine_bytes(int size, size_t area_bytes);
 /* More ranks than cores that they may run on together: a launcher may have bound each to its own. The same on all ranks

@@ -27,6 +27,9 @@ static inline bool tshi_step_is_later(tshi_tape_step step, tshi_tape_step than) 
 /* FAILED ranks may recover. STUCK (its deadline has passed) and DEAD stay. */
 typedef enum tshi_rank_state { TSHI_ALIVE = 0, TSHI_FAILED, TSHI_STUCK, TSHI_DEAD } tshi_rank_state;
 
+/* The words of a rank whose machine cannot be reached any more begin so. */
+#define TSHI_MACHINE "machine "
+
 typedef struct tshi_rank_record {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t state; /* a tshi_rank_state */
     _Atomic uint32_t left;                           /* it has destroyed its world */

@@ -22,12 +22,17 @@ static void post_wait(tsh_world *world, const tshi_meeting *meeting) {
     tshi_waits_post(waits);
 }
 
-tshi_meeting tshi_meeting_begin(tsh_world *world) {
-    tshi_machine *m = &world->machine;
-    tshi_meeting meeting = {.step = ++m->steps};
+tshi_meeting tshi_meeting_next(tsh_world *world) {
+    tshi_meeting meeting = {.step = world->machine.steps + 1};
     meeting.deadline = tshi_deadline_since(world, tshi_clock(), "world_recover", meeting.step);
-    tshi_page_recover_step(m->page, world->rank, meeting.step);
     post_wait(world, &meeting);
+    return meeting;
+}
+
+tshi_meeting tshi_meeting_begin(tsh_world *world) {
+    tshi_page_recover_step(world->machine.page, world->rank, world->machine.steps + 1);
+    tshi_meeting meeting = tshi_meeting_next(world);
+    world->machine.steps++;
     return meeting;
 }
 
@@ -37,15 +42,24 @@ bool tshi_meeting_done(const tsh_world *world, tshi_meeting *meeting) {
     return meeting->next == world->size;
 }
 
-/* What ranks cannot recover from: a rank that is lost or has left, and the deadline. */
-static tsh_status look(tsh_world *world, tshi_meeting *meeting) {
+/* A rank that has left, and has not made the step; or -1. */
+static int first_left(const tsh_world *world, const tshi_meeting *meeting) {
+    for (int i = meeting->next; i < world->size; i++) {
+        if (!tshi_control_has_left(world, i)) continue;
+        if (!tshi_reached(&world->machine.page->record[i].recover, meeting->step)) return i;
+    }
+    return -1;
+}
+
+tsh_status tshi_meeting_look(tsh_world *world, tshi_meeting *meeting) {
     char words[TSHI_MESSAGE_SIZE], ranks[TSHI_LINE], stopped[TSHI_LINE];
     tshi_signal_look(world);
     tshi_machine_look(world);
     tsh_status status = tshi_control_permanent_trouble(world);
     if (status != TSH_OK) return tshi_control_add_call(world, status, "world_recover", meeting->step);
-    if (tshi_control_has_left(world, meeting->next)) {
-        snprintf(words, sizeof words, "rank %d has left the world; world_recover #%u waits for it", meeting->next,
+    int left = first_left(world, meeting);
+    if (left >= 0) {
+        snprintf(words, sizeof words, "rank %d has left the world; world_recover #%u waits for it", left,
                  meeting->step);
         return tshi_control_break(world, TSH_ERR_PEER, words);
     }
@@ -61,7 +75,7 @@ tsh_status tshi_meeting_wait(tsh_world *world, tshi_meeting *meeting, long nanos
     tshi_rank_record *r = &world->machine.page->record[meeting->next];
     tshi_doze(&r->recover, meeting->step, &r->sleepers, nanoseconds);
     if (tshi_reached(&r->recover, meeting->step)) return TSH_OK;
-    tsh_status status = look(world, meeting);
+    tsh_status status = tshi_meeting_look(world, meeting);
     /* It may have come, and gone, since. */
     return tshi_reached(&r->recover, meeting->step) ? TSH_OK : status;
 }

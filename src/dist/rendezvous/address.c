@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -43,6 +44,27 @@ static bool any_is_here(const struct addrinfo *found, const struct ifaddrs *mine
         }
     }
     return false;
+}
+
+static bool is_link_local(const struct sockaddr *a) {
+    return a->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+}
+
+void tshi_address_own(char *text, size_t size) {
+    struct ifaddrs *mine = NULL;
+    text[0] = '\0';
+    if (getifaddrs(&mine) != 0) return;
+    for (const struct ifaddrs *m = mine; m; m = m->ifa_next) {
+        char host[64];
+        const struct sockaddr *a = m->ifa_addr;
+        bool known = a && (a->sa_family == AF_INET || a->sa_family == AF_INET6);
+        if (!known || !(m->ifa_flags & IFF_UP) || is_loopback(a) || is_link_local(a)) continue;
+        socklen_t length = a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        if (getnameinfo(a, length, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0) continue;
+        if (strlen(text) + strlen(host) + 2 < size) tshi_append(text, size, "%s%s", text[0] ? "," : "", host);
+    }
+    freeifaddrs(mine);
 }
 
 tsh_status tshi_address_is_here(const char *address, double deadline) {

@@ -77,6 +77,8 @@ void tshi_settings_share_cores(const tsh_world_config *config, tshi_settings *s)
 tsh_status tshi_address_is_here(const char *address, double deadline);
 /* The address is written as "localhost", 127.x or ::1; it is not looked up. */
 bool tshi_address_is_loopback(const char *address);
+/* The addresses by which other machines may reach this one, with commas between them; "" where there are none. */
+void tshi_address_own(char *text, size_t size);
 /* "HOST:PORT", "[IPV6]:PORT" into its parts (host: TSHI_JOB_SIZE bytes); false when it is none. */
 bool tshi_address_split(const char *text, char *host, int *port);
 /* True for a multicast address (239.1.2.3, ff15::1). */

@@ -20,7 +20,7 @@ typedef struct tshi_rendezvous {
     tshi_process me;
     int *connections;                      /* see tshi_rendezvous_run */
     const struct tshi_memory_plan *memory; /* of a memory exchange; NULL: ranks get a roster */
-    const int *numbers; /* of the ranks in messages: those of the world; NULL: as they are */
+    const int *numbers;                    /* of the ranks in messages: those of the world; NULL: as they are */
 } tshi_rendezvous;
 
 static inline int tshi_rendezvous_number(const tshi_rendezvous *r, int rank) {

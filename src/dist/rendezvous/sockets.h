@@ -26,14 +26,17 @@ typedef struct tshi_endpoint {
     socklen_t length;
 } tshi_endpoint;
 
-/* All addresses of host, as tshi_resolve finds them, at most TSHI_ENDPOINTS. */
-tsh_status tshi_tcp_resolve(const char *host, int port, double deadline, tshi_endpoint *out, int *n);
+/* All addresses of a host, or of several with commas between them, as tshi_resolve finds them, at most
+ * TSHI_ENDPOINTS. */
+tsh_status tshi_tcp_resolve(const char *hosts, int port, double deadline, tshi_endpoint *out, int *n);
 /* "127.0.0.1:29500", "[::1]:29500" */
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]);
 /* A socket that listens there, or -1 with errno set. `shared`: other sockets of this user may listen there too. */
 int tshi_socket_listen(const tshi_endpoint *endpoint, bool shared);
 /* The port of a listener that the system chose. */
 int tshi_tcp_port(int listener);
+/* A port at which nothing listens now, on any address of this machine; 0: there is none. */
+int tshi_tcp_free_port(void);
 /* A connection, or -1 with errno set (ETIMEDOUT at the deadline). */
 int tshi_socket_connect(const tshi_endpoint *endpoint, double deadline);
 /* Waits until `events` (POLLIN, POLLOUT) of fd; false with errno set (ETIMEDOUT at the deadline). */

@@ -9,9 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-tsh_status tshi_tcp_resolve(const char *host, int port, double deadline, tshi_endpoint *out, int *n) {
+static tsh_status add_host(const char *host, int port, double deadline, tshi_endpoint *out, int *n) {
     struct addrinfo *found = NULL;
-    *n = 0;
     tsh_status status = tshi_resolve(host, port, deadline, &found);
     if (status != TSH_OK) return status;
     for (const struct addrinfo *a = found; a && *n < TSHI_ENDPOINTS; a = a->ai_next) {
@@ -22,6 +21,16 @@ tsh_status tshi_tcp_resolve(const char *host, int port, double deadline, tshi_en
     }
     freeaddrinfo(found);
     return TSH_OK;
+}
+
+tsh_status tshi_tcp_resolve(const char *hosts, int port, double deadline, tshi_endpoint *out, int *n) {
+    char list[TSHI_JOB_SIZE], *rest = list;
+    *n = 0;
+    if (!hosts) return add_host(NULL, port, deadline, out, n);
+    snprintf(list, sizeof list, "%s", hosts);
+    tsh_status status = TSH_OK;
+    while (status == TSH_OK && rest) status = add_host(strsep(&rest, ","), port, deadline, out, n);
+    return status;
 }
 
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]) {
@@ -64,6 +73,15 @@ int tshi_tcp_port(int listener) {
     if (getsockname(listener, (void *)&address, &length) != 0) return -1;
     if (address.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)(void *)&address)->sin6_port);
     return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
+}
+
+int tshi_tcp_free_port(void) {
+    const struct sockaddr_in any = {.sin_family = AF_INET};
+    tshi_endpoint endpoint = {.length = sizeof any};
+    memcpy(&endpoint.address, &any, sizeof any);
+    int fd = tshi_socket_listen(&endpoint, false), port = fd < 0 ? 0 : tshi_tcp_port(fd);
+    tshi_socket_close(&fd, 1);
+    return port < 0 ? 0 : port;
 }
 
 bool tshi_socket_wait(int fd, short events, double deadline) {

@@ -88,11 +88,8 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     tshi_mpi *mpi = tshi_mpi_of(world);
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(world);
-    /* Without shared memory no rank may reach an entry barrier that a peer is known to have given up, and MPI takes in
-     * little by little what has arrived. */
-    for (int i = 0; !mg->block && i < POLLS; i++) tshi_mpi_poll(world);
-    if (mpi->troubled || mpi->broken != TSH_OK) {
+    /* Without shared memory no rank may reach an entry barrier that a peer is known to have given up. */
+    if (tshi_control_troubled(world)) {
         tsh_status status = tshi_mpi_trouble(world);
         if (status != TSH_OK) return status;
     }
@@ -132,8 +129,7 @@ static bool end_error(tsh_group *group, int error) {
 /* The peers have begun: they need this rank's part. */
 static tsh_status lack_memory(tsh_world *world) {
     static const char words[] = "no memory for a call that other ranks have begun";
-    tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words, (tshi_tape_step){0});
-    return tshi_mpi_break(world, TSH_ERR_MEMORY, words);
+    return tshi_control_stick(world, TSH_ERR_MEMORY, words);
 }
 
 static bool advance_exchange(tsh_group *group) {
@@ -219,10 +215,9 @@ static bool count_start(tsh_group *group) {
 
 /* A member has come to the entry barrier and has stopped waiting for good: it will not pass. */
 static bool given_up(tsh_group *group) {
-    const tshi_mpi *mpi = tshi_mpi_of(group->world);
-    tshi_mpi_poll(group->world);
-    for (int i = 0; mpi->troubled && i < group->size; i++) {
-        if (mpi->peer[group->ranks[i]].broken) return true;
+    bool troubled = tshi_control_troubled(group->world);
+    for (int i = 0; troubled && i < group->size; i++) {
+        if (tshi_control_is_lost(group->world, group->ranks[i])) return true;
     }
     return false;
 }
@@ -391,8 +386,7 @@ static void mpi_progress(tsh_work *work) {
         tshi_work_end(work, tshi_failure_report(&op->outcome));
         return;
     }
-    if (++mpi->looks % LOOK_EVERY != 0 && !mpi->troubled) return;
-    tshi_mpi_poll(group->world);
+    if (++mpi->looks % LOOK_EVERY != 0 && !tshi_control_troubled(group->world)) return;
     tsh_status status = tshi_mpi_group_trouble(group);
     if (status == TSH_OK || !tshi_entry_withdraw(group)) return;
     tshi_mpi_give_up(group);
@@ -419,7 +413,7 @@ const tshi_group_ops tshi_mpi_ops = {
     .world_open = tshi_mpi_world_open,
     .world_join = tshi_mpi_world_join,
     .rdma = tshi_mpi_rdma,
-    .fail = tshi_mpi_fail,
+    .fail = tshi_control_fail,
     .recover = tshi_mpi_recover,
     .leave = tshi_mpi_leave,
     .world_close = tshi_mpi_world_close,
@@ -428,7 +422,7 @@ const tshi_group_ops tshi_mpi_ops = {
     .agree = tshi_mpi_agree,
     .compare = mpi_compare,
     .trouble = tshi_mpi_heard,
-    .fails_later = tshi_mpi_fails_later,
+    .fails_later = tshi_control_fails_later,
     .run = mpi_run,
     .start = mpi_start,
     .progress = mpi_progress,

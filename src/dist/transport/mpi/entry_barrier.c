@@ -22,9 +22,6 @@
 /* Long enough for a member's word to be readable by all. */
 #define SETTLE_SECONDS 1e-3
 
-/* Receives the notices when a member's process has ended. */
-#define LAST_WORDS 8
-
 static int flags_of(const tshi_mpi_op *op) {
     return (op->async ? TSHI_ENTRY_ASYNC : 0) | (op->regular ? 0 : TSHI_ENTRY_IRREGULAR);
 }
@@ -152,7 +149,7 @@ bool tshi_entry_withdraw(tsh_group *group) {
     /* What the members have begun they end, whatever else has failed since: requests read and write the caller's
      * memory. Only a rank that is lost, or has left, can leave its part undone. */
     if (op->phase == TSHI_EXCHANGING) {
-        return tshi_mpi_of(group->world)->broken != TSH_OK || tshi_mpi_trouble(group->world) == TSH_OK;
+        return group->world->machine.broken != TSH_OK || tshi_mpi_trouble(group->world) == TSH_OK;
     }
     /* Without shared memory a member cannot withdraw. When a failure is known for so long and the barrier has not been
      * passed, some member has received the failure before it entered, and will not enter. Behind the barrier, a rank
@@ -160,21 +157,6 @@ bool tshi_entry_withdraw(tsh_group *group) {
     double now = tshi_clock();
     if (op->trouble_seen == 0) op->trouble_seen = now;
     return now - op->trouble_seen >= TSHI_GRACE;
-}
-
-void tshi_entry_look_for_deaths(tsh_group *group) {
-    const tshi_mpi_group *mg = group->state;
-    const tshi_mpi *mpi = tshi_mpi_of(group->world);
-    for (int i = 0; mg->block && i < group->size; i++) {
-        int rank = group->ranks[i];
-        /* The process of a rank that has left its world may have ended. */
-        if (i == group->rank || mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
-        if (!tshi_process_ended(&mg->block->member[i].process, &mpi->me)) continue;
-        /* Notices that it sent before arrive one by one, and may have arrived since the last check. */
-        for (int k = 0; k < LAST_WORDS; k++) tshi_mpi_poll(group->world);
-        if (mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
-        tshi_mpi_lose(group->world, rank, "it died (killed by a signal, or exited)");
-    }
 }
 
 bool tshi_entry_is_over(const tsh_group *group) {
@@ -187,16 +169,11 @@ bool tshi_entry_lacks(const tsh_group *group, int member) {
     return !mg->block || !at_entry(mg, word_of(mg, member));
 }
 
-static bool is_stopped(const tshi_process *process, const tshi_process *me) {
-    return tshi_process_same_machine(process, me) && process->number <= INT32_MAX &&
-           tshi_process_stopped((int)process->number);
-}
-
 const char *tshi_entry_stopped(const tsh_group *group, char *text, size_t size) {
     const tshi_mpi_group *mg = group->state;
     text[0] = '\0';
     for (int i = 0; mg->block && i < group->size; i++) {
-        if (i == group->rank || !is_stopped(&mg->block->member[i].process, &tshi_mpi_of(group->world)->me)) continue;
+        if (i == group->rank || !tshi_process_stopped(group->world->machine.waits.process[group->ranks[i]])) continue;
         tshi_append(text, size, "; rank %d is stopped", group->ranks[i]);
     }
     return text;

@@ -1,11 +1,7 @@
 /* Groups over MPI: each has a communicator, and on one machine a page of memory that its members share. */
 #include "dist/transport/mpi/mpi.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define TAG_GROUP     7
 #define MOST_AT_ENTRY 512 /* each member reads the flags of all */
@@ -29,7 +25,6 @@ tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
 void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg) {
     const tsh_allocator *allocator = &world->allocator;
     if (!mg) return;
-    if (mg->block) munmap(mg->block, mg->block_bytes);
     tshi_free(allocator, mg->counts);
     tshi_free(allocator, mg->kept);
     tshi_free(allocator, mg->all);
@@ -44,31 +39,6 @@ void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg) {
 
 /* --- shared memory ------------------------------------------------------------------------------------------------ */
 
-/* Where the first member has the file, for its peers to open. */
-typedef struct place {
-    int64_t process, fd;
-    uint64_t id; /* the group's number, given by its first member */
-} place;
-
-static void *map_file(int fd, size_t bytes) {
-    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return block == MAP_FAILED ? NULL : block;
-}
-
-/* Through /proc, which refuses other users and knows no other containers: then the entry barrier does without. */
-static void *map_place(const place *p, size_t bytes) {
-    char path[64], target[64] = "";
-    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)p->process, (long long)p->fd);
-    /* The number may be another process here, in another container: its file must not be taken. */
-    ssize_t length = readlink(path, target, sizeof target - 1);
-    if (length <= 0 || !strstr(target, "memfd:tshard-entry")) return NULL;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return NULL;
-    void *block = map_file(fd, bytes);
-    close(fd);
-    return block;
-}
-
 static bool share_machine(const tsh_group *group) {
     const int *node = group->world->machine.node;
     if (!tshi_mpi_of(group->world)->shared) return false;
@@ -78,33 +48,37 @@ static bool share_machine(const tsh_group *group) {
     return group->size <= MOST_AT_ENTRY;
 }
 
+/* What the first member tells the others. */
+typedef struct place {
+    uint64_t id;    /* the group's number */
+    uint64_t block; /* where it is in that rank's heap, plus 1; 0: there is none */
+} place;
+
+static tshi_entry_block *block_new(const tsh_group *group) {
+    size_t bytes = (size_t)group->size * sizeof(tshi_entry_member);
+    tshi_heap_block *block = tshi_heap_block_new(group->world, sizeof(tshi_entry_block) + bytes, group->size);
+    tshi_entry_block *entry = (tshi_entry_block *)(void *)block;
+    if (entry) memset(entry->member, 0, bytes);
+    return entry;
+}
+
 /* The group's number and its block, or no block on any member. */
 static int share_block(tsh_group *group, tshi_mpi_group *mg) {
-    tshi_mpi *mpi = tshi_mpi_of(group->world);
+    tsh_world *world = group->world;
     bool here = share_machine(group);
-    int fd = -1, mine, all;
-    place p = {.process = getpid(), .fd = -1};
-    mg->block_bytes = sizeof(tshi_entry_block) + (size_t)group->size * sizeof(tshi_entry_member);
-    /* The block of the world's group has the rows of tshi_waits behind it. */
-    if (group == group->world->group) mg->block_bytes += tshi_waits_bytes(group->size);
+    place p = {0};
+    tshi_heap_blocks_sweep(world, false);
     if (group->rank == 0) {
-        p.id = (uint64_t)group->world->rank << 32 | ++mpi->next_group;
-        if (here) p.fd = fd = tshi_memory_file("tshard-entry", mg->block_bytes);
-        if (fd >= 0) mg->block = map_file(fd, mg->block_bytes);
-        /* A member that reads this number has found the right file. */
-        if (mg->block) atomic_store(&mg->block->id, p.id);
+        p.id = (uint64_t)world->rank << 32 | ++tshi_mpi_of(world)->next_group;
+        if (here) mg->block = block_new(group);
+        if (mg->block) p.block = tshi_heap_block_offset(world, &mg->block->head) + 1;
     }
     int error = MPI_Bcast(&p, (int)sizeof p, MPI_BYTE, 0, mg->comm);
-    if (error == MPI_SUCCESS && here && group->rank != 0) mg->block = map_place(&p, mg->block_bytes);
-    mine = mg->block && atomic_load(&mg->block->id) == p.id;
-    if (mine) mg->block->member[group->rank].process = mpi->me;
     mg->id = p.id;
-    if (error == MPI_SUCCESS) error = MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, mg->comm);
-    if (fd >= 0) close(fd);
-    if (error != MPI_SUCCESS) return error;
-    if (!all && mg->block) munmap(mg->block, mg->block_bytes);
-    if (!all) mg->block = NULL;
-    return MPI_SUCCESS;
+    if (error == MPI_SUCCESS && here && p.block) {
+        mg->block = (tshi_entry_block *)(void *)tshi_heap_block_at(world, group->ranks[0], p.block - 1);
+    }
+    return error;
 }
 
 /* --- opening and closing ------------------------------------------------------------------------------------------ */
@@ -159,8 +133,9 @@ void tshi_mpi_group_close(tsh_group *group) {
     tshi_watcher_pass(&tshi_mpi_of(group->world)->watch.thread);
     /* With a call still under way the communicator and its buffers have to stay. */
     if (mg->op.phase > TSHI_AT_ENTRY || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) return;
-    if (mg->comm != MPI_COMM_NULL && !finalized && tshi_mpi_of(group->world)->broken == TSH_OK) {
+    if (mg->comm != MPI_COMM_NULL && !finalized && group->world->machine.broken == TSH_OK) {
         MPI_Comm_free(&mg->comm);
     }
+    if (mg->block) tshi_heap_block_release(group->world, &mg->block->head, group->ranks[0]);
     tshi_mpi_group_free(group->world, mg);
 }

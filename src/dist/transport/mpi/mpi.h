@@ -10,7 +10,8 @@
 #define TSHI_MPI_H
 
 #include "dist/collectives/collectives.h"
-#include "dist/control/wait_graph.h"
+#include "dist/control/control.h"
+#include "dist/control/heap_block.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/transport/mpi/watcher.h"
 #include "dist/world.h"
@@ -18,36 +19,6 @@
 #include <mpi.h>
 #include <stdalign.h>
 #include <stdatomic.h>
-
-/* --- notices ------------------------------------------------------------------------------------------------------ */
-
-typedef enum tshi_notice_kind {
-    TSHI_NOTICE_FAILED,
-    TSHI_NOTICE_BROKEN,
-    TSHI_NOTICE_LEFT,
-    TSHI_NOTICES
-} tshi_notice_kind;
-
-/* What a rank reports about itself to all its peers. */
-typedef struct tshi_notice {
-    uint32_t kind, epoch; /* the epoch goes up with each recovery; failures of an earlier one are forgotten */
-    tshi_tape_step step;  /* of a failure */
-    char words[TSHI_MESSAGE_SIZE];
-} tshi_notice;
-
-typedef struct tshi_outbox {
-    tshi_notice notice;
-    MPI_Request *request; /* [size] */
-} tshi_outbox;
-
-/* What this rank knows of a peer. */
-typedef struct tshi_mpi_peer {
-    uint32_t failed;     /* 1 + epoch of its last failure */
-    tshi_tape_step step; /* of that */
-    bool broken;         /* it has failed permanently */
-    double left;         /* when its notice of leaving arrived, 0: not yet */
-    char *words;         /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
-} tshi_mpi_peer;
 
 /* Watches the calls of MPI that block; see watch.c. */
 typedef struct tshi_mpi_watch {
@@ -67,29 +38,21 @@ typedef struct tshi_mpi_watch {
 typedef struct tshi_mpi {
     /* Fields that each call reads are next to each other. */
     int64_t chunk; /* the most elements of one call of MPI */
-    tsh_status broken;
     unsigned looks;
-    bool troubled; /* a rank has failed or left; its notice says which */
-    bool watched;  /* TSHARD_CHECK */
-    bool shared;   /* TSHARD_MPI_SHARED */
-    bool crowded;  /* more ranks than cores on this machine */
-    bool ready;    /* the communicators exist */
+    bool watched; /* TSHARD_CHECK */
+    bool shared;  /* TSHARD_MPI_SHARED */
+    bool crowded; /* more ranks than cores on this machine */
+    bool ready;   /* the communicators exist */
     bool rdma;
     MPI_Comm base; /* whose ranks the world has; not its own, and not used after joining */
-    MPI_Comm recovery, notices;
-    MPI_Request inbox_request;
+    MPI_Comm recovery;
     MPI_Op op[TSH_DTYPE_COUNT][TSH_REDUCE_OP_COUNT];
     uint32_t epoch, tag_epochs;
-    tshi_notice inbox;
-    tshi_outbox *outbox; /* [TSHI_NOTICES] */
-    tshi_mpi_peer *peer; /* [size] */
-    tshi_process me;
+    double *left;  /* [size] when this rank has seen that a rank has left, 0: not yet */
     double looked; /* when this rank last checked for deaths */
     /* The start of the wait under way, and its next warning. */
     double waiting_since, next_word;
-    tshi_waits waits;
     uint64_t next_group; /* numbers the groups that this rank leads */
-    char broken_words[TSHI_MESSAGE_SIZE];
     tshi_pool messages;
     struct tshi_mpi_message *given_up; /* messages */
     tshi_mpi_watch watch;
@@ -104,11 +67,10 @@ typedef struct tshi_entry_member {
         arrived[2]; /* of even and odd barriers: a rank that has passed one may be in the next already */
     alignas(
         128) _Atomic uint64_t passed; /* the last barrier; on another line, because only ranks that give up read it */
-    tshi_process process;
 } tshi_entry_member;
 
 typedef struct tshi_entry_block {
-    _Atomic uint64_t id; /* of the group */
+    tshi_heap_block head;
     tshi_entry_member member[];
 } tshi_entry_block;
 
@@ -159,7 +121,6 @@ typedef struct tshi_mpi_group {
     double stopping;         /* when this rank gave it up, 0: not */
     tshi_mpi_op op;
     uint64_t id;
-    size_t block_bytes;
     uint64_t *all;   /* [3 * size] the numbers that members post at an entry barrier without shared memory */
     int *counts;     /* [2 * size] for MPI */
     int64_t *kept;   /* [2 * size] counts of a call that may be given up */
@@ -213,12 +174,6 @@ tsh_status tshi_mpi_roster(MPI_Comm comm, tshi_settings *settings, const tsh_all
                            tshi_roster *out);
 /* From now on MPI is not finalised at exit, because that could wait for ever. */
 void tshi_mpi_distrust(void);
-/* Allocates room for the notices to the ranks of a world of that size; not from the world's allocator, see
- * tshi_mpi_part. */
-tshi_outbox *tshi_outbox_create(int size);
-/* Takes over the notices of a world that is left; the communicator may be MPI_COMM_NULL. That many ranks have not yet
- * said that they leave, which has to be received before MPI ends. Takes *outbox too while MPI still sends from it. */
-void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size);
 /* True when the transport reads and writes memory past the CPU (RDMA). */
 bool tshi_mpi_has_adapter(void);
 /* A duplicate of `base`, when all its ranks have made the call; else TSH_ERR_TIMEOUT. */
@@ -246,8 +201,6 @@ int tshi_entry_meet(tsh_group *group, const uint64_t mine[3], MPI_Request *reque
 int tshi_entry_poll(tsh_group *group, int *error);
 /* "; rank 1 is stopped" for members that a signal has stopped, else "". */
 const char *tshi_entry_stopped(const tsh_group *group, char *text, size_t size);
-/* Marks members whose process has ended as dead. */
-void tshi_entry_look_for_deaths(tsh_group *group);
 /* Resets the barrier. Collective; no member may be inside it. */
 void tshi_entry_renew(tsh_group *group);
 /* Give up the call; false when its barrier was passed after all, when that is not decided yet, or while its data is
@@ -303,12 +256,10 @@ static inline void tshi_watch_pass(tsh_group *group) {
 
 /* --- failure.c ---------------------------------------------------------------------------------------------------- */
 
-/* Receive the notices of peers. */
-void tshi_mpi_poll(tsh_world *world);
-/* Receive notices while waiting for a group; also checks for deaths and answers SIGUSR1. */
-void tshi_mpi_look_around(tsh_group *group);
-/* True when a rank has failed permanently, or its process has ended. */
-void tshi_mpi_lose(tsh_world *world, int rank, const char *words);
+/* While waiting: checks for deaths now and then, and answers SIGUSR1. */
+void tshi_mpi_look_around(tsh_world *world);
+/* The rank has left at least so many seconds ago, for all that this rank knows. */
+bool tshi_mpi_has_left(const tsh_world *world, int rank, double seconds);
 /* The error that a call has to return now, or TSH_OK. */
 tsh_status tshi_mpi_trouble(tsh_world *world);
 /* See tshi_group_ops.trouble. */
@@ -326,19 +277,13 @@ tsh_status tshi_mpi_look(tsh_group *group, double since);
 tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error);
 /* Post the ranks that this wait is for: those that have not made the group's call, or the sender of the message. */
 void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message);
-/* Post the ranks that a recovery waits for: all of them, since no record says which have reached it. */
-void tshi_mpi_post_recovery(tsh_world *world);
 /* True when the wait that began at `since` has passed the deadline; before that it warns. The wait is posted until
- * tshi_waits_end. message: what is waited for; NULL: the group's call. */
+ * tshi_mpi_end_wait. message: what is waited for; NULL: the group's call. */
 bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since);
 /* The deadline has passed. Permanent. message as above; what: the name of the call. */
 tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const char *what);
 /* Yield the processor, or sleep a little; longer as the wait lasts. */
 void tshi_mpi_doze(double waited);
-void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words, tshi_tape_step step);
-tsh_status tshi_mpi_break(tsh_world *world, tsh_status status, const char *words);
-void tshi_mpi_fail(tsh_world *world, const char *reason, tshi_tape_step step);
-bool tshi_mpi_fails_later(const tsh_world *world, tshi_tape_step step);
 tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since);
 void tshi_mpi_awake(tsh_group *group);
 /* Ends the wait that was posted. */

@@ -199,7 +199,6 @@ static int receive_progress(tsh_work *work) {
         m->has_header = true;
         m->peer = from.MPI_SOURCE;
         /* A sender that has heard of a failure may have given up the data behind its header. */
-        if (h->bytes == 0) tshi_mpi_poll(work->group->world);
         if (h->bytes == 0 && tshi_mpi_trouble(work->group->world) != TSH_OK) return MPI_SUCCESS;
         error = receive_data(work);
         if (error != MPI_SUCCESS) return error;
@@ -236,12 +235,10 @@ tsh_status tshi_mpi_message_start(tsh_work *work) {
 static bool peer_left(const tsh_work *work) {
     const message *m = work->state;
     const tsh_group *group = work->group;
-    const tshi_mpi_peer *peer = tshi_mpi_of(group->world)->peer;
-    double latest = tshi_clock() - TSHI_GRACE;
     bool left = true;
     for (int i = 0; i < group->size; i++) {
-        double at = peer[group->ranks[i]].left;
-        if (i != group->rank && (m->peer == TSH_ANY_RANK || m->peer == i)) left = left && at != 0 && at < latest;
+        bool awaited = i != group->rank && (m->peer == TSH_ANY_RANK || m->peer == i);
+        if (awaited) left = tshi_mpi_has_left(group->world, group->ranks[i], TSHI_GRACE) && left;
     }
     return left;
 }
@@ -251,7 +248,7 @@ static bool may_go(const tsh_work *work) {
     message *m = work->state;
     int replied = 0;
     bool sends = work->call.op == TSH_COLLECTIVE_SEND;
-    if (tshi_mpi_of(work->group->world)->broken != TSH_OK || (sends ? m->header.bytes != 0 : !m->moves)) return true;
+    if (work->group->world->machine.broken != TSH_OK || (sends ? m->header.bytes != 0 : !m->moves)) return true;
     if (sends && !m->moves) {
         MPI_Test(&m->request[2], &replied, MPI_STATUS_IGNORE);
         m->moves = replied != 0;
@@ -263,8 +260,7 @@ static bool may_go(const tsh_work *work) {
 /* Why to give up the message, if there is a reason and it is safe to go. */
 static tsh_status look(tsh_work *work) {
     tshi_mpi *mpi = tshi_mpi_of(work->group->world);
-    if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(work->group->world);
-    if (!mpi->troubled && mpi->broken == TSH_OK) return TSH_OK;
+    if (++mpi->looks % LOOK_EVERY != 0 && !tshi_control_troubled(work->group->world)) return TSH_OK;
     tsh_status status = tshi_mpi_trouble(work->group->world);
     const message *m = work->state;
     if (status != TSH_OK && may_go(work)) return status;
@@ -328,7 +324,7 @@ tsh_status tshi_mpi_messages_discard(tsh_group *group) {
         MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
         size_t n = (size_t)bytes / sizeof(int64_t) + 1; /* MPI's counts are ints */
         void *memory = tshi_calloc(&group->world->allocator, n, sizeof(int64_t));
-        if (!memory) return tshi_mpi_break(group->world, TSH_ERR_MEMORY, "world_recover: no memory");
+        if (!memory) return tshi_control_stick(group->world, TSH_ERR_MEMORY, "world_recover: no memory");
         int error = MPI_Recv(memory, (int)n, MPI_INT64_T, status.MPI_SOURCE, status.MPI_TAG, comm, MPI_STATUS_IGNORE);
         tshi_free(&group->world->allocator, memory);
         if (error != MPI_SUCCESS) return tshi_mpi_error(group->world, "world_recover", error);

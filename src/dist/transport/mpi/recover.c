@@ -2,10 +2,10 @@
  * cancelled, and start their entry barriers anew. */
 #include "dist/transport/mpi/mpi.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#define PATIENCE 1.0 /* seconds for messages that have been given up to leave */
+#define PATIENCE        1.0 /* seconds for messages that have been given up to leave */
+#define NAP_NANOSECONDS 200000L
 
 /* A group as one of its members left it. */
 typedef struct position {
@@ -13,42 +13,6 @@ typedef struct position {
 } position;
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
-
-static tsh_status look_at_clock(tsh_world *world, double since) {
-    tshi_mpi *mpi = tshi_mpi_of(world);
-    char ranks[TSHI_LINE / 2], stopped[TSHI_LINE / 2], words[TSHI_MESSAGE_SIZE];
-    double now = tshi_clock(), waited = now - since;
-    if (mpi->waiting_since != since) {
-        mpi->waiting_since = since;
-        mpi->next_word = since + tshi_word_after(world);
-        tshi_mpi_post_recovery(world);
-    }
-    if (waited < world->timeout && now < mpi->next_word) return TSH_OK;
-    if (!tshi_waits_name(&mpi->waits, ranks, sizeof ranks, stopped, sizeof stopped)) {
-        snprintf(ranks, sizeof ranks, "a peer");
-    }
-    if (waited >= world->timeout) {
-        snprintf(words, sizeof words, "world_recover: %s did not come within %g s%s", ranks, world->timeout, stopped);
-        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words, (tshi_tape_step){0});
-        return tshi_mpi_break(world, TSH_ERR_TIMEOUT, words);
-    }
-    mpi->next_word = now + waited;
-    tshi_log(&world->log, TSH_LOG_WARNING, "world_recover: rank %d has waited %.1f s for %s%s", world->rank, waited,
-             ranks, stopped);
-    return TSH_OK;
-}
-
-/* Only what ranks cannot recover from ends the wait: a rank that is lost or has left, and the deadline. */
-static tsh_status hopeless(tsh_world *world, double since) {
-    tshi_mpi *mpi = tshi_mpi_of(world);
-    tshi_mpi_look_around(world->group->control);
-    for (int i = 0; i < world->size; i++) {
-        if (mpi->peer[i].broken) return tshi_mpi_trouble(world);
-        if (mpi->peer[i].left == 0 || tshi_clock() - mpi->peer[i].left < TSHI_GRACE) continue;
-        return tshi_fail(TSH_ERR_PEER, "world_recover: rank %d has left", i);
-    }
-    return look_at_clock(world, since);
-}
 
 static bool is_mpi(const tsh_group *group) {
     return group->ops == group->world->control && group->state;
@@ -61,29 +25,36 @@ static void move_on(tsh_world *world) {
     }
 }
 
-static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request, bool move) {
+static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request) {
+    tshi_meeting next = tshi_meeting_next(world);
     double since = tshi_clock();
     int done = 0;
     tsh_status status = TSH_OK;
     while (error == MPI_SUCCESS && !done) {
         error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done || error != MPI_SUCCESS) break;
-        status = hopeless(world, since);
+        status = tshi_meeting_look(world, &next);
         if (status != TSH_OK) break;
-        if (move) move_on(world);
         tshi_mpi_doze(tshi_clock() - since);
     }
-    tshi_mpi_end_wait(world);
-    if (status != TSH_OK) {
-        tshi_mpi_distrust();
-        return status;
-    }
-    return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, "world_recover", error);
+    tshi_meeting_end(world);
+    if (status != TSH_OK) tshi_mpi_distrust();
+    return error == MPI_SUCCESS ? status : tshi_mpi_error(world, "world_recover", error);
 }
 
-static tsh_status barrier(tsh_world *world, bool move) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    return wait_request(world, MPI_Ibarrier(tshi_mpi_of(world)->recovery, &request), &request, move);
+/* MPI's own progress goes on meanwhile: what this rank has sent may still be on its way. */
+static tsh_status barrier(tsh_world *world) {
+    tshi_meeting meeting = tshi_meeting_begin(world);
+    tsh_status status = TSH_OK;
+    int there, error = MPI_SUCCESS;
+    while (status == TSH_OK && error == MPI_SUCCESS && !tshi_meeting_done(world, &meeting)) {
+        error = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, tshi_mpi_of(world)->recovery, &there, MPI_STATUS_IGNORE);
+        move_on(world);
+        status = tshi_meeting_wait(world, &meeting, NAP_NANOSECONDS);
+    }
+    tshi_meeting_end(world);
+    if (status != TSH_OK) tshi_mpi_distrust();
+    return error == MPI_SUCCESS ? status : tshi_mpi_error(world, "world_recover", error);
 }
 
 /* --- how far each rank is ----------------------------------------------------------------------------------------- */
@@ -102,13 +73,12 @@ static tsh_status exchange(tsh_world *world, position **out, int *most) {
     int mine = count_groups(world), i = 0;
     *out = NULL;
     tsh_status status =
-        wait_request(world, MPI_Iallreduce(&mine, most, 1, MPI_INT, MPI_MAX, mpi->recovery, &request), &request, false);
+        wait_request(world, MPI_Iallreduce(&mine, most, 1, MPI_INT, MPI_MAX, mpi->recovery, &request), &request);
     if (status != TSH_OK) return status;
     position *all = tshi_calloc(allocator, (size_t)*most * (size_t)world->size, sizeof *all);
     position *own = tshi_calloc(allocator, (size_t)*most, sizeof *own);
     if (!all || !own) {
-        status = tshi_mpi_break(world, TSH_ERR_MEMORY, "world_recover: no memory");
-        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, "world_recover: no memory", (tshi_tape_step){0});
+        status = tshi_control_stick(world, TSH_ERR_MEMORY, "world_recover: no memory");
     } else {
         for (const tsh_group *g = world->groups; g; g = g->next) {
             const tshi_mpi_group *mg = g->state;
@@ -116,7 +86,7 @@ static tsh_status exchange(tsh_world *world, position **out, int *most) {
         }
         int bytes = *most * (int)sizeof *own;
         int error = MPI_Iallgather(own, bytes, MPI_BYTE, all, bytes, MPI_BYTE, mpi->recovery, &request);
-        status = wait_request(world, error, &request, false);
+        status = wait_request(world, error, &request);
     }
     tshi_free(allocator, own);
     if (status == TSH_OK)
@@ -148,24 +118,25 @@ static tsh_status finish_entry(tsh_group *group, uint64_t last) {
     tshi_mpi_op *op = &mg->op;
     tsh_world *world = group->world;
     if (mg->block) return TSH_OK;
-    if (op->phase == TSHI_AT_ENTRY) return wait_request(world, MPI_SUCCESS, &op->request, false);
+    if (op->phase == TSHI_AT_ENTRY) return wait_request(world, MPI_SUCCESS, &op->request);
     if (mg->entered >= last) return TSH_OK;
     const uint64_t mine[3] = {0};
     MPI_Request request = MPI_REQUEST_NULL;
     mg->entered = last;
-    return wait_request(world, tshi_entry_meet(group, mine, &request), &request, false);
+    return wait_request(world, tshi_entry_meet(group, mine, &request), &request);
 }
 
 /* A member has passed the entry barrier, so all members have to finish the call; its result is dropped. */
 static tsh_status finish_move(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
+    tshi_meeting next = tshi_meeting_next(group->world);
     double since = tshi_clock();
     if (mg->op.phase == TSHI_IDLE) return TSH_OK;
     bool behind = mg->entered == last;
     /* A request that finish_entry has waited for counts as done here. */
     while (behind && mg->op.phase != TSHI_IDLE) {
         if (tshi_mpi_advance(group)) continue;
-        tsh_status status = hopeless(group->world, since);
+        tsh_status status = tshi_meeting_look(group->world, &next);
         if (status != TSH_OK) return status;
         tshi_mpi_doze(tshi_clock() - since);
     }
@@ -187,46 +158,45 @@ static tsh_status finish_groups(tsh_world *world, const position *all, int most)
 /* Every rank has given up its messages. Their data leaves the memory that it comes from when a receiver takes it, which
  * one that has closed the group does not. */
 static tsh_status discard_messages(tsh_world *world) {
-    MPI_Request request = MPI_REQUEST_NULL;
+    tshi_meeting meeting = tshi_meeting_next(world);
     double since = tshi_clock();
-    int error = MPI_SUCCESS, done = 0;
     bool waits = false;
     tsh_status status = TSH_OK;
-    while (error == MPI_SUCCESS && !done) {
+    while (!waits || !tshi_meeting_done(world, &meeting)) {
         for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
             if (is_mpi(g)) status = tshi_mpi_messages_discard(g);
         }
-        if (status == TSH_OK) status = hopeless(world, since);
+        if (status == TSH_OK) status = tshi_meeting_look(world, &meeting);
         if (status != TSH_OK) break;
         bool ended = tshi_mpi_messages_ended(world) || tshi_clock() - since >= PATIENCE;
-        if (waits) error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!waits && ended) error = MPI_Ibarrier(tshi_mpi_of(world)->recovery, &request);
+        if (!waits && ended) meeting = tshi_meeting_begin(world);
         waits = waits || ended;
-        if (!done) tshi_mpi_doze(tshi_clock() - since);
+        tshi_mpi_doze(tshi_clock() - since);
     }
-    tshi_mpi_end_wait(world);
+    tshi_meeting_end(world);
     if (status != TSH_OK) tshi_mpi_distrust();
-    return error == MPI_SUCCESS ? status : tshi_mpi_error(world, "world_recover", error);
+    return status;
 }
 
 tsh_status tshi_mpi_recover(tsh_world *world) {
     tshi_mpi *mpi = tshi_mpi_of(world);
+    const tshi_machine *m = &world->machine;
     position *all = NULL;
     int most = 0;
-    if (mpi->broken != TSH_OK) return tshi_fail(mpi->broken, "%s", mpi->broken_words);
-    tsh_status status = barrier(world, true);
+    if (m->broken != TSH_OK) return tshi_fail(m->broken, "%s", m->broken_words);
+    tsh_status status = barrier(world);
     if (status == TSH_OK) status = exchange(world, &all, &most);
     if (status == TSH_OK) status = finish_groups(world, all, most);
     tshi_free(&world->allocator, all);
-    if (status == TSH_OK) status = barrier(world, false);
+    if (status == TSH_OK) status = barrier(world);
     if (status != TSH_OK) return status;
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (!is_mpi(g)) continue;
         tshi_group_forget(g, "forgotten by tsh_world_recover");
         tshi_entry_renew(g);
     }
+    tshi_control_revive(world);
     status = discard_messages(world);
     mpi->epoch++;
-    tshi_mpi_poll(world);
-    return status == TSH_OK ? barrier(world, false) : status;
+    return status == TSH_OK ? barrier(world) : status;
 }

@@ -1,4 +1,5 @@
 /* Where the ranks of a communicator are. */
+#include "dist/rendezvous/sockets.h"
 #include "dist/transport/mpi/mpi.h"
 
 #include <stdio.h>
@@ -40,6 +41,21 @@ static tsh_status gather(MPI_Comm comm, const tshi_settings *s, const tsh_alloca
     return status == TSH_OK && error != MPI_SUCCESS ? mpi_fail("MPI_Allgather", error) : status;
 }
 
+/* Machines connect their first ranks over TCP: rank 0 says where it listens, as MASTER_ADDR and MASTER_PORT would. */
+static tsh_status share_address(MPI_Comm comm, tshi_settings *s) {
+    int32_t port = 0;
+    if (s->rank == 0) {
+        tshi_address_own(s->address, sizeof s->address);
+        port = tshi_tcp_free_port();
+    }
+    int error = MPI_Bcast(s->address, sizeof s->address, MPI_CHAR, 0, comm);
+    if (error == MPI_SUCCESS) error = MPI_Bcast(&port, 1, MPI_INT32_T, 0, comm);
+    s->method = TSHI_INIT_ENV;
+    s->address_known = true;
+    s->port = port;
+    return error == MPI_SUCCESS ? TSH_OK : mpi_fail("MPI_Bcast", error);
+}
+
 tsh_status tshi_mpi_roster(MPI_Comm comm, tshi_settings *s, const tsh_allocator *allocator, tsh_status mine,
                            tshi_roster *out) {
     tsh_status status = share_failure(comm, s, mine);
@@ -48,5 +64,5 @@ tsh_status tshi_mpi_roster(MPI_Comm comm, tshi_settings *s, const tsh_allocator 
     if (status != TSH_OK) return status;
     out->rank = s->rank;
     tshi_roster_settings(out, s);
-    return TSH_OK;
+    return out->nodes > 1 ? share_address(comm, s) : TSH_OK;
 }

@@ -12,21 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is left of a world that has been destroyed: its notices have still to be sent and received. */
-typedef struct parting {
-    MPI_Comm notices;
-    int missing;         /* ranks that have not said that they leave */
-    tshi_outbox *outbox; /* what MPI has not sent yet; NULL: it has sent everything */
-    int size;
-    struct parting *next;
-} parting;
-
 /* A process has one MPI. */
 static struct {
     pid_t id;        /* that has started MPI; one that is forked from it has no MPI */
     bool distrusted; /* a rank may never call MPI_Finalize */
     bool marked;     /* MPI_Finalize calls before_end */
-    parting *partings;
     tsh_world *worlds;
 } process;
 
@@ -36,67 +26,13 @@ void tshi_mpi_distrust(void) {
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
-tshi_outbox *tshi_outbox_create(int size) {
-    size_t requests = TSHI_NOTICES * (size_t)size;
-    tshi_outbox *outbox = calloc(1, TSHI_NOTICES * sizeof *outbox + requests * sizeof *outbox->request);
-    if (!outbox) return NULL;
-    MPI_Request *request = (MPI_Request *)(void *)(outbox + TSHI_NOTICES);
-    for (size_t i = 0; i < requests; i++) request[i] = MPI_REQUEST_NULL;
-    for (int i = 0; i < TSHI_NOTICES; i++) outbox[i].request = request + (size_t)i * (size_t)size;
-    return outbox;
-}
-
-/* The requests of all notices are one array. */
-static bool is_sent(const tshi_outbox *outbox, int size) {
-    int done = 1;
-    if (!outbox) return true;
-    return MPI_Testall(TSHI_NOTICES * size, outbox->request, &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS && done;
-}
-
-/* Waits for at most so many seconds for the ranks that have not left yet. */
-static void drain(parting *p, double seconds) {
-    double since = tshi_clock();
-    tshi_notice notice;
-    while (p->missing > 0 || !is_sent(p->outbox, p->size)) {
-        MPI_Status from;
-        int there = 0;
-        if (p->missing > 0 && MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, p->notices, &there, &from) != MPI_SUCCESS) break;
-        if (there) {
-            int error = MPI_Recv(&notice, (int)sizeof notice, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, p->notices,
-                                 MPI_STATUS_IGNORE);
-            if (error != MPI_SUCCESS) break;
-            p->missing -= notice.kind == TSHI_NOTICE_LEFT;
-            continue;
-        }
-        if (tshi_clock() - since >= seconds) break;
-        tshi_mpi_doze(tshi_clock() - since);
-    }
-}
-
-/* At the end MPI_Finalize waits for the other ranks anyway. Before it a rank may stay in a world for long that this one
- * has left: its notice must not arrive at a communicator that has been freed, whose number another may have by then. */
-static void drain_all(bool at_end) {
-    parting **link = &process.partings;
-    while (*link) {
-        parting *p = *link;
-        if (!process.distrusted) drain(p, at_end ? TSHI_GRACE : 0);
-        bool sent = is_sent(p->outbox, p->size);
-        if (!at_end && (p->missing > 0 || !sent)) {
-            link = &p->next;
-            continue;
-        }
-        if (!process.distrusted && p->notices != MPI_COMM_NULL) MPI_Comm_free(&p->notices);
-        if (sent) free(p->outbox); /* else MPI may read it until it ends */
-        *link = p->next;
-        free(p);
-    }
-}
-
 static void leave_all(void) {
     while (process.worlds) {
         tsh_world *world = process.worlds;
         tshi_mpi_leave(world);
-        tshi_mpi_break(world, TSH_ERR_STATE, "MPI has been finalised, and this world runs over it: destroy it before");
+        tshi_machine_disconnect(world); /* the process may be about to end */
+        tshi_control_break(world, TSH_ERR_STATE,
+                           "MPI has been finalised, and this world runs over it: destroy it before");
     }
 }
 
@@ -108,7 +44,6 @@ static int before_end(MPI_Comm comm, int key, void *value, void *extra) {
     (void)extra;
     leave_all();
     process.marked = false;
-    drain_all(true);
     return MPI_SUCCESS;
 }
 
@@ -136,21 +71,6 @@ void tshi_mpi_list(tsh_world *world) {
 void tshi_mpi_unlist(tsh_world *world) {
     tsh_world **link = place_of(world);
     if (*link) *link = tshi_mpi_of(world)->next;
-}
-
-/* The parting outlives its world and the world's allocator: malloc. */
-void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size) {
-    bool sent = is_sent(*outbox, size);
-    parting *p = (missing > 0 || !sent) && mark_end() ? malloc(sizeof *p) : NULL;
-    tshi_outbox *kept = sent ? NULL : *outbox;
-    if (!sent) *outbox = NULL;
-    if (!p) {
-        if (*notices != MPI_COMM_NULL) MPI_Comm_free(notices);
-        return;
-    }
-    *p = (parting){*notices, missing, kept, size, process.partings};
-    process.partings = p;
-    *notices = MPI_COMM_NULL;
 }
 
 bool tshi_mpi_is_forked(void) {
@@ -275,7 +195,6 @@ tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, con
     const char *which = base == MPI_COMM_WORLD ? "MPI_COMM_WORLD" : "the communicator";
     MPI_Request request;
     int done = 0, error;
-    drain_all(false);
     error = MPI_Comm_idup(base, out, &request);
     while (error == MPI_SUCCESS && !done) {
         error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);

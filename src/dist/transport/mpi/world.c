@@ -4,7 +4,6 @@
 #include "dist/transport/mpi/mpi.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define SPINS    4000
@@ -66,16 +65,12 @@ tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void *
     if (!mpi) return TSH_ERR_MEMORY;
     world->state = mpi;
     mpi->base = start->communicator ? *(const MPI_Comm *)start->communicator : MPI_COMM_WORLD;
-    mpi->recovery = mpi->notices = MPI_COMM_NULL;
-    mpi->inbox_request = MPI_REQUEST_NULL;
+    mpi->recovery = MPI_COMM_NULL;
     mpi->chunk = CHUNK;
-    tsh_status status = tshi_process_self(&mpi->me);
-    if (status != TSH_OK) return status;
     mpi->watched = settings->checked;
     mpi->shared = settings->shared;
-    mpi->peer = tshi_calloc(allocator, size, sizeof *mpi->peer);
-    mpi->outbox = tshi_outbox_create(settings->size);
-    return mpi->peer && mpi->outbox ? TSH_OK : TSH_ERR_MEMORY;
+    mpi->left = tshi_calloc(allocator, size, sizeof *mpi->left);
+    return mpi->left ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
@@ -110,29 +105,6 @@ static bool find_rdma(void) {
     return found;
 }
 
-static int make_communicators(tshi_mpi *mpi) {
-    int error = MPI_Comm_dup(mpi->recovery, &mpi->notices);
-    if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(mpi->notices, MPI_ERRORS_RETURN);
-    if (error == MPI_SUCCESS) error = tshi_mpi_ops_create(mpi);
-    if (error == MPI_SUCCESS) {
-        error = MPI_Irecv(&mpi->inbox, (int)sizeof mpi->inbox, MPI_BYTE, MPI_ANY_SOURCE, 0, mpi->notices,
-                          &mpi->inbox_request);
-    }
-    return error;
-}
-
-/* Where all ranks share the memory of one machine, the rank at the end of a chain of waits can be found. */
-static tsh_status open_waits(tsh_world *world) {
-    tshi_mpi *mpi = world->state;
-    tshi_entry_block *block = tshi_mpi_group_of(world->group)->block;
-    tsh_status status = tshi_waits_open(world, &mpi->waits, block ? &block->member[world->size] : NULL);
-    for (int i = 0; status == TSH_OK && block && i < world->size; i++) {
-        const tshi_process *process = &block->member[i].process;
-        if (tshi_process_same_machine(process, &mpi->me)) mpi->waits.process[i] = (int)process->number;
-    }
-    return status;
-}
-
 tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
     tshi_mpi *mpi = world->state;
     if (!mpi) return mine;
@@ -153,7 +125,7 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
         if (failed) return tshi_fail(mine == TSH_OK ? TSH_ERR_MEMORY : mine, "%s", words);
         return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
     }
-    if (error == MPI_SUCCESS) error = make_communicators(mpi);
+    if (error == MPI_SUCCESS) error = tshi_mpi_ops_create(mpi);
     if (error == MPI_SUCCESS) error = MPI_Comm_dup(mpi->recovery, &comm);
     if (error != MPI_SUCCESS) {
         tshi_mpi_group_free(world, mg);
@@ -166,8 +138,7 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
     mpi->rdma = world->machine.nodes > 1 && find_rdma();
     world->spins = mpi->crowded ? 0 : SPINS;
     if (!mpi->watched) tshi_watch_open(world);
-    tsh_status status = tshi_mpi_group_attach(world->group, mg, comm);
-    return status == TSH_OK ? open_waits(world) : status;
+    return tshi_mpi_group_attach(world->group, mg, comm);
 }
 
 bool tshi_mpi_rdma(const tsh_world *world) {
@@ -184,38 +155,20 @@ void tshi_mpi_leave(tsh_world *world) {
         tshi_log(&world->log, TSH_LOG_ERROR, "world_destroy: MPI was finalised before the world was destroyed");
     }
     if (!mpi->ready || finalized) return;
-    tshi_mpi_poll(world);
-    tshi_mpi_tell(world, TSHI_NOTICE_LEFT, "", (tshi_tape_step){0});
+    tshi_control_leave(world);
     mpi->ready = false;
     tshi_mpi_unlist(world);
-    /* Notices that peers still send are no longer received. */
-    MPI_Status status;
-    int cancelled = 1, heard = 0;
-    MPI_Cancel(&mpi->inbox_request);
-    MPI_Wait(&mpi->inbox_request, &status);
-    MPI_Test_cancelled(&status, &cancelled);
-    for (int i = 0; i < world->size; i++) heard += mpi->peer[i].left != 0;
-    heard += !cancelled && mpi->inbox.kind == TSHI_NOTICE_LEFT;
     tshi_mpi_ops_free(mpi);
     if (!tshi_mpi_messages_ended(world)) tshi_mpi_distrust();
-    if (mpi->broken != TSH_OK) {
-        MPI_Comm none = MPI_COMM_NULL;
-        tshi_mpi_part(&none, 0, &mpi->outbox, world->size);
-        return;
-    }
-    tshi_mpi_part(&mpi->notices, world->size - 1 - heard, &mpi->outbox, world->size);
-    MPI_Comm_free(&mpi->recovery);
+    if (world->machine.broken == TSH_OK) MPI_Comm_free(&mpi->recovery);
 }
 
 void tshi_mpi_world_close(tsh_world *world) {
     tshi_mpi *mpi = world->state;
     const tsh_allocator *allocator = &world->allocator;
     tshi_watcher_end(&mpi->watch.thread);
-    for (int i = 0; mpi->peer && i < world->size; i++) tshi_free(allocator, mpi->peer[i].words);
-    free(mpi->outbox);
     tshi_pool_clear(&mpi->messages, allocator);
-    tshi_waits_close(world, &mpi->waits);
-    tshi_free(allocator, mpi->peer);
+    tshi_free(allocator, mpi->left);
     tshi_free(allocator, mpi);
     world->state = NULL;
 }

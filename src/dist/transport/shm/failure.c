@@ -142,7 +142,7 @@ tsh_status tshi_shm_look(tshi_wait *wait, int rank) {
 }
 
 void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
-    if (!tshi_control_fail(world, reason, step)) return;
+    tshi_control_fail(world, reason, step);
     /* Wakes the ranks that sleep until this one posts; other sleepers wake soon by themselves. */
     for (const tsh_group *g = world->groups; g; g = g->next) {
         if (g->ops != world->control || !g->state) continue;
@@ -325,8 +325,7 @@ static void let_go(tsh_world *world) {
 }
 
 void tshi_shm_leave(tsh_world *world) {
-    tshi_shm_sweep(world, true);
-    if (!world->machine.page) return;
-    tshi_page_leave(world->machine.page, world->rank);
-    let_go(world);
+    tshi_messages_sweep(world, true);
+    tshi_control_leave(world);
+    if (world->machine.page) let_go(world);
 }

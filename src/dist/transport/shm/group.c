@@ -1,4 +1,4 @@
-/* A group's block of shared memory: in the heap of its first rank, freed there when the last member has closed it. */
+/* A group's block of shared memory, in the heap of its first rank. */
 #include "dist/transport/shm/shm.h"
 
 #include <string.h>
@@ -26,12 +26,12 @@ static size_t member_bytes(int size) {
     return inbox_at(size) + sizeof(tshi_inbox);
 }
 
-size_t tshi_block_bytes(int size) {
-    return sizeof(tshi_block_head) + (size_t)size * member_bytes(size);
+size_t tshi_shm_block_bytes(int size) {
+    return sizeof(tshi_heap_block) + (size_t)size * member_bytes(size);
 }
 
 size_t tshi_shm_open_bytes(int size) {
-    return tshi_block_bytes(size) + TSHI_LINE_BYTES;
+    return tshi_heap_block_room(tshi_shm_block_bytes(size));
 }
 
 tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size) {
@@ -62,31 +62,15 @@ void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg) {
     tshi_free(&world->allocator, lg);
 }
 
-static tshi_block_head *head_of(const tshi_shm_group *lg) {
-    return (tshi_block_head *)(void *)lg->block;
-}
-
 /* On the group's first rank: a block, at rest. */
 static tsh_status block_create(tsh_world *world, int size, tshi_shm_group *lg) {
-    tsh_device *device = world->host;
-    /* The device aligns to 64, the block wants a pair of lines. */
-    lg->allocation = device->ops->memory.alloc(device, tshi_shm_open_bytes(size));
-    if (!lg->allocation) return TSH_ERR_MEMORY;
-    uintptr_t skip = (TSHI_LINE_BYTES - (uintptr_t)lg->allocation % TSHI_LINE_BYTES) % TSHI_LINE_BYTES;
-    lg->block = (char *)lg->allocation + skip;
-    memset(lg->block, 0, sizeof(tshi_block_head));
-    for (int i = 0; i < size; i++) {
+    lg->block = tshi_heap_block_new(world, tshi_shm_block_bytes(size), size);
+    for (int i = 0; lg->block && i < size; i++) {
         memset(tshi_member_at(lg, i), 0, sizeof(tshi_member));
         for (uint32_t k = 0; k < lg->slots; k++) memset(tshi_slot_at(lg, i, k), 0, sizeof(tshi_slot));
         memset((char *)tshi_member_at(lg, i) + lg->inbox_at, 0, sizeof(tshi_inbox));
     }
-    atomic_store(&head_of(lg)->users, (uint32_t)size);
-    return TSH_OK;
-}
-
-static void block_release(tsh_world *world, tshi_shm_group *lg) {
-    world->host->ops->memory.release(world->host, lg->allocation);
-    tshi_shm_group_free(world, lg);
+    return lg->block ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
@@ -94,25 +78,26 @@ tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *
     tshi_shm_group *lg = NULL;
     tsh_status status = TSH_OK;
     uint64_t at = 0;
-    tshi_shm_sweep(world, false);
+    tshi_messages_sweep(world, false);
+    tshi_heap_blocks_sweep(world, false);
     if (group) {
         lg = tshi_shm_group_new(world, n);
         if (!lg) status = TSH_ERR_MEMORY;
     }
     if (lg && world->rank == ranks[0]) {
         status = block_create(world, n, lg);
-        if (status == TSH_OK) at = (uint64_t)(lg->block - world->machine.heap[world->rank]);
+        if (status == TSH_OK) at = tshi_heap_block_offset(world, lg->block);
     }
     status = tshi_shm_agree(parent, "group_create: memory", status, at);
     if (status != TSH_OK) {
-        if (lg && lg->allocation) world->host->ops->memory.release(world->host, lg->allocation);
+        if (lg && lg->block) world->host->ops->memory.release(world->host, lg->block->allocation);
         tshi_shm_group_free(world, lg);
         return status;
     }
     if (!group) return TSH_OK;
     const tshi_shm_group *all = parent->state;
     int leader = tsh_group_rank_of(parent, ranks[0]);
-    lg->block = world->machine.heap[ranks[0]] + tshi_slot_at(all, leader, all->sync)->at;
+    lg->block = tshi_heap_block_at(world, ranks[0], tshi_slot_at(all, leader, all->sync)->at);
     group->state = lg;
     return TSH_OK;
 }
@@ -127,32 +112,6 @@ void tshi_shm_close(tsh_group *group) {
     if (known != lg->heard) tshi_shm_look_back(group, known, TSH_ERR_STATE, "the group is closed");
     tshi_messages_close(group);
     group->state = NULL;
-    if (group == world->group) {
-        tshi_shm_group_free(world, lg);
-        return;
-    }
-    bool last = atomic_fetch_sub(&head_of(lg)->users, 1) == 1;
-    if (!lg->allocation) {
-        tshi_shm_group_free(world, lg);
-    } else if (last) {
-        block_release(world, lg);
-    } else {
-        tshi_shm *local = tshi_shm_of(world);
-        lg->next = local->retired;
-        local->retired = lg;
-    }
-}
-
-void tshi_shm_sweep(tsh_world *world, bool all) {
-    tshi_shm_group **link = &tshi_shm_of(world)->retired;
-    tshi_messages_sweep(world, all);
-    while (*link) {
-        tshi_shm_group *lg = *link;
-        if (!all && atomic_load(&head_of(lg)->users) != 0) {
-            link = &lg->next;
-            continue;
-        }
-        *link = lg->next;
-        block_release(world, lg);
-    }
+    if (group != world->group) tshi_heap_block_release(world, lg->block, group->ranks[0]);
+    tshi_shm_group_free(world, lg);
 }

@@ -14,6 +14,7 @@
 #include "base/cpu.h"
 #include "dist/collectives/collectives.h"
 #include "dist/control/control.h"
+#include "dist/control/heap_block.h"
 #include "dist/rendezvous/environment.h"
 #include "dist/world.h"
 
@@ -79,10 +80,6 @@ typedef struct tshi_inbox {
 
 static_assert(sizeof(tshi_letter) == TSHI_LINE_BYTES, "letters lie on lines of their own");
 
-typedef struct tshi_block_head {
-    alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* members that have not closed the group */
-} tshi_block_head;
-
 /* --- this rank's side --------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_shm {
@@ -95,7 +92,6 @@ typedef struct tshi_shm {
     double waiting_since, next_word, next_look;
     int naps;
     struct tshi_mailbox *mailboxes; /* of closed groups, with messages that are still to be fetched */
-    struct tshi_shm_group *retired; /* blocks that peers may still use */
 } tshi_shm;
 
 typedef struct tshi_mailbox tshi_mailbox; /* point_to_point.c */
@@ -104,7 +100,7 @@ typedef struct tshi_mailbox tshi_mailbox; /* point_to_point.c */
 typedef enum tshi_shm_step { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_shm_step;
 
 typedef struct tshi_shm_group {
-    char *block;
+    tshi_heap_block *block; /* then the members */
     size_t slot_bytes, inbox_at, member_bytes;
     tshi_mailbox *mailbox; /* NULL before the first message */
     uint32_t slots;        /* of each member */
@@ -119,9 +115,7 @@ typedef struct tshi_shm_group {
     size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* largest data that goes into the slot, the same on all ranks */
     const void **in;                         /* [size], scratch */
     void **out;
-    char **there;                /* [size] where this rank has mapped what the members have shared in a call on GPUs */
-    void *allocation;            /* of the block, when it lies in my heap */
-    struct tshi_shm_group *next; /* of the retired */
+    char **there; /* [size] where this rank has mapped what the members have shared in a call on GPUs */
 } tshi_shm_group;
 
 static inline tshi_shm *tshi_shm_of(const tsh_world *world) {
@@ -129,7 +123,7 @@ static inline tshi_shm *tshi_shm_of(const tsh_world *world) {
 }
 
 static inline tshi_member *tshi_member_at(const tshi_shm_group *lg, int member) {
-    return (tshi_member *)(void *)(lg->block + sizeof(tshi_block_head) + (size_t)member * lg->member_bytes);
+    return (tshi_member *)(void *)((char *)lg->block + sizeof(tshi_heap_block) + (size_t)member * lg->member_bytes);
 }
 
 static inline tshi_slot *tshi_slot_at(const tshi_shm_group *lg, int member, uint32_t sync) {
@@ -173,7 +167,7 @@ bool tshi_shm_stages(const tsh_group *group, const tshi_call *call);
 
 /* --- group.c: blocks ---------------------------------------------------------------------------------------------- */
 
-size_t tshi_block_bytes(int size);
+size_t tshi_shm_block_bytes(int size);
 /* What the first rank of a group allocates for it. */
 size_t tshi_shm_open_bytes(int size);
 size_t tshi_shm_message_bytes(const tshi_call *send);
@@ -184,8 +178,6 @@ void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local);
 void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg);
 tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
 void tshi_shm_close(tsh_group *group);
-/* Release the retired blocks that no rank uses any more; `all`: every retired block. */
-void tshi_shm_sweep(tsh_world *world, bool all);
 
 /* --- wait.c: waiting ---------------------------------------------------------------------------------------------- */
 

@@ -42,7 +42,7 @@ static tsh_status join(tsh_world *world) {
     tshi_shm *local = tshi_shm_of(world);
     tshi_shm_group *lg = tshi_shm_group_new(world, world->size);
     if (!lg) return TSH_ERR_MEMORY;
-    lg->block = world->machine.area;
+    lg->block = (tshi_heap_block *)(void *)world->machine.area;
     world->group->state = lg;
     double timeout = world->timeout;
     if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;

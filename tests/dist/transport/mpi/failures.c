@@ -291,6 +291,33 @@ void scenario_exits(tshi_rank *r) {
     for (int i = 0; i < r->size - 1; i++) await_rank(i); /* the launcher may end all ranks when one ends */
 }
 
+/* The last rank is killed. TEST_WHEN: its peers are in a "collective" with it; "between" calls with it, in those of a
+ * group of their own; or "computing", and know of it before their first call. */
+void scenario_vanishes(tshi_rank *r) {
+    const char *when = getenv("TEST_WHEN");
+    bool apart = when && !strcmp(when, "between"), computing = when && !strcmp(when, "computing");
+    tsh_group *all = tsh_world_group(r->world), *others = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
+    int ranks[64];
+    for (int i = 0; i < r->size; i++) ranks[i] = i;
+    tsh_status status = tsh_group_create(r->world, ranks, r->size - 1, &others);
+    tshi_check_ok(r, status);
+    tshi_try_all_reduce(r, all, TSH_FLOAT32, TSH_REDUCE_SUM, 10);
+    if (r->rank == r->size - 1) raise(SIGKILL);
+    double since = tshi_clock(), end = since + TSHI_SOON;
+    while (computing && !tshi_world_troubled(r->world, (tshi_tape_step){0}) && tshi_clock() < end) pause_for(1e-3);
+    do status = tsh_all_reduce(apart ? others : all, x, TSH_REDUCE_SUM);
+    while (status == TSH_OK && tshi_clock() < end);
+    bool told = status == TSH_ERR_PEER && tshi_clock() < end;
+    tshi_check(r, told, "after %.1f s: %s", tshi_clock() - since, tsh_error_message());
+    if (told) printf("told: %.3f s, %s\n", tshi_clock() - since, tsh_error_message());
+    fflush(stdout);
+    tsh_group_destroy(others);
+    tsh_tensor_release(x);
+    rank_arrives(r->rank);
+    for (int i = 0; i < r->size - 1; i++) await_rank(i); /* the launcher may end all ranks when one ends */
+}
+
 /* The last rank's child uses the world that it has inherited, and exits. */
 void scenario_forks(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);

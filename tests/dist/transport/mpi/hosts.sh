@@ -26,10 +26,12 @@ case $("$launcher" --version 2>&1) in
         flags="--allow-run-as-root --oversubscribe --bind-to none --hostfile $folder/hosts
             --mca plm_rsh_agent $folder/agent --mca btl tcp,self,vader --mca btl_tcp_if_include $net.0/24
             --mca oob_tcp_if_include $net.0/24 --mca orte_keep_fqdn_hostnames 1 --mca mpi_yield_when_idle 1 --map-by slot
-            -x TSHARD_HEAP -x TSHARD_TIMEOUT -x TSHARD_CHECK -x OPENBLAS_NUM_THREADS -x EXPECT_NODES -x TSHARD_INIT -x ASAN_OPTIONS"
+            -x TSHARD_HEAP -x TSHARD_TIMEOUT -x TSHARD_CHECK -x OPENBLAS_NUM_THREADS -x EXPECT_NODES -x TSHARD_INIT -x ASAN_OPTIONS -x TEST_FOLDER -x TEST_WHEN"
+        recovery=--enable-recovery
         ;;
     *)
         printf '%s:2\n' "$net.1" "$net.2" > "$folder/hosts"
+        recovery= # MPICH's launcher ends every rank when one dies
         flags="-launcher ssh -launcher-exec $folder/agent -f $folder/hosts -iface tsva$$"
         ;;
 esac
@@ -47,6 +49,20 @@ for run in "4 place 2" "4 short 2" "4 groups 2" "4 messages 2" "4 misuse 2" "4 r
     cat "$folder/out"
     echo "$scenario on $ranks ranks of two hosts: $result"
     [ $result = 0 ] || code=1
+done
+# A rank that is killed: all others hear of it, on both hosts. The launcher may go on without any of them.
+export TEST_FOLDER=$folder TEST_WHEN
+for TEST_WHEN in collective between computing; do
+    [ "$recovery" ] || break
+    rm -f "$folder"/arrived-*
+    # shellcheck disable=SC2086
+    timeout -k 5 200 "$folder/on" a "$launcher" $flags $recovery -n 4 "$program" vanishes < /dev/null > "$folder/out" 2>&1 &
+    until [ "$(grep -c '^told: ' "$folder/out")" = 3 ] || ! kill -0 $! 2> /dev/null; do sleep 0.1; done
+    kill $! 2> /dev/null
+    wait $!
+    cat "$folder/out"
+    echo "vanishes, $TEST_WHEN"
+    [ "$(grep -c '^told: .*rank 3 died (killed by a signal, or exited)' "$folder/out")" = 3 ] || code=1
 done
 # A model that is split over the hosts has the losses of one rank.
 TSHARD_INIT=env:// "$program" losses | grep '^loss' > "$folder/one"

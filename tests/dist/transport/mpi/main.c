@@ -67,6 +67,10 @@ static void scenario_place(tshi_rank *r) {
     tshi_check(r, tsh_world_node_count(r->world) == wanted, "%d machines, not %d", tsh_world_node_count(r->world),
                wanted);
     tshi_check(r, r->size == 1 || !strcmp(tsh_group_backend(tsh_world_group(r->world)), "mpi"), "not on mpi");
+    const tshi_machine *m = &r->world->machine;
+    for (int i = 0; r->size > 1 && i < r->size; i++) {
+        tshi_check(r, (m->heap[i] != NULL) == (m->node[i] == m->node[r->rank]), "the heap of rank %d", i);
+    }
     tshi_check(r, tsh_world_local_rank(r->world) == (wanted == 1 ? r->rank : tsh_world_local_rank(r->world)),
                "local rank %d", tsh_world_local_rank(r->world));
 }
@@ -75,16 +79,17 @@ static const struct {
     const char *name;
     void (*run)(tshi_rank *r);
 } scenarios[] = {
-    {"matrix", scenario_matrix}, {"short", scenario_short},         {"chunks", scenario_chunks},
-    {"cases", scenario_cases},   {"large", scenario_large},         {"messages", scenario_messages},
-    {"groups", scenario_groups}, {"misuse", scenario_misuse},       {"recover", scenario_recover},
-    {"late", scenario_late},     {"leave", scenario_leave},         {"stopped", scenario_stopped},
-    {"killed", scenario_killed}, {"losses", scenario_losses},       {"guest", scenario_guest},
-    {"place", scenario_place},   {"troubles", scenario_troubles},   {"lost", scenario_lost},
-    {"ring", scenario_ring},     {"twice", scenario_twice},         {"linger", scenario_linger},
-    {"hung", scenario_hung},     {"pairs", scenario_pairs},         {"blame", scenario_blame},
-    {"steps", scenario_steps},   {"exchanges", scenario_exchanges}, {"exits", scenario_exits},
-    {"named", scenario_named},   {"pipeline", scenario_pipeline},   {"forks", scenario_forks},
+    {"matrix", scenario_matrix},     {"short", scenario_short},         {"chunks", scenario_chunks},
+    {"cases", scenario_cases},       {"large", scenario_large},         {"messages", scenario_messages},
+    {"groups", scenario_groups},     {"misuse", scenario_misuse},       {"recover", scenario_recover},
+    {"late", scenario_late},         {"leave", scenario_leave},         {"stopped", scenario_stopped},
+    {"killed", scenario_killed},     {"losses", scenario_losses},       {"guest", scenario_guest},
+    {"place", scenario_place},       {"troubles", scenario_troubles},   {"lost", scenario_lost},
+    {"ring", scenario_ring},         {"twice", scenario_twice},         {"linger", scenario_linger},
+    {"hung", scenario_hung},         {"pairs", scenario_pairs},         {"blame", scenario_blame},
+    {"steps", scenario_steps},       {"exchanges", scenario_exchanges}, {"exits", scenario_exits},
+    {"named", scenario_named},       {"pipeline", scenario_pipeline},   {"forks", scenario_forks},
+    {"vanishes", scenario_vanishes},
 };
 
 /* Ends at once: MPI_Finalize would wait for a rank that does not come. */

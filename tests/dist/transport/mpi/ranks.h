@@ -28,9 +28,10 @@ void scenario_recover(tshi_rank *r);
 void scenario_late(tshi_rank *r); /* a rank that does not come */
 void scenario_leave(tshi_rank *r);
 void scenario_stopped(tshi_rank *r);
-void scenario_named(tshi_rank *r); /* of messages, in warnings */
-void scenario_exits(tshi_rank *r); /* a rank that exits in the middle */
-void scenario_forks(tshi_rank *r); /* a child of a rank, which is no rank */
+void scenario_named(tshi_rank *r);    /* of messages, in warnings */
+void scenario_exits(tshi_rank *r);    /* a rank that exits in the middle */
+void scenario_vanishes(tshi_rank *r); /* a rank that dies, maybe on another machine */
+void scenario_forks(tshi_rank *r);    /* a child of a rank, which is no rank */
 void scenario_killed(tshi_rank *r);
 void scenario_steps(tshi_rank *r); /* tapes, on which a rank fails */
 
