@@ -104,7 +104,7 @@ TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* Fuses the optimizer's step of this parameter [rows, cols], the weight of one linear layer or tsh_affine, into
  * backward: each piece of the gradient is used as soon as it is computed, and never stored. Set the learning rate
- * before backward. Clipping, loss scales and gradient accumulation do not apply to the parameter; a backward that fails
+ * before backward. tsh_clip_grad_norm, loss scales and gradient accumulation do not apply to the parameter; a backward that fails
  * may have stepped it. When the parameter has other uses in the step, is summed over ranks or has float32 gradients and
  * 16-bit values, tsh_optimizer_step steps it as usual. TSH_ERR_ARGUMENT for any other tensor, TSH_ERR_STATE for a
  * parameter that a tsh_data_parallel shards or that has TSH_STOCHASTIC_ROUNDING, _MEMORY. */
@@ -120,6 +120,14 @@ TSH_API tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
  * all-reduce of one double over each axis of the parameters' mesh; over the world when they are on several meshes, as
  * in a pipeline. Waits for the sums of a tsh_data_parallel first, and for a GPU only if norm is not NULL. */
 TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *norm);
+/* From now on, backward clamps each element of the gradients of these parameters to [-value, value], as
+ * torch.nn.utils.clip_grad_value_ does after it, once the gradient is complete and before a step in backward uses it;
+ * with a tsh_data_parallel once it is summed over ranks, so that micro-batches without sync are summed first. Without a
+ * schedule, each backward clamps the gradients to which it has added: set INFINITY, which ends the clamping, for the
+ * micro-batches before the last. A NaN stays. A loss scale multiplies gradients, but not `value`. Every rank sets the
+ * same value. Parameters that are added to the list later, or do not require a gradient, are left out.
+ * TSH_ERR_ARGUMENT for value <= 0, _MEMORY: nothing changes. Not collective. */
+TSH_API tsh_status tsh_clip_grad_value_in_backward(tsh_parameters *list, double value);
 
 /* --- loss scale --------------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
 /* Backward: runs the nodes in reverse, and adds to the gradients of their inputs. */
+#include "autograd/grad/retained.h"
 #include "autograd/run/call.h"
 #include "autograd/run/invoke.h"
 #include "autograd/run/segment.h"
@@ -9,24 +10,6 @@
 #include <math.h>
 
 /* --- one call ----------------------------------------------------------------------------------------------------- */
-
-/* Moves the gradient of an intermediate tensor to the sum over the step's backwards: the next one starts it anew. */
-static tsh_status keep_grad(tsh_tape *tape, const tsh_tensor *x) {
-    tshi_gradient *g = x->gradient;
-    tsh_device *device = x->mesh->device;
-    bool first = !g->kept;
-    if (first && tshi_tensor_sole_owner(g->value)) {
-        g->kept = g->value;
-        g->value = NULL;
-        return TSH_OK;
-    }
-    tsh_status status = first ? tshi_gradient_new(x, &g->kept) : TSH_OK;
-    if (status != TSH_OK) return tshi_tape_check(tape, status, "backward: a retained gradient");
-    const void *before = first ? NULL : tshi_data(g->kept);
-    device->ops->elementwise[g->value->dtype].axpby(device, x->numel, 1, tshi_data(g->value), first ? 0 : 1, before,
-                                                    tshi_data(g->kept));
-    return TSH_OK;
-}
 
 static bool has_gradient(const tsh_tensor *x) {
     return x->gradient->value && !x->gradient->stale;
@@ -69,6 +52,14 @@ static void warn_of_unstepped(const tsh_tape *tape, const tsh_call *node, int i)
         node->op->name);
 }
 
+static void complete_leaf(const tsh_tape *tape, const tsh_tensor *leaf) {
+    tshi_gradient_target *sum = tshi_gradient_summing(leaf);
+    if (!sum)
+        tshi_gradient_revise_all(leaf);
+    else if (sum->schedule == tape->schedule)
+        sum->ops->complete(sum);
+}
+
 /* Called when the call is done in this backward: gradients to which it was the last to add are complete. */
 static tsh_status pass(tsh_tape *tape, int index) {
     const tsh_call *node = &tape->nodes[index];
@@ -78,10 +69,10 @@ static tsh_status pass(tsh_tape *tape, int index) {
         if (!tshi_requires_grad(node->in[i]) || --g->uses > 0) continue;
         if (node->in[i]->computed && g->node < index - 1)
             status = start_early(tape, node->in[i]);
-        else if (!node->in[i]->computed && g->target && g->target->schedule == tape->schedule &&
-                 g->target->ops->complete)
-            g->target->ops->complete(g->target);
-        if (g->role == TSHI_GRADIENT_OF_PARAMETER && tape->world->optimizes && !tape->world->told_unstepped)
+        else if (!node->in[i]->computed)
+            complete_leaf(tape, node->in[i]);
+        if (node->in[i]->parameter && tape->world->optimizes && !tape->world->told_unstepped &&
+            !tshi_gradient_steps(node->in[i]))
             warn_of_unstepped(tape, node, i);
     }
     return status == TSH_OK && tape->schedule ? advance_sums(tape) : status;
@@ -143,7 +134,8 @@ static tsh_status go_back(tsh_tape *tape, tsh_call *node) {
     tshi_gradient *g = node->out->gradient;
     tsh_status status = tshi_call_backward(node, start_beside);
     if (status != TSH_OK) return status;
-    if (g->retained) status = keep_grad(tape, node->out);
+    if (tshi_gradient_is_retained(g))
+        status = tshi_tape_check(tape, tshi_retained_add(node->out), "backward: a retained gradient");
     tshi_gradient_release_value(g);
     return status;
 }
@@ -155,7 +147,7 @@ static tsh_status move_on(tsh_tape *tape, const tsh_tensor *copy) {
     tsh_status status = TSH_OK;
     int k = tshi_tape_node(tape, copy);
     while (status == TSH_OK && k >= 0 && has_gradient(copy) && !tshi_gradient_schedule_of(copy) &&
-           !copy->gradient->retained) {
+           !tshi_gradient_is_retained(copy->gradient)) {
         tsh_call *node = &tape->nodes[k];
         const tsh_tensor *x = node->in[0];
         if (!tshi_op_moves(node->op) || x->mesh != copy->mesh) break;
@@ -200,7 +192,7 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
     tshi_gradient_release_value(g);
     g->wide = false;
     double weight = tape->schedule ? tape->schedule->weight : 1;
-    bool shares = gradient && weight == 1 && !g->retained;
+    bool shares = gradient && weight == 1 && !tshi_gradient_is_retained(g);
     tsh_status status = shares ? tshi_gradient_view(loss, gradient, &g->value) : tshi_gradient_new(loss, &g->value);
     if (status != TSH_OK) return tshi_tape_check(tape, status, "backward");
     g->stale = false;

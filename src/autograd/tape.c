@@ -1,5 +1,6 @@
 /* The tape: steps, owned tensors, and the first failure. */
 #include "autograd/tape.h"
+#include "autograd/grad/retained.h"
 #include "autograd/plan/plan.h"
 #include "device/record.h"
 #include "device/trace.h"
@@ -61,6 +62,7 @@ static void free_step(tsh_tape *tape) {
     }
     tape->node_count = tape->segment_count = 0;
     for (int i = 0; i < tape->owned_count; i++) {
+        if (tape->owned[i]->gradient) tshi_retained_end_step(tape->owned[i]->gradient);
         tshi_gradient_end_step(tape->owned[i]);
         tshi_tensor_release(tape->owned[i]);
     }
@@ -73,7 +75,7 @@ static void free_step(tsh_tape *tape) {
 void tshi_tape_forget_schedule(tsh_tape *tape) {
     tape->schedule = NULL;
     for (int i = 0; i < tape->owned_count; i++) {
-        if (tshi_gradient_schedule_of(tape->owned[i])) tape->owned[i]->gradient->target = NULL;
+        if (tape->owned[i]->gradient) tshi_gradient_leave_schedule(tape->owned[i]);
     }
 }
 

@@ -209,7 +209,10 @@ static tsh_status weight_gradient_in_pieces(const tsh_call *call, const tsh_tens
             status = device->ops->product.gemm(device, dz->dtype, true, false, count, cols, tshi_rows(dz), 1,
                                                (const char *)tshi_data(dz) + (size_t)first * size, rows, tshi_data(x),
                                                cols, 0, tshi_data(piece), cols);
-        if (status == TSH_OK) target->ops->take_rows(target, first, count, tshi_data(piece));
+        if (status == TSH_OK) {
+            tshi_gradient_revise(call->in[1], dz->dtype, count * cols, tshi_data(piece));
+            target->ops->take_rows(target, first, count, tshi_data(piece));
+        }
         first += count;
         if (first == rows) break;
     }

@@ -45,10 +45,6 @@ tsh_status tsh_parameters_add(tsh_parameters *list, const char *name, tsh_tensor
     return tshi_parameters_add_part(list, name, NULL, tensor);
 }
 
-static void mark(tshi_gradient *gradient) {
-    if (gradient && gradient->role < TSHI_GRADIENT_OF_PARAMETER) gradient->role = TSHI_GRADIENT_OF_PARAMETER;
-}
-
 /* Takes ownership of `name`, from the list's allocator. */
 static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
     for (int i = 0; i < list->count; i++) {
@@ -59,7 +55,7 @@ static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
                                   sizeof *list->items);
     if (status != TSH_OK) return status;
     list->items[list->count++] = (tshi_parameter){name, tshi_tensor_retain(tensor)};
-    mark(tensor->gradient);
+    tensor->parameter = true;
     if (!tensor->name) tensor->name = name;
     return TSH_OK;
 }
@@ -112,8 +108,10 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
     tsh_status status = tshi_tensor_defer(mesh, &config, out);
     if (status == TSH_OK) status = tsh_tensor_init(*out, init->kind == TSH_INIT_DEFAULT ? fallback : init);
     if (status == TSH_OK) status = tsh_tensor_require_grad(*out);
-    if (status == TSH_OK) mark((*out)->gradient);
-    if (status == TSH_OK) return TSH_OK;
+    if (status == TSH_OK) {
+        (*out)->parameter = true;
+        return TSH_OK;
+    }
     tshi_tensor_release(*out);
     *out = NULL;
     return status;

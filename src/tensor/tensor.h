@@ -46,6 +46,7 @@ struct tsh_tensor {
     size_t offset;         /* bytes into the storage */
 
     const char *name;                          /* in a list of parameters, which owns the text; or NULL */
+    bool parameter;                            /* a layer or a list has it */
     bool taped;                                /* a tape owns it, and its step has not ended */
     bool ended;                                /* a tape owned it, and its step has ended */
     bool computed;                             /* a recorded call made it in this step: it is not a leaf */

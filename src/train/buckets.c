@@ -136,7 +136,10 @@ static tsh_status finish(tsh_data_parallel *dp, tshi_bucket *bucket) {
     if (bucket->absent) status = tsh_tensor_read(bucket->flags, dp->flags, bucket->count);
     if (status != TSH_OK) return status;
     for (tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
-        if (!is_present(dp, bucket, i++)) slot->parameter->gradient->stale = true;
+        if (is_present(dp, bucket, i++))
+            tshi_gradient_revise_all(slot->parameter);
+        else
+            slot->parameter->gradient->stale = true;
     }
     close_bucket(bucket);
     return TSH_OK;

@@ -49,7 +49,10 @@ static void begin_step(tshi_optimizer_slot *slot) {
     slot->version = tshi_tensor_version(slot->parameter);
 }
 
-static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot *slot, const tshi_parameter *item,
+/* The target of a parameter that only tsh_optimizer_step steps. */
+static const tshi_target_ops stepped_ops = {.steps = true};
+
+static tsh_status fill_slot(tsh_optimizer *optimizer, tshi_optimizer_slot *slot, const tshi_parameter *item,
                             int states) {
     tsh_tensor *parameter = item->tensor;
     tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimizer's parameter");
@@ -58,7 +61,9 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
         return tshi_fail(TSH_ERR_DTYPE, "'%s' is float16: TSH_STOCHASTIC_ROUNDING is for bfloat16", item->name);
     }
     slot->parameter = tshi_tensor_retain(parameter);
-    if (parameter->gradient) parameter->gradient->role = TSHI_GRADIENT_OF_STEPPED;
+    slot->target.ops = &stepped_ops;
+    slot->optimizer = optimizer;
+    if (parameter->gradient) tshi_gradient_attach(parameter, &slot->target);
     slot->stream = stream_of(item->name);
     slot->numel = parameter->numel;
     tshi_gradient_layout(parameter, slot->layout);
@@ -147,12 +152,11 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     if (!optimizer) return;
     const tsh_allocator *allocator = &tsh_world_device(optimizer->world)->allocator;
     for (int i = 0; i < optimizer->count; i++) {
-        tshi_fused_step *fused = optimizer->slots[i].fused;
-        if (fused) tshi_gradient_detach(optimizer->slots[i].parameter, &fused->target);
-        tshi_free(allocator, fused);
-        tshi_tensor_release(optimizer->slots[i].parameter);
-        tshi_tensor_release(optimizer->slots[i].master);
-        for (int s = 0; s < TSHI_MAX_STATES; s++) tshi_tensor_release(optimizer->slots[i].state[s]);
+        tshi_optimizer_slot *slot = &optimizer->slots[i];
+        if (slot->parameter && slot->parameter->gradient) tshi_gradient_detach(slot->parameter, &slot->target);
+        tshi_tensor_release(slot->parameter);
+        tshi_tensor_release(slot->master);
+        for (int s = 0; s < TSHI_MAX_STATES; s++) tshi_tensor_release(slot->state[s]);
     }
     tshi_free(allocator, optimizer->slots);
     tshi_free(allocator, optimizer->updates);
@@ -245,12 +249,18 @@ static tsh_status take_gradients(tsh_optimizer *optimizer) {
     return TSH_OK;
 }
 
+static void step_rows_taken(tshi_gradient_target *target, int64_t first, int64_t count, const void *values);
+
+/* The target of a parameter that is stepped in backward. */
+static const tshi_target_ops fused_ops = {.take_rows = step_rows_taken, .steps = true};
+
 /* True when some parameter has a gradient or a fused step, or this rank has no part of any. */
 static bool has_gradients(const tsh_optimizer *optimizer) {
     bool any = false;
     for (int i = 0; i < optimizer->count; i++) {
         const tshi_optimizer_slot *slot = &optimizer->slots[i];
-        if (slot->gradient || slot->fused || tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) return true;
+        if (slot->gradient || slot->target.ops == &fused_ops || tsh_tensor_sparse_grad(slot->parameter, NULL, NULL))
+            return true;
         any = any || slot->parameter->numel > 0;
     }
     return !any;
@@ -380,9 +390,8 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
 /* --- steps within backward ---------------------------------------------------------------------------------------- */
 
 static void step_rows_taken(tshi_gradient_target *target, int64_t first, int64_t count, const void *values) {
-    const tshi_fused_step *fused = (const tshi_fused_step *)target;
-    const tsh_optimizer *optimizer = fused->optimizer;
-    tshi_optimizer_slot *slot = &optimizer->slots[fused->slot];
+    tshi_optimizer_slot *slot = (tshi_optimizer_slot *)target;
+    const tsh_optimizer *optimizer = slot->optimizer;
     double weight_decay = decays(optimizer, slot) ? optimizer->weight_decay : 0;
     int64_t cols = slot->parameter->shape.local[1];
     tsh_dtype dtype = slot->parameter->dtype;
@@ -390,8 +399,6 @@ static void step_rows_taken(tshi_gradient_target *target, int64_t first, int64_t
     tshi_update u = update_of(slot, first * cols, count * cols, values, dtype);
     if (count > 0) optimizer->kind->step(optimizer, dtype, slot->steps, weight_decay, 1, &u);
 }
-
-static const tshi_target_ops fused_ops = {.take_rows = step_rows_taken};
 
 static bool is_fused(const tsh_tensor *parameter) {
     const tshi_gradient_target *target = parameter->gradient->target;
@@ -408,7 +415,7 @@ tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *
     }
     tshi_optimizer_slot *slot = &optimizer->slots[i];
     if (!tshi_gradient_of(parameter)) return TSH_ERR_MEMORY;
-    if (slot->fused) return TSH_OK;
+    if (slot->target.ops == &fused_ops) return TSH_OK;
     bool other = is_fused(parameter), sharded = tshi_gradient_whole(parameter) != parameter;
     if (other || sharded || rounds_by_chance(optimizer, parameter)) {
         return tshi_fail(TSH_ERR_STATE, "optimizer_step_in_backward: the parameter %s",
@@ -416,10 +423,9 @@ tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *
                          : sharded ? "is sharded by a tsh_data_parallel"
                                    : "has TSH_STOCHASTIC_ROUNDING");
     }
-    slot->fused = tshi_calloc(&tsh_world_device(optimizer->world)->allocator, 1, sizeof *slot->fused);
-    if (!slot->fused) return TSH_ERR_MEMORY;
-    *slot->fused = (tshi_fused_step){{.ops = &fused_ops}, optimizer, i};
-    tshi_gradient_attach(parameter, &slot->fused->target);
+    slot->target.ops = &fused_ops;
+    tshi_gradient_detach(parameter, &slot->target); /* attached unless the tensor got its gradient state later */
+    tshi_gradient_attach(parameter, &slot->target);
     return TSH_OK;
 }
 

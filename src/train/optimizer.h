@@ -7,15 +7,10 @@
 
 #define TSHI_MAX_STATES 2
 
-/* The gradient target of a parameter that is stepped in backward. */
-typedef struct tshi_fused_step {
-    tshi_gradient_target target; /* first */
-    tsh_optimizer *optimizer;
-    int slot;
-} tshi_fused_step;
-
 /* A parameter and its optimizer state. */
 typedef struct tshi_optimizer_slot {
+    tshi_gradient_target target; /* first; of the parameter: optimizer.c has its kinds */
+    tsh_optimizer *optimizer;
     tsh_tensor *parameter;              /* if data parallelism shards it, this rank's slice */
     tsh_tensor *master;                 /* master weights, in the parameter's layouts, or NULL */
     int64_t numel;                      /* of the parameter when the optimizer was created */
@@ -24,7 +19,6 @@ typedef struct tshi_optimizer_slot {
     tsh_tensor *state[TSHI_MAX_STATES]; /* in the parameter's layouts */
     int64_t steps;                      /* steps taken */
     uint16_t version;                   /* the parameter's version after the last step */
-    tshi_fused_step *fused;             /* or NULL: only tsh_optimizer_step steps the parameter */
     uint64_t stream;                    /* random stream for stochastic rounding, without the step's number */
 } tshi_optimizer_slot;
 

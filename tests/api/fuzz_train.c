@@ -200,6 +200,13 @@ static void clip_grad_norm(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "clip_grad_norm", tsh_clip_grad_norm(list, most, fuzz_chance(f, 20) ? NULL : &norm_before), NULL);
 }
 
+static void clip_grad_value(fuzz *f, void (*function)(void)) {
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    double most = fuzz_chance(f, 90) ? 1 : fuzz_number(f);
+    (void)function;
+    fuzz_said(f, "clip_grad_value_in_backward", tsh_clip_grad_value_in_backward(list, most), NULL);
+}
+
 static void loss_scale(fuzz *f, void (*function)(void)) {
     tsh_loss_scale scale = {.scale = fuzz_chance(f, 90) ? 4 : fuzz_number(f),
                             .growth = fuzz_chance(f, 90) ? 0 : fuzz_number(f),
@@ -272,6 +279,7 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_optimizer_step tsh_optimizer_step_in_backward tsh_optimizer_zero_grad tsh_optimizer_set_lr", optimizer_use,
      NULL, 8},
     {"tsh_clip_grad_norm", clip_grad_norm, NULL, 4},
+    {"tsh_clip_grad_value_in_backward", clip_grad_value, NULL, 2},
     {"tsh_memory_report", memory_report, NULL, 2},
     {"tsh_data_parallel_create", data_parallel_create, NULL, 6},
     {"tsh_data_parallel_destroy", data_parallel_destroy, NULL, 1},

@@ -59,6 +59,7 @@ static const field program_fields[] = {
     {"weight decay", OF_PROGRAM(decay), 1, 50, NULL},
     {"other learning rates", OF_PROGRAM(rates), 1, 30, NULL},
     {"clipped", OF_PROGRAM(clip), 1, 40, NULL},
+    {"clipped by value in backward", OF_PROGRAM(clip_value), 1, 25, NULL},
     {"a loss scale (2: too large)", OF_PROGRAM(scaled), 2, 30, NULL},
     {"micro-batches more than one", OF_PROGRAM(micro), 2, 40, NULL},
     {"steps in backward", OF_PROGRAM(in_backward), 1, 25, NULL},
@@ -207,6 +208,7 @@ static void settle(tshi_training_program *p) {
     settle_model(p);
     if (float16 && !p->scaled) p->scaled = 1;
     if (p->scaled == 2 && !(float16 && p->deterministic)) p->scaled = 1; /* others may find other infinities */
+    if (p->scaled || p->apart) p->clip_value = 0; /* a bound is not scaled, and for the gradients of a backward */
     if (!stored16 || (p->low_bits == 1 && float16)) p->low_bits = 0;
     /* Rows without a gradient wait, but not where a sum over ranks makes the gradient one of all rows. */
     if (p->sparse && !(p->deterministic && !p->tied && is_alone_along_data(p)))

@@ -59,7 +59,7 @@ typedef struct tshi_training_program {
     int more_batch, more_time, more_embed, more_words;
     int tables, table_shard, sparse, padding, by_frequency, max_norm, tied, head_shard;
     int losses, apart, sums;
-    int optimizer, momentum, decay, rates, clip, scaled;
+    int optimizer, momentum, decay, rates, clip, clip_value, scaled;
     int micro, in_backward, look, peek;
     int write_step, write_way, write_index;
     int fail_step, fail_moment, fail_rank; /* step 0: none fails */

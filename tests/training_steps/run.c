@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { MOST_OTHERS = 32, MOST_OWN = 64 };
-static const double RATE = 0.03125;
+static const double RATE = 0.03125, MOST_VALUE = 0.015625;
 
 typedef struct run {
     tshi_rank *r;
@@ -144,7 +144,8 @@ static bool make_optimizer(run *u) {
                         : p->optimizer == OPTIMIZER_ADAMW ? tsh_adamw_create(u->model.list, &adamw, &u->optimizer)
                                                           : tsh_lion_create(u->model.list, &lion, &u->optimizer);
     if (!tshi_check_ok(u->r, status)) return false;
-    for (int i = 0; i < tsh_parameters_count(u->model.list) && p->in_backward && !u->c->exact; i++) {
+    bool by_hand = p->clip_value && u->c->plain, in_backward = p->in_backward && !u->c->exact && !by_hand;
+    for (int i = 0; i < tsh_parameters_count(u->model.list) && in_backward; i++) {
         tsh_tensor *t = tsh_parameters_tensor(u->model.list, i);
         bool matrix = tsh_tensor_ndim(t) == 2 && tshi_program_draw(p, 77 + (uint64_t)i, 3);
         if (matrix && !tshi_check_ok(u->r, tsh_optimizer_step_in_backward(u->optimizer, t))) return false;
@@ -232,7 +233,7 @@ static tsh_tensor *fail_later(run *u, tsh_tensor *loss) {
 
 static bool backward(run *u, int piece, tsh_tensor **losses, int count) {
     tsh_tape *tape = u->model.tape;
-    bool apart = u->p->apart;
+    bool apart = u->p->apart, clips = u->p->clip_value && !u->c->plain;
     for (int i = 0; i < count; i++) {
         tsh_tensor *loss = losses[i];
         for (; !apart && i + 1 < count; i++) loss = tsh_add(tape, loss, losses[i + 1]);
@@ -241,6 +242,10 @@ static bool backward(run *u, int piece, tsh_tensor **losses, int count) {
         if (u->dp)
             tsh_data_parallel_set_sync(u->dp,
                                        i == count - 1 && (u->c->phase->sync_each || piece == u->model.pieces - 1));
+        bool last = i == count - 1 && piece == u->model.pieces - 1;
+        tsh_status status =
+            clips ? tsh_clip_grad_value_in_backward(u->model.list, last ? MOST_VALUE : INFINITY) : TSH_OK;
+        if (!tshi_check_ok(u->r, status)) return false;
         const tsh_backward_config config = {.retain_graph = i < count - 1};
         if (tsh_backward_with(tape, loss, &config) != TSH_OK) return false;
     }
@@ -305,11 +310,28 @@ static bool try_step(run *u, bool may_fail, double *total) {
     return true;
 }
 
+/* What backward does on several ranks. */
+static void clip_by_hand(const tsh_tensor *parameter) {
+    tsh_tensor *sparse = tsh_tensor_sparse_grad(parameter, NULL, NULL);
+    const tsh_tensor *t = sparse ? sparse : tsh_tensor_grad(parameter);
+    tsh_dtype dtype = t ? tsh_tensor_dtype(t) : TSH_FLOAT32;
+    char *at = t ? tsh_tensor_data(t) : NULL;
+    for (int64_t i = 0; t && i < tsh_tensor_local_numel(t); i++, at += tsh_dtype_size(dtype)) {
+        double x;
+        tshi_cpu_convert(NULL, 1, dtype, at, TSH_FLOAT64, &x);
+        if (fabs(x) <= MOST_VALUE) continue;
+        x = x > 0 ? MOST_VALUE : -MOST_VALUE;
+        tshi_cpu_convert(NULL, 1, TSH_FLOAT64, &x, dtype, at);
+    }
+}
+
 static bool update(run *u) {
     const tshi_training_program *p = u->p;
     bool finite = true;
     double norm = 0, most = p->clip ? 0.25 : 0;
     tsh_parameters *list = u->model.list;
+    for (int i = 0; p->clip_value && u->c->plain && i < tsh_parameters_count(list); i++)
+        clip_by_hand(tsh_parameters_tensor(list, i));
     if (p->scaled && !u->c->exact) {
         if (!tshi_check_ok(u->r, tsh_loss_scale_unscale(&u->scale, list, most, p->clip ? &norm : NULL, &finite)) ||
             !tshi_check_ok(u->r, tsh_loss_scale_update(&u->scale, finite)))

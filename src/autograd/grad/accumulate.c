@@ -1,4 +1,5 @@
 /* Adding to gradients in backward: to memory, by adoption, by rows. */
+#include "autograd/grad/retained.h"
 #include "autograd/grad/sparse.h"
 #include "autograd/tape.h"
 
@@ -21,7 +22,7 @@ static tsh_status make_writable(const tsh_tensor *x) {
 
 /* A retained gradient of a copy is first summed separately. */
 static bool is_summed(const tsh_tensor *x) {
-    return tshi_gradient_schedule_of(x) && !(x->computed && x->gradient->retained);
+    return tshi_gradient_schedule_of(x) && !tshi_gradient_is_retained(x->gradient);
 }
 
 static tsh_tensor *summed_memory(const tsh_tensor *x, double *beta) {
@@ -143,7 +144,7 @@ tsh_call *tshi_grad_maker(const tsh_call *call, int i) {
     const tshi_gradient *g = call->in[i]->gradient;
     int maker = tshi_tape_node(tape, call->in[i]);
     bool alone = maker >= 0 && g->uses == 1 && is_first(g);
-    return alone && !g->retained && !tape->keeps_graph ? &tape->nodes[maker] : NULL;
+    return alone && !tshi_gradient_is_retained(g) && !tape->keeps_graph ? &tape->nodes[maker] : NULL;
 }
 
 /* True when input i wants a gradient and backward is running. */
@@ -214,7 +215,7 @@ tsh_status tshi_grad_settle(const tsh_call *call, tsh_status status) {
 tsh_status tshi_grad_leave_to_schedule(const tsh_call *call) {
     double beta;
     const tsh_tensor *dy = tsh_call_grad_out(call);
-    tshi_gradient_target *target = call->out->gradient->target;
+    tshi_gradient_target *target = tshi_gradient_summing(call->out);
     tsh_tensor *dx = target->ops->memory(target, call->out, &beta);
     if (!dx || dx == dy) return dx ? TSH_OK : TSH_ERR_MEMORY;
     return add_gradient(dy, beta, dx);

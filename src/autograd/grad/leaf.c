@@ -1,4 +1,5 @@
 /* The public calls about gradients. */
+#include "autograd/grad/retained.h"
 #include "autograd/grad/sparse.h"
 #include "tshard/autograd.h"
 
@@ -19,17 +20,10 @@ tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
     return TSH_OK;
 }
 
-tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor) {
-    if (!tensor || !tshi_requires_grad(tensor)) {
-        return tshi_fail(TSH_ERR_STATE, "tensor_retain_grad: a tensor that leads to a gradient is wanted");
-    }
-    tensor->gradient->retained = true;
-    return TSH_OK;
-}
-
 tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
     const tshi_gradient *g = tensor ? tensor->gradient : NULL;
-    if (g && g->kept) return g->kept;
+    tsh_tensor *retained = g ? tshi_retained_sum(g) : NULL;
+    if (retained) return retained;
     if (g && !g->stale && tshi_gradient_is_sparse(tensor)) {
         tshi_fail(TSH_ERR_STATE, "tensor_grad: the gradient is sparse (tsh_tensor_sparse_grad)");
         return NULL;
@@ -39,11 +33,7 @@ tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
 }
 
 void tsh_tensor_zero_grad(tsh_tensor *tensor) {
-    tshi_gradient *g = tensor ? tensor->gradient : NULL;
-    if (!g) return;
-    tshi_gradient_clear(g);
-    tshi_tensor_release(g->kept);
-    g->kept = NULL;
+    if (tensor && tensor->gradient) tshi_gradient_clear(tensor->gradient);
 }
 
 tsh_tensor *tshi_gradient_elements(const tsh_tensor *leaf) {

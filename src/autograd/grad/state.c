@@ -3,15 +3,17 @@
 
 /* --- the state of a tensor ---------------------------------------------------------------------------------------- */
 
-void tshi_gradient_leave_lists(tsh_tensor *tensor) {
-    tshi_gradient *g = tensor->gradient;
-    if (g->moved_from) {
-        tsh_tensor **at = &g->moved_from->gradient->moved;
-        while (*at && *at != tensor) at = &(*at)->gradient->next_moved;
-        if (*at) *at = g->next_moved;
+/* A leaf outlives the step, whose memory its memo is in: the memo goes with the last tensor made of the leaf. */
+void tshi_gradient_forget_memo(const tsh_tensor *tensor) {
+    tshi_memo *memo = tensor->gradient->memo, *origin = memo ? memo->origin : NULL;
+    if (origin) {
+        tshi_memo **at = &origin->made;
+        while (*at != memo) at = &(*at)->next;
+        *at = memo->next;
+        if (!origin->made && !origin->origin) origin->tensor->gradient->memo = NULL;
     }
-    for (tsh_tensor *t = g->moved; t; t = t->gradient->next_moved) t->gradient->moved_from = NULL;
-    g->moved = g->next_moved = g->moved_from = NULL;
+    for (tshi_memo *m = memo ? memo->made : NULL; m; m = m->next) m->origin = NULL;
+    tensor->gradient->memo = NULL;
 }
 
 static void free_targets(tshi_gradient_target *target) {
@@ -23,9 +25,8 @@ static void free_targets(tshi_gradient_target *target) {
 }
 
 static void gradient_free(tsh_tensor *tensor) {
-    tshi_gradient_leave_lists(tensor);
+    tshi_gradient_forget_memo(tensor);
     tshi_tensor_release(tensor->gradient->value);
-    tshi_tensor_release(tensor->gradient->kept);
     free_targets(tensor->gradient->target);
     tshi_pool_give(&tensor->mesh->device->gradients, tensor->gradient);
     tensor->gradient = NULL;
@@ -44,17 +45,11 @@ void tshi_gradient_release_value(tshi_gradient *gradient) {
 }
 
 void tshi_gradient_end_step(tsh_tensor *tensor) {
-    tshi_gradient *g = tensor->gradient;
     tensor->computed = tensor->taped = false;
     tensor->ended = true;
-    if (!g) return;
-    tshi_gradient_leave_lists(tensor);
-    if (g->target && g->target->schedule) g->target = NULL;
-    if (!g->kept) return;
-    tshi_tensor_release(g->value);
-    g->value = g->kept;
-    g->stale = false;
-    g->kept = NULL;
+    if (!tensor->gradient) return;
+    tshi_gradient_forget_memo(tensor);
+    tshi_gradient_leave_schedule(tensor);
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -123,10 +118,34 @@ void tshi_gradient_detach(tsh_tensor *leaf, tshi_gradient_target *target) {
     if (*at) *at = target->under;
 }
 
+/* What is under the schedule's target belongs to the leaf. */
+void tshi_gradient_leave_schedule(const tsh_tensor *x) {
+    tshi_gradient_target **at = &x->gradient->target;
+    while (*at && !(*at)->schedule) at = &(*at)->under;
+    *at = NULL;
+}
+
+bool tshi_gradient_steps(const tsh_tensor *leaf) {
+    const tshi_gradient_target *target = leaf->gradient->target;
+    while (target && !target->ops->steps) target = target->under;
+    return target != NULL;
+}
+
 tsh_status tshi_gradient_wait(const tsh_tensor *leaf) {
     const tshi_gradient *g = leaf->gradient;
     if (!g || !g->target || !g->target->ops->wait || leaf->computed || !g->value || g->stale) return TSH_OK;
     return g->target->ops->wait(g->target);
+}
+
+void tshi_gradient_revise(const tsh_tensor *leaf, tsh_dtype dtype, int64_t n, void *elements) {
+    for (tshi_gradient_target *t = leaf->gradient->target; t; t = t->under) {
+        if (t->ops->revise) t->ops->revise(t, dtype, n, elements);
+    }
+}
+
+void tshi_gradient_revise_all(const tsh_tensor *leaf) {
+    const tsh_tensor *value = leaf->gradient->value;
+    if (value && !leaf->gradient->stale) tshi_gradient_revise(leaf, value->dtype, value->numel, tshi_data(value));
 }
 
 void tshi_gradient_clear(tshi_gradient *gradient) {

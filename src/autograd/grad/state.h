@@ -6,33 +6,29 @@
 
 typedef struct tshi_gradient_target tshi_gradient_target;
 
-/* The role of a leaf, for warnings about its gradient. */
-typedef enum tshi_gradient_role {
-    TSHI_GRADIENT_OF_TENSOR,
-    TSHI_GRADIENT_OF_PARAMETER, /* a layer or a list has the leaf */
-    TSHI_GRADIENT_OF_STEPPED    /* an optimizer steps it */
-} tshi_gradient_role;
+/* The memo of a tensor from which transitions or casts were made in this step, or that was made by one; in the memory
+ * of the step. */
+typedef struct tshi_memo {
+    tsh_tensor *tensor;
+    struct tshi_memo *made;   /* first of those made of the tensor */
+    struct tshi_memo *next;   /* made of the same tensor */
+    struct tshi_memo *origin; /* of the tensor from which this one was made; NULL: of none, or of one that is freed */
+    uint16_t origin_version;  /* of that tensor (tshi_tensor_version), when this one was made of it */
+} tshi_memo;
 
 /* Autograd's state of a tensor: created when the tensor requires a gradient, its call is recorded, or a transition is
  * made of it; freed with the tensor. */
 typedef struct tshi_gradient {
     bool required;      /* the tensor is, or comes from, a leaf that wants a gradient */
-    bool retained;      /* of an intermediate tensor: kept past backward */
     bool stale;         /* `value` is only memory to reuse */
     bool wide;          /* of a leaf and its transitions: `value` has the dtype of sums, tshi_dtype_sum */
-    uint8_t role;       /* of a leaf: tshi_gradient_role */
     uint8_t arithmetic; /* 1 + the dtype in which functions of the tensor compute; 0: its own */
     int uses;           /* calls of the running backward that may still add to `value` */
     tsh_tensor *value;
-    tsh_tensor
-        *kept; /* with `retained`: the sum of `value` over the backwards of this step; each backward starts it anew */
-    tshi_gradient_target *target; /* of a leaf, and of a copy of it that a schedule sums; NULL: `value` */
+    tshi_gradient_target *target; /* of a leaf, a copy of it that a schedule sums, or a retained gradient; or NULL */
     uint64_t generation;          /* the tape's step that the fields below belong to */
     int node;                     /* index of the call that made the tensor, where tsh_tensor.computed */
-    tsh_tensor *moved;            /* first of the transitions made of the tensor in this step */
-    tsh_tensor *next_moved;       /* next in the list that this tensor is in */
-    tsh_tensor *moved_from;       /* the tensor whose list that is, or NULL */
-    uint64_t moved_version;       /* of that tensor (tshi_tensor_version), when this one was made of it */
+    tshi_memo *memo;              /* or NULL */
 } tshi_gradient;
 
 /* --- targets ------------------------------------------------------------------------------------------------------ */
@@ -51,8 +47,11 @@ typedef struct tshi_target_ops {
                            int64_t padding, const tsh_tensor *values, bool sole);
     /* True while the gradient of a leaf [rows, cols] has only added rows. */
     bool (*has_rows)(const tshi_gradient_target *target);
+    /* Changes n elements of the leaf's gradient, which is complete and summed over ranks, before a step uses them. Each
+     * backward passes each element once. */
+    void (*revise)(tshi_gradient_target *target, tsh_dtype dtype, int64_t n, void *elements);
     /* Takes rows [first, first + count) of the gradient of this rank's part of a leaf [rows, cols], in the leaf's dtype
-     * and device memory. One backward passes all rows, from row 0 on. */
+     * and device memory; they are revised before. One backward passes all rows, from row 0 on. */
     void (*take_rows)(tshi_gradient_target *target, int64_t first, int64_t count, const void *values);
     /* Called when no further call of this backward adds to the leaf's gradient. */
     void (*complete)(tshi_gradient_target *target);
@@ -62,6 +61,7 @@ typedef struct tshi_target_ops {
     void (*clear)(tshi_gradient_target *target, tshi_gradient *gradient);
     /* Called when the leaf is freed. NULL: the leaf does not own the target. */
     void (*free)(tshi_gradient_target *target);
+    bool steps; /* an optimizer's: its steps use the gradient */
 } tshi_target_ops;
 
 /* Sums gradients of leaves over ranks asynchronously, for one tape. */
@@ -99,13 +99,29 @@ struct tshi_gradient_schedule {
 void tshi_gradient_attach(tsh_tensor *leaf, tshi_gradient_target *target);
 void tshi_gradient_detach(tsh_tensor *leaf, tshi_gradient_target *target);
 
+/* Called when n elements of the leaf's gradient are complete, and summed over ranks: calls the targets' revise. */
+void tshi_gradient_revise(const tsh_tensor *leaf, tsh_dtype dtype, int64_t n, void *elements);
+/* Called when all of the leaf's gradient, dense or sparse, is. */
+void tshi_gradient_revise_all(const tsh_tensor *leaf);
+
 /* Clears the gradient; its memory may stay. */
 void tshi_gradient_clear(tshi_gradient *gradient);
 
-/* The schedule that sums the gradient of this leaf, or of the leaf that x is a copy of; or NULL. */
-static inline tshi_gradient_schedule *tshi_gradient_schedule_of(const tsh_tensor *x) {
-    return x->gradient && x->gradient->target ? x->gradient->target->schedule : NULL;
+/* The target whose schedule sums the gradient of this leaf, or of the leaf that x is a copy of; or NULL. */
+static inline tshi_gradient_target *tshi_gradient_summing(const tsh_tensor *x) {
+    tshi_gradient_target *target = x->gradient ? x->gradient->target : NULL;
+    while (target && !target->schedule) target = target->under;
+    return target;
 }
+/* Its schedule, or NULL. */
+static inline tshi_gradient_schedule *tshi_gradient_schedule_of(const tsh_tensor *x) {
+    const tshi_gradient_target *target = tshi_gradient_summing(x);
+    return target ? target->schedule : NULL;
+}
+/* Removes that target from x, a copy of a leaf. */
+void tshi_gradient_leave_schedule(const tsh_tensor *x);
+/* True when an optimizer steps the leaf. */
+bool tshi_gradient_steps(const tsh_tensor *leaf);
 /* The tensor that functions take in place of x: the whole parameter if x is a slice. */
 static inline tsh_tensor *tshi_gradient_whole(tsh_tensor *x) {
     const tshi_gradient_target *target = x->gradient && !x->computed ? x->gradient->target : NULL;
@@ -122,8 +138,8 @@ static inline tshi_gradient *tshi_gradient_of(tsh_tensor *tensor) {
 static inline bool tshi_requires_grad(const tsh_tensor *tensor) {
     return tensor->gradient && tensor->gradient->required;
 }
-/* Removes the tensor from its list of transitions, and empties its own list. */
-void tshi_gradient_leave_lists(tsh_tensor *tensor);
+/* Removes the tensor's memo, and the tensor from all others. */
+void tshi_gradient_forget_memo(const tsh_tensor *tensor);
 /* Called at the end of the step: a tensor that outlives it becomes a leaf. */
 void tshi_gradient_end_step(tsh_tensor *tensor);
 /* The dtype of x's gradient: x's, or that of sums. */
@@ -156,17 +172,23 @@ tsh_status tshi_gradient_wait(const tsh_tensor *leaf);
 
 /* --- copies of leaves --------------------------------------------------------------------------------------------- */
 
+/* The tensor from which this one was cast or moved in this step, or NULL. */
+static inline const tsh_tensor *tshi_gradient_origin(const tsh_tensor *tensor) {
+    const tshi_memo *memo = tensor->gradient ? tensor->gradient->memo : NULL;
+    return memo && memo->origin ? memo->origin->tensor : NULL;
+}
 /* The leaf from which the tensor was cast (cast.h), or the tensor itself. */
 static inline const tsh_tensor *tshi_gradient_cast_leaf(const tsh_tensor *tensor) {
-    const tsh_tensor *from = tensor->computed ? tensor->gradient->moved_from : NULL;
+    const tsh_tensor *from = tensor->computed ? tshi_gradient_origin(tensor) : NULL;
     return from && !from->computed && from->dtype != tensor->dtype ? from : tensor;
 }
 /* The axes along which a schedule sums the gradient of this leaf, or of the leaf that the tensor is a copy or a cast
  * of. */
 static inline unsigned tshi_gradient_summed_axes(const tsh_tensor *tensor) {
-    const tshi_gradient *g = tensor->gradient;
-    if (g && g->moved_from) g = tshi_gradient_cast_leaf(tensor)->gradient;
-    return g && g->target ? g->target->sums : 0;
+    const tshi_gradient *g = tensor->gradient ? tshi_gradient_cast_leaf(tensor)->gradient : NULL;
+    const tshi_gradient_target *target = g ? g->target : NULL;
+    while (target && !target->sums) target = target->under;
+    return target ? target->sums : 0;
 }
 /* True for transitions from a value that ranks share to each rank's own. */
 static inline bool tshi_gradient_divides(tsh_layout from, tsh_layout to) {

@@ -103,7 +103,8 @@ static tsh_status make_output(tsh_call *call, const tshi_plan_step *step, const 
 
 /* Returns the name of the parameter x, or of the parameter from which x was cast or moved. */
 static inline const char *parameter_name_of(const tsh_tensor *x) {
-    while (!x->name && x->gradient && x->gradient->moved_from) x = x->gradient->moved_from;
+    const tsh_tensor *from;
+    while (!x->name && (from = tshi_gradient_origin(x))) x = from;
     return x->name;
 }
 

@@ -9,6 +9,6 @@
 tsh_tensor *tshi_memo_find(const tsh_tape *tape, const tsh_tensor *x, tsh_dtype dtype, const tsh_mesh *mesh,
                            const tsh_layout *layout);
 /* Adds `made` to x's memo, until the step ends. */
-tsh_status tshi_memo_add(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *made);
+tsh_status tshi_memo_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *made);
 
 #endif

@@ -1,4 +1,5 @@
 #include "autograd/run/transition.h"
+#include "autograd/grad/retained.h"
 #include "autograd/run/call.h"
 #include "autograd/run/moves.h"
 
@@ -44,7 +45,7 @@ static tsh_layout of_gradient(tsh_layout layout) {
 static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_work **work, tsh_tensor **out) {
     tsh_tensor *dy = tsh_call_grad_out(call);
     const tsh_tensor *x = call->in[0];
-    bool last_use = tshi_tensor_sole_owner(dy) && !call->out->gradient->retained;
+    bool last_use = tshi_tensor_sole_owner(dy) && !tshi_gradient_is_retained(call->out->gradient);
     bool share = !move->run || (move->in_place && last_use);
     tsh_status status = share ? tshi_tensor_view(dy, &x->shape, x->layout, 0, out)
                               : tshi_tensor_new(x->mesh, dy->dtype, &x->shape, x->layout, out);
@@ -89,8 +90,8 @@ const tsh_op tshi_transition_op = {.name = "redistribute",
  * gradient, the copy's gradient goes to the schedule's target; but not past a copy whose own gradient is retained. */
 static void share_target(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
     if (!moved->computed) return; /* x needs no gradient, and may have no state */
-    if (x->computed && x->gradient->retained) return;
-    tshi_gradient_target *target = tshi_gradient_cast_leaf(x)->gradient->target;
+    if (tshi_gradient_is_retained(x->gradient)) return;
+    tshi_gradient_target *target = tshi_gradient_summing(tshi_gradient_cast_leaf(x));
     if (!target || target->schedule != tape->schedule || !(target->sums >> axis & 1u)) return;
     if (tshi_gradient_divides(x->layout[axis], moved->layout[axis])) moved->gradient->target = target;
 }
