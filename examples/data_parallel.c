@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
             const float *g = tsh_tensor_data(tsh_tensor_grad(tsh_linear_weight(layer)));
             printf("first gradient %g, %g\n", (double)g[0], (double)g[1]);
         }
-        if (tsh_optimizer_step(optimizer) != TSH_OK) return fail(tsh_error_message()); /* waits for the sums */
+        if (tsh_optimizer_step(optimizer) != TSH_OK) return fail(tsh_error_message());
         tsh_optimizer_zero_grad(optimizer);
         if (tsh_tape_reset(tape) != TSH_OK) return fail(tsh_error_message());
     }

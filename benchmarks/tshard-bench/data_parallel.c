@@ -17,7 +17,7 @@ typedef struct way {
     tsh_linear *layers[MOST_LAYERS];
     tsh_tensor *x, *dy;
     tsh_data_parallel *dp; /* NULL: a sum for each gradient, within backward */
-    double step[BENCH_MAX_SAMPLES], wait[BENCH_MAX_SAMPLES];
+    double step[BENCH_MAX_SAMPLES];
 } way;
 
 typedef struct setting {
@@ -88,9 +88,6 @@ static tsh_status step(const setting *s, way *w, int i) {
     tsh_tensor *y = w->x;
     for (int k = 0; k < s->layers; k++) y = tsh_linear_forward(w->tape, w->layers[k], y);
     status = tsh_backward_with(w->tape, y, &(tsh_backward_config){.gradient = w->dy});
-    double middle = bench_now();
-    if (status == TSH_OK && w->when >= LAST) status = tsh_data_parallel_wait(w->dp);
-    w->wait[i] = bench_now() - middle;
     if (status == TSH_OK) status = tsh_tape_reset(w->tape);
     w->step[i] = bench_now() - begin;
     return status;
@@ -142,19 +139,16 @@ static bool draw(const setting *s, const way *ways, const double *steps, int n) 
 /* medians [n]: seconds of a step of each way. */
 static tsh_status report(const setting *s, way *ways, int n, int steps, double *medians) {
     bench_report table = {.json = s->common.json, .silent = tsh_world_rank(s->world) != 0};
-    double waits;
     tsh_status status = TSH_OK;
     for (int k = 0; k < n && status == TSH_OK; k++) {
         way *w = &ways[k];
         status = bench_slowest_median(s->meter, w->step, steps, &medians[k]);
-        if (status == TSH_OK) status = bench_slowest_median(s->meter, w->wait, steps, &waits);
         int sums = w->when == NEVER ? 0 : w->dp ? tsh_data_parallel_buckets(w->dp) : tsh_parameters_count(w->list);
         const bench_field row[] = {
             BENCH_TEXT_FIELD("sums", w->name),
             BENCH_COUNT_FIELD("bucket_bytes", w->when == BESIDE ? w->bucket_bytes : 0),
             BENCH_COUNT_FIELD("calls", sums),
             BENCH_REAL_FIELD("step_ms", 1e3 * medians[k]),
-            BENCH_REAL_FIELD("waiting_ms", 1e3 * waits),
             BENCH_REAL_FIELD("over_none", medians[k] / medians[0]),
         };
         bench_report_row(&table, row, (int)(sizeof row / sizeof *row));
@@ -168,8 +162,7 @@ static int run(const setting *s, way *ways, int n) {
     tsh_status status = TSH_OK;
     if (tsh_world_rank(s->world) == 0 && !s->common.json) {
         printf("data_parallel: %lld layers [%lld, %lld], batch %lld over %d ranks (%s), float32\n"
-               "step: from zeroed gradients to summed ones, ms, median of the slowest rank's. waiting: after "
-               "backward.\n\n",
+               "step: from zeroed gradients to summed ones, ms, median of the slowest rank's.\n\n",
                (long long)s->layers, (long long)s->width, (long long)s->width, (long long)s->batch,
                tsh_world_size(s->world), tsh_group_backend(tsh_world_group(s->world)));
     }

@@ -165,8 +165,8 @@ TSH_API tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor);
 /* Require a gradient: the tensor becomes a leaf. TSH_ERR_DTYPE for a dtype that is not a float. */
 TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
 /* The accumulated gradient, in the tensor's layouts (PARTIAL: replicated; LOCAL: a contribution), owned by the tensor.
- * NULL before any backward has reached the tensor. If a tsh_data_parallel sums it, the call waits for the sum; NULL,
- * with a message, when the sum has failed or has not been started. */
+ * NULL before any backward has reached the tensor; NULL, with a message, when a tsh_data_parallel sums it and the last
+ * backward was without sync or has failed. */
 TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
 /* Makes the gradient of a leaf [rows, cols] sparse. While only lookups (tsh_lookup, tsh_take_rows, layers of these) use
  * the leaf in its own layouts, its gradient has only the rows that they have used, each once, and an optimizer's step

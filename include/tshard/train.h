@@ -96,11 +96,11 @@ TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *co
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
-/* One step with the present gradients. Not collective; waits for the sums of a tsh_data_parallel that has any of the
- * parameters. When these have failed or have not been started, the step fails and changes nothing. A warning is logged,
- * once, for a step without any gradient, for the second step in a row with a learning rate of 0, for a learning rate
- * above 1e6, and for parameters that have gradients and no optimizer. TSH_ERR_STATE for an optimizer that is older than
- * its parameters' schedule with a level. */
+/* One step with the present gradients. Not collective. When a tsh_data_parallel sums any of them and the last backward
+ * was without sync or has failed, the step fails and changes nothing. A warning is logged, once, for a step without any
+ * gradient, for the second step in a row with a learning rate of 0, for a learning rate above 1e6, and for parameters
+ * that have gradients and no optimizer. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule with
+ * a level. */
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* Fuses the optimizer's step of this parameter [rows, cols], the weight of one linear layer or tsh_affine, into
  * backward: each piece of the gradient is used as soon as it is computed, and never stored. Set the learning rate
@@ -118,7 +118,7 @@ TSH_API tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
  * element of the whole model counted once, whether sharded or replicated. *norm (may be NULL) is the norm before
  * clipping. When the norm is not finite, no gradient changes. TSH_ERR_ARGUMENT for max_norm <= 0. Collective: one
  * all-reduce of one double over each axis of the parameters' mesh; over the world when they are on several meshes, as
- * in a pipeline. Waits for the sums of a tsh_data_parallel first, and for a GPU only if norm is not NULL. */
+ * in a pipeline. Waits for a GPU only if norm is not NULL. */
 TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *norm);
 /* From now on, backward clamps each element of the gradients of these parameters to [-value, value], as
  * torch.nn.utils.clip_grad_value_ does after it, once the gradient is complete and before a step in backward uses it;
@@ -164,11 +164,11 @@ TSH_API tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite);
  * all-reduce in backward. With one, gradients lie in a few buckets, and the all-reduce of a bucket starts as soon as
  * its gradients are complete, while backward continues. The values are the same.
  *
- * When tsh_backward returns, all sums have been started. The optimizer's step, tsh_clip_grad_norm, tsh_tensor_grad and
- * tsh_data_parallel_wait wait for them. Parameters may be sharded over other axes, have different dtypes, and be unused
- * in a step by some ranks (they contribute zeros) or by all (their gradients do not change). tsh_tape_reset after a
- * failed step drops the gradients. If inputs are REPLICATED along the axis, its ranks compute the same and there is
- * nothing to sum: the first such backward logs a warning. */
+ * tsh_backward waits for the sums before it returns (on a GPU, its queue of kernels does), and fails if one has failed.
+ * Parameters may be sharded over other axes, have different dtypes, and be unused in a step by some ranks (they
+ * contribute zeros) or by all (their gradients do not change). tsh_tape_reset after a failed step drops the gradients.
+ * If inputs are REPLICATED along the axis, its ranks compute the same and there is nothing to sum: the first such
+ * backward logs a warning. */
 typedef struct tsh_data_parallel tsh_data_parallel;
 
 /* What the ranks of the axis shard rather than replicate (ZeRO), by balanced slices of each parameter's first dim,
@@ -221,12 +221,8 @@ typedef struct tsh_data_parallel_config {
  * waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE when the tape or a parameter has a schedule already, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                             const tsh_data_parallel_config *config, tsh_data_parallel **out);
-/* Waits for the sums that have been started. The parameters keep their gradients, and with a level remain slices. NULL
- * is accepted. */
+/* The parameters keep their gradients if these are summed, and with a level remain slices. NULL is accepted. */
 TSH_API void tsh_data_parallel_destroy(tsh_data_parallel *dp);
-/* Wait for the sums that have been started; returns their first failure. TSH_ERR_STATE when a backward without sync, or
- * a failed one, has left gradients that are not summed. */
-TSH_API tsh_status tsh_data_parallel_wait(tsh_data_parallel *dp);
 /* While sync is off, backwards accumulate without sums, and gradients cannot be read (tsh_tensor_grad is NULL) until a
  * backward with sync sums them all. Initially on; every rank makes the same call. Returns the value before the call. */
 TSH_API bool tsh_data_parallel_set_sync(tsh_data_parallel *dp, bool sync);

@@ -93,13 +93,6 @@ struct tshi_bucket {
     uint16_t version;               /* of the slices, when they were gathered */
 };
 
-typedef enum tshi_sums_state {
-    TSHI_SUMS_IDLE,
-    TSHI_SUMS_IN_BACKWARD,
-    TSHI_SUMS_STARTED, /* all sums are in flight */
-    TSHI_SUMS_FAILED   /* there are no gradients until the next backward */
-} tshi_sums_state;
-
 struct tsh_data_parallel {
     tshi_gradient_schedule schedule; /* first; autograd's view */
     tsh_tape *tape;                  /* NULL once it is destroyed */
@@ -113,7 +106,7 @@ struct tsh_data_parallel {
     bool average, sync;
     tshi_additions added;
     tsh_zero_level level;
-    tshi_sums_state state;
+    bool failed; /* the last backward has, and its sums: there are no gradients until the next one */
     size_t bucket_bytes, first_bucket_bytes; /* 0 until buckets are assigned: the default */
     tshi_bucket_slot *slots;
     tshi_bucket *buckets;
@@ -207,8 +200,6 @@ void tshi_values_drop(tsh_data_parallel *dp);
 
 /* --- schedule.c --------------------------------------------------------------------------------------------------- */
 
-/* Waits for the sums; fails if there are none. */
-tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp);
 extern const tshi_schedule_ops tshi_data_parallel_schedule;
 /* The target of a slot: its bucket. */
 extern const tshi_target_ops tshi_bucket_target;

@@ -112,7 +112,7 @@ static tsh_status clip_grad_norm(tsh_parameters *list, double max_norm, double *
                          max_norm);
     }
     tsh_status status = TSH_OK;
-    for (int i = 0; i < list->count && status == TSH_OK; i++) status = tshi_gradient_wait(list->items[i].tensor);
+    for (int i = 0; i < list->count && status == TSH_OK; i++) status = tshi_gradient_check(list->items[i].tensor);
     if (status != TSH_OK || list->count == 0) return status;
     sum_local_squares(list, true);
     status = tshi_clip_sum(list);

@@ -7,11 +7,6 @@
 
 #include <stdio.h>
 
-tsh_status tsh_data_parallel_wait(tsh_data_parallel *dp) {
-    return dp ? tshi_data_parallel_wait(dp)
-              : tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_wait: a tsh_data_parallel is required");
-}
-
 bool tsh_data_parallel_set_sync(tsh_data_parallel *dp, bool sync) {
     bool before = !dp || dp->sync;
     if (dp) dp->sync = sync;
@@ -265,12 +260,11 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
 void tsh_data_parallel_destroy(tsh_data_parallel *dp) {
     if (!dp) return;
     const tsh_allocator *allocator = tshi_data_parallel_allocator(dp);
-    bool failed = dp->mesh->world->ended || tshi_data_parallel_wait(dp) != TSH_OK;
     if (dp->tape) tshi_tape_forget_schedule(dp->tape);
     for (int i = 0; i < dp->count; i++) {
         tshi_bucket_slot *slot = &dp->slots[i];
         tshi_gradient_detach(slot->parameter, &slot->target);
-        if (failed && slot->unsummed) slot->parameter->gradient->stale = true;
+        if (slot->unsummed) slot->parameter->gradient->stale = true;
     }
     tshi_values_destroy(dp);
     if (dp->buckets) tshi_buckets_destroy(dp);

@@ -47,7 +47,7 @@ static tsh_status unscale(const tsh_loss_scale *scale, tsh_parameters *list, dou
     tsh_status status = check("loss_scale_unscale", scale);
     if (status == TSH_OK && (!list || !finite || !(max_norm >= 0)))
         status = tshi_fail(TSH_ERR_ARGUMENT, "loss_scale_unscale: a list, `finite` and max_norm >= 0 are required");
-    for (int i = 0; status == TSH_OK && i < list->count; i++) status = tshi_gradient_wait(list->items[i].tensor);
+    for (int i = 0; status == TSH_OK && i < list->count; i++) status = tshi_gradient_check(list->items[i].tensor);
     if (status == TSH_OK) status = tshi_clip_local_squares(list, false, &rest);
     if (status == TSH_OK) status = tshi_clip_local_squares(list, true, &counted);
     if (status == TSH_OK) status = find_overflow(list, counted + rest, finite);

@@ -358,7 +358,7 @@ static tsh_status step(tsh_optimizer *optimizer) {
     tsh_status own = tshi_owner_check(&optimizer->world->owner, "optimizer_step");
     if (own != TSH_OK) return own;
     for (int i = 0; i < optimizer->count; i++) {
-        tsh_status status = tshi_gradient_wait(optimizer->slots[i].parameter);
+        tsh_status status = tshi_gradient_check(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;
     }
     tsh_status status = tshi_compare_values(optimizer);

@@ -2,8 +2,6 @@
 #include "train/bucket.h"
 #include "train/optimizer.h"
 
-/* --- waiting ------------------------------------------------------------------------------------------------------ */
-
 static bool any_unsummed(const tsh_data_parallel *dp) {
     for (int i = 0; i < dp->count; i++) {
         if (dp->slots[i].unsummed) return true;
@@ -11,14 +9,8 @@ static bool any_unsummed(const tsh_data_parallel *dp) {
     return false;
 }
 
-tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
-    if (dp->state == TSHI_SUMS_STARTED) {
-        tsh_status status = tshi_buckets_finish(dp, dp->bucket_count);
-        dp->state = status == TSH_OK ? TSHI_SUMS_IDLE : TSHI_SUMS_FAILED;
-        /* Only this rank may have failed: tsh_tape_reset reports the failure to the others. */
-        return dp->tape ? tshi_tape_check(dp->tape, status, "data_parallel") : status;
-    }
-    if (dp->state == TSHI_SUMS_FAILED) {
+static tsh_status check_sums(const tsh_data_parallel *dp) {
+    if (dp->failed) {
         return tshi_fail(TSH_ERR_STATE,
                          "data_parallel: the sums of gradients have failed, so that there are no gradients");
     }
@@ -103,13 +95,12 @@ static void complete(tshi_gradient_target *target) {
 }
 
 /* A failed step leaves no gradients, not even those whose sums were already done. */
-static tsh_status wait(tshi_gradient_target *target) {
+static tsh_status check_slot(const tshi_gradient_target *target) {
     const tshi_bucket_slot *slot = (const tshi_bucket_slot *)target;
-    bool waits = slot->unsummed || slot->dp->state == TSHI_SUMS_FAILED;
-    return waits ? tshi_data_parallel_wait(slot->dp) : TSH_OK;
+    return slot->unsummed || slot->dp->failed ? check_sums(slot->dp) : TSH_OK;
 }
 
-const tshi_target_ops tshi_bucket_target = {.memory = memory, .complete = complete, .wait = wait};
+const tshi_target_ops tshi_bucket_target = {.memory = memory, .complete = complete, .check = check_slot};
 
 /* --- a backward --------------------------------------------------------------------------------------------------- */
 
@@ -141,14 +132,13 @@ static void count_incomplete(tsh_data_parallel *dp) {
 static tsh_status begin(tshi_gradient_schedule *schedule, const tsh_tensor *loss) {
     tsh_data_parallel *dp = of(schedule);
     tsh_status status = check_loss(dp, loss);
-    if (dp->state == TSHI_SUMS_FAILED) tshi_buckets_drop(dp);
-    if (status == TSH_OK && dp->state == TSHI_SUMS_STARTED) status = tshi_data_parallel_wait(dp);
+    if (dp->failed) tshi_buckets_drop(dp);
     if (status != TSH_OK) return status;
     if (dp->sync) status = tshi_compare_inputs(dp, loss);
     if (status == TSH_OK) status = tshi_values_begin_backward(dp);
     if (status != TSH_OK) return status;
     count_incomplete(dp);
-    dp->state = TSHI_SUMS_IN_BACKWARD;
+    dp->failed = false;
     dp->started = dp->tested = dp->finished = 0;
     return TSH_OK;
 }
@@ -183,14 +173,16 @@ static tsh_status end(tshi_gradient_schedule *schedule, tsh_status status) {
     if (status == TSH_OK && dp->sync) status = start_complete(dp);
     if (status == TSH_OK) warn_of_common_batch(dp);
     tshi_values_end_backward(dp);
-    dp->state = status != TSH_OK ? TSHI_SUMS_FAILED : dp->sync ? TSHI_SUMS_STARTED : TSHI_SUMS_IDLE;
+    /* If the wait fails, only this rank may have failed: tsh_tape_reset reports it to the others. */
+    if (status == TSH_OK && dp->sync) status = tshi_buckets_finish(dp, dp->bucket_count);
+    dp->failed = status != TSH_OK;
     return status;
 }
 
 static void drop(tshi_gradient_schedule *schedule) {
     tshi_values_drop(of(schedule));
     tshi_buckets_drop(of(schedule));
-    of(schedule)->state = TSHI_SUMS_IDLE;
+    of(schedule)->failed = false;
 }
 
 static void detach(tshi_gradient_schedule *schedule) {

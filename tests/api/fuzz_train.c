@@ -252,7 +252,6 @@ static void data_parallel_destroy(fuzz *f, void (*function)(void)) {
 static void data_parallel_use(fuzz *f, void (*function)(void)) {
     tsh_data_parallel *dp = fuzz_pick(f, FUZZ_DATA_PARALLEL);
     (void)function;
-    fuzz_said(f, "data_parallel_wait", tsh_data_parallel_wait(dp), NULL);
     if (fuzz_chance(f, 20)) tsh_data_parallel_set_sync(dp, fuzz_chance(f, 80));
     if (tsh_data_parallel_buckets(dp) < 0 || !tsh_data_parallel_group(dp) != !dp) fuzz_wrong(f, "data_parallel_group");
 }
@@ -283,8 +282,7 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_memory_report", memory_report, NULL, 2},
     {"tsh_data_parallel_create", data_parallel_create, NULL, 6},
     {"tsh_data_parallel_destroy", data_parallel_destroy, NULL, 1},
-    {"tsh_data_parallel_wait tsh_data_parallel_set_sync tsh_data_parallel_buckets tsh_data_parallel_group",
-     data_parallel_use, NULL, 4},
+    {"tsh_data_parallel_set_sync tsh_data_parallel_buckets tsh_data_parallel_group", data_parallel_use, NULL, 4},
     {NULL, NULL, NULL, 0},
 };
 

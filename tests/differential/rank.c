@@ -368,7 +368,6 @@ static tsh_status backward(tshi_run *r, int i) {
     if (status == TSH_OK)
         status = plain ? tsh_backward(r->bench.tape, x) : tsh_backward_with(r->bench.tape, x, &config);
     tsh_tensor_release(gradient);
-    if (status == TSH_OK && r->dp && o->sync && o->salt % 2) status = tsh_data_parallel_wait(r->dp);
     return tshi_run_note(r, status, "backward");
 }
 

@@ -241,7 +241,7 @@ Test(bench, data_parallel_rows, .timeout = 120, .init = need_bench) {
         expect_text(line, "sums", sums[i]);
         cr_expect_eq(number(line, "calls"), calls[i], "'%s'", line);
         cr_expect_eq(number(line, "bucket_bytes"), i == 3 ? 600 : 0, "'%s'", line);
-        cr_expect(number(line, "step_ms") > number(line, "waiting_ms") && number(line, "over_none") > 0, "'%s'", line);
+        cr_expect(number(line, "step_ms") > 0 && number(line, "over_none") > 0, "'%s'", line);
     }
     cr_expect_str_empty(rest);
 }

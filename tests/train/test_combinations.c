@@ -349,7 +349,6 @@ static void left_out(tshi_rank *r, const plan *p, kit *k, int number) {
     if (mine && !sums) memcpy(tshi_data(k->noise), &nan16, sizeof nan16);
     if (!backward(r, p, k, false, NULL)) return;
     if (mine && !sums) memcpy(tshi_data(k->noise), &zero16, sizeof zero16);
-    tshi_check_ok(r, tsh_data_parallel_wait(k->dp));
     if (mine && sums) spoil_gradient(k, number);
     size_t bytes = snapshot(r, k, before);
     tshi_check_ok(r, tsh_loss_scale_unscale(&k->scale, k->list, number % 3 ? 1 : 0, &norm, &finite));

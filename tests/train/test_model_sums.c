@@ -143,7 +143,6 @@ static void check_family(tshi_rank *r, const family *f, const variant *v, tsh_me
         step(r, &whole);
         tsh_group_reset_stats(model);
         step(r, &w);
-        tshi_check_ok(r, tsh_data_parallel_wait(dp));
         if (!r->failed) check_counts(r, name, f, v, model, dp);
     }
     compare(r, name, &w, &whole);

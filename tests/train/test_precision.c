@@ -275,7 +275,6 @@ static void arithmetic_collectives(tshi_rank *r, void *axes) {
         tsh_group_reset_stats(group);
         tsh_group_reset_stats(tsh_mesh_group(m.mesh, "model"));
         backward(r, &m, &n, &both[c]);
-        tshi_check_ok(r, tsh_data_parallel_wait(m.dp));
         sums[c] = tsh_group_stats(tsh_data_parallel_group(m.dp));
         data[c] = tsh_group_stats(group);
         parts[c] = tsh_group_stats(tsh_mesh_group(m.mesh, "model"));

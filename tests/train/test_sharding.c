@@ -312,7 +312,6 @@ static void counts(tshi_rank *r, void *arg) {
         tsh_group_reset_stats(k.dp->group);
         tsh_group_reset_stats(k.dp->gathers);
         backward(r, &k, NULL);
-        tshi_check_ok(r, tsh_data_parallel_wait(k.dp));
         tshi_test_calls(r, "step", k.dp->group, &sums);
         tshi_test_calls(r, "step", k.dp->gathers, &gathers);
         tshi_check_ok(r, tsh_optimizer_step(k.optimizer));

@@ -208,7 +208,7 @@ static void settle(tshi_training_program *p) {
     settle_model(p);
     if (float16 && !p->scaled) p->scaled = 1;
     if (p->scaled == 2 && !(float16 && p->deterministic)) p->scaled = 1; /* others may find other infinities */
-    if (p->scaled || p->apart) p->clip_value = 0; /* a bound is not scaled, and for the gradients of a backward */
+    if (p->scaled || p->apart) p->clip_value = 0; /* a scale is not for the bound; a backward clamps what it adds to */
     if (!stored16 || (p->low_bits == 1 && float16)) p->low_bits = 0;
     /* Rows without a gradient wait, but not where a sum over ranks makes the gradient one of all rows. */
     if (p->sparse && !(p->deterministic && !p->tied && is_alone_along_data(p)))

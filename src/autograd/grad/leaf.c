@@ -28,8 +28,7 @@ tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
         tshi_fail(TSH_ERR_STATE, "tensor_grad: the gradient is sparse (tsh_tensor_sparse_grad)");
         return NULL;
     }
-    if (!g || !g->value || g->stale || tshi_gradient_wait(tensor) != TSH_OK) return NULL;
-    return g->stale ? NULL : g->value;
+    return g && g->value && !g->stale && tshi_gradient_check(tensor) == TSH_OK ? g->value : NULL;
 }
 
 void tsh_tensor_zero_grad(tsh_tensor *tensor) {

@@ -131,10 +131,10 @@ bool tshi_gradient_steps(const tsh_tensor *leaf) {
     return target != NULL;
 }
 
-tsh_status tshi_gradient_wait(const tsh_tensor *leaf) {
+tsh_status tshi_gradient_check(const tsh_tensor *leaf) {
     const tshi_gradient *g = leaf->gradient;
-    if (!g || !g->target || !g->target->ops->wait || leaf->computed || !g->value || g->stale) return TSH_OK;
-    return g->target->ops->wait(g->target);
+    if (!g || !g->target || !g->target->ops->check || leaf->computed || !g->value || g->stale) return TSH_OK;
+    return g->target->ops->check(g->target);
 }
 
 void tshi_gradient_revise(const tsh_tensor *leaf, tsh_dtype dtype, int64_t n, void *elements) {

@@ -55,8 +55,8 @@ typedef struct tshi_target_ops {
     void (*take_rows)(tshi_gradient_target *target, int64_t first, int64_t count, const void *values);
     /* Called when no further call of this backward adds to the leaf's gradient. */
     void (*complete)(tshi_gradient_target *target);
-    /* Waits until the leaf's gradient is summed. Fails if the sum has failed or was not started. */
-    tsh_status (*wait)(tshi_gradient_target *target);
+    /* Fails if the leaf's gradient is not summed: no backward has summed it, or one has failed. */
+    tsh_status (*check)(const tshi_gradient_target *target);
     /* Called when the gradient is cleared. NULL: only `value` is kept. */
     void (*clear)(tshi_gradient_target *target, tshi_gradient *gradient);
     /* Called when the leaf is freed. NULL: the leaf does not own the target. */
@@ -167,8 +167,8 @@ bool tshi_gradient_fits(const tsh_tensor *x, const tsh_tensor *tensor);
 /* A gradient of x in the memory of `values`. */
 tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out);
 void tshi_gradient_release_value(tshi_gradient *gradient);
-/* Waits until the leaf's gradient, if it has one, is summed. */
-tsh_status tshi_gradient_wait(const tsh_tensor *leaf);
+/* Fails if the leaf has a gradient that is not summed. */
+tsh_status tshi_gradient_check(const tsh_tensor *leaf);
 
 /* --- copies of leaves --------------------------------------------------------------------------------------------- */
 
