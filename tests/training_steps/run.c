@@ -101,6 +101,7 @@ static bool check_own(run *u, int i) {
                 tshi_check_ok(u->r, tsh_all_reduce(u->model.data, sum, TSH_REDUCE_SUM));
     for (int64_t k = 0; k < count && good; k++) {
         double got = ((const double *)tsh_tensor_data(sum))[k];
+        if (u->p->clip_value) got = fmin(fmax(got, -MOST_VALUE), MOST_VALUE);
         good = tshi_check(u->r, fabs(got - whole[k]) <= 1e-9 * fmax(1, fabs(whole[k])),
                           "step %d: element %d of the gradient of part %d is %.17g, and %.17g in ranks' own copies",
                           u->model.step, (int)k, i, whole[k], got);
