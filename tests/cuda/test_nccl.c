@@ -177,7 +177,7 @@ Test(nccl, ranks_that_share_a_gpu_do_without) {
     cr_assert_str_empty(tshi_test_run_threads(3, backend_is, "local"));
     setenv("TSHARD_BACKEND", "nccl", 1);
     const char *words = tshi_test_run_threads(3, no_world, NULL);
-    cr_assert_not_null(strstr(words, "NCCL is wanted, but ranks 0 and 2 share the GPU 0000:01:00.0"), "%s", words);
+    cr_assert_not_null(strstr(words, "NCCL is required, but ranks 0 and 2 share the GPU 0000:01:00.0"), "%s", words);
     expect_nothing_left("worlds");
 }
 
@@ -461,7 +461,7 @@ Test(nccl, a_library_that_is_none_is_done_without) {
     cr_assert_str_empty(tshi_test_run_threads(2, backend_is, "local"));
     setenv("TSHARD_BACKEND", "nccl", 1);
     const char *words = tshi_test_run_threads(2, no_world, NULL);
-    cr_assert_not_null(strstr(words, "NCCL is wanted, but rank 0: ncclGetVersion failed"), "%s", words);
+    cr_assert_not_null(strstr(words, "NCCL is required, but rank 0: ncclGetVersion failed"), "%s", words);
     expect_nothing_left("worlds");
 }
 

@@ -190,7 +190,7 @@ static void misuse(void) {
     expect(tsh_world_init_mpi(MPI_COMM_WORLD, NULL, NULL), TSH_ERR_ARGUMENT, "out is NULL");
     expect(init(MPI_COMM_NULL, NULL), TSH_ERR_ARGUMENT, "MPI_COMM_NULL");
     expect(init(MPI_COMM_WORLD, &config), rank == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER,
-           rank == 1 ? "a timeout of -1 seconds" : "rank 1: world_init: a timeout of -1 seconds");
+           rank == 1 ? "the timeout is -1 seconds" : "rank 1: world_init: the timeout is -1 seconds");
     config = (tsh_world_config){.heap_bytes = 1 << 20, .rank = size - 1 - rank, .world_size = size + 1};
     expect(init(MPI_COMM_WORLD, &config), TSH_ERR_ARGUMENT, "the communicator rank");
     config = (tsh_world_config){.heap_bytes = 1 << 20, .init_method = "env://"};

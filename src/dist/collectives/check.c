@@ -35,7 +35,7 @@ static tsh_status check_reduction(const tshi_group_ops *backend, tsh_collective 
                                   tsh_reduce_op reduce) {
     const char *name = tsh_collective_name(op), *type = tsh_dtype_name(dtype);
     if ((int)reduce < 0 || reduce >= TSH_REDUCE_OP_COUNT) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d is no reduction", name, (int)reduce);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d is not a reduction", name, (int)reduce);
     }
     if (tshi_reduces(dtype, reduce)) {
         if (!backend->reduces || backend->reduces(dtype, reduce)) return TSH_OK;
@@ -102,7 +102,7 @@ static tsh_status balanced(const tsh_group *group, tsh_collective op, const tsh_
 
 static tsh_status equal_parts(const tsh_group *group, const tsh_tensor *tensor, const char *what, int64_t *counts) {
     if (tensor->numel % group->size) {
-        return tshi_fail(TSH_ERR_SHAPE, "all_to_all: %s has %lld elements, which %d ranks do not divide", what,
+        return tshi_fail(TSH_ERR_SHAPE, "all_to_all: %s has %lld elements, which is not a multiple of %d ranks", what,
                          (long long)tensor->numel, group->size);
     }
     for (int i = 0; i < group->size; i++) counts[i] = tensor->numel / group->size;
@@ -117,7 +117,7 @@ static tsh_status check_overlap(tsh_collective op, const tsh_tensor *whole, cons
     if (!a_bytes || !b_bytes || a + a_bytes <= b || b + b_bytes <= a) return TSH_OK;
     if (own && b == own) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: in and out overlap%s", tsh_collective_name(op),
-                     own ? " elsewhere than in this rank's part" : "");
+                     own ? " outside this rank's part" : "");
 }
 
 /* The caller's counts, or those of the balanced split of `whole`, or, on a rank without it, equal parts. */

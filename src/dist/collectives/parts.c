@@ -29,7 +29,7 @@ static tsh_status check_box(const parts *p) {
     for (int d = 0; d < shape->ndim; d++) {
         int64_t start = p->box->start[d], length = p->box->length[d];
         if (start >= 0 && length >= 0 && length <= shape->global[d] - start) continue;
-        return tshi_fail(TSH_ERR_RANGE, "%s: the box has [%lld, +%lld) of dim %d, which has %lld", p->what,
+        return tshi_fail(TSH_ERR_RANGE, "%s: the box is [%lld, +%lld) along dim %d, whose size is %lld", p->what,
                          (long long)start, (long long)length, d, (long long)shape->global[d]);
     }
     if (p->values || tshi_box_numel(shape->ndim, p->box) == 0) return TSH_OK;

@@ -214,7 +214,7 @@ static tsh_status write_shown(printing *p, FILE *to) {
     tshi_format_write(&p->format, to);
     fputc('\n', to);
     if (fflush(to) == 0 && !ferror(to)) return TSH_OK;
-    return tshi_fail(TSH_ERR_IO, "tensor_print: %s", errno ? strerror(errno) : "the file has an error");
+    return tshi_fail(TSH_ERR_IO, "tensor_print: %s", errno ? strerror(errno) : "writing to the file failed");
 }
 
 /* With more digits 0.1 in 16 bits is 0.09998. */

@@ -159,9 +159,9 @@ static void greet(tshi_acceptor *a, int index) {
     } else if (!any && (hello->rank < 0 || hello->rank >= s->size)) {
         snprintf(reason, sizeof reason, "there is no rank %d of %d", hello->rank, s->size);
     } else if (!any && tshi_acceptor_has(a, hello->rank)) {
-        snprintf(reason, sizeof reason, "rank %d is here already", hello->rank);
+        snprintf(reason, sizeof reason, "rank %d has joined already", hello->rank);
     } else if (a->joined + 1 == s->size) {
-        snprintf(reason, sizeof reason, "all %d ranks are here already", s->size);
+        snprintf(reason, sizeof reason, "all %d ranks have joined already", s->size);
     }
     if (reason[0]) {
         log_refusal(a, reason);
@@ -206,7 +206,7 @@ static void read_peer(tshi_acceptor *a, int index) {
         greet(a, index);
         return;
     }
-    log_refusal(a, body < 0 ? "that is no rank of a tshard world"
+    log_refusal(a, body < 0 ? "the peer is not a rank of a tshard world"
                             : "its token is not this job's, or its greeting was made for another connection");
     drop_peer(a, index);
 }

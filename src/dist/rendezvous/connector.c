@@ -101,7 +101,7 @@ static bool wait_for_answer(tshi_rendezvous *r, int fd) {
     while (!tshi_socket_wait(fd, POLLIN, sooner(r->next_warning, deadline))) {
         if (errno != ETIMEDOUT || tshi_clock() >= deadline) return false;
         if (!tshi_warning_due(&r->next_warning, r->settings->warn_every)) continue;
-        tshi_log(r->log, TSH_LOG_INFO, "rendezvous: %s waits for all %d ranks to come",
+        tshi_log(r->log, TSH_LOG_INFO, "rendezvous: %s waits for all %d ranks to join",
                  tshi_rank_name(r->settings->rank, &r->me, name, sizeof name), r->settings->size);
     }
     return true;
@@ -151,7 +151,7 @@ static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned c
     *status = tshi_wire_read_answer(bytes, size, ranks, &seal, r->allocator, &answer);
     tshi_free(r->allocator, bytes);
     if (*status == TSH_ERR_SYSTEM) {
-        snprintf(reason, reason_size, "its answer makes no sense");
+        snprintf(reason, reason_size, "its answer is malformed");
         return TSHI_CONNECT_FAILED;
     }
     if (*status != TSH_OK) return TSHI_CONNECT_ANSWERED;
@@ -163,8 +163,9 @@ static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned c
 static tsh_status join(const tshi_memory_plan *plan, int descriptor) {
     *plan->memory = descriptor;
     if (descriptor >= 0) return plan->join ? plan->join(plan->user) : TSH_OK;
-    return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0's memory did not come along: this process may have no more "
-                                     "descriptors (ulimit -n)");
+    return tshi_fail(TSH_ERR_SYSTEM,
+                     "rendezvous: the descriptor of the shared memory has not arrived: this process may have "
+                     "no more descriptors (ulimit -n)");
 }
 
 /* Sends rank 0 the status with which this rank has joined the memory. */

@@ -14,7 +14,7 @@
 static tsh_status read_timeout(double wanted, double *out) {
     if (wanted == 0) return tshi_setting_seconds(TSHI_SETTING_TIMEOUT, out);
     if (!(wanted > 0) || !isfinite(wanted)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: a timeout of %g seconds", wanted);
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the timeout is %g seconds; it must be positive", wanted);
     }
     *out = wanted < LONGEST_TIMEOUT ? wanted : LONGEST_TIMEOUT;
     return TSH_OK;
@@ -31,14 +31,15 @@ static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
     *out = wanted ? wanted : default_heap(ranks, page);
     tsh_status status = wanted ? TSH_OK : tshi_setting_bytes(TSHI_SETTING_HEAP, out);
     if (status != TSH_OK) return status;
-    if (*out > SIZE_MAX / 4) return tshi_fail(TSH_ERR_OVERFLOW, "world_init: a heap of %zu bytes", *out);
+    if (*out > SIZE_MAX / 4) return tshi_fail(TSH_ERR_OVERFLOW, "world_init: the heap would have %zu bytes", *out);
     *out = (*out + page - 1) / page * page;
     return TSH_OK;
 }
 
 /* The bits of a product may depend on the number of threads. */
 static tsh_status read_threads(int wanted, int local_size, bool deterministic, int *out) {
-    if (wanted < 0) return tshi_fail(TSH_ERR_ARGUMENT, "world_init: blas_threads is %d", wanted);
+    if (wanted < 0)
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: blas_threads is %d; it must not be negative", wanted);
     int share = deterministic ? 1 : tshi_granted_cores(NULL, 0) / local_size;
     uint64_t threads = wanted ? (uint64_t)wanted : share > 1 ? (uint64_t)share : 1;
     tsh_status status = wanted ? TSH_OK : tshi_setting_number(TSHI_SETTING_BLAS_THREADS, &threads);
@@ -52,7 +53,7 @@ static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
     *out = wanted;
     if (wanted == TSH_CPU || wanted == TSH_CUDA) return TSH_OK;
     if (wanted != TSH_DEVICE_DEFAULT) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %d is no kind of device", (int)wanted);
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %d is not a kind of device", (int)wanted);
     }
     tsh_status status = tshi_setting_choice(TSHI_SETTING_DEVICE, &choice);
     *out = kinds[choice];

@@ -137,7 +137,7 @@ static tsh_status read_local(const family *f, tshi_settings *s) {
     s->local_known = has_size;
     if (has_size && !has_rank) s->local_rank = s->rank % s->local_size;
     if (has_size && s->local_size > s->size) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s is %d, but %s is %d: a machine has no more ranks than there are",
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s is %d, but %s is %d: a machine cannot have more ranks than the world",
                          f->local_size, s->local_size, f->size, s->size);
     }
     const char *size_name = has_size ? f->local_size : f->size;
@@ -203,8 +203,7 @@ static tsh_status check_single(const tshi_settings *s) {
         if (status != TSH_OK) return status;
         if (size == 1 || !tshi_variable(families[i].rank)) continue;
         return tshi_fail(TSH_ERR_ARGUMENT,
-                         "WORLD_SIZE is 1, but %s is %d: of two launchers, one inside the other, one alone may number "
-                         "the ranks",
+                         "WORLD_SIZE is 1, but %s is %d: only one of two nested launchers may number the ranks",
                          families[i].size, size);
     }
     return TSH_OK;

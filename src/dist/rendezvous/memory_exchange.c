@@ -19,7 +19,7 @@ static tsh_status send_memory(tshi_acceptor *a, int memory) {
         tshi_peer *peer = &a->peers[i];
         if (tshi_acceptor_prepare(a, peer, &answer) != TSH_OK) return TSH_ERR_MEMORY;
         if (tshi_unix_send(peer->fd, peer->out, peer->size, memory) || has_died(errno)) continue;
-        return tshi_fail(TSH_ERR_SYSTEM, "rank 0 cannot send rank %d the memory of all: %s (errno %d)", peer->rank,
+        return tshi_fail(TSH_ERR_SYSTEM, "rank 0 cannot send rank %d the shared memory: %s (errno %d)", peer->rank,
                          strerror(errno), errno);
     }
     return TSH_OK;
@@ -35,7 +35,7 @@ static tsh_status receive_outcome(const tshi_acceptor *a, const tshi_peer *peer)
     unsigned char *bytes = tshi_connector_answer(r, peer->fd, &size, &descriptor);
     tshi_socket_close(&descriptor, 1);
     int rank = tshi_rendezvous_number(r, peer->rank);
-    if (!bytes) return tshi_fail(TSH_ERR_PEER, "rank %d ended before it had joined the memory of all", rank);
+    if (!bytes) return tshi_fail(TSH_ERR_PEER, "rank %d ended before it had joined the shared memory", rank);
     tsh_status status = tshi_wire_read_answer(bytes, size, 0, &seal, r->allocator, &answer);
     tshi_free(r->allocator, bytes);
     if (status != TSH_OK || answer.status == TSH_OK) return status;
@@ -48,7 +48,7 @@ static tsh_status check_clock(const tshi_acceptor *a) {
     char text[TSHI_LINE];
     bool over = tshi_clock() >= r->deadline;
     if (!over && !tshi_warning_due(&r->next_warning, r->settings->warn_every)) return TSH_OK;
-    snprintf(text, sizeof text, "not all ranks have joined the memory of all, missing ");
+    snprintf(text, sizeof text, "not all ranks have joined the shared memory, missing ");
     for (int i = 0, n = 0; i < a->n; i++) {
         if (a->polls[i].fd >= 0)
             tshi_append(text, sizeof text, "%s %d", n++ ? "," : "rank", tshi_rendezvous_number(r, a->peers[i].rank));

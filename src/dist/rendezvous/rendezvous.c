@@ -72,7 +72,7 @@ static int listen_at_one(tshi_rendezvous *r, const tshi_endpoint *endpoint, char
         int error = errno;
         bool passes = other == OCCUPANT_NONE && error == EADDRINUSE && tshi_clock() < patience;
         snprintf(reason, size, "%s",
-                 other == OCCUPANT_SAME_JOB ? "a rank 0 of this job is there already" : strerror(error));
+                 other == OCCUPANT_SAME_JOB ? "a rank 0 of this job listens there already" : strerror(error));
         if (!passes) return fd;
         tshi_sleep(0.02);
     }

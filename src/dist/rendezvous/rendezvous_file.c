@@ -73,7 +73,8 @@ static tsh_status read_file(file_rendezvous *f) {
         r->size += (size_t)n;
     }
     if (tshi_records_possible(r)) return TSH_OK;
-    return tshi_fail(TSH_ERR_IO, "rendezvous: %.200s holds something else; it is left alone", f->r->settings->path);
+    return tshi_fail(TSH_ERR_IO, "rendezvous: %.200s is the file of another program, and has not been changed",
+                     f->r->settings->path);
 }
 
 /* Opens (and makes), locks and reads the file, again when another has replaced it meanwhile. */
@@ -85,7 +86,8 @@ static tsh_status lock_file(file_rendezvous *f, bool make) {
         if (f->fd < 0) return file_fail(f, "opening");
         tsh_status status = wait_for_lock(f);
         if (status == TSH_OK && is_current(f, &mine)) {
-            if (!S_ISREG(mine.st_mode)) status = tshi_fail(TSH_ERR_IO, "rendezvous: %.200s is no file", path);
+            if (!S_ISREG(mine.st_mode))
+                status = tshi_fail(TSH_ERR_IO, "rendezvous: %.200s is not a regular file", path);
             if (status == TSH_OK) status = read_file(f);
             if (status == TSH_OK) return status;
             unlock_file(f);

@@ -206,7 +206,7 @@ size_t tshi_wire_write_answer(const tshi_wire_answer *answer, const tshi_seal *s
 
 tsh_status tshi_wire_read_answer(const unsigned char *bytes, size_t size, int ranks, const tshi_seal *seal,
                                  const tsh_allocator *allocator, tshi_wire_answer *out) {
-    static const char nonsense[] = "rendezvous: an answer that makes no sense";
+    static const char nonsense[] = "rendezvous: a malformed answer";
     codec c;
     *out = (tshi_wire_answer){0};
     if (!open_frame(&c, TSHI_ANSWER, bytes, size, seal, TSHI_HASH_SIZE)) return tshi_fail(TSH_ERR_SYSTEM, nonsense);

@@ -105,7 +105,7 @@ static tsh_status wrong_call(const tensors *t, tsh_group *group, int n, const ch
     static const int64_t negative[3] = {-1, 8, 5}, sums[3] = {4, 4, 5}, huge[3] = {INT64_MAX, INT64_MAX, 1};
     switch (n) {
     case 0: *words = "all_reduce: tensor is NULL"; return tsh_all_reduce(group, NULL, TSH_REDUCE_SUM);
-    case 1: *words = "8 is no reduction"; return tsh_all_reduce(group, t->x, TSH_REDUCE_OP_COUNT);
+    case 1: *words = "8 is not a reduction"; return tsh_all_reduce(group, t->x, TSH_REDUCE_OP_COUNT);
     case 2: *words = "complex64 has no order"; return tsh_all_reduce(group, t->z, TSH_REDUCE_MAX);
     case 3: *words = "root 3 in a group of 3"; return tsh_broadcast(group, t->x, 3);
     case 4: *words = "root -1"; return tsh_broadcast(group, t->x, -1);
@@ -120,7 +120,9 @@ static tsh_status wrong_call(const tensors *t, tsh_group *group, int n, const ch
     case 11: *words = "add up to 13"; return tsh_reduce_scatter_tensor(group, t->whole, t->part, sums, TSH_REDUCE_SUM);
     case 12: *words = "overflow"; return tsh_reduce_scatter_tensor(group, t->whole, t->part, huge, TSH_REDUCE_SUM);
     case 13: *words = "in and out overlap"; return tsh_all_to_all(group, t->x, NULL, t->x, NULL);
-    case 14: *words = "4 elements, which 3 ranks"; return tsh_all_to_all(group, t->part, NULL, t->x, NULL);
+    case 14:
+        *words = "4 elements, which is not a multiple of 3 ranks";
+        return tsh_all_to_all(group, t->part, NULL, t->x, NULL);
     default: return TSH_OK;
     }
 }
@@ -178,9 +180,9 @@ static void overlaps(tshi_rank *r, void *arg) {
     /* Both ranks pass the second half, which for rank 0 is the peer's part. */
     tshi_check_ok(r, tshi_tensor_view(whole, &shape, whole->layout, 16, &part));
     tsh_status wanted = r->rank == 0 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER;
-    tshi_check_status(r, tsh_all_gather_into_tensor(group, part, whole, NULL), wanted, "overlap elsewhere");
+    tshi_check_status(r, tsh_all_gather_into_tensor(group, part, whole, NULL), wanted, "overlap outside");
     tshi_check_status(r, tsh_reduce_scatter_tensor(group, whole, part, NULL, TSH_REDUCE_SUM), wanted,
-                      "overlap elsewhere");
+                      "overlap outside");
     tshi_tensor_release(part);
     tsh_tensor_release(whole);
     still_works(r);

@@ -139,7 +139,7 @@ static void refuses(tshi_rank *r, void *arg) {
     box = box_of(REVERSED, r->rank, r->size);
     box.length[1] += r->rank == 1;
     tshi_check_status(r, tsh_tensor_write_parts(t, group, &box, values), r->rank == 1 ? TSH_ERR_RANGE : TSH_ERR_PEER,
-                      "the box has [0, +11) of dim 1, which has 10");
+                      "the box is [0, +11) along dim 1, whose size is 10");
     box = box_of(REVERSED, r->rank, r->size);
     tshi_check_status(r, tsh_tensor_write_parts(t, group, &box, r->rank == 1 ? NULL : values),
                       r->rank == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "values is NULL");

@@ -191,7 +191,7 @@ typedef struct death {
 static void take_joined(void *user, tsh_log_level level, const char *line) {
     death *d = user;
     (void)level;
-    if (!strstr(line, "waits for all 3 ranks to come") || atomic_load(&d->joined)) return;
+    if (!strstr(line, "waits for all 3 ranks to join") || atomic_load(&d->joined)) return;
     if (d->stays && fork() == 0) {
         tshi_nap(3);
         _exit(0);
@@ -225,7 +225,7 @@ static void dies_while_waiting(tshi_rank *r, void *arg) {
     if (r->rank == 1) {
         pid_t pid = start_and_join(d);
         tshi_check_status(r, tsh_world_init(&(tsh_world_config){.init_method = d->place.text}, &r->world),
-                          TSH_ERR_ARGUMENT, "rank 1 is here already");
+                          TSH_ERR_ARGUMENT, "rank 1 has joined already");
         end(pid);
         atomic_store(&d->sign, 1);
         if (d->stays) tshi_nap(0.3);

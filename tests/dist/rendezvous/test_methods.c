@@ -280,7 +280,7 @@ Test(methods, file_of_another_program_is_left_alone, .timeout = 120) {
     fclose(file);
     tsh_world_config config = {.init_method = text, .world_size = 2, .heap_bytes = HEAP};
     cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_IO, "%s", tsh_error_message());
-    cr_assert(strstr(tsh_error_message(), "holds something else"));
+    cr_assert(strstr(tsh_error_message(), "is the file of another program"));
     file = fopen(path, "r");
     cr_assert(fgets(read_back, sizeof read_back, file));
     fclose(file);
@@ -503,10 +503,10 @@ static void second_rank_0(tshi_rank *r, void *arg) {
     if (r->rank == 2) {
         tshi_nap(0.3);
         setenv("RANK", "0", 1);
-        tshi_check_status(r, init(r, arg, false), TSH_ERR_SYSTEM, "a rank 0 of this job is there already");
+        tshi_check_status(r, init(r, arg, false), TSH_ERR_SYSTEM, "a rank 0 of this job listens there already");
         setenv("RANK", "1", 1);
         tshi_nap(0.2);
-        tshi_check_status(r, init(r, arg, false), TSH_ERR_ARGUMENT, "rank 1 is here already");
+        tshi_check_status(r, init(r, arg, false), TSH_ERR_ARGUMENT, "rank 1 has joined already");
         setenv("RANK", "2", 1);
     }
     if (!tshi_check_ok(r, init(r, arg, false))) return;

@@ -115,7 +115,7 @@ Test(rendezvous, malformed_variables, .timeout = 120) {
         {"RANK=1 WORLD_SIZE=2147483647", "WORLD_SIZE is \"2147483647\"; it must be a whole number from 1 to 1048576"},
         {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1048577", "OMPI_COMM_WORLD_SIZE is \"1048577\""},
         {"RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=9",
-         "LOCAL_WORLD_SIZE is 9, but WORLD_SIZE is 2: a machine has no more ranks than there are"},
+         "LOCAL_WORLD_SIZE is 9, but WORLD_SIZE is 2: a machine cannot have more ranks than the world"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=2", "LOCAL_RANK is 2, but WORLD_SIZE is 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -132,9 +132,9 @@ Test(rendezvous, contradictions, .timeout = 120) {
     config = (tsh_world_config){.rank = 1, .world_size = INT32_MAX};
     expect_error("", &config, TSH_ERR_ARGUMENT, "world_size is 2147483647; a world has at most 1048576 ranks");
     config = (tsh_world_config){.timeout = -1};
-    expect_error("", &config, TSH_ERR_ARGUMENT, "timeout of -1");
+    expect_error("", &config, TSH_ERR_ARGUMENT, "the timeout is -1 seconds");
     config = (tsh_world_config){.device = (tsh_device_kind)9};
-    expect_error("", &config, TSH_ERR_ARGUMENT, "9 is no kind of device");
+    expect_error("", &config, TSH_ERR_ARGUMENT, "9 is not a kind of device");
     expect_error("TSHARD_DEVICE=gpu", NULL, TSH_ERR_ARGUMENT, "TSHARD_DEVICE is \"gpu\"; it must be cpu or cuda");
     expect_error("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", NULL, TSH_ERR_UNSUPPORTED, "2 of 4 ranks");
     expect_error("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=198.51.100.7", NULL,
@@ -307,7 +307,7 @@ static void two_are_rank_1(tshi_rank *r, void *arg) {
         setenv("RANK", "1", 1);
         setenv("LOCAL_RANK", "1", 1);
         tshi_nap(0.3);
-        tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_ARGUMENT, "rank 1 is here already");
+        tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_ARGUMENT, "rank 1 has joined already");
         /* Then the right rank comes. */
         setenv("RANK", "2", 1);
         setenv("LOCAL_RANK", "2", 1);

@@ -115,7 +115,7 @@ static void cannot_send(tshi_rank *r, void *arg) {
     if (r->rank == 0) wrong.sends_left = 1;
     if (r->rank == 0) wrong.send_error = EPERM;
     tshi_check_status(r, tsh_world_init(&config, &r->world), TSH_ERR_SYSTEM,
-                      " the memory of all: Operation not permitted");
+                      " the shared memory: Operation not permitted");
 }
 
 Test(system_calls, memory_that_cannot_be_sent_fails_every_rank, .timeout = 120) {
@@ -170,7 +170,7 @@ static void die_at_the_second(void) {
 }
 
 Test(system_calls, a_rank_that_dies_before_it_shares_memory_is_missed_at_once, .timeout = 120) {
-    expect_all_told(&(ending){die_at_the_first, NULL, "rank 1 ended before it had joined the memory of all"});
+    expect_all_told(&(ending){die_at_the_first, NULL, "rank 1 ended before it had joined the shared memory"});
     expect_all_told(&(ending){die_at_the_second, NULL, "rank 1 died"});
 }
 

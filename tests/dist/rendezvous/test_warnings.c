@@ -37,7 +37,7 @@ typedef struct listener {
 static void take_line(void *user, tsh_log_level level, const char *line) {
     listener *l = user;
     bool joined = !strcmp(line, "rendezvous: 2/3 joined") && level == TSH_LOG_WARNING;
-    bool said = l->wanted ? strstr(line, l->wanted) != NULL : joined || strstr(line, "waits for all 3 ranks to come");
+    bool said = l->wanted ? strstr(line, l->wanted) != NULL : joined || strstr(line, "waits for all 3 ranks to join");
     if (!said || l->warned) return;
     l->warned = true;
     atomic_fetch_add(&l->c->said, 1);
@@ -71,7 +71,7 @@ Test(warnings, which_ranks_are_missing, .timeout = 120) {
     wait_case *cases = mmap(NULL, 3 * sizeof *cases, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(cases, MAP_FAILED);
     cases[0].to_rank_0 = "rendezvous: 2/3 joined, missing rank 2";
-    cases[0].to_rank_1 = "rank 1 waits for all 3 ranks to come";
+    cases[0].to_rank_1 = "rank 1 waits for all 3 ranks to join";
     snprintf(cases[0].method, sizeof cases[0].method, "tcp://127.0.0.1:%d", tshi_test_port());
     snprintf(cases[1].method, sizeof cases[1].method, "file:///tmp/tshard-test-words-%d", (int)getpid());
     snprintf(cases[2].method, sizeof cases[2].method, "tcp://239.255.17.8:%d", tshi_test_port());

@@ -110,7 +110,7 @@ const misuse settings_rows[] = {
     {"rank_out_of_range", ONE, "", "rank is 5, but world_size is 2: ranks go from 0 to 1", rank_out_of_range, true},
     {"negative_world_size", ONE, "", "world_size -1", negative_size, true},
     {"unknown_method", ONE, "", "it must be env://, tcp://HOST:PORT", unknown_method, true},
-    {"unknown_device", ONE, "", "77 is no kind of device", unknown_device, true},
+    {"unknown_device", ONE, "", "77 is not a kind of device", unknown_device, true},
     {"no_out", BOTH, "", "world_init: out is NULL", no_out, true},
     {"seed_by_rank", TWO, "", "rendezvous: rank 1 has the seed 1, the listening rank 0", seed_by_rank, true},
     {"late_to_rendezvous", TWO, "TSHARD_WARN=0.2", "rendezvous: 1/2 joined, missing rank 1", late_to_rendezvous, true},

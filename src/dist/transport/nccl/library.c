@@ -57,7 +57,7 @@ static tsh_status open_library(void) {
     if (f->get_version(&f->version) != ncclSuccess) {
         status = tshi_fail(TSH_ERR_UNSUPPORTED, "ncclGetVersion failed");
     } else if (f->version < OLDEST) {
-        status = tshi_fail(TSH_ERR_UNSUPPORTED, "NCCL is %d.%d, and at least 2.18 is wanted", f->version / 10000,
+        status = tshi_fail(TSH_ERR_UNSUPPORTED, "NCCL is %d.%d, but 2.18 or later is required", f->version / 10000,
                            f->version / 100 % 100);
     }
     if (status != TSH_OK) tshi_cuda_library_close(library);

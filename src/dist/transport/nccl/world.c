@@ -72,7 +72,7 @@ static bool verdict(const fact *facts, int size, bool *wanted, char *why, size_t
     for (int i = 0; i < size && !why[0]; i++) {
         const fact *other = sharer(facts, i);
         if (facts[i].wish == UNWANTED)
-            snprintf(why, room, "rank %d's TSHARD_BACKEND is another", i);
+            snprintf(why, room, "rank %d has another TSHARD_BACKEND", i);
         else if (!facts[i].version)
             snprintf(why, room, "rank %d: %s", i, facts[i].message);
         else if (facts[i].version != facts[0].version)
@@ -131,7 +131,7 @@ static tsh_status decide(tsh_world *world, bool *use, common *all) {
     int version = *use ? (int)facts[0].version : 0;
     *all = common_of(facts, world->size);
     world->host->ops->memory.release(world->host, facts);
-    if (!*use && wanted) return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is wanted, but %s", why);
+    if (!*use && wanted) return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is required, but %s", why);
     log_choice(world, version, why);
     return TSH_OK;
 }
