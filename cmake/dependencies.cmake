@@ -1,6 +1,8 @@
 # What the library stands on: a CBLAS, oneDNN for float32 products where it is there, Jansson, the vector maths library
 # where the C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
 #   tshard_dependencies      include directories and definitions for compiling
+#   tshard_backends          also those of MPI, CUDA and NCCL, for the few files that see them: all others are compiled
+#                            alike in builds with and without, and are found in a compiler's cache
 #   TSHARD_LINK_LIBRARIES    for linking; names rather than paths where possible, because they are exported
 #   TSHARD_HAVE_MPI          whether the mpi backend is built
 #   TSHARD_LINK_DIRECTORIES  where they lie, when that is no default place
@@ -88,6 +90,8 @@ endif()
 check_library_exists(mvec _ZGVbN4v_expf "" TSHARD_MVEC_WORKS)
 
 add_library(tshard_dependencies INTERFACE)
+add_library(tshard_backends INTERFACE)
+target_link_libraries(tshard_backends INTERFACE tshard_dependencies)
 target_include_directories(tshard_dependencies SYSTEM INTERFACE ${blas_includes})
 if(TSHARD_BLAS_IS_OPENBLAS)
     target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_OPENBLAS)
@@ -126,8 +130,8 @@ endif()
 if(NOT TSHARD_MPI STREQUAL "OFF" AND MPI_C_FOUND)
     set(TSHARD_HAVE_MPI ON)
     set(TSHARD_MPI_LIBRARIES ${MPI_C_LIBRARIES})
-    target_include_directories(tshard_dependencies SYSTEM INTERFACE ${MPI_C_INCLUDE_DIRS})
-    target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_MPI)
+    target_include_directories(tshard_backends SYSTEM INTERFACE ${MPI_C_INCLUDE_DIRS})
+    target_compile_definitions(tshard_backends INTERFACE TSHARD_HAVE_MPI)
     list(APPEND TSHARD_LINK_LIBRARIES ${MPI_C_LIBRARIES})
     # tshard-pmix, with which Open MPI starts where no launcher of MPI has started the ranks.
     set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
