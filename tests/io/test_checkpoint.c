@@ -52,6 +52,16 @@ static void save_each(tshi_rank *r, void *arg) {
     }
 }
 
+/* Under a sanitizer every third of them, others at each number of ranks and in each way. */
+static bool leaves_out(const tshi_rank *r, int way, int i) {
+#ifdef __SANITIZE_ADDRESS__
+    return (r->size + way + i) % 3 != 0;
+#else
+    (void)r, (void)way, (void)i;
+    return false;
+#endif
+}
+
 static void load_each(tshi_rank *r, void *arg) {
     (void)arg;
     for (int way = 0; way < TSHI_TEST_LAYOUTS; way++) {
@@ -60,6 +70,7 @@ static void load_each(tshi_rank *r, void *arg) {
         for (int i = 0; i < MOST * TSHI_TEST_LAYOUTS && !r->failed; i++) {
             int ranks = i / TSHI_TEST_LAYOUTS + 1, saved = i % TSHI_TEST_LAYOUTS;
             char path[128], what[64];
+            if (leaves_out(r, way, i)) continue;
             name_folder(path, ranks, saved);
             snprintf(what, sizeof what, "saved by %d ranks in way %d, loaded in way %d", ranks, saved, way);
             tsh_checkpoint load = {.parameters = m.list};
