@@ -67,8 +67,9 @@ tsh_status tshi_meeting_look(tsh_world *world, tshi_meeting *meeting) {
     if (!tshi_deadline_passed(world, &meeting->deadline, ranks, stopped)) return TSH_OK;
     snprintf(words, sizeof words, "world_recover #%u: %.180s did not come within %g s%.180s", meeting->step, ranks,
              world->timeout, stopped);
-    tshi_deadline_report(world, words);
-    return tshi_control_trouble(world);
+    /* Peers that have failed are the reason for a recovery, and none for its end. */
+    tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
+    return tshi_control_stick(world, TSH_ERR_TIMEOUT, words);
 }
 
 tsh_status tshi_meeting_wait(tsh_world *world, tshi_meeting *meeting, long nanoseconds) {
