@@ -81,6 +81,20 @@ TSH_API tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tenso
  * inside a segment that has ended. */
 TSH_API tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep);
 
+/* How tsh_tape_recompute_since_with differs from tsh_tape_recompute_since. */
+typedef struct tsh_recompute_config {
+    /* The segment's inputs wait in host memory until backward reaches it: results of earlier calls, except tensors that
+     * the program has retained. The device's memory then does not grow with the number of parts. On a GPU the copies
+     * run beside kernels, and backward prefetches the inputs of the segment that it reaches next. The host's memory is
+     * pinned there, and on a CPU outside of the heap of tensors. A later use of such a tensor, by a call or the
+     * program, copies it back, and invalidates no result; a pointer from an earlier tsh_tensor_data is invalid. */
+    bool offload;
+} tsh_recompute_config;
+/* tsh_tape_recompute_since with a configuration (NULL: zeros). With `offload` also TSH_ERR_MEMORY without host memory,
+ * and TSH_ERR_STATE while a graph is captured. */
+TSH_API tsh_tensor *tsh_tape_recompute_since_with(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep,
+                                                  const tsh_recompute_config *config);
+
 /* Add the gradients of `loss` (one element) to those of every leaf that requires one. When the call returns, every
  * gradient collective that the layouts require has run, or has been started by a tsh_data_parallel. Backward frees
  * tensors as soon as it has used them: tsh_tensor_data of an intermediate tensor is NULL afterwards, unless the program

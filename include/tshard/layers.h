@@ -370,6 +370,7 @@ typedef struct tsh_block_config {
     double dropout;         /* of a half's output, before the residual connection */
     bool sequence_parallel; /* x and y are SHARD(0), as in tsh_mlp_config */
     bool recompute;         /* backward runs the block again (tsh_tape_recompute_since); only its output is kept */
+    bool offload;           /* with recompute: its input waits in host memory (tsh_recompute_config) */
     tsh_dtype dtype;
     /* of both norms. In norm, attention and mlp, the block sets the fields above, table and name */
     tsh_norm_config norm;

@@ -254,7 +254,7 @@ static tsh_status run_nodes(tsh_tape *tape, const tsh_tensor *loss) {
     tsh_status status = TSH_OK;
     for (int i = loss->gradient->node; i >= 0 && status == TSH_OK; i--) {
         status = run_node(tape, i, loss);
-        tshi_segment_leave(tape, i);
+        if (status == TSH_OK) status = tshi_segment_leave(tape, i);
     }
     return status;
 }

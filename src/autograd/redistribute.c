@@ -41,10 +41,8 @@ static const tsh_op clone_op = {.name = "redistribute",
 /* The program may read the result: values that exist only during a tape's calls are copied. */
 static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {
     tsh_call call = {.tape = tape, .op = &clone_op, .inputs = 1, .in = &y};
-    bool lent = y && y->storage && y->storage->source;
-    tshi_plan_step step;
-    if (!lent) return y;
-    step = tshi_plan_start(y, 0);
+    if (!y || !tshi_tensor_is_transient(y)) return y;
+    tshi_plan_step step = tshi_plan_start(y, 0);
     tsh_tensor *clone = tshi_call_run(&call, &step, NULL);
     if (clone) tshi_gradient_go_on(y, clone);
     return clone;

@@ -9,6 +9,7 @@ typedef struct tshi_segment {
     int first, end;                  /* the calls [first, end) of the step */
     int parent;                      /* the innermost segment that contains this one; 0: none */
     bool dropped;                    /* its calls' results have no memory */
+    bool offloads;                   /* its inputs are in host memory while it is dropped */
     struct tshi_segment_call *calls; /* [end - first] */
 } tshi_segment;
 

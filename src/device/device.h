@@ -56,6 +56,21 @@ typedef struct tshi_sharing_ops {
     tsh_status (*drain)(tsh_device *device);
 } tshi_sharing_ops;
 
+/* Tensor memory whose values wait in host memory. The copies run beside the device's queue of work. */
+typedef struct tshi_offload_ops {
+    /* Copies `bytes` at `from`, memory of alloc, to host memory, after all work queued so far. Takes `from` over, which
+     * is released when no copy reads it any more: at the latest in `join`. On failure `from` stays the caller's. */
+    tsh_status (*to_host)(tsh_device *device, size_t bytes, void *from, void **host);
+    /* Begins to copy the values to `to`, memory of alloc, after all work queued so far. Until `join`, no other work may
+     * use `to`. */
+    tsh_status (*from_host)(tsh_device *device, size_t bytes, const void *host, void *to);
+    /* Work queued from now on waits for the copies that have begun. NULL: copies have ended when to_host and from_host
+     * return. */
+    void (*join)(tsh_device *device);
+    /* Takes back host memory of to_host, after `join` if from_host has read it. */
+    void (*release)(tsh_device *device, void *host);
+} tshi_offload_ops;
+
 /* Captured graphs, as in the public header; the arguments have been checked. */
 typedef struct tshi_graph_ops {
     tsh_status (*capture_begin)(tsh_device *device);
@@ -109,6 +124,7 @@ typedef struct tshi_device_ops {
     const tshi_optimizer_ops *optimizer;
 
     const tshi_event_ops *event;
+    const tshi_offload_ops *offload;
     const tshi_sharing_ops *sharing; /* NULL on the CPU: its ranks share a heap */
     const tshi_graph_ops *graph;     /* NULL: the device cannot capture graphs */
     const tshi_range_ops *range;     /* NULL: no profiler shows ranges */

@@ -3,7 +3,7 @@
 
 struct tsh_block {
     tsh_world *world;
-    bool post_norm, recompute;
+    bool post_norm, recompute, offload;
     double dropout;
     tsh_norm *norm[TSH_BLOCK_PARTS]; /* at the indices of norms */
     tsh_self_attention *attention;
@@ -25,6 +25,8 @@ static tsh_status check_config(const tsh_block_config *c) {
         return tshi_fail(TSH_ERR_ARGUMENT, "block_create: norm, attention and mlp must not set features, embed, dtype, "
                                            "sequence_parallel, table or name; the block's fields apply");
     }
+    if (c->offload && !c->recompute)
+        return tshi_fail(TSH_ERR_ARGUMENT, "block_create: offload is set, which goes with recompute");
     if (c->dropout >= 0 && c->dropout < 1) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "block_create: dropout=%g, must be in [0, 1)", c->dropout);
 }
@@ -64,6 +66,7 @@ tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, ts
     block->world = world;
     block->post_norm = config->post_norm;
     block->recompute = config->recompute;
+    block->offload = config->offload;
     block->dropout = config->dropout;
     for (int i = 0; i < TSH_BLOCK_PARTS && status == TSH_OK; i++) {
         status = tshi_layer_name(NULL, config->names[i] ? config->names[i] : part_names[i], block->names[i]);
@@ -103,7 +106,8 @@ tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, c
     tsh_tensor *h = half(tape, block, TSH_BLOCK_ATTENTION, x, sequences);
     h = tsh_tape_free_since(tape, start, h);
     h = half(tape, block, TSH_BLOCK_MLP, h, sequences);
-    return block->recompute ? tsh_tape_recompute_since(tape, start, h) : tsh_tape_free_since(tape, start, h);
+    if (!block->recompute) return tsh_tape_free_since(tape, start, h);
+    return tsh_tape_recompute_since_with(tape, start, h, &(tsh_recompute_config){.offload = block->offload});
 }
 
 tsh_self_attention *tsh_block_attention(const tsh_block *block) {

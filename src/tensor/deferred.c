@@ -51,7 +51,7 @@ tsh_status tshi_tensor_defer(const tsh_mesh *mesh, const tsh_tensor_config *conf
 
 static deferred *deferred_of(const tsh_tensor *tensor) {
     tshi_value_source *source = tensor->storage ? tensor->storage->source : NULL;
-    return source && source->free ? (deferred *)source : NULL;
+    return source && source->materialize == materialize_deferred ? (deferred *)source : NULL;
 }
 
 tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor) {
@@ -79,12 +79,12 @@ uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fing
 }
 
 tsh_status tshi_tensor_materialize(const tsh_tensor *tensor) {
-    deferred *d = deferred_of(tensor);
     if (tensor->device && tensor->device->ended)
         return tshi_fail(TSH_ERR_STATE, "the tensor cannot be used: its world has been destroyed");
-    if (d) return materialize_deferred(&d->source, 0, 0);
     const tshi_storage *storage = tensor->storage;
-    bool stale = storage && storage->source && storage->source->stale && storage->source->stale(storage->source);
+    tshi_value_source *source = storage ? storage->source : NULL;
+    if (source && source->free) return source->materialize(source, 0, 0);
+    bool stale = source && source->stale && source->stale(source);
     if (!storage || (storage->data && !stale)) return TSH_OK;
     return tshi_fail(TSH_ERR_STATE,
                      "the tensor is a view of a sharded parameter, whose values are in memory only during a tape's "
@@ -92,9 +92,7 @@ tsh_status tshi_tensor_materialize(const tsh_tensor *tensor) {
 }
 
 tsh_status tshi_tensor_materialize_to_write(const tsh_tensor *tensor) {
-    const tshi_storage *storage = tensor->storage;
-    bool lent = storage && storage->source && !storage->source->free;
-    if (!lent) return tshi_tensor_materialize(tensor);
+    if (!tshi_tensor_is_transient(tensor)) return tshi_tensor_materialize(tensor);
     return tshi_fail(TSH_ERR_STATE, "the tensor is a view of values that were gathered from slices: the parameter "
                                     "itself, this rank's slice, can be written to");
 }

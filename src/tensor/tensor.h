@@ -6,14 +6,14 @@
 #include "layout/box.h"
 #include "tshard/tensor.h"
 
-/* Fills the memory of a storage that has none: a deferred tensor before its first use, or a sharded parameter between
- * uses. */
+/* Fills the memory of a storage that has none: a deferred tensor before its first use, a sharded parameter between
+ * uses, or values in host memory. */
 typedef struct tshi_value_source tshi_value_source;
 struct tshi_value_source {
     /* Called before a call reads the elements, which then stay until a call of the tape uses other memory of a source.
      * `step` and `call` are the numbers of the tape's step and call. May be collective. */
     tsh_status (*materialize)(tshi_value_source *source, uint64_t step, uint64_t call);
-    /* Frees a source that its storage owns (deferred.c); else NULL. */
+    /* Frees a source that its storage owns, whose values stay once they are in memory; else NULL. */
     void (*free)(tshi_value_source *source);
     /* The version of the tensor's elements; NULL: the storage's version. */
     uint16_t (*version)(const tshi_value_source *source, const tsh_tensor *tensor);
@@ -232,6 +232,11 @@ static inline uint16_t tshi_tensor_version(const tsh_tensor *tensor) {
     if (!storage) return 0;
     return storage->source && storage->source->version ? storage->source->version(storage->source, tensor)
                                                        : storage->version;
+}
+/* True when the elements are in memory only during a tape's calls. */
+static inline bool tshi_tensor_is_transient(const tsh_tensor *tensor) {
+    const tshi_value_source *source = tensor->storage ? tensor->storage->source : NULL;
+    return source && !source->free;
 }
 static inline bool tshi_tensor_is_loaded(const tsh_tensor *tensor) {
     return tensor->storage && tensor->storage->data;

@@ -21,6 +21,7 @@ typedef struct bench {
     tsh_tape *tape;
     tsh_dtype dtype;
     bool sequence; /* results of parts are SHARD(0), not REPLICATED */
+    bool offload;  /* segments' inputs wait in host memory */
     tsh_tensor
         *leaf[LEAVES]; /* x [ROWS, COLS], up [COLS, HIDDEN] by columns, down [HIDDEN, COLS] by rows, scale [COLS] */
 } bench;
@@ -59,15 +60,19 @@ static tsh_tensor *part(const bench *b, tsh_tensor *x) {
     return tsh_add(tape, x, tsh_rms_norm(tape, h, b->leaf[3], 1e-5));
 }
 
+static tsh_tensor *end_segment(const bench *b, tsh_mark start, tsh_tensor *x) {
+    return tsh_tape_recompute_since_with(b->tape, start, x, &(tsh_recompute_config){.offload = b->offload});
+}
+
 static tsh_tensor *chain(const bench *b, int depth, segments how) {
     tsh_tensor *x = b->leaf[0];
     tsh_mark outer = tsh_tape_mark(b->tape);
     for (int i = 0; i < depth; i++) {
         tsh_mark start = tsh_tape_mark(b->tape);
         x = part(b, x);
-        if (how != NONE) x = tsh_tape_recompute_since(b->tape, start, x);
+        if (how != NONE) x = end_segment(b, start, x);
         if (how != NESTED || i % GROUP != GROUP - 1) continue;
-        x = tsh_tape_recompute_since(b->tape, outer, x);
+        x = end_segment(b, outer, x);
         outer = tsh_tape_mark(b->tape);
     }
     return x;
@@ -121,10 +126,13 @@ static void gradients(tshi_rank *r, void *arg) {
         bits wanted, got;
         bench b = set_up(r, k % 2 ? TSH_FLOAT32 : TSH_FLOAT64, k / 2);
         step(&b, 2 * GROUP, NONE, &wanted);
-        step(&b, 2 * GROUP, PARTS, &got);
-        check_bits(&b, &got, &wanted, "segments");
-        step(&b, 2 * GROUP, NESTED, &got);
-        check_bits(&b, &got, &wanted, "nested segments");
+        for (int offload = 0; offload < 2; offload++) {
+            b.offload = offload;
+            step(&b, 2 * GROUP, PARTS, &got);
+            check_bits(&b, &got, &wanted, offload ? "offloaded segments" : "segments");
+            step(&b, 2 * GROUP, NESTED, &got);
+            check_bits(&b, &got, &wanted, offload ? "offloaded nested segments" : "nested segments");
+        }
         tshi_check(r, wanted.loss > 0, "the loss is %g", wanted.loss);
         tear_down(&b);
     }
@@ -195,6 +203,14 @@ static void memory(tshi_rank *r, void *arg) {
         tshi_check(r, nested == DEPTH / GROUP * result, "%d more groups need %zu bytes, a result has %zu",
                    DEPTH / GROUP, nested, result);
         tshi_check(r, none >= 4 * parts, "%zu bytes without segments, %zu with", none, parts);
+        size_t before = peak_of(&b, DEPTH, PARTS);
+        b.offload = true;
+        parts = peak_of(&b, 2 * DEPTH, PARTS);
+        size_t half = peak_of(&b, DEPTH, PARTS);
+        nested = peak_of(&b, 2 * DEPTH, NESTED) - peak_of(&b, DEPTH, NESTED);
+        tshi_check(r, parts == half && nested == 0,
+                   "%zu bytes for twice the parts in place of %zu, %zu more for groups", parts, half, nested);
+        tshi_check(r, half < before, "%zu bytes with results in host memory, %zu without", half, before);
         tear_down(&b);
     }
 }
@@ -229,6 +245,11 @@ static void several(tshi_rank *r, void *arg) {
     check_bits(&b, &got, &wanted, "segments");
     two_losses(&b, NESTED, &got);
     check_bits(&b, &got, &wanted, "nested segments");
+    b.offload = true;
+    two_losses(&b, PARTS, &got);
+    check_bits(&b, &got, &wanted, "offloaded segments");
+    two_losses(&b, NESTED, &got);
+    check_bits(&b, &got, &wanted, "offloaded nested segments");
     tear_down(&b);
 }
 
@@ -242,7 +263,7 @@ static tsh_tensor *result_of(const bench *b, bool segment, tsh_tensor **other) {
     tsh_tensor *up = tsh_matmul(b->tape, b->leaf[0], b->leaf[1]);
     tsh_tensor *left = tsh_gelu(b->tape, up), *right = tsh_exp(b->tape, tsh_silu(b->tape, b->leaf[2]));
     *other = tsh_tensor_retain(right);
-    if (segment) left = tsh_tape_recompute_since(b->tape, start, left);
+    if (segment) left = end_segment(b, start, left);
     tshi_check(b->r, !segment || (tsh_tensor_data(right) && !tsh_tensor_data(up)), "what a segment keeps");
     return left;
 }
@@ -281,7 +302,7 @@ static void shared_transition(tshi_rank *r, void *arg) {
         tsh_group_reset_stats(b.group);
         tsh_mark start = tsh_tape_mark(b.tape);
         tsh_tensor *h = tsh_gelu(b.tape, tsh_matmul(b.tape, b.leaf[0], b.leaf[1]));
-        if (segment) h = tsh_tape_recompute_since(b.tape, start, h);
+        if (segment) h = end_segment(&b, start, h);
         h = tsh_mul(b.tape, h, tsh_matmul(b.tape, b.leaf[0], b.leaf[1]));
         tsh_tensor *loss = loss_of(&b, h);
         tshi_check_ok(r, tsh_backward(b.tape, loss));
@@ -317,7 +338,7 @@ static void exchange(tshi_rank *r, void *arg) {
         h = tsh_silu(b.tape, tsh_redistribute(b.tape, tsh_scale(b.tape, h, 2), other, NULL));
         h = tsh_redistribute(b.tape, tsh_mul(b.tape, h, h), tsh_world_mesh(r->world), NULL);
         h = tsh_add(b.tape, h, h);
-        if (segment) h = tsh_tape_recompute_since(b.tape, start, h);
+        if (segment) h = end_segment(&b, start, h);
         tsh_tensor *loss = loss_of(&b, h);
         tshi_check_ok(r, tsh_backward(b.tape, loss));
         copy_bits(&b, loss, &got[segment]);
@@ -345,9 +366,9 @@ static void largest(tshi_rank *r, void *arg) {
         tsh_mark start = tsh_tape_mark(b.tape);
         tsh_tensor *h = tsh_topk(b.tape, tsh_exp(b.tape, b.leaf[1]), 2, 0, &indices);
         h = tsh_exp(b.tape, tsh_full(b.tape, h));
-        if (segment) h = tsh_tape_recompute_since(b.tape, start, h);
+        if (segment) h = end_segment(&b, start, h);
         h = tsh_mul(b.tape, h, tsh_silu(b.tape, h));
-        if (segment) h = tsh_tape_recompute_since(b.tape, outer, h);
+        if (segment) h = end_segment(&b, outer, h);
         tsh_tensor *loss = loss_of(&b, h);
         tshi_check_ok(r, tsh_backward(b.tape, loss));
         copy_bits(&b, loss, &got[segment]);
@@ -407,6 +428,88 @@ Test(recompute, the_inside_of_a_segment_is_gone_and_cannot_begin_another) {
     cr_assert_str_empty(tshi_test_run_each(1, 2, refusals, NULL));
 }
 
+/* --- offloading --------------------------------------------------------------------------------------------------- */
+
+/* Input x of a segment is read by the program, and used again after it; `kept` is the program's. */
+static tsh_tensor *used_again(const bench *b, bool segment) {
+    char before[ROWS * COLS * sizeof(double)];
+    tsh_tensor *x = tsh_exp(b->tape, b->leaf[0]), *kept = tsh_tensor_retain(tsh_silu(b->tape, b->leaf[1]));
+    size_t bytes = tsh_tensor_local_nbytes(x);
+    memcpy(before, tsh_tensor_data(x), bytes);
+    tsh_mark start = tsh_tape_mark(b->tape);
+    tsh_tensor *y = tsh_gelu(b->tape, tsh_matmul(b->tape, tsh_add(b->tape, x, b->leaf[3]), kept));
+    if (segment) y = end_segment(b, start, y);
+    bool left = bytes > 0 && segment;
+    tshi_check(b->r, tshi_tensor_is_loaded(x) != left && tshi_tensor_is_loaded(kept), "an input");
+    tshi_check(b->r, memcmp(before, tsh_tensor_data(x), bytes) == 0, "an input that the program reads");
+    start = tsh_tape_mark(b->tape);
+    y = tsh_add(b->tape, x, tsh_matmul(b->tape, y, b->leaf[2]));
+    if (segment) y = end_segment(b, start, y);
+    y = tsh_add(b->tape, y, tsh_silu(b->tape, x)); /* y is a term of a sum: it is reduced */
+    tsh_tensor_release(kept);
+    return loss_of(b, y);
+}
+
+/* The result of one segment is the input of the next, whose backward comes later than that of a loss between them. */
+static tsh_tensor *loss_between(const bench *b, bool segment, bool norm, tsh_tensor **first) {
+    tsh_mark start = tsh_tape_mark(b->tape);
+    tsh_tensor *x = tsh_silu(b->tape, b->leaf[0]);
+    x = norm ? tsh_rms_norm(b->tape, x, b->leaf[3], 1e-5) : tsh_exp(b->tape, x);
+    if (segment) x = end_segment(b, start, x);
+    *first = tsh_full(b->tape, tsh_sum(b->tape, x, TSH_ALL_DIMS));
+    start = tsh_tape_mark(b->tape);
+    tsh_tensor *y = tsh_scale(b->tape, x, 3);
+    if (segment) y = end_segment(b, start, y);
+    return loss_of(b, y);
+}
+
+static void offloading(tshi_rank *r, void *arg) {
+    (void)arg;
+    for (int k = 0; k < 6 && !r->failed; k++) {
+        bits got[2];
+        bench b = set_up(r, TSH_FLOAT64, k % 2);
+        b.offload = true;
+        for (int segment = 0; segment < 2; segment++) {
+            tsh_tensor *first = NULL;
+            zero(&b);
+            tsh_tensor *loss = k < 2 ? used_again(&b, segment) : loss_between(&b, segment, k < 4, &first);
+            tsh_backward_config keep = {.retain_graph = true};
+            if (first) tshi_check_ok(r, tsh_backward_with(b.tape, first, &keep));
+            tshi_check_ok(r, tsh_backward(b.tape, loss));
+            copy_bits(&b, loss, &got[segment]);
+            tshi_check_ok(r, tsh_tape_reset(b.tape));
+        }
+        check_bits(&b, &got[1], &got[0], k < 2 ? "an input that is used again" : "a loss between segments");
+        tear_down(&b);
+    }
+}
+
+Test(recompute, an_offloaded_input_comes_back_wherever_it_is_used) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, offloading, NULL));
+}
+
+/* A step that ends before backward, by a failure or without one, leaves no memory. */
+static void no_backward(tshi_rank *r, void *arg) {
+    (void)arg;
+    bits wanted, got;
+    bench b = set_up(r, TSH_FLOAT64, false);
+    step(&b, GROUP, PARTS, &wanted);
+    b.offload = true;
+    for (int fails = 0; fails < 2; fails++) {
+        tsh_tensor *x = chain(&b, GROUP, PARTS);
+        tshi_check(r, x, "%s", tsh_tape_message(b.tape));
+        if (fails) tshi_check(r, !tsh_mul(b.tape, x, b.leaf[2]), "shapes that do not fit");
+        tsh_tape_reset(b.tape);
+        step(&b, GROUP, PARTS, &got);
+        check_bits(&b, &got, &wanted, "the next step");
+    }
+    tear_down(&b);
+}
+
+Test(recompute, a_step_without_backward_gives_host_memory_back) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, no_backward, NULL));
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 /* The ids of the last rank become wrong before backward: its second run fails, and all ranks know why. */
@@ -424,7 +527,7 @@ static void fails_again(tshi_rank *r, void *arg) {
     tsh_tensor *x = chain(&b, 1, PARTS);
     tsh_mark start = tsh_tape_mark(b.tape);
     tsh_tensor *h = tsh_exp(b.tape, tsh_lookup(b.tape, x, ids, -1));
-    h = tsh_tape_recompute_since(b.tape, start, h);
+    h = end_segment(&b, start, h);
     tsh_tensor *loss = loss_of(&b, h);
     tshi_check(r, loss, "%s", tsh_tape_message(b.tape));
     if (r->rank == r->size - 1) memcpy(tsh_tensor_data(ids), bad, sizeof bad); /* a call that writes would be seen */

@@ -107,7 +107,8 @@ tsh_tensor *tshi_language_loss(tshi_language *l) {
     tsh_mark inner = tsh_tape_mark(l->tape);
     tsh_tensor *h = tsh_linear_forward(l->tape, l->up, x);
     tsh_tensor *y = tsh_gelu(l->tape, tsh_linear_forward(l->tape, l->down, h));
-    if (l->recompute) y = tsh_tape_recompute_since(l->tape, start, tsh_tape_recompute_since(l->tape, inner, y));
+    if (l->recompute) y = tsh_tape_recompute_since_with(l->tape, inner, y, &(tsh_recompute_config){.offload = true});
+    if (l->recompute) y = tsh_tape_recompute_since(l->tape, start, y);
     return tsh_cross_entropy(l->tape, tsh_linear_forward(l->tape, l->head, y), l->targets, NULL);
 }
 

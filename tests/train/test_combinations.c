@@ -20,7 +20,7 @@ typedef struct plan {
     tsh_zero_level level;
     tsh_low_bits low_bits;
     tsh_dtype reduction;
-    bool lion, scaled, recompute;
+    bool lion, scaled, recompute, offload;
     bool stored_float32; /* parameters are float32 and functions compute in bfloat16, else both are bfloat16 */
     double dropout;
     double max_norm;  /* 0: gradients are not clipped */
@@ -47,7 +47,7 @@ typedef struct kit {
     tsh_data_parallel *dp;
     tsh_optimizer *optimizer;
     tsh_loss_scale scale;
-    bool recompute;
+    bool recompute, offload;
 } kit;
 
 static tsh_dtype storage_of(const plan *p) {
@@ -64,6 +64,7 @@ static void make_layers(tshi_rank *r, const plan *p, kit *k) {
     const tsh_block_config block = {.embed = EMBED,
                                     .dropout = p->dropout,
                                     .recompute = p->recompute,
+                                    .offload = p->offload,
                                     .dtype = storage_of(p),
                                     .attention = {.heads = HEADS, .kv_heads = 1, .causal = true, .bias = true},
                                     .mlp = {.hidden = HIDDEN, .activation = TSH_ACTIVATION_GELU, .bias = true}};
@@ -102,7 +103,7 @@ static void make_optimizer(tshi_rank *r, const plan *p, kit *k) {
 
 static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
     const tsh_data_parallel_config config = {.level = p->level, .bucket_bytes = 300, .first_bucket_bytes = 300};
-    *k = (kit){.recompute = p->recompute, .scale = {.interval = 2}};
+    *k = (kit){.recompute = p->recompute, .offload = p->offload, .scale = {.interval = 2}};
     tsh_world_seed(r->world, 3);
     tshi_check_ok(r, tsh_mesh_create(r->world, p->axes, &k->mesh));
     make_layers(r, p, k);
@@ -146,7 +147,8 @@ static void free_kit(kit *k) {
 }
 
 static tsh_tensor *segment(const kit *k, tsh_mark start, tsh_tensor *x) {
-    return k->recompute ? tsh_tape_recompute_since(k->tape, start, x) : x;
+    const tsh_recompute_config config = {.offload = k->offload};
+    return k->recompute ? tsh_tape_recompute_since_with(k->tape, start, x, &config) : x;
 }
 
 /* The block's segment lies in another one; the head, which is the table again, is one of its own. */
@@ -257,6 +259,7 @@ static void levels(tshi_rank *r, void *arg) {
     for (int c = 1; c < 8 && !r->failed; c++) {
         p.level = (tsh_zero_level)(c / 2);
         p.recompute = c % 2;
+        p.offload = c % 2 && p.level > 0;
         run(r, &p, &got);
         compare(r, &p, &got, &wanted, 0);
     }
@@ -472,7 +475,7 @@ Test(combinations, master_weights_states_and_the_scale_are_resumed_at_another_le
         l.wanted = &results[0][1];
         l.plan.axes = cases[c].axes[1];
         l.plan.level = cases[c].level[1];
-        l.plan.recompute = true;
+        l.plan.recompute = l.plan.offload = true;
         l.plan.tolerance = cases[c].tolerance;
         const char *words = tshi_test_run(cases[c].ranks[1], resumes, &l);
         cr_expect_str_empty(words, "%s, then %s", cases[c].axes[0], words);

@@ -119,6 +119,7 @@ static void make_block(tshi_rank *r, const tshi_model *m, const tshi_training_pa
         .dropout = part->drops ? 0.25 : 0,
         .sequence_parallel = m->phase->sequence,
         .recompute = m->phase->recompute == 2,
+        .offload = m->phase->recompute == 2,
         .dtype = dtype_of(m, name),
         .norm = {.kind = part->rms ? TSH_RMS_NORM : TSH_LAYER_NORM, .eps = 0.1, .bias = part->bias && !part->rms},
         .attention = attention,
@@ -325,6 +326,7 @@ static tsh_tensor *forward_part(tshi_model *m, tsh_tape *tape, int i, int piece,
 }
 
 static tsh_tensor *forward_parts(tshi_model *m, tsh_tape *tape, int piece, tsh_tensor *x) {
+    const tsh_recompute_config config = {.offload = m->phase->recompute == 2};
     tsh_mark around = tsh_tape_mark(tape);
     for (int i = 0; i <= m->p->more_parts && x; i++) {
         const tshi_training_part *part = &m->p->part[i];
@@ -332,7 +334,7 @@ static tsh_tensor *forward_parts(tshi_model *m, tsh_tape *tape, int piece, tsh_t
         tsh_mark start = tsh_tape_mark(tape);
         tsh_tensor *y = forward_part(m, tape, i, piece, x);
         if (y && part->residual) y = tsh_add(tape, x, tsh_cast(tape, y, tsh_tensor_dtype(x)));
-        x = m->phase->recompute ? tsh_tape_recompute_since(tape, start, y) : y;
+        x = m->phase->recompute ? tsh_tape_recompute_since_with(tape, start, y, &config) : y;
     }
     return m->phase->recompute == 2 ? tsh_tape_recompute_since(tape, around, x) : x;
 }

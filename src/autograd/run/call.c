@@ -150,6 +150,8 @@ static inline tsh_status materialize_read(const tsh_call *call, bool backward) {
     for (int i = 0; backward && tshi_call_saves(call) && i < TSH_CALL_SLOTS && status == TSH_OK; i++) {
         if (call->saved[i] && !is_there(call->saved[i])) status = materialize_tensor(call, call->saved[i]);
     }
+    if (backward && call->op->reads_output && status == TSH_OK && !is_there(call->out))
+        status = materialize_tensor(call, call->out);
     return status;
 }
 
@@ -181,6 +183,7 @@ tsh_status tshi_call_run_again(tsh_call *node) {
     tsh_status status = TSH_OK;
     if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->flags.shares ? node->in[0] : NULL);
     if (status == TSH_OK) status = check_unchanged(node, false);
+    if (status == TSH_OK && !is_there(node->out)) status = materialize_tensor(node, node->out);
     if (status == TSH_OK) status = run_forward(node);
     leave_call(node, before);
     if (status != TSH_OK) tshi_tape_fail(node->tape, status, "%s, run again: %s", node->op->name, tsh_error_message());

@@ -2,6 +2,7 @@
  * depends only on the calls and layouts, so that every rank runs the same collectives again. */
 #include "autograd/run/segment.h"
 #include "autograd/run/call.h"
+#include "autograd/run/offload.h"
 
 /* One of a segment's calls. */
 typedef struct tshi_segment_call {
@@ -45,7 +46,7 @@ static void count_holders(const tsh_tape *tape, const tshi_segment *s) {
 }
 
 /* Frees the results of the segment's calls; a tensor that the program has retained keeps its memory. */
-static void drop_segment(tsh_tape *tape, int number) {
+static tsh_status drop_segment(tsh_tape *tape, int number) {
     tshi_segment *s = segment_of(tape, number);
     s->dropped = true;
     count_holders(tape, s);
@@ -56,6 +57,7 @@ static void drop_segment(tsh_tape *tape, int number) {
         bool held = node->out->references > call_in(s, n)->holders;
         if (drops(node, number) && !held) tshi_tensor_drop_storage(node->out);
     }
+    return s->offloads ? tshi_tape_check(tape, tshi_offload_inputs(tape, s), "offloading a segment's inputs") : TSH_OK;
 }
 
 /* --- running again ------------------------------------------------------------------------------------------------ */
@@ -120,22 +122,35 @@ static bool can_run(const tsh_tape *tape, const tsh_call *node, int number) {
 }
 
 /* Inner segments that end with this call drop their results again. */
-static void leave_inner(tsh_tape *tape, int index, int number) {
-    for (int k = tape->nodes[index].segment; k != number; k = segment_of(tape, k)->parent) {
-        if (segment_of(tape, k)->end == index + 1) drop_segment(tape, k);
+static tsh_status leave_inner(tsh_tape *tape, int index, int number) {
+    tsh_status status = TSH_OK;
+    for (int k = tape->nodes[index].segment; k != number && status == TSH_OK; k = segment_of(tape, k)->parent) {
+        if (segment_of(tape, k)->end == index + 1) status = drop_segment(tape, k);
     }
+    return status;
+}
+
+/* Brings the segment's inputs back, and begins to bring back those of the one that backward reaches next. */
+static tsh_status fetch_inputs(tsh_tape *tape, int number) {
+    const tshi_segment *s = segment_of(tape, number);
+    tsh_status status = s->offloads ? tshi_offload_return(tape, s) : TSH_OK;
+    int k = number - 1;
+    while (k > 0 && segment_of(tape, k)->end > s->first) k--;
+    if (status == TSH_OK && k > 0 && segment_of(tape, k)->offloads) tshi_offload_prefetch(tape, segment_of(tape, k));
+    return tshi_tape_check(tape, status, "fetching a segment's inputs");
 }
 
 static tsh_status run_segment(tsh_tape *tape, int number) {
     tshi_segment *s = segment_of(tape, number);
+    tsh_status status = fetch_inputs(tape, number);
+    if (status != TSH_OK) return status;
     bool recording = tsh_tape_set_recording(tape, true);
-    tsh_status status = TSH_OK;
     choose(tape, number);
     for (int n = s->first; n < s->end && status == TSH_OK; n++) {
         tsh_call *node = &tape->nodes[n];
         call_in(s, n)->again = call_in(s, n)->again && can_run(tape, node, number);
         if (call_in(s, n)->again) status = tshi_call_run_again(node);
-        leave_inner(tape, n, number);
+        if (status == TSH_OK) status = leave_inner(tape, n, number);
     }
     tsh_tape_set_recording(tape, recording);
     s->dropped = false;
@@ -148,10 +163,12 @@ tsh_status tshi_segment_enter(tsh_tape *tape, int number) {
     return status == TSH_OK && segment_of(tape, number)->dropped ? run_segment(tape, number) : status;
 }
 
-void tshi_segment_leave(tsh_tape *tape, int index) {
-    for (int k = tape->nodes[index].segment; k > 0; k = segment_of(tape, k)->parent) {
-        if (segment_of(tape, k)->first == index && !segment_of(tape, k)->dropped) drop_segment(tape, k);
+tsh_status tshi_segment_leave(tsh_tape *tape, int index) {
+    tsh_status status = TSH_OK;
+    for (int k = tape->nodes[index].segment; k > 0 && status == TSH_OK; k = segment_of(tape, k)->parent) {
+        if (segment_of(tape, k)->first == index && !segment_of(tape, k)->dropped) status = drop_segment(tape, k);
     }
+    return status;
 }
 
 tsh_tensor *tshi_segment_take(tsh_tape *tape, tsh_tensor *t) {
@@ -212,7 +229,8 @@ static bool mark_holds(const tsh_tape *tape, const tsh_mark *mark) {
     return good;
 }
 
-tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep) {
+tsh_tensor *tsh_tape_recompute_since_with(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep,
+                                          const tsh_recompute_config *config) {
     if (tape && !tape->recording) return tsh_tape_free_since(tape, mark, keep);
     if (!tshi_tape_ready(tape, "tape_recompute_since", 1, &keep)) return NULL;
     if (!mark_holds(tape, &mark)) {
@@ -225,7 +243,11 @@ tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *
     if (mark.calls == tape->node_count) return keep;
     int number = add_segment(tape, mark.calls);
     if (tshi_tape_check(tape, number ? TSH_OK : TSH_ERR_MEMORY, "tape_recompute_since") != TSH_OK) return NULL;
+    segment_of(tape, number)->offloads = config && config->offload;
     choose_drops(tape, number, keep);
-    drop_segment(tape, number);
-    return keep;
+    return drop_segment(tape, number) == TSH_OK ? keep : NULL;
+}
+
+tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep) {
+    return tsh_tape_recompute_since_with(tape, mark, keep, NULL);
 }

@@ -104,6 +104,28 @@ static void event_destroy(tsh_event *event) {
 static const tshi_event_ops event_ops = {
     .create = event_create, .record = event_record, .elapsed = event_elapsed, .destroy = event_destroy};
 
+/* --- values in host memory: outside the heap ------------------------------------------------------------------------- */
+
+static tsh_status offload_to_host(tsh_device *device, size_t bytes, void *from, void **host) {
+    *host = tshi_calloc(&device->allocator, 1, bytes);
+    if (!*host) return TSH_ERR_MEMORY;
+    device->ops->copy.to_host(device, bytes, from, *host);
+    device->ops->memory.release(device, from);
+    return TSH_OK;
+}
+
+static tsh_status offload_from_host(tsh_device *device, size_t bytes, const void *host, void *to) {
+    device->ops->copy.from_host(device, bytes, host, to);
+    return TSH_OK;
+}
+
+static void offload_release(tsh_device *device, void *host) {
+    tshi_free(&device->allocator, host);
+}
+
+static const tshi_offload_ops offload_ops = {
+    .to_host = offload_to_host, .from_host = offload_from_host, .release = offload_release};
+
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
 static const tshi_device_ops cpu_ops = {
@@ -143,6 +165,7 @@ static const tshi_device_ops cpu_ops = {
     .random = tshi_cpu_random,
     .optimizer = tshi_cpu_optimizer,
     .event = &event_ops,
+    .offload = &offload_ops,
 };
 
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,

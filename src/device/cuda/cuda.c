@@ -33,6 +33,7 @@ static void cuda_destroy(tsh_device *device) {
     tshi_cuda_dnn_destroy(cuda);
     tshi_cuda_blas_destroy(cuda);
     tshi_cuda_sharing_destroy(cuda);
+    tshi_cuda_offload_destroy(cuda);
     tshi_cuda_memory_destroy(cuda);
     tshi_cuda_staging_destroy(cuda);
     if (cuda->report) cudaFreeHost(cuda->report);
@@ -148,6 +149,7 @@ static const tshi_device_ops cuda_ops = {
     .random = tshi_cuda_random,
     .optimizer = tshi_cuda_optimizer,
     .event = &tshi_cuda_event_ops,
+    .offload = &tshi_cuda_offload_ops,
     .sharing = &tshi_cuda_sharing_ops,
     .graph = &tshi_cuda_graph_ops,
     .range = &tshi_cuda_range_ops,

@@ -44,6 +44,8 @@ extern const tshi_graph_ops tshi_cuda_graph_ops;
 extern const tshi_range_ops tshi_cuda_range_ops;     /* ranges.c */
 extern const tshi_sharing_ops tshi_cuda_sharing_ops; /* memory/sharing.c */
 void tshi_cuda_sharing_destroy(tshi_cuda_device *device);
+extern const tshi_offload_ops tshi_cuda_offload_ops; /* memory/offload.c */
+void tshi_cuda_offload_destroy(tshi_cuda_device *device);
 
 /* Owners that a graph remembers; a graph that holds work of more owners counts as one that holds work of any. */
 #define TSHI_CUDA_OWNERS 8

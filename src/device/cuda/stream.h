@@ -46,6 +46,7 @@ typedef struct tshi_cuda_device {
     struct tshi_cuda_memory *memory;
     struct tshi_cuda_staging *staging;
     struct tshi_cuda_sharing *sharing; /* from the first use on */
+    struct tshi_cuda_offload *offload; /* from the first use on */
     struct tshi_cuda_blas *blas;
     struct tshi_cuda_dnn *dnn; /* or NULL */
     bool loads_at_once;        /* CUDA_MODULE_LOADING=EAGER: every kernel is loaded when CUDA starts */

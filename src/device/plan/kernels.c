@@ -91,6 +91,24 @@ static void plan_copy(tsh_device *device, size_t bytes, const void *from, void *
         memmove(to, from, bytes);
 }
 
+/* In a dry run values take no host memory. */
+static tsh_status plan_to_host(tsh_device *device, size_t bytes, void *from, void **host) {
+    *host = NULL;
+    count_kernel(device, "copy", TSH_UINT8, 2 * bytes);
+    device->ops->memory.release(device, from);
+    return TSH_OK;
+}
+
+static tsh_status plan_from_host(tsh_device *device, size_t bytes, const void *host, void *to) {
+    count_kernel(device, "copy", TSH_UINT8, 2 * bytes);
+    return TSH_OK;
+}
+
+static void plan_release(tsh_device *device, void *host) {}
+
+static const tshi_offload_ops plan_offload = {
+    .to_host = plan_to_host, .from_host = plan_from_host, .release = plan_release};
+
 static void plan_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
                          void *to, size_t to_stride) {
     if (!is_tensor(device, to)) {
@@ -346,6 +364,7 @@ void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *t) {
                                       .affine = plan_affine,
                                       .affine_backward = plan_affine_backward,
                                       .gemm_unary_backward = plan_gemm_unary_backward};
+    ops->offload = &plan_offload;
     ops->targets_check = plan_targets_check;
     ops->ids_check = plan_ids_check;
     ops->reduce = plan_reduce;
