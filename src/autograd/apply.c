@@ -19,7 +19,7 @@ static tsh_status resolve_dim(tsh_call *call) {
 }
 
 /* The widest arithmetic of the inputs, in which the call computes; TSH_UINT8 if no input has one. */
-static tsh_dtype arithmetic_of(int inputs, tsh_tensor *const *in) {
+static tsh_dtype widest_arithmetic(int inputs, tsh_tensor *const *in) {
     tsh_dtype widest = TSH_UINT8;
     for (int i = 0; i < inputs; i++) {
         if (!in[i]->gradient || !in[i]->gradient->arithmetic) continue;
@@ -39,7 +39,7 @@ static inline tsh_tensor **take_inputs(tsh_tape *tape, int inputs, tsh_tensor *c
 /* Replaces inputs that will be cast by copies of their metadata. */
 static tsh_status take_casts(tsh_call *call) {
     tsh_tensor **given = call->in, **in = given + call->inputs;
-    tsh_dtype dtype = arithmetic_of(call->inputs, given);
+    tsh_dtype dtype = widest_arithmetic(call->inputs, given);
     if (dtype == TSH_UINT8) return TSH_OK;
     tsh_tensor *copies = tshi_plans_copies(call->tape->plans, call->inputs);
     if (!copies) return TSH_ERR_MEMORY;
@@ -68,7 +68,7 @@ static tsh_status choose_plan(tsh_call *call, const tshi_want *want, const tshi_
 }
 
 /* True when some input is SHARD along the axis, and another LOCAL. */
-static bool mixes(const tsh_call *call, int axis) {
+static bool mixes_shard_and_local(const tsh_call *call, int axis) {
     unsigned kinds = 0;
     for (int i = 0; i < call->inputs; i++) kinds |= 1u << call->in[i]->layout[axis].kind;
     return kinds >> TSH_KIND_SHARD & kinds >> TSH_KIND_LOCAL & 1u;
@@ -96,7 +96,7 @@ static tsh_status check_moves(const tsh_call *call, const tshi_plan *plan) {
     const tsh_mesh *mesh = call->in[0]->mesh;
     tsh_status status = TSH_OK;
     for (int a = 0; a < mesh->axes && tshi_mesh_has_me(mesh) && status == TSH_OK; a++) {
-        if (mixes(call, a)) status = compare_moves(call, plan, a);
+        if (mixes_shard_and_local(call, a)) status = compare_moves(call, plan, a);
     }
     return status;
 }

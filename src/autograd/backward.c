@@ -61,7 +61,7 @@ static void complete_leaf(const tsh_tape *tape, const tsh_tensor *leaf) {
 }
 
 /* Called when the call is done in this backward: gradients to which it was the last to add are complete. */
-static tsh_status pass(tsh_tape *tape, int index) {
+static tsh_status complete_inputs(tsh_tape *tape, int index) {
     const tsh_call *node = &tape->nodes[index];
     tsh_status status = TSH_OK;
     for (int i = 0; i < node->inputs && status == TSH_OK; i++) {
@@ -98,7 +98,7 @@ static void node_free(tsh_call *node, const tsh_tensor *loss) {
 /* True for a transition of a leaf, which is made once in a step: calls that lead to other losses may share it, so the
  * call stays. An exchange between meshes always stays, because the losses of a pipeline's stages come in different
  * orders, and all stages must find it in the same state. */
-static bool is_shared(const tsh_tape *tape, const tsh_call *node) {
+static bool other_losses_share(const tsh_tape *tape, const tsh_call *node) {
     if (node->out->references == 2 && node->out->mesh == node->in[0]->mesh) return false;
     while (!node->flags.used && node->op->repeats) {
         int k = tshi_tape_node(tape, node->in[0]);
@@ -143,7 +143,7 @@ static tsh_status go_back(tsh_tape *tape, tsh_call *node) {
 /* In a deterministic world, passes what a call has added to a copy of x on to x at once: summing it in the copy first
  * would give other bits, and which calls share a copy depends on the layouts. Not across the stages of a pipeline,
  * which exchange whole gradients, nor for a retained gradient. */
-static tsh_status move_on(tsh_tape *tape, const tsh_tensor *copy) {
+static tsh_status pass_term_on(tsh_tape *tape, const tsh_tensor *copy) {
     tsh_status status = TSH_OK;
     int k = tshi_tape_node(tape, copy);
     while (status == TSH_OK && k >= 0 && has_gradient(copy) && !tshi_gradient_schedule_of(copy) &&
@@ -162,21 +162,21 @@ static tsh_status move_on(tsh_tape *tape, const tsh_tensor *copy) {
 
 static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *loss) {
     tsh_call *node = &tape->nodes[index];
-    bool keeps = tape->keeps_graph || is_shared(tape, node);
+    bool keeps = tape->keeps_graph || other_losses_share(tape, node);
     if (!keeps && !node->op->reads_output) drop_output(node->out, 2, loss);
     tsh_status status = has_gradient(node->out) ? go_back(tape, node) : TSH_OK;
     for (int i = 0; tape->world->deterministic && i < node->inputs && status == TSH_OK; i++)
-        status = move_on(tape, node->in[i]);
+        status = pass_term_on(tape, node->in[i]);
     if (status != TSH_OK) return status;
     node->flags.moved_on = false;
-    status = pass(tape, index);
+    status = complete_inputs(tape, index);
     if (!keeps) node_free(node, loss);
     return status;
 }
 
 /* --- the engine --------------------------------------------------------------------------------------------------- */
 
-static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {
+static tsh_status seed_loss(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {
     tsh_device *device = loss->mesh->device;
     char a[160], b[160];
     bool fits =
@@ -206,7 +206,7 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
     return TSH_OK;
 }
 
-static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
+static tsh_status check_backward_loss(tsh_tape *tape, tsh_tensor *loss) {
     char text[160];
     if (tshi_tape_is_inside(tape, "backward") || tape->status != TSH_OK) return tape->status;
     int node = loss ? tshi_tape_node(tape, loss) : -1;
@@ -244,7 +244,7 @@ static tsh_status run_node(tsh_tape *tape, int index, const tsh_tensor *loss) {
     const tsh_call *node = &tape->nodes[index];
     if (node->flags.used) return TSH_OK;
     if (!has_gradient(node->out) && !node->flags.moved_on)
-        return pass(tape, index); /* no way leads here from the loss */
+        return complete_inputs(tape, index); /* no way leads here from the loss */
     tsh_status status = check_inputs(tape, node);
     if (status == TSH_OK) status = tshi_segment_enter(tape, node->segment);
     return status == TSH_OK ? node_backward(tape, index, loss) : status;
@@ -270,8 +270,8 @@ static tsh_status run_with_schedule(tsh_tape *tape, const tsh_tensor *loss) {
 
 static tsh_status backward_from(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
     tape->keeps_graph = config && config->retain_graph;
-    tsh_status status = check_loss(tape, loss);
-    if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
+    tsh_status status = check_backward_loss(tape, loss);
+    if (status == TSH_OK) status = seed_loss(tape, loss, config ? config->gradient : NULL);
     if (status != TSH_OK) return status;
     int last = loss->gradient->node;
     count_uses(tape, last, true);

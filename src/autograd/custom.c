@@ -110,7 +110,7 @@ bool tsh_call_records(const tsh_call *call) {
     return call && tshi_call_records(call);
 }
 
-static tsh_tensor *room(const tsh_call *call, tsh_dtype dtype, int64_t count, const char *what) {
+static tsh_tensor *call_memory(const tsh_call *call, tsh_dtype dtype, int64_t count, const char *what) {
     tsh_tensor *made = NULL;
     if (!call || !call->tape->inside || !call->out || (unsigned)dtype >= TSH_DTYPE_COUNT || count < 0) {
         tshi_fail(TSH_ERR_ARGUMENT, "%s: a call, a dtype and 0 elements or more are wanted, in forward or backward",
@@ -121,7 +121,7 @@ static tsh_tensor *room(const tsh_call *call, tsh_dtype dtype, int64_t count, co
 }
 
 tsh_tensor *tsh_call_scratch(tsh_call *call, tsh_dtype dtype, int64_t count) {
-    tsh_tensor *made = room(call, dtype, count, "call_scratch");
+    tsh_tensor *made = call_memory(call, dtype, count, "call_scratch");
     if (!made) return NULL;
     tsh_tape *tape = call->tape;
     if (tshi_grow(&tape->world->allocator, (void **)&tape->scratch, &tape->scratch_capacity, tape->scratch_count + 1,
@@ -138,7 +138,7 @@ tsh_tensor *tsh_call_save(tsh_call *call, int slot, tsh_dtype dtype, int64_t cou
         tshi_fail(TSH_ERR_ARGUMENT, "call_save: slot %d, there are %d", slot, TSH_CALL_SLOTS);
         return NULL;
     }
-    tsh_tensor *made = room(call, dtype, count, "call_save");
+    tsh_tensor *made = call_memory(call, dtype, count, "call_save");
     if (!made) return NULL;
     tshi_tensor_release(call->saved[slot]);
     call->saved[slot] = made;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static size_t bytes_of(const tsh_tensor *x) {
+static size_t bytes_here(const tsh_tensor *x) {
     return x && x->storage && x->storage->data ? tsh_tensor_local_nbytes(x) : 0;
 }
 
@@ -31,7 +31,7 @@ static char *movement_of(const tsh_call *call, char *text, size_t size) {
 }
 
 /* "#3", or the leaf's name, or "". */
-static char *name_of(const tsh_tape *tape, const tsh_tensor *x, char *text, size_t size) {
+static char *node_name(const tsh_tape *tape, const tsh_tensor *x, char *text, size_t size) {
     int node = tshi_tape_node(tape, x);
     if (node >= 0)
         snprintf(text, size, "#%d ", node);
@@ -40,9 +40,9 @@ static char *name_of(const tsh_tape *tape, const tsh_tensor *x, char *text, size
     return text;
 }
 
-static void print_tensor(const tsh_tape *tape, const tsh_tensor *x, FILE *to) {
+static void print_call_tensor(const tsh_tape *tape, const tsh_tensor *x, FILE *to) {
     char name[128], what[160];
-    fprintf(to, "%s%s", name_of(tape, x, name, sizeof name), tshi_tensor_describe_whole(x, what, sizeof what));
+    fprintf(to, "%s%s", node_name(tape, x, name, sizeof name), tshi_tensor_describe_whole(x, what, sizeof what));
 }
 
 static void print_call(const tsh_tape *tape, int index, FILE *to) {
@@ -55,11 +55,11 @@ static void print_call(const tsh_tape *tape, int index, FILE *to) {
     fprintf(to, "#%d %s: ", index, call->op->name);
     for (int i = 0; i < call->inputs; i++) {
         if (i) fprintf(to, ", ");
-        print_tensor(tape, call->in[i], to);
+        print_call_tensor(tape, call->in[i], to);
     }
     movement_of(call, moves, sizeof moves);
     fprintf(to, " -> %s; %zu bytes%s%s%s\n", tshi_tensor_describe_whole(call->out, what, sizeof what),
-            call->flags.shares ? 0 : bytes_of(call->out), call->flags.shares ? " (a view)" : "", moves[0] ? "; " : "",
+            call->flags.shares ? 0 : bytes_here(call->out), call->flags.shares ? " (a view)" : "", moves[0] ? "; " : "",
             moves);
 }
 
@@ -81,8 +81,8 @@ static bool is_new_leaf(const tsh_tape *tape, int index, int input) {
 static void print_leaf(const tsh_tensor *x, FILE *to) {
     const tsh_tensor *gradient = tsh_tensor_grad(x);
     char what[160];
-    fprintf(to, "%12zu  leaf %s\n", bytes_of(x), tshi_tensor_describe_whole(x, what, sizeof what));
-    if (gradient) fprintf(to, "%12zu  gradient of that leaf\n", bytes_of(gradient));
+    fprintf(to, "%12zu  leaf %s\n", bytes_here(x), tshi_tensor_describe_whole(x, what, sizeof what));
+    if (gradient) fprintf(to, "%12zu  gradient of that leaf\n", bytes_here(gradient));
 }
 
 /* --- formats ------------------------------------------------------------------------------------------------------ */
@@ -99,8 +99,8 @@ static void print_function(const tsh_tape *tape, int index, FILE *to) {
         const tsh_call *call = &tape->nodes[n];
         if (call->flags.used || strcmp(call->op->name, name) != 0) continue;
         if (n < index) return;
-        results += call->flags.shares ? 0 : bytes_of(call->out);
-        for (int i = 0; i < TSH_CALL_SLOTS; i++) saved += bytes_of(call->saved[i]);
+        results += call->flags.shares ? 0 : bytes_here(call->out);
+        for (int i = 0; i < TSH_CALL_SLOTS; i++) saved += bytes_here(call->saved[i]);
     }
     fprintf(to, "%12zu  results of %s\n", results, name);
     if (saved) fprintf(to, "%12zu  saved by %s\n", saved, name);
@@ -133,8 +133,8 @@ static void print_graph_call(const tsh_tape *tape, int index, FILE *to) {
     print_escaped(call->op->name, to);
     fprintf(to, "\\n");
     print_escaped(tshi_tensor_describe_whole(call->out, what, sizeof what), to);
-    fprintf(to, "\\n%zu bytes%s%s\"%s];\n", call->flags.shares ? 0 : bytes_of(call->out), moves[0] ? "\\n" : "", moves,
-            moves[0] ? ", style=filled, fillcolor=\"#f6d9b0\"" : "");
+    fprintf(to, "\\n%zu bytes%s%s\"%s];\n", call->flags.shares ? 0 : bytes_here(call->out), moves[0] ? "\\n" : "",
+            moves, moves[0] ? ", style=filled, fillcolor=\"#f6d9b0\"" : "");
     for (int i = 0; i < call->inputs; i++) {
         const tsh_tensor *x = call->in[i];
         int node = tshi_tape_node(tape, x);

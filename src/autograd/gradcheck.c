@@ -34,7 +34,7 @@ static bool one_everywhere(const tsh_tensor *t) {
 
 /* The objective's value over the whole mesh, and its tensor (the tape's). Resets random streams, so that each
  * evaluation draws the same numbers. */
-static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
+static tsh_status evaluate_objective(const check *c, tsh_tensor **loss, double *value) {
     char text[160];
     uint64_t stream = c->tape->world->next_stream;
     *loss = c->objective(c->tape, c->inputs, c->user);
@@ -79,33 +79,33 @@ static int64_t local_index(const tsh_tensor *x, const target *p, bool *changes) 
     return index;
 }
 
-static double get(const tsh_tensor *x, int64_t i) {
+static double element_at(const tsh_tensor *x, int64_t i) {
     tsh_device *device = x->mesh->device;
     double value;
     device->ops->copy.to_host(device, sizeof value, (const double *)tshi_data(x) + i, &value);
     return value;
 }
 
-static void set(const tsh_tensor *x, int64_t i, double value) {
+static void set_element(const tsh_tensor *x, int64_t i, double value) {
     tsh_device *device = x->mesh->device;
     device->ops->copy.from_host(device, sizeof value, &value, (double *)tshi_data(x) + i);
 }
 
-static tsh_status difference(const check *c, tsh_tensor *x, const target *p, double *worst) {
+static tsh_status central_difference(const check *c, tsh_tensor *x, const target *p, double *worst) {
     bool changes;
     int64_t i = local_index(x, p, &changes);
-    double saved = i >= 0 ? get(x, i) : 0, value[2] = {0, 0};
+    double saved = i >= 0 ? element_at(x, i) : 0, value[2] = {0, 0};
     tsh_status status = TSH_OK;
     for (int side = 0; side < 2 && status == TSH_OK; side++) {
         tsh_tensor *loss;
-        if (i >= 0 && changes) set(x, i, side ? saved - c->h : saved + c->h);
-        status = evaluate(c, &loss, &value[side]);
+        if (i >= 0 && changes) set_element(x, i, side ? saved - c->h : saved + c->h);
+        status = evaluate_objective(c, &loss, &value[side]);
         if (status == TSH_OK) status = tsh_tape_reset(c->tape);
     }
     if (i < 0) return status;
-    set(x, i, saved);
+    set_element(x, i, saved);
     const tsh_tensor *grad = tsh_tensor_grad(x);
-    double numeric = (value[0] - value[1]) / (2 * c->h), analytic = grad ? get(grad, i) : 0;
+    double numeric = (value[0] - value[1]) / (2 * c->h), analytic = grad ? element_at(grad, i) : 0;
     double error = fabs(analytic - numeric) / fmax(1, fabs(numeric));
     if (!(error <= *worst)) *worst = isnan(error) ? INFINITY : error;
     return status;
@@ -127,18 +127,18 @@ static tsh_status compare_input(const check *c, tsh_tensor *x, double *worst) {
             rest /= x->mesh->axis[a].size;
         }
         for (p.element = 0; p.element < elements; p.element++) {
-            tsh_status status = difference(c, x, &p, worst);
+            tsh_status status = central_difference(c, x, &p, worst);
             if (status != TSH_OK) return status;
         }
     }
     return TSH_OK;
 }
 
-static tsh_status analytic(const check *c) {
+static tsh_status analytic_gradients(const check *c) {
     tsh_tensor *loss;
     double value;
     for (int k = 0; k < c->count; k++) tsh_tensor_zero_grad(c->inputs[k]);
-    tsh_status status = evaluate(c, &loss, &value);
+    tsh_status status = evaluate_objective(c, &loss, &value);
     if (status == TSH_OK) status = tsh_backward(c->tape, loss);
     return status == TSH_OK ? tsh_tape_reset(c->tape) : status;
 }
@@ -167,7 +167,7 @@ tsh_status tsh_gradient_check(tsh_tape *tape, tsh_objective_fn *objective, tsh_t
     *worst = NAN;
     tsh_status status = check_arguments(&c);
     if (status == TSH_OK) status = tshi_tensor_scratch(inputs[0]->mesh, TSH_FLOAT64, 1, &c.value);
-    if (status == TSH_OK) status = analytic(&c);
+    if (status == TSH_OK) status = analytic_gradients(&c);
     double error = 0;
     for (int k = 0; k < count && status == TSH_OK; k++) status = compare_input(&c, inputs[k], &error);
     if (status == TSH_OK) status = reduce_value(&c, &error, all, TSH_REDUCE_MAX);

@@ -39,7 +39,7 @@ static const tsh_op clone_op = {.name = "redistribute",
                                 .reads_no_input = true};
 
 /* The program may read the result: values that exist only during a tape's calls are copied. */
-static tsh_tensor *readable(tsh_tape *tape, tsh_tensor *y) {
+static tsh_tensor *readable_copy(tsh_tape *tape, tsh_tensor *y) {
     tsh_call call = {.tape = tape, .op = &clone_op, .inputs = 1, .in = &y};
     if (!y || !tshi_tensor_is_transient(y)) return y;
     tshi_plan_step step = tshi_plan_start(y, 0);
@@ -58,7 +58,8 @@ static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const 
 
 tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout) {
     int axis = axis_of(tape, x, group, "redistribute_along");
-    return axis < 0 ? NULL : readable(tape, tshi_transit(tape, "redistribute", tshi_gradient_whole(x), axis, layout));
+    return axis < 0 ? NULL
+                    : readable_copy(tape, tshi_transit(tape, "redistribute", tshi_gradient_whole(x), axis, layout));
 }
 
 /* Redistributes between meshes by one box exchange. */
@@ -91,7 +92,7 @@ tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh
     for (int a = 0; layouts && a < mesh->axes; a++) to[a] = layouts[a];
     tsh_status status = tshi_shape_resolve(mesh, &shape, to);
     if (tshi_tape_check(tape, status, "redistribute") != TSH_OK) return NULL;
-    return mesh == x->mesh ? readable(tape, tshi_to_layouts(tape, "redistribute", x, to))
+    return mesh == x->mesh ? readable_copy(tape, tshi_to_layouts(tape, "redistribute", x, to))
                            : move_to_mesh(tape, x, mesh, &shape, to);
 }
 
@@ -115,7 +116,7 @@ static tsh_tensor *named_transition(tsh_tape *tape, tsh_tensor *x, const tsh_gro
             "PARTIAL or LOCAL (tsh_from_local makes a global tensor of LOCAL ones)",
             what, tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[axis].name);
     }
-    return readable(tape, tshi_transit(tape, what, x, axis, to));
+    return readable_copy(tape, tshi_transit(tape, what, x, axis, to));
 }
 
 tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim) {

@@ -42,7 +42,7 @@ static bool is_repeated(const tsh_tensor *x, const tsh_tensor *out) {
 }
 
 /* z = f(x, y), with the shape of `like`, to which x and y broadcast. */
-static void combine(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, const tsh_tensor *like, tsh_tensor *z) {
+static void run_binary(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, const tsh_tensor *like, tsh_tensor *z) {
     tsh_device *device = tshi_device_of(like);
     tshi_overlay o;
     if (is_repeated(x, like) || is_repeated(y, like)) {
@@ -116,7 +116,7 @@ static tshi_binary function_of(const tsh_call *call) {
 }
 
 static tsh_status arithmetic_forward(tsh_call *call) {
-    combine(function_of(call), call->in[0], call->in[1], call->out, call->out);
+    run_binary(function_of(call), call->in[0], call->in[1], call->out, call->out);
     return TSH_OK;
 }
 
@@ -135,7 +135,7 @@ static tsh_status mul_gradient(tsh_call *call, int i) {
     }
     tsh_tensor *product = tsh_call_scratch(call, dz->dtype, dz->numel);
     if (!product) return TSH_ERR_MEMORY;
-    combine(TSHI_MUL, dz, other, dz, product);
+    run_binary(TSHI_MUL, dz, other, dz, product);
     return add_input_gradient(call, i, 1, product);
 }
 
@@ -144,8 +144,8 @@ static tsh_status div_gradient(tsh_call *call, int i) {
     tsh_tensor *dz = tsh_call_grad_out(call), *quotient = NULL;
     tsh_status status = tshi_gradient_new(call->out, &quotient);
     if (status != TSH_OK) return status;
-    if (i == 1) combine(TSHI_MUL, dz, call->out, dz, quotient);
-    combine(TSHI_DIV, i == 1 ? quotient : dz, call->in[1], dz, quotient);
+    if (i == 1) run_binary(TSHI_MUL, dz, call->out, dz, quotient);
+    run_binary(TSHI_DIV, i == 1 ? quotient : dz, call->in[1], dz, quotient);
     status = add_input_gradient(call, i, i == 1 ? -1 : 1, quotient);
     tshi_tensor_release(quotient);
     return status;

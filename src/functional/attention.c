@@ -78,7 +78,7 @@ static tsh_status attention_shape(const tsh_call *call, tsh_dtype *dtype, tsh_sh
 }
 
 /* True when other ranks compute the same, or the world is deterministic. */
-static bool repeats(const tsh_tensor *q) {
+static bool shares_query_heads(const tsh_tensor *q) {
     const tsh_mesh *mesh = q->mesh;
     for (int a = 0; a < mesh->axes; a++)
         if (mesh->axis[a].size > 1 && q->layout[a].kind == TSH_KIND_REPLICATED) return true;
@@ -101,7 +101,7 @@ static tshi_attention attention_of(const tsh_call *call) {
                             .sharers = sharers,
                             .shift = head - kv_head * sharers,
                             .causal = p->causal,
-                            .repeats = repeats(q),
+                            .repeats = shares_query_heads(q),
                             .scale = p->scale,
                             .lengths = call->inputs > 3 ? tshi_data(call->in[3]) : NULL,
                             .dropout = p->dropout,

@@ -2,8 +2,8 @@
 #include "functional/functional.h"
 
 /* c = op(a) op(b) + beta c, each seen as a matrix [all dims but the last, the last]. */
-static tsh_status multiply(const tsh_tensor *a, bool transpose_a, const tsh_tensor *b, bool transpose_b, double beta,
-                           tsh_tensor *c) {
+static tsh_status multiply_matrices(const tsh_tensor *a, bool transpose_a, const tsh_tensor *b, bool transpose_b,
+                                    double beta, tsh_tensor *c) {
     tsh_device *device = tshi_device_of(a);
     int64_t k = transpose_a ? tshi_rows(a) : tshi_cols(a);
     return device->ops->product.gemm(device, a->dtype, transpose_a, transpose_b, tshi_rows(c), tshi_cols(c), k, 1,
@@ -52,7 +52,7 @@ static tsh_status stack_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape 
 static tsh_status multiply_all(const tsh_call *call, const tsh_tensor *a, bool transpose_a, const tsh_tensor *b,
                                bool transpose_b, double beta, tsh_tensor *c) {
     int n = call->in[1]->shape.ndim;
-    if (n == 2) return multiply(a, transpose_a, b, transpose_b, beta, c);
+    if (n == 2) return multiply_matrices(a, transpose_a, b, transpose_b, beta, c);
     tsh_device *device = tshi_device_of(a);
     const int64_t *as = a->shape.local + n - 2, *bs = b->shape.local + n - 2, *cs = c->shape.local + n - 2;
     size_t size = tsh_dtype_size(a->dtype);
@@ -176,7 +176,7 @@ static tsh_status affine_backward(tsh_call *call) {
     tsh_call *maker = activated_by(call);
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     if (!dx) return TSH_ERR_MEMORY;
-    if (!maker) return multiply(dz_of(call), false, call->in[1], false, beta, dx);
+    if (!maker) return multiply_matrices(dz_of(call), false, call->in[1], false, beta, dx);
     const tsh_tensor *dz = dz_of(call);
     tsh_device *device = tshi_device_of(dx);
     maker->saved[MADE] = tshi_tensor_retain(dx);

@@ -27,7 +27,7 @@ static tsh_status fill_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
 }
 
 /* z = beta z + (mask ? value : x) */
-static void fill(const tsh_call *call, const tsh_tensor *x, double value, double beta, tsh_tensor *z) {
+static void fill_masked(const tsh_call *call, const tsh_tensor *x, double value, double beta, tsh_tensor *z) {
     const tsh_tensor *mask = call->in[1];
     tsh_device *device = tshi_device_of(x);
     tshi_overlay o = tshi_overlay_of(&x->shape, &x->shape, &mask->shape);
@@ -35,7 +35,7 @@ static void fill(const tsh_call *call, const tsh_tensor *x, double value, double
 }
 
 static tsh_status fill_forward(tsh_call *call) {
-    fill(call, call->in[0], ((const fill_params *)call->params)->value, 0, call->out);
+    fill_masked(call, call->in[0], ((const fill_params *)call->params)->value, 0, call->out);
     return TSH_OK;
 }
 
@@ -43,7 +43,7 @@ static tsh_status fill_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     if (!dx) return TSH_ERR_MEMORY;
-    fill(call, tsh_call_grad_out(call), 0, beta, dx);
+    fill_masked(call, tsh_call_grad_out(call), 0, beta, dx);
     return TSH_OK;
 }
 

@@ -30,7 +30,7 @@ static tsh_status norm_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
 }
 
 /* Input i's elements; NULL for gamma and beta that are left out. */
-static const void *input(const tsh_call *call, int i) {
+static const void *input_data(const tsh_call *call, int i) {
     return i < call->inputs ? tshi_data(call->in[i]) : NULL;
 }
 
@@ -42,8 +42,9 @@ static tsh_status norm_forward(tsh_call *call) {
     tsh_tensor *means = tshi_statistics_save(call, 0, x, rows);
     tsh_tensor *deviations = means ? tshi_statistics_save(call, 1, x, rows) : NULL;
     if (!deviations) return TSH_ERR_MEMORY;
-    device->ops->norm[x->dtype].forward(device, p->rms, rows, tshi_cols(x), p->eps, tshi_data(x), input(call, 1),
-                                        input(call, 2), tshi_data(call->out), tshi_data(means), tshi_data(deviations));
+    device->ops->norm[x->dtype].forward(device, p->rms, rows, tshi_cols(x), p->eps, tshi_data(x), input_data(call, 1),
+                                        input_data(call, 2), tshi_data(call->out), tshi_data(means),
+                                        tshi_data(deviations));
     return TSH_OK;
 }
 
@@ -58,7 +59,7 @@ static tsh_status norm_backward(tsh_call *call) {
     }
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
-    device->ops->norm[x->dtype].backward(device, p->rms, tshi_rows(x), tshi_cols(x), tshi_data(x), input(call, 1),
+    device->ops->norm[x->dtype].backward(device, p->rms, tshi_rows(x), tshi_cols(x), tshi_data(x), input_data(call, 1),
                                          tshi_data(call->saved[0]), tshi_data(call->saved[1]),
                                          tshi_data(tsh_call_grad_out(call)), before, tshi_data(grads[0]),
                                          tshi_data(grads[1]), tshi_data(grads[2]));

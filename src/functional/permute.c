@@ -27,7 +27,7 @@ static tsh_status permute_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
 
 /* The permutation in as few dims as possible: drops dims of size 1, merges dims that stay neighbours, and makes dims
  * that stay last part of a piece. */
-static tshi_permutation plan(const tsh_tensor *x, const int *order) {
+static tshi_permutation permutation_of(const tsh_tensor *x, const int *order) {
     tshi_permutation p = {.piece = tsh_dtype_size(x->dtype)};
     int64_t stride[TSH_MAX_DIMS], inner = 1;
     for (int d = x->shape.ndim - 1; d >= 0; d--) {
@@ -51,14 +51,14 @@ static tshi_permutation plan(const tsh_tensor *x, const int *order) {
     return p;
 }
 
-static void permute(const tsh_tensor *x, const int *order, tsh_tensor *y) {
+static void permute_dims(const tsh_tensor *x, const int *order, tsh_tensor *y) {
     if (x->numel == 0) return;
-    tshi_permutation p = plan(x, order);
+    tshi_permutation p = permutation_of(x, order);
     tshi_device_of(x)->ops->copy.permute(tshi_device_of(x), &p, tshi_data(x), tshi_data(y));
 }
 
 static tsh_status permute_forward(tsh_call *call) {
-    permute(call->in[0], ((const permute_params *)call->params)->order, call->out);
+    permute_dims(call->in[0], ((const permute_params *)call->params)->order, call->out);
     return TSH_OK;
 }
 
@@ -70,7 +70,7 @@ static tsh_status permute_backward(tsh_call *call) {
     for (int d = 0; d < x->shape.ndim; d++) back[p->order[d]] = d;
     tsh_status status = tshi_gradient_new_as(x, dy->dtype, &dx);
     if (status != TSH_OK) return status;
-    permute(dy, back, dx);
+    permute_dims(dy, back, dx);
     status = tshi_grad_adopt(call, 0, dx);
     tshi_tensor_release(dx);
     return status;
@@ -111,7 +111,7 @@ static bool keeps_elements(const tsh_tensor *x, const int *order) {
 /* --- public ------------------------------------------------------------------------------------------------------- */
 
 /* Resolves negative dims in `order`; false if it is not a permutation of x's dims. */
-static bool resolve(const tsh_tensor *x, int *order) {
+static bool resolve_order(const tsh_tensor *x, int *order) {
     unsigned seen = 0;
     int ndim = x->shape.ndim;
     for (int d = 0; d < ndim; d++) {
@@ -134,7 +134,7 @@ tsh_tensor *tsh_permute(tsh_tape *tape, tsh_tensor *x, const int *order) {
     if (!order) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "permute: order is NULL");
     memcpy(p.order, order, sizeof *order * (size_t)x->shape.ndim);
     for (int d = 0; d < x->shape.ndim; d++) wanted[d] = order[d];
-    if (resolve(x, p.order)) return apply_permute(tape, x, &p);
+    if (resolve_order(x, p.order)) return apply_permute(tape, x, &p);
     return tshi_tape_fail(tape, TSH_ERR_SHAPE, "permute: %s: the order %s is not a permutation of its %d dims",
                           tsh_tensor_describe(x, text, sizeof text),
                           tshi_dims_name(x->shape.ndim, wanted, dims, sizeof dims), x->shape.ndim);

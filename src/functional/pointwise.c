@@ -8,7 +8,7 @@ typedef struct scale_params {
 } scale_params;
 
 /* z = factor x + beta z, with the call's factor. */
-static tsh_status scale(const tsh_call *call, const tsh_tensor *x, double beta, tsh_tensor *z) {
+static tsh_status scale_by_factor(const tsh_call *call, const tsh_tensor *x, double beta, tsh_tensor *z) {
     const scale_params *p = call->params;
     tsh_device *device = tshi_device_of(x);
     device->ops->elementwise[x->dtype].axpby(device, x->numel, p->factor, tshi_data(x), beta, tshi_data(z),
@@ -17,13 +17,13 @@ static tsh_status scale(const tsh_call *call, const tsh_tensor *x, double beta, 
 }
 
 static tsh_status scale_forward(tsh_call *call) {
-    return scale(call, call->in[0], 0, call->out);
+    return scale_by_factor(call, call->in[0], 0, call->out);
 }
 
 static tsh_status scale_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? scale(call, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
+    return dx ? scale_by_factor(call, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
 static const tsh_op scale_op = {"scale",

@@ -42,7 +42,7 @@ static int64_t present_before(const sampling *s, int64_t class) {
     return low;
 }
 
-static int compare(const void *left, const void *right) {
+static int compare_classes(const void *left, const void *right) {
     int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
     return (a > b) - (a < b);
 }
@@ -58,7 +58,7 @@ static tsh_status find_present(sampling *s) {
         if (s->target[i] >= 0) s->present[s->distinct++] = s->target[i];
     }
     int64_t all = s->distinct, kept = 0;
-    qsort(s->present, (size_t)all, sizeof *s->present, compare);
+    qsort(s->present, (size_t)all, sizeof *s->present, compare_classes);
     for (int64_t i = 0; i < all; i++) {
         if (kept == 0 || s->present[i] != s->present[kept - 1]) s->present[kept++] = s->present[i];
     }
@@ -156,8 +156,8 @@ static void choose_rows(const sampling *s, int64_t n) {
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
 /* A new int64 tensor with these elements, owned by the tape. */
-static tsh_tensor *make(tsh_tape *tape, const tsh_mesh *mesh, const tsh_shape *shape, const tsh_layout *layout,
-                        const int64_t *from) {
+static tsh_tensor *sampled_tensor(tsh_tape *tape, const tsh_mesh *mesh, const tsh_shape *shape,
+                                  const tsh_layout *layout, const int64_t *from) {
     tsh_tensor *out = NULL;
     tsh_status status = tshi_tensor_new(mesh, TSH_INT64, shape, layout, &out);
     if (tshi_tape_check(tape, status, name) != TSH_OK) return NULL;
@@ -186,8 +186,8 @@ static tsh_status find_layout(const tsh_tensor *weight, tsh_layout layout[TSH_MA
     return TSH_OK;
 }
 
-static tsh_tensor *sample(tsh_tape *tape, sampling *s, const tsh_tensor *target, tsh_layout *layout, uint64_t stream,
-                          tsh_tensor **places) {
+static tsh_tensor *draw_classes(tsh_tape *tape, sampling *s, const tsh_tensor *target, tsh_layout *layout,
+                                uint64_t stream, tsh_tensor **places) {
     const tsh_shape classes = {.ndim = 1, .local = {s->rows}, .global = {s->classes}};
     const tsh_layout *all = target->layout;
     s->device->ops->copy.to_host(s->device, (size_t)s->targets * sizeof *s->target, tshi_data(target), s->target);
@@ -200,13 +200,13 @@ static tsh_tensor *sample(tsh_tape *tape, sampling *s, const tsh_tensor *target,
     if (tshi_tape_check(tape, status, name) != TSH_OK) return NULL;
     choose_rows(s, drawn.local[0]);
     number_targets(s);
-    if (places) *places = make(tape, s->mesh, &target->shape, all, s->target);
-    return !places || *places ? make(tape, s->mesh, &drawn, layout, s->drawn) : NULL;
+    if (places) *places = sampled_tensor(tape, s->mesh, &target->shape, all, s->target);
+    return !places || *places ? sampled_tensor(tape, s->mesh, &drawn, layout, s->drawn) : NULL;
 }
 
 /* Gathers the target, and sets up the sampling; NULL on failure. */
-static tsh_tensor *begin(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *target, int64_t count,
-                         tsh_layout layout[TSH_MAX_AXES], sampling *s) {
+static tsh_tensor *begin_sampling(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *target, int64_t count,
+                                  tsh_layout layout[TSH_MAX_AXES], sampling *s) {
     tsh_layout all[TSH_MAX_AXES];
     if (!tshi_tape_ready(tape, name, 2, (tsh_tensor *[]){weight, target})) return NULL;
     if (count < 1 || weight->shape.ndim < 1 || target->dtype != TSH_INT64 || target->mesh != weight->mesh) {
@@ -245,12 +245,12 @@ tsh_tensor *tsh_sample_classes(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *t
     sampling s = {0};
     if (places) *places = NULL;
     if (weight) weight = tshi_gradient_whole(weight); /* the whole parameter, if this is a slice of it */
-    tsh_tensor *whole = begin(tape, weight, target, count, layout, &s);
+    tsh_tensor *whole = begin_sampling(tape, weight, target, count, layout, &s);
     if (!whole) return NULL;
     uint64_t stream = tshi_world_stream(tape->world);
     s.targets = whole->numel;
     if (!take_memory(tape, &s)) return NULL;
-    tsh_tensor *rows = sample(tape, &s, whole, layout, stream, places);
+    tsh_tensor *rows = draw_classes(tape, &s, whole, layout, stream, places);
     if (!rows && places) *places = NULL;
     return rows;
 }

@@ -87,14 +87,14 @@ static const tsh_op sum_all_op = {"sum",
                                   .params_size = sizeof(sum_params),
                                   .reads_no_input = true};
 
-static tsh_tensor *sum(tsh_tape *tape, tsh_tensor *x, sum_params params) {
+static tsh_tensor *sum_or_mean(tsh_tape *tape, tsh_tensor *x, sum_params params) {
     return tshi_apply(tape, params.dim == TSH_ALL_DIMS ? &sum_all_op : &sum_op, 1, &x, &params);
 }
 
 tsh_tensor *tsh_sum(tsh_tape *tape, tsh_tensor *x, int dim) {
-    return sum(tape, x, (sum_params){dim, false});
+    return sum_or_mean(tape, x, (sum_params){dim, false});
 }
 
 tsh_tensor *tsh_mean(tsh_tape *tape, tsh_tensor *x, int dim) {
-    return sum(tape, x, (sum_params){dim, true});
+    return sum_or_mean(tape, x, (sum_params){dim, true});
 }

@@ -62,7 +62,7 @@ static tsh_status topk_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
 }
 
 /* Unpacks candidates to values and indices; `wide` is scratch for the values as doubles. */
-static void unpack(const tsh_tensor *list, void *wide, const tsh_tensor *values, const tsh_tensor *indices) {
+static void unpack_top(const tsh_tensor *list, void *wide, const tsh_tensor *values, const tsh_tensor *indices) {
     tsh_device *device = tshi_device_of(values);
     const char *from = tshi_data(list);
     size_t half = sizeof(int64_t);
@@ -89,7 +89,7 @@ static tsh_status topk_forward(tsh_call *call) {
     if (status != TSH_OK) return status;
     call->saved[0] = tshi_tensor_retain(p->indices);
     status = tshi_top_candidates(call->in[0], p->dim, p->most, &list);
-    if (status == TSH_OK) unpack(list, tshi_data(wide), y, p->indices);
+    if (status == TSH_OK) unpack_top(list, tshi_data(wide), y, p->indices);
     tshi_tensor_release(list);
     return status;
 }

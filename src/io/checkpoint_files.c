@@ -159,7 +159,8 @@ bool tshi_checkpoint_box(const tshi_checkpoint_files *files, const tshi_stored_t
 }
 
 /* Checks that the boxes lie in the tensor, and together have as many elements. */
-static tsh_status check_boxes(const tshi_checkpoint_files *files, const tshi_stored_tensor *t, const char *folder) {
+static tsh_status check_file_boxes(const tshi_checkpoint_files *files, const tshi_stored_tensor *t,
+                                   const char *folder) {
     int64_t whole, stored = 0;
     tsh_box box;
     bool good = tshi_dims_product(t->ndim, t->shape, &whole) == TSH_OK && whole <= INT64_MAX / 16;
@@ -184,7 +185,7 @@ tsh_status tshi_checkpoint_open(const tsh_allocator *allocator, const char *fold
         status = tshi_path_join(path, folder, tshi_rank_file_name(i, name));
         if (status == TSH_OK) status = tshi_checkpoint_add_file(out, path);
     }
-    for (int i = 0; i < out->tensors && status == TSH_OK; i++) status = check_boxes(out, &out->tensor[i], folder);
+    for (int i = 0; i < out->tensors && status == TSH_OK; i++) status = check_file_boxes(out, &out->tensor[i], folder);
     return status;
 }
 

@@ -148,7 +148,7 @@ typedef struct share_writer {
     double since; /* of rest_beside_training */
 } share_writer;
 
-static tsh_status write_piece(void *user, const tsh_box *piece, void *values) {
+static tsh_status write_share_piece(void *user, const tsh_box *piece, void *values) {
     share_writer *w = user;
     tshi_checkpoint_save *save = w->save;
     tshi_stored_tensor *t = &save->tensor[w->tensor];
@@ -175,9 +175,9 @@ static tsh_status write_elements(tshi_checkpoint_save *save, int fd, const char 
     for (; w.tensor < save->tensors && status == TSH_OK; w.tensor++) {
         tshi_saved_share *share = &save->share[w.tensor];
         if (share->copy)
-            status = write_piece(&w, &share->box, (char *)(uintptr_t)share->copy);
+            status = write_share_piece(&w, &share->box, (char *)(uintptr_t)share->copy);
         else if (share->tensor)
-            status = tshi_tensor_read_pieces(share->tensor, &share->box, write_piece, &w);
+            status = tshi_tensor_read_pieces(share->tensor, &share->box, write_share_piece, &w);
     }
     return status;
 }

@@ -42,7 +42,7 @@ tsh_status tshi_checkpoint_check(const char *call, const char *path, const tsh_c
 }
 
 /* The name under which the list has the tensor, or NULL. */
-static const char *name_of(const tsh_parameters *list, const tsh_tensor *tensor, int hint) {
+static const char *state_name(const tsh_parameters *list, const tsh_tensor *tensor, int hint) {
     if (hint < list->count && list->items[hint].tensor == tensor) return list->items[hint].name;
     for (int i = 0; i < list->count; i++) {
         if (list->items[i].tensor == tensor) return list->items[i].name;
@@ -50,7 +50,7 @@ static const char *name_of(const tsh_parameters *list, const tsh_tensor *tensor,
     return NULL;
 }
 
-static tsh_status add_tensor(tsh_parameters *list, const char *name, const char *part, tsh_tensor *tensor) {
+static tsh_status add_state_tensor(tsh_parameters *list, const char *name, const char *part, tsh_tensor *tensor) {
     tsh_status status = tshi_check_parameter("checkpoint", name, tensor);
     return status == TSH_OK ? tshi_parameters_add_part(list, name, part, tensor) : status;
 }
@@ -61,16 +61,16 @@ static tsh_status add_states(const tsh_checkpoint *what, tsh_parameters *list) {
     for (int i = 0; i < o->count && status == TSH_OK; i++) {
         tshi_optimizer_slot *slot = &o->slots[i];
         tshi_optimizer_renew_master(slot);
-        const char *name = name_of(what->parameters, slot->parameter, i);
+        const char *name = state_name(what->parameters, slot->parameter, i);
         if (!name) return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint: a parameter of the optimizer is not in the list");
         size_t size = strlen(name) + sizeof "optimizer.";
         char *prefixed = tshi_calloc(&list->world->allocator, size, 1);
         if (!prefixed) return TSH_ERR_MEMORY;
         snprintf(prefixed, size, "optimizer.%s", name);
         for (int s = 0; s < TSHI_MAX_STATES && status == TSH_OK; s++) {
-            if (slot->state[s]) status = add_tensor(list, prefixed, o->kind->state[s], slot->state[s]);
+            if (slot->state[s]) status = add_state_tensor(list, prefixed, o->kind->state[s], slot->state[s]);
         }
-        if (slot->master && status == TSH_OK) status = add_tensor(list, prefixed, "master", slot->master);
+        if (slot->master && status == TSH_OK) status = add_state_tensor(list, prefixed, "master", slot->master);
         tshi_free(&list->world->allocator, prefixed);
     }
     return status;
@@ -82,7 +82,7 @@ tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **
     tsh_status status = tsh_parameters_create(given->world, &list);
     *out = NULL;
     for (int i = 0; i < given->count && status == TSH_OK; i++) {
-        status = add_tensor(list, given->items[i].name, NULL, given->items[i].tensor);
+        status = add_state_tensor(list, given->items[i].name, NULL, given->items[i].tensor);
     }
     if (status == TSH_OK && what->optimizer) status = add_states(what, list);
     if (status == TSH_OK) {
@@ -128,7 +128,7 @@ static json_t *pack_optimizer(const tsh_checkpoint *what) {
     const tsh_optimizer *o = what->optimizer;
     json_t *steps = json_object();
     for (int i = 0; i < o->count; i++) {
-        const char *name = name_of(what->parameters, o->slots[i].parameter, i);
+        const char *name = state_name(what->parameters, o->slots[i].parameter, i);
         json_object_set_new(steps, name, json_integer(o->slots[i].steps));
     }
     return json_pack("{s:s, s:o, s:o}", "kind", o->kind->name, "lr", json_real(o->lr), "steps", steps);
@@ -191,7 +191,7 @@ static void compare_optimizer(const json_t *packed, const tsh_checkpoint *what, 
     }
     if (!json_is_real(json_object_get(packed, "lr"))) tshi_problem(all, "the optimizer's learning rate is missing");
     for (int i = 0; i < o->count; i++) {
-        const char *name = name_of(what->parameters, o->slots[i].parameter, i);
+        const char *name = state_name(what->parameters, o->slots[i].parameter, i);
         if (!json_is_integer(json_object_get(steps, name)))
             tshi_problem(all, "the optimizer's steps of '%s' are missing", name);
     }
@@ -271,7 +271,7 @@ void tshi_checkpoint_unpack(const tshi_checkpoint_files *files, tsh_checkpoint *
     read_number(random, "next_stream", &world->next_stream);
     if (o) o->lr = json_real_value(json_object_get(packed, "lr"));
     for (int i = 0; o && i < o->count; i++) {
-        const char *name = name_of(what->parameters, o->slots[i].parameter, i);
+        const char *name = state_name(what->parameters, o->slots[i].parameter, i);
         o->slots[i].steps = json_integer_value(json_object_get(steps, name));
         o->slots[i].version =
             tshi_tensor_version(o->slots[i].parameter); /* the master weights have been loaded as well */

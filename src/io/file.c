@@ -68,7 +68,7 @@ tsh_status tshi_file_open_for_writing(const char *path, uint64_t bytes, int *fd)
 }
 
 /* Reserves `bytes` on the disk; if the file system cannot, only sets the size. */
-static tsh_status reserve(int fd, const char *path, uint64_t bytes) {
+static tsh_status reserve_disk(int fd, const char *path, uint64_t bytes) {
     int failed;
     if (bytes == 0) return TSH_OK;
     do failed = fallocate(fd, 0, 0, (off_t)bytes);
@@ -84,7 +84,7 @@ tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd) {
     if (unlink(path) != 0 && errno != ENOENT) return tshi_file_fail(errno, path, "cannot be replaced");
     *fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
     if (*fd < 0) return tshi_file_fail(errno, path, "cannot be created");
-    status = reserve(*fd, path, bytes);
+    status = reserve_disk(*fd, path, bytes);
     if (status == TSH_OK) return TSH_OK;
     tshi_file_close(fd);
     unlink(path);

@@ -116,7 +116,7 @@ static void check_source(model_load *l, const tshi_parameter *p, const tshi_link
 }
 
 /* Finds the sources of a parameter's links. */
-static void check_parameter(model_load *l, int first, int count) {
+static void check_loaded(model_load *l, int first, int count) {
     const tshi_link *links = &l->links.items[first];
     const tshi_parameter *p = &l->list->items[links->parameter];
     const char *wrong = tshi_links_check(links, count, p->tensor);
@@ -146,7 +146,7 @@ static bool may_stay(const model_load *l, const char *name) {
 static tsh_status check_all(model_load *l) {
     for (int i = 0, n; i < l->links.count; i += n) {
         n = tshi_links_of(&l->links, i);
-        check_parameter(l, i, n);
+        check_loaded(l, i, n);
     }
     for (int i = 0; i < l->weights->count; i++) {
         const char *name = l->weights->items[i].entry->name;

@@ -94,7 +94,7 @@ static tsh_status make_entries(tshi_model_files *model, const tsh_parameters *li
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-static uint64_t bytes_of(const tshi_safetensors_entry *e) {
+static uint64_t entry_bytes(const tshi_safetensors_entry *e) {
     int64_t numel = 0;
     tshi_dims_product(e->ndim, e->shape, &numel);
     return (uint64_t)numel * tsh_dtype_size(e->dtype);
@@ -108,7 +108,7 @@ static tsh_status cut_files(tshi_model_files *model, uint64_t most) {
     if (!model->files) return TSH_ERR_MEMORY;
     model->files_count = 1;
     for (int e = 0; e < model->count; e++) {
-        uint64_t bytes = bytes_of(&model->entries[e]);
+        uint64_t bytes = entry_bytes(&model->entries[e]);
         tshi_model_file *file = &model->files[model->files_count - 1];
         if (most && file->count && (used > most || bytes > most - used)) {
             file = &model->files[model->files_count++];

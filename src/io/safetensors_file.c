@@ -110,8 +110,8 @@ static uint64_t run_place(const tshi_safetensors_entry *entry, const tshi_runs *
 
 /* How many runs of `bytes` from run i on are read together; *span is the number of bytes from the first to the end of
  * the last. */
-static int64_t together(const tshi_safetensors_entry *entry, const tshi_runs *r, size_t bytes, int64_t i,
-                        size_t *span) {
+static int64_t contiguous_runs(const tshi_safetensors_entry *entry, const tshi_runs *r, size_t bytes, int64_t i,
+                               size_t *span) {
     uint64_t begin = run_place(entry, r, i), end = begin + bytes;
     size_t most = bytes < GAP_MOST ? bytes : GAP_MOST;
     int64_t n = 1;
@@ -129,7 +129,7 @@ static tsh_status read_runs(tshi_safetensors *file, const tshi_safetensors_entry
     size_t bytes = (size_t)r->count[0] * tsh_dtype_size(entry->dtype);
     for (int64_t i = 0, n, count = runs_count(r); i < count; i += n) {
         size_t span;
-        n = together(entry, r, bytes, i, &span);
+        n = contiguous_runs(entry, r, bytes, i, &span);
         uint64_t begin = run_place(entry, r, i);
         tsh_status status = tshi_file_read(file->fd, file->path, n == 1 ? out : scratch, span, begin);
         if (status != TSH_OK) return status;

@@ -59,9 +59,10 @@ const char *tshi_safetensors_type_name(tsh_dtype dtype) {
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* "PATH: tensor 'NAME' ...". */
-static tsh_status refuse(const tshi_safetensors *file, const char *name, const char *format, ...) TSH_PRINTF(3, 4);
+static tsh_status refuse_entry(const tshi_safetensors *file, const char *name, const char *format, ...)
+    TSH_PRINTF(3, 4);
 
-static tsh_status refuse(const tshi_safetensors *file, const char *name, const char *format, ...) {
+static tsh_status refuse_entry(const tshi_safetensors *file, const char *name, const char *format, ...) {
     char what[160];
     va_list arguments;
     va_start(arguments, format);
@@ -72,13 +73,14 @@ static tsh_status refuse(const tshi_safetensors *file, const char *name, const c
 
 static tsh_status parse_shape(const tshi_safetensors *file, const json_t *shape, tshi_safetensors_entry *entry) {
     size_t n = json_array_size(shape);
-    if (!json_is_array(shape)) return refuse(file, entry->name, "has no shape");
-    if (n > TSH_MAX_DIMS) return refuse(file, entry->name, "has %zu dims; at most %d are possible", n, TSH_MAX_DIMS);
+    if (!json_is_array(shape)) return refuse_entry(file, entry->name, "has no shape");
+    if (n > TSH_MAX_DIMS)
+        return refuse_entry(file, entry->name, "has %zu dims; at most %d are possible", n, TSH_MAX_DIMS);
     entry->ndim = (int)n;
     for (size_t d = 0; d < n; d++) {
         const json_t *size = json_array_get(shape, d);
         entry->shape[d] = json_is_integer(size) ? (int64_t)json_integer_value(size) : -1;
-        if (entry->shape[d] < 0) return refuse(file, entry->name, "has a shape that is not a list of sizes");
+        if (entry->shape[d] < 0) return refuse_entry(file, entry->name, "has a shape that is not a list of sizes");
     }
     return TSH_OK;
 }
@@ -92,21 +94,22 @@ static tsh_status parse_place(const tshi_safetensors *file, const json_t *place,
     size_t total;
     if (json_array_size(place) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin)) {
-        return refuse(file, entry->name, "has data_offsets that are not [begin, end]");
+        return refuse_entry(file, entry->name, "has data_offsets that are not [begin, end]");
     }
     uint64_t from = (uint64_t)json_integer_value(begin), to = (uint64_t)json_integer_value(end);
     if (to > most) {
-        return refuse(file, entry->name, "ends at byte %llu of the data, but the file has only %llu",
-                      (unsigned long long)to, (unsigned long long)most);
+        return refuse_entry(file, entry->name, "ends at byte %llu of the data, but the file has only %llu",
+                            (unsigned long long)to, (unsigned long long)most);
     }
     if (tshi_dims_product(entry->ndim, entry->shape, &numel) != TSH_OK ||
         tshi_size_mul((size_t)numel, bits, &total) != TSH_OK) {
-        return refuse(file, entry->name, "has more elements than a file can hold");
+        return refuse_entry(file, entry->name, "has more elements than a file can hold");
     }
     if (total % 8 != 0 || to - from != total / 8) {
         char dims[128];
-        return refuse(file, entry->name, "has %llu bytes, which do not fit %s of %s", (unsigned long long)(to - from),
-                      tshi_dims_name(entry->ndim, entry->shape, dims, sizeof dims), entry->type);
+        return refuse_entry(file, entry->name, "has %llu bytes, which do not fit %s of %s",
+                            (unsigned long long)(to - from),
+                            tshi_dims_name(entry->ndim, entry->shape, dims, sizeof dims), entry->type);
     }
     entry->offset = data + from;
     entry->bytes = to - from;
@@ -116,12 +119,13 @@ static tsh_status parse_place(const tshi_safetensors *file, const json_t *place,
 static tsh_status parse_entry(const tshi_safetensors *file, const char *name, const json_t *value,
                               tshi_safetensors_entry *entry) {
     *entry = (tshi_safetensors_entry){.name = name};
-    if (!json_is_object(value)) return refuse(file, name, "has no description");
+    if (!json_is_object(value)) return refuse_entry(file, name, "has no description");
     const json_t *word = json_object_get(value, "dtype");
     const element_type *type = type_of_word(json_string_value(word));
-    if (!json_is_string(word)) return refuse(file, name, "has no dtype");
+    if (!json_is_string(word)) return refuse_entry(file, name, "has no dtype");
     if (!type)
-        return refuse(file, name, "has the dtype '%.32s', which the format does not know", json_string_value(word));
+        return refuse_entry(file, name, "has the dtype '%.32s', which the format does not know",
+                            json_string_value(word));
     entry->type = type->name;
     entry->dtype = type->dtype;
     tsh_status status = parse_shape(file, json_object_get(value, "shape"), entry);
@@ -139,7 +143,7 @@ static tsh_status check_metadata(const tshi_safetensors *file, const json_t *met
     return TSH_OK;
 }
 
-static int by_name(const void *left, const void *right) {
+static int entries_by_name(const void *left, const void *right) {
     const tshi_safetensors_entry *a = left, *b = right;
     return strcmp(a->name, b->name);
 }
@@ -157,7 +161,7 @@ static tsh_status check_places(tshi_safetensors *file) {
     for (int i = 0; i < file->count; i++) {
         const tshi_safetensors_entry *e = &file->entries[i];
         if (e->offset != at)
-            return refuse(file, e->name, e->offset < at ? "overlaps another tensor" : "comes after a gap");
+            return refuse_entry(file, e->name, e->offset < at ? "overlaps another tensor" : "comes after a gap");
         at += e->bytes;
     }
     if (at == file->file_bytes) return TSH_OK;
@@ -208,14 +212,15 @@ tsh_status tshi_safetensors_parse(tshi_safetensors *file, const char *header) {
     file->entries = tshi_calloc(&file->allocator, json_object_size(json), sizeof *file->entries);
     if (!file->entries) return TSH_ERR_MEMORY;
     tsh_status status = parse_entries(file, json);
-    if (status == TSH_OK && file->count) qsort(file->entries, (size_t)file->count, sizeof *file->entries, by_name);
+    if (status == TSH_OK && file->count)
+        qsort(file->entries, (size_t)file->count, sizeof *file->entries, entries_by_name);
     return status;
 }
 
 const tshi_safetensors_entry *tshi_safetensors_find(const tshi_safetensors *file, const char *name) {
     const tshi_safetensors_entry key = {.name = name};
     if (file->count == 0) return NULL;
-    return bsearch(&key, file->entries, (size_t)file->count, sizeof *file->entries, by_name);
+    return bsearch(&key, file->entries, (size_t)file->count, sizeof *file->entries, entries_by_name);
 }
 
 const char *tshi_safetensors_metadata(const tshi_safetensors *file, const char *key) {

@@ -33,7 +33,7 @@ typedef struct link_share {
     tsh_box share;
 } link_share;
 
-static tsh_status write_piece(void *user, const tsh_box *box, void *values) {
+static tsh_status write_saved_piece(void *user, const tsh_box *box, void *values) {
     const link_share *l = user;
     model_save *s = l->s;
     const tshi_link *link = &s->model.links.items[l->number];
@@ -56,7 +56,7 @@ static tsh_status write_parameter(model_save *s, int number, int fd, const tshi_
     const tsh_tensor *t = s->list->items[s->model.links.items[number].parameter].tensor;
     link_share l = {s, number, fd, file, t, tsh_tensor_box(t)};
     if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &l.share)) return TSH_OK;
-    return tshi_tensor_read_pieces(t, &l.share, write_piece, &l);
+    return tshi_tensor_read_pieces(t, &l.share, write_saved_piece, &l);
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------- */

@@ -77,7 +77,7 @@ static tsh_status find_file(tshi_weights *weights, const char *path, tshi_safete
     return add_file(weights, path, file);
 }
 
-static int by_name(const void *left, const void *right) {
+static int weights_by_name(const void *left, const void *right) {
     const tshi_weight *a = left, *b = right;
     return strcmp(a->entry->name, b->entry->name);
 }
@@ -97,7 +97,7 @@ static tsh_status open_mapped(tshi_weights *weights, const char *folder, const j
         if (!entry) return tshi_fail(TSH_ERR_IO, "%.220s: lacks '%.100s', which the index assigns to it", path, name);
         weights->items[weights->count++] = (tshi_weight){entry, file};
     }
-    if (weights->count) qsort(weights->items, (size_t)weights->count, sizeof *weights->items, by_name);
+    if (weights->count) qsort(weights->items, (size_t)weights->count, sizeof *weights->items, weights_by_name);
     return TSH_OK;
 }
 
@@ -145,5 +145,5 @@ const tshi_weight *tshi_weights_find(const tshi_weights *weights, const char *na
     const tshi_safetensors_entry entry = {.name = name};
     const tshi_weight key = {&entry, NULL};
     if (weights->count == 0) return NULL;
-    return bsearch(&key, weights->items, (size_t)weights->count, sizeof *weights->items, by_name);
+    return bsearch(&key, weights->items, (size_t)weights->count, sizeof *weights->items, weights_by_name);
 }

@@ -15,7 +15,7 @@ static const char *const part_names[TSH_BLOCK_PARTS] = {"input_layernorm", "self
                                                         "mlp"};
 
 /* The parts' configurations must not set the fields that the block sets for all. */
-static tsh_status check_config(const tsh_block_config *c) {
+static tsh_status check_block_config(const tsh_block_config *c) {
     if (!c) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: a configuration is required");
     bool sizes = c->norm.features || c->attention.embed || c->mlp.embed;
     bool dtypes = c->norm.dtype || c->attention.dtype || c->mlp.dtype;
@@ -58,7 +58,7 @@ tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, ts
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: out is NULL");
     *out = NULL;
     if (!group) return tshi_group_missing("block_create");
-    tsh_status status = check_config(config);
+    tsh_status status = check_block_config(config);
     if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);
     tsh_block *block = tshi_calloc(&world->allocator, 1, sizeof *block);
@@ -89,8 +89,8 @@ void tsh_block_destroy(tsh_block *block) {
 }
 
 /* One half, with its norm and residual connection. */
-static tsh_tensor *half(tsh_tape *tape, const tsh_block *block, tsh_block_part part, tsh_tensor *x,
-                        const tsh_sequences *s) {
+static tsh_tensor *half_forward(tsh_tape *tape, const tsh_block *block, tsh_block_part part, tsh_tensor *x,
+                                const tsh_sequences *s) {
     tsh_norm *norm = block->norm[part == TSH_BLOCK_ATTENTION ? TSH_BLOCK_ATTENTION_NORM : TSH_BLOCK_MLP_NORM];
     tsh_tensor *h = block->post_norm ? x : tsh_norm_forward(tape, norm, x);
     h = part == TSH_BLOCK_ATTENTION ? tsh_self_attention_forward(tape, block->attention, h, s)
@@ -103,9 +103,9 @@ static tsh_tensor *half(tsh_tape *tape, const tsh_block *block, tsh_block_part p
 tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, const tsh_sequences *sequences) {
     if (!tshi_layer_ready(tape, "block_forward", block, x)) return NULL;
     tsh_mark start = tsh_tape_mark(tape);
-    tsh_tensor *h = half(tape, block, TSH_BLOCK_ATTENTION, x, sequences);
+    tsh_tensor *h = half_forward(tape, block, TSH_BLOCK_ATTENTION, x, sequences);
     h = tsh_tape_free_since(tape, start, h);
-    h = half(tape, block, TSH_BLOCK_MLP, h, sequences);
+    h = half_forward(tape, block, TSH_BLOCK_MLP, h, sequences);
     if (!block->recompute) return tsh_tape_free_since(tape, start, h);
     return tsh_tape_recompute_since_with(tape, start, h, &(tsh_recompute_config){.offload = block->offload});
 }

@@ -8,7 +8,7 @@ struct tsh_embedding {
     tsh_tensor *weight;
 };
 
-static tsh_status check_config(const tsh_group *group, const tsh_embedding_config *config) {
+static tsh_status check_embedding_config(const tsh_group *group, const tsh_embedding_config *config) {
     if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: a configuration is required");
     if (config->num_embeddings < 1 || config->embedding_dim < 1) {
         return tshi_fail(TSH_ERR_ARGUMENT,
@@ -32,7 +32,7 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     static const tsh_init fallback = {.kind = TSH_INIT_NORMAL, .b = 1};
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: out is NULL");
     *out = NULL;
-    tsh_status status = check_config(group, config);
+    tsh_status status = check_embedding_config(group, config);
     if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);
     tsh_embedding *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);

@@ -12,7 +12,7 @@ static void fans(const tsh_tensor *t, double *fan_in, double *fan_out) {
     *fan_in = s->ndim > 1 ? fmax(1, (double)s->global[1] * rest) : *fan_out;
 }
 
-static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, tshi_initial *out) {
+static tsh_status resolve_init(const tsh_tensor *t, const tsh_init *init, tshi_initial *out) {
     double in, both, fan_out, gain = init->gain == 0 ? 1 : init->gain;
     fans(t, &in, &fan_out);
     both = in + fan_out;
@@ -41,7 +41,7 @@ static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, tshi_initia
                                    out->kind == TSHI_STARTS_CONSTANT ? out->a : out->b);
 }
 
-static tsh_status check_tensor(const tsh_tensor *t) {
+static tsh_status check_initialised(const tsh_tensor *t) {
     char text[160];
     if (!t->storage) return tshi_tensor_check(t, "tensor_init", "the tensor");
     tsh_status status = tshi_check_computes(t->mesh->device, t->dtype, "tensor_init: the tensor");
@@ -57,8 +57,8 @@ static tsh_status check_tensor(const tsh_tensor *t) {
 tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
     tshi_initial d = {0};
     if (!tensor || !init) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: a tensor and an initialiser are required");
-    tsh_status status = check_tensor(tensor);
-    if (status == TSH_OK) status = resolve(tensor, init, &d);
+    tsh_status status = check_initialised(tensor);
+    if (status == TSH_OK) status = resolve_init(tensor, init, &d);
     tshi_initial *deferred = status == TSH_OK ? tshi_tensor_initial(tensor) : NULL;
     if (status == TSH_OK && !deferred) status = tshi_tensor_materialize_to_write(tensor);
     if (status != TSH_OK) return status;

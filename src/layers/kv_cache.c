@@ -13,7 +13,7 @@ struct tsh_kv_cache {
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status check_config(const tsh_mesh *mesh, const tsh_kv_cache_config *config) {
+static tsh_status check_cache_config(const tsh_mesh *mesh, const tsh_kv_cache_config *config) {
     char name[24];
     if (!mesh || !config)
         return tshi_fail(TSH_ERR_ARGUMENT, "kv_cache_create: a mesh and a configuration are required");
@@ -55,7 +55,7 @@ static tsh_status make_tensors(tsh_kv_cache *cache, const tsh_mesh *mesh, const 
 tsh_status tsh_kv_cache_create(const tsh_mesh *mesh, const tsh_kv_cache_config *config, tsh_kv_cache **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "kv_cache_create: out is NULL");
     *out = NULL;
-    tsh_status status = check_config(mesh, config);
+    tsh_status status = check_cache_config(mesh, config);
     if (status != TSH_OK) return status;
     const tsh_allocator *allocator = &mesh->world->allocator;
     tsh_kv_cache *cache = tshi_calloc(allocator, 1, sizeof *cache);
@@ -139,7 +139,7 @@ tsh_status tsh_kv_cache_truncate(tsh_kv_cache *cache, int64_t sequence, int64_t 
 
 /* --- append ------------------------------------------------------------------------------------------------------- */
 
-static tsh_status check_tensor(const tsh_kv_cache *cache, const tsh_tensor *t) {
+static tsh_status check_cached(const tsh_kv_cache *cache, const tsh_tensor *t) {
     const tsh_tensor *own = cache->k;
     char a[160], b[160];
     bool fits = t->mesh == own->mesh && t->dtype == own->dtype && t->shape.ndim == 4;
@@ -167,8 +167,8 @@ static tsh_status check_room(const tsh_kv_cache *cache, int64_t tokens) {
 
 static tsh_status check_append(const tsh_tape *tape, const tsh_kv_cache *cache, const tsh_tensor *k,
                                const tsh_tensor *v) {
-    tsh_status status = check_tensor(cache, k);
-    if (status == TSH_OK) status = check_tensor(cache, v);
+    tsh_status status = check_cached(cache, k);
+    if (status == TSH_OK) status = check_cached(cache, v);
     if (status != TSH_OK) return status;
     if (k->shape.global[1] != v->shape.global[1]) return tshi_check_fails(k, v, "k and v must have the same shape");
     if (tape->recording && (tshi_requires_grad(k) || tshi_requires_grad(v))) {
@@ -180,7 +180,7 @@ static tsh_status check_append(const tsh_tape *tape, const tsh_kv_cache *cache, 
 }
 
 /* Appends this rank's part of the tokens to each sequence: with one kernel when all lengths are equal. */
-static void put(const tsh_kv_cache *cache, const tsh_tensor *from, const tsh_tensor *to) {
+static void append_rows(const tsh_kv_cache *cache, const tsh_tensor *from, const tsh_tensor *to) {
     tsh_device *device = tshi_device_of(to);
     int64_t first = tshi_shape_start(to->mesh, &to->shape, to->layout, 0), batch = to->shape.local[0];
     size_t row = (size_t)tshi_inner(to, 1) * tsh_dtype_size(to->dtype);
@@ -203,8 +203,8 @@ tsh_status tsh_kv_cache_append(tsh_tape *tape, tsh_kv_cache *cache, tsh_tensor *
     k = tshi_to_layouts(tape, what, k, cache->k->layout);
     v = k ? tshi_to_layouts(tape, what, v, cache->v->layout) : NULL;
     if (!v) return tape->status;
-    put(cache, k, cache->k);
-    put(cache, v, cache->v);
+    append_rows(cache, k, cache->k);
+    append_rows(cache, v, cache->v);
     for (int64_t b = 0; b < batch_of(cache); b++) cache->length[b] += tokens;
     return tshi_tape_check(tape, write_lengths(cache), what);
 }

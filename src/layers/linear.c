@@ -16,7 +16,7 @@ static const tshi_unary functions[] = {[TSH_ACTIVATION_NONE] = TSHI_IDENTITY,
                                        [TSH_ACTIVATION_RELU] = TSHI_RELU,
                                        [TSH_ACTIVATION_SILU] = TSHI_SILU};
 
-static tsh_status check_config(const tsh_group *group, const tsh_linear_config *config) {
+static tsh_status check_linear_config(const tsh_group *group, const tsh_linear_config *config) {
     if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: a configuration is required");
     if (config->in_features < 1 || config->out_features < 1) {
         return tshi_fail(TSH_ERR_ARGUMENT,
@@ -52,7 +52,7 @@ static tsh_status make_parameters(tsh_linear *layer, tsh_group *group, const tsh
 tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, tsh_linear **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: out is NULL");
     *out = NULL;
-    tsh_status status = check_config(group, config);
+    tsh_status status = check_linear_config(group, config);
     if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);
     tsh_linear *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);

@@ -8,7 +8,7 @@ struct tsh_mlp {
 
 static const char *const part_names[TSH_MLP_PARTS] = {"gate_proj", "up_proj", "down_proj"};
 
-static tsh_status check_config(const tsh_mlp_config *config) {
+static tsh_status check_mlp_config(const tsh_mlp_config *config) {
     if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "mlp_create: a configuration is required");
     if (config->embed >= 1 && config->hidden >= 1) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "mlp_create: embed=%lld and hidden=%lld, both must be at least 1",
@@ -16,7 +16,7 @@ static tsh_status check_config(const tsh_mlp_config *config) {
 }
 
 /* The activation is that of gate, or of up without a gate. */
-static tsh_linear_config part_config(const tsh_mlp_config *c, tsh_mlp_part part) {
+static tsh_linear_config mlp_part_config(const tsh_mlp_config *c, tsh_mlp_part part) {
     bool down = part == TSH_MLP_DOWN, activated = part == TSH_MLP_GATE || (part == TSH_MLP_UP && !c->gated);
     return (tsh_linear_config){.in_features = down ? c->hidden : c->embed,
                                .out_features = down ? c->embed : c->hidden,
@@ -32,7 +32,7 @@ tsh_status tsh_mlp_create(tsh_group *group, const tsh_mlp_config *config, tsh_ml
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "mlp_create: out is NULL");
     *out = NULL;
     if (!group) return tshi_group_missing("mlp_create");
-    tsh_status status = check_config(config);
+    tsh_status status = check_mlp_config(config);
     if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);
     tsh_mlp *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
@@ -40,7 +40,7 @@ tsh_status tsh_mlp_create(tsh_group *group, const tsh_mlp_config *config, tsh_ml
     layer->world = world;
     tshi_parts_sharding sharding = {config->table, config->name, config->sequence_parallel};
     for (tsh_mlp_part i = config->gated ? TSH_MLP_GATE : TSH_MLP_UP; i < TSH_MLP_PARTS && status == TSH_OK; i++) {
-        tsh_linear_config part = part_config(config, i);
+        tsh_linear_config part = mlp_part_config(config, i);
         const char *name = config->names[i] ? config->names[i] : part_names[i];
         status = tshi_linear_part_create(group, &sharding, name, &part, &layer->parts[i]);
     }

@@ -11,7 +11,7 @@ struct tsh_norm {
     tsh_tensor *weight, *bias;
 };
 
-static tsh_status check_config(const tsh_group *group, const tsh_norm_config *config) {
+static tsh_status check_norm_config(const tsh_group *group, const tsh_norm_config *config) {
     if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: a configuration is required");
     if (config->features < 1) {
         return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: features=%lld, must be at least 1",
@@ -37,7 +37,7 @@ static tsh_status make_parameter(tsh_group *group, const tsh_norm_config *config
 tsh_status tsh_norm_create(tsh_group *group, const tsh_norm_config *config, tsh_norm **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "norm_create: out is NULL");
     *out = NULL;
-    tsh_status status = check_config(group, config);
+    tsh_status status = check_norm_config(group, config);
     if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);
     tsh_norm *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);

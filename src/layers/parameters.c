@@ -46,7 +46,7 @@ tsh_status tsh_parameters_add(tsh_parameters *list, const char *name, tsh_tensor
 }
 
 /* Takes ownership of `name`, from the list's allocator. */
-static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
+static tsh_status append_parameter(tsh_parameters *list, char *name, tsh_tensor *tensor) {
     for (int i = 0; i < list->count; i++) {
         if (strcmp(list->items[i].name, name) != 0) continue;
         return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: a parameter '%s' already exists", name);
@@ -72,7 +72,7 @@ tsh_status tshi_parameters_add_part(tsh_parameters *list, const char *prefix, co
     char *name = tshi_calloc(&list->world->allocator, size, 1);
     if (!name) return TSH_ERR_MEMORY;
     snprintf(name, size, "%s%s%s", prefix, part ? "." : "", part ? part : "");
-    tsh_status status = append(list, name, tensor);
+    tsh_status status = append_parameter(list, name, tensor);
     if (status != TSH_OK) tshi_free(&list->world->allocator, name);
     return status;
 }
@@ -81,16 +81,16 @@ int tsh_parameters_count(const tsh_parameters *list) {
     return list ? list->count : 0;
 }
 
-static bool has(const tsh_parameters *list, int index) {
+static bool has_index(const tsh_parameters *list, int index) {
     return list && index >= 0 && index < list->count;
 }
 
 tsh_tensor *tsh_parameters_tensor(const tsh_parameters *list, int index) {
-    return has(list, index) ? list->items[index].tensor : NULL;
+    return has_index(list, index) ? list->items[index].tensor : NULL;
 }
 
 const char *tsh_parameters_name(const tsh_parameters *list, int index) {
-    return has(list, index) ? list->items[index].name : NULL;
+    return has_index(list, index) ? list->items[index].name : NULL;
 }
 
 void tsh_parameters_zero_grad(tsh_parameters *list) {

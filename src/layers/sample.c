@@ -34,13 +34,13 @@ typedef struct share {
     int64_t start, above, ties;
 } share;
 
-static void *take(const sampling *s, int64_t count, size_t size) {
+static void *take_scratch(const sampling *s, int64_t count, size_t size) {
     return tshi_region_take(&s->tape->memory, &s->tape->world->allocator, (size_t)count, size);
 }
 
 /* Copies a tensor's elements to host memory of the step, as tsh_tensor_read. */
-static tsh_status fetch(const sampling *s, const tsh_tensor *from, void **to) {
-    *to = take(s, from->numel, tsh_dtype_size(from->dtype));
+static tsh_status fetch_to_host(const sampling *s, const tsh_tensor *from, void **to) {
+    *to = take_scratch(s, from->numel, tsh_dtype_size(from->dtype));
     return *to ? tsh_tensor_read(from, *to, from->numel) : TSH_ERR_MEMORY;
 }
 
@@ -55,7 +55,7 @@ static tsh_status fetch_top(sampling *s, int64_t most) {
     void *host = NULL;
     s->most = most < s->classes ? most : s->classes;
     tsh_status status = tshi_top_candidates(s->logits, 1, s->most, &list);
-    if (status == TSH_OK) status = fetch(s, list, &host);
+    if (status == TSH_OK) status = fetch_to_host(s, list, &host);
     s->top = host;
     tshi_tensor_release(list);
     for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) {
@@ -78,7 +78,7 @@ static tsh_status make_draws(sampling *s) {
     if (status == TSH_OK) {
         device->ops->random[TSH_FLOAT64].uniform(device, &block, s->config.seed, s->config.stream, 0, 1,
                                                  tshi_data(draws));
-        status = fetch(s, draws, &host);
+        status = fetch_to_host(s, draws, &host);
     }
     s->draws = host;
     tshi_tensor_release(draws);
@@ -86,7 +86,7 @@ static tsh_status make_draws(sampling *s) {
 }
 
 /* An integer in [0, total). */
-static int64_t draw(const sampling *s, int64_t b, int64_t total) {
+static int64_t draw_position(const sampling *s, int64_t b, int64_t total) {
     uint64_t random = (uint64_t)ldexp(s->draws[2 * b], 48) | (uint64_t)ldexp(s->draws[2 * b + 1], 24);
     return (int64_t)((unsigned __int128)random * (uint64_t)total >> 48);
 }
@@ -100,14 +100,14 @@ static void draw_candidate(const sampling *s, int64_t b, int64_t *weights) {
     for (int64_t j = 0; j < s->most; j++) total += weights[j] = weight_of(s, top[j].value, top->value);
     double enough = s->config.top_p > 0 ? s->config.top_p * (double)total : (double)total;
     while (kept < s->most && (kept == 0 || (double)sum < enough)) sum += weights[kept++];
-    int64_t left = draw(s, b, sum);
+    int64_t left = draw_position(s, b, sum);
     for (kept = 0; left >= weights[kept]; kept++) left -= weights[kept];
     s->ids[b] = top[kept].index;
 }
 
 static tsh_status sample_top_k(sampling *s) {
     tsh_status status = fetch_top(s, s->config.top_k);
-    int64_t *weights = status == TSH_OK ? take(s, s->most, sizeof *weights) : NULL;
+    int64_t *weights = status == TSH_OK ? take_scratch(s, s->most, sizeof *weights) : NULL;
     for (int64_t b = 0; b < s->rows && weights; b++) draw_candidate(s, b, weights);
     return status == TSH_OK && !weights ? TSH_ERR_MEMORY : status;
 }
@@ -124,10 +124,10 @@ static tsh_status make_weights(const sampling *s, int64_t **out) {
     if (status == TSH_OK) {
         tshi_device_of(x)->ops->copy.convert(tshi_device_of(x), x->numel, x->dtype, tshi_data(x), TSH_FLOAT64,
                                              tshi_data(wide));
-        status = fetch(s, wide, &host);
+        status = fetch_to_host(s, wide, &host);
     }
     tshi_tensor_release(wide);
-    *out = status == TSH_OK ? take(s, x->numel, sizeof **out) : NULL;
+    *out = status == TSH_OK ? take_scratch(s, x->numel, sizeof **out) : NULL;
     if (!*out) return status == TSH_OK ? TSH_ERR_MEMORY : status;
     const double *logits = host;
     for (int64_t i = 0; i < x->numel; i++) (*out)[i] = weight_of(s, logits[i], s->top[i / n * s->most].value);
@@ -157,7 +157,7 @@ static void fill_bins(int64_t n, const int64_t *weights, const cut *c, int shift
 }
 
 /* Finds the cut's next digit: the largest for which the weights at or above the cut sum to `enough`. */
-static void refine(cut *c, int shift, int64_t enough, const int64_t *bins) {
+static void refine_cut(cut *c, int shift, int64_t enough, const int64_t *bins) {
     int digit = BINS - 1;
     for (; digit > 0 && c->above + bins[digit] < enough; digit--) c->above += bins[digit];
     c->weight |= (int64_t)digit << shift;
@@ -175,14 +175,15 @@ static int64_t enough_of(const sampling *s, const int64_t *bins) {
 /* Finds, digit by digit, the weight at which the largest weights reach top_p. */
 static tsh_status find_cuts(const sampling *s, const int64_t *weights, cut *cuts) {
     int64_t n = s->logits->shape.local[1];
-    int64_t *bins = take(s, s->rows * BINS, sizeof *bins), *enough = bins ? take(s, s->rows, sizeof *enough) : NULL;
+    int64_t *bins = take_scratch(s, s->rows * BINS, sizeof *bins),
+            *enough = bins ? take_scratch(s, s->rows, sizeof *enough) : NULL;
     tsh_status status = enough ? TSH_OK : TSH_ERR_MEMORY;
     for (int shift = DIGIT * (DIGITS - 1); shift >= 0 && status == TSH_OK; shift -= DIGIT) {
         for (int64_t b = 0; b < s->rows; b++) fill_bins(n, weights + b * n, &cuts[b], shift, bins + b * BINS);
         status = sum_over_ranks(s, s->rows * BINS, bins);
         for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) {
             if (shift == DIGIT * (DIGITS - 1)) enough[b] = enough_of(s, bins + b * BINS);
-            refine(&cuts[b], shift, enough[b], bins + b * BINS);
+            refine_cut(&cuts[b], shift, enough[b], bins + b * BINS);
         }
     }
     return status;
@@ -216,7 +217,7 @@ static tsh_status gather_shares(const sampling *s, const share *own, share **all
         list = more;
         more = NULL;
     }
-    if (status == TSH_OK) status = fetch(s, list, &host);
+    if (status == TSH_OK) status = fetch_to_host(s, list, &host);
     *all = host;
     tshi_tensor_release(list);
     return status;
@@ -249,7 +250,7 @@ static tsh_status draw_classes(const sampling *s, const int64_t *weights, const 
             before.above += part->above;
             before.ties += part->ties;
         }
-        int64_t left = draw(s, b, above + c->ties * c->weight);
+        int64_t left = draw_position(s, b, above + c->ties * c->weight);
         bool tie = left >= above;
         left = tie ? (left - above) / c->weight - before.ties : left - before.above;
         bool here = left >= 0 && left < (tie ? own[b].ties : own[b].above);
@@ -261,8 +262,8 @@ static tsh_status draw_classes(const sampling *s, const int64_t *weights, const 
 static tsh_status sample_all(sampling *s) {
     const tsh_tensor *x = s->logits;
     int64_t *weights = NULL, n = x->shape.local[1], ranks;
-    share *own = take(s, s->rows, sizeof *own), *all = NULL;
-    cut *cuts = own ? take(s, s->rows, sizeof *cuts) : NULL;
+    share *own = take_scratch(s, s->rows, sizeof *own), *all = NULL;
+    cut *cuts = own ? take_scratch(s, s->rows, sizeof *cuts) : NULL;
     tsh_status status = cuts ? fetch_top(s, 1) : TSH_ERR_MEMORY;
     if (status == TSH_OK) status = make_weights(s, &weights);
     for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) cuts[b] = (cut){0, 0, 0};
@@ -302,7 +303,7 @@ static int weight_bits(int64_t classes) {
     return bits;
 }
 
-static tsh_status run(sampling *s) {
+static tsh_status run_sampling(sampling *s) {
     if (s->config.temperature > 0) {
         tsh_status status = make_draws(s);
         if (status != TSH_OK) return status;
@@ -351,10 +352,10 @@ tsh_tensor *tsh_sample(tsh_tape *tape, tsh_tensor *logits, const tsh_sample_conf
     s.classes = logits->shape.global[1];
     s.axes = tshi_axes_splitting(logits, 1);
     s.bits = weight_bits(s.classes);
-    s.ids = take(&s, s.rows, sizeof *s.ids);
+    s.ids = take_scratch(&s, s.rows, sizeof *s.ids);
     status = s.ids ? make_ids(logits, &ids) : TSH_ERR_MEMORY;
     if (status == TSH_OK) status = tshi_tape_own(tape, ids);
-    if (status == TSH_OK && tshi_mesh_has_me(logits->mesh)) status = run(&s);
+    if (status == TSH_OK && tshi_mesh_has_me(logits->mesh)) status = run_sampling(&s);
     if (status == TSH_OK) status = tsh_tensor_write(ids, s.ids, ids->numel);
     return tshi_tape_check(tape, status, "sample") == TSH_OK ? ids : NULL;
 }

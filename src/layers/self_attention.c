@@ -17,7 +17,7 @@ struct tsh_self_attention {
 static const char *const part_names[TSH_ATTENTION_PARTS] = {"q_proj", "k_proj", "v_proj", "o_proj"};
 
 /* Fills in the sizes that are 0, and checks all. */
-static tsh_status resolve(tsh_self_attention_config *c) {
+static tsh_status resolve_heads(tsh_self_attention_config *c) {
     if (c->embed < 1 || c->heads < 1 || c->kv_heads < 0 || c->head_dim < 0) {
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "self_attention_create: embed=%lld, heads=%lld, kv_heads=%lld, head_dim=%lld: the first two "
@@ -44,7 +44,7 @@ static tsh_status resolve(tsh_self_attention_config *c) {
 }
 
 /* Each split has a KV head with its query heads as its unit. Ranks may share a unit with several query heads. */
-static tsh_linear_config part_config(const tsh_self_attention_config *c, tsh_attention_part part) {
+static tsh_linear_config projection_config(const tsh_self_attention_config *c, tsh_attention_part part) {
     bool out = part == TSH_ATTENTION_OUT, kv = part == TSH_ATTENTION_KEY || part == TSH_ATTENTION_VALUE,
          grouped = c->kv_heads < c->heads;
     int64_t features = (kv ? c->kv_heads : c->heads) * c->head_dim;
@@ -64,7 +64,7 @@ static tsh_status make_parts(tsh_group *group, const tsh_self_attention_config *
     tshi_parts_sharding sharding = {c->table, c->name, c->sequence_parallel};
     tsh_status status = TSH_OK;
     for (tsh_attention_part i = TSH_ATTENTION_QUERY; i < TSH_ATTENTION_PARTS && status == TSH_OK; i++) {
-        tsh_linear_config part = part_config(c, i);
+        tsh_linear_config part = projection_config(c, i);
         const char *name = c->names[i] ? c->names[i] : part_names[i];
         status = tshi_linear_part_create(group, &sharding, name, &part, &layer->parts[i]);
     }
@@ -79,7 +79,7 @@ tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_
         return group ? tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: a configuration is required")
                      : tshi_group_missing("self_attention_create");
     tsh_self_attention_config c = *config;
-    tsh_status status = resolve(&c);
+    tsh_status status = resolve_heads(&c);
     if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);
     tsh_self_attention *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);

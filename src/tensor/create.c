@@ -40,7 +40,7 @@ static bool is_integer(tsh_dtype dtype) {
     return dtype == TSH_INT32 || dtype == TSH_INT64 || dtype == TSH_UINT8;
 }
 
-static bool fits(tsh_dtype dtype, int64_t value) {
+static bool fits_integer(tsh_dtype dtype, int64_t value) {
     if (dtype == TSH_INT32) return value >= INT32_MIN && value <= INT32_MAX;
     return dtype == TSH_INT64 || (value >= 0 && value <= UINT8_MAX);
 }
@@ -56,7 +56,7 @@ static tsh_status check_integers(sequence *s, tsh_dtype dtype, int64_t n) {
     s->first = (int64_t)s->start;
     s->stride = (int64_t)s->step;
     if (n == 0 || (!__builtin_mul_overflow(n - 1, s->stride, &last) && !__builtin_add_overflow(last, s->first, &last) &&
-                   fits(dtype, s->first) && fits(dtype, last))) {
+                   fits_integer(dtype, s->first) && fits_integer(dtype, last))) {
         return TSH_OK;
     }
     return tshi_fail(TSH_ERR_OVERFLOW, "tensor_create_arange: %lld elements from %g in steps of %g do not fit %s",
@@ -64,7 +64,7 @@ static tsh_status check_integers(sequence *s, tsh_dtype dtype, int64_t n) {
 }
 
 /* Only the real part of a complex element is written: the tensor is zeroed. */
-static void flush(sequence *s) {
+static void flush_sequence(sequence *s) {
     tsh_tensor *t = s->tensor;
     tsh_device *device = tshi_device_of(t);
     size_t size = tsh_dtype_size(t->dtype), used = (size_t)s->used;
@@ -83,13 +83,13 @@ static void flush(sequence *s) {
 }
 
 /* Appends elements [index, index + n) of the global tensor. */
-static void append(sequence *s, int64_t index, int64_t n) {
+static void append_run(sequence *s, int64_t index, int64_t n) {
     for (int64_t i = index; i < index + n; i++) {
         if (s->whole)
             s->chunk[s->used++].whole = s->first + i * s->stride;
         else
             s->chunk[s->used++].number = s->start + (double)i * s->step;
-        if (s->used == CHUNK) flush(s);
+        if (s->used == CHUNK) flush_sequence(s);
     }
 }
 
@@ -98,10 +98,10 @@ static void fill_sequence(sequence *s) {
         int64_t offset;
         tshi_block b = tshi_tensor_block(s->tensor, i, &offset);
         for (int64_t o = 0; o < b.outer; o++) {
-            append(s, ((o + b.outer_start) * b.global_n + b.start) * b.inner, b.n * b.inner);
+            append_run(s, ((o + b.outer_start) * b.global_n + b.start) * b.inner, b.n * b.inner);
         }
     }
-    if (s->used) flush(s);
+    if (s->used) flush_sequence(s);
 }
 
 tsh_status tsh_tensor_create_arange(const tsh_mesh *mesh, const tsh_tensor_config *config, double start, double step,

@@ -338,7 +338,7 @@ void tshi_tensors_end(tsh_device *device) {
     }
 }
 
-static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *config) {
+static tsh_status check_tensor_config(const tsh_mesh *mesh, const tsh_tensor_config *config) {
     if (!mesh || !config) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: mesh and config are required");
     if (mesh->device && mesh->device->ended)
         return tshi_fail(TSH_ERR_STATE, "tensor_create: the mesh's world has been destroyed");
@@ -360,7 +360,7 @@ static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *co
 
 tsh_status tshi_tensor_resolve(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_shape *shape,
                                tsh_layout layout[TSH_MAX_AXES]) {
-    tsh_status status = check_config(mesh, config);
+    tsh_status status = check_tensor_config(mesh, config);
     if (status != TSH_OK) return status;
     *shape = (tsh_shape){.ndim = config->ndim};
     memcpy(shape->global, config->shape, sizeof(int64_t) * (size_t)config->ndim);

@@ -120,7 +120,7 @@ tsh_status tshi_tensor_read_pieces(const tsh_tensor *tensor, const tsh_box *with
     return each_piece(tensor, false, within, fn, user);
 }
 
-static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool source) {
+static tsh_status check_value_boxes(const char *what, const tsh_tensor *tensor, bool source) {
     char text[160];
     if (!tensor || !source) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and values are required", what);
     if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
@@ -160,7 +160,7 @@ static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user)
 }
 
 tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
-    tsh_status status = check_boxes("tensor_write_boxes", tensor, fn != NULL);
+    tsh_status status = check_value_boxes("tensor_write_boxes", tensor, fn != NULL);
     if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write_boxes");
     if (status != TSH_OK) return status;
     return write_boxes(tensor, ask_program, &(program_values){tensor->shape.ndim, fn, user});
@@ -179,7 +179,7 @@ static tsh_status copy_from_whole(void *user, const tsh_box *box, void *values) 
 }
 
 tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
-    tsh_status status = check_boxes("tensor_write_whole", tensor, whole != NULL);
+    tsh_status status = check_value_boxes("tensor_write_whole", tensor, whole != NULL);
     if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write_whole");
     if (status != TSH_OK) return status;
     whole_source source = {.tensor = tensor, .values = whole};

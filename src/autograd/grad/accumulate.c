@@ -21,7 +21,7 @@ static tsh_status make_writable(const tsh_tensor *x) {
 }
 
 /* A retained gradient of a copy is first summed separately. */
-static bool is_summed(const tsh_tensor *x) {
+static bool goes_to_schedule(const tsh_tensor *x) {
     return tshi_gradient_schedule_of(x) && !tshi_gradient_is_retained(x->gradient);
 }
 
@@ -77,7 +77,7 @@ tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids
 /* The memory of the gradient itself. */
 static tsh_tensor *sum_memory(const tsh_tensor *x, double *beta) {
     tshi_gradient *g = x->gradient;
-    if (is_summed(x)) return summed_memory(x, beta);
+    if (goes_to_schedule(x)) return summed_memory(x, beta);
     if (tshi_sparse_gradient_spread(x) != TSH_OK || make_writable(x) != TSH_OK) return NULL;
     *beta = g->stale ? 0 : 1;
     g->stale = false;
@@ -95,7 +95,7 @@ static tsh_tensor **call_term(const tsh_call *call, int i) {
     return &tape->terms[first];
 }
 
-static tsh_status settle(const tsh_call *call, int i, tsh_status status) {
+static tsh_status settle_term(const tsh_call *call, int i, tsh_status status) {
     tsh_tensor **term = &call->tape->terms[i];
     if (!*term) return status;
     if (status == TSH_OK) status = tshi_grad_adopt(call, i, *term);
@@ -107,7 +107,7 @@ static tsh_status settle(const tsh_call *call, int i, tsh_status status) {
 static tsh_tensor *term_memory(const tsh_call *call, int i, tsh_dtype dtype, double *beta) {
     tsh_tensor **term = call_term(call, i);
     if (!term) return NULL;
-    if (*term && (*term)->dtype != dtype && settle(call, (int)(term - call->tape->terms), TSH_OK) != TSH_OK)
+    if (*term && (*term)->dtype != dtype && settle_term(call, (int)(term - call->tape->terms), TSH_OK) != TSH_OK)
         return NULL;
     *beta = *term ? 1 : 0;
     if (!*term) tshi_gradient_new_as(call->in[i], dtype, term);
@@ -125,7 +125,7 @@ static bool has_term(const tsh_call *call, int i) {
  * sum rounds differently, and which calls share memory depends on the layouts. */
 static bool adds_apart(const tsh_call *call, int i) {
     const tsh_tensor *x = call->in[i];
-    return x->mesh->world->deterministic && (!is_first(x->gradient) || is_summed(x) || has_term(call, i));
+    return x->mesh->world->deterministic && (!is_first(x->gradient) || goes_to_schedule(x) || has_term(call, i));
 }
 
 tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta) {
@@ -185,7 +185,7 @@ tsh_status tshi_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient) {
     const tsh_tensor *x = call->in[i];
     tshi_gradient *g = x->gradient;
     /* A leaf's gradient outlives the step, so it needs its own memory. */
-    if (is_first(g) && x->computed && !is_summed(x) && gradient->dtype == tshi_gradient_dtype(x)) {
+    if (is_first(g) && x->computed && !goes_to_schedule(x) && gradient->dtype == tshi_gradient_dtype(x)) {
         bool passed_on = gradient == tsh_call_grad_out(call) && tshi_gradient_fits(x, gradient);
         tsh_tensor *adopted = passed_on ? tshi_tensor_retain(gradient) : NULL;
         tsh_status status = passed_on ? TSH_OK : tshi_gradient_view(x, gradient, &adopted);
@@ -208,7 +208,7 @@ tsh_status tsh_call_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient
 }
 
 tsh_status tshi_grad_settle(const tsh_call *call, tsh_status status) {
-    for (int i = 0; i < call->inputs && i < call->tape->term_capacity; i++) status = settle(call, i, status);
+    for (int i = 0; i < call->inputs && i < call->tape->term_capacity; i++) status = settle_term(call, i, status);
     return status;
 }
 

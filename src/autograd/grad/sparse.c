@@ -43,7 +43,7 @@ static bool has_rows(const tshi_gradient_target *target) {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static void clear(tshi_gradient_target *target, tshi_gradient *gradient) {
+static void clear_sparse(tshi_gradient_target *target, tshi_gradient *gradient) {
     sparse_gradient *s = (sparse_gradient *)target;
     for (int64_t i = 0; i < s->count; i++) s->place[s->row[i]] = 0;
     s->count = 0;
@@ -88,7 +88,7 @@ tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf) {
 /* --- adding rows -------------------------------------------------------------------------------------------------- */
 
 /* Grows *array, which has room for *capacity elements, to hold count + n. */
-static bool reserve(const tsh_allocator *allocator, int64_t **array, int64_t count, int64_t n, int64_t *capacity) {
+static bool reserve_ids(const tsh_allocator *allocator, int64_t **array, int64_t count, int64_t n, int64_t *capacity) {
     if (count + n <= *capacity) return true;
     int64_t wanted = count + n > 2 * *capacity ? count + n : 2 * *capacity;
     int64_t *grown = tshi_calloc(allocator, (size_t)wanted, sizeof *grown);
@@ -133,8 +133,8 @@ static tsh_status add_at(const tsh_tensor *values, int64_t n, const int64_t *pla
 }
 
 /* Moves the gradient to new memory: its `before` rows, plus the rows of `values` at the places s->ids. */
-static tsh_status add_values(const tsh_tensor *leaf, const sparse_gradient *s, int64_t before, int64_t n,
-                             const tsh_tensor *values) {
+static tsh_status add_row_values(const tsh_tensor *leaf, const sparse_gradient *s, int64_t before, int64_t n,
+                                 const tsh_tensor *values) {
     tshi_gradient *g = leaf->gradient;
     tsh_device *device = leaf->mesh->device;
     int64_t cols = cols_of(leaf);
@@ -160,10 +160,10 @@ static tsh_status add_rows(tshi_gradient_target *target, const tsh_tensor *leaf,
     tshi_gradient *g = leaf->gradient;
     tsh_device *device = leaf->mesh->device;
     int64_t n = ids->numel;
-    if (!s->active || g->stale) clear(target, g);
+    if (!s->active || g->stale) clear_sparse(target, g);
     int64_t before = s->count;
-    if (!reserve(s->allocator, &s->row, s->count, n, &s->capacity) ||
-        !reserve(s->allocator, &s->ids, 0, n, &s->id_capacity))
+    if (!reserve_ids(s->allocator, &s->row, s->count, n, &s->capacity) ||
+        !reserve_ids(s->allocator, &s->ids, 0, n, &s->id_capacity))
         return TSH_ERR_MEMORY;
     device->ops->copy.to_host(device, (size_t)n * sizeof *s->ids, tshi_data(ids), s->ids);
     tsh_memory_purpose purpose = tshi_device_purpose(device, TSH_MEMORY_GRADIENTS);
@@ -174,7 +174,7 @@ static tsh_status add_rows(tshi_gradient_target *target, const tsh_tensor *leaf,
         tshi_gradient_release_value(g);
         status = tshi_tensor_view(values, &flat, tshi_all_local, 0, &g->value);
     } else {
-        status = add_values(leaf, s, before, n, values);
+        status = add_row_values(leaf, s, before, n, values);
     }
     tshi_device_purpose(device, purpose);
     s->active = status == TSH_OK;
@@ -183,7 +183,7 @@ static tsh_status add_rows(tshi_gradient_target *target, const tsh_tensor *leaf,
 }
 
 static const tshi_target_ops sparse_ops = {
-    .add_rows = add_rows, .has_rows = has_rows, .clear = clear, .free = free_sparse};
+    .add_rows = add_rows, .has_rows = has_rows, .clear = clear_sparse, .free = free_sparse};
 
 /* --- other uses --------------------------------------------------------------------------------------------------- */
 
@@ -202,7 +202,7 @@ tsh_status tshi_sparse_gradient_spread(const tsh_tensor *x) {
         tshi_tensor_release(dense);
         return status;
     }
-    clear(&s->target, g);
+    clear_sparse(&s->target, g);
     g->value = dense;
     g->stale = stale;
     return TSH_OK;

@@ -11,7 +11,7 @@ enum {
     WHOLE = BIT(TSH_AS_R) | BIT(TSH_AS_P) | BIT(TSH_HAS_P) | BIT(TSH_AS_L) | BIT(TSH_AS_COPY)
 };
 
-static bool binds(tsh_pattern p) {
+static bool binds_dim(tsh_pattern p) {
     return BIT(p) & BINDING;
 }
 
@@ -93,7 +93,7 @@ static bool units_fit(const tsh_shape *shape, const tsh_layout *layout) {
 }
 
 /* True when the layouts are equal, or split this tensor's dim alike, judged by this axis only. */
-static inline bool alike(const tsh_tensor *t, int axis, tsh_layout *need) {
+static inline bool split_alike(const tsh_tensor *t, int axis, tsh_layout *need) {
     const tsh_layout *have = &t->layout[axis];
     if (have->kind == need->kind && have->kind != TSH_KIND_SHARD) return true;
     if (tshi_layout_alike(*have, *need)) return true;
@@ -175,7 +175,7 @@ static bool input_cost(const tsh_call *call, const tshi_want *want, const candid
     tsh_pattern pattern = input_pattern(c->row, i);
     if (!pattern_layout(pattern, t->shape.ndim, &c->bound, tshi_call_dim(call), &need)) return false;
     if (!pattern_takes(pattern, t->shape.ndim, have) || !units_fit(&t->shape, &need)) return false;
-    if (alike(t, axis, &need)) return true;
+    if (split_alike(t, axis, &need)) return true;
     if (!parameter_takes(want, i, have, need)) return false;
     const tshi_transition *step = tshi_transition_find(have, need, true);
     if (step) *bytes += whole_bytes(t) * tshi_transition_cost(step, tshi_differentiable(t));
@@ -184,7 +184,7 @@ static bool input_cost(const tsh_call *call, const tshi_want *want, const candid
 
 static bool output_layout(const tsh_call *call, candidate *c, int axis, const tsh_shape *out) {
     bool holds = true;
-    if (!binds(c->row->out)) {
+    if (!binds_dim(c->row->out)) {
         holds = pattern_layout(c->row->out, out->ndim, &c->bound, tshi_call_dim(call), &c->out);
     } else if (call->op->map_split) {
         c->out = c->bound;
@@ -205,7 +205,7 @@ static int split_of(const tsh_call *call, const candidate *c, int axis) {
         pattern_layout(input_pattern(c->row, i), t->shape.ndim, &c->bound, tshi_call_dim(call), &need);
         any = any || t->layout[axis].kind == TSH_KIND_SHARD;
         anew = anew || need.kind == TSH_KIND_SHARD;
-        if (need.kind == TSH_KIND_SHARD && alike(t, axis, &need)) return USED_AS_THEY_ARE;
+        if (need.kind == TSH_KIND_SHARD && split_alike(t, axis, &need)) return USED_AS_THEY_ARE;
     }
     return !any ? USED_AS_THEY_ARE : anew ? SPLIT_ANEW : GATHERED;
 }
@@ -221,8 +221,8 @@ static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis,
 }
 
 /* Compares candidates by how they use sharded inputs, then by bytes; the first wins ties. */
-static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout *bound, int axis,
-                     const tshi_goal *goal, candidate *best) {
+static void consider_row(const tsh_call *call, const tsh_rule *row, const tsh_layout *bound, int axis,
+                         const tshi_goal *goal, candidate *best) {
     candidate c = {.row = row, .bound = *bound};
     if (bound->dim >= 0 && call->op->row_holds && !call->op->row_holds(call, row, bound->dim)) return;
     for (int i = 0; i < call->inputs; i++) {
@@ -276,7 +276,7 @@ static void settle_whole(const tsh_call *call, const tsh_rule *row, tsh_layout *
 static bool input_split(const tsh_call *call, const tsh_rule *row, int axis, int d, int i, tsh_layout *split) {
     tsh_layout have = call->in[i]->layout[axis], named;
     tsh_pattern p = input_pattern(row, i);
-    if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds(p) != (d >= 0)) return false;
+    if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds_dim(p) != (d >= 0)) return false;
     if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &TSH_SHARD(-1), tshi_call_dim(call), &named)) return false;
     if (have.dim != (d < 0 ? named.dim : d)) return false;
     *split = split_like(&have, d);
@@ -297,7 +297,7 @@ static unsigned dims_to_bind(const tsh_call *call, const tsh_rule *row, int axis
     unsigned dims = 0;
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout have = call->in[i]->layout[axis];
-        if (have.kind == TSH_KIND_SHARD && binds(input_pattern(row, i))) dims |= 1u << have.dim;
+        if (have.kind == TSH_KIND_SHARD && binds_dim(input_pattern(row, i))) dims |= 1u << have.dim;
     }
     return dims;
 }
@@ -319,12 +319,12 @@ static void consider_splits(const tsh_call *call, const tsh_rule *row, int axis,
         if (!input_split(call, row, axis, d, i, &split) || is_split_before(call, row, axis, d, i, split)) continue;
         any = true;
         if (whole) settle_whole(call, row, &split);
-        consider(call, row, &split, axis, goal, best);
+        consider_row(call, row, &split, axis, goal, best);
     }
     if (any || d >= 0) return;
     split = TSH_SHARD(-1);
     if (whole) settle_whole(call, row, &split);
-    consider(call, row, &split, axis, goal, best);
+    consider_row(call, row, &split, axis, goal, best);
 }
 
 /* Rows that find_best leaves out. */
@@ -339,7 +339,7 @@ static void find_best(const tsh_call *call, int axis, const tshi_goal *goal, avo
                 *best = (candidate){.row = row, .bound = none, .stays = true, .out = TSH_REPLICATED};
                 return;
             }
-            consider(call, row, &none, axis, goal, best);
+            consider_row(call, row, &none, axis, goal, best);
             if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
             continue;
         }
@@ -412,7 +412,7 @@ static bool units_hold(const tsh_call *call, const tshi_goal *goal, const tshi_r
     return hold;
 }
 
-static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
+static void take_candidate(const candidate *c, int axis, tshi_rule_rows *rows) {
     rows->row[axis] = c->row;
     rows->bound[axis] = c->bound;
     rows->out[axis] = c->out;
@@ -433,7 +433,7 @@ static void settle_heads(const tsh_call *call, const tshi_goal *goal, tshi_rule_
         if (!row_has(c.row, TSH_AS_S2_WHOLE)) continue;
         settle_whole(call, c.row, &c.bound);
         output_layout(call, &c, a, goal->shape);
-        take(&c, a, rows);
+        take_candidate(&c, a, rows);
     }
 }
 
@@ -451,7 +451,7 @@ static void settle_units(const tsh_call *call, const tshi_goal *goal, tshi_rule_
         candidate other = {0};
         if (row_has(rows->row[a], TSH_AS_S2_WHOLE)) {
             find_best(call, a, goal, AVOID_SHARED_UNITS, &other);
-            if (other.row) take(&other, a, rows);
+            if (other.row) take_candidate(&other, a, rows);
         } else if (!call->op->map_split) {
             rows->bound[a] = TSH_SHARD(rows->bound[a].dim);
             if (rows->out[a].kind == TSH_KIND_SHARD)
@@ -462,7 +462,7 @@ static void settle_units(const tsh_call *call, const tshi_goal *goal, tshi_rule_
     for (int a = axes - 1; a >= 0 && !units_hold(call, goal, rows); a--) {
         candidate whole = {0};
         if (rows->bound[a].units) find_best(call, a, goal, AVOID_SPLITS, &whole);
-        if (whole.row) take(&whole, a, rows);
+        if (whole.row) take_candidate(&whole, a, rows);
     }
 }
 
@@ -474,7 +474,7 @@ tsh_status tshi_rules_choose(const tsh_call *call, const tshi_goal *goal, tshi_r
         candidate best = {0};
         find_best(call, a, goal, AVOID_NONE, &best);
         if (!best.row) return no_row(call, a);
-        take(&best, a, rows);
+        take_candidate(&best, a, rows);
         rows->stay = rows->stay && best.stays;
     }
     if (rows->stay) return TSH_OK;

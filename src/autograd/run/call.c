@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The versions of the first input, the second input, all further inputs together and the output, 16 bits each. */
-static inline uint64_t versions_of(const tsh_call *call) {
+static inline uint64_t call_versions(const tsh_call *call) {
     uint16_t rest = 0;
     for (int i = 2; i < call->inputs; i++) rest += tshi_tensor_version(call->in[i]);
     uint64_t second = call->inputs > 1 ? tshi_tensor_version(call->in[1]) : 0;
@@ -32,7 +32,7 @@ static uint64_t versions_read(const tsh_call *call, bool backward) {
 static tsh_status check_unchanged(const tsh_call *call, bool backward) {
     static const char *const places[] = {"input 0", "input 1", "an input after the first two", "the output"};
     char text[160];
-    uint64_t changed = versions_of(call) ^ call->versions;
+    uint64_t changed = call_versions(call) ^ call->versions;
     if (changed) changed &= versions_read(call, backward);
     if (!changed) return TSH_OK;
     int k = 0;
@@ -65,7 +65,7 @@ static bool keep_arguments(tsh_tape *tape, const tsh_call *call, tsh_call *node)
 }
 
 /* Puts the call on the tape, or without recording releases its saved tensors. */
-static inline tsh_status record(tsh_call *call) {
+static inline tsh_status record_call(tsh_call *call) {
     tsh_tape *tape = call->tape;
     if (!tshi_call_records(call)) return TSH_OK;
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
@@ -75,7 +75,7 @@ static inline tsh_status record(tsh_call *call) {
     tsh_call *node = &tape->nodes[tape->node_count];
     *node = *call;
     if (!keep_arguments(tape, call, node)) return TSH_ERR_MEMORY;
-    node->versions = versions_of(call);
+    node->versions = call_versions(call);
     gradient->required = true;
     gradient->wide = has_wide_gradient(call);
     gradient->generation = tape->generation;
@@ -173,7 +173,7 @@ tsh_tensor *tshi_call_run(tsh_call *call, const tshi_plan_step *step, const tsh_
     tsh_status status = make_output(call, step, share);
     if (status == TSH_OK) status = run_forward(call);
     leave_call(call, before);
-    if (status == TSH_OK) status = record(call);
+    if (status == TSH_OK) status = record_call(call);
     for (int i = 0; i < TSH_CALL_SLOTS; i++) tshi_tensor_release(call->saved[i]);
     return tshi_tape_check(call->tape, status, call->op->name) == TSH_OK ? call->out : NULL;
 }

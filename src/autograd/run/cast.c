@@ -37,7 +37,7 @@ const tsh_op tshi_cast_op = {"cast",
                              .by_element = true};
 
 /* Gives a leaf's cast a gradient with the dtype of the leaf's, if matrix products can write that. */
-static void widen(const tsh_tensor *x, const tsh_tensor *cast) {
+static void widen_cast_gradient(const tsh_tensor *x, const tsh_tensor *cast) {
     bool wide = tshi_dtype_sum(cast->dtype) == tshi_gradient_dtype(x);
     if (cast->computed && !x->computed) cast->gradient->wide = wide && cast->dtype != tshi_gradient_dtype(x);
 }
@@ -46,6 +46,6 @@ tsh_tensor *tshi_cast_run(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *s
     tshi_cast_params params = {step->dtype};
     tsh_call call = {.tape = tape, .op = &tshi_cast_op, .inputs = 1, .in = &x, .params = &params};
     tsh_tensor *cast = tshi_call_run(&call, step, NULL);
-    if (cast) widen(x, cast);
+    if (cast) widen_cast_gradient(x, cast);
     return cast;
 }

@@ -105,8 +105,8 @@ static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor 
     return status;
 }
 
-static tsh_status slice(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
-                        tsh_work **work) {
+static tsh_status slice_own_part(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from,
+                                 tsh_layout to, tsh_work **work) {
     (void)from, (void)work;
     int64_t start, length;
     slice_of(group, in, to, group->rank, &start, &length);
@@ -219,7 +219,7 @@ const tshi_move tshi_moves[TSHI_MOVE_COUNT] = {
     [TSHI_MOVE_NOTHING] = {NULL, true, false},
     [TSHI_MOVE_ALL_REDUCE] = {all_reduce, true, true},
     [TSHI_MOVE_ALL_GATHER] = {all_gather, false, true},
-    [TSHI_MOVE_SLICE] = {slice, false, false},
+    [TSHI_MOVE_SLICE] = {slice_own_part, false, false},
     [TSHI_MOVE_REDUCE_SCATTER] = {reduce_scatter, false, true},
     [TSHI_MOVE_ALL_TO_ALL] = {all_to_all, false, true},
     [TSHI_MOVE_ZERO_PAD] = {zero_pad, false, false},

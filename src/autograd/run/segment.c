@@ -90,7 +90,7 @@ static void choose_inner(const tsh_tape *tape, int n, const tshi_segment *s, int
 
 /* Marks the calls whose results backward reads, and those whose results these read. An exchange between meshes always
  * runs again: a rank knows only its own calls, and all ranks of both meshes must take part. */
-static void choose(const tsh_tape *tape, int number) {
+static void choose_again(const tsh_tape *tape, int number) {
     const tshi_segment *s = segment_of(tape, number);
     for (int n = s->first; n < s->end; n++) call_in(s, n)->again = false;
     for (int n = s->end - 1; n >= s->first; n--) {
@@ -145,7 +145,7 @@ static tsh_status run_segment(tsh_tape *tape, int number) {
     tsh_status status = fetch_inputs(tape, number);
     if (status != TSH_OK) return status;
     bool recording = tsh_tape_set_recording(tape, true);
-    choose(tape, number);
+    choose_again(tape, number);
     for (int n = s->first; n < s->end && status == TSH_OK; n++) {
         tsh_call *node = &tape->nodes[n];
         call_in(s, n)->again = call_in(s, n)->again && can_run(tape, node, number);
