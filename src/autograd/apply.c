@@ -80,7 +80,7 @@ static tsh_status compare_moves(const tsh_call *call, const tshi_plan *plan, int
     const tsh_mesh *mesh = call->in[0]->mesh;
     char text[TSHI_LINE], name[TSHI_LAYOUT_NAME];
     snprintf(text, sizeof text,
-             "SHARD and LOCAL inputs, of which LOCAL ones repeat the same dims on all ranks: along %s",
+             "SHARD and LOCAL inputs, where the same dims of LOCAL inputs repeat on all ranks: along %s",
              mesh->axis[axis].name);
     for (int k = 0; k < plan->count; k++) {
         const tshi_plan_step *step = &plan->step[k];

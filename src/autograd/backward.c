@@ -95,8 +95,8 @@ static void node_free(tsh_call *node, const tsh_tensor *loss) {
     drop_output(out, 1, loss);
 }
 
-/* True for a transition of a leaf, which is made once in a step: calls that lead to other losses may share it, so the
- * call stays. An exchange between meshes always stays, because the losses of a pipeline's stages come in different
+/* True for a transition of a leaf, which is made once in a step: calls that lead to other losses may share it, so
+ * backward keeps the call. An exchange between meshes always stays, because the losses of a pipeline's stages come in different
  * orders, and all stages must find it in the same state. */
 static bool other_losses_share(const tsh_tape *tape, const tsh_call *node) {
     if (node->out->references == 2 && node->out->mesh == node->in[0]->mesh) return false;
@@ -123,7 +123,7 @@ static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
         int k = tshi_tape_node(tape, node->in[i]);
         if (k < 0 || !tape->nodes[k].flags.used) continue;
         tshi_tape_fail(tape, TSH_ERR_STATE,
-                       "backward: %s stands on a part of the step that an earlier backward has freed", node->op->name);
+                       "backward: %s depends on calls that an earlier backward of this step has freed", node->op->name);
         return tape->status;
     }
     return TSH_OK;
@@ -244,7 +244,7 @@ static tsh_status run_node(tsh_tape *tape, int index, const tsh_tensor *loss) {
     const tsh_call *node = &tape->nodes[index];
     if (node->flags.used) return TSH_OK;
     if (!has_gradient(node->out) && !node->flags.moved_on)
-        return complete_inputs(tape, index); /* no way leads here from the loss */
+        return complete_inputs(tape, index); /* the loss does not depend on this call */
     tsh_status status = check_inputs(tape, node);
     if (status == TSH_OK) status = tshi_segment_enter(tape, node->segment);
     return status == TSH_OK ? node_backward(tape, index, loss) : status;

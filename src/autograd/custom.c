@@ -17,7 +17,7 @@ static tsh_status check_rules(const tsh_op *op) {
         for (int k = 0; good && k < TSH_ROW_INPUTS; k++) good = (unsigned)op->rules[i].in[k] <= TSH_AS_OTHER;
         if (good) continue;
         return tshi_fail(TSH_ERR_ARGUMENT,
-                         "row %d of the layouts is no row (the last one is {{TSH_ROW_END}, TSH_ROW_END})", i);
+                         "row %d of the layouts is not a row (the last row is {{TSH_ROW_END}, TSH_ROW_END})", i);
     }
     return TSH_OK;
 }
@@ -31,7 +31,7 @@ static tsh_status check_op(const tsh_op *op, int inputs, const void *params) {
     }
     if (op->has_dim && op->params_size < sizeof(int)) {
         return tshi_fail(TSH_ERR_ARGUMENT,
-                         "the operation has a dim and parameters of %zu bytes: they begin with an int",
+                         "the operation has a dim, so its parameters begin with an int, but they have %zu bytes",
                          op->params_size);
     }
     if (op->params_size && !params) {
@@ -68,7 +68,7 @@ tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *
     if (!op) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "apply: op is NULL");
     if (!op->name) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "apply: the operation has no name");
     if (inputs < 1 || !in) {
-        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: %d inputs at %s, one at least is wanted", name, inputs,
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: %d inputs at %s; at least one is required", name, inputs,
                               in ? "an array" : "NULL");
     }
     tsh_status status = check_op(op, inputs, params);
@@ -113,8 +113,8 @@ bool tsh_call_records(const tsh_call *call) {
 static tsh_tensor *call_memory(const tsh_call *call, tsh_dtype dtype, int64_t count, const char *what) {
     tsh_tensor *made = NULL;
     if (!call || !call->tape->inside || !call->out || (unsigned)dtype >= TSH_DTYPE_COUNT || count < 0) {
-        tshi_fail(TSH_ERR_ARGUMENT, "%s: a call, a dtype and 0 elements or more are wanted, in forward or backward",
-                  what);
+        tshi_fail(TSH_ERR_ARGUMENT,
+                  "%s: a call, a dtype and a count of at least 0 are required, in forward or backward", what);
         return NULL;
     }
     return tshi_tensor_scratch(call->out->mesh, dtype, count, &made) == TSH_OK ? made : NULL;
@@ -135,7 +135,7 @@ tsh_tensor *tsh_call_scratch(tsh_call *call, tsh_dtype dtype, int64_t count) {
 
 tsh_tensor *tsh_call_save(tsh_call *call, int slot, tsh_dtype dtype, int64_t count) {
     if (slot < 0 || slot >= TSH_CALL_SLOTS) {
-        tshi_fail(TSH_ERR_ARGUMENT, "call_save: slot %d, there are %d", slot, TSH_CALL_SLOTS);
+        tshi_fail(TSH_ERR_ARGUMENT, "call_save: slot %d does not exist; there are %d slots", slot, TSH_CALL_SLOTS);
         return NULL;
     }
     tsh_tensor *made = call_memory(call, dtype, count, "call_save");

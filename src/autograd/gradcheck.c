@@ -148,20 +148,22 @@ static tsh_status check_arguments(const check *c) {
         return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: a tape, an objective and inputs are required");
     }
     if (!(c->h > 0 && isfinite(c->h))) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: h is %g, a step > 0 is wanted (0: 1e-6)", c->h);
+        return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: h is %g; a finite step above 0 is wanted (0: 1e-6)", c->h);
     }
     for (int k = 0; k < c->count; k++) {
         const tsh_tensor *x = c->inputs[k];
         if (x && x->dtype == TSH_FLOAT64 && tshi_requires_grad(x) && x->mesh == c->inputs[0]->mesh) continue;
-        return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: input %d is no float64 leaf with a gradient on one mesh",
-                         k);
+        return tshi_fail(
+            TSH_ERR_ARGUMENT,
+            "gradient_check: input %d is not a float64 leaf that requires a gradient, on the mesh of input 0", k);
     }
     return TSH_OK;
 }
 
 tsh_status tsh_gradient_check(tsh_tape *tape, tsh_objective_fn *objective, tsh_tensor *const *inputs, int count,
                               double h, void *user, double *worst) {
-    static const bool all[TSH_MAX_AXES] = {true, true, true, true};
+    bool all[TSH_MAX_AXES];
+    for (int a = 0; a < TSH_MAX_AXES; a++) all[a] = true;
     check c = {tape, objective, inputs, count, h == 0 ? 1e-6 : h, user, NULL};
     if (!worst) return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: worst is NULL");
     *worst = NAN;

@@ -18,7 +18,7 @@ typedef struct tshi_want {
     tsh_layout out;
 } tshi_want;
 
-/* A collective of a call's backward in flight, and the tensor that it fills; or NULL. */
+/* A collective of a call's backward that is in flight, and the tensor that it fills; both are NULL if there is none. */
 typedef struct tshi_started {
     tsh_work *work;
     tsh_tensor *result;
@@ -70,8 +70,8 @@ static inline int tshi_call_dim(const tsh_call *call) {
     return call->op->has_dim ? *(const int *)call->params : -1;
 }
 
-/* True for dtypes that have gradients: transitions then count their backward's cost too, whether or not there is a
- * gradient, so that a program uses the same rows with and without recording. */
+/* True for dtypes that have gradients. Costs of transitions of such tensors include the backward's, whether or not the
+ * call is recorded, so that a program uses the same rows in training and in evaluation. */
 static inline bool tshi_differentiable(const tsh_tensor *x) {
     return tshi_device_computes(x->mesh->device, x->dtype);
 }

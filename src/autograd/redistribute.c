@@ -52,7 +52,7 @@ static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const 
     if (!tshi_tape_ready(tape, what, 1, &x)) return -1;
     int axis = group ? tshi_mesh_axis(x->mesh, group) : -1;
     if (!group) tshi_tape_check(tape, tshi_group_missing(what), NULL);
-    if (axis < 0) tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: the group is no axis of the tensor's mesh", what);
+    if (axis < 0) tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: the group is not an axis of the tensor's mesh", what);
     return axis;
 }
 

@@ -128,7 +128,7 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     tshi_signal_look(world);
     tshi_tape_check(tape, tshi_exchange_flush(world), "tape_reset");
     bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));
-    /* No recovery is needed if the caller has recovered the world since, or for a skipped step. */
+    /* A skipped step needs no recovery, nor does a step since whose failure the program has recovered the world. */
     bool recover = troubled || (failed && !tape->skips && tape->recoveries == world->recoveries);
     /* After a failure inside one group, such as a mismatch, the ranks of other groups would wait for this one. */
     if (recover && !troubled) tshi_world_fail_in(world, bare_message(tape), step_of(tape));
@@ -167,8 +167,8 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     vsnprintf(tape->message + used, sizeof tape->message - (size_t)used, format, arguments);
     va_end(arguments);
     tshi_fail(status, "%s", tape->message);
-    /* Peers see these failures themselves, or fail in the same way, and an earlier collective in which some of them
-     * still are can succeed. The end of the step informs the others. */
+    /* Peers notice these failures themselves, or fail in the same way. Some peers may still be in an earlier collective,
+     * which can succeed if it is not ended. tsh_tape_reset informs ranks that have noticed nothing. */
     bool known =
         status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT || status == TSH_ERR_LAYOUT;
     if (!known) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));
@@ -187,7 +187,7 @@ static bool step_goes_on(tsh_tape *tape) {
 
 bool tshi_tape_is_inside(tsh_tape *tape, const char *what) {
     if (!tape->inside) return false;
-    tshi_tape_fail(tape, TSH_ERR_STATE, "%s: called inside of %s, whose functions call no function of a tape", what,
+    tshi_tape_fail(tape, TSH_ERR_STATE, "%s: called inside %s, whose functions must not call functions of a tape", what,
                    tape->inside->name);
     return true;
 }

@@ -53,8 +53,8 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor);
 static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
     return t->computed && t->gradient->generation == tape->generation ? t->gradient->node : -1;
 }
-/* True when an ended segment frees the tensor's memory. The same on all ranks, also where the program has retained the
- * tensor. */
+/* True when an ended segment frees the tensor's memory. The answer is the same on all ranks: it holds even where the
+ * program has retained the tensor, and with it the memory. */
 static inline bool tshi_tape_dropped(const tsh_tape *tape, const tsh_tensor *t) {
     int k = tshi_tape_node(tape, t);
     return k >= 0 && !tape->nodes[k].flags.used && tape->nodes[k].dropped_by > 0;

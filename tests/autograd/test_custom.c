@@ -397,7 +397,7 @@ static void wrong(tshi_rank *r, void *arg) {
     expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "shrink: the operation has no rows of layouts");
     op = shrink_op;
     op.rules = endless;
-    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "row 1 of the layouts is no row");
+    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "row 1 of the layouts is not a row");
     op = shrink_op;
     op.shape = NULL; /* that of the input */
     tsh_tensor *y = tsh_apply(tape, &op, 1, in, &well);
@@ -415,16 +415,16 @@ static void wrong(tshi_rank *r, void *arg) {
     expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "gave 99 dims");
     op = shrink_op;
     op.shape = negative;
-    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "gave [-3,3], which is no shape");
+    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "gave [-3,3], which is not a shape");
     op = shrink_op;
     op.shape = huge;
-    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "which is no shape");
+    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "which is not a shape");
     op = shrink_op;
     op.shape = no_dtype;
-    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "gave dtype -2, which is none");
+    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "gave dtype -2, which does not exist");
     op = shrink_op;
     op.forward = no_status;
-    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "returned 4711, which is no status");
+    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "returned 4711, which is not a status");
     op = shrink_op;
     op.views = true;
     op.shape = huge;
@@ -434,7 +434,7 @@ static void wrong(tshi_rank *r, void *arg) {
     expect(r, tape, tsh_apply(tape, &shrink_op, 1, &ids, &well),
            "shrink: input 0 is float32, which the operation does not take");
     expect(r, tape, tsh_apply(tape, &shrink_op, 1, in, &(shrink_params){.fails = -1, .calls_back = true}),
-           "scale: called inside of shrink");
+           "scale: called inside shrink");
     tsh_tape_destroy(tape);
     tsh_tensor_release(x);
     tsh_tensor_release(ids);

@@ -410,7 +410,7 @@ static void refusals(tshi_rank *r, void *arg) {
     bench b = set_up(r, TSH_FLOAT64, false);
     tsh_tensor *inside = NULL, *y = NULL;
     for (int k = 0; k < 3; k++) {
-        const char *words = k == 0 ? "was freed by backward, or by a segment" : "inside of a segment that has ended";
+        const char *words = k == 0 ? "was freed by backward, or by a segment" : "inside a segment that has ended";
         tsh_mark start = tsh_tape_mark(b.tape);
         inside = tsh_gelu(b.tape, b.leaf[0]);
         tsh_mark later = tsh_tape_mark(b.tape);

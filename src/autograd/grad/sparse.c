@@ -68,7 +68,7 @@ tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf) {
     }
     if (leaf->shape.local[0] >= INT32_MAX) {
         return tshi_fail(TSH_ERR_OVERFLOW,
-                         "tensor_set_sparse_grad: a rank has %lld rows, 2^31 - 2 at most are possible",
+                         "tensor_set_sparse_grad: a rank has %lld rows; at most 2^31 - 2 are possible",
                          (long long)leaf->shape.local[0]);
     }
     if (sparse_of(leaf)) return TSH_OK;

@@ -28,7 +28,7 @@ static tsh_status no_route(const tshi_plan_step *now, const tsh_layout to[TSH_MA
     while (axis < x.mesh->axes - 1 &&
            (tshi_layout_alike(x.layout[axis], to[axis]) || tshi_transition_find(x.layout[axis], to[axis], false)))
         axis++;
-    return tshi_fail(TSH_ERR_LAYOUT, "no way from %s to %s along axis %s", tsh_tensor_describe(&x, text, sizeof text),
+    return tshi_fail(TSH_ERR_LAYOUT, "no route from %s to %s along axis %s", tsh_tensor_describe(&x, text, sizeof text),
                      tshi_layout_name(to[axis], name, sizeof name), x.mesh->axis[axis].name);
 }
 

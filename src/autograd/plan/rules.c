@@ -27,10 +27,10 @@ static unsigned patterns_of(const tsh_rule *row) {
 }
 
 static tsh_pattern input_pattern(const tsh_rule *row, int i) {
-    for (int k = 0; k < 4 && k <= i; k++) {
+    for (int k = 0; k < TSH_ROW_INPUTS && k <= i; k++) {
         if (row->in[k] == TSH_ROW_END) return k ? row->in[k - 1] : TSH_ROW_END;
     }
-    return row->in[i < 4 ? i : 3];
+    return row->in[i < TSH_ROW_INPUTS ? i : TSH_ROW_INPUTS - 1];
 }
 
 static bool row_binds(const tsh_rule *row) {
@@ -438,7 +438,7 @@ static void settle_heads(const tsh_call *call, const tshi_goal *goal, tshi_rule_
 }
 
 /* Resolves rows of several axes that split a dim in incompatible units: drops the units if the rows still apply, else
- * takes other rows, finally some that gather. */
+ * takes other rows, and at last rows that gather. */
 static void settle_units(const tsh_call *call, const tshi_goal *goal, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;

@@ -3,7 +3,7 @@
 
 /* True when the gradient of an input that is used whole beside sharded ones is a sum over ranks. */
 static bool sums_gradients(const tsh_rule *row) {
-    for (int k = 0; k < 4 && row->in[k] != TSH_ROW_END; k++) {
+    for (int k = 0; k < TSH_ROW_INPUTS && row->in[k] != TSH_ROW_END; k++) {
         if (row->in[k] == TSH_AS_L || row->in[k] == TSH_AS_COPY) return true;
     }
     return false;

@@ -65,7 +65,8 @@ tsh_tensor *tshi_exchange_apply(tsh_tape *tape, tsh_tensor *x, const tshi_plan_s
                                           .to = tshi_mesh_placement(step->mesh, step->layout)}};
     memcpy(params.forward.shape, step->shape.global, sizeof params.forward.shape);
     tshi_exchange_reverse(&params.forward, &params.backward);
-    for (int a = 0; a < x->mesh->axes; a++) { /* of a value's copies, be they for own use, one is sent */
+    for (int a = 0; a < x->mesh->axes;
+         a++) { /* one copy of a shared value is sent, even where each rank uses its own */
         if (params.forward.from.layout[a].sharing) params.forward.from.layout[a].sharing = TSH_SHARED;
     }
     tsh_call call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .params = &params};

@@ -3,7 +3,7 @@
 
 tsh_status tshi_invoke_failed(const tsh_call *call, const char *part, uint64_t before, tsh_status status) {
     if ((unsigned)status >= TSH_STATUS_COUNT) {
-        return tshi_fail(TSH_ERR_STATE, "the %s of %s returned %d, which is no status", part, call->op->name,
+        return tshi_fail(TSH_ERR_STATE, "the %s of %s returned %d, which is not a status", part, call->op->name,
                          (int)status);
     }
     if (tshi_failures() != before) return status;
@@ -17,15 +17,15 @@ static tsh_status check_shape(const tsh_call *call, tsh_dtype dtype, const tsh_s
     char text[128];
     int64_t numel;
     if ((unsigned)dtype >= TSH_DTYPE_COUNT) {
-        return tshi_fail(TSH_ERR_DTYPE, "the shape rule of %s gave dtype %d, which is none", call->op->name,
+        return tshi_fail(TSH_ERR_DTYPE, "the shape rule of %s gave dtype %d, which does not exist", call->op->name,
                          (int)dtype);
     }
     if (shape->ndim < 0 || shape->ndim > TSH_MAX_DIMS) {
-        return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %d dims, 0 to %d are possible", call->op->name,
+        return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %d dims; 0 to %d are possible", call->op->name,
                          shape->ndim, TSH_MAX_DIMS);
     }
     if (tshi_dims_product(shape->ndim, shape->global, &numel) == TSH_OK) return TSH_OK;
-    return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %s, which is no shape", call->op->name,
+    return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %s, which is not a shape", call->op->name,
                      tshi_dims_name(shape->ndim, shape->global, text, sizeof text));
 }
 

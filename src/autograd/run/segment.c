@@ -234,10 +234,9 @@ tsh_tensor *tsh_tape_recompute_since_with(tsh_tape *tape, tsh_mark mark, tsh_ten
     if (tape && !tape->recording) return tsh_tape_free_since(tape, mark, keep);
     if (!tshi_tape_ready(tape, "tape_recompute_since", 1, &keep)) return NULL;
     if (!mark_holds(tape, &mark)) {
-        return tshi_tape_fail(
-            tape, TSH_ERR_STATE,
-            "tape_recompute_since: the mark is of another step or another tape, or inside of a segment "
-            "that has ended");
+        return tshi_tape_fail(tape, TSH_ERR_STATE,
+                              "tape_recompute_since: the mark is of another step or another tape, or inside a segment "
+                              "that has ended");
     }
     drop_unrecorded(tape, mark.made, keep);
     if (mark.calls == tape->node_count) return keep;
