@@ -314,6 +314,21 @@ const char *tshi_test_run_each(int first, int last, tshi_rank_fn *fn, void *arg)
     return "";
 }
 
+const char *tshi_test_run_meshes(tshi_rank_fn *fn) {
+    static char words[sizeof((tshi_outcome *)0)->words + 32];
+    static const struct {
+        int ranks;
+        const char *axes;
+    } meshes[] = {{1, "data=1,model=1"}, {2, "data=2,model=1"}, {2, "data=1,model=2"},
+                  {4, "data=2,model=2"}, {4, "data=4,model=1"}, {6, "data=3,model=2"}};
+    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+        const char *one = tshi_test_run(meshes[m].ranks, fn, (void *)(uintptr_t)meshes[m].axes);
+        snprintf(words, sizeof words, "%s: %s", meshes[m].axes, one);
+        if (*one) return words;
+    }
+    return "";
+}
+
 int tshi_test_report_threads(const char *name, int ranks, tshi_rank_fn *fn) {
     const char *words = tshi_test_run_threads(ranks, fn, NULL);
     printf("%s with %d ranks: %s\n", name, ranks, *words ? words : "passed");

@@ -56,6 +56,8 @@ tsh_device_kind tshi_test_device(void);
 const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg);
 /* Runs with `first` ranks, with one more, ... up to `last`; a failure's message begins with the number of ranks. */
 const char *tshi_test_run_each(int first, int last, tshi_rank_fn *fn, void *arg);
+/* Runs on meshes of data x model, 1 to 6 ranks, with the mesh's text as the argument: "data=2,model=1". */
+const char *tshi_test_run_meshes(tshi_rank_fn *fn);
 /* Runs ranks as threads of this process; otherwise as tshi_test_run. A test that does both forks first: where threads
  * have used CUDA, no process that is forked afterwards can. */
 const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg);

@@ -1,9 +1,11 @@
 #include "support/tensors.h"
 #include "device/cpu/kernels/kernels.h"
 #include "support/values.h"
+#include "tshard/functional.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 double tshi_test_integer(int seed, int64_t i) {
     return (double)(tshi_mix(tshi_mix((uint64_t)seed) + (uint64_t)i) % 17) - 8;
@@ -30,6 +32,16 @@ tsh_tensor *tshi_test_leaf(tshi_rank *r, const tsh_mesh *mesh, const tsh_tensor_
     tsh_tensor *t = tshi_test_tensor(r, mesh, config, whole);
     if (t) tshi_check_ok(r, tsh_tensor_require_grad(t));
     return t;
+}
+
+void tshi_test_set_grad(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, const double *whole) {
+    tsh_tensor_config config = {.dtype = t->dtype, .ndim = t->shape.ndim};
+    memcpy(config.shape, t->shape.global, sizeof config.shape);
+    memcpy(config.layout, t->layout, sizeof config.layout);
+    tsh_tensor *g = tshi_test_tensor(r, t->mesh, &config, whole);
+    tshi_check_ok(r, tsh_backward_with(tape, tsh_mul(tape, t, g), NULL));
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    tsh_tensor_release(g);
 }
 
 double tshi_test_element(const tsh_tensor *t, int64_t i) {

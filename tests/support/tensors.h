@@ -15,6 +15,9 @@ tsh_tensor *tshi_test_tensor(tshi_rank *r, const tsh_mesh *mesh, const tsh_tenso
 /* A leaf: such a tensor that requires a gradient. */
 tsh_tensor *tshi_test_leaf(tshi_rank *r, const tsh_mesh *mesh, const tsh_tensor_config *config, const double *whole);
 
+/* Gives leaf t the gradient, by a backward from sum(t gradient). */
+void tshi_test_set_grad(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, const double *whole);
+
 /* Element i of this rank's part as a double, and its index in the whole tensor. */
 double tshi_test_element(const tsh_tensor *t, int64_t i);
 int64_t tshi_test_place(const tsh_tensor *t, int64_t i);

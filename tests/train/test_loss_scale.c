@@ -145,24 +145,12 @@ static void skips(tshi_rank *r, void *axes) {
     free_kit(&twin);
 }
 
-static void on_each_mesh(tshi_rank_fn *fn) {
-    const struct {
-        int ranks;
-        const char *axes;
-    } meshes[] = {{1, "data=1,model=1"}, {2, "data=2,model=1"}, {2, "data=1,model=2"},
-                  {4, "data=2,model=2"}, {4, "data=4,model=1"}, {6, "data=3,model=2"}};
-    for (int m = 0; m < 6; m++) {
-        const char *words = tshi_test_run(meshes[m].ranks, fn, (void *)meshes[m].axes);
-        cr_assert_str_empty(words, "%s: %s", meshes[m].axes, words);
-    }
-}
-
 Test(loss_scale, divides_and_clips_in_one_pass) {
-    on_each_mesh(clips);
+    cr_assert_str_empty(tshi_test_run_meshes(clips));
 }
 
 Test(loss_scale, one_ranks_overflow_leaves_the_step_out_everywhere) {
-    on_each_mesh(skips);
+    cr_assert_str_empty(tshi_test_run_meshes(skips));
 }
 
 Test(loss_scale, grows_and_backs_off) {

@@ -10,34 +10,9 @@
 
 TestSuite(low_bits, .timeout = 240);
 
-/* data x model */
-static const struct {
-    int ranks;
-    const char *axes;
-} meshes[] = {{1, "data=1,model=1"}, {2, "data=2,model=1"}, {2, "data=1,model=2"},
-              {4, "data=2,model=2"}, {4, "data=4,model=1"}, {6, "data=3,model=2"}};
-enum { MESHES = sizeof meshes / sizeof meshes[0] };
-
-static void on_each_mesh(tshi_rank_fn *fn) {
-    for (int m = 0; m < MESHES; m++) {
-        const char *words = tshi_test_run(meshes[m].ranks, fn, (void *)meshes[m].axes);
-        cr_assert_str_empty(words, "%s: %s", meshes[m].axes, words);
-    }
-}
-
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 7, COLS = 11, SIZE = ROWS * COLS, STEPS = 5 };
-
-static void set_gradient(tshi_rank *r, tsh_tape *tape, tsh_tensor *p, const double *whole) {
-    tsh_tensor_config config = {.dtype = p->dtype, .ndim = p->shape.ndim};
-    memcpy(config.shape, p->shape.global, sizeof config.shape);
-    memcpy(config.layout, p->layout, sizeof config.layout);
-    tsh_tensor *g = tshi_test_tensor(r, p->mesh, &config, whole);
-    tshi_check_ok(r, tsh_backward_with(tape, tsh_mul(tape, p, g), NULL));
-    tshi_check_ok(r, tsh_tape_reset(tape));
-    tsh_tensor_release(g);
-}
 
 /* A matrix that both axes split, the second along its other dim or the same. */
 static tsh_tensor *make_matrix(tshi_rank *r, const tsh_mesh *mesh, int kind, tsh_dtype dtype, const double *values) {
@@ -80,7 +55,7 @@ static void master_weights(tshi_rank *r, void *axes) {
             double rounded[SIZE];
             tshi_test_integers(10 + s, SIZE, g);
             tsh_optimizer_zero_grad(optimizer);
-            set_gradient(r, tape, w, g);
+            tshi_test_set_grad(r, tape, w, g);
             tshi_check_ok(r, tsh_optimizer_step(optimizer));
             for (int i = 0; i < SIZE; i++) {
                 m[i] = 0.9f * m[i] + 0.1f * (float)g[i];
@@ -109,7 +84,7 @@ static void master_weights(tshi_rank *r, void *axes) {
 }
 
 Test(low_bits, master_weights_step_as_float32_does_and_round_the_parameter_from_it) {
-    on_each_mesh(master_weights);
+    cr_assert_str_empty(tshi_test_run_meshes(master_weights));
 }
 
 static uint64_t stream_of(const char *name) {
@@ -141,7 +116,7 @@ static void by_chance(tshi_rank *r, void *axes) {
         for (int s = 1; s <= STEPS && !r->failed; s++) {
             tshi_test_integers(10 + s, SIZE, g);
             tsh_optimizer_zero_grad(optimizer);
-            set_gradient(r, tape, w, g);
+            tshi_test_set_grad(r, tape, w, g);
             tshi_check_ok(r, tsh_optimizer_step(optimizer));
             for (uint64_t i = 0; i < SIZE; i++) {
                 uint32_t word[4], bits;
@@ -163,7 +138,7 @@ static void by_chance(tshi_rank *r, void *axes) {
 }
 
 Test(low_bits, rounding_by_chance_depends_on_global_elements_and_steps_alone) {
-    on_each_mesh(by_chance);
+    cr_assert_str_empty(tshi_test_run_meshes(by_chance));
 }
 
 /* 400 steps of 2^-12 from 1, whose neighbours in bfloat16 are 2^-8 and 2^-7 away. */
@@ -184,7 +159,7 @@ static void means(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_parameters_create(r->world, &list));
         tshi_check_ok(r, tsh_parameters_add(list, "w", w));
         tshi_check_ok(r, tsh_sgd_create(list, &(tsh_sgd_config){.lr = 0x1p-12, .low_bits = kinds[k]}, &optimizer));
-        set_gradient(r, tape, w, ones);
+        tshi_test_set_grad(r, tape, w, ones);
         for (int s = 0; s < TIMES; s++) tshi_check_ok(r, tsh_optimizer_step(optimizer));
         double mean = 0;
         for (int i = 0; i < MANY; i++) mean += tshi_test_element(w, i) / MANY;

@@ -9,17 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Give p the gradient g, by backward from sum(p g). */
-static void set_gradient(tshi_rank *r, tsh_tape *tape, tsh_tensor *p, const double *whole) {
-    tsh_tensor_config config = {.dtype = p->dtype, .ndim = p->shape.ndim};
-    memcpy(config.shape, p->shape.global, sizeof config.shape);
-    memcpy(config.layout, p->layout, sizeof config.layout);
-    tsh_tensor *g = tshi_test_tensor(r, p->mesh, &config, whole);
-    tshi_check_ok(r, tsh_backward_with(tape, tsh_mul(tape, p, g), NULL));
-    tshi_check_ok(r, tsh_tape_reset(tape));
-    tsh_tensor_release(g);
-}
-
 /* --- golden vectors ----------------------------------------------------------------------------------------------- */
 
 typedef struct golden {
@@ -67,7 +56,7 @@ static void golden_steps(tshi_rank *r, void *arg) {
         tsh_group_reset_stats(tsh_world_group(r->world));
         for (int64_t s = 0; s < grads->shape[0] && !r->failed; s++) {
             tsh_optimizer_zero_grad(optimizer);
-            set_gradient(r, tape, p, grads->values + s * p0->count);
+            tshi_test_set_grad(r, tape, p, grads->values + s * p0->count);
             tshi_check_ok(r, tsh_optimizer_step(optimizer));
             tshi_test_same(r, "p", p, params->values + s * p0->count, 1e-13);
         }
@@ -132,7 +121,7 @@ static void sgd_settings(tshi_rank *r, void *arg) {
         for (int s = 0; s < 3; s++) {
             double g = s + 1;
             tsh_optimizer_zero_grad(optimizer);
-            set_gradient(r, tape, p, &g);
+            tshi_test_set_grad(r, tape, p, &g);
             tshi_check_ok(r, tsh_optimizer_step(optimizer));
             tshi_check(r, fabs(tsh_tensor_item(p) - wanted[s]) < 1e-13, "setting %zu, step %d: %g, wanted %g", i, s,
                        tsh_tensor_item(p), wanted[s]);
@@ -164,7 +153,7 @@ static void matrices_alone(tshi_rank *r, void *arg) {
         const tsh_tensor_config shape = {.dtype = TSH_FLOAT64, .ndim = i == 1 ? 2 : i / 2, .shape = {i > 0, i == 1}};
         p[i] = tshi_test_leaf(r, tsh_world_mesh(r->world), &shape, &five);
         tshi_check_ok(r, tsh_parameters_add(list, (const char *[]){"scalar", "matrix", "vector"}[i], p[i]));
-        set_gradient(r, tape, p[i], &one);
+        tshi_test_set_grad(r, tape, p[i], &one);
     }
     tshi_check_ok(r, tsh_adamw_create(list, &config, &optimizer));
     tshi_check_ok(r, tsh_optimizer_step(optimizer));
@@ -199,14 +188,14 @@ static void no_gradient(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_parameters_add(list, i ? "b" : "a", p[i]));
     }
     tshi_check_ok(r, tsh_adamw_create(list, &(tsh_adamw_config){.lr = 0.1, .weight_decay = 0.5}, &optimizer));
-    set_gradient(r, tape, p[0], &one);
+    tshi_test_set_grad(r, tape, p[0], &one);
     tshi_check_ok(r, tsh_optimizer_step(optimizer));
     tshi_check(r, tsh_tensor_item(p[1]) == 5, "b moved to %g", tsh_tensor_item(p[1]));
     /* Adam's first step is lr whatever the gradient; decay takes lr 0.5 of p before. */
     double first = 5 - 0.1 * 0.5 * 5 - 0.1;
     tshi_check(r, fabs(tsh_tensor_item(p[0]) - first) < 1e-7, "a is %g, wanted %g", tsh_tensor_item(p[0]), first);
     tsh_optimizer_zero_grad(optimizer);
-    set_gradient(r, tape, p[1], &one);
+    tshi_test_set_grad(r, tape, p[1], &one);
     tshi_check_status(r, tsh_optimizer_set_lr(optimizer, NAN), TSH_ERR_ARGUMENT, "lr nan");
     tshi_check_status(r, tsh_optimizer_set_lr(optimizer, -1), TSH_ERR_ARGUMENT, "lr -1");
     tshi_check_ok(r, tsh_optimizer_set_lr(optimizer, 0.2));
@@ -249,7 +238,7 @@ static void lion_steps(tshi_rank *r, void *arg) {
             tshi_test_integers(2 + s, SIZE, g);
             if (s == 0) g[3] = 0; /* of a zero average: no sign */
             tsh_optimizer_zero_grad(optimizer);
-            set_gradient(r, tape, w, g);
+            tshi_test_set_grad(r, tape, w, g);
             tshi_check_ok(r, tsh_optimizer_step(optimizer));
             for (int i = 0; i < SIZE; i++) {
                 double way = beta1 * m[i] + (1 - beta1) * g[i];

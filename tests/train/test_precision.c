@@ -9,21 +9,6 @@
 
 TestSuite(precision, .timeout = 240);
 
-/* data x model */
-static const struct {
-    int ranks;
-    const char *axes;
-} meshes[] = {{1, "data=1,model=1"}, {2, "data=2,model=1"}, {2, "data=1,model=2"},
-              {4, "data=2,model=2"}, {4, "data=4,model=1"}, {6, "data=3,model=2"}};
-enum { MESHES = sizeof meshes / sizeof meshes[0] };
-
-static void on_each_mesh(tshi_rank_fn *fn) {
-    for (int m = 0; m < MESHES; m++) {
-        const char *words = tshi_test_run(meshes[m].ranks, fn, (void *)meshes[m].axes);
-        cr_assert_str_empty(words, "%s: %s", meshes[m].axes, words);
-    }
-}
-
 /* --- gradients ---------------------------------------------------------------------------------------------------- */
 
 enum { BATCH = 37, IN = 5, OUT = 7, VOCABULARY = 3, ALL = OUT * IN };
@@ -191,7 +176,7 @@ static void gradients(tshi_rank *r, void *axes) {
 }
 
 Test(precision, gradients_of_16_bit_functions_are_float32_and_exact_where_these_are) {
-    on_each_mesh(gradients);
+    cr_assert_str_empty(tshi_test_run_meshes(gradients));
 }
 
 static void read_values(tshi_rank *r, tsh_tape *tape, tsh_tensor *y, float *out) {
@@ -219,7 +204,7 @@ static void casts(tshi_rank *r, void *axes) {
 }
 
 Test(precision, a_layer_computes_what_casts_by_hand_do) {
-    on_each_mesh(casts);
+    cr_assert_str_empty(tshi_test_run_meshes(casts));
 }
 
 static tsh_tensor *mask_x(tsh_tape *tape, tsh_tensor *x, tsh_tensor *row) {
@@ -256,7 +241,7 @@ static void repeats(tshi_rank *r, void *axes) {
 }
 
 Test(precision, repeated_parameters_are_computed_with_as_any_other) {
-    on_each_mesh(repeats);
+    cr_assert_str_empty(tshi_test_run_meshes(repeats));
 }
 
 /* Sums of gradients over `data` are made in the schedule's buckets, and products over `model` have their own sums. */
@@ -294,7 +279,7 @@ static void arithmetic_collectives(tshi_rank *r, void *axes) {
 }
 
 Test(precision, arithmetic_in_another_dtype_adds_no_collectives) {
-    on_each_mesh(arithmetic_collectives);
+    cr_assert_str_empty(tshi_test_run_meshes(arithmetic_collectives));
 }
 
 /* --- policies ----------------------------------------------------------------------------------------------------- */
