@@ -10,7 +10,18 @@ void tshi_device_destroy(tsh_device *device) {
     tshi_pool_clear(&device->tensors, &device->allocator);
     tshi_pool_clear(&device->storages, &device->allocator);
     tshi_pool_clear(&device->gradients, &device->allocator);
+    tshi_pool_clear(&device->offloads, &device->allocator);
     device->ops->destroy(device);
+}
+
+tshi_host_buffer *tshi_host_buffer_take(tshi_host_buffer **list, size_t bytes) {
+    tshi_host_buffer **best = NULL;
+    for (tshi_host_buffer **at = list; *at; at = &(*at)->next) {
+        if ((*at)->size >= bytes && (!best || (*at)->size < (*best)->size)) best = at;
+    }
+    tshi_host_buffer *buffer = best ? *best : NULL;
+    if (buffer) *best = buffer->next;
+    return buffer;
 }
 
 bool tshi_device_reserve(const tsh_device *device, size_t size) {

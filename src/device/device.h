@@ -56,19 +56,30 @@ typedef struct tshi_sharing_ops {
     tsh_status (*drain)(tsh_device *device);
 } tshi_sharing_ops;
 
+/* Host memory for values of tensors, which a device keeps for later values. */
+typedef struct tshi_host_buffer tshi_host_buffer;
+struct tshi_host_buffer {
+    tshi_host_buffer *next; /* in a list of the device */
+    void *data;
+    size_t size;
+    void *leaving; /* device memory that a copy to this buffer still reads; or NULL */
+};
+/* Takes the smallest buffer of `bytes` or more off the list; NULL if there is none. */
+tshi_host_buffer *tshi_host_buffer_take(tshi_host_buffer **list, size_t bytes);
+
 /* Tensor memory whose values wait in host memory. The copies run beside the device's queue of work. */
 typedef struct tshi_offload_ops {
     /* Copies `bytes` at `from`, memory of alloc, to host memory, after all work queued so far. Takes `from` over, which
      * is released when no copy reads it any more: at the latest in `join`. On failure `from` stays the caller's. */
-    tsh_status (*to_host)(tsh_device *device, size_t bytes, void *from, void **host);
+    tsh_status (*to_host)(tsh_device *device, size_t bytes, void *from, tshi_host_buffer **host);
     /* Begins to copy the values to `to`, memory of alloc, after all work queued so far. Until `join`, no other work may
      * use `to`. */
-    tsh_status (*from_host)(tsh_device *device, size_t bytes, const void *host, void *to);
+    tsh_status (*from_host)(tsh_device *device, size_t bytes, const tshi_host_buffer *host, void *to);
     /* Work queued from now on waits for the copies that have begun. NULL: copies have ended when to_host and from_host
      * return. */
     void (*join)(tsh_device *device);
     /* Takes back host memory of to_host, after `join` if from_host has read it. */
-    void (*release)(tsh_device *device, void *host);
+    void (*release)(tsh_device *device, tshi_host_buffer *host);
 } tshi_offload_ops;
 
 /* Captured graphs, as in the public header; the arguments have been checked. */
@@ -156,9 +167,9 @@ struct tsh_device {
     tsh_memory_use report;      /* its texts say where the peak was */
     tsh_memory_purpose purpose; /* of the next allocations */
     tshi_place place;
-    struct tshi_record *record;             /* device/record.h; NULL: no record is kept */
-    struct tshi_trace_file *trace;          /* device/trace.h; NULL: no trace is written */
-    tshi_pool tensors, storages, gradients; /* memory for the structs of tensors, storages and gradients */
+    struct tshi_record *record;                       /* device/record.h; NULL: no record is kept */
+    struct tshi_trace_file *trace;                    /* device/trace.h; NULL: no trace is written */
+    tshi_pool tensors, storages, gradients, offloads; /* memory for structs of the rooms above */
     uint64_t forms;            /* how many distinct metadata its tensors have had (tensor/tensor.h numbers them) */
     struct tsh_tensor *newest; /* head of the list of live tensors, newest first */
     bool ended;                /* the world was destroyed before these tensors: their memory is gone */

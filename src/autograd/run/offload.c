@@ -5,7 +5,7 @@ typedef struct offloaded {
     tshi_value_source source; /* first, for casts */
     tshi_storage *storage;
     size_t bytes;
-    void *host;
+    tshi_host_buffer *host;
 } offloaded;
 
 static void free_offloaded(tshi_value_source *source) {
@@ -14,7 +14,7 @@ static void free_offloaded(tshi_value_source *source) {
     const tshi_offload_ops *ops = device->ops->offload;
     if (o->storage->data && ops->join) ops->join(device);
     ops->release(device, o->host);
-    tshi_free(&device->allocator, o);
+    tshi_pool_give(&device->offloads, o);
 }
 
 static tsh_status begin_return(offloaded *o) {
@@ -59,14 +59,14 @@ static bool is_computed_before(const tsh_tape *tape, const tshi_segment *s, cons
 static tsh_status move_to_host(const tsh_tensor *x) {
     tshi_storage *storage = x->storage;
     tsh_device *device = storage->device;
-    offloaded *o = tshi_calloc(&device->allocator, 1, sizeof *o);
+    offloaded *o = tshi_pool_take(&device->offloads, &device->allocator, sizeof *o);
     if (!o) return TSH_ERR_MEMORY;
     *o = (offloaded){.source = {.materialize = bring_back, .free = free_offloaded},
                      .storage = storage,
                      .bytes = device->ops->memory.find(device, storage->data)->wanted};
     tsh_status status = device->ops->offload->to_host(device, o->bytes, storage->data, &o->host);
     if (status != TSH_OK) {
-        tshi_free(&device->allocator, o);
+        tshi_pool_give(&device->offloads, o);
         return status;
     }
     storage->data = NULL;

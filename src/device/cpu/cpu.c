@@ -52,6 +52,7 @@ static void cpu_destroy(tsh_device *device) {
     tshi_cpu_primitives_free(cpu);
     tshi_slabs_clear(&cpu->heap, &cpu->index);
     tshi_slab_index_clear(&cpu->index);
+    for (tshi_host_buffer *buffer; (buffer = tshi_host_buffer_take(&cpu->host, 0));) tshi_free(&allocator, buffer);
     tshi_free(&allocator, device);
 }
 
@@ -104,23 +105,30 @@ static void event_destroy(tsh_event *event) {
 static const tshi_event_ops event_ops = {
     .create = event_create, .record = event_record, .elapsed = event_elapsed, .destroy = event_destroy};
 
-/* --- values in host memory: outside the heap ------------------------------------------------------------------------- */
+/* --- values in host memory, outside the heap ------------------------------------------------------------------------- */
 
-static tsh_status offload_to_host(tsh_device *device, size_t bytes, void *from, void **host) {
-    *host = tshi_calloc(&device->allocator, 1, bytes);
-    if (!*host) return TSH_ERR_MEMORY;
-    device->ops->copy.to_host(device, bytes, from, *host);
+static tsh_status offload_to_host(tsh_device *device, size_t bytes, void *from, tshi_host_buffer **host) {
+    tshi_host_buffer *buffer = tshi_host_buffer_take(&((tshi_cpu_device *)device)->host, bytes);
+    if (!buffer) {
+        buffer = tshi_calloc(&device->allocator, 1, sizeof *buffer + bytes);
+        if (!buffer) return TSH_ERR_MEMORY;
+        buffer->data = buffer + 1;
+        buffer->size = bytes;
+    }
+    device->ops->copy.to_host(device, bytes, from, buffer->data);
     device->ops->memory.release(device, from);
+    *host = buffer;
     return TSH_OK;
 }
 
-static tsh_status offload_from_host(tsh_device *device, size_t bytes, const void *host, void *to) {
-    device->ops->copy.from_host(device, bytes, host, to);
+static tsh_status offload_from_host(tsh_device *device, size_t bytes, const tshi_host_buffer *host, void *to) {
+    device->ops->copy.from_host(device, bytes, host->data, to);
     return TSH_OK;
 }
 
-static void offload_release(tsh_device *device, void *host) {
-    tshi_free(&device->allocator, host);
+static void offload_release(tsh_device *device, tshi_host_buffer *host) {
+    host->next = ((tshi_cpu_device *)device)->host;
+    ((tshi_cpu_device *)device)->host = host;
 }
 
 static const tshi_offload_ops offload_ops = {

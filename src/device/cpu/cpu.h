@@ -10,6 +10,7 @@ typedef struct tshi_cpu_device {
     tshi_slabs heap; /* one slab */
     tshi_slab_index index;
     size_t high_water;                  /* bytes of the heap that have ever been in use */
+    tshi_host_buffer *host;             /* free buffers, outside the heap */
     struct tshi_primitives *primitives; /* kernels/primitives.h; NULL: no product has used them */
 } tshi_cpu_device;
 

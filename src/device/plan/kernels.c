@@ -92,19 +92,19 @@ static void plan_copy(tsh_device *device, size_t bytes, const void *from, void *
 }
 
 /* In a dry run values take no host memory. */
-static tsh_status plan_to_host(tsh_device *device, size_t bytes, void *from, void **host) {
+static tsh_status plan_to_host(tsh_device *device, size_t bytes, void *from, tshi_host_buffer **host) {
     *host = NULL;
     count_kernel(device, "copy", TSH_UINT8, 2 * bytes);
     device->ops->memory.release(device, from);
     return TSH_OK;
 }
 
-static tsh_status plan_from_host(tsh_device *device, size_t bytes, const void *host, void *to) {
+static tsh_status plan_from_host(tsh_device *device, size_t bytes, const tshi_host_buffer *host, void *to) {
     count_kernel(device, "copy", TSH_UINT8, 2 * bytes);
     return TSH_OK;
 }
 
-static void plan_release(tsh_device *device, void *host) {}
+static void plan_release(tsh_device *device, tshi_host_buffer *host) {}
 
 static const tshi_offload_ops plan_offload = {
     .to_host = plan_to_host, .from_host = plan_from_host, .release = plan_release};

@@ -2,24 +2,17 @@
  * buffer to be used again as soon as it is released. */
 #include "device/cuda/cuda.h"
 
-typedef struct host_buffer {
-    struct host_buffer *next;
-    void *pinned;
-    size_t size;
-    void *leaving; /* device memory that a copy to this buffer still reads; or NULL */
-} host_buffer;
-
 typedef struct tshi_cuda_offload {
     cudaStream_t stream;
     cudaEvent_t before, after; /* of the copies */
     bool copies;               /* some have begun since the last join */
-    host_buffer *leaving, *free;
+    tshi_host_buffer *leaving, *free;
 } tshi_cuda_offload;
 
-static void free_buffers(tshi_cuda_device *cuda, host_buffer *buffer) {
+static void free_buffers(tshi_cuda_device *cuda, tshi_host_buffer *buffer) {
     while (buffer) {
-        host_buffer *next = buffer->next;
-        cudaFreeHost(buffer->pinned);
+        tshi_host_buffer *next = buffer->next;
+        cudaFreeHost(buffer->data);
         tshi_free(&cuda->base.allocator, buffer);
         buffer = next;
     }
@@ -50,23 +43,12 @@ static tsh_status open_offload(tshi_cuda_device *cuda) {
     return status;
 }
 
-/* Takes a free buffer, the smallest that is large enough, off its list. */
-static host_buffer *take_free(tshi_cuda_offload *offload, size_t bytes) {
-    host_buffer **best = NULL;
-    for (host_buffer **at = &offload->free; *at; at = &(*at)->next) {
-        if ((*at)->size >= bytes && (!best || (*at)->size < (*best)->size)) best = at;
-    }
-    host_buffer *buffer = best ? *best : NULL;
-    if (buffer) *best = buffer->next;
-    return buffer;
-}
-
-static tsh_status new_buffer(tshi_cuda_device *cuda, size_t bytes, host_buffer **out) {
-    host_buffer *buffer = tshi_calloc(&cuda->base.allocator, 1, sizeof *buffer);
+static tsh_status new_buffer(tshi_cuda_device *cuda, size_t bytes, tshi_host_buffer **out) {
+    tshi_host_buffer *buffer = tshi_calloc(&cuda->base.allocator, 1, sizeof *buffer);
     if (!buffer) return TSH_ERR_MEMORY;
     tshi_cuda_quiet(cuda, "waiting for the GPU before cudaHostAlloc");
     tsh_status status =
-        tshi_cuda_fail(cudaHostAlloc(&buffer->pinned, bytes, cudaHostAllocPortable), "cudaHostAlloc for offloading");
+        tshi_cuda_fail(cudaHostAlloc(&buffer->data, bytes, cudaHostAllocPortable), "cudaHostAlloc for offloading");
     if (status != TSH_OK) {
         cudaGetLastError(); /* the next launch would report it */
         tshi_free(&cuda->base.allocator, buffer);
@@ -87,7 +69,7 @@ static void offload_join(tsh_device *device) {
     tshi_cuda_note(device, error, "waiting for copies from and to the host");
     offload->copies = false;
     while (offload->leaving) {
-        host_buffer *buffer = offload->leaving;
+        tshi_host_buffer *buffer = offload->leaving;
         offload->leaving = buffer->next;
         tshi_cuda_release(device, buffer->leaving);
         buffer->leaving = NULL;
@@ -116,15 +98,15 @@ static tsh_status check_capture(const tshi_cuda_device *cuda) {
     return tshi_fail(TSH_ERR_STATE, "values are copied to the host and back: not while a graph is captured");
 }
 
-static tsh_status offload_to_host(tsh_device *device, size_t bytes, void *from, void **host) {
+static tsh_status offload_to_host(tsh_device *device, size_t bytes, void *from, tshi_host_buffer **host) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     tsh_status status = check_capture(cuda);
     if (status == TSH_OK) status = open_offload(cuda);
-    host_buffer *buffer = status == TSH_OK ? take_free(cuda->offload, bytes) : NULL;
+    tshi_host_buffer *buffer = status == TSH_OK ? tshi_host_buffer_take(&cuda->offload->free, bytes) : NULL;
     if (status == TSH_OK && !buffer) status = new_buffer(cuda, bytes, &buffer);
     if (status != TSH_OK) return status;
-    status = begin_copy(cuda, bytes, from, buffer->pinned, cudaMemcpyDeviceToHost);
-    host_buffer **list = status == TSH_OK ? &cuda->offload->leaving : &cuda->offload->free;
+    status = begin_copy(cuda, bytes, from, buffer->data, cudaMemcpyDeviceToHost);
+    tshi_host_buffer **list = status == TSH_OK ? &cuda->offload->leaving : &cuda->offload->free;
     buffer->next = *list;
     *list = buffer;
     if (status != TSH_OK) return status;
@@ -134,20 +116,20 @@ static tsh_status offload_to_host(tsh_device *device, size_t bytes, void *from, 
     return TSH_OK;
 }
 
-static tsh_status offload_from_host(tsh_device *device, size_t bytes, const void *host, void *to) {
+static tsh_status offload_from_host(tsh_device *device, size_t bytes, const tshi_host_buffer *host, void *to) {
     tsh_status status = check_capture(tshi_cuda(device));
     if (status != TSH_OK) return status;
     tshi_cuda_use(tshi_cuda(device));
-    status = begin_copy(tshi_cuda(device), bytes, ((const host_buffer *)host)->pinned, to, cudaMemcpyHostToDevice);
+    status = begin_copy(tshi_cuda(device), bytes, host->data, to, cudaMemcpyHostToDevice);
     end_if_managed(device);
     return status;
 }
 
-static void offload_release(tsh_device *device, void *host) {
-    host_buffer *buffer = host;
-    if (buffer->leaving) offload_join(device);
-    buffer->next = tshi_cuda(device)->offload->free;
-    tshi_cuda(device)->offload->free = buffer;
+static void offload_release(tsh_device *device, tshi_host_buffer *host) {
+    tshi_cuda_offload *offload = tshi_cuda(device)->offload;
+    if (host->leaving) offload_join(device);
+    host->next = offload->free;
+    offload->free = host;
 }
 
 const tshi_offload_ops tshi_cuda_offload_ops = {
