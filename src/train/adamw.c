@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
-                 const tshi_update *updates) {
+static void adamw_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
+                       const tshi_update *updates) {
     const tsh_adamw_config *c = &optimizer->config.adamw;
     tsh_device *device = tsh_world_device(optimizer->world);
     tshi_adamw settings = {.lr = optimizer->lr,
@@ -16,7 +16,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
     device->ops->optimizer[dtype].adamw(device, &settings, count, updates);
 }
 
-static const tshi_optimizer_kind adamw = {"adamw", {"exp_avg", "exp_avg_sq"}, step};
+static const tshi_optimizer_kind adamw = {"adamw", {"exp_avg", "exp_avg_sq"}, adamw_step};
 
 tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out) {
     tsh_adamw_config c = config ? *config : (tsh_adamw_config){0};

@@ -65,7 +65,7 @@ static int bucket_for(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
     return dp->bucket_count++;
 }
 
-static void add(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
+static void add_slot(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     slot->bucket = bucket_for(dp, slot);
     tshi_bucket *bucket = &dp->buckets[slot->bucket];
     slot->start = bucket->gradients;
@@ -95,7 +95,7 @@ void tshi_buckets_assign(tsh_data_parallel *dp) {
     choose_sizes(dp);
     for (tshi_reduce_scope scope = 0; scope < TSHI_REDUCE_SCOPES; scope++) {
         for (int i = 0; i < dp->count; i++) {
-            if (dp->slots[i].scope == scope) add(dp, &dp->slots[i]);
+            if (dp->slots[i].scope == scope) add_slot(dp, &dp->slots[i]);
         }
     }
 }

@@ -7,7 +7,7 @@
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
 /* The slot's views of its bucket's memory. */
-static tsh_status make_views(const tsh_data_parallel *dp, tshi_bucket_slot *slot) {
+static tsh_status make_slot_views(const tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     const tsh_tensor *p = slot->parameter, *memory = dp->buckets[slot->bucket].memory;
     size_t offset = (size_t)slot->start * tsh_dtype_size(memory->dtype);
     tsh_layout whole[TSH_MAX_AXES], local[TSH_MAX_AXES];
@@ -47,10 +47,10 @@ tsh_status tshi_buckets_make_symmetric(tsh_data_parallel *dp) {
     return status == TSH_ERR_MISMATCH ? TSH_OK : status;
 }
 
-static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
+static tsh_status create_bucket(tsh_data_parallel *dp, tshi_bucket *bucket) {
     tsh_status status = bucket->kind->create(dp, bucket);
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next)
-        status = make_views(dp, slot);
+        status = make_slot_views(dp, slot);
     if (status != TSH_OK || bucket->kind != &tshi_sharded_bucket) return status;
     return tshi_sharded_create_slices(dp, bucket);
 }
@@ -60,7 +60,7 @@ tsh_status tshi_buckets_create(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
     tsh_memory_purpose before = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_GRADIENTS);
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
-        status = create(dp, &dp->buckets[b]);
+        status = create_bucket(dp, &dp->buckets[b]);
         if (dp->buckets[b].count > most) most = dp->buckets[b].count;
     }
     tshi_device_purpose(dp->mesh->device, before);
@@ -126,7 +126,7 @@ static bool is_present(const tsh_data_parallel *dp, const tshi_bucket *bucket, i
     return memcmp((const char *)dp->flags + (size_t)i * size, zeros, size) != 0;
 }
 
-static tsh_status finish(tsh_data_parallel *dp, tshi_bucket *bucket) {
+static tsh_status finish_bucket(tsh_data_parallel *dp, tshi_bucket *bucket) {
     int i = 0;
     tsh_status status = bucket->work ? tshi_work_wait_queued(bucket->work) : TSH_OK;
     if (status != TSH_OK) return status;
@@ -147,7 +147,7 @@ static tsh_status finish(tsh_data_parallel *dp, tshi_bucket *bucket) {
 
 tsh_status tshi_buckets_finish(tsh_data_parallel *dp, int end) {
     tsh_status status = TSH_OK;
-    while (dp->finished < end && status == TSH_OK) status = finish(dp, &dp->buckets[dp->finished++]);
+    while (dp->finished < end && status == TSH_OK) status = finish_bucket(dp, &dp->buckets[dp->finished++]);
     return status;
 }
 

@@ -10,7 +10,7 @@
 
 /* TSH_ERR_MISMATCH, with both texts, unless all ranks of each axis of t's mesh (with `copies`, of each axis along which
  * t is REPLICATED) have the same text. A failure along one axis reaches the ranks of the next ones. */
-static tsh_status agree(const tsh_tensor *t, bool copies, const char *text) {
+static tsh_status compare_words(const tsh_tensor *t, bool copies, const char *text) {
     tsh_status status = TSH_OK;
     for (int a = 0; a < t->mesh->axes; a++) {
         tsh_group *group = tsh_mesh_axis_group(t->mesh, a);
@@ -25,7 +25,7 @@ typedef struct value_hash {
     uint64_t h;
 } value_hash;
 
-static tsh_status add_values(void *user, const tsh_box *box, void *values) {
+static tsh_status fingerprint_values(void *user, const tsh_box *box, void *values) {
     value_hash *p = user;
     const unsigned char *byte = values;
     size_t bytes = (size_t)tshi_box_numel(p->tensor->shape.ndim, box) * tsh_dtype_size(p->tensor->dtype);
@@ -36,7 +36,7 @@ static tsh_status add_values(void *user, const tsh_box *box, void *values) {
 /* A fingerprint of this rank's values, or of nothing if the host cannot read them. */
 static uint64_t fingerprint_of(const tsh_tensor *t) {
     value_hash p = {t, TSHI_FINGERPRINT};
-    if (tshi_data(t) && !tshi_device_of(t)->captures) tshi_tensor_read_pieces(t, NULL, add_values, &p);
+    if (tshi_data(t) && !tshi_device_of(t)->captures) tshi_tensor_read_pieces(t, NULL, fingerprint_values, &p);
     return p.h;
 }
 
@@ -102,7 +102,7 @@ tsh_status tshi_compare_lists(const tsh_parameters *list) {
         const tsh_tensor *t = list->items[i].tensor;
         snprintf(text + used, sizeof text - (size_t)used, ": parameter %d is %.100s, %s", i, list->items[i].name,
                  tshi_tensor_describe_whole(t, shape, sizeof shape));
-        status = agree(t, false, text);
+        status = compare_words(t, false, text);
     }
     return status;
 }
@@ -114,7 +114,7 @@ tsh_status tshi_compare_values(const tsh_optimizer *optimizer) {
         const tsh_tensor *t = optimizer->slots[i].parameter;
         snprintf(text, sizeof text, "optimizer_step: parameter %d, '%.100s', has values of fingerprint %016llx", i,
                  t->name ? t->name : "", (unsigned long long)fingerprint_of(t));
-        status = agree(t, true, text);
+        status = compare_words(t, true, text);
     }
     return status;
 }

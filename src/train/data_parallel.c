@@ -49,8 +49,8 @@ static tsh_status check_model(const tsh_group *group, const tsh_data_parallel_co
     return TSH_OK;
 }
 
-static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const tsh_group *group,
-                        const tsh_data_parallel_config *config) {
+static tsh_status check_data_parallel(const tsh_tape *tape, const tsh_parameters *list, const tsh_group *group,
+                                      const tsh_data_parallel_config *config) {
     if (!tape || !list || !group) {
         return tape && list ? tshi_group_missing("data_parallel_create")
                             : tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: a tape and parameters are required");
@@ -82,7 +82,7 @@ static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *con
 }
 
 /* True when the parameter's gradients are summed along this axis of the mesh. */
-static bool is_summed(const tsh_tensor *p, const tsh_mesh *mesh, int axis) {
+static bool is_summed_along(const tsh_tensor *p, const tsh_mesh *mesh, int axis) {
     return p->mesh == mesh && p->layout[axis].kind == TSH_KIND_REPLICATED;
 }
 
@@ -90,7 +90,7 @@ static bool is_summed(const tsh_tensor *p, const tsh_mesh *mesh, int axis) {
 static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
     for (int i = list->count - 1; i >= 0; i--) {
         tsh_tensor *p = list->items[i].tensor;
-        if (!is_summed(p, dp->mesh, dp->schedule.axis) || !tshi_requires_grad(p) || tshi_gradient_schedule_of(p))
+        if (!is_summed_along(p, dp->mesh, dp->schedule.axis) || !tshi_requires_grad(p) || tshi_gradient_schedule_of(p))
             continue;
         tshi_bucket_slot *slot = &dp->slots[dp->count];
         slot->name = list->items[i].name;
@@ -131,7 +131,8 @@ static tsh_status agree_on_deferred(const tsh_parameters *list, tsh_group *group
     char text[96];
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *p = list->items[i].tensor;
-        if (is_summed(p, tsh_group_mesh(group), axis)) fingerprint = tshi_tensor_initial_fingerprint(p, fingerprint);
+        if (is_summed_along(p, tsh_group_mesh(group), axis))
+            fingerprint = tshi_tensor_initial_fingerprint(p, fingerprint);
     }
     snprintf(text, sizeof text, "data_parallel_create: initial values %016llx", (unsigned long long)fingerprint);
     tsh_status status = tshi_group_agree(group, text, TSH_OK);
@@ -139,7 +140,7 @@ static tsh_status agree_on_deferred(const tsh_parameters *list, tsh_group *group
     status = TSH_OK;
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         const tsh_tensor *p = list->items[i].tensor;
-        if (is_summed(p, tsh_group_mesh(group), axis)) status = tshi_tensor_materialize(p);
+        if (is_summed_along(p, tsh_group_mesh(group), axis)) status = tshi_tensor_materialize(p);
     }
     return tshi_group_agree(group, "data_parallel_create: memory", status);
 }
@@ -149,14 +150,15 @@ static tsh_status take_over_values(const tsh_parameters *list, tsh_group *group,
     if (status != TSH_OK) return status;
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         tsh_tensor *p = list->items[i].tensor;
-        if (is_summed(p, tsh_group_mesh(group), axis) && !tshi_tensor_initial(p)) status = tsh_broadcast(group, p, 0);
+        if (is_summed_along(p, tsh_group_mesh(group), axis) && !tshi_tensor_initial(p))
+            status = tsh_broadcast(group, p, 0);
     }
     /* Keeps a rank from going on, and perhaps failing, before all have the values. */
     return tshi_group_agree(group, "data_parallel_create: values", status);
 }
 
 /* Checks that all ranks have the same parameters, and that none has failed. */
-static tsh_status agree(const tsh_data_parallel *dp, tsh_group *group, tsh_status status) {
+static tsh_status agree_on_status(const tsh_data_parallel *dp, tsh_group *group, tsh_status status) {
     char text[160];
     int64_t elements = 0;
     for (int b = 0; b < dp->bucket_count; b++) elements += dp->buckets[b].gradients;
@@ -168,7 +170,7 @@ static tsh_status agree(const tsh_data_parallel *dp, tsh_group *group, tsh_statu
 }
 
 /* Takes part in the agreements that peers wait for, on a rank that cannot begin. */
-static tsh_status report(tsh_group *group, const tsh_data_parallel_config *config, tsh_status status) {
+static tsh_status report_creation(tsh_group *group, const tsh_data_parallel_config *config, tsh_status status) {
     if (!group) return status;
     status = tshi_group_agree(group, "data_parallel_create", status);
     bool meshes = config && config->model && tsh_group_rank(group) >= 0;
@@ -181,7 +183,7 @@ static tsh_status open_group(tsh_data_parallel *dp, tsh_group *group) {
     int size = tsh_group_size(group),
         *ranks = tshi_calloc(tshi_data_parallel_allocator(dp), (size_t)size, sizeof *ranks);
     for (int i = 0; ranks && i < size; i++) ranks[i] = i;
-    tsh_status status = agree(dp, group, ranks ? TSH_OK : TSH_ERR_MEMORY);
+    tsh_status status = agree_on_status(dp, group, ranks ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) status = tsh_group_create_in(group, ranks, size, &dp->group);
     if (status == TSH_OK && dp->level) status = tsh_group_create_in(group, ranks, size, &dp->gathers);
     dp->scopes[TSHI_REDUCE_COPIES] = dp->group;
@@ -194,10 +196,10 @@ static tsh_status make_buckets(tsh_data_parallel *dp, tsh_group *group) {
     if (status != TSH_OK) return status; /* the same on all ranks */
     status = tshi_buckets_create(dp);
     if (status == TSH_OK) status = tshi_values_create(dp);
-    return status == TSH_OK ? open_group(dp, group) : agree(dp, group, status);
+    return status == TSH_OK ? open_group(dp, group) : agree_on_status(dp, group, status);
 }
 
-static tsh_status fill(tsh_data_parallel *dp, const tsh_parameters *list) {
+static tsh_status fill_slots(tsh_data_parallel *dp, const tsh_parameters *list) {
     size_t count = list->count > 0 ? (size_t)list->count : 1;
     dp->slots = tshi_calloc(tshi_data_parallel_allocator(dp), count, sizeof *dp->slots);
     if (!dp->slots) return TSH_ERR_MEMORY;
@@ -211,7 +213,7 @@ static tsh_status fill(tsh_data_parallel *dp, const tsh_parameters *list) {
 /* A rank outside the mesh has nothing to sum; no other rank waits for it. */
 static tsh_status stay_outside(tsh_data_parallel *dp, const tsh_parameters *list, tsh_data_parallel **out) {
     dp->group = dp->parent;
-    tsh_status status = dp->level ? fill(dp, list) : TSH_OK;
+    tsh_status status = dp->level ? fill_slots(dp, list) : TSH_OK;
     dp->bucket_count = 0;
     if (status == TSH_OK) status = tshi_values_outside(dp);
     if (status == TSH_OK)
@@ -225,10 +227,10 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
                                     const tsh_data_parallel_config *config, tsh_data_parallel **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: out is NULL");
     *out = NULL;
-    tsh_status status = check(tape, list, group, config);
+    tsh_status status = check_data_parallel(tape, list, group, config);
     tsh_data_parallel *dp =
         status == TSH_OK ? tshi_calloc(&tsh_world_device(list->world)->allocator, 1, sizeof *dp) : NULL;
-    if (!dp) return report(group, config, status == TSH_OK ? TSH_ERR_MEMORY : status);
+    if (!dp) return report_creation(group, config, status == TSH_OK ? TSH_ERR_MEMORY : status);
     dp->mesh = tsh_group_mesh(group);
     dp->parent = group;
     dp->sync = true;
@@ -236,10 +238,10 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     dp->schedule.axis = tshi_mesh_axis(dp->mesh, group);
     configure(dp, config);
     if (tsh_group_rank(group) < 0) return stay_outside(dp, list, out);
-    status = fill(dp, list);
+    status = fill_slots(dp, list);
     for (int i = 0; i < dp->count && status == TSH_OK; i++)
         status = tshi_sparse_gradient_spread(dp->slots[i].parameter);
-    status = status == TSH_OK ? make_buckets(dp, group) : agree(dp, group, status);
+    status = status == TSH_OK ? make_buckets(dp, group) : agree_on_status(dp, group, status);
     if (dp->model >= 0) status = tshi_group_agree(dp->mesh->group, "data_parallel_create: buckets", status);
     if (status == TSH_OK && dp->model >= 0) status = tshi_reduce_scopes_open(dp);
     if (status == TSH_OK && !(config && config->keep_values)) {

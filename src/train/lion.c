@@ -1,8 +1,8 @@
 /* Lion: the sign of a moving average. */
 #include "train/optimizer.h"
 
-static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
-                 const tshi_update *updates) {
+static void lion_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
+                      const tshi_update *updates) {
     const tsh_lion_config *c = &optimizer->config.lion;
     tsh_device *device = tsh_world_device(optimizer->world);
     const tshi_lion settings = {
@@ -11,7 +11,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
     device->ops->optimizer[dtype].lion(device, &settings, count, updates);
 }
 
-static const tshi_optimizer_kind lion = {"lion", {"exp_avg", NULL}, step};
+static const tshi_optimizer_kind lion = {"lion", {"exp_avg", NULL}, lion_step};
 
 tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out) {
     tsh_lion_config c = config ? *config : (tsh_lion_config){0};

@@ -10,7 +10,7 @@ static double value_of(const tsh_loss_scale *scale) {
     return scale->scale == 0 ? START : scale->scale;
 }
 
-static tsh_status check(const char *what, const tsh_loss_scale *scale) {
+static tsh_status check_loss_scale(const char *what, const tsh_loss_scale *scale) {
     if (!scale) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tsh_loss_scale is required", what);
     bool valid = value_of(scale) > 0 && isfinite(scale->scale) && scale->interval >= 0 && scale->good_steps >= 0;
     if (valid && (scale->growth == 0 || scale->growth >= 1) && scale->backoff >= 0 && scale->backoff < 1) return TSH_OK;
@@ -23,7 +23,7 @@ static tsh_status check(const char *what, const tsh_loss_scale *scale) {
 
 tsh_tensor *tsh_loss_scale_apply(tsh_tape *tape, const tsh_loss_scale *scale, tsh_tensor *loss) {
     if (!tshi_tape_ready(tape, "loss_scale_apply", 1, &loss)) return NULL;
-    tsh_status status = check("loss_scale_apply", scale);
+    tsh_status status = check_loss_scale("loss_scale_apply", scale);
     return status == TSH_OK ? tsh_scale(tape, loss, value_of(scale))
                             : tshi_tape_fail(tape, status, "%s", tsh_error_message());
 }
@@ -39,12 +39,12 @@ static tsh_status find_overflow(tsh_parameters *list, double local, bool *finite
     return status;
 }
 
-static tsh_status unscale(const tsh_loss_scale *scale, tsh_parameters *list, double max_norm, double *norm,
-                          bool *finite) {
+static tsh_status unscale_gradients(const tsh_loss_scale *scale, tsh_parameters *list, double max_norm, double *norm,
+                                    bool *finite) {
     double counted = 0, rest = 0;
     if (norm) *norm = NAN;
     if (finite) *finite = false;
-    tsh_status status = check("loss_scale_unscale", scale);
+    tsh_status status = check_loss_scale("loss_scale_unscale", scale);
     if (status == TSH_OK && (!list || !finite || !(max_norm >= 0)))
         status = tshi_fail(TSH_ERR_ARGUMENT, "loss_scale_unscale: a list, `finite` and max_norm >= 0 are required");
     for (int i = 0; status == TSH_OK && i < list->count; i++) status = tshi_gradient_check(list->items[i].tensor);
@@ -64,11 +64,11 @@ static tsh_status unscale(const tsh_loss_scale *scale, tsh_parameters *list, dou
 
 tsh_status tsh_loss_scale_unscale(const tsh_loss_scale *scale, tsh_parameters *list, double max_norm, double *norm,
                                   bool *finite) {
-    return tshi_failure_hold(unscale(scale, list, max_norm, norm, finite));
+    return tshi_failure_hold(unscale_gradients(scale, list, max_norm, norm, finite));
 }
 
 tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite) {
-    tsh_status status = tshi_failure_hold(check("loss_scale_update", scale));
+    tsh_status status = tshi_failure_hold(check_loss_scale("loss_scale_update", scale));
     if (status != TSH_OK) return status;
     bool grows = finite && scale->good_steps + 1 >= (scale->interval ? scale->interval : INTERVAL);
     double factor = grows                 ? (scale->growth == 0 ? 2 : scale->growth)

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-static void print_tensor(const tsh_tensor *t, const char *what, const char *name, FILE *to) {
+static void print_parameter_memory(const tsh_tensor *t, const char *what, const char *name, FILE *to) {
     if (!t || !tshi_tensor_is_loaded(t)) return;
     fprintf(to, "%12zu  %s %s\n", tsh_tensor_local_nbytes(t), what, name);
 }
@@ -12,8 +12,8 @@ static void print_tensor(const tsh_tensor *t, const char *what, const char *name
 static void print_parameters(const tsh_parameters *list, FILE *to) {
     for (int i = 0; i < list->count; i++) {
         const tshi_parameter *p = &list->items[i];
-        print_tensor(p->tensor, "parameter", p->name, to);
-        print_tensor(p->tensor->gradient ? p->tensor->gradient->value : NULL, "gradient of", p->name, to);
+        print_parameter_memory(p->tensor, "parameter", p->name, to);
+        print_parameter_memory(p->tensor->gradient ? p->tensor->gradient->value : NULL, "gradient of", p->name, to);
     }
 }
 
@@ -22,10 +22,10 @@ static void print_states(const tsh_optimizer *optimizer, FILE *to) {
     for (int i = 0; i < optimizer->count; i++) {
         const tshi_optimizer_slot *slot = &optimizer->slots[i];
         const char *name = slot->parameter->name ? slot->parameter->name : "";
-        print_tensor(slot->master, "master weights of", name, to);
+        print_parameter_memory(slot->master, "master weights of", name, to);
         for (int s = 0; s < TSHI_MAX_STATES && optimizer->kind->state[s]; s++) {
             snprintf(what, sizeof what, "%s of", optimizer->kind->state[s]);
-            print_tensor(slot->state[s], what, name, to);
+            print_parameter_memory(slot->state[s], what, name, to);
         }
     }
 }

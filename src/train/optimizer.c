@@ -354,7 +354,7 @@ static void warn_of_lost_values(tsh_optimizer *optimizer) {
     }
 }
 
-static tsh_status step(tsh_optimizer *optimizer) {
+static tsh_status step_all_slots(tsh_optimizer *optimizer) {
     tsh_status own = tshi_owner_check(&optimizer->world->owner, "optimizer_step");
     if (own != TSH_OK) return own;
     for (int i = 0; i < optimizer->count; i++) {
@@ -382,7 +382,7 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     if (!optimizer) return tshi_failure_hold(tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required"));
     const tsh_device *device = tsh_world_device(optimizer->world);
     tshi_trace_event *event = device->trace ? tshi_trace_open(device->trace, TSHI_TRACE_STEP) : NULL;
-    tsh_status status = step(optimizer);
+    tsh_status status = step_all_slots(optimizer);
     if (event) tshi_trace_close(event);
     return tshi_failure_hold(status);
 }

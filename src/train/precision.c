@@ -28,7 +28,7 @@ static tsh_dtype computed_in(const tsh_precision *precision, tsh_dtype storage) 
 }
 
 /* tshi_gradient.arithmetic of a layer's parameters. */
-static uint8_t arithmetic_of(const tsh_precision *precision, bool kept) {
+static uint8_t chosen_arithmetic(const tsh_precision *precision, bool kept) {
     if (precision->arithmetic == TSH_ARITHMETIC_AS_STORED) return 0;
     return (uint8_t)(1 + (kept ? TSH_FLOAT32 : computed_in(precision, TSH_FLOAT32)));
 }
@@ -58,11 +58,12 @@ static bool is_kept(const tshi_parameter *p, const tsh_precision *precision) {
     return stays_float32(precision, p->name, end ? (size_t)(end - p->name) : strlen(p->name));
 }
 
-static tsh_status check_parameter(const tshi_parameter *p, const tsh_precision *precision) {
+static tsh_status check_precision_of(const tshi_parameter *p, const tsh_precision *precision) {
     const tshi_gradient *g = p->tensor->gradient;
     bool kept = is_kept(p, precision);
     tsh_dtype wanted = kept ? TSH_FLOAT32 : precision->storage;
-    bool other = g && (g->wide != (wanted != precision->reduction) || g->arithmetic != arithmetic_of(precision, kept));
+    bool other =
+        g && (g->wide != (wanted != precision->reduction) || g->arithmetic != chosen_arithmetic(precision, kept));
     if (p->tensor->dtype != wanted)
         return tshi_fail(TSH_ERR_DTYPE, "parameters_set_precision: '%s' is %s, but the precision wants %s", p->name,
                          tsh_dtype_name(p->tensor->dtype), tsh_dtype_name(wanted));
@@ -73,11 +74,11 @@ static tsh_status check_parameter(const tshi_parameter *p, const tsh_precision *
 
 tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_precision *precision) {
     tsh_status status = check_precision(list, precision);
-    for (int i = 0; status == TSH_OK && i < list->count; i++) status = check_parameter(&list->items[i], precision);
+    for (int i = 0; status == TSH_OK && i < list->count; i++) status = check_precision_of(&list->items[i], precision);
     for (int i = 0; status == TSH_OK && i < list->count; i++) {
         tsh_tensor *p = list->items[i].tensor;
         status = tshi_gradient_set_wide(p, p->dtype != precision->reduction);
-        p->gradient->arithmetic = arithmetic_of(precision, is_kept(&list->items[i], precision));
+        p->gradient->arithmetic = chosen_arithmetic(precision, is_kept(&list->items[i], precision));
     }
     return status;
 }

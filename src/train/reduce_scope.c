@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 /* True when the layout shares a head between ranks of the axis. */
-static bool is_shared(const tsh_data_parallel *dp, tsh_layout layout) {
+static bool is_shared_along(const tsh_data_parallel *dp, tsh_layout layout) {
     int ranks = dp->mesh->axis[dp->model].size, first;
     for (int i = 0; layout.sharing == TSH_SHARED && i < ranks; i++) {
         if (tshi_layout_sharers(&layout, ranks, i, &first) > 1) return true;
@@ -19,7 +19,7 @@ tshi_reduce_scope tshi_reduce_scope_of(const tsh_data_parallel *dp, const tsh_te
     tsh_layout layout = parameter->layout[dp->model];
     if (dp->splits_tokens && layout.kind == TSH_KIND_REPLICATED) return TSHI_REDUCE_MODEL;
     bool known = dp->shared.units == 0 || dp->shared.units == layout.units;
-    return known && is_shared(dp, layout) ? TSHI_REDUCE_SHARERS : TSHI_REDUCE_COPIES;
+    return known && is_shared_along(dp, layout) ? TSHI_REDUCE_SHARERS : TSHI_REDUCE_COPIES;
 }
 
 /* True when members i and j of the mesh are in one sum: they differ only along the schedule's axis and, by `scope`, the

@@ -52,7 +52,7 @@ static void warn_of_common_batch(tsh_data_parallel *dp) {
 }
 
 /* True when this rank contributes the gradient of x: it is the first along each axis on whose ranks x is the same. */
-static bool contributes(const tshi_bucket_slot *slot, const tsh_tensor *x) {
+static bool is_own_term(const tshi_bucket_slot *slot, const tsh_tensor *x) {
     for (int a = 0; a < x->mesh->axes; a++) {
         int first = 0, index = x->mesh->axis[a].index;
         if (!(slot->target.sums >> a & 1u) || tshi_layout_is_own(x->layout[a])) continue;
@@ -62,7 +62,7 @@ static bool contributes(const tshi_bucket_slot *slot, const tsh_tensor *x) {
     return true;
 }
 
-static tsh_tensor *memory(tshi_gradient_target *target, const tsh_tensor *x, double *beta) {
+static tsh_tensor *slot_memory(tshi_gradient_target *target, const tsh_tensor *x, double *beta) {
     tshi_bucket_slot *slot = (tshi_bucket_slot *)target;
     tsh_data_parallel *dp = slot->dp;
     if (tsh_group_rank(dp->group) < 0) { /* outside the mesh gradients are empty, but exist for later calls */
@@ -79,7 +79,7 @@ static tsh_tensor *memory(tshi_gradient_target *target, const tsh_tensor *x, dou
     bool keeps = slot->gradient_slice && !term && slot->added != TSHI_ADDED_TERMS;
     if (slot->added == TSHI_ADDED_THE_SAME && !keeps && slot->gradient_slice) tshi_sharded_keep_own(dp, slot);
     if (slot->gradient_slice) slot->added = keeps ? TSHI_ADDED_THE_SAME : TSHI_ADDED_TERMS;
-    if (!keeps && !contributes(slot, x)) {
+    if (!keeps && !is_own_term(slot, x)) {
         *beta = slot->discarded ? 1 : 0;
         if (!slot->discarded) tshi_tensor_new(p->mesh, w->dtype, &w->shape, w->layout, &slot->discarded);
         return slot->discarded;
@@ -89,7 +89,7 @@ static tsh_tensor *memory(tshi_gradient_target *target, const tsh_tensor *x, dou
     return term ? slot->term : slot->whole;
 }
 
-static void complete(tshi_gradient_target *target) {
+static void slot_complete(tshi_gradient_target *target) {
     const tshi_bucket_slot *slot = (const tshi_bucket_slot *)target;
     slot->dp->buckets[slot->bucket].incomplete--;
 }
@@ -100,15 +100,15 @@ static tsh_status check_slot(const tshi_gradient_target *target) {
     return slot->unsummed || slot->dp->failed ? check_sums(slot->dp) : TSH_OK;
 }
 
-const tshi_target_ops tshi_bucket_target = {.memory = memory, .complete = complete, .check = check_slot};
+const tshi_target_ops tshi_bucket_target = {.memory = slot_memory, .complete = slot_complete, .check = check_slot};
 
 /* --- a backward --------------------------------------------------------------------------------------------------- */
 
-static tsh_data_parallel *of(tshi_gradient_schedule *schedule) {
+static tsh_data_parallel *data_parallel_of(tshi_gradient_schedule *schedule) {
     return (tsh_data_parallel *)schedule;
 }
 
-static tsh_status check_loss(const tsh_data_parallel *dp, const tsh_tensor *loss) {
+static tsh_status check_loss_axis(const tsh_data_parallel *dp, const tsh_tensor *loss) {
     char text[160];
     if (!dp->average) return TSH_OK;
     if (loss->mesh == dp->mesh && loss->layout[dp->schedule.axis].kind == TSH_KIND_LOCAL) return TSH_OK;
@@ -129,9 +129,9 @@ static void count_incomplete(tsh_data_parallel *dp) {
     }
 }
 
-static tsh_status begin(tshi_gradient_schedule *schedule, const tsh_tensor *loss) {
-    tsh_data_parallel *dp = of(schedule);
-    tsh_status status = check_loss(dp, loss);
+static tsh_status schedule_begin(tshi_gradient_schedule *schedule, const tsh_tensor *loss) {
+    tsh_data_parallel *dp = data_parallel_of(schedule);
+    tsh_status status = check_loss_axis(dp, loss);
     if (dp->failed) tshi_buckets_drop(dp);
     if (status != TSH_OK) return status;
     if (dp->sync) status = tshi_compare_inputs(dp, loss);
@@ -155,8 +155,8 @@ static tsh_status start_complete(tsh_data_parallel *dp) {
 }
 
 /* Asynchronous calls progress only inside library calls: tsh_work_test is one. */
-static tsh_status advance(tshi_gradient_schedule *schedule) {
-    tsh_data_parallel *dp = of(schedule);
+static tsh_status schedule_advance(tshi_gradient_schedule *schedule) {
+    tsh_data_parallel *dp = data_parallel_of(schedule);
     bool done = true;
     if (!dp->sync) return TSH_OK;
     tsh_status status = start_complete(dp);
@@ -168,8 +168,8 @@ static tsh_status advance(tshi_gradient_schedule *schedule) {
     return status;
 }
 
-static tsh_status end(tshi_gradient_schedule *schedule, tsh_status status) {
-    tsh_data_parallel *dp = of(schedule);
+static tsh_status schedule_end(tshi_gradient_schedule *schedule, tsh_status status) {
+    tsh_data_parallel *dp = data_parallel_of(schedule);
     if (status == TSH_OK && dp->sync) status = start_complete(dp);
     if (status == TSH_OK) warn_of_common_batch(dp);
     tshi_values_end_backward(dp);
@@ -179,15 +179,18 @@ static tsh_status end(tshi_gradient_schedule *schedule, tsh_status status) {
     return status;
 }
 
-static void drop(tshi_gradient_schedule *schedule) {
-    tshi_values_drop(of(schedule));
-    tshi_buckets_drop(of(schedule));
-    of(schedule)->failed = false;
+static void schedule_drop(tshi_gradient_schedule *schedule) {
+    tshi_values_drop(data_parallel_of(schedule));
+    tshi_buckets_drop(data_parallel_of(schedule));
+    data_parallel_of(schedule)->failed = false;
 }
 
-static void detach(tshi_gradient_schedule *schedule) {
-    of(schedule)->tape = NULL;
+static void schedule_detach(tshi_gradient_schedule *schedule) {
+    data_parallel_of(schedule)->tape = NULL;
 }
 
-const tshi_schedule_ops tshi_data_parallel_schedule = {
-    .begin = begin, .advance = advance, .end = end, .drop = drop, .detach = detach};
+const tshi_schedule_ops tshi_data_parallel_schedule = {.begin = schedule_begin,
+                                                       .advance = schedule_advance,
+                                                       .end = schedule_end,
+                                                       .drop = schedule_drop,
+                                                       .detach = schedule_detach};

@@ -1,8 +1,8 @@
 /* Stochastic gradient descent. */
 #include "train/optimizer.h"
 
-static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
-                 const tshi_update *updates) {
+static void sgd_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
+                     const tshi_update *updates) {
     const tsh_sgd_config *c = &optimizer->config.sgd;
     tsh_device *device = tsh_world_device(optimizer->world);
     tshi_sgd settings = {.lr = optimizer->lr,
@@ -14,7 +14,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
     device->ops->optimizer[dtype].sgd(device, &settings, count, updates);
 }
 
-static const tshi_optimizer_kind sgd = {"sgd", {"momentum_buffer", NULL}, step};
+static const tshi_optimizer_kind sgd = {"sgd", {"momentum_buffer", NULL}, sgd_step};
 
 tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out) {
     const tsh_sgd_config c = config ? *config : (tsh_sgd_config){0};

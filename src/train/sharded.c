@@ -7,7 +7,7 @@ static size_t size_of(const tshi_bucket *bucket) {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static tsh_status create(tsh_data_parallel *dp, tshi_bucket *bucket) {
+static tsh_status sharded_create(tsh_data_parallel *dp, tshi_bucket *bucket) {
     size_t ranks = (size_t)tsh_group_size(dp->parent);
     bucket->dp = dp;
     bucket->counts = tshi_calloc(tshi_data_parallel_allocator(dp), 2 * ranks, sizeof *bucket->counts);
@@ -94,7 +94,7 @@ static void put_flags(const tsh_data_parallel *dp, const tshi_bucket *bucket, in
     device->ops->copy.strided(device, n - 1, bytes, to, 0, to + block, block);
 }
 
-static void pack(const tsh_data_parallel *dp, const tshi_bucket *bucket) {
+static void pack_slices(const tsh_data_parallel *dp, const tshi_bucket *bucket) {
     char *to = tshi_data(bucket->packed);
     int64_t start, length;
     for (int r = 0, end; r < tsh_group_size(dp->parent); r = end) {
@@ -123,7 +123,7 @@ void tshi_sharded_keep_own(const tsh_data_parallel *dp, const tshi_bucket_slot *
 }
 
 /* Each rank keeps its slice of the existing sum. */
-static tsh_status open_slot(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
+static tsh_status sharded_open_slot(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     const tsh_tensor *memory = dp->buckets[slot->bucket].memory;
     tsh_device *device = dp->mesh->device;
     int64_t start, length;
@@ -139,11 +139,11 @@ static tsh_status open_slot(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     return TSH_OK;
 }
 
-static tsh_status start(tsh_data_parallel *dp, tshi_bucket *bucket) {
+static tsh_status sharded_start(tsh_data_parallel *dp, tshi_bucket *bucket) {
     int64_t all = tshi_slice_block_start(bucket->counts, tsh_group_size(dp->parent));
     tsh_status status = tshi_tensor_buffer(dp->mesh, bucket->dtype, all, &bucket->packed);
     if (status != TSH_OK) return status;
-    pack(dp, bucket);
+    pack_slices(dp, bucket);
     bucket->absent = 0;
     for (tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
         bucket->absent += slot->parameter->gradient->stale;
@@ -160,4 +160,5 @@ static void close_sum(tshi_bucket *bucket) {
     bucket->packed = NULL;
 }
 
-const tshi_bucket_kind tshi_sharded_bucket = {.create = create, .open = open_slot, .start = start, .close = close_sum};
+const tshi_bucket_kind tshi_sharded_bucket = {
+    .create = sharded_create, .open = sharded_open_slot, .start = sharded_start, .close = close_sum};

@@ -8,7 +8,7 @@
 
 enum { ORDERS = 4 }; /* remembered uses of each bucket in a forward or a backward */
 
-static bool keeps(const tsh_data_parallel *dp) {
+static bool keeps_values(const tsh_data_parallel *dp) {
     return dp->level < TSH_ZERO_PARAMETERS;
 }
 
@@ -30,7 +30,7 @@ static uint16_t version_of(const tshi_value_source *source, const tsh_tensor *te
 }
 
 /* The sum of the slices' versions, which changes when any of them does. */
-static uint16_t versions_of(const tshi_bucket *bucket) {
+static uint16_t slice_versions(const tshi_bucket *bucket) {
     uint16_t sum = 0;
     for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next)
         sum += tshi_tensor_version(slot->parameter);
@@ -39,7 +39,7 @@ static uint16_t versions_of(const tshi_bucket *bucket) {
 
 static bool is_stale(const tshi_value_source *source) {
     const tshi_bucket *bucket = (const tshi_bucket *)source;
-    return bucket->version != versions_of(bucket);
+    return bucket->version != slice_versions(bucket);
 }
 
 /* --- gathering ---------------------------------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket)
     tsh_status status =
         tshi_tensor_load(bucket->gathered, tsh_tensor_local_nbytes(bucket->gathered), TSH_MEMORY_COMMUNICATION);
     if (status != TSH_OK) return status;
-    bucket->version = versions_of(bucket);
+    bucket->version = slice_versions(bucket);
     const tsh_tensor *from = bucket->value_slices, *to = bucket->converted;
     tsh_device *device = dp->mesh->device;
     if (to) device->ops->copy.convert(device, to->numel, from->dtype, tshi_data(from), to->dtype, tshi_data(to));
@@ -133,7 +133,7 @@ tsh_status tshi_values_begin_backward(tsh_data_parallel *dp) {
 }
 
 void tshi_values_end_backward(tsh_data_parallel *dp) {
-    if (dp->sync || !keeps(dp)) tshi_values_drop(dp);
+    if (dp->sync || !keeps_values(dp)) tshi_values_drop(dp);
     begin_order(dp, false);
 }
 
@@ -170,14 +170,14 @@ static tsh_status materialize_values(tshi_value_source *source, uint64_t step, u
     tshi_bucket *bucket = (tshi_bucket *)source;
     tsh_data_parallel *dp = bucket->dp;
     if (dp->step != step) {
-        if (!keeps(dp)) tshi_values_drop(dp); /* values may have changed */
+        if (!keeps_values(dp)) tshi_values_drop(dp); /* values may have changed */
         begin_order(dp, false);
         dp->step = step;
     }
     bucket->used_in = call;
     tsh_status status = is_stale(source) ? drop_written(dp, bucket) : TSH_OK;
     if (status != TSH_OK || tshi_tensor_is_loaded(bucket->values)) return status;
-    if (!keeps(dp)) free_others(dp, call);
+    if (!keeps_values(dp)) free_others(dp, call);
     status = gather_values(dp, bucket);
     return status == TSH_OK ? look_ahead(dp, bucket) : status;
 }
@@ -198,7 +198,8 @@ static tsh_status make_leaf(tshi_bucket_slot *slot) {
 }
 
 /* Creates the slot's views of the slices, from element `at` on, and of the values. */
-static tsh_status make_views(tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot, int64_t at) {
+static tsh_status make_value_views(tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot,
+                                   int64_t at) {
     const tsh_tensor *p = slot->parameter;
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape;
@@ -235,7 +236,7 @@ static tsh_status create_values(tsh_data_parallel *dp, tshi_bucket *bucket) {
     tsh_memory_purpose purpose = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
     tsh_status status = make_memory(dp, bucket);
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
-        status = make_views(dp, bucket, slot, at);
+        status = make_value_views(dp, bucket, slot, at);
         tshi_slice_range(dp, slot, tsh_group_rank(dp->parent), &start, &length);
         at += tshi_slice_padded(bucket, length);
     }
