@@ -293,9 +293,11 @@ static void free_since(fuzz *f, void (*function)(void)) {
     if (fuzz_chance(f, 3)) mark.step++;
     if (fuzz_chance(f, 3)) mark.calls += (int)fuzz_index(f, 3);
     const tsh_recompute_config config = {.offload = fuzz_chance(f, 50)};
+    int way = (int)fuzz_index(f, 3);
     fuzz_value(f, tape,
-               fuzz_chance(f, 50) ? tsh_tape_free_since(tape, mark, y)
-                                  : tsh_tape_recompute_since_with(tape, mark, y, fuzz_chance(f, 20) ? NULL : &config));
+               way == 0   ? tsh_tape_free_since(tape, mark, y)
+               : way == 1 ? tsh_tape_recompute_since(tape, mark, y)
+                          : tsh_tape_recompute_since_with(tape, mark, y, &config));
 }
 
 static void lookup(fuzz *f, void (*function)(void)) {
@@ -477,7 +479,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_concat", concat, NULL, 4},
     {"tsh_split_parts", split_parts, NULL, 3},
     {"tsh_permute tsh_transpose", permute, NULL, 4},
-    {"tsh_tape_mark tsh_tape_free_since tsh_tape_recompute_since_with", free_since, NULL, 3},
+    {"tsh_tape_mark tsh_tape_free_since tsh_tape_recompute_since tsh_tape_recompute_since_with", free_since, NULL, 3},
     {"tsh_sum", with_dim, FUNCTION(tsh_sum), 4},
     {"tsh_mean", with_dim, FUNCTION(tsh_mean), 3},
     {"tsh_topk", topk, NULL, 3},
