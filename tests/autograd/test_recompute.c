@@ -1,11 +1,13 @@
 /* Segments that run again in backward: gradients are those without them, bit for bit, collectives are counted, and
  * memory is that of the results of parts and one part's inside. */
+#include "support/files.h"
 #include "support/ranks.h"
 #include "support/tensors.h"
 #include "tensor/tensor.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 TestSuite(recompute, .timeout = 300);
@@ -486,6 +488,43 @@ static void offloading(tshi_rank *r, void *arg) {
 
 Test(recompute, an_offloaded_input_comes_back_wherever_it_is_used) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, offloading, NULL));
+}
+
+Test(recompute, a_trace_changes_no_offloaded_value) {
+    const char *folder = tshi_test_folder(0);
+    setenv("TSHARD_TRACE", folder, 1);
+    cr_assert_str_empty(tshi_test_run(2, gradients, NULL));
+    tshi_test_remove(folder);
+}
+
+/* A dry run takes no host memory, and has the peak of a run. */
+Test(recompute, a_dry_run_counts_offloaded_values) {
+    const tsh_tensor_config config = {.ndim = 1, .shape = {(int64_t)1 << 38}}; /* a terabyte */
+    size_t peak[2];
+    tsh_world *world = NULL;
+    tsh_tape *tape = NULL;
+    tsh_tensor *leaf = NULL;
+    setenv("TSHARD_BACKEND", "plan", 1);
+    cr_assert_eq(tsh_world_init(NULL, &world), TSH_OK, "%s", tsh_error_message());
+    cr_assert_eq(tsh_tape_create(world, &tape), TSH_OK);
+    cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &config, &leaf), TSH_OK, "%s", tsh_error_message());
+    cr_assert_eq(tsh_tensor_require_grad(leaf), TSH_OK);
+    for (int deep = 0; deep < 2; deep++) {
+        tsh_tensor *x = leaf;
+        tsh_device_reset_peak(tsh_world_device(world));
+        for (int i = 0; i < (deep ? 8 : 4); i++) {
+            tsh_mark start = tsh_tape_mark(tape);
+            x = tsh_mul(tape, tsh_exp(tape, x), x);
+            x = tsh_tape_recompute_since_with(tape, start, x, &(tsh_recompute_config){.offload = true});
+        }
+        cr_assert_eq(tsh_backward(tape, tsh_sum(tape, x, TSH_ALL_DIMS)), TSH_OK, "%s", tsh_tape_message(tape));
+        cr_assert_eq(tsh_tape_reset(tape), TSH_OK);
+        peak[deep] = tsh_device_stats(tsh_world_device(world)).bytes_peak;
+    }
+    cr_assert_eq(peak[1], peak[0], "%zu bytes, then %zu", peak[0], peak[1]);
+    tsh_tensor_release(leaf);
+    tsh_tape_destroy(tape);
+    tsh_world_destroy(world);
 }
 
 /* A step that ends before backward, by a failure or without one, leaves no memory. */

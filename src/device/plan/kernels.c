@@ -106,7 +106,7 @@ static tsh_status plan_from_host(tsh_device *device, size_t bytes, const tshi_ho
 
 static void plan_release(tsh_device *device, tshi_host_buffer *host) {}
 
-static const tshi_offload_ops plan_offload = {
+const tshi_offload_ops tshi_plan_offload = {
     .to_host = plan_to_host, .from_host = plan_from_host, .release = plan_release};
 
 static void plan_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
@@ -364,7 +364,6 @@ void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *t) {
                                       .affine = plan_affine,
                                       .affine_backward = plan_affine_backward,
                                       .gemm_unary_backward = plan_gemm_unary_backward};
-    ops->offload = &plan_offload;
     ops->targets_check = plan_targets_check;
     ops->ids_check = plan_ids_check;
     ops->reduce = plan_reduce;

@@ -22,6 +22,8 @@ typedef struct tshi_plan_tables {
 
 /* Replaces the CPU's kernels in `ops` by those of the dry run. */
 TSHI_TOOLS void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
+/* The dry run's: values that leave take no host memory. */
+extern const tshi_offload_ops tshi_plan_offload;
 /* Replaces a device's kernels in `ops` by those of the trace, which call the ones of device->trace->behind. */
 void tshi_timed_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
 

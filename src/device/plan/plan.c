@@ -18,6 +18,7 @@ tshi_planned *tshi_plan_device(tsh_device *device, const void *heap, size_t byte
     device->record->heap_bytes = bytes;
     planned->ops = *device->ops;
     planned->ops.describe = describe;
+    planned->ops.offload = &tshi_plan_offload;
     tshi_plan_kernels(&planned->ops, &planned->tables);
     device->ops = &planned->ops;
     return planned;
