@@ -64,7 +64,7 @@ static bool keep_arguments(tsh_tape *tape, const tsh_call *call, tsh_call *node)
     return true;
 }
 
-/* Puts the call on the tape, or without recording releases its saved tensors. */
+/* Puts the call on the tape if it may need a gradient; the node then owns the saved tensors. */
 static inline tsh_status record_call(tsh_call *call) {
     tsh_tape *tape = call->tape;
     if (!tshi_call_records(call)) return TSH_OK;
@@ -83,7 +83,7 @@ static inline tsh_status record_call(tsh_call *call) {
     call->out->computed = true;
     for (int i = 0; i < node->inputs; i++) node->in[i] = tshi_tensor_retain(call->in[i]);
     tshi_tensor_retain(node->out);
-    memset(call->saved, 0, sizeof call->saved); /* the node has them now */
+    memset(call->saved, 0, sizeof call->saved);
     return TSH_OK;
 }
 
@@ -163,7 +163,8 @@ static inline tsh_status run_forward(tsh_call *call) {
     tsh_status status = runs || !call->flags.shares ? materialize_read(call, false) : TSH_OK;
     if (status != TSH_OK || !runs) return status;
     status = tshi_invoke(call, call->op->forward, "forward");
-    call->out->storage->version = version; /* its collectives have written what the call makes, perhaps once more */
+    call->out->storage->version =
+        version; /* collectives in forward count writes of the result, which is not a change */
     return status;
 }
 

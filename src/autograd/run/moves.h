@@ -15,7 +15,7 @@ typedef struct tshi_move {
     bool collective;
 } tshi_move;
 
-/* Copies [start, start + length) of whole along d to `part`, or `part` to there. */
+/* Copies elements [start, start + length) of `whole` along dim d to `part`, or back from `part`. */
 void tshi_part_copy(const tsh_tensor *whole, int d, int64_t start, int64_t length, void *part, bool out_of_whole);
 
 extern const tshi_move tshi_moves[TSHI_MOVE_COUNT];
