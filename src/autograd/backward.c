@@ -123,7 +123,7 @@ static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
         int k = tshi_tape_node(tape, node->in[i]);
         if (k < 0 || !tape->nodes[k].flags.used) continue;
         tshi_tape_fail(tape, TSH_ERR_STATE,
-                       "backward: %s depends on calls that an earlier backward of this step has freed", node->op->name);
+                       "backward: %s depends on calls of this step that an earlier backward has freed", node->op->name);
         return tape->status;
     }
     return TSH_OK;

@@ -428,7 +428,7 @@ static void wrong(tshi_rank *r, void *arg) {
     op = shrink_op;
     op.views = true;
     op.shape = huge;
-    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "no shape");
+    expect(r, tape, tsh_apply(tape, &op, 1, in, &well), "not a shape");
     expect(r, tape, tsh_apply(tape, &shrink_op, 2, in, &well), "shrink: 2 inputs, 1 wanted");
     expect(r, tape, tsh_apply(tape, &shrink_op, 1, in, NULL), "shrink: params is NULL");
     expect(r, tape, tsh_apply(tape, &shrink_op, 1, &ids, &well),

@@ -500,7 +500,7 @@ Test(recompute, a_trace_changes_no_offloaded_value) {
 /* A dry run takes no host memory, and has the peak of a run. */
 Test(recompute, a_dry_run_counts_offloaded_values) {
     const tsh_tensor_config config = {.ndim = 1, .shape = {(int64_t)1 << 38}}; /* a terabyte */
-    size_t peak[2];
+    size_t peak[3];
     tsh_world *world = NULL;
     tsh_tape *tape = NULL;
     tsh_tensor *leaf = NULL;
@@ -509,19 +509,19 @@ Test(recompute, a_dry_run_counts_offloaded_values) {
     cr_assert_eq(tsh_tape_create(world, &tape), TSH_OK);
     cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &config, &leaf), TSH_OK, "%s", tsh_error_message());
     cr_assert_eq(tsh_tensor_require_grad(leaf), TSH_OK);
-    for (int deep = 0; deep < 2; deep++) {
+    for (int run = 0; run < 3; run++) { /* the gradient stays from the first run on */
         tsh_tensor *x = leaf;
         tsh_device_reset_peak(tsh_world_device(world));
-        for (int i = 0; i < (deep ? 8 : 4); i++) {
+        for (int i = 0; i < (run == 1 ? 4 : 8); i++) {
             tsh_mark start = tsh_tape_mark(tape);
             x = tsh_mul(tape, tsh_exp(tape, x), x);
             x = tsh_tape_recompute_since_with(tape, start, x, &(tsh_recompute_config){.offload = true});
         }
         cr_assert_eq(tsh_backward(tape, tsh_sum(tape, x, TSH_ALL_DIMS)), TSH_OK, "%s", tsh_tape_message(tape));
         cr_assert_eq(tsh_tape_reset(tape), TSH_OK);
-        peak[deep] = tsh_device_stats(tsh_world_device(world)).bytes_peak;
+        peak[run] = tsh_device_stats(tsh_world_device(world)).bytes_peak;
     }
-    cr_assert_eq(peak[1], peak[0], "%zu bytes, then %zu", peak[0], peak[1]);
+    cr_assert_eq(peak[2], peak[1], "%zu bytes, then %zu", peak[1], peak[2]);
     tsh_tensor_release(leaf);
     tsh_tape_destroy(tape);
     tsh_world_destroy(world);
