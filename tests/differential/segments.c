@@ -32,7 +32,8 @@ tsh_status tshi_run_end_segments(tshi_run *r, int k, tshi_open_segments *open) {
             used[j] = r->value[j] && used_after(r, k, j);
             if (used[j]) tsh_tensor_retain(r->value[j]);
         }
-        if (!tsh_tape_recompute_since(r->bench.tape, open->mark[open->count - 1], r->value[k]))
+        const tsh_recompute_config config = {.offload = first % 2}; /* as good as random */
+        if (!tsh_tape_recompute_since_with(r->bench.tape, open->mark[open->count - 1], r->value[k], &config))
             status = tshi_run_note(r, tsh_tape_status(r->bench.tape), "recompute_since");
         for (int j = first; j <= k; j++) {
             if (used[j]) tsh_tensor_release(r->value[j]);
