@@ -456,7 +456,7 @@ static tsh_tensor *used_again(const bench *b, bool segment) {
 static tsh_tensor *loss_between(const bench *b, bool segment, bool norm, tsh_tensor **first) {
     tsh_mark start = tsh_tape_mark(b->tape);
     tsh_tensor *x = tsh_silu(b->tape, b->leaf[0]);
-    x = norm ? tsh_rms_norm(b->tape, x, b->leaf[3], 1e-5) : tsh_exp(b->tape, x);
+    x = norm ? tsh_rms_norm(b->tape, x, b->leaf[3], 1e-5) : tsh_softmax(b->tape, x, 1);
     if (segment) x = end_segment(b, start, x);
     *first = tsh_full(b->tape, tsh_sum(b->tape, x, TSH_ALL_DIMS));
     start = tsh_tape_mark(b->tape);
