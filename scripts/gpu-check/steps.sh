@@ -150,12 +150,12 @@ kernel_suites() {
     return $code
 }
 
-# Memory that only the GPU reads: these five suites expect wrong indices to be told of at once, as managed memory has it.
+# Memory that only the GPU reads: these suites expect wrong indices to be told of at once, as managed memory has it.
 suites() {
     have ctest && [ -e "$build/tests/CTestTestfile.cmake" ] || omit "no suites are built, or there is no ctest"
     TSHARD_TEST_DEVICE=cuda TSHARD_CUDA_MANAGED=0 ctest --test-dir "$build" -j 16 --output-on-failure --no-tests=error \
         -L '^(tensor|dist|autograd|functional|layers|train|examples)$' -LE '^(extended|sanitized|long)$' \
-        -E '^(layers.embedding|layers.max_norm|functional.cross_entropy|functional.values|train.wrong_use)$'
+        -E '^(layers.embedding|layers.max_norm|functional.cross_entropy|functional.values|train.wrong_use|train.warnings)$'
 }
 
 # Two ranks go to NCCL, which takes several on a GPU from 2.30 on: asked alone first. The stand-in, which small sizes are

@@ -247,7 +247,6 @@ static bool try_training(void) {
     tsh_world_config config = {.world_size = 1, .device = TSH_CUDA, .heap_bytes = (size_t)1 << 26};
     if (tsh_world_init(&config, &world) != TSH_OK) return true;
     tsh_status status = tshi_language_create(world, "model=1", &l);
-    l.recompute = true;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
         status = tshi_language_gradients(&l, &loss, &norm, NULL);
         if (status == TSH_OK && isnan(loss)) status = TSH_ERR_SYSTEM; /* a failure of tsh_tensor_item */
