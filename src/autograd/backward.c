@@ -79,9 +79,9 @@ static tsh_status complete_inputs(tsh_tape *tape, int index) {
 }
 
 /* Frees the output's memory unless the program or a later call has a reference; the tape and this call have
- * `holders`. */
-static void drop_output(tsh_tensor *out, int holders, const tsh_tensor *loss) {
-    if (out->references == holders && out != loss) tshi_tensor_drop_storage(out);
+ * `references`. */
+static void drop_output(tsh_tensor *out, int references, const tsh_tensor *loss) {
+    if (out->references == references && out != loss) tshi_tensor_drop_storage(out);
 }
 
 static void node_free(tsh_call *node, const tsh_tensor *loss) {
@@ -96,8 +96,8 @@ static void node_free(tsh_call *node, const tsh_tensor *loss) {
 }
 
 /* True for a transition of a leaf, which is made once in a step: calls that lead to other losses may share it, so
- * backward keeps the call. An exchange between meshes always stays, because the losses of a pipeline's stages come in different
- * orders, and all stages must find it in the same state. */
+ * backward keeps the call. An exchange between meshes always stays, because the losses of a pipeline's stages come in
+ * different orders, and all stages must find it in the same state. */
 static bool other_losses_share(const tsh_tape *tape, const tsh_call *node) {
     if (node->out->references == 2 && node->out->mesh == node->in[0]->mesh) return false;
     while (!node->flags.used && node->op->repeats) {

@@ -46,8 +46,8 @@ struct tsh_call {
     uint64_t versions; /* of its tensors, after forward (call.c) */
 
     /* Numbers of segments (segment.h), from 1 on; 0: none. */
-    int segment;    /* the innermost segment that contains the call */
-    int dropped_by; /* the segment that frees the output's memory */
+    int segment;  /* the innermost segment that contains the call */
+    int freed_by; /* the segment that frees the output's memory */
 };
 
 /* True for operations without rows, which only move values between layouts: their backward does not round. */

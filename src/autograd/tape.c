@@ -125,9 +125,9 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (world->ended) return tshi_fail(TSH_ERR_STATE, "tape_reset: the tape's world has been destroyed");
     tsh_status own = tshi_owner_check(&world->owner, "tape_reset");
     if (own != TSH_OK) return own;
-    tshi_signal_look(world);
+    tshi_signal_poll(world);
     tshi_tape_check(tape, tshi_exchange_flush(world), "tape_reset");
-    bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));
+    bool failed = tape->status != TSH_OK, troubled = tshi_world_has_failed(world, step_of(tape));
     /* A skipped step needs no recovery, nor does a step since whose failure the program has recovered the world. */
     bool recover = troubled || (failed && !tape->skips && tape->recoveries == world->recoveries);
     /* After a failure inside one group, such as a mismatch, the ranks of other groups would wait for this one. */
@@ -167,8 +167,8 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     vsnprintf(tape->message + used, sizeof tape->message - (size_t)used, format, arguments);
     va_end(arguments);
     tshi_fail(status, "%s", tape->message);
-    /* Peers notice these failures themselves, or fail in the same way. Some peers may still be in an earlier collective,
-     * which can succeed if it is not ended. tsh_tape_reset informs ranks that have noticed nothing. */
+    /* Peers notice these failures themselves, or fail in the same way. Some peers may still be in an earlier
+     * collective, which can succeed if it is not ended. tsh_tape_reset informs ranks that have noticed nothing. */
     bool known =
         status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT || status == TSH_ERR_LAYOUT;
     if (!known) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));

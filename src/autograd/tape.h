@@ -57,7 +57,7 @@ static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
  * program has retained the tensor, and with it the memory. */
 static inline bool tshi_tape_dropped(const tsh_tape *tape, const tsh_tensor *t) {
     int k = tshi_tape_node(tape, t);
-    return k >= 0 && !tape->nodes[k].flags.used && tape->nodes[k].dropped_by > 0;
+    return k >= 0 && !tape->nodes[k].flags.used && tape->nodes[k].freed_by > 0;
 }
 /* True when the call goes on the tape, because it may need a gradient. */
 static inline bool tshi_call_records(const tsh_call *call) {

@@ -36,7 +36,7 @@ typedef struct tshi_group_ops {
     /* The backend has the reduction `op` on `dtype`, one that makes sense. NULL: it has all of them. */
     bool (*reduces)(tsh_dtype dtype, tsh_reduce_op op);
     /* A call on memory of a GPU has to go through buffers of world->host. NULL: none has to. */
-    bool (*stages)(const tsh_group *group, const tshi_call *call);
+    bool (*stages)(const tsh_group *group, const tshi_comm_call *call);
     /* A collective of the group goes on while the host computes; every rank returns the same. NULL: none does, unless
      * the calls are in_order. */
     bool (*overlaps)(const tsh_group *group);
@@ -51,7 +51,8 @@ typedef struct tshi_group_ops {
      * its own means: it waits for them, and fills start->found. With a communicator the ranks are known, and
      * it is called once. NULL: a data backend alone. */
     tsh_status (*probe)(const tshi_start *start, bool *takes);
-    /* Bytes of the memory of a machine that the backend wants in a world of that size: world->machine.area. NULL: none. */
+    /* Bytes of the memory of a machine that the backend wants in a world of that size: world->machine.area. NULL:
+     * none. */
     size_t (*area_bytes)(int size);
     /* Makes world->state, and *heap where the backend has one of its own. Does not wait. NULL: there is nothing to
      * make. */
@@ -85,7 +86,7 @@ typedef struct tshi_group_ops {
     size_t (*open_bytes)(int n);
     /* Bytes of tensor memory that a rank takes when a group sends its first message that is like this one, and keeps
      * for the next ones; messages of different kinds have different ones. 0: none. NULL: none for any. */
-    size_t (*message_bytes)(const tshi_call *send);
+    size_t (*message_bytes)(const tshi_comm_call *send);
     /* Frees group->state. Not collective. NULL: there is none. */
     void (*close)(tsh_group *group);
     /* Every rank of the group passes the same `text`, or a status `failed`. TSH_ERR_MISMATCH with both texts
@@ -94,25 +95,25 @@ typedef struct tshi_group_ops {
     tsh_status (*agree)(tsh_group *group, const char *text, tsh_status failed);
     /* The ranks compare the call, as `run` does before it moves data, and nothing moves. A control backend's alone.
      * Collective over the group, waits. */
-    tsh_status (*compare)(tsh_group *group, const tshi_call *call);
+    tsh_status (*compare)(tsh_group *group, const tshi_comm_call *call);
     /* The error that calls of this group have to return, as far as is known, or TSH_OK; never waits. look: look for
      * deaths first. waits: the caller waits for members of the group, so one that has left counts as lost. A control
      * backend's alone; NULL: there are no peers. */
-    tsh_status (*trouble)(tsh_group *group, bool look, bool waits);
-    /* After `trouble` has found some: all of it is known to come from later steps of that tape than this one. NULL: it
-     * never is. */
+    tsh_status (*check_peers)(tsh_group *group, bool look, bool waits);
+    /* After `check_peers` has found some: all of it is known to come from later steps of that tape than this one. NULL:
+     * it never is. */
     bool (*fails_later)(const tsh_world *world, tshi_tape_step step);
 
     /* --- calls ---------------------------------------------------------------------------------------------------- */
 
     /* Runs the call; returns when this rank's buffers are free again, or (in_order) when it has been queued. A call
      * marked `failed` returns that status and its message. Collective over the group, waits. */
-    tsh_status (*run)(tsh_group *group, const tshi_call *call);
+    tsh_status (*run)(tsh_group *group, const tshi_comm_call *call);
     /* Runs the exchange of boxes in place: `in` and `out` of each rank's call are all that it holds of it, NULL where
      * that is nothing, and call->count the elements of the whole. The ranks compare dtypes and plan->fingerprint. For
      * tensors of the host alone. Collective over the group, waits. NULL: exchanges are packed and run as an
      * all_to_all. */
-    tsh_status (*exchange)(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan);
+    tsh_status (*exchange)(tsh_group *group, const tshi_comm_call *call, const struct tshi_exchange_plan *plan);
     /* A call in steps that never wait. start: post it; only the first of a group's queue is started, so that a backend
      * sees one collective a group at a time (messages, and with in_order: any number). progress: advance it; they call
      * tshi_work_end when it is done. Both NULL: calls are done when run returns, and there are no messages. */

@@ -107,12 +107,12 @@ void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, si
         char *part = all + (size_t)group->rank * bytes;
         memcpy(part, mine, bytes);
         for (int i = 0; i < group->size; i++) control->counts[i] = (int64_t)bytes;
-        const tshi_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
-                                .dtype = TSH_UINT8,
-                                .in = part,
-                                .out = all,
-                                .count = (int64_t)total,
-                                .counts = control->counts};
+        const tshi_comm_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
+                                     .dtype = TSH_UINT8,
+                                     .in = part,
+                                     .out = all,
+                                     .count = (int64_t)total,
+                                     .counts = control->counts};
         tshi_group_drain(control, TSH_OK);
         *status = control->ops->run(control, &call);
     }
@@ -303,7 +303,7 @@ const tsh_mesh *tsh_group_mesh(const tsh_group *group) {
 
 /* --- what they have done ------------------------------------------------------------------------------------------ */
 
-uint64_t tshi_group_note(tsh_group *group, const tshi_call *call) {
+uint64_t tshi_group_note(tsh_group *group, const tshi_comm_call *call) {
     bool message = call->op == TSH_COLLECTIVE_SEND || call->op == TSH_COLLECTIVE_RECV;
     uint64_t number = message ? ++group->posts : ++group->calls;
     group->recent[group->notes++ % TSHI_RECENT_CALLS] =
@@ -311,7 +311,7 @@ uint64_t tshi_group_note(tsh_group *group, const tshi_call *call) {
     return number;
 }
 
-void tshi_group_log_ring(const tsh_group *group) {
+void tshi_group_log_recent_calls(const tsh_group *group) {
     char line[768] = "";
     for (uint64_t i = 1; i <= TSHI_RECENT_CALLS && i <= group->notes; i++) {
         const tshi_recent_call *e = &group->recent[(group->notes - i) % TSHI_RECENT_CALLS];

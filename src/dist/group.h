@@ -75,8 +75,8 @@ void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);
 /* Gives the group a mesh of its own, with one axis. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
 /* Notes a call among the recent ones and returns its number, from 1; collectives and messages are numbered apart. */
-uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
+uint64_t tshi_group_note(tsh_group *group, const tshi_comm_call *call);
 /* Logs the last calls: "#3 all_reduce float32 [8], ...". */
-void tshi_group_log_ring(const tsh_group *group);
+void tshi_group_log_recent_calls(const tsh_group *group);
 
 #endif

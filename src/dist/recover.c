@@ -11,9 +11,9 @@ void tsh_world_fail(tsh_world *world, const char *reason) {
     tshi_world_fail_in(world, reason ? reason : "", (tshi_tape_step){0});
 }
 
-bool tshi_world_troubled(tsh_world *world, tshi_tape_step step) {
+bool tshi_world_has_failed(tsh_world *world, tshi_tape_step step) {
     const tshi_group_ops *control = world->control;
-    if (!control->trouble || control->trouble(world->group->control, false, false) == TSH_OK) return false;
+    if (!control->check_peers || control->check_peers(world->group->control, false, false) == TSH_OK) return false;
     return !control->fails_later || !control->fails_later(world, step);
 }
 
@@ -44,12 +44,12 @@ static tsh_status catch_up(tsh_world *world) {
         if (s == next) s = NULL;
         int64_t position = position_of(s), most[] = {(int64_t)world->next_stream, (int64_t)world->tapes, position,
                                                      -position, next ? -(int64_t)next->tape : -INT64_MAX};
-        const tshi_call call = {.op = TSH_COLLECTIVE_ALL_REDUCE,
-                                .dtype = TSH_INT64,
-                                .reduce = TSH_REDUCE_MAX,
-                                .in = most,
-                                .out = most,
-                                .count = sizeof most / sizeof *most};
+        const tshi_comm_call call = {.op = TSH_COLLECTIVE_ALL_REDUCE,
+                                     .dtype = TSH_INT64,
+                                     .reduce = TSH_REDUCE_MAX,
+                                     .in = most,
+                                     .out = most,
+                                     .count = sizeof most / sizeof *most};
         tsh_status status = world->control->run(world->group->control, &call);
         if (status != TSH_OK) return status;
         world->next_stream = (uint64_t)most[0];

@@ -163,7 +163,7 @@ tsh_status tsh_trace_stop(tsh_world *world) {
 void tshi_trace_leave(tsh_world *world) {
     tshi_trace_file *trace = trace_of(world);
     if (!trace) return;
-    if (trace->common_clock || tshi_world_troubled(world, (tshi_tape_step){0}))
+    if (trace->common_clock || tshi_world_has_failed(world, (tshi_tape_step){0}))
         tshi_trace_clock(trace);
     else if (compare_again(world) != TSH_OK)
         tshi_log(&world->log, TSH_LOG_WARNING, "trace: %s", tsh_error_message());

@@ -203,7 +203,7 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
         return status;
     }
     world->host->purpose = TSH_MEMORY_OTHER;
-    tshi_signal_open(world, start->settings->rings);
+    tshi_signal_open(world, start->settings->logs_recent_calls);
     *out = world;
     return TSH_OK;
 }

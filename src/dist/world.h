@@ -88,7 +88,7 @@ uint64_t tshi_world_stream(tsh_world *world);
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
 /* The world is known to have failed or to be lost; tsh_error_message() says why. Never waits. False for
  * a failure in a later step of that tape: the later step reports it. */
-bool tshi_world_troubled(tsh_world *world, tshi_tape_step step);
+bool tshi_world_has_failed(tsh_world *world, tshi_tape_step step);
 
 /* Other work hides a collective of the group that is started early: the collective goes on while the host computes, or
  * the host waits for it while a GPU computes. The same answer on all ranks. */
@@ -99,7 +99,7 @@ static inline bool tshi_group_overlaps(const tsh_group *group) {
 
 /* Seconds after which a call's wait is worth a warning: TSHARD_WARN, or half of a shorter deadline. The next one comes
  * when the wait has lasted twice as long. */
-static inline double tshi_word_after(const tsh_world *world) {
+static inline double tshi_warn_after(const tsh_world *world) {
     return world->timeout < 2 * world->warn_every ? world->timeout / 2 : world->warn_every;
 }
 

@@ -83,7 +83,7 @@ static void end_save_with_world(tsh_world *world) {
     atomic_store(&s->save->awaited, true);
     await_stage(s, WRITTEN, 0);
     while (!await_stage(s, OVER, 0.05)) {
-        if (control->trouble && control->trouble(world->group->control, true, false) != TSH_OK) {
+        if (control->check_peers && control->check_peers(world->group->control, true, false) != TSH_OK) {
             atomic_store(&s->save->cancelled, true);
         }
     }

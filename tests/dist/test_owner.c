@@ -133,11 +133,11 @@ static void *join_in(void *arg) {
 static void has_a_crowd(tshi_rank *r, void *arg) {
     crowd c = {.r = r, .refused = arg};
     pthread_t thread;
-    bool crowded = r->rank == 1;
-    if (crowded && !tshi_check(r, pthread_create(&thread, NULL, join_in, &c) == 0, "no thread")) return;
-    if (!crowded) tshi_test_await(r, c.refused, 1);
+    bool oversubscribed = r->rank == 1;
+    if (oversubscribed && !tshi_check(r, pthread_create(&thread, NULL, join_in, &c) == 0, "no thread")) return;
+    if (!oversubscribed) tshi_test_await(r, c.refused, 1);
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
-    if (!crowded) return;
+    if (!oversubscribed) return;
     pthread_join(thread, NULL);
     tshi_check(r, c.status == TSH_ERR_STATE && strstr(c.words, "another thread is in a call"), "%s: %s",
                tsh_status_name(c.status), c.words);

@@ -9,8 +9,8 @@
 
 enum { MACHINES = 3, ROUNDS = 8 };
 
-/* A relay's thread has a descriptor table of its own, which ThreadSanitizer does not know of: it takes the descriptors that
- * the rank closes for those that the relay uses. */
+/* A relay's thread has a descriptor table of its own, which ThreadSanitizer does not know of: it takes the descriptors
+ * that the rank closes for those that the relay uses. */
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void) {
     return "race:tshi_links_close\n";
@@ -69,7 +69,7 @@ static void *live(void *argument) {
     for (int i = 0; i < MACHINES; i++) {
         if (tshi_page_state(page, i) != TSHI_ALIVE) abort();
     }
-    if (atomic_load(&page->troubles) != 0) abort();
+    if (atomic_load(&page->failures) != 0) abort();
     tshi_roster_free(&roster, &allocator);
     return NULL;
 }

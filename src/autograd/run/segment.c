@@ -6,8 +6,8 @@
 
 /* One of a segment's calls. */
 typedef struct tshi_segment_call {
-    bool again;  /* must run again with the segment */
-    int holders; /* references to its output that are not the program's */
+    bool reruns;    /* must run again with the segment */
+    int references; /* references to its output that are not the program's */
 } tshi_segment_call;
 
 static tshi_segment *segment_of(const tsh_tape *tape, int number) {
@@ -29,7 +29,7 @@ static void release_saved(tsh_call *node) {
 
 /* True when the call's output has no memory while this segment is dropped; an inner segment may have dropped it. */
 static bool drops(const tsh_call *node, int number) {
-    return node->dropped_by > 0 && node->dropped_by <= number;
+    return node->freed_by > 0 && node->freed_by <= number;
 }
 
 /* Counts the library's references to the outputs of the segment's calls: one is the tape's. A call's inputs come before
@@ -37,10 +37,10 @@ static bool drops(const tsh_call *node, int number) {
 static void count_holders(const tsh_tape *tape, const tshi_segment *s) {
     for (int n = s->first; n < s->end; n++) {
         const tsh_call *node = &tape->nodes[n];
-        call_in(s, n)->holders = 2;
+        call_in(s, n)->references = 2;
         for (int i = 0; i < node->inputs; i++) {
             int k = tshi_tape_node(tape, node->in[i]);
-            if (k >= s->first) call_in(s, k)->holders++;
+            if (k >= s->first) call_in(s, k)->references++;
         }
     }
 }
@@ -54,7 +54,7 @@ static tsh_status drop_segment(tsh_tape *tape, int number) {
         tsh_call *node = &tape->nodes[n];
         if (node->flags.used) continue;
         release_saved(node);
-        bool held = node->out->references > call_in(s, n)->holders;
+        bool held = node->out->references > call_in(s, n)->references;
         if (drops(node, number) && !held) tshi_tensor_drop_storage(node->out);
     }
     return s->offloads ? tshi_tape_check(tape, tshi_offload_inputs(tape, s), "offloading a segment's inputs") : TSH_OK;
@@ -65,7 +65,7 @@ static tsh_status drop_segment(tsh_tape *tape, int number) {
 static void need_inputs(const tsh_tape *tape, const tsh_call *node, const tshi_segment *s) {
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
-        if (k >= s->first) call_in(s, k)->again = true;
+        if (k >= s->first) call_in(s, k)->reruns = true;
     }
 }
 
@@ -81,10 +81,10 @@ static int inner_of(const tsh_tape *tape, const tsh_call *node, int number) {
 static void choose_inner(const tsh_tape *tape, int n, const tshi_segment *s, int number) {
     const tsh_call *node = &tape->nodes[n];
     int inner = inner_of(tape, node, number);
-    if (node->dropped_by == number) call_in(s, n)->again = true;
+    if (node->freed_by == number) call_in(s, n)->reruns = true;
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
-        if (k >= s->first && inner_of(tape, &tape->nodes[k], number) != inner) call_in(s, k)->again = true;
+        if (k >= s->first && inner_of(tape, &tape->nodes[k], number) != inner) call_in(s, k)->reruns = true;
     }
 }
 
@@ -92,10 +92,10 @@ static void choose_inner(const tsh_tape *tape, int n, const tshi_segment *s, int
  * runs again: a rank knows only its own calls, and all ranks of both meshes must take part. */
 static void choose_again(const tsh_tape *tape, int number) {
     const tshi_segment *s = segment_of(tape, number);
-    for (int n = s->first; n < s->end; n++) call_in(s, n)->again = false;
+    for (int n = s->first; n < s->end; n++) call_in(s, n)->reruns = false;
     for (int n = s->end - 1; n >= s->first; n--) {
         const tsh_call *node = &tape->nodes[n];
-        bool *again = &call_in(s, n)->again, lost = drops(node, number);
+        bool *again = &call_in(s, n)->reruns, lost = drops(node, number);
         if (node->flags.used) continue;
         *again = lost && (*again || node->in[0]->mesh != node->out->mesh);
         if (node->segment != number) {
@@ -115,7 +115,7 @@ static bool can_run(const tsh_tape *tape, const tsh_call *node, int number) {
         int k = tshi_tape_node(tape, node->in[i]);
         if (k < 0) continue;
         const tsh_call *from = &tape->nodes[k];
-        bool lost = k >= s->first && drops(from, number) && !call_in(s, k)->again;
+        bool lost = k >= s->first && drops(from, number) && !call_in(s, k)->reruns;
         if (from->flags.used || lost) return false;
     }
     return true;
@@ -148,8 +148,8 @@ static tsh_status run_segment(tsh_tape *tape, int number) {
     choose_again(tape, number);
     for (int n = s->first; n < s->end && status == TSH_OK; n++) {
         tsh_call *node = &tape->nodes[n];
-        call_in(s, n)->again = call_in(s, n)->again && can_run(tape, node, number);
-        if (call_in(s, n)->again) status = tshi_call_run_again(node);
+        call_in(s, n)->reruns = call_in(s, n)->reruns && can_run(tape, node, number);
+        if (call_in(s, n)->reruns) status = tshi_call_run_again(node);
         if (status == TSH_OK) status = leave_inner(tape, n, number);
     }
     tsh_tape_set_recording(tape, recording);
@@ -174,7 +174,7 @@ tsh_status tshi_segment_leave(tsh_tape *tape, int index) {
 tsh_tensor *tshi_segment_take(tsh_tape *tape, tsh_tensor *t) {
     if (!tshi_tape_dropped(tape, t)) return t;
     tsh_call *node = &tape->nodes[t->gradient->node];
-    node->dropped_by = 0;
+    node->freed_by = 0;
     return tshi_call_run_again(node) == TSH_OK ? t : NULL;
 }
 
@@ -195,10 +195,10 @@ static void choose_drops(tsh_tape *tape, int number, const tsh_tensor *keep) {
         tsh_call *node = &tape->nodes[n];
         if (node->segment == 0) node->segment = number;
         for (int i = 0; i < TSH_CALL_SLOTS; i++) node->flags.saves = node->flags.saves || node->saved[i];
-        if (node->flags.used || node->dropped_by || node->out == keep) continue;
+        if (node->flags.used || node->freed_by || node->out == keep) continue;
         int from = node->flags.shares ? tshi_tape_node(tape, node->in[0]) : s->end;
-        bool outlives = from < s->first || (from < s->end && !tape->nodes[from].dropped_by);
-        if (!outlives) node->dropped_by = number;
+        bool outlives = from < s->first || (from < s->end && !tape->nodes[from].freed_by);
+        if (!outlives) node->freed_by = number;
     }
 }
 

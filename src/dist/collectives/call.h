@@ -8,7 +8,7 @@
 /* Bytes that a message carries in place of its elements when another transport moves them. */
 #define TSHI_TICKET 144
 
-typedef struct tshi_call {
+typedef struct tshi_comm_call {
     tsh_collective op;
     tsh_dtype dtype;
     /* send and recv: TSH_REDUCE_SUM, or TSH_REDUCE_MAX for the description before a tensor's elements, which no plain
@@ -27,6 +27,6 @@ typedef struct tshi_call {
                      * and dtype are compared all the same, and the send is done when its receive is */
     tsh_status failed; /* not TSH_OK: this rank's arguments are bad, tsh_error_message() says why; the backend only
                         * reports this to the peers */
-} tshi_call;
+} tshi_comm_call;
 
 #endif

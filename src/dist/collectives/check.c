@@ -122,7 +122,7 @@ static tsh_status check_overlap(tsh_collective op, const tsh_tensor *whole, cons
 
 /* The caller's counts, or those of the balanced split of `whole`, or, on a rank without it, equal parts. */
 static tsh_status resolve_counts(const tsh_group *group, const tshi_arguments *a, const tsh_tensor *whole,
-                                 const tsh_tensor *part, tshi_call *call) {
+                                 const tsh_tensor *part, tshi_comm_call *call) {
     tsh_status status = TSH_OK;
     call->counts = a->counts ? a->counts : group->counts;
     if (!a->counts && whole) status = balanced(group, a->op, whole, group->counts);
@@ -136,7 +136,7 @@ static tsh_status resolve_counts(const tsh_group *group, const tshi_arguments *a
 }
 
 /* A whole, which in rooted calls only the root has to have, and a part of it on each rank. */
-static tsh_status check_parts(const tsh_group *group, const tshi_arguments *a, bool gathers, tshi_call *call) {
+static tsh_status check_parts(const tsh_group *group, const tshi_arguments *a, bool gathers, tshi_comm_call *call) {
     const tsh_tensor *whole = gathers ? a->out : a->in, *part = gathers ? a->in : a->out;
     tsh_status status = resolve_counts(group, a, whole, part, call);
     if (status != TSH_OK || !whole) return status;
@@ -144,7 +144,7 @@ static tsh_status check_parts(const tsh_group *group, const tshi_arguments *a, b
     return check_overlap(a->op, whole, part, (const char *)tshi_data(whole) + before);
 }
 
-static tsh_status check_lists(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
+static tsh_status check_lists(const tsh_group *group, const tshi_arguments *a, tshi_comm_call *call) {
     int64_t *ins = group->counts, *outs = group->counts + group->size;
     tsh_status status = TSH_OK;
     call->in_counts = a->in_counts ? a->in_counts : ins;
@@ -160,7 +160,7 @@ static tsh_status check_lists(const tsh_group *group, const tshi_arguments *a, t
     return status == TSH_OK ? check_overlap(a->op, a->out, a->in, NULL) : status;
 }
 
-static tsh_status check(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
+static tsh_status check(const tsh_group *group, const tshi_arguments *a, tshi_comm_call *call) {
     const tshi_collective *c = &tshi_collectives[a->op];
     if (tshi_is_rooted(a->op) && (a->root < 0 || a->root >= group->size)) {
         return tshi_fail(TSH_ERR_RANGE, "%s: root %d in a group of %d", c->name, a->root, group->size);
@@ -179,7 +179,7 @@ static tsh_status check(const tsh_group *group, const tshi_arguments *a, tshi_ca
     return status == TSH_OK && c->reduces ? check_reduction(group->ops, a->op, call->dtype, a->reduce) : status;
 }
 
-void tshi_check_call(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
+void tshi_check_call(const tsh_group *group, const tshi_arguments *a, tshi_comm_call *call) {
     call->reduce = a->reduce;
     call->root = a->root;
     call->on_device = group->world->device != group->world->host;

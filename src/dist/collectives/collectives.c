@@ -49,7 +49,7 @@ tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_st
     uint64_t start = tshi_ticks();
     tsh_status status = tshi_owner_enter(&group->world->owner, tsh_collective_name(a->op));
     if (status != TSH_OK) return status;
-    tshi_call call = {.op = a->op, .failed = early};
+    tshi_comm_call call = {.op = a->op, .failed = early};
     if (early == TSH_OK) tshi_check_call(group, a, &call);
     tshi_trace_event *event = NULL;
     if (group->world->device->trace) event = tshi_traced_call(group, &call, tshi_traced_number(group, &call), true);
@@ -66,7 +66,7 @@ tsh_status tshi_collective_start(tsh_group *group, const tshi_arguments *a, tsh_
     if (out) *out = NULL;
     if (!group) return no_group(a->op);
     uint64_t start = tshi_ticks();
-    tshi_call call = {.op = a->op};
+    tshi_comm_call call = {.op = a->op};
     tsh_status status = tshi_owner_enter(&group->world->owner, tsh_collective_name(a->op));
     if (status != TSH_OK) return status;
     tshi_check_call(group, a, &call);

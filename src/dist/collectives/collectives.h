@@ -52,7 +52,7 @@ const char *tshi_reduction_name(tsh_reduce_op reduce);
 /* The reduction makes sense for the dtype, on any transport. */
 bool tshi_reduces(tsh_dtype dtype, tsh_reduce_op reduce);
 /* Makes a zeroed call of a->op the one that the arguments describe, or marks it failed with the message set. */
-void tshi_check_call(const tsh_group *group, const tshi_arguments *a, tshi_call *call);
+void tshi_check_call(const tsh_group *group, const tshi_arguments *a, tshi_comm_call *call);
 tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what);
 
 /* --- collectives.c ------------------------------------------------------------------------------------------------ */
@@ -73,11 +73,11 @@ typedef struct tshi_span {
 
 /* What this rank contributes to member `to`, in call->in, and what it receives from member `from`, in call->out. In a
  * reduction each rank reduces what it receives with what it contributes to itself. */
-tshi_span tshi_span_to(const tsh_group *group, const tshi_call *call, int to);
-tshi_span tshi_span_from(const tsh_group *group, const tshi_call *call, int from);
+tshi_span tshi_span_to(const tsh_group *group, const tshi_comm_call *call, int to);
+tshi_span tshi_span_from(const tsh_group *group, const tshi_comm_call *call, int from);
 /* Elements of call->in and of call->out that this rank uses. */
-int64_t tshi_elements_in(const tsh_group *group, const tshi_call *call);
-int64_t tshi_elements_out(const tsh_group *group, const tshi_call *call);
+int64_t tshi_elements_in(const tsh_group *group, const tshi_comm_call *call);
+int64_t tshi_elements_out(const tsh_group *group, const tshi_comm_call *call);
 
 static inline int64_t tshi_sum(const int64_t *counts, int n) {
     int64_t sum = 0;
@@ -87,21 +87,21 @@ static inline int64_t tshi_sum(const int64_t *counts, int n) {
 
 /* --- compare.c: what the ranks of a group compare ----------------------------------------------------------------- */
 
-/* A call as its ranks post it. Two posts of one call have the same kind, root, count and check. */
-typedef struct tshi_post {
+/* A call as its ranks publish it. Two signatures of one call have the same kind, root, count and check. */
+typedef struct tshi_signature {
     uint32_t kind;   /* collective, dtype and reduction, or one of TSHI_KIND_* */
     uint32_t number; /* of the call, for messages */
     int32_t root;
     int64_t count;
     int64_t part;   /* the rank's own share, for messages */
     uint64_t check; /* a hash of the counts, or of the text */
-} tshi_post;
+} tshi_signature;
 
 #define TSHI_KIND_TEXT   0xffu /* ranks compare a text; nothing moves */
 #define TSHI_KIND_FAILED 0xfeu /* the call cannot be made here, for the reason in the text */
 #define TSHI_KIND_TICKET 0x1000000u
 
-static inline uint32_t tshi_kind_of(const tshi_call *call) {
+static inline uint32_t tshi_kind_of(const tshi_comm_call *call) {
     return (uint32_t)call->op | (uint32_t)call->dtype << 8 | (uint32_t)call->reduce << 16 |
            (call->ticket ? TSHI_KIND_TICKET : 0);
 }
@@ -112,27 +112,29 @@ static inline uint64_t tshi_hash_counts(const int64_t *counts, int n) {
     return h;
 }
 
-static inline void tshi_post_call(tshi_post *post, const tsh_group *group, const tshi_call *call, uint64_t number) {
-    post->kind = tshi_kind_of(call);
-    post->number = (uint32_t)number;
-    post->root = call->root;
-    post->count = call->count;
-    post->part = call->counts ? call->counts[group->rank] : 0;
-    post->check = call->counts ? tshi_hash_counts(call->counts, group->size) : 0;
+static inline void tshi_signature_of_call(tshi_signature *signature, const tsh_group *group, const tshi_comm_call *call,
+                                          uint64_t number) {
+    signature->kind = tshi_kind_of(call);
+    signature->number = (uint32_t)number;
+    signature->root = call->root;
+    signature->count = call->count;
+    signature->part = call->counts ? call->counts[group->rank] : 0;
+    signature->check = call->counts ? tshi_hash_counts(call->counts, group->size) : 0;
 }
-void tshi_post_text(tshi_post *post, const char *text, uint64_t number);
+void tshi_signature_of_text(tshi_signature *signature, const char *text, uint64_t number);
 
-static inline bool tshi_posts_equal(const tshi_post *a, const tshi_post *b) {
+static inline bool tshi_signatures_equal(const tshi_signature *a, const tshi_signature *b) {
     return a->kind == b->kind && a->count == b->count && a->root == b->root && a->check == b->check;
 }
 
 /* "all_reduce float32 [8] sum #3", or of a text "group_create 0,1 #3". Returns `line`. */
-char *tshi_post_describe(const tshi_post *post, const char *text, char *line, size_t size);
+char *tshi_signature_describe(const tshi_signature *signature, const char *text, char *line, size_t size);
 
-/* The verdict on the members' posts, which lie `stride` bytes apart, each with its text `text_at` bytes behind its
+/* The verdict on the members' signatures, which lie `stride` bytes apart, each with its text `text_at` bytes behind its
  * start. TSH_ERR_PEER with the text of a member that failed, or TSH_ERR_MISMATCH with both sides. It depends
- * only on the posts, so that every member reaches the same one. */
-tsh_status tshi_compare_posts(const tsh_group *group, const tshi_post *posts, size_t stride, size_t text_at);
+ * only on the signatures, so that every member reaches the same one. */
+tsh_status tshi_compare_signatures(const tsh_group *group, const tshi_signature *signatures, size_t stride,
+                                   size_t text_at);
 
 /* The verdict on the counts of an all_to_all, which lie `stride` bytes apart: of each member what it sends to each,
  * then what it expects of each. */
@@ -150,12 +152,12 @@ static inline size_t tshi_message_bytes(uint32_t kind, int64_t count) {
 }
 
 /* A receive takes what was sent: the kinds differ only in `send` and `recv`. */
-static inline bool tshi_message_fits(uint32_t sent, int64_t sent_count, const tshi_call *receive) {
+static inline bool tshi_message_fits(uint32_t sent, int64_t sent_count, const tshi_comm_call *receive) {
     return (sent ^ tshi_kind_of(receive)) >> 8 == 0 && sent_count == receive->count;
 }
 
 /* TSH_ERR_MISMATCH with both sides. after: " (an earlier call)", or "". */
-tsh_status tshi_message_mismatch(const tsh_group *group, int sender, const tshi_post *sent, int receiver,
-                                 const tshi_post *wanted, const char *after);
+tsh_status tshi_message_mismatch(const tsh_group *group, int sender, const tshi_signature *sent, int receiver,
+                                 const tshi_signature *wanted, const char *after);
 
 #endif

@@ -1,4 +1,4 @@
-/* Compares the calls that the ranks of a group post, and prints both sides of a mismatch. */
+/* Compares the calls that the ranks of a group publish, and prints both sides of a mismatch. */
 #include "dist/collectives/collectives.h"
 
 #include <stdio.h>
@@ -7,60 +7,61 @@
 /* Bytes of one side of a mismatch; a longer text is cut. */
 #define SIDE (TSHI_LINE / 2 + 80)
 
-void tshi_post_text(tshi_post *post, const char *text, uint64_t number) {
+void tshi_signature_of_text(tshi_signature *signature, const char *text, uint64_t number) {
     uint64_t h = TSHI_FINGERPRINT;
     for (const char *c = text; *c; c++) h = tshi_fingerprint_add(h, (unsigned char)*c);
-    *post =
-        (tshi_post){.kind = TSHI_KIND_TEXT, .number = (uint32_t)number, .count = (int64_t)(strlen(text)), .check = h};
+    *signature = (tshi_signature){
+        .kind = TSHI_KIND_TEXT, .number = (uint32_t)number, .count = (int64_t)(strlen(text)), .check = h};
 }
 
-char *tshi_post_describe(const tshi_post *post, const char *text, char *line, size_t size) {
+char *tshi_signature_describe(const tshi_signature *signature, const char *text, char *line, size_t size) {
     char part[48] = "", root[32] = "";
-    unsigned number = post->number;
-    if (post->kind == TSHI_KIND_TEXT || post->kind == TSHI_KIND_FAILED) {
+    unsigned number = signature->number;
+    if (signature->kind == TSHI_KIND_TEXT || signature->kind == TSHI_KIND_FAILED) {
         snprintf(line, size, "%s #%u", text, number);
         return line;
     }
-    tsh_collective op = (tsh_collective)(post->kind & 0xff);
+    tsh_collective op = (tsh_collective)(signature->kind & 0xff);
     const tshi_collective *c = &tshi_collectives[op];
-    const char *dtype = tsh_dtype_name(tshi_kind_dtype(post->kind));
-    tsh_reduce_op reduce = (tsh_reduce_op)(post->kind >> 16 & 0xff);
+    const char *dtype = tsh_dtype_name(tshi_kind_dtype(signature->kind));
+    tsh_reduce_op reduce = (tsh_reduce_op)(signature->kind >> 16 & 0xff);
     if (c->in == TSHI_PART || c->out == TSHI_PART) {
-        snprintf(part, sizeof part, ", %lld of them its own,", (long long)post->part);
+        snprintf(part, sizeof part, ", %lld of them its own,", (long long)signature->part);
     }
-    if (tshi_is_rooted(op)) snprintf(root, sizeof root, " root %d", post->root);
+    if (tshi_is_rooted(op)) snprintf(root, sizeof root, " root %d", signature->root);
     if (c->in == TSHI_NONE && c->out == TSHI_NONE)
         snprintf(line, size, "%s #%u", c->name, number);
-    else if (c->in == TSHI_LISTED && post->count)
-        snprintf(line, size, "redistribute %s of %lld elements #%u", dtype, (long long)post->count, number);
+    else if (c->in == TSHI_LISTED && signature->count)
+        snprintf(line, size, "redistribute %s of %lld elements #%u", dtype, (long long)signature->count, number);
     else if (c->in == TSHI_LISTED)
         snprintf(line, size, "%s %s #%u", c->name, dtype, number);
     else if (tshi_is_message(op))
-        snprintf(line, size, "%s %s [%lld]%s", c->name, dtype, (long long)post->count,
+        snprintf(line, size, "%s %s [%lld]%s", c->name, dtype, (long long)signature->count,
                  reduce ? " (a description)" : "");
     else
-        snprintf(line, size, "%s %s [%lld]%s%s%s%s #%u", c->name, dtype, (long long)post->count, c->reduces ? " " : "",
-                 c->reduces ? tshi_reduction_name(reduce) : "", part, root, number);
+        snprintf(line, size, "%s %s [%lld]%s%s%s%s #%u", c->name, dtype, (long long)signature->count,
+                 c->reduces ? " " : "", c->reduces ? tshi_reduction_name(reduce) : "", part, root, number);
     return line;
 }
 
-tsh_status tshi_compare_posts(const tsh_group *group, const tshi_post *posts, size_t stride, size_t text_at) {
+tsh_status tshi_compare_signatures(const tsh_group *group, const tshi_signature *signatures, size_t stride,
+                                   size_t text_at) {
     char ours[SIDE], theirs[SIDE];
-    const char *first = (const char *)posts;
+    const char *first = (const char *)signatures;
     for (int i = 0; i < group->size; i++) {
         const char *at = first + (size_t)i * stride;
-        if (((const tshi_post *)(const void *)at)->kind != TSHI_KIND_FAILED) continue;
+        if (((const tshi_signature *)(const void *)at)->kind != TSHI_KIND_FAILED) continue;
         return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", group->ranks[i], at + text_at);
     }
     for (int i = 1; i < group->size; i++) {
         const char *at = first + (size_t)i * stride;
-        const tshi_post *post = (const void *)at;
-        if (tshi_posts_equal(posts, post)) continue;
-        bool counts = post->kind == posts->kind && post->count == posts->count && post->root == posts->root &&
-                      post->kind != TSHI_KIND_TEXT;
+        const tshi_signature *signature = (const void *)at;
+        if (tshi_signatures_equal(signatures, signature)) continue;
+        bool counts = signature->kind == signatures->kind && signature->count == signatures->count &&
+                      signature->root == signatures->root && signature->kind != TSHI_KIND_TEXT;
         return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s, rank %d: %s%s", group->ranks[0],
-                         tshi_post_describe(posts, first + text_at, ours, sizeof ours), group->ranks[i],
-                         tshi_post_describe(post, at + text_at, theirs, sizeof theirs),
+                         tshi_signature_describe(signatures, first + text_at, ours, sizeof ours), group->ranks[i],
+                         tshi_signature_describe(signature, at + text_at, theirs, sizeof theirs),
                          counts ? " (their counts differ)" : "");
     }
     return TSH_OK;
@@ -82,10 +83,10 @@ tsh_status tshi_compare_counts(const tsh_group *group, const int64_t *counts, si
     return TSH_OK;
 }
 
-tsh_status tshi_message_mismatch(const tsh_group *group, int sender, const tshi_post *sent, int receiver,
-                                 const tshi_post *wanted, const char *after) {
+tsh_status tshi_message_mismatch(const tsh_group *group, int sender, const tshi_signature *sent, int receiver,
+                                 const tshi_signature *wanted, const char *after) {
     char out[SIDE], in[SIDE];
     return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s%s, rank %d: %s", group->ranks[sender],
-                     tshi_post_describe(sent, NULL, out, sizeof out), after, group->ranks[receiver],
-                     tshi_post_describe(wanted, NULL, in, sizeof in));
+                     tshi_signature_describe(sent, NULL, out, sizeof out), after, group->ranks[receiver],
+                     tshi_signature_describe(wanted, NULL, in, sizeof in));
 }

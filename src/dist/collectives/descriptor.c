@@ -20,7 +20,7 @@ const char *tsh_collective_name(tsh_collective op) {
 }
 
 /* The share that concerns `peer` of one side of this rank, when the peer has `other` at its side. */
-static tshi_span span_of(const tshi_call *call, tshi_extent mine, tshi_extent other, const int64_t *listed, int me,
+static tshi_span span_of(const tshi_comm_call *call, tshi_extent mine, tshi_extent other, const int64_t *listed, int me,
                          int peer) {
     switch (mine) {
     case TSHI_PART: return (tshi_span){0, call->counts[me]};
@@ -32,23 +32,23 @@ static tshi_span span_of(const tshi_call *call, tshi_extent mine, tshi_extent ot
     }
 }
 
-static bool has_side(tshi_role role, const tshi_call *call, int rank) {
+static bool has_side(tshi_role role, const tshi_comm_call *call, int rank) {
     return role == TSHI_ALL || call->root == rank;
 }
 
-tshi_span tshi_span_to(const tsh_group *group, const tshi_call *call, int to) {
+tshi_span tshi_span_to(const tsh_group *group, const tshi_comm_call *call, int to) {
     const tshi_collective *c = &tshi_collectives[call->op];
     if (!has_side(c->contributes, call, group->rank) || !has_side(c->receives, call, to)) return (tshi_span){0, 0};
     return span_of(call, c->in, c->out, call->in_counts, group->rank, to);
 }
 
-tshi_span tshi_span_from(const tsh_group *group, const tshi_call *call, int from) {
+tshi_span tshi_span_from(const tsh_group *group, const tshi_comm_call *call, int from) {
     const tshi_collective *c = &tshi_collectives[call->op];
     if (!has_side(c->receives, call, group->rank) || !has_side(c->contributes, call, from)) return (tshi_span){0, 0};
     return span_of(call, c->out, c->in, call->out_counts, group->rank, from);
 }
 
-static int64_t elements(const tsh_group *group, const tshi_call *call, tshi_extent extent, const int64_t *listed) {
+static int64_t elements(const tsh_group *group, const tshi_comm_call *call, tshi_extent extent, const int64_t *listed) {
     switch (extent) {
     case TSHI_WHOLE: return call->count;
     case TSHI_PART: return call->counts[group->rank];
@@ -57,12 +57,12 @@ static int64_t elements(const tsh_group *group, const tshi_call *call, tshi_exte
     }
 }
 
-int64_t tshi_elements_in(const tsh_group *group, const tshi_call *call) {
+int64_t tshi_elements_in(const tsh_group *group, const tshi_comm_call *call) {
     const tshi_collective *c = &tshi_collectives[call->op];
     return has_side(c->contributes, call, group->rank) ? elements(group, call, c->in, call->in_counts) : 0;
 }
 
-int64_t tshi_elements_out(const tsh_group *group, const tshi_call *call) {
+int64_t tshi_elements_out(const tsh_group *group, const tshi_comm_call *call) {
     const tshi_collective *c = &tshi_collectives[call->op];
     return has_side(c->receives, call, group->rank) ? elements(group, call, c->out, call->out_counts) : 0;
 }

@@ -28,19 +28,19 @@ const char *tshi_group_axis(const tsh_group *group) {
 
 /* --- counters and the record of a run ----------------------------------------------------------------------------- */
 
-static uint64_t ring_bytes(const tsh_group *group, const tshi_call *call) {
+static uint64_t ring_bytes(const tsh_group *group, const tshi_comm_call *call) {
     uint64_t p = (uint64_t)group->size, bytes = (uint64_t)call->count * tsh_dtype_size(call->dtype);
     return tshi_collectives[call->op].ring * (bytes - bytes / p - (bytes % p != 0));
 }
 
-static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
+static uint64_t sent_bytes(const tsh_group *group, const tshi_comm_call *call) {
     int64_t sent = call->op == TSH_COLLECTIVE_SEND ? call->count : 0;
     if (call->in_counts) sent = tshi_sum(call->in_counts, group->size) - call->in_counts[group->rank];
     return (uint64_t)sent * tsh_dtype_size(call->dtype);
 }
 
 /* Adds the call to the record of a run. */
-static void record_call(const tsh_group *group, const tshi_call *call, uint64_t bytes, bool early) {
+static void record_call(const tsh_group *group, const tshi_comm_call *call, uint64_t bytes, bool early) {
     const tsh_device *device = group->world->device;
     tshi_record_call entry = {.kind = TSHI_RECORD_COLLECTIVE,
                               .dtype = call->dtype,
@@ -52,13 +52,13 @@ static void record_call(const tsh_group *group, const tshi_call *call, uint64_t 
     tshi_record_add(device->record, &entry, 0, bytes);
 }
 
-void tshi_group_count_bytes(tsh_group *group, const tshi_call *call, uint64_t bytes, bool early) {
+void tshi_group_count_bytes(tsh_group *group, const tshi_comm_call *call, uint64_t bytes, bool early) {
     group->stats.calls[call->op]++;
     group->stats.bytes[call->op] += bytes;
     if (group->world->device->record && group->size > 1) record_call(group, call, bytes, early);
 }
 
-void tshi_group_count(tsh_group *group, const tshi_call *call, bool early) {
+void tshi_group_count(tsh_group *group, const tshi_comm_call *call, bool early) {
     bool ring = tshi_collectives[call->op].ring != 0;
     uint64_t bytes = 0;
     if (!ring)
@@ -79,11 +79,11 @@ static tshi_trace_group *group_of(tsh_group *group) {
     return group->traced ? &trace->groups[group->traced - 1] : NULL;
 }
 
-static bool is_traced(const tsh_group *group, const tshi_call *call) {
+static bool is_traced(const tsh_group *group, const tshi_comm_call *call) {
     return group->size > 1 && group->rank >= 0 && !call->ticket;
 }
 
-int64_t tshi_traced_number(tsh_group *group, const tshi_call *call) {
+int64_t tshi_traced_number(tsh_group *group, const tshi_comm_call *call) {
     tshi_trace_group *g = is_traced(group, call) ? group_of(group) : NULL;
     if (!g || call->op == TSH_COLLECTIVE_RECV) return 0;
     if (call->op != TSH_COLLECTIVE_SEND) return ++g->collectives;
@@ -100,12 +100,12 @@ static tshi_trace_event *open_call(tsh_group *group, tshi_trace_kind kind, const
     return event;
 }
 
-static int64_t bytes_of(const tsh_group *group, const tshi_call *call) {
+static int64_t bytes_of(const tsh_group *group, const tshi_comm_call *call) {
     int64_t count = call->in_counts ? tshi_sum(call->in_counts, group->size) : call->count;
     return count * (int64_t)tsh_dtype_size(call->dtype);
 }
 
-tshi_trace_event *tshi_traced_call(tsh_group *group, const tshi_call *call, int64_t number, bool blocks) {
+tshi_trace_event *tshi_traced_call(tsh_group *group, const tshi_comm_call *call, int64_t number, bool blocks) {
     tshi_trace_kind kind = call->op == TSH_COLLECTIVE_SEND   ? TSHI_TRACE_SEND
                            : call->op == TSH_COLLECTIVE_RECV ? TSHI_TRACE_RECV
                                                              : TSHI_TRACE_COLLECTIVE;

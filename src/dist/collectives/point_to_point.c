@@ -6,7 +6,7 @@
 /* Shape and dtype of a tensor that is sent with its description. */
 enum { META_DTYPE, META_NDIM, META_DIMS, META_COUNT = META_DIMS + TSH_MAX_DIMS };
 
-static tsh_status check_peer(const tsh_group *group, const tshi_call *call) {
+static tsh_status check_peer(const tsh_group *group, const tshi_comm_call *call) {
     const char *name = tsh_collective_name(call->op);
     if (call->op == TSH_COLLECTIVE_RECV && call->root == TSH_ANY_RANK) {
         if (group->size > 1) return TSH_OK;
@@ -21,8 +21,8 @@ static tsh_status check_peer(const tsh_group *group, const tshi_call *call) {
 
 /* Not collective: a call that cannot be made returns its error, and no peer gets it. */
 static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor *tensor, int peer, bool meta,
-                          tshi_call *call) {
-    *call = (tshi_call){.op = op, .root = peer};
+                          tshi_comm_call *call) {
+    *call = (tshi_comm_call){.op = op, .root = peer};
     if (!group) return tshi_group_missing(tsh_collective_name(op));
     tsh_status status = tshi_owner_check(&group->world->owner, tsh_collective_name(op));
     if (status == TSH_OK) status = tshi_check_tensor(group, op, tensor, "tensor");
@@ -39,7 +39,7 @@ static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor 
 
 static tsh_status now(tsh_group *group, tsh_collective op, const tsh_tensor *tensor, int peer, bool meta, int *sender) {
     uint64_t start = tshi_ticks();
-    tshi_call call;
+    tshi_comm_call call;
     tsh_status status = prepare(group, op, tensor, peer, meta, &call);
     if (status == TSH_OK) status = tshi_owner_enter(&group->world->owner, tsh_collective_name(op));
     if (status != TSH_OK) return status;
@@ -60,7 +60,7 @@ static tsh_status later(tsh_group *group, tsh_collective op, const tsh_tensor *t
     if (out) *out = NULL;
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "%s: work is NULL", tsh_collective_name(op));
     uint64_t start = tshi_ticks();
-    tshi_call call;
+    tshi_comm_call call;
     tsh_status status = prepare(group, op, tensor, peer, false, &call);
     if (status == TSH_OK) status = tshi_owner_enter(&group->world->owner, tsh_collective_name(op));
     if (status != TSH_OK) return status;
@@ -92,7 +92,7 @@ tsh_status tsh_recv_async(tsh_group *group, tsh_tensor *tensor, int from, tsh_wo
 /* --- with a description ------------------------------------------------------------------------------------------- */
 
 tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
-    tshi_call call;
+    tshi_comm_call call;
     tsh_status status = prepare(group, TSH_COLLECTIVE_SEND, tensor, to, false, &call);
     if (status != TSH_OK) return status;
     tsh_tensor *meta;

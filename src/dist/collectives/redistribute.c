@@ -148,11 +148,11 @@ static tsh_status run_packed(tsh_group *group, const tshi_exchange_plan *plan, c
 static tsh_status run_in_place(tsh_group *group, const tshi_exchange_plan *plan, const tsh_tensor *in,
                                tsh_tensor *out) {
     uint64_t start = tshi_ticks();
-    const tshi_call call = {.op = TSH_COLLECTIVE_ALL_TO_ALL,
-                            .dtype = (out ? out : in)->dtype,
-                            .in = in && in->numel ? tshi_data(in) : NULL,
-                            .out = out && out->numel ? tshi_data(out) : NULL,
-                            .count = plan->numel};
+    const tshi_comm_call call = {.op = TSH_COLLECTIVE_ALL_TO_ALL,
+                                 .dtype = (out ? out : in)->dtype,
+                                 .in = in && in->numel ? tshi_data(in) : NULL,
+                                 .out = out && out->numel ? tshi_data(out) : NULL,
+                                 .count = plan->numel};
     tshi_trace_event *event = NULL;
     if (group->world->device->trace) event = tshi_traced_call(group, &call, tshi_traced_number(group, &call), true);
     tshi_group_drain(group, TSH_OK);

@@ -40,13 +40,13 @@ void tshi_signal_close(tsh_world *world) {
     pthread_mutex_unlock(&lock);
 }
 
-void tshi_signal_look(tsh_world *world) {
+void tshi_signal_poll(tsh_world *world) {
     uint32_t now = atomic_load_explicit(&asked, memory_order_relaxed);
     if (now == world->asked) return;
     world->asked = now;
     const char *function = world->device->place.last;
     if (function) tshi_log(&world->log, TSH_LOG_WARNING, "rank %d's last function is %s", world->rank, function);
     for (const tsh_group *g = world->groups; g; g = g->next) {
-        if (g->notes) tshi_group_log_ring(g);
+        if (g->notes) tshi_group_log_recent_calls(g);
     }
 }

@@ -9,6 +9,6 @@ void tshi_signal_open(tsh_world *world, bool wanted);
 /* After the last world the signal does again what it did before. */
 void tshi_signal_close(tsh_world *world);
 /* Backends call it while they wait, and each step calls it when it ends. */
-void tshi_signal_look(tsh_world *world);
+void tshi_signal_poll(tsh_world *world);
 
 #endif

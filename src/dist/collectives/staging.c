@@ -2,19 +2,19 @@
  * gets buffers of world->host in their place. Messages always do. */
 #include "dist/collectives/collectives.h"
 
-bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call) {
+bool tshi_call_is_staged(const tsh_group *group, const tshi_comm_call *call) {
     return call->on_device && group->ops->stages && group->ops->stages(group, call);
 }
 
 /* A buffer on the host, or NULL with the call marked failed. */
-static void *take(const tsh_group *group, tshi_call *call, size_t bytes) {
+static void *take(const tsh_group *group, tshi_comm_call *call, size_t bytes) {
     tsh_device *host = group->world->host;
     void *buffer = host->ops->memory.alloc(host, bytes);
     if (!buffer) call->failed = TSH_ERR_MEMORY;
     return buffer;
 }
 
-void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage) {
+void tshi_stage_open(tsh_group *group, tshi_comm_call *call, tshi_staging *stage) {
     tsh_device *device = group->world->device;
     *stage = (tshi_staging){0};
     call->on_device = false;
@@ -44,8 +44,8 @@ void tshi_stage_close(tsh_group *group, tshi_staging *stage, tsh_status status) 
     *stage = (tshi_staging){0};
 }
 
-tsh_status tshi_staged_run(tsh_group *group, const tshi_call *call) {
-    tshi_call staged = *call;
+tsh_status tshi_staged_run(tsh_group *group, const tshi_comm_call *call) {
+    tshi_comm_call staged = *call;
     tshi_staging stage;
     tshi_stage_open(group, &staged, &stage);
     tsh_status status = group->ops->run(group, &staged);

@@ -16,7 +16,7 @@ static tsh_tensor *hold(const tsh_tensor *tensor) {
     return tensor ? tshi_tensor_retain((tsh_tensor *)(uintptr_t)tensor) : NULL;
 }
 
-void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call) {
+void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_comm_call *call) {
     work->group = group;
     work->backward = group->world->device->place.backward;
     work->call = *call;
@@ -45,7 +45,7 @@ bool tshi_works_reserve(tsh_group *group, int n) {
     return all;
 }
 
-tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out) {
+tsh_work *tshi_work_new(tsh_group *group, const tshi_comm_call *call, const tsh_tensor *in, const tsh_tensor *out) {
     size_t n = (size_t)group->size, counts = n * sizeof(int64_t);
     tsh_work *work = take(group);
     if (!work) return NULL;
@@ -323,7 +323,7 @@ void tshi_group_drain(tsh_group *group, tsh_status failed) {
     tshi_failure_report(&before);
 }
 
-tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {
+tsh_status tshi_group_run(tsh_group *group, const tshi_comm_call *call) {
     bool staged = tshi_call_is_staged(group, call);
     if (!group->ops->in_order) tshi_group_drain(group, call->failed);
     return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);

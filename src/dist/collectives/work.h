@@ -13,7 +13,7 @@ typedef struct tshi_staging {
 
 struct tsh_work {
     tsh_group *group;
-    tshi_call call;       /* its counts point to `counts` */
+    tshi_comm_call call;  /* its counts point to `counts` */
     int64_t *counts;      /* [2 * size], owned */
     tsh_tensor *in, *out; /* references */
     tsh_tensor **parts;   /* [group size] references: what comes to `out` goes on to them; NULL: it stays there */
@@ -22,7 +22,7 @@ struct tsh_work {
     bool backward;                  /* it was made in a backward */
     struct tshi_trace_event *event; /* of a trace, or NULL */
     int64_t number;                 /* for that event */
-    uint64_t post;                  /* the number of a message, from tshi_group_note */
+    uint64_t message_number;        /* of a message, from tshi_group_note */
     tsh_status status;
     char message[TSHI_MESSAGE_SIZE]; /* of a failure */
     int sender;                      /* of a receive */
@@ -35,9 +35,9 @@ struct tsh_work {
 /* --- work.c ------------------------------------------------------------------------------------------------------- */
 
 /* Fills a zeroed work for the call, whose counts are borrowed. */
-void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call);
+void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_comm_call *call);
 /* A work from the group's pool, with copies of the counts and references to the tensors. NULL with the message set. */
-tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out);
+tsh_work *tshi_work_new(tsh_group *group, const tshi_comm_call *call, const tsh_tensor *in, const tsh_tensor *out);
 /* The group's pool has n works to spare: as many calls cannot run out of memory for theirs. */
 bool tshi_works_reserve(tsh_group *group, int n);
 /* Puts the work behind those of its group and starts it if it is its turn. */
@@ -61,7 +61,7 @@ void tshi_world_progress(tsh_world *world);
  * tsh_error_message(), is kept. */
 void tshi_group_drain(tsh_group *group, tsh_status failed);
 /* Runs the call when the calls queued before it are done. */
-tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
+tsh_status tshi_group_run(tsh_group *group, const tshi_comm_call *call);
 /* Ends all works with TSH_ERR_STATE and without the transport, which closes the group or recovers. */
 void tshi_group_forget(tsh_group *group, const char *why);
 
@@ -74,12 +74,12 @@ void tshi_parts_release(const tsh_group *group, tsh_tensor **parts);
 /* --- staging.c ---------------------------------------------------------------------------------------------------- */
 
 /* The call needs host buffers for this world's tensors. */
-bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call);
+bool tshi_call_is_staged(const tsh_group *group, const tshi_comm_call *call);
 /* The call's buffers become host buffers that hold this rank's input; without memory the call is marked failed. close:
  * the result is copied to the tensor if status is TSH_OK; the buffers are released. */
-void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage);
+void tshi_stage_open(tsh_group *group, tshi_comm_call *call, tshi_staging *stage);
 void tshi_stage_close(tsh_group *group, tshi_staging *stage, tsh_status status);
 /* Runs the call on host buffers: tshi_stage_open, ops->run, tshi_stage_close. */
-tsh_status tshi_staged_run(tsh_group *group, const tshi_call *call);
+tsh_status tshi_staged_run(tsh_group *group, const tshi_comm_call *call);
 
 #endif

@@ -11,7 +11,7 @@ static bool has_ended(const tshi_deaths *deaths, int rank) {
     return fcntl(deaths->file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
-void tshi_deaths_look(tshi_deaths *deaths) {
+void tshi_deaths_poll(tshi_deaths *deaths) {
     for (int k = 0; deaths->file >= 0 && k < deaths->count && k < MOST_LOOKS; k++) {
         int rank = deaths->ranks[deaths->next];
         deaths->next = (deaths->next + 1) % deaths->count;

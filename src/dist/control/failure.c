@@ -27,7 +27,7 @@ tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *w
 /* --- which error -------------------------------------------------------------------------------------------------- */
 
 /* A rank whose machine cannot be reached may still live: its words do not say that it died. */
-static tsh_status rank_trouble(tsh_world *world, int rank) {
+static tsh_status rank_failure(tsh_world *world, int rank) {
     char words[TSHI_MESSAGE_SIZE];
     const char *reason = world->machine.page->record[rank].reason;
     uint32_t state = state_of(world, rank);
@@ -44,19 +44,19 @@ static tsh_status rank_trouble(tsh_world *world, int rank) {
     return tshi_control_break(world, TSH_ERR_PEER, words);
 }
 
-tsh_status tshi_control_trouble(tsh_world *world) {
+tsh_status tshi_control_failure(tsh_world *world) {
     const tshi_machine *m = &world->machine;
     if (m->broken != TSH_OK) return tshi_fail(m->broken, "%s", m->broken_words);
-    if (state_of(world, world->rank) == TSHI_FAILED) return rank_trouble(world, world->rank);
+    if (state_of(world, world->rank) == TSHI_FAILED) return rank_failure(world, world->rank);
     uint32_t cause = atomic_load(&m->page->cause);
-    tsh_status status = cause ? rank_trouble(world, (int)cause - 1) : TSH_OK;
-    for (int i = 0; status == TSH_OK && i < world->size; i++) status = rank_trouble(world, i);
+    tsh_status status = cause ? rank_failure(world, (int)cause - 1) : TSH_OK;
+    for (int i = 0; status == TSH_OK && i < world->size; i++) status = rank_failure(world, i);
     return status;
 }
 
-tsh_status tshi_control_permanent_trouble(tsh_world *world) {
+tsh_status tshi_control_lasting_failure(tsh_world *world) {
     for (int i = 0; i < world->size; i++) {
-        if (tshi_control_is_lost(world, i)) return rank_trouble(world, i);
+        if (tshi_control_is_lost(world, i)) return rank_failure(world, i);
     }
     return TSH_OK;
 }
@@ -71,10 +71,10 @@ tsh_status tshi_control_add_call(tsh_world *world, tsh_status status, const char
     return status;
 }
 
-tsh_status tshi_control_heard(tsh_group *group, bool look, bool waits) {
+tsh_status tshi_control_check_peers(tsh_group *group, bool look, bool waits) {
     tsh_world *world = group->world;
-    if (look) tshi_machine_look(world);
-    tsh_status status = tshi_control_troubled(world) ? tshi_control_trouble(world) : TSH_OK;
+    if (look) tshi_machine_poll(world);
+    tsh_status status = tshi_control_has_failed(world) ? tshi_control_failure(world) : TSH_OK;
     for (int i = 0; waits && status == TSH_OK && i < group->size; i++) {
         char words[TSHI_LINE];
         if (!tshi_control_has_left(world, group->ranks[i])) continue;
@@ -128,7 +128,7 @@ tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *w
 bool tshi_deadline_report(tsh_world *world, const char *words) {
     stick(world, words);
     uint32_t first = atomic_load(&world->machine.page->cause);
-    if (first && (int)first - 1 != world->rank && rank_trouble(world, (int)first - 1) != TSH_OK) return false;
+    if (first && (int)first - 1 != world->rank && rank_failure(world, (int)first - 1) != TSH_OK) return false;
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     tshi_control_break(world, TSH_ERR_TIMEOUT, words);
     return true;
@@ -137,18 +137,18 @@ bool tshi_deadline_report(tsh_world *world, const char *words) {
 /* --- the deadline ------------------------------------------------------------------------------------------------- */
 
 tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const char *name, unsigned long long number) {
-    return (tshi_deadline){since + world->timeout, since + tshi_word_after(world), name, number};
+    return (tshi_deadline){since + world->timeout, since + tshi_warn_after(world), name, number};
 }
 
 bool tshi_deadline_passed(tsh_world *world, tshi_deadline *wait, char *ranks, char *stopped) {
     const tshi_waits *waits = &world->machine.waits;
     double now = tshi_clock(), grace = tshi_control_doubt(world);
-    if (now < wait->end && now < wait->next_word) return false;
+    if (now < wait->end && now < wait->next_warning) return false;
     bool sure = tshi_waits_name(waits, ranks, TSHI_LINE, stopped, TSHI_LINE) || !waits->rows;
     if (now >= wait->end + (sure ? 0 : grace)) return true;
-    if (now < wait->next_word) return false;
+    if (now < wait->next_warning) return false;
     double waited = now - (wait->end - world->timeout);
-    wait->next_word = now + waited;
+    wait->next_warning = now + waited;
     tshi_log(&world->log, TSH_LOG_WARNING, "%.160s #%llu: rank %d has waited %.1f s for %s%s", wait->name, wait->number,
              world->rank, waited, ranks[0] ? ranks : "the others", stopped);
     return false;

@@ -286,7 +286,7 @@ void tshi_machine_close(tsh_world *world) {
     *m = (tshi_machine){.deaths.file = -1};
 }
 
-bool tshi_machine_crowded(const tsh_world *world) {
+bool tshi_machine_oversubscribed(const tsh_world *world) {
     const tshi_machine *m = &world->machine;
     int cores = 0;
     for (int i = 0; i < TSHI_CORE_BYTES; i++) {
@@ -297,7 +297,7 @@ bool tshi_machine_crowded(const tsh_world *world) {
     return m->count > cores;
 }
 
-void tshi_machine_look(tsh_world *world) {
+void tshi_machine_poll(tsh_world *world) {
     tshi_machine *m = &world->machine;
     if (m->deaths.file >= 0 && !has_file(m)) {
         m->deaths.file = -1;
@@ -306,5 +306,5 @@ void tshi_machine_look(tsh_world *world) {
                  "learns of deaths from others, or at the deadline",
                  world->rank);
     }
-    tshi_deaths_look(&m->deaths);
+    tshi_deaths_poll(&m->deaths);
 }

@@ -1,6 +1,6 @@
 /* The memory that the ranks of one machine share: the control page, an area for the transport, the rows of waits, then
- * the heaps of the ranks. Anonymous memory files for processes, plain memory for threads, so that nothing with a name is
- * ever left behind.
+ * the heaps of the ranks. Anonymous memory files for processes, plain memory for threads, so that nothing with a name
+ * is ever left behind.
  *
  * Each rank of a process holds a lock of one byte of the file as long as it lives, by which its peers see its death. */
 #ifndef TSHI_MACHINE_H
@@ -34,7 +34,7 @@ typedef struct tshi_deaths {
 } tshi_deaths;
 
 /* Marks ranks as dead whose process has ended without leaving the world: a few in each look, in turn. */
-void tshi_deaths_look(tshi_deaths *deaths);
+void tshi_deaths_poll(tshi_deaths *deaths);
 
 /* This rank's side. All zeros in a world of one rank. */
 typedef struct tshi_machine {
@@ -59,8 +59,9 @@ typedef struct tshi_machine {
     struct tshi_heap_block *blocks; /* of this rank's heap, which it has released, and maybe not all others */
 } tshi_machine;
 
-/* Shares memory in a world whose rank, size, log and allocator are set. roster: the ranks are processes, among which the memory of this machine
- * is exchanged until the deadline; NULL: threads. Heaps of peers that are threads are known once these have joined. */
+/* Shares memory in a world whose rank, size, log and allocator are set. roster: the ranks are processes, among which
+ * the memory of this machine is exchanged until the deadline; NULL: threads. Heaps of peers that are threads are known
+ * once these have joined. */
 tsh_status tshi_machine_open(tsh_world *world, const struct tshi_settings *settings, const struct tshi_roster *roster,
                              tsh_thread_rendezvous *threads, size_t area_bytes, double deadline);
 /* Ends the relay: this rank has left. Waits for what it has still to pass on, two seconds at most. */
@@ -70,8 +71,8 @@ void tshi_machine_close(tsh_world *world);
 size_t tshi_machine_bytes(int size, size_t area_bytes);
 /* More ranks than cores that they may run on together: a launcher may have bound each to its own. The same on all ranks
  * of the machine, once all have joined. */
-bool tshi_machine_crowded(const tsh_world *world);
+bool tshi_machine_oversubscribed(const tsh_world *world);
 /* Looks for deaths. Warns once where the program has closed the descriptor that this takes. */
-void tshi_machine_look(tsh_world *world);
+void tshi_machine_poll(tsh_world *world);
 
 #endif

@@ -16,7 +16,7 @@ void tshi_wake(_Atomic uint32_t *word) {
 
 void tshi_doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers, long nanoseconds) {
     const struct timespec nap = {.tv_nsec = nanoseconds};
-    /* Registered before the last look: a poster that does not see me has posted before that look. */
+    /* Registered before the last look: a publisher that does not see this sleeper has published before that look. */
     atomic_fetch_add_explicit(sleepers, 1, memory_order_acq_rel);
     uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
     if ((int32_t)(seen - target) < 0) syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT, seen, &nap, NULL, 0);
@@ -32,9 +32,9 @@ void tshi_page_set_state(tshi_page *page, int rank, uint32_t from, uint32_t to) 
     if (!atomic_compare_exchange_strong(&page->record[rank].state, &was, to)) return;
     if (from == TSHI_ALIVE && to != TSHI_ALIVE) {
         atomic_compare_exchange_strong(&page->cause, &none, (uint32_t)rank + 1);
-        atomic_fetch_add(&page->troubles, 1);
+        atomic_fetch_add(&page->failures, 1);
     } else if (from != TSHI_ALIVE && to == TSHI_ALIVE) {
-        atomic_fetch_sub(&page->troubles, 1);
+        atomic_fetch_sub(&page->failures, 1);
     }
     tell_relay(page);
 }

@@ -38,16 +38,16 @@ typedef struct tshi_rank_record {
     tshi_tape_step step;                             /* of FAILED */
     char reason[TSHI_MESSAGE_SIZE]; /* of FAILED and STUCK, and of DEAD where it is more than the end of a process */
     /* Used by ranks of its own machine only. */
-    _Atomic uint32_t let_go; /* it has unmapped the GPU memory of its peers */
-    int32_t process;         /* its number in ... */
-    uint64_t namespace;      /* ... this process namespace; both are set before any rank goes on */
+    _Atomic uint32_t unmapped_peers; /* it has unmapped the GPU memory of its peers */
+    int32_t process;                 /* its number in ... */
+    uint64_t namespace;              /* ... this process namespace; both are set before any rank goes on */
     uint64_t heap_at,
         heap_bytes; /* in the memory that all map; set by the machine's first rank before any reads them */
     unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
 } tshi_rank_record;
 
 typedef struct tshi_page {
-    alignas(TSHI_LINE_BYTES) _Atomic uint32_t troubles; /* ranks whose state is not ALIVE: all that a fast path reads */
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t failures; /* ranks whose state is not ALIVE: all that a fast path reads */
     _Atomic uint32_t cause;                             /* 1 + the first of them, 0 for none */
     _Atomic uint32_t changed;                           /* goes up after every change that a relay passes on */
     int32_t size;

@@ -13,84 +13,84 @@ void tshi_control_revive(tsh_world *world) {
     atomic_store(&page->cause, 0);
 }
 
-static void post_wait(tsh_world *world, const tshi_meeting *meeting) {
+static void publish_wait(tsh_world *world, const tshi_barrier_state *barrier) {
     tshi_waits *waits = &world->machine.waits;
-    tshi_waits_begin(waits, meeting->step);
+    tshi_waits_begin(waits, barrier->step);
     for (int i = 0; i < world->size; i++) {
-        if (!tshi_reached(&world->machine.page->record[i].recover, meeting->step)) tshi_waits_add(waits, i);
+        if (!tshi_reached(&world->machine.page->record[i].recover, barrier->step)) tshi_waits_add(waits, i);
     }
-    tshi_waits_post(waits);
+    tshi_waits_publish(waits);
 }
 
-tshi_meeting tshi_meeting_next(tsh_world *world) {
-    tshi_meeting meeting = {.step = world->machine.steps + 1};
-    meeting.deadline = tshi_deadline_since(world, tshi_clock(), "world_recover", meeting.step);
-    post_wait(world, &meeting);
-    return meeting;
+tshi_barrier_state tshi_barrier_next(tsh_world *world) {
+    tshi_barrier_state barrier = {.step = world->machine.steps + 1};
+    barrier.deadline = tshi_deadline_since(world, tshi_clock(), "world_recover", barrier.step);
+    publish_wait(world, &barrier);
+    return barrier;
 }
 
-tshi_meeting tshi_meeting_begin(tsh_world *world) {
+tshi_barrier_state tshi_barrier_begin(tsh_world *world) {
     tshi_page_recover_step(world->machine.page, world->rank, world->machine.steps + 1);
-    tshi_meeting meeting = tshi_meeting_next(world);
+    tshi_barrier_state barrier = tshi_barrier_next(world);
     world->machine.steps++;
-    return meeting;
+    return barrier;
 }
 
-bool tshi_meeting_done(const tsh_world *world, tshi_meeting *meeting) {
+bool tshi_barrier_done(const tsh_world *world, tshi_barrier_state *barrier) {
     tshi_rank_record *r = world->machine.page->record;
-    while (meeting->next < world->size && tshi_reached(&r[meeting->next].recover, meeting->step)) meeting->next++;
-    return meeting->next == world->size;
+    while (barrier->next < world->size && tshi_reached(&r[barrier->next].recover, barrier->step)) barrier->next++;
+    return barrier->next == world->size;
 }
 
 /* A rank that has left, and has not made the step; or -1. */
-static int first_left(const tsh_world *world, const tshi_meeting *meeting) {
-    for (int i = meeting->next; i < world->size; i++) {
+static int first_left(const tsh_world *world, const tshi_barrier_state *barrier) {
+    for (int i = barrier->next; i < world->size; i++) {
         if (!tshi_control_has_left(world, i)) continue;
-        if (!tshi_reached(&world->machine.page->record[i].recover, meeting->step)) return i;
+        if (!tshi_reached(&world->machine.page->record[i].recover, barrier->step)) return i;
     }
     return -1;
 }
 
-tsh_status tshi_meeting_look(tsh_world *world, tshi_meeting *meeting) {
+tsh_status tshi_barrier_poll(tsh_world *world, tshi_barrier_state *barrier) {
     char words[TSHI_MESSAGE_SIZE], ranks[TSHI_LINE], stopped[TSHI_LINE];
-    tshi_signal_look(world);
-    tshi_machine_look(world);
-    tsh_status status = tshi_control_permanent_trouble(world);
-    if (status != TSH_OK) return tshi_control_add_call(world, status, "world_recover", meeting->step);
-    int left = first_left(world, meeting);
+    tshi_signal_poll(world);
+    tshi_machine_poll(world);
+    tsh_status status = tshi_control_lasting_failure(world);
+    if (status != TSH_OK) return tshi_control_add_call(world, status, "world_recover", barrier->step);
+    int left = first_left(world, barrier);
     if (left >= 0) {
         snprintf(words, sizeof words, "rank %d has left the world; world_recover #%u waits for it", left,
-                 meeting->step);
+                 barrier->step);
         return tshi_control_break(world, TSH_ERR_PEER, words);
     }
-    post_wait(world, meeting);
-    if (!tshi_deadline_passed(world, &meeting->deadline, ranks, stopped)) return TSH_OK;
-    snprintf(words, sizeof words, "world_recover #%u: %.180s did not come within %g s%.180s", meeting->step, ranks,
+    publish_wait(world, barrier);
+    if (!tshi_deadline_passed(world, &barrier->deadline, ranks, stopped)) return TSH_OK;
+    snprintf(words, sizeof words, "world_recover #%u: %.180s did not come within %g s%.180s", barrier->step, ranks,
              world->timeout, stopped);
     /* Peers that have failed are the reason for a recovery, and none for its end. */
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     return tshi_control_stick(world, TSH_ERR_TIMEOUT, words);
 }
 
-tsh_status tshi_meeting_wait(tsh_world *world, tshi_meeting *meeting, long nanoseconds) {
-    tshi_rank_record *r = &world->machine.page->record[meeting->next];
-    tshi_doze(&r->recover, meeting->step, &r->sleepers, nanoseconds);
-    if (tshi_reached(&r->recover, meeting->step)) return TSH_OK;
-    tsh_status status = tshi_meeting_look(world, meeting);
+tsh_status tshi_barrier_wait(tsh_world *world, tshi_barrier_state *barrier, long nanoseconds) {
+    tshi_rank_record *r = &world->machine.page->record[barrier->next];
+    tshi_doze(&r->recover, barrier->step, &r->sleepers, nanoseconds);
+    if (tshi_reached(&r->recover, barrier->step)) return TSH_OK;
+    tsh_status status = tshi_barrier_poll(world, barrier);
     /* It may have come, and gone, since. */
-    return tshi_reached(&r->recover, meeting->step) ? TSH_OK : status;
+    return tshi_reached(&r->recover, barrier->step) ? TSH_OK : status;
 }
 
-void tshi_meeting_end(tsh_world *world) {
+void tshi_barrier_end(tsh_world *world) {
     tshi_waits_end(&world->machine.waits);
 }
 
-tsh_status tshi_control_meet(tsh_world *world) {
-    tshi_meeting meeting = tshi_meeting_begin(world);
+tsh_status tshi_control_barrier(tsh_world *world) {
+    tshi_barrier_state barrier = tshi_barrier_begin(world);
     tsh_status status = TSH_OK;
-    while (status == TSH_OK && !tshi_meeting_done(world, &meeting)) {
-        status = tshi_meeting_wait(world, &meeting, NAP_NANOSECONDS);
+    while (status == TSH_OK && !tshi_barrier_done(world, &barrier)) {
+        status = tshi_barrier_wait(world, &barrier, NAP_NANOSECONDS);
     }
-    tshi_meeting_end(world);
+    tshi_barrier_end(world);
     return status;
 }

@@ -6,13 +6,13 @@
 #include <string.h>
 
 #define BITS 64u
-/* Behind the bits of a row: a stamp, which numbers the waits and the posts of each, plus 2 where the words of the call
- * follow, plus 1 where the wait stands; and those words. */
-#define ONE_WAIT   (UINT64_C(1) << 32)
-#define ONE_POST   UINT64_C(4)
-#define CALL_BYTES 160
-#define CALL_WORDS (CALL_BYTES / sizeof(uint64_t))
-#define EXTRA      (1 + CALL_WORDS)
+/* Behind the bits of a row: a stamp, which numbers the waits and how often each was published, plus 2 where the words
+ * of the call follow, plus 1 where the wait stands; and those words. */
+#define ONE_WAIT        (UINT64_C(1) << 32)
+#define ONE_PUBLICATION UINT64_C(4)
+#define CALL_BYTES      160
+#define CALL_WORDS      (CALL_BYTES / sizeof(uint64_t))
+#define EXTRA           (1 + CALL_WORDS)
 
 static size_t words_of(int size) {
     return ((size_t)size + BITS - 1) / BITS;
@@ -83,25 +83,25 @@ void tshi_waits_add(tshi_waits *waits, int rank) {
     if (rank != waits->rank) put(waits->mine, rank);
 }
 
-void tshi_waits_post(tshi_waits *waits) {
+void tshi_waits_publish(tshi_waits *waits) {
     if (!waits->rows) return;
     _Atomic uint64_t *row = row_of(waits, waits->rank), *stamp = stamp_of(waits, waits->rank);
     for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], waits->mine[k], memory_order_release);
-    waits->posted = true;
-    uint64_t posted = atomic_load(stamp) / ONE_POST + 1;
-    atomic_store(stamp, posted * ONE_POST + (waits->said ? 2 : 0) + (waits->stands ? 1 : 0));
+    waits->published = true;
+    uint64_t published = atomic_load(stamp) / ONE_PUBLICATION + 1;
+    atomic_store(stamp, published * ONE_PUBLICATION + (waits->said ? 2 : 0) + (waits->stands ? 1 : 0));
 }
 
 void tshi_waits_end(tshi_waits *waits) {
-    if (!waits->posted) return;
+    if (!waits->published) return;
     _Atomic uint64_t *row = row_of(waits, waits->rank), *stamp = stamp_of(waits, waits->rank);
     atomic_store(stamp, (atomic_load(stamp) / ONE_WAIT + 1) * ONE_WAIT); /* before a row of another wait can be seen */
     for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], 0, memory_order_release);
-    waits->posted = false;
+    waits->published = false;
 }
 
 void tshi_waits_leave(tshi_waits *waits) {
-    waits->posted = false;
+    waits->published = false;
 }
 
 /* --- chains ------------------------------------------------------------------------------------------------------- */
@@ -189,7 +189,8 @@ bool tshi_waits_call(const tshi_waits *waits, int rank, char *text, size_t size)
 static int waits_for(const tshi_waits *waits, int rank) {
     uint64_t stamp = atomic_load(stamp_of(waits, rank)), before = waits->before[rank], bits = 0;
     size_t k = 0;
-    if (!(stamp & before & 1) || stamp / ONE_WAIT != before / ONE_WAIT || stamp - before < 2 * ONE_POST) return -1;
+    if (!(stamp & before & 1) || stamp / ONE_WAIT != before / ONE_WAIT || stamp - before < 2 * ONE_PUBLICATION)
+        return -1;
     for (; !bits && k < waits->words; k++) {
         bits = atomic_load_explicit(&row_of(waits, rank)[k], memory_order_acquire) & waits->seen[k];
     }
@@ -218,11 +219,11 @@ static bool find_cycle(tshi_waits *waits) {
 
 bool tshi_waits_cycle(tshi_waits *waits, char *text, size_t size) {
     char call[CALL_BYTES];
-    if (!waits->rows || !waits->posted) return false;
+    if (!waits->rows || !waits->published) return false;
     if (!find_cycle(waits)) {
         /* At the 2nd look of a wait, the 4th, the 8th: slower and slower ranks look twice in between. */
-        uint64_t posts = atomic_load(stamp_of(waits, waits->rank)) % ONE_WAIT / ONE_POST;
-        for (int i = 0; (posts & (posts - 1)) == 0 && i < waits->size; i++)
+        uint64_t publishes = atomic_load(stamp_of(waits, waits->rank)) % ONE_WAIT / ONE_PUBLICATION;
+        for (int i = 0; (publishes & (publishes - 1)) == 0 && i < waits->size; i++)
             waits->before[i] = atomic_load(stamp_of(waits, i));
         return false;
     }

@@ -171,7 +171,7 @@ Test(whole, wrong_use_is_an_error_on_every_rank, .timeout = 120) {
 
 /* The root has no room for a whole that it sends, and reads one into memory of the caller's. On a GPU, whose memory the
  * size of a heap does not bound, it has. */
-static void crowded(tshi_rank *r, void *arg) {
+static void oversubscribed(tshi_rank *r, void *arg) {
     enum { NUMEL = 12 << 20 };
     tsh_tensor *t = NULL;
     tsh_tensor_config config = {.dtype = TSH_FLOAT32, .ndim = 1, .shape = {NUMEL}, .layout = {TSH_SHARD(0)}};
@@ -189,7 +189,7 @@ static void crowded(tshi_rank *r, void *arg) {
 
 Test(whole, a_root_without_memory_is_an_error_on_every_rank, .timeout = 120) {
     const tshi_test_options options = {.ranks = 4, .heap_bytes = (size_t)32 << 20};
-    cr_assert_str_empty(tshi_test_run_with(&options, crowded, NULL, NULL, NULL));
+    cr_assert_str_empty(tshi_test_run_with(&options, oversubscribed, NULL, NULL, NULL));
 }
 
 /* --- from parts --------------------------------------------------------------------------------------------------- */

@@ -24,9 +24,9 @@ Test(page, a_second_failure_has_its_own_words, .timeout = 60) {
     apply(page, TSHI_FAILED, 3, "the second");
     cr_assert_str_eq(page->record[1].reason, "the second");
     cr_assert_eq(page->record[1].step.number, 4);
-    cr_assert_eq(page->troubles, 1);
+    cr_assert_eq(page->failures, 1);
     apply(page, TSHI_ALIVE, 6, "");
-    cr_assert_eq(page->troubles, 0);
+    cr_assert_eq(page->failures, 0);
     free(page);
 }
 
@@ -37,7 +37,7 @@ Test(page, what_is_lost_stays_so, .timeout = 60) {
     cr_assert_eq(tshi_page_state(page, 1), TSHI_STUCK);
     cr_assert_str_eq(page->record[1].reason, "it is stuck");
     cr_assert_eq(page->record[1].recover, 3);
-    cr_assert_eq(page->troubles, 1);
+    cr_assert_eq(page->failures, 1);
     cr_assert_eq(page->cause, 2);
     free(page);
 }

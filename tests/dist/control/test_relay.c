@@ -50,7 +50,7 @@ static void check_peace(const tshi_test_machines *m) {
         int machine = i % m->machines, rank = i / m->machines;
         cr_assert_eq(tshi_page_state(m->page[machine], rank), TSHI_ALIVE, "machine %d: rank %d: %s", machine, rank,
                      m->page[machine]->record[rank].reason);
-        cr_assert_eq(m->page[machine]->troubles, 0);
+        cr_assert_eq(m->page[machine]->failures, 0);
     }
 }
 
@@ -84,7 +84,7 @@ static void fail_and_recover(int machines) {
             check_words(&m, i, rank, words);
             cr_assert_eq(m.page[i]->record[rank].step.number, 7);
             cr_assert_eq(m.page[i]->record[rank].step.tape, 1);
-            cr_assert_eq(m.page[i]->troubles, rank + 1);
+            cr_assert_eq(m.page[i]->failures, rank + 1);
         }
         printf("%d machines: the failure of rank %d was everywhere after %.1f ms\n", machines, rank, seconds * 1e3);
     }
@@ -122,7 +122,7 @@ Test(relay, a_rank_leaves_before_the_others, .timeout = 120) {
     tshi_test_order_do(&m, 2, TSHI_ORDER_FAIL, 0);
     await_everywhere(&m, -1, 2, TSHI_FAILED);
     cr_assert_eq(tshi_page_state(m.page[0], 3), TSHI_ALIVE);
-    cr_assert_eq(m.page[0]->troubles, 1);
+    cr_assert_eq(m.page[0]->failures, 1);
     tshi_test_machines_end(&m);
 }
 
@@ -157,7 +157,7 @@ static void die(int machines, int rank) {
         if (i == machine) continue;
         if (!relay) {
             cr_assert_str_empty(m.page[i]->record[rank].reason);
-            cr_assert_eq(m.page[i]->troubles, 1);
+            cr_assert_eq(m.page[i]->failures, 1);
             continue;
         }
         char words[96];
@@ -278,8 +278,8 @@ Test(relay, a_machine_is_stopped_for_a_while, .timeout = 120) {
     cr_assert_eq(tshi_page_state(m.page[1], 0), TSHI_ALIVE);
     kill(m.pid[1], SIGCONT);
     await_everywhere(&m, -1, 0, TSHI_FAILED);
-    cr_assert_eq(m.page[0]->troubles, 1);
-    cr_assert_eq(m.page[1]->troubles, 1);
+    cr_assert_eq(m.page[0]->failures, 1);
+    cr_assert_eq(m.page[1]->failures, 1);
     tshi_test_machines_end(&m);
 }
 
@@ -369,7 +369,7 @@ Test(relay, other_programs_are_no_machines, .timeout = 120) {
     for (int i = 0; i < 2; i++) tshi_test_order_do(&m, i, TSHI_ORDER_NONE, 0);
     tshi_test_order_do(&m, 1, TSHI_ORDER_FAIL, 0);
     await_everywhere(&m, -1, 1, TSHI_FAILED);
-    cr_assert_eq(m.page[0]->troubles, 1);
+    cr_assert_eq(m.page[0]->failures, 1);
     cr_assert_eq(connect_to(m.port, 0), -1, "somebody still listens");
     for (int way = 0; way < NONSENSE; way++) {
         if (way % 3 != 0) close(other[way]);

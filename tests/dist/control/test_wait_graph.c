@@ -1,4 +1,4 @@
-/* Rows of waits, driven in the order in which ranks of different speed post and look. */
+/* Rows of waits, driven in the order in which ranks of different speed publish and look. */
 #include "dist/control/wait_graph.h"
 #include "dist/world.h"
 
@@ -35,7 +35,7 @@ static bool look(pair *p, int rank, uint64_t awaited) {
     tshi_waits_begin(waits, awaited);
     tshi_waits_add(waits, 1 - rank);
     tshi_waits_say(waits, "call", true);
-    tshi_waits_post(waits);
+    tshi_waits_publish(waits);
     return tshi_waits_cycle(waits, text, sizeof text);
 }
 

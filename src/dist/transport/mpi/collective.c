@@ -16,15 +16,15 @@
 
 /* A hash of what has to agree. That of a call that cannot be made is like no other. */
 static uint64_t identity_of(const tsh_group *group, const tshi_mpi_op *op) {
-    const tshi_post *post = &op->post;
-    uint64_t h = tshi_fingerprint_add(TSHI_FINGERPRINT, (uint64_t)post->kind << 32 | (uint32_t)post->root);
-    h = tshi_fingerprint_add(tshi_fingerprint_add(h, (uint64_t)post->count), post->check);
+    const tshi_signature *signature = &op->signature;
+    uint64_t h = tshi_fingerprint_add(TSHI_FINGERPRINT, (uint64_t)signature->kind << 32 | (uint32_t)signature->root);
+    h = tshi_fingerprint_add(tshi_fingerprint_add(h, (uint64_t)signature->count), signature->check);
     if (op->call.failed != TSH_OK) return tshi_fingerprint_add(h, UINT64_C(1) + (uint64_t)group->rank);
     bool equal = op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && op->regular;
     return equal ? tshi_fingerprint_add(h, (uint64_t)op->call.in_counts[0]) : h;
 }
 
-static bool equal_parts(const tsh_group *group, const tshi_call *call) {
+static bool equal_parts(const tsh_group *group, const tshi_comm_call *call) {
     if (call->op != TSH_COLLECTIVE_ALL_TO_ALL || call->failed != TSH_OK) return true;
     for (int i = 0; i < group->size; i++) {
         if (call->in_counts[i] != call->in_counts[0] || call->out_counts[i] != call->in_counts[0]) return false;
@@ -69,7 +69,7 @@ void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
 /* The call may outlive the caller's counts, or those of its work. */
 static void keep_counts(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    tshi_call *call = &mg->op.call;
+    tshi_comm_call *call = &mg->op.call;
     size_t p = (size_t)group->size;
     const int64_t *first = call->counts ? call->counts : call->in_counts;
     if (call->failed != TSH_OK || !first || first == mg->kept) return;
@@ -83,14 +83,15 @@ static void keep_counts(tsh_group *group) {
 }
 
 /* text: what the ranks compare in place of the call, or NULL. */
-static tsh_status begin(tsh_group *group, const tshi_call *call, const char *text, bool moves, const tsh_work *work) {
+static tsh_status begin(tsh_group *group, const tshi_comm_call *call, const char *text, bool moves,
+                        const tsh_work *work) {
     tsh_world *world = group->world;
     tshi_mpi *mpi = tshi_mpi_of(world);
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     /* Without shared memory no rank may reach an entry barrier that a peer is known to have given up. */
-    if (tshi_control_troubled(world)) {
-        tsh_status status = tshi_mpi_trouble(world);
+    if (tshi_control_has_failed(world)) {
+        tsh_status status = tshi_mpi_failure(world);
         if (status != TSH_OK) return status;
     }
     op->call = *call;
@@ -102,9 +103,9 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     if (call->failed == TSH_OK) op->call.failed = prepare(group, op);
     tshi_failure_keep(&op->outcome, op->call.failed);
     if (text)
-        tshi_post_text(&op->post, text, group->calls + 1);
+        tshi_signature_of_text(&op->signature, text, group->calls + 1);
     else
-        tshi_post_call(&op->post, group, &op->call, group->calls + 1);
+        tshi_signature_of_call(&op->signature, group, &op->call, group->calls + 1);
     op->identity = identity_of(group, op);
     if (work) {
         keep_counts(group);
@@ -158,7 +159,7 @@ static bool move(tsh_group *group) {
         }
         return advance_exchange(group);
     }
-    tshi_mpi_post_wait(group, NULL);
+    tshi_mpi_publish_wait(group, NULL);
     tshi_watch_pass(group);
     int error = tshi_move_run(group);
     tshi_watch_pass(group);
@@ -175,8 +176,8 @@ static bool compare_start(tsh_group *group) {
     tshi_mpi_op *op = &mg->op;
     tshi_detail *mine = mg->detail;
     bool failed = op->call.failed != TSH_OK;
-    mine->post = op->post;
-    if (failed) mine->post.kind = TSHI_KIND_FAILED;
+    mine->signature = op->signature;
+    if (failed) mine->signature.kind = TSHI_KIND_FAILED;
     snprintf(mine->text, sizeof mine->text, "%s", failed ? op->outcome.words : op->text ? op->text : "");
     op->phase = TSHI_COMPARING;
     int bytes = (int)sizeof *mine;
@@ -188,14 +189,14 @@ static tsh_status compare(const tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
     const tshi_detail *all = mg->detail + 1;
     if (mg->op.call.failed != TSH_OK) return tshi_failure_report(&mg->op.outcome);
-    return tshi_compare_posts(group, &all->post, sizeof *all,
-                              offsetof(tshi_detail, text) - offsetof(tshi_detail, post));
+    return tshi_compare_signatures(group, &all->signature, sizeof *all,
+                                   offsetof(tshi_detail, text) - offsetof(tshi_detail, signature));
 }
 
 /* All parts of an all_to_all: a row of what each sends, and a row of what each expects, rank by rank. */
 static bool count_start(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    const tshi_call *call = &mg->op.call;
+    const tshi_comm_call *call = &mg->op.call;
     size_t p = (size_t)group->size;
     mg->op.regular = false;
     if (!make_matrix(group)) {
@@ -215,8 +216,8 @@ static bool count_start(tsh_group *group) {
 
 /* A member has come to the entry barrier and has stopped waiting for good: it will not pass. */
 static bool given_up(tsh_group *group) {
-    bool troubled = tshi_control_troubled(group->world);
-    for (int i = 0; troubled && i < group->size; i++) {
+    bool failed = tshi_control_has_failed(group->world);
+    for (int i = 0; failed && i < group->size; i++) {
         if (tshi_control_is_lost(group->world, group->ranks[i])) return true;
     }
     return false;
@@ -230,7 +231,7 @@ static bool pass_entry(tsh_group *group, int verdict) {
         return false;
     }
     if (!mg->block && given_up(group)) {
-        tshi_mpi_op_end(group, tshi_mpi_trouble(group->world));
+        tshi_mpi_op_end(group, tshi_mpi_failure(group->world));
         return true;
     }
     mg->moved = mg->entered;
@@ -284,7 +285,7 @@ bool tshi_mpi_advance(tsh_group *group) {
 /* Copies the data of a call that a recovery may finish: where some members have gone on, they need this rank's part. */
 static bool keep_data(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    tshi_call *call = &op->call;
+    tshi_comm_call *call = &op->call;
     if (call->failed != TSH_OK || !op->moves || op->kept) return true;
     size_t element = tsh_dtype_size(call->dtype), in_bytes = (size_t)tshi_elements_in(group, call) * element,
            out_bytes = (size_t)tshi_elements_out(group, call) * element;
@@ -322,7 +323,7 @@ static tsh_status wait_slowly(tsh_group *group) {
             moved = tshi_clock();
             continue;
         }
-        tsh_status status = tshi_mpi_look(group, since);
+        tsh_status status = tshi_mpi_poll_call(group, since);
         if (status != TSH_OK) {
             tshi_mpi_awake(group);
             return status;
@@ -336,7 +337,7 @@ static tsh_status wait_slowly(tsh_group *group) {
 
 static tsh_status wait_op(tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
-    int spins = tshi_mpi_of(group->world)->crowded ? SPINS_SHARED : SPINS;
+    int spins = tshi_mpi_of(group->world)->oversubscribed ? SPINS_SHARED : SPINS;
     for (int i = 0; i < spins && !group->world->pending; i++) {
         if (tshi_mpi_advance(group)) i = 0;
         if (mg->op.phase == TSHI_IDLE) return mg->op.outcome.status;
@@ -345,19 +346,19 @@ static tsh_status wait_op(tsh_group *group) {
     return wait_slowly(group);
 }
 
-static tsh_status mpi_run(tsh_group *group, const tshi_call *call) {
+static tsh_status mpi_run(tsh_group *group, const tshi_comm_call *call) {
     tsh_status status = begin(group, call, NULL, true, NULL);
     return status == TSH_OK ? wait_op(group) : status;
 }
 
 tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed) {
-    tshi_call call = {.op = TSH_COLLECTIVE_BARRIER, .failed = failed};
+    tshi_comm_call call = {.op = TSH_COLLECTIVE_BARRIER, .failed = failed};
     tshi_group_drain(parent, failed);
     tsh_status status = begin(parent, &call, text, false, NULL);
     return status == TSH_OK ? wait_op(parent) : status;
 }
 
-static tsh_status mpi_compare(tsh_group *group, const tshi_call *call) {
+static tsh_status mpi_compare(tsh_group *group, const tshi_comm_call *call) {
     tshi_group_drain(group, call->failed);
     tsh_status status = begin(group, call, NULL, false, NULL);
     return status == TSH_OK ? wait_op(group) : status;
@@ -386,8 +387,8 @@ static void mpi_progress(tsh_work *work) {
         tshi_work_end(work, tshi_failure_report(&op->outcome));
         return;
     }
-    if (++mpi->looks % LOOK_EVERY != 0 && !tshi_control_troubled(group->world)) return;
-    tsh_status status = tshi_mpi_group_trouble(group);
+    if (++mpi->looks % LOOK_EVERY != 0 && !tshi_control_has_failed(group->world)) return;
+    tsh_status status = tshi_mpi_group_failure(group);
     if (status == TSH_OK || !tshi_entry_withdraw(group)) return;
     tshi_mpi_give_up(group);
     tshi_work_end(work, tshi_mpi_stop(group));
@@ -399,7 +400,7 @@ static bool mpi_overlaps(const tsh_group *group) {
 }
 
 /* The host's memory is all that MPI is given. */
-static bool mpi_stages(const tsh_group *group, const tshi_call *call) {
+static bool mpi_stages(const tsh_group *group, const tshi_comm_call *call) {
     (void)group;
     (void)call;
     return true;
@@ -421,7 +422,7 @@ const tshi_group_ops tshi_mpi_ops = {
     .close = tshi_mpi_group_close,
     .agree = tshi_mpi_agree,
     .compare = mpi_compare,
-    .trouble = tshi_mpi_heard,
+    .check_peers = tshi_mpi_check_peers,
     .fails_later = tshi_control_fails_later,
     .run = mpi_run,
     .start = mpi_start,

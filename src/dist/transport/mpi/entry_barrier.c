@@ -53,10 +53,10 @@ int tshi_entry_arrive(tsh_group *group) {
     op->mine[0] = op->identity;
     op->mine[1] = ~op->identity;
     op->mine[2] = (uint64_t)flags_of(op);
-    return tshi_entry_meet(group, op->mine, &op->request);
+    return tshi_entry_call(group, op->mine, &op->request);
 }
 
-int tshi_entry_meet(tsh_group *group, const uint64_t mine[3], MPI_Request *request) {
+int tshi_entry_call(tsh_group *group, const uint64_t mine[3], MPI_Request *request) {
     tshi_mpi_group *mg = group->state;
     if (group->size > MOST_DIRECT) return MPI_Iallreduce(mine, mg->all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, request);
     return MPI_Iallgather(mine, 3, MPI_UINT64_T, mg->all, 3, MPI_UINT64_T, mg->comm, request);
@@ -149,7 +149,7 @@ bool tshi_entry_withdraw(tsh_group *group) {
     /* What the members have begun they end, whatever else has failed since: requests read and write the caller's
      * memory. Only a rank that is lost, or has left, can leave its part undone. */
     if (op->phase == TSHI_EXCHANGING) {
-        return group->world->machine.broken != TSH_OK || tshi_mpi_trouble(group->world) == TSH_OK;
+        return group->world->machine.broken != TSH_OK || tshi_mpi_failure(group->world) == TSH_OK;
     }
     /* Without shared memory a member cannot withdraw. When a failure is known for so long and the barrier has not been
      * passed, some member has received the failure before it entered, and will not enter. Behind the barrier, a rank

@@ -26,7 +26,7 @@ static bool gathers(const tsh_group *group, const tshi_mpi_op *op, int64_t step)
 }
 
 /* The part of an all_reduce that `rank` reduces. */
-static tshi_span part_of(const tsh_group *group, const tshi_call *call, int rank) {
+static tshi_span part_of(const tsh_group *group, const tshi_comm_call *call, int rank) {
     int64_t each = call->count / group->size, rest = call->count % group->size;
     return (tshi_span){each * rank + (rank < rest ? rank : rest), each + (rank < rest)};
 }
@@ -151,7 +151,7 @@ static bool reserve(const tsh_group *group, size_t bytes, void **memory, size_t 
 tsh_status tshi_exchange_begin(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    const tshi_call *call = &op->call;
+    const tshi_comm_call *call = &op->call;
     bool reduction = tshi_collectives[call->op].reduces;
     size_t bytes = reduction ? WAITED_BYTES : SIZE_MAX, element = tsh_dtype_size(call->dtype),
            peers = (size_t)group->size - 1;

@@ -8,13 +8,13 @@
 
 #define DEATH_EVERY 0.02 /* seconds */
 
-void tshi_mpi_look_around(tsh_world *world) {
+void tshi_mpi_poll(tsh_world *world) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     double now = tshi_clock();
-    tshi_signal_look(world);
+    tshi_signal_poll(world);
     if (now - mpi->looked < DEATH_EVERY) return;
     mpi->looked = now;
-    tshi_machine_look(world);
+    tshi_machine_poll(world);
 }
 
 bool tshi_mpi_has_left(const tsh_world *world, int rank, double seconds) {
@@ -31,7 +31,7 @@ tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
     int length = 0;
     MPI_Error_string(error, text, &length);
     snprintf(words, sizeof words, "%.40s: MPI error %d: %.400s", what, error, text);
-    tshi_mpi_distrust();
+    tshi_mpi_skip_finalize();
     return tshi_control_stick(world, TSH_ERR_SYSTEM, words);
 }
 
@@ -54,29 +54,29 @@ tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const ch
     tshi_waits *waits = &world->machine.waits;
     const tshi_mpi_group *mg = group->state;
     char words[TSHI_MESSAGE_SIZE], ranks[TSHI_LINE / 2], stopped[TSHI_LINE / 2], late[TSHI_LINE + 64];
-    tshi_mpi_post_wait(group, message);
+    tshi_mpi_publish_wait(group, message);
     bool sure = tshi_waits_name(waits, ranks, sizeof ranks, stopped, sizeof stopped);
     say_late(group, sure, ranks, stopped, late, sizeof late);
-    unsigned long long number = message ? message->post : mg->op.post.number;
+    unsigned long long number = message ? message->message_number : mg->op.signature.number;
     snprintf(words, sizeof words, "%.160s #%llu: %s", what, number, late);
     tshi_waits_leave(waits);
-    if (tshi_deadline_report(world, words)) tshi_group_log_ring(group);
-    tshi_mpi_distrust();
-    return tshi_control_trouble(world);
+    if (tshi_deadline_report(world, words)) tshi_group_log_recent_calls(group);
+    tshi_mpi_skip_finalize();
+    return tshi_control_failure(world);
 }
 
-tsh_status tshi_mpi_trouble(tsh_world *world) {
-    if (!tshi_control_troubled(world)) return TSH_OK;
+tsh_status tshi_mpi_failure(tsh_world *world) {
+    if (!tshi_control_has_failed(world)) return TSH_OK;
     for (int i = 0; i < world->size; i++) {
-        if (tshi_control_is_lost(world, i)) tshi_mpi_distrust();
+        if (tshi_control_is_lost(world, i)) tshi_mpi_skip_finalize();
     }
-    return tshi_control_trouble(world);
+    return tshi_control_failure(world);
 }
 
-tsh_status tshi_mpi_heard(tsh_group *group, bool look, bool waits) {
+tsh_status tshi_mpi_check_peers(tsh_group *group, bool look, bool waits) {
     tsh_world *world = group->world;
-    if (look) tshi_mpi_look_around(world);
-    tsh_status status = tshi_mpi_trouble(world);
+    if (look) tshi_mpi_poll(world);
+    tsh_status status = tshi_mpi_failure(world);
     for (int i = 0; waits && status == TSH_OK && i < group->size; i++) {
         if (!tshi_mpi_has_left(world, group->ranks[i], TSHI_GRACE)) continue;
         status = tshi_fail(TSH_ERR_PEER, "rank %d has left (it exited, or destroyed its world)", group->ranks[i]);
@@ -84,9 +84,9 @@ tsh_status tshi_mpi_heard(tsh_group *group, bool look, bool waits) {
     return status;
 }
 
-tsh_status tshi_mpi_group_trouble(tsh_group *group) {
+tsh_status tshi_mpi_group_failure(tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
-    tsh_status status = tshi_mpi_trouble(group->world);
+    tsh_status status = tshi_mpi_failure(group->world);
     if (status != TSH_OK || mg->op.phase == TSHI_IDLE) return status;
     /* A shared entry barrier knows whether all members had entered; otherwise their part may still arrive. */
     double seconds = mg->op.phase == TSHI_AT_ENTRY && mg->block ? 0 : TSHI_GRACE;
@@ -100,9 +100,9 @@ tsh_status tshi_mpi_group_trouble(tsh_group *group) {
 
 tsh_status tshi_mpi_stop(tsh_group *group) {
     char words[TSHI_MESSAGE_SIZE];
-    tsh_status status = tshi_mpi_trouble(group->world);
+    tsh_status status = tshi_mpi_failure(group->world);
     if (status != TSH_OK) return status;
-    status = tshi_mpi_group_trouble(group);
+    status = tshi_mpi_group_failure(group);
     snprintf(words, sizeof words, "%s", tsh_error_message());
     return tshi_control_break(group->world, status, words);
 }
@@ -126,17 +126,17 @@ void tshi_mpi_end_receive(MPI_Request *request, double deadline) {
     }
 }
 
-void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message) {
+void tshi_mpi_publish_wait(tsh_group *group, const tsh_work *message) {
     tshi_waits *waits = &group->world->machine.waits;
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    tshi_waits_begin(waits, message ? message->post : op->post.number);
+    tshi_waits_begin(waits, message ? message->message_number : op->signature.number);
     for (int i = 0; i < group->size; i++) {
         /* Behind the entry barrier every member takes part in the rest of the call. */
         bool waits_for = op->phase == TSHI_AT_ENTRY ? tshi_entry_lacks(group, i) : op->phase != TSHI_IDLE;
         if (message) waits_for = message->call.root == TSH_ANY_RANK || message->call.root == i;
         if (waits_for) tshi_waits_add(waits, group->ranks[i]);
     }
-    tshi_waits_post(waits);
+    tshi_waits_publish(waits);
 }
 
 bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since) {
@@ -146,26 +146,26 @@ bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since) {
     char ranks[TSHI_LINE], stopped[TSHI_LINE];
     const char *name = tsh_collective_name(message ? message->call.op : op->call.op);
     tshi_deadline deadline = tshi_deadline_since(world, since, !message && op->text ? op->text : name,
-                                                 message ? message->post : op->post.number);
+                                                 message ? message->message_number : op->signature.number);
     if (mpi->waiting_since != since) {
         mpi->waiting_since = since;
-        mpi->next_word = deadline.next_word;
-        tshi_mpi_post_wait(group, message);
+        mpi->next_warning = deadline.next_warning;
+        tshi_mpi_publish_wait(group, message);
     }
-    deadline.next_word = mpi->next_word;
+    deadline.next_warning = mpi->next_warning;
     double now = tshi_clock();
-    if (now < deadline.end && now < deadline.next_word) return false;
-    tshi_mpi_post_wait(group, message);
+    if (now < deadline.end && now < deadline.next_warning) return false;
+    tshi_mpi_publish_wait(group, message);
     bool late = tshi_deadline_passed(world, &deadline, ranks, stopped);
-    mpi->next_word = deadline.next_word;
+    mpi->next_warning = deadline.next_warning;
     return late;
 }
 
-tsh_status tshi_mpi_look(tsh_group *group, double since) {
+tsh_status tshi_mpi_poll_call(tsh_group *group, double since) {
     const tshi_mpi_group *mg = group->state;
     const tshi_mpi_op *op = &mg->op;
-    tshi_mpi_look_around(group->world);
-    tsh_status status = tshi_mpi_group_trouble(group);
+    tshi_mpi_poll(group->world);
+    tsh_status status = tshi_mpi_group_failure(group);
     bool late = tshi_mpi_late(group, NULL, since);
     if (status == TSH_OK && !late) return TSH_OK;
     bool free = op->phase == TSHI_IDLE || tshi_entry_withdraw(group);
@@ -182,9 +182,9 @@ tsh_status tshi_mpi_look(tsh_group *group, double since) {
 tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_status status = TSH_OK;
     if (!work || !tshi_is_message(work->call.op)) {
-        status = tshi_mpi_look(group, since);
+        status = tshi_mpi_poll_call(group, since);
     } else {
-        tshi_mpi_look_around(group->world); /* what has failed ends the message in its progress */
+        tshi_mpi_poll(group->world); /* what has failed ends the message in its progress */
         if (tshi_mpi_late(group, work, since)) {
             status = tshi_mpi_time_out(group, work, tsh_collective_name(work->call.op));
         }

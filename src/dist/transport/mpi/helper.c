@@ -85,7 +85,7 @@ tsh_status tshi_helper_start(const char *path, int fd, double deadline) {
 
 /* --- its answers -------------------------------------------------------------------------------------------------- */
 
-void tshi_helper_look(int stream, char *text) {
+void tshi_helper_peek(int stream, char *text) {
     ssize_t n = recv(stream, text, TSHI_WIREUP_TEXT - 1, MSG_PEEK | MSG_DONTWAIT);
     text[n > 0 ? n : 0] = '\0';
 }
@@ -110,7 +110,7 @@ tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
     for (;;) {
         struct pollfd p = {.fd = stream};
         bool gone = poll(&p, 1, 5) > 0 && p.revents & POLLHUP;
-        tshi_helper_look(stream, text);
+        tshi_helper_peek(stream, text);
         /* The peers start MPI after the helper's answer, so this rank does too, whatever has failed here. */
         if (strstr(text, "\n\n")) return TSH_OK;
         const char *words = tshi_helper_failure(text);

@@ -13,7 +13,7 @@ bool tshi_helper_find(char *out, size_t size);
 tsh_status tshi_helper_start(const char *path, int fd, double deadline);
 
 /* Copies the lines that have come so far; text has TSHI_WIREUP_TEXT bytes. */
-void tshi_helper_look(int stream, char *text);
+void tshi_helper_peek(int stream, char *text);
 /* The helper's message about a failure, cut out of the lines; NULL: there is none. */
 const char *tshi_helper_failure(char *text);
 /* Seconds past the deadline in which the helper, which has the same one, may still report which ranks are missing. */

@@ -10,7 +10,7 @@ static MPI_Datatype type_of(const tsh_group *group) {
 }
 
 static MPI_Op reduction_of(const tsh_group *group) {
-    const tshi_call *call = &tshi_mpi_group_of(group)->op.call;
+    const tshi_comm_call *call = &tshi_mpi_group_of(group)->op.call;
     return tshi_mpi_reduction(tshi_mpi_of(group->world), call->dtype, call->reduce);
 }
 
@@ -27,7 +27,7 @@ static void to_ints(const int64_t *counts, int n, int *out, int *starts) {
 
 static int all_gather(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    const tshi_call *call = &mg->op.call;
+    const tshi_comm_call *call = &mg->op.call;
     int *counts = mg->counts, *starts = counts + group->size, n = (int)call->counts[group->rank];
     MPI_Datatype type = type_of(group);
     const void *in = call->in;
@@ -39,7 +39,7 @@ static int all_gather(tsh_group *group) {
 
 static int reduce_scatter(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    const tshi_call *call = &mg->op.call;
+    const tshi_comm_call *call = &mg->op.call;
     MPI_Datatype type = type_of(group);
     MPI_Op op = reduction_of(group);
     if (mg->op.regular) {
@@ -51,7 +51,7 @@ static int reduce_scatter(tsh_group *group) {
 
 static int all_to_all(tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
-    const tshi_call *call = &mg->op.call;
+    const tshi_comm_call *call = &mg->op.call;
     int n = (int)call->in_counts[0];
     return MPI_Alltoall(call->in, n, type_of(group), call->out, n, type_of(group), mg->comm);
 }
@@ -71,7 +71,7 @@ static int broadcast(tsh_group *group, int64_t start, int n) {
 
 static int reduce(tsh_group *group, int64_t start, int n) {
     const tshi_mpi_group *mg = group->state;
-    const tshi_call *call = &mg->op.call;
+    const tshi_comm_call *call = &mg->op.call;
     const void *in = at(group, mg->op.scratch ? mg->op.scratch : call->in, start);
     void *out = at(group, call->out, start);
     if (call->root == group->rank && in == out) in = MPI_IN_PLACE;
@@ -101,7 +101,7 @@ bool tshi_move_fits(const tsh_group *group) {
 }
 
 /* MPICH 4.0 crashes in MPI_Reduce in place with another root than 0. */
-static bool shuns_in_place(const tsh_group *group, const tshi_call *call) {
+static bool shuns_in_place(const tsh_group *group, const tshi_comm_call *call) {
 #ifdef MPICH_VERSION
     return call->op == TSH_COLLECTIVE_REDUCE && group->rank == call->root && call->root != 0;
 #else
@@ -120,7 +120,7 @@ static tsh_status allocate(const tsh_group *group, int64_t count, void **out) {
 tsh_status tshi_move_prepare(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    const tshi_call *call = &op->call;
+    const tshi_comm_call *call = &op->call;
     op->out = call->out;
     if (shuns_in_place(group, call)) return allocate(group, call->count, &op->scratch);
     if (call->op != TSH_COLLECTIVE_REDUCE_SCATTER) return TSH_OK;
@@ -149,7 +149,7 @@ static void copy(const tsh_group *group, const void *from, void *to, int64_t n) 
 
 int tshi_move_run(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    const tshi_call *call = &op->call;
+    const tshi_comm_call *call = &op->call;
     int error = MPI_SUCCESS;
     int64_t chunk = tshi_mpi_of(group->world)->chunk, n = tshi_elements_out(group, call);
     if (call->counts) op->regular = all_equal(call->counts, group->size);

@@ -39,10 +39,10 @@ typedef struct tshi_mpi {
     /* Fields that each call reads are next to each other. */
     int64_t chunk; /* the most elements of one call of MPI */
     unsigned looks;
-    bool watched; /* TSHARD_CHECK */
-    bool shared;  /* TSHARD_MPI_SHARED */
-    bool crowded; /* more ranks than cores on this machine */
-    bool ready;   /* the communicators exist */
+    bool watched;        /* TSHARD_CHECK */
+    bool shared;         /* TSHARD_MPI_SHARED */
+    bool oversubscribed; /* more ranks than cores on this machine */
+    bool ready;          /* the communicators exist */
     bool rdma;
     MPI_Comm base; /* whose ranks the world has; not its own, and not used after joining */
     MPI_Comm recovery;
@@ -51,7 +51,7 @@ typedef struct tshi_mpi {
     double *left;  /* [size] when this rank has seen that a rank has left, 0: not yet */
     double looked; /* when this rank last checked for deaths */
     /* The start of the wait under way, and its next warning. */
-    double waiting_since, next_word;
+    double waiting_since, next_warning;
     uint64_t next_group; /* numbers the groups that this rank leads */
     tshi_pool messages;
     struct tshi_mpi_message *given_up; /* messages */
@@ -83,7 +83,7 @@ enum {
 };
 
 typedef struct tshi_detail {
-    tshi_post post;
+    tshi_signature signature;
     char text[TSHI_MESSAGE_SIZE];
 } tshi_detail;
 
@@ -95,12 +95,12 @@ typedef struct tshi_mpi_op {
     bool async;
     bool regular;      /* all parts are equal; after the entry barrier: those of all members */
     uint64_t identity; /* hash of what has to agree */
-    tshi_post post;
+    tshi_signature signature;
     bool moves; /* false: the ranks only compare */
     void *out;  /* where the result goes: call.out, or scratch */
     void *scratch;
     void *kept; /* the data of a call that the caller has given up and a recovery may finish; NULL: the caller's */
-    tshi_call call;
+    tshi_comm_call call;
     /* An exchange (exchange.c): its steps, of which `step` have been begun and `done` have ended. */
     int64_t steps, step, done;
     int64_t block;       /* elements of a step */
@@ -173,7 +173,7 @@ tsh_status tshi_mpi_enter(const tshi_start *start);
 tsh_status tshi_mpi_roster(MPI_Comm comm, tshi_settings *settings, const tsh_allocator *allocator, tsh_status mine,
                            tshi_roster *out);
 /* From now on MPI is not finalised at exit, because that could wait for ever. */
-void tshi_mpi_distrust(void);
+void tshi_mpi_skip_finalize(void);
 /* True when the transport reads and writes memory past the CPU (RDMA). */
 bool tshi_mpi_has_adapter(void);
 /* A duplicate of `base`, when all its ranks have made the call; else TSH_ERR_TIMEOUT. */
@@ -196,7 +196,7 @@ void tshi_mpi_group_close(tsh_group *group);
 /* Enter the entry barrier with mg->op. Returns an MPI error code. */
 int tshi_entry_arrive(tsh_group *group);
 /* The call of MPI that an entry barrier without shared memory is. */
-int tshi_entry_meet(tsh_group *group, const uint64_t mine[3], MPI_Request *request);
+int tshi_entry_call(tsh_group *group, const uint64_t mine[3], MPI_Request *request);
 /* The TSHI_ENTRY_* bits when the barrier is decided, else 0. */
 int tshi_entry_poll(tsh_group *group, int *error);
 /* "; rank 1 is stopped" for members that a signal has stopped, else "". */
@@ -257,26 +257,26 @@ static inline void tshi_watch_pass(tsh_group *group) {
 /* --- failure.c ---------------------------------------------------------------------------------------------------- */
 
 /* While waiting: checks for deaths now and then, and answers SIGUSR1. */
-void tshi_mpi_look_around(tsh_world *world);
+void tshi_mpi_poll(tsh_world *world);
 /* The rank has left at least so many seconds ago, for all that this rank knows. */
 bool tshi_mpi_has_left(const tsh_world *world, int rank, double seconds);
 /* The error that a call has to return now, or TSH_OK. */
-tsh_status tshi_mpi_trouble(tsh_world *world);
-/* See tshi_group_ops.trouble. */
-tsh_status tshi_mpi_heard(tsh_group *group, bool look, bool waits);
+tsh_status tshi_mpi_failure(tsh_world *world);
+/* See tshi_group_ops.check_peers. */
+tsh_status tshi_mpi_check_peers(tsh_group *group, bool look, bool waits);
 /* The error while waiting for the members of a group: also when one of them has left. */
-tsh_status tshi_mpi_group_trouble(tsh_group *group);
+tsh_status tshi_mpi_group_failure(tsh_group *group);
 /* That error when the call is given up: permanent where it has to be. */
 tsh_status tshi_mpi_stop(tsh_group *group);
 /* Withdraws a receive. What MPI has begun to receive goes on coming from a rank that is still there, until the
  * deadline. */
 void tshi_mpi_end_receive(MPI_Request *request, double deadline);
 /* Why to give up the group's call, which has been waited for since then, if there is a reason and it is safe to go. */
-tsh_status tshi_mpi_look(tsh_group *group, double since);
+tsh_status tshi_mpi_poll_call(tsh_group *group, double since);
 /* A failure of MPI itself, with MPI's message. Permanent. */
 tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error);
 /* Post the ranks that this wait is for: those that have not made the group's call, or the sender of the message. */
-void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message);
+void tshi_mpi_publish_wait(tsh_group *group, const tsh_work *message);
 /* True when the wait that began at `since` has passed the deadline; before that it warns. The wait is posted until
  * tshi_mpi_end_wait. message: what is waited for; NULL: the group's call. */
 bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since);

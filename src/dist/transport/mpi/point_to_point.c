@@ -83,7 +83,7 @@ static int move_chunk(tsh_work *work, int64_t count, tsh_dtype dtype, void *data
 /* --- sending ------------------------------------------------------------------------------------------------------ */
 
 static void fill_header(tsh_work *work, message *m) {
-    const tshi_call *call = &work->call;
+    const tshi_comm_call *call = &work->call;
     size_t bytes = tshi_message_bytes(tshi_kind_of(call), call->count);
     header *h = &m->header;
     h->count = call->count;
@@ -96,7 +96,7 @@ static void fill_header(tsh_work *work, message *m) {
 static int send_start(tsh_work *work) {
     message *m = work->state;
     tsh_group *group = work->group;
-    const tshi_call *call = &work->call;
+    const tshi_comm_call *call = &work->call;
     const tshi_mpi *mpi = tshi_mpi_of(group->world);
     MPI_Comm comm = tshi_mpi_group_of(group)->comm;
     m->peer = call->root;
@@ -114,7 +114,7 @@ static int send_start(tsh_work *work) {
 
 static int send_progress(tsh_work *work) {
     message *m = work->state;
-    const tshi_call *call = &work->call;
+    const tshi_comm_call *call = &work->call;
     int done = 0, error = MPI_SUCCESS;
     if (m->moved < call->count) {
         error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
@@ -144,9 +144,9 @@ static int receive_start(tsh_work *work) {
 static void judge(tsh_work *work) {
     message *m = work->state;
     const header *h = &m->header;
-    const tshi_call *call = &work->call;
-    const tshi_post sent = {.kind = h->kind, .count = h->count},
-                    wanted = {.kind = tshi_kind_of(call), .count = call->count};
+    const tshi_comm_call *call = &work->call;
+    const tshi_signature sent = {.kind = h->kind, .count = h->count},
+                         wanted = {.kind = tshi_kind_of(call), .count = call->count};
     m->reply.status = TSH_OK;
     if (tshi_message_fits(h->kind, h->count, call)) return;
     m->reply.status = (int32_t)tshi_message_mismatch(work->group, m->peer, &sent, work->group->rank, &wanted, "");
@@ -199,7 +199,7 @@ static int receive_progress(tsh_work *work) {
         m->has_header = true;
         m->peer = from.MPI_SOURCE;
         /* A sender that has heard of a failure may have given up the data behind its header. */
-        if (h->bytes == 0 && tshi_mpi_trouble(work->group->world) != TSH_OK) return MPI_SUCCESS;
+        if (h->bytes == 0 && tshi_mpi_failure(work->group->world) != TSH_OK) return MPI_SUCCESS;
         error = receive_data(work);
         if (error != MPI_SUCCESS) return error;
     }
@@ -218,14 +218,14 @@ static int receive_progress(tsh_work *work) {
 
 tsh_status tshi_mpi_message_start(tsh_work *work) {
     tsh_world *world = work->group->world;
-    const tshi_call *call = &work->call;
-    tsh_status status = tshi_mpi_trouble(world);
+    const tshi_comm_call *call = &work->call;
+    tsh_status status = tshi_mpi_failure(world);
     if (status != TSH_OK) return status;
     message *m = tshi_pool_take(&tshi_mpi_of(world)->messages, &world->allocator, sizeof *m);
     if (!m) return TSH_ERR_MEMORY;
     for (int i = 0; i < 3; i++) m->request[i] = MPI_REQUEST_NULL;
     work->state = m;
-    work->post = tshi_group_note(work->group, call);
+    work->message_number = tshi_group_note(work->group, call);
     int error = call->op == TSH_COLLECTIVE_SEND ? send_start(work) : receive_start(work);
     if (error == MPI_SUCCESS) return TSH_OK;
     return tshi_mpi_error(world, tsh_collective_name(call->op), error);
@@ -260,8 +260,8 @@ static bool may_go(const tsh_work *work) {
 /* Why to give up the message, if there is a reason and it is safe to go. */
 static tsh_status look(tsh_work *work) {
     tshi_mpi *mpi = tshi_mpi_of(work->group->world);
-    if (++mpi->looks % LOOK_EVERY != 0 && !tshi_control_troubled(work->group->world)) return TSH_OK;
-    tsh_status status = tshi_mpi_trouble(work->group->world);
+    if (++mpi->looks % LOOK_EVERY != 0 && !tshi_control_has_failed(work->group->world)) return TSH_OK;
+    tsh_status status = tshi_mpi_failure(work->group->world);
     const message *m = work->state;
     if (status != TSH_OK && may_go(work)) return status;
     if (!peer_left(work)) return TSH_OK;

@@ -26,34 +26,34 @@ static void move_on(tsh_world *world) {
 }
 
 static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request) {
-    tshi_meeting next = tshi_meeting_next(world);
+    tshi_barrier_state next = tshi_barrier_next(world);
     double since = tshi_clock();
     int done = 0;
     tsh_status status = TSH_OK;
     while (error == MPI_SUCCESS && !done) {
         error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done || error != MPI_SUCCESS) break;
-        status = tshi_meeting_look(world, &next);
+        status = tshi_barrier_poll(world, &next);
         if (status != TSH_OK) break;
         tshi_mpi_doze(tshi_clock() - since);
     }
-    tshi_meeting_end(world);
-    if (status != TSH_OK) tshi_mpi_distrust();
+    tshi_barrier_end(world);
+    if (status != TSH_OK) tshi_mpi_skip_finalize();
     return error == MPI_SUCCESS ? status : tshi_mpi_error(world, "world_recover", error);
 }
 
 /* MPI's own progress goes on meanwhile: what this rank has sent may still be on its way. */
-static tsh_status barrier(tsh_world *world) {
-    tshi_meeting meeting = tshi_meeting_begin(world);
+static tsh_status recovery_barrier(tsh_world *world) {
+    tshi_barrier_state barrier = tshi_barrier_begin(world);
     tsh_status status = TSH_OK;
     int there, error = MPI_SUCCESS;
-    while (status == TSH_OK && error == MPI_SUCCESS && !tshi_meeting_done(world, &meeting)) {
+    while (status == TSH_OK && error == MPI_SUCCESS && !tshi_barrier_done(world, &barrier)) {
         error = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, tshi_mpi_of(world)->recovery, &there, MPI_STATUS_IGNORE);
         move_on(world);
-        status = tshi_meeting_wait(world, &meeting, NAP_NANOSECONDS);
+        status = tshi_barrier_wait(world, &barrier, NAP_NANOSECONDS);
     }
-    tshi_meeting_end(world);
-    if (status != TSH_OK) tshi_mpi_distrust();
+    tshi_barrier_end(world);
+    if (status != TSH_OK) tshi_mpi_skip_finalize();
     return error == MPI_SUCCESS ? status : tshi_mpi_error(world, "world_recover", error);
 }
 
@@ -123,20 +123,20 @@ static tsh_status finish_entry(tsh_group *group, uint64_t last) {
     const uint64_t mine[3] = {0};
     MPI_Request request = MPI_REQUEST_NULL;
     mg->entered = last;
-    return wait_request(world, tshi_entry_meet(group, mine, &request), &request);
+    return wait_request(world, tshi_entry_call(group, mine, &request), &request);
 }
 
 /* A member has passed the entry barrier, so all members have to finish the call; its result is dropped. */
 static tsh_status finish_move(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
-    tshi_meeting next = tshi_meeting_next(group->world);
+    tshi_barrier_state next = tshi_barrier_next(group->world);
     double since = tshi_clock();
     if (mg->op.phase == TSHI_IDLE) return TSH_OK;
     bool behind = mg->entered == last;
     /* A request that finish_entry has waited for counts as done here. */
     while (behind && mg->op.phase != TSHI_IDLE) {
         if (tshi_mpi_advance(group)) continue;
-        tsh_status status = tshi_meeting_look(group->world, &next);
+        tsh_status status = tshi_barrier_poll(group->world, &next);
         if (status != TSH_OK) return status;
         tshi_mpi_doze(tshi_clock() - since);
     }
@@ -158,23 +158,23 @@ static tsh_status finish_groups(tsh_world *world, const position *all, int most)
 /* Every rank has given up its messages. Their data leaves the memory that it comes from when a receiver takes it, which
  * one that has closed the group does not. */
 static tsh_status discard_messages(tsh_world *world) {
-    tshi_meeting meeting = tshi_meeting_next(world);
+    tshi_barrier_state barrier = tshi_barrier_next(world);
     double since = tshi_clock();
     bool waits = false;
     tsh_status status = TSH_OK;
-    while (!waits || !tshi_meeting_done(world, &meeting)) {
+    while (!waits || !tshi_barrier_done(world, &barrier)) {
         for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
             if (is_mpi(g)) status = tshi_mpi_messages_discard(g);
         }
-        if (status == TSH_OK) status = tshi_meeting_look(world, &meeting);
+        if (status == TSH_OK) status = tshi_barrier_poll(world, &barrier);
         if (status != TSH_OK) break;
         bool ended = tshi_mpi_messages_ended(world) || tshi_clock() - since >= PATIENCE;
-        if (!waits && ended) meeting = tshi_meeting_begin(world);
+        if (!waits && ended) barrier = tshi_barrier_begin(world);
         waits = waits || ended;
         tshi_mpi_doze(tshi_clock() - since);
     }
-    tshi_meeting_end(world);
-    if (status != TSH_OK) tshi_mpi_distrust();
+    tshi_barrier_end(world);
+    if (status != TSH_OK) tshi_mpi_skip_finalize();
     return status;
 }
 
@@ -184,11 +184,11 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
     position *all = NULL;
     int most = 0;
     if (m->broken != TSH_OK) return tshi_fail(m->broken, "%s", m->broken_words);
-    tsh_status status = barrier(world);
+    tsh_status status = recovery_barrier(world);
     if (status == TSH_OK) status = exchange(world, &all, &most);
     if (status == TSH_OK) status = finish_groups(world, all, most);
     tshi_free(&world->allocator, all);
-    if (status == TSH_OK) status = barrier(world);
+    if (status == TSH_OK) status = recovery_barrier(world);
     if (status != TSH_OK) return status;
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (!is_mpi(g)) continue;
@@ -198,5 +198,5 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
     tshi_control_revive(world);
     status = discard_messages(world);
     mpi->epoch++;
-    return status == TSH_OK ? barrier(world) : status;
+    return status == TSH_OK ? recovery_barrier(world) : status;
 }

@@ -14,14 +14,14 @@
 
 /* A process has one MPI. */
 static struct {
-    pid_t id;        /* that has started MPI; one that is forked from it has no MPI */
-    bool distrusted; /* a rank may never call MPI_Finalize */
-    bool marked;     /* MPI_Finalize calls before_end */
+    pid_t id;            /* that has started MPI; one that is forked from it has no MPI */
+    bool skips_finalize; /* a rank may never call MPI_Finalize */
+    bool marked;         /* MPI_Finalize calls before_end */
     tsh_world *worlds;
 } process;
 
-void tshi_mpi_distrust(void) {
-    process.distrusted = true;
+void tshi_mpi_skip_finalize(void) {
+    process.skips_finalize = true;
 }
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
@@ -88,7 +88,7 @@ static void finalize(int code, void *user) {
     if (finalized || tshi_mpi_check_thread() != TSH_OK) return;
     bool unfinished = process.worlds != NULL;
     leave_all();
-    if (!process.distrusted && (code == 0 || !unfinished)) MPI_Finalize();
+    if (!process.skips_finalize && (code == 0 || !unfinished)) MPI_Finalize();
 }
 
 /* --- starting ----------------------------------------------------------------------------------------------------- */
@@ -172,7 +172,7 @@ static bool can_look(const tshi_settings *s) {
 /* Waits until all ranks have come. */
 static tsh_status look_around(const tshi_settings *s, const tsh_log_sink *log, double deadline) {
     char ranks[TSHI_LINE];
-    double since = tshi_clock(), next_word = since + s->warn_every;
+    double since = tshi_clock(), next_warning = since + s->warn_every;
     for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
         double now = tshi_clock();
         if (now >= deadline) {
@@ -180,7 +180,7 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log_sink *log, d
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
                              tshi_rendezvous_patience(s), ranks);
         }
-        if (tshi_warning_due(&next_word, s->warn_every)) {
+        if (tshi_warning_due(&next_warning, s->warn_every)) {
             tshi_log(log, TSH_LOG_WARNING, "world_init: %d/%d joined, missing %s", s->size - n, s->size, ranks);
         }
         tshi_sleep(now - since < 0.1 ? 200e-6 : 5e-3);
@@ -191,7 +191,7 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log_sink *log, d
 /* --- gathering ---------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out) {
-    double since = tshi_clock(), next_word = since + warn_every;
+    double since = tshi_clock(), next_warning = since + warn_every;
     const char *which = base == MPI_COMM_WORLD ? "MPI_COMM_WORLD" : "the communicator";
     MPI_Request request;
     int done = 0, error;
@@ -201,10 +201,10 @@ tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, con
         if (done || error != MPI_SUCCESS) break;
         double now = tshi_clock();
         if (now - since >= seconds) {
-            tshi_mpi_distrust();
+            tshi_mpi_skip_finalize();
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: not all ranks of %s came within %g s", which, seconds);
         }
-        if (tshi_warning_due(&next_word, warn_every)) {
+        if (tshi_warning_due(&next_warning, warn_every)) {
             tshi_log(log, TSH_LOG_WARNING, "world_init: waiting for the other ranks of %s", which);
         }
         tshi_mpi_doze(now - since);

@@ -154,7 +154,7 @@ static double end_patience;
 static void begin_end_watch(void) {
     char *text = tshi_mpi_is_forked() ? NULL : malloc(TSHI_WIREUP_TEXT);
     if (!text) return;
-    tshi_helper_look(end_watch.stream, text);
+    tshi_helper_peek(end_watch.stream, text);
     end_watch.since = tshi_clock();
     end_watch.deadline = end_watch.since + end_patience;
     tshi_helper_watch_begin(&end_watch, text);
@@ -174,7 +174,7 @@ static tsh_status watch_the_end(const wiring *w, const tshi_helper_watch *watch)
 static tsh_status start_mpi(const wiring *w, int fd, char text[TSHI_WIREUP_TEXT]) {
     int32_t number = w->roster->rank;
     tshi_helper_watch watch = watch_of(w, fd, "world_init: MPI_Init");
-    tshi_helper_look(fd, text);
+    tshi_helper_peek(fd, text);
     tshi_helper_watch_begin(&watch, text);
     bool set = set_variables(text, w->roster->rank);
     tsh_status status = set ? tshi_mpi_start() : tshi_fail(TSH_ERR_MEMORY, "world_init: no room for MPI's variables");
@@ -184,10 +184,10 @@ static tsh_status start_mpi(const wiring *w, int fd, char text[TSHI_WIREUP_TEXT]
     ssize_t ignored = send(fd, &number, sizeof number, MSG_NOSIGNAL);
     (void)ignored; /* where the tool is gone, so are its clients */
     if (status != TSH_OK) return status;
-    tshi_helper_look(fd, text);
+    tshi_helper_peek(fd, text);
     const char *words = tshi_helper_failure(text);
     if (!words) return TSH_OK;
-    tshi_mpi_distrust();
+    tshi_mpi_skip_finalize();
     return tshi_fail(TSH_ERR_PEER, "world_init: %s", words);
 }
 

@@ -134,9 +134,9 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
     tshi_mpi_count_tags(mpi);
     mpi->ready = true;
     tshi_mpi_list(world);
-    mpi->crowded = tshi_machine_crowded(world);
+    mpi->oversubscribed = tshi_machine_oversubscribed(world);
     mpi->rdma = world->machine.nodes > 1 && find_rdma();
-    world->spins = mpi->crowded ? 0 : SPINS;
+    world->spins = mpi->oversubscribed ? 0 : SPINS;
     if (!mpi->watched) tshi_watch_open(world);
     return tshi_mpi_group_attach(world->group, mg, comm);
 }
@@ -159,7 +159,7 @@ void tshi_mpi_leave(tsh_world *world) {
     mpi->ready = false;
     tshi_mpi_unlist(world);
     tshi_mpi_ops_free(mpi);
-    if (!tshi_mpi_messages_ended(world)) tshi_mpi_distrust();
+    if (!tshi_mpi_messages_ended(world)) tshi_mpi_skip_finalize();
     if (world->machine.broken == TSH_OK) MPI_Comm_free(&mpi->recovery);
 }
 

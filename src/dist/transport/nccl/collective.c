@@ -41,14 +41,14 @@ static void event_give(tsh_world *world, tshi_nccl_event *e) {
 
 /* Without TSHARD_CHECK the ranks do not agree on calls, so a call that cannot be made fails the world, like a step that
  * has failed, until the world recovers. */
-static tsh_status cannot(tsh_group *group, const tshi_call *call) {
+static tsh_status cannot(tsh_group *group, const tshi_comm_call *call) {
     char message[TSHI_MESSAGE_SIZE];
     snprintf(message, sizeof message, "%s", tsh_error_message());
     group->world->control->fail(group->world, message, (tshi_tape_step){0});
     return tshi_fail(call->failed, "%s", message);
 }
 
-static tsh_status ready(tsh_group *group, const tshi_call *call) {
+static tsh_status ready(tsh_group *group, const tshi_comm_call *call) {
     const tshi_nccl *nccl = tshi_nccl_of(group->world);
     char message[TSHI_MESSAGE_SIZE];
     if (call->failed != TSH_OK) snprintf(message, sizeof message, "%s", tsh_error_message());
@@ -78,7 +78,7 @@ static tsh_status find_entry(tsh_world *world, tshi_nccl_in_flight **out) {
     return TSH_OK;
 }
 
-static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_in_flight **out) {
+static tsh_status queue(tsh_group *group, const tshi_comm_call *call, tshi_nccl_in_flight **out) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_cuda_device *device = tshi_nccl_device(world);
@@ -140,7 +140,7 @@ static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
 }
 
 /* In order: what this rank queues later, on any stream, finds the result. */
-tsh_status tshi_nccl_run(tsh_group *group, const tshi_call *call) {
+tsh_status tshi_nccl_run(tsh_group *group, const tshi_comm_call *call) {
     tsh_world *world = group->world;
     const tshi_cuda_device *device = tshi_nccl_device(world);
     tshi_nccl_in_flight *place = NULL;

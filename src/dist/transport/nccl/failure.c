@@ -82,7 +82,7 @@ static tsh_status blame(tsh_world *world, tsh_status status) {
     tsh_group *control = world->group->control;
     double until = tshi_clock() + BLAME;
     while (status == TSH_ERR_PEER && tshi_clock() < until) {
-        tsh_status cause = world->control->trouble(control, true, true);
+        tsh_status cause = world->control->check_peers(control, true, true);
         char known[TSHI_MESSAGE_SIZE];
         if (cause != TSH_OK) {
             snprintf(known, sizeof known, "%s", tsh_error_message());
@@ -106,7 +106,7 @@ static double waited(tshi_nccl_in_flight *entry, double now) {
 static tsh_status time_out(tsh_world *world, const tsh_group *group, const char *what) {
     tsh_status status = tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, world->timeout);
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, tsh_error_message());
-    tshi_group_log_ring(group ? group : world->group);
+    tshi_group_log_recent_calls(group ? group : world->group);
     return tshi_nccl_stop(world, tshi_fail(status, "%s: not done within %g s", what, world->timeout), true);
 }
 
@@ -153,7 +153,7 @@ static bool ended_well(const tsh_world *world, double now) {
 /* NCCL does not say which of the group's ranks are missing. */
 static void warn(tsh_world *world, const tshi_nccl_in_flight *entry, double since, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
-    if (since < tshi_word_after(world)) {
+    if (since < tshi_warn_after(world)) {
         nccl->next_warning = 0;
         return;
     }
@@ -172,11 +172,11 @@ static tsh_status poll_world(tsh_world *world, double now) {
     /* After an error in a kernel no event ever completes. */
     cudaError_t error = entry ? cudaEventQuery(entry->after) : cudaSuccess;
     if (error != cudaSuccess && error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
-    tshi_signal_look(world);
+    tshi_signal_poll(world);
     tsh_status status = poll_comms(world);
     if (status != TSH_OK) return status;
-    status = world->control->trouble(waits ? entry->group->control : world->group->control, true,
-                                     waits && since > entry->left_after);
+    status = world->control->check_peers(waits ? entry->group->control : world->group->control, true,
+                                         waits && since > entry->left_after);
     if (status != TSH_OK) {
         /* The calls in flight may have ended without an error meanwhile: then the next call reports the failure. */
         return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
@@ -216,7 +216,7 @@ void tshi_nccl_watcher(void *world) {
 tsh_status tshi_nccl_failure(tsh_group *group) {
     const tshi_nccl *nccl = tshi_nccl_of(group->world);
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->message);
-    tsh_status status = group->world->control->trouble(group->control, false, false);
+    tsh_status status = group->world->control->check_peers(group->control, false, false);
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, false);
 }
 

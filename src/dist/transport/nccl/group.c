@@ -25,7 +25,7 @@ static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
     tsh_status status = world->control->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) {
         memcpy(bytes, id, sizeof *id);
-        const tshi_call call = {
+        const tshi_comm_call call = {
             .op = TSH_COLLECTIVE_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
         status = world->control->run(control, &call);
         memcpy(id, bytes, sizeof *id);

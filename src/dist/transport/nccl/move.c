@@ -1,11 +1,11 @@
-/* Calls in NCCL's terms. Even parts use its collectives; uneven parts, and collectives that it does not have, are groups
- * of its calls. */
+/* Calls in NCCL's terms. Even parts use its collectives; uneven parts, and collectives that it does not have, are
+ * groups of its calls. */
 #include "dist/transport/nccl/nccl.h"
 
 typedef struct move {
     const tshi_nccl_library *nccl;
     const tsh_group *group;
-    const tshi_call *call;
+    const tshi_comm_call *call;
     ncclComm_t comm;
     cudaStream_t stream;
     ncclDataType_t type;
@@ -69,7 +69,7 @@ static ncclResult_t copy(const move *m, int64_t count, const void *from, void *t
 }
 
 static ncclResult_t all_gather(const move *m) {
-    const tshi_call *call = m->call;
+    const tshi_comm_call *call = m->call;
     if (even(m)) {
         return m->nccl->all_gather(call->in, call->out, elements(m, call->counts[0]), m->type, m->comm, m->stream);
     }
@@ -86,7 +86,7 @@ static ncclResult_t all_gather(const move *m) {
 }
 
 static ncclResult_t reduce_scatter(const move *m) {
-    const tshi_call *call = m->call;
+    const tshi_comm_call *call = m->call;
     ncclRedOp_t op = reduction(call->reduce);
     if (even(m)) {
         return m->nccl->reduce_scatter(call->in, call->out, elements(m, call->counts[0]), m->type, op, m->comm,
@@ -107,7 +107,7 @@ static ncclResult_t reduce_scatter(const move *m) {
 
 /* all_to_all, gather and scatter: a message to and from each rank that exchanges data with this one. */
 static ncclResult_t exchange(const move *m) {
-    const tshi_call *call = m->call;
+    const tshi_comm_call *call = m->call;
     const tsh_group *group = m->group;
     tshi_span own = tshi_span_to(group, call, group->rank), own_to = tshi_span_from(group, call, group->rank);
     ncclResult_t result = copy(m, own.count, at(m, call->in, own.start), at(m, call->out, own_to.start));
@@ -128,19 +128,19 @@ static ncclResult_t exchange(const move *m) {
 }
 
 static ncclResult_t all_reduce(const move *m) {
-    const tshi_call *call = m->call;
+    const tshi_comm_call *call = m->call;
     return m->nccl->all_reduce(call->in, call->out, elements(m, call->count), m->type, reduction(call->reduce), m->comm,
                                m->stream);
 }
 
 static ncclResult_t reduce(const move *m) {
-    const tshi_call *call = m->call;
+    const tshi_comm_call *call = m->call;
     return m->nccl->reduce(call->in, call->out, elements(m, call->count), m->type, reduction(call->reduce), call->root,
                            m->comm, m->stream);
 }
 
 static ncclResult_t broadcast(const move *m) {
-    const tshi_call *call = m->call;
+    const tshi_comm_call *call = m->call;
     return m->nccl->broadcast(call->in, call->out, elements(m, call->count), m->type, call->root, m->comm, m->stream);
 }
 
@@ -149,16 +149,16 @@ static ncclResult_t barrier(const move *m) {
 }
 
 static ncclResult_t message_send(const move *m) {
-    const tshi_call *call = m->call;
+    const tshi_comm_call *call = m->call;
     return m->nccl->send(call->in, elements(m, call->count), m->type, call->root, m->comm, m->stream);
 }
 
 static ncclResult_t message_receive(const move *m) {
-    const tshi_call *call = m->call;
+    const tshi_comm_call *call = m->call;
     return m->nccl->recv(call->out, elements(m, call->count), m->type, call->root, m->comm, m->stream);
 }
 
-ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
+ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_comm_call *call, ncclComm_t comm,
                             cudaStream_t stream) {
     static ncclResult_t (*const moves[TSH_COLLECTIVE_COUNT])(const move *) = {
         [TSH_COLLECTIVE_ALL_REDUCE] = all_reduce,

@@ -185,7 +185,7 @@ static inline tshi_cuda_device *tshi_nccl_device(const tsh_world *world) {
 
 bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op);
 /* Queues the call's data on the stream. */
-ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
+ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_comm_call *call, ncclComm_t comm,
                             cudaStream_t stream);
 
 /* --- collective.c ------------------------------------------------------------------------------------------------- */
@@ -193,7 +193,7 @@ ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const
 /* Launches a graph that holds calls of the world's groups: it counts as a call. The device calls it. */
 tsh_status tshi_nccl_launch(void *world, cudaGraphExec_t exec);
 /* See tshi_group_ops. */
-tsh_status tshi_nccl_run(tsh_group *group, const tshi_call *call);
+tsh_status tshi_nccl_run(tsh_group *group, const tshi_comm_call *call);
 tsh_status tshi_nccl_start(tsh_work *work);
 void tshi_nccl_progress(tsh_work *work);
 void tshi_nccl_drop(tsh_work *work);

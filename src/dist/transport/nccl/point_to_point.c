@@ -97,7 +97,7 @@ static tsh_status mark(tsh_work *work, tshi_nccl_message *m) {
 }
 
 static tsh_status post(tsh_work *work, tshi_nccl_message *m) {
-    tshi_call call = work->call;
+    tshi_comm_call call = work->call;
     call.in = call.op == TSH_COLLECTIVE_SEND ? m->ticket : NULL;
     call.out = call.op == TSH_COLLECTIVE_RECV ? m->ticket : NULL;
     call.ticket = true;
@@ -186,7 +186,7 @@ static tsh_status has_turn(tsh_work *work, tshi_nccl_message *m, bool *turn) {
 /* Passes the message to NCCL when its turn has come. */
 static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
     tsh_world *world = work->group->world;
-    tshi_call call = work->call;
+    tshi_comm_call call = work->call;
     bool turn;
     tsh_status status = has_turn(work, m, &turn);
     if (status != TSH_OK || !turn) return status;

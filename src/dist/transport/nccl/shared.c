@@ -70,13 +70,13 @@ static tsh_status note_slot_new(tsh_world *world, tshi_nccl_note_slot **out) {
 }
 
 static tsh_status note_slot_post(tsh_world *world, tshi_nccl_note_slot *slot, tsh_collective op, int peer) {
-    const tshi_call call = {.op = op,
-                            .dtype = TSH_UINT8,
-                            .root = peer,
-                            .count = 1,
-                            .in = op == TSH_COLLECTIVE_SEND ? slot->bytes : NULL,
-                            .out = op == TSH_COLLECTIVE_RECV ? slot->bytes : NULL,
-                            .ticket = true};
+    const tshi_comm_call call = {.op = op,
+                                 .dtype = TSH_UINT8,
+                                 .root = peer,
+                                 .count = 1,
+                                 .in = op == TSH_COLLECTIVE_SEND ? slot->bytes : NULL,
+                                 .out = op == TSH_COLLECTIVE_RECV ? slot->bytes : NULL,
+                                 .ticket = true};
     slot->work = tshi_work_new(tshi_nccl_of(world)->shared.group->control, &call, NULL, NULL);
     if (!slot->work) return TSH_ERR_MEMORY;
     tshi_work_enqueue(slot->work);

@@ -64,8 +64,8 @@ static void plan_world_close(tsh_world *world) {
     world->state = NULL;
 }
 
-/* The most ranks that share one machine: there the first rank of a group takes memory for it, and each sender memory for
- * its messages, which count as peak memory. */
+/* The most ranks that share one machine: there the first rank of a group takes memory for it, and each sender memory
+ * for its messages, which count as peak memory. */
 #define ONE_MACHINE 64
 #define TAKEN       4
 
@@ -110,7 +110,7 @@ static tsh_status plan_agree(tsh_group *group, const char *text, tsh_status fail
     return failed;
 }
 
-static tsh_status plan_compare(tsh_group *group, const tshi_call *call) {
+static tsh_status plan_compare(tsh_group *group, const tshi_comm_call *call) {
     (void)group;
     return call->failed;
 }
@@ -126,12 +126,12 @@ static tsh_status plan_recover(tsh_world *world) {
     return TSH_OK;
 }
 
-static tsh_status plan_run(tsh_group *group, const tshi_call *call) {
+static tsh_status plan_run(tsh_group *group, const tshi_comm_call *call) {
     (void)group;
     return call->failed;
 }
 
-static tsh_status plan_exchange(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan) {
+static tsh_status plan_exchange(tsh_group *group, const tshi_comm_call *call, const struct tshi_exchange_plan *plan) {
     (void)group;
     (void)plan;
     return call->failed;

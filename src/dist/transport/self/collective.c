@@ -8,7 +8,7 @@ static tsh_status self_probe(const tshi_start *start, bool *takes) {
     return TSH_OK;
 }
 
-static tsh_status self_run(tsh_group *group, const tshi_call *call) {
+static tsh_status self_run(tsh_group *group, const tshi_comm_call *call) {
     if (call->failed != TSH_OK) return call->failed;
     if (call->op == TSH_COLLECTIVE_BARRIER || call->op == TSH_COLLECTIVE_ALL_REDUCE ||
         call->op == TSH_COLLECTIVE_BROADCAST)

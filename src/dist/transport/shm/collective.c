@@ -1,25 +1,26 @@
-/* Collectives on memory that all ranks map. In each call a rank posts where its data is, waits until all have posted,
- * compares the posts, moves the data, and waits once more when peers read or write its heap. Nothing moves before the
- * comparison, and all ranks compare the same slots, so that they come to the same verdict. A rank that receives
- * nothing, and whose data fits its slot, returns once it has posted; it waits and compares in its next call. */
+/* Collectives on memory that all ranks map. In each call a rank publishes where its data is, waits until all have
+ * published, compares the signatures, moves the data, and waits once more when peers read or write its heap. Nothing
+ * moves before the comparison, and all ranks compare the same slots, so that they come to the same verdict. A rank that
+ * receives nothing, and whose data fits its slot, returns once it has published; it waits and compares in its next
+ * call. */
 #include "dist/registry.h"
 #include "dist/transport/shm/shm.h"
 
 #include <string.h>
 
-/* --- posting ------------------------------------------------------------------------------------------------------ */
+/* --- publishing --------------------------------------------------------------------------------------------------- */
 
 /* Bytes up to which data goes into the slot. The host cannot read what lies on a GPU. */
-static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
+static inline size_t near_bytes(const tsh_group *group, const tshi_comm_call *call) {
     if (call->on_device) return 0;
     return ((const tshi_shm_group *)group->state)->near_bytes[call->op];
 }
 
-static inline bool is_near(const tsh_group *group, const tshi_call *call, int64_t count) {
+static inline bool is_near(const tsh_group *group, const tshi_comm_call *call, int64_t count) {
     return (size_t)count * tsh_dtype_size(call->dtype) <= near_bytes(group, call);
 }
 
-static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
+static size_t bytes_before(const tsh_group *group, const tshi_comm_call *call) {
     return (size_t)tshi_sum(call->counts, group->rank) * tsh_dtype_size(call->dtype);
 }
 
@@ -30,7 +31,7 @@ static inline unsigned char *payload_of(const tsh_group *group) {
 }
 
 /* The slot says where the data is. */
-static inline void post_far(const tsh_group *group, const tshi_call *call, tshi_slot *slot, const void *data) {
+static inline void publish_far(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot, const void *data) {
     slot->flags = TSHI_SLOT_FAR;
     if (call->on_device)
         tshi_shm_share(group, data);
@@ -40,33 +41,33 @@ static inline void post_far(const tsh_group *group, const tshi_call *call, tshi_
 
 /* The slot takes that many elements of `in`, behind `before` bytes that are there already, or says where they are.
  * Returns the bytes that are then in the slot. */
-static inline size_t post_data(const tsh_group *group, const tshi_call *call, tshi_slot *slot, int64_t count,
-                               size_t before) {
+static inline size_t publish_data(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot, int64_t count,
+                                  size_t before) {
     const tsh_world *world = group->world;
     size_t bytes = (size_t)count * tsh_dtype_size(call->dtype);
     if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_SLOT_PAYLOAD) {
         world->host->ops->copy.within(world->host, bytes, call->in, payload_of(group) + before);
         return before + bytes;
     }
-    post_far(group, call, slot, call->in);
+    publish_far(group, call, slot, call->in);
     return before;
 }
 
-static size_t post_nothing(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+static size_t publish_nothing(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     (void)group;
     (void)call;
     (void)slot;
     return 0;
 }
 
-static size_t post_whole(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    return post_data(group, call, slot, call->count, 0);
+static size_t publish_whole(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
+    return publish_data(group, call, slot, call->count, 0);
 }
 
 /* The root of a near reduction reads its own data where it is. */
-static size_t post_reduce(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+static size_t publish_reduce(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     if (group->rank == call->root && is_near(group, call, call->count)) return 0;
-    return post_data(group, call, slot, call->count, 0);
+    return publish_data(group, call, slot, call->count, 0);
 }
 
 /* From here on each rank writes its part into all ranks' `out`, instead of fetching the parts of its peers: it reads
@@ -77,21 +78,21 @@ static size_t post_reduce(const tsh_group *group, const tshi_call *call, tshi_sl
  * cache. */
 #define PUSH_TILE ((size_t)2 << 20)
 
-static inline bool pushes(const tshi_call *call) {
+static inline bool pushes(const tshi_comm_call *call) {
     return (uint64_t)call->count * tsh_dtype_size(call->dtype) >= PUSH_BYTES;
 }
 
-static size_t post_all_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    if (!pushes(call)) return post_data(group, call, slot, call->counts[group->rank], 0);
-    post_far(group, call, slot, call->out);
+static size_t publish_all_gather(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
+    if (!pushes(call)) return publish_data(group, call, slot, call->counts[group->rank], 0);
+    publish_far(group, call, slot, call->out);
     return 0;
 }
 
-/* Far, every rank posts, since the root writes a share of the data to its peers. */
-static size_t post_broadcast(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+/* Far, every rank publishes, since the root writes a share of the data to its peers. */
+static size_t publish_broadcast(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     size_t whole = (size_t)call->count * tsh_dtype_size(call->dtype);
     if (group->rank != call->root && whole <= near_bytes(group, call)) return whole;
-    return post_data(group, call, slot, call->count, 0);
+    return publish_data(group, call, slot, call->count, 0);
 }
 
 static int64_t largest(const int64_t *counts, int n) {
@@ -103,20 +104,20 @@ static int64_t largest(const int64_t *counts, int n) {
 }
 
 /* Near: each part lies in the slot of its rank. Far: each rank writes its part into the root's `out`. */
-static size_t post_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+static size_t publish_gather(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     bool root = group->rank == call->root;
     if (is_near(group, call, largest(call->counts, group->size))) {
-        return root ? 0 : post_data(group, call, slot, call->counts[group->rank], 0);
+        return root ? 0 : publish_data(group, call, slot, call->counts[group->rank], 0);
     }
     slot->flags = TSHI_SLOT_FAR;
-    if (root) post_far(group, call, slot, call->out);
+    if (root) publish_far(group, call, slot, call->out);
     return 0;
 }
 
 /* Near: the root's own part is left out of its slot. */
-static size_t post_scatter(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+static size_t publish_scatter(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     if (group->rank != call->root) return 0;
-    if (!is_near(group, call, call->count)) return post_data(group, call, slot, call->count, 0);
+    if (!is_near(group, call, call->count)) return publish_data(group, call, slot, call->count, 0);
     size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
     size_t before = bytes_before(group, call), after = before + (size_t)call->counts[group->rank] * size;
     tsh_device *host = group->world->host;
@@ -126,19 +127,19 @@ static size_t post_scatter(const tsh_group *group, const tshi_call *call, tshi_s
 }
 
 /* The counts come first in the payload. */
-static size_t post_all_to_all(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+static size_t publish_all_to_all(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     size_t counts = tshi_shm_put_counts(group, call);
-    return post_data(group, call, slot, tshi_sum(call->in_counts, group->size), counts);
+    return publish_data(group, call, slot, tshi_sum(call->in_counts, group->size), counts);
 }
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
 /* The device whose memory holds the call's data. */
-static inline tsh_device *device_of(const tsh_group *group, const tshi_call *call) {
+static inline tsh_device *device_of(const tsh_group *group, const tshi_comm_call *call) {
     return call->on_device ? group->world->device : group->world->host;
 }
 
-/* The data that member i has posted, from `before` bytes on. */
+/* The data that member i has published, from `before` bytes on. */
 static inline char *data_of(const tsh_group *group, int i, size_t before) {
     const tshi_shm_group *lg = group->state;
     tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
@@ -158,7 +159,7 @@ static void cut(int64_t n, size_t size, int parts, int i, int64_t *start, int64_
     *length = end - *start;
 }
 
-static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t start, int64_t n, int outs,
+static void reduce_from(const tsh_group *group, const tshi_comm_call *call, int64_t start, int64_t n, int outs,
                         void *const *out) {
     tshi_shm_group *lg = group->state;
     size_t before = (size_t)start * tsh_dtype_size(call->dtype);
@@ -171,7 +172,7 @@ static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t s
 
 /* Near: each receiving rank reduces everything for itself. Far: each rank reduces its cut, into the buffers of all
  * receiving ranks. */
-static void move_reduce(const tsh_group *group, const tshi_call *call, bool far) {
+static void move_reduce(const tsh_group *group, const tshi_comm_call *call, bool far) {
     tshi_shm_group *lg = group->state;
     bool all = call->op == TSH_COLLECTIVE_ALL_REDUCE;
     if (!far) {
@@ -188,17 +189,17 @@ static void move_reduce(const tsh_group *group, const tshi_call *call, bool far)
     reduce_from(group, call, start, length, outs, lg->out);
 }
 
-static void move_reduce_scatter(const tsh_group *group, const tshi_call *call, bool far) {
+static void move_reduce_scatter(const tsh_group *group, const tshi_comm_call *call, bool far) {
     (void)far;
     reduce_from(group, call, tshi_sum(call->counts, group->rank), call->counts[group->rank], 1, &call->out);
 }
 
-static void copy_part(const tsh_group *group, const tshi_call *call, size_t bytes, const void *from, void *to) {
+static void copy_part(const tsh_group *group, const tshi_comm_call *call, size_t bytes, const void *from, void *to) {
     tsh_device *device = device_of(group, call);
     if (bytes && from != to) device->ops->copy.within(device, bytes, from, to);
 }
 
-static void push_part(const tsh_group *group, const tshi_call *call) {
+static void push_part(const tsh_group *group, const tshi_comm_call *call) {
     size_t size = tsh_dtype_size(call->dtype), bytes = (size_t)call->counts[group->rank] * size;
     size_t before = bytes_before(group, call), tile = call->on_device ? bytes : PUSH_TILE;
     for (size_t at = 0; at < bytes; at += tile) {
@@ -210,7 +211,7 @@ static void push_part(const tsh_group *group, const tshi_call *call) {
     }
 }
 
-static void move_all_gather(const tsh_group *group, const tshi_call *call, bool far) {
+static void move_all_gather(const tsh_group *group, const tshi_comm_call *call, bool far) {
     (void)far;
     size_t size = tsh_dtype_size(call->dtype);
     if (pushes(call)) {
@@ -241,7 +242,7 @@ static void prefetch_next(const tsh_group *group, int i) {
 #define SHARED_BYTES 8192
 
 /* Far: the root, which would be idle, writes the last 1/p into the memory of each peer. */
-static void move_broadcast(const tsh_group *group, const tshi_call *call, bool far) {
+static void move_broadcast(const tsh_group *group, const tshi_comm_call *call, bool far) {
     size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
     if (!far) {
         if (group->rank != call->root) copy_part(group, call, whole, data_of(group, call->root, 0), call->out);
@@ -260,7 +261,7 @@ static void move_broadcast(const tsh_group *group, const tshi_call *call, bool f
     }
 }
 
-static void gather_near(const tsh_group *group, const tshi_call *call) {
+static void gather_near(const tsh_group *group, const tshi_comm_call *call) {
     size_t size = tsh_dtype_size(call->dtype), mine = (size_t)call->counts[group->rank] * size;
     for (int i = 0; i < group->size; i++) {
         if (i != group->rank) prefetch(data_of(group, i, 0), (size_t)call->counts[i] * size);
@@ -275,7 +276,7 @@ static void gather_near(const tsh_group *group, const tshi_call *call) {
     }
 }
 
-static void move_gather(const tsh_group *group, const tshi_call *call, bool far) {
+static void move_gather(const tsh_group *group, const tshi_comm_call *call, bool far) {
     size_t mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
     if (far)
         copy_part(group, call, mine, call->in, data_of(group, call->root, bytes_before(group, call)));
@@ -283,7 +284,7 @@ static void move_gather(const tsh_group *group, const tshi_call *call, bool far)
         gather_near(group, call);
 }
 
-static void move_scatter(const tsh_group *group, const tshi_call *call, bool far) {
+static void move_scatter(const tsh_group *group, const tshi_comm_call *call, bool far) {
     (void)far;
     size_t before = bytes_before(group, call), mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
     const char *from = group->rank == call->root ? (const char *)call->in + before : data_of(group, call->root, before);
@@ -291,7 +292,7 @@ static void move_scatter(const tsh_group *group, const tshi_call *call, bool far
 }
 
 /* Fetches what member i sends to this rank. */
-static void fetch_part(const tsh_group *group, const tshi_call *call, int i, char *to) {
+static void fetch_part(const tsh_group *group, const tshi_comm_call *call, int i, char *to) {
     const tshi_shm_group *lg = group->state;
     size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size, before = 0;
     const int64_t *sends = tshi_counts_of(group, i);
@@ -301,7 +302,7 @@ static void fetch_part(const tsh_group *group, const tshi_call *call, int i, cha
 }
 
 /* Every other call goes backwards: it begins with what the one before has left in the cache. */
-static void move_all_to_all(const tsh_group *group, const tshi_call *call, bool far) {
+static void move_all_to_all(const tsh_group *group, const tshi_comm_call *call, bool far) {
     (void)far;
     int p = group->size, back = (int)(group->calls & 1);
     size_t size = tsh_dtype_size(call->dtype);
@@ -316,7 +317,7 @@ static void move_all_to_all(const tsh_group *group, const tshi_call *call, bool 
     }
 }
 
-static void move_nothing(const tsh_group *group, const tshi_call *call, bool far) {
+static void move_nothing(const tsh_group *group, const tshi_comm_call *call, bool far) {
     (void)group;
     (void)call;
     (void)far;
@@ -326,44 +327,44 @@ static void move_nothing(const tsh_group *group, const tshi_call *call, bool far
 typedef struct transport {
     size_t near_bytes; /* measured where the copy into the slot begins to cost more than a second sync */
     /* Fills the slot, and returns the bytes in its payload. */
-    size_t (*post)(const tsh_group *group, const tshi_call *call, tshi_slot *slot);
-    /* Once all have posted. far: some rank's data is not in its slot. */
-    void (*move)(const tsh_group *group, const tshi_call *call, bool far);
+    size_t (*publish)(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot);
+    /* Once all have published. far: some rank's data is not in its slot. */
+    void (*move)(const tsh_group *group, const tshi_comm_call *call, bool far);
 } transport;
 
 static const transport transports[TSH_COLLECTIVE_COUNT] = {
-    [TSH_COLLECTIVE_ALL_REDUCE] = {1024, post_whole, move_reduce},
-    [TSH_COLLECTIVE_ALL_GATHER] = {1024, post_all_gather, move_all_gather},
-    [TSH_COLLECTIVE_REDUCE_SCATTER] = {1024, post_whole, move_reduce_scatter},
-    [TSH_COLLECTIVE_BROADCAST] = {2048, post_broadcast, move_broadcast},
-    [TSH_COLLECTIVE_ALL_TO_ALL] = {1024, post_all_to_all, move_all_to_all},
-    [TSH_COLLECTIVE_BARRIER] = {0, post_nothing, move_nothing},
-    [TSH_COLLECTIVE_REDUCE] = {4096, post_reduce, move_reduce},
-    [TSH_COLLECTIVE_GATHER] = {4096, post_gather, move_gather},
-    [TSH_COLLECTIVE_SCATTER] = {4096, post_scatter, move_scatter},
+    [TSH_COLLECTIVE_ALL_REDUCE] = {1024, publish_whole, move_reduce},
+    [TSH_COLLECTIVE_ALL_GATHER] = {1024, publish_all_gather, move_all_gather},
+    [TSH_COLLECTIVE_REDUCE_SCATTER] = {1024, publish_whole, move_reduce_scatter},
+    [TSH_COLLECTIVE_BROADCAST] = {2048, publish_broadcast, move_broadcast},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {1024, publish_all_to_all, move_all_to_all},
+    [TSH_COLLECTIVE_BARRIER] = {0, publish_nothing, move_nothing},
+    [TSH_COLLECTIVE_REDUCE] = {4096, publish_reduce, move_reduce},
+    [TSH_COLLECTIVE_GATHER] = {4096, publish_gather, move_gather},
+    [TSH_COLLECTIVE_SCATTER] = {4096, publish_scatter, move_scatter},
 };
 
 void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local) {
     lg->spins = local->spins;
     /* A sync that has to wait for its turn on a core costs more than any copy that fits the slot. */
     for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
-        lg->near_bytes[i] = local->crowded ? TSHI_SLOT_PAYLOAD : transports[i].near_bytes;
+        lg->near_bytes[i] = local->oversubscribed ? TSHI_SLOT_PAYLOAD : transports[i].near_bytes;
     }
 }
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_call *call) {
+tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_comm_call *call) {
     tshi_shm_group *lg = group->state;
     tshi_slot *slot = &lg->draft;
     lg->name = tsh_collective_name(call->op);
-    tshi_post_call(&slot->post, group, call, tshi_group_note(group, call));
+    tshi_signature_of_call(&slot->signature, group, call, tshi_group_note(group, call));
     slot->flags = 0;
     return slot;
 }
 
-/* This rank is done when it has posted: it receives nothing, and its data fits the slot. */
-static bool only_contributes(const tsh_group *group, const tshi_call *call) {
+/* This rank is done when it has published: it receives nothing, and its data fits the slot. */
+static bool only_contributes(const tsh_group *group, const tshi_comm_call *call) {
     const tshi_collective *c = &tshi_collectives[call->op];
     bool root = group->rank == call->root;
     if (root ? c->contributes != TSHI_ROOT : c->receives != TSHI_ROOT) return false;
@@ -371,29 +372,29 @@ static bool only_contributes(const tsh_group *group, const tshi_call *call) {
 }
 
 /* No peer touches this rank's data any more once it has moved what is far, and no peer can have failed. */
-static bool only_moves(const tsh_group *group, const tshi_call *call) {
+static bool only_moves(const tsh_group *group, const tshi_comm_call *call) {
     if (group->rank == call->root || call->on_device) return false;
     if (call->op == TSH_COLLECTIVE_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
     return call->op == TSH_COLLECTIVE_GATHER || call->op == TSH_COLLECTIVE_SCATTER;
 }
 
-static tsh_status post_and_return(tsh_group *group, const tshi_call *call) {
+static tsh_status publish_and_return(tsh_group *group, const tshi_comm_call *call) {
     tshi_shm_group *lg = group->state;
     tsh_status status = TSH_OK, failed = TSH_OK;
-    uint32_t ahead = lg->sync - lg->heard, most = lg->slots / 2 - 1;
+    uint32_t ahead = lg->sync - lg->compared, most = lg->slots / 2 - 1;
     /* More of them than it must, so that the peers' lines are fetched several at a time. */
     if (ahead > most) status = tshi_shm_catch_up(group, lg->sync - most / 2, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = tshi_shm_open_slot(group, call);
     if (failed != TSH_OK) return tshi_shm_run_failed(group, failed);
-    size_t payload = transports[call->op].post(group, call, slot);
-    tshi_shm_post(group, payload);
+    size_t payload = transports[call->op].publish(group, call, slot);
+    tshi_shm_publish(group, payload);
     transports[call->op].move(group, call, false);
     return TSH_OK;
 }
 
 /* Maps the peers' memory and moves the data, or the next slot says why that failed. */
-static void move_on_device(const tsh_group *group, const tshi_call *call) {
+static void move_on_device(const tsh_group *group, const tshi_comm_call *call) {
     tshi_shm_group *lg = group->state;
     tsh_device *device = group->world->device;
     lg->refused = tshi_shm_reach(group);
@@ -404,8 +405,8 @@ static void move_on_device(const tsh_group *group, const tshi_call *call) {
     if (lg->refused != TSH_OK) tshi_shm_refuse(group);
 }
 
-/* Once all have posted. *far: a second sync is to come. */
-static tsh_status compare_and_move(const tsh_group *group, const tshi_call *call, bool *far) {
+/* Once all have published. *far: a second sync is to come. */
+static tsh_status compare_and_move(const tsh_group *group, const tshi_comm_call *call, bool *far) {
     const tshi_shm_group *lg = group->state;
     tsh_status status = tshi_shm_compare(group, lg->sync, far);
     if (status == TSH_OK && call->op == TSH_COLLECTIVE_ALL_TO_ALL) status = tshi_shm_compare_counts(group);
@@ -420,7 +421,7 @@ static tsh_status compare_and_move(const tsh_group *group, const tshi_call *call
 }
 
 /* After the second sync. Only GPUs can have failed since the first. */
-static tsh_status last_verdict(const tsh_group *group, const tshi_call *call) {
+static tsh_status last_verdict(const tsh_group *group, const tshi_comm_call *call) {
     const tshi_shm_group *lg = group->state;
     bool far;
     if (!call->on_device) return TSH_OK;
@@ -428,31 +429,32 @@ static tsh_status last_verdict(const tsh_group *group, const tshi_call *call) {
     return tshi_shm_compare(group, lg->sync, &far);
 }
 
-/* The rest of a call that this rank has posted. */
-static tsh_status finish(tsh_group *group, const tshi_call *call) {
+/* The rest of a call that this rank has published. */
+static tsh_status finish(tsh_group *group, const tshi_comm_call *call) {
     bool far = false;
     tsh_status status = compare_and_move(group, call, &far);
     if (status != TSH_OK || !far) return status;
     if (only_moves(group, call)) {
-        tshi_shm_post(group, 0);
+        tshi_shm_publish(group, 0);
         return TSH_OK;
     }
     status = tshi_shm_sync(group, 0);
     return status == TSH_OK ? last_verdict(group, call) : status;
 }
 
-static tsh_status local_run(tsh_group *group, const tshi_call *call) {
+static tsh_status local_run(tsh_group *group, const tshi_comm_call *call) {
     tshi_shm_group *lg = group->state;
     tsh_status status = TSH_OK, failed = call->failed;
-    if (tshi_control_troubled(group->world)) status = tshi_control_trouble(group->world);
-    if (status == TSH_OK && failed == TSH_OK && only_contributes(group, call)) return post_and_return(group, call);
-    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_shm_catch_up(group, lg->sync, &failed);
+    if (tshi_control_has_failed(group->world)) status = tshi_control_failure(group->world);
+    if (status == TSH_OK && failed == TSH_OK && only_contributes(group, call)) return publish_and_return(group, call);
+    if (status == TSH_OK && lg->compared != lg->sync) status = tshi_shm_catch_up(group, lg->sync, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = tshi_shm_open_slot(group, call);
     if (failed != TSH_OK) return tshi_shm_run_failed(group, failed);
-    size_t payload = transports[call->op].post(group, call, slot);
+    size_t payload = transports[call->op].publish(group, call, slot);
     status = tshi_shm_sync(group, payload);
-    if (slot->post.kind == TSHI_KIND_FAILED) return status == TSH_OK ? tshi_shm_refused(group, lg->refused) : status;
+    if (slot->signature.kind == TSHI_KIND_FAILED)
+        return status == TSH_OK ? tshi_shm_refused(group, lg->refused) : status;
     if (status == TSH_OK) status = finish(group, call);
     return status == TSH_OK ? TSH_OK : tshi_shm_depart(group, call, NULL, status);
 }
@@ -462,8 +464,8 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
 static tsh_status local_start(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_shm_group *lg = group->state;
-    if (tshi_control_troubled(group->world)) {
-        tsh_status status = tshi_control_trouble(group->world);
+    if (tshi_control_has_failed(group->world)) {
+        tsh_status status = tshi_control_failure(group->world);
         if (status != TSH_OK) return status;
     }
     if (tshi_is_message(work->call.op)) return tshi_message_start(work);
@@ -471,23 +473,23 @@ static tsh_status local_start(tsh_work *work) {
     return TSH_OK;
 }
 
-/* All have posted this rank's last sync: its post for the call. */
+/* All have published this rank's last sync: its slot of the call. */
 static void begin(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_shm_group *lg = group->state;
-    tshi_call *call = &work->call;
-    if (lg->heard != lg->sync)
-        call->failed = tshi_shm_look_back(group, lg->sync, call->failed, work->message);
+    tshi_comm_call *call = &work->call;
+    if (lg->compared != lg->sync)
+        call->failed = tshi_shm_compare_late(group, lg->sync, call->failed, work->message);
     else if (call->failed != TSH_OK)
         tshi_fail(call->failed, "%s", work->message);
     tshi_slot *slot = tshi_shm_open_slot(group, call);
     if (call->failed != TSH_OK)
         tshi_shm_refuse(group);
     else
-        transports[call->op].post(group, call, slot);
-    if (call->failed == TSH_OK && slot->post.kind == TSHI_KIND_FAILED) call->failed = lg->refused;
+        transports[call->op].publish(group, call, slot);
+    if (call->failed == TSH_OK && slot->signature.kind == TSHI_KIND_FAILED) call->failed = lg->refused;
     lg->step = TSHI_TO_MOVE;
-    tshi_shm_post(group, 0);
+    tshi_shm_publish(group, 0);
 }
 
 static void end(tsh_work *work, tsh_status status) {
@@ -495,7 +497,7 @@ static void end(tsh_work *work, tsh_status status) {
     tshi_work_end(work, status);
 }
 
-/* All have posted this rank's last sync: the next step. */
+/* All have published this rank's last sync: the next step. */
 static void advance(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_shm_group *lg = group->state;
@@ -505,7 +507,7 @@ static void advance(tsh_work *work) {
         begin(work);
         return;
     }
-    lg->heard = lg->sync;
+    lg->compared = lg->sync;
     if (lg->step == TSHI_MOVED) {
         tshi_work_end(work, last_verdict(group, &work->call));
         return;
@@ -519,7 +521,7 @@ static void advance(tsh_work *work) {
         return;
     }
     lg->step = TSHI_MOVED;
-    tshi_shm_post(group, 0);
+    tshi_shm_publish(group, 0);
 }
 
 static void local_progress(tsh_work *work) {
@@ -529,11 +531,11 @@ static void local_progress(tsh_work *work) {
         tshi_message_progress(work);
         return;
     }
-    while (!work->done && tshi_shm_posted(group, lg->sync)) advance(work);
-    if (work->done || !tshi_control_troubled(group->world)) return;
-    tsh_status status = tshi_control_trouble(group->world);
-    /* The members may have posted before the failure. */
-    if (status != TSH_OK && !tshi_shm_posted(group, lg->sync)) end(work, status);
+    while (!work->done && tshi_shm_is_published(group, lg->sync)) advance(work);
+    if (work->done || !tshi_control_has_failed(group->world)) return;
+    tsh_status status = tshi_control_failure(group->world);
+    /* The members may have published before the failure. */
+    if (status != TSH_OK && !tshi_shm_is_published(group, lg->sync)) end(work, status);
 }
 
 static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status failed) {
@@ -558,7 +560,7 @@ const tshi_group_ops tshi_shm_ops = {
     .close = tshi_shm_close,
     .agree = local_agree,
     .compare = tshi_shm_compare_call,
-    .trouble = tshi_control_heard,
+    .check_peers = tshi_control_check_peers,
     .fails_later = tshi_control_fails_later,
     .run = local_run,
     .exchange = tshi_shm_exchange,

@@ -1,11 +1,11 @@
-/* What the members post of a call, whether their posts are equal, and why a call cannot be made. */
+/* What the members publish of a call, whether their signatures are equal, and why a call cannot be made. */
 #include "dist/transport/shm/shm.h"
 
 #include <stdio.h>
 #include <string.h>
 
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
-    return tshi_post_describe(&slot->post, (const char *)tshi_payload(slot), text, size);
+    return tshi_signature_describe(&slot->signature, (const char *)tshi_payload(slot), text, size);
 }
 
 tsh_status tshi_shm_compare(const tsh_group *group, uint32_t sync, bool *far) {
@@ -13,27 +13,27 @@ tsh_status tshi_shm_compare(const tsh_group *group, uint32_t sync, bool *far) {
     /* The draft of this rank's slot, when there is one: the slot's line has been fetched by peers. */
     const tshi_slot *mine = sync == lg->sync ? &lg->draft : tshi_slot_at(lg, group->rank, sync);
     uint32_t flags = mine->flags;
-    bool same = mine->post.kind != TSHI_KIND_FAILED;
+    bool same = mine->signature.kind != TSHI_KIND_FAILED;
     for (int i = 0; i < group->size; i++) {
         if (i == group->rank) continue;
         const tshi_slot *slot = tshi_slot_at(lg, i, sync);
         flags |= slot->flags;
-        same = same && tshi_posts_equal(&mine->post, &slot->post);
+        same = same && tshi_signatures_equal(&mine->signature, &slot->signature);
     }
     *far = (flags & TSHI_SLOT_FAR) != 0;
     if (same) return TSH_OK;
-    return tshi_compare_posts(group, &tshi_slot_at(lg, 0, sync)->post, lg->member_bytes,
-                              sizeof(tshi_slot) - offsetof(tshi_slot, post));
+    return tshi_compare_signatures(group, &tshi_slot_at(lg, 0, sync)->signature, lg->member_bytes,
+                                   sizeof(tshi_slot) - offsetof(tshi_slot, signature));
 }
 
-tsh_status tshi_shm_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words) {
+tsh_status tshi_shm_compare_late(tsh_group *group, uint32_t sync, tsh_status failed, const char *words) {
     tshi_shm_group *lg = group->state;
     static const char *const earlier = " (an earlier call)";
     char told[TSHI_MESSAGE_SIZE];
     tsh_status first = TSH_OK;
-    while (lg->heard != sync) {
+    while (lg->compared != sync) {
         bool far;
-        tsh_status status = tshi_shm_compare(group, ++lg->heard, &far);
+        tsh_status status = tshi_shm_compare(group, ++lg->compared, &far);
         if (status == TSH_OK || first != TSH_OK) continue;
         first = status;
         bool again = strstr(tsh_error_message(), earlier);
@@ -48,7 +48,7 @@ tsh_status tshi_shm_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed
     char words[TSHI_MESSAGE_SIZE] = "";
     if (*failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
     tsh_status status = tshi_shm_await(group, sync);
-    if (status == TSH_OK) *failed = tshi_shm_look_back(group, sync, *failed, words);
+    if (status == TSH_OK) *failed = tshi_shm_compare_late(group, sync, *failed, words);
     return status;
 }
 
@@ -62,7 +62,7 @@ static unsigned char *next_payload(const tsh_group *group) {
 void tshi_shm_refuse(const tsh_group *group) {
     tshi_slot *slot = &((tshi_shm_group *)group->state)->draft;
     const char *reason = tsh_error_message();
-    slot->post.kind = TSHI_KIND_FAILED;
+    slot->signature.kind = TSHI_KIND_FAILED;
     slot->flags = 0;
     memcpy(next_payload(group), reason, strlen(reason) + 1);
 }
@@ -80,7 +80,7 @@ tsh_status tshi_shm_run_failed(tsh_group *group, tsh_status failed) {
 
 /* --- calls that move nothing -------------------------------------------------------------------------------------- */
 
-size_t tshi_shm_put_counts(const tsh_group *group, const tshi_call *call) {
+size_t tshi_shm_put_counts(const tsh_group *group, const tshi_comm_call *call) {
     size_t bytes = sizeof(int64_t) * (size_t)group->size;
     memcpy(next_payload(group), call->in_counts, bytes);
     memcpy(next_payload(group) + bytes, call->out_counts, bytes);
@@ -91,20 +91,20 @@ tsh_status tshi_shm_compare_counts(const tsh_group *group) {
     return tshi_compare_counts(group, tshi_counts_of(group, 0), ((tshi_shm_group *)group->state)->member_bytes);
 }
 
-/* What a call that compares does before it posts. *failed: see tshi_shm_catch_up. */
+/* What a call that compares does before it publishes. *failed: see tshi_shm_catch_up. */
 static tsh_status enter(tsh_group *group, const char *name, tsh_status *failed) {
     tsh_world *world = group->world;
     tshi_shm_group *lg = group->state;
     tsh_status status = TSH_OK;
     tshi_group_drain(group, *failed);
-    if (tshi_control_troubled(world)) status = tshi_control_trouble(world);
-    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_shm_catch_up(group, lg->sync, failed);
+    if (tshi_control_has_failed(world)) status = tshi_control_failure(world);
+    if (status == TSH_OK && lg->compared != lg->sync) status = tshi_shm_catch_up(group, lg->sync, failed);
     lg->name = name;
     lg->draft.flags = 0;
     return status;
 }
 
-static tsh_status post_and_compare(tsh_group *group) {
+static tsh_status publish_and_compare(tsh_group *group) {
     const tshi_shm_group *lg = group->state;
     bool far;
     tsh_status status = tshi_shm_sync(group, 0);
@@ -115,20 +115,20 @@ tsh_status tshi_shm_agree(tsh_group *group, const char *text, tsh_status failed,
     tshi_slot *slot = &((tshi_shm_group *)group->state)->draft;
     tsh_status status = enter(group, text, &failed);
     if (status != TSH_OK) return status;
-    tshi_post_text(&slot->post, text, ++group->calls);
+    tshi_signature_of_text(&slot->signature, text, ++group->calls);
     if (failed != TSH_OK) return tshi_shm_run_failed(group, failed);
     slot->at = at;
     memcpy(next_payload(group), text, strlen(text) + 1);
-    return post_and_compare(group);
+    return publish_and_compare(group);
 }
 
-tsh_status tshi_shm_compare_call(tsh_group *group, const tshi_call *call) {
+tsh_status tshi_shm_compare_call(tsh_group *group, const tshi_comm_call *call) {
     tshi_slot *slot = &((tshi_shm_group *)group->state)->draft;
     tsh_status failed = call->failed, status = enter(group, tsh_collective_name(call->op), &failed);
     if (status != TSH_OK) return status;
-    tshi_post_call(&slot->post, group, call, ++group->calls);
+    tshi_signature_of_call(&slot->signature, group, call, ++group->calls);
     if (failed != TSH_OK) return tshi_shm_run_failed(group, failed);
     if (call->in_counts) tshi_shm_put_counts(group, call);
-    status = post_and_compare(group);
+    status = publish_and_compare(group);
     return status == TSH_OK && call->in_counts ? tshi_shm_compare_counts(group) : status;
 }

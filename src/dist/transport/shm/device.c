@@ -36,7 +36,7 @@ static void map_all(const tsh_world *world, const fact *facts, fact *mine) {
     }
 }
 
-bool tshi_shm_stages(const tsh_group *group, const tshi_call *call) {
+bool tshi_shm_stages(const tsh_group *group, const tshi_comm_call *call) {
     return tshi_is_message(call->op) || !tshi_shm_of(group->world)->direct;
 }
 

@@ -1,4 +1,4 @@
-/* Exchanges of boxes without packing: each rank posts where the part is that it holds, copies the boxes that it
+/* Exchanges of boxes without packing: each rank publishes where the part is that it holds, copies the boxes that it
  * receives out of its peers' parts, and waits until its peers have copied out of its own. */
 #include "dist/collectives/redistribute.h"
 #include "dist/transport/shm/shm.h"
@@ -8,7 +8,7 @@ static char *part_of(const tsh_group *group, int member) {
     return group->world->machine.heap[group->ranks[member]] + tshi_slot_at(lg, member, lg->sync)->at;
 }
 
-static void fill(const tsh_group *group, const tshi_call *call, const tshi_exchange_plan *plan) {
+static void fill(const tsh_group *group, const tshi_comm_call *call, const tshi_exchange_plan *plan) {
     for (int i = 0; i < plan->receives; i++) {
         int from = plan->receive[i].from;
         bool own = from == group->world->rank;
@@ -18,16 +18,16 @@ static void fill(const tsh_group *group, const tshi_call *call, const tshi_excha
     tshi_exchange_fill(plan, group->world->host, call->dtype, call->out);
 }
 
-tsh_status tshi_shm_exchange(tsh_group *group, const tshi_call *call, const tshi_exchange_plan *plan) {
+tsh_status tshi_shm_exchange(tsh_group *group, const tshi_comm_call *call, const tshi_exchange_plan *plan) {
     tshi_shm_group *lg = group->state;
     tsh_status status = TSH_OK, failed = TSH_OK;
     bool far;
-    if (tshi_control_troubled(group->world)) status = tshi_control_trouble(group->world);
-    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_shm_catch_up(group, lg->sync, &failed);
+    if (tshi_control_has_failed(group->world)) status = tshi_control_failure(group->world);
+    if (status == TSH_OK && lg->compared != lg->sync) status = tshi_shm_catch_up(group, lg->sync, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = tshi_shm_open_slot(group, call);
     if (failed != TSH_OK) return tshi_shm_run_failed(group, failed);
-    slot->post.check = plan->fingerprint;
+    slot->signature.check = plan->fingerprint;
     slot->flags = TSHI_SLOT_FAR;
     slot->at = tshi_shm_heap_offset(group->world, call->in);
     status = tshi_shm_sync(group, 0);

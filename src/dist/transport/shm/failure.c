@@ -31,17 +31,17 @@ static const char *name_of(const tshi_wait *wait) {
 }
 
 static unsigned long long number_of(const tshi_wait *wait) {
-    return wait->message ? wait->message->post : wait->group->calls;
+    return wait->message ? wait->message->message_number : wait->group->calls;
 }
 
 /* "all_reduce float32 [8] sum #7, in backward of linear". */
 static void describe_call(const tshi_wait *wait, char *text, size_t size) {
     const tshi_place *place = &wait->world->device->place;
-    const tshi_post *post = &((tshi_shm_group *)wait->group->state)->draft.post;
-    if (wait->message || post->kind == TSHI_KIND_TEXT || post->kind == TSHI_KIND_FAILED)
+    const tshi_signature *signature = &((tshi_shm_group *)wait->group->state)->draft.signature;
+    if (wait->message || signature->kind == TSHI_KIND_TEXT || signature->kind == TSHI_KIND_FAILED)
         snprintf(text, size, "%.100s #%llu", name_of(wait), number_of(wait));
     else
-        tshi_post_describe(post, NULL, text, size);
+        tshi_signature_describe(signature, NULL, text, size);
     if (place->function)
         tshi_append(text, size, ", in %s%.40s", place->backward ? "backward of " : "", place->function);
 }
@@ -54,35 +54,35 @@ static bool stands(const tshi_wait *wait) {
     return !any && wait->world->pending <= own;
 }
 
-void tshi_shm_post_wait(const tshi_wait *wait) {
+void tshi_shm_publish_wait(const tshi_wait *wait) {
     char text[TSHI_LINE];
     tshi_waits *waits = &wait->world->machine.waits;
-    tshi_waits_begin(waits, wait->message ? wait->message->post : wait->sync);
+    tshi_waits_begin(waits, wait->message ? wait->message->message_number : wait->sync);
     for (int i = 0; i < wait->group->size; i++) {
         _Atomic uint32_t *word = &tshi_slot_at(wait->group->state, i, wait->sync)->sync;
         bool here = wait->message ? !comes_from(wait, i) : tshi_reached(word, wait->sync);
         if (!here) tshi_waits_add(waits, wait->group->ranks[i]);
     }
-    if (waits->posted) { /* not the first time, which most waits do not outlast */
+    if (waits->published) { /* not the first time, which most waits do not outlast */
         describe_call(wait, text, sizeof text);
         tshi_waits_say(waits, text, stands(wait));
     }
-    tshi_waits_post(waits);
+    tshi_waits_publish(waits);
 }
 
 static void log_last_calls(const tshi_wait *wait) {
     char text[TSHI_LINE];
     const tshi_shm_group *lg = wait->group->state;
-    tshi_group_log_ring(wait->group);
+    tshi_group_log_recent_calls(wait->group);
     for (int i = 0; i < wait->group->size; i++) {
         /* The slot of a call's second sync has the number of the first. */
         tshi_slot *last = tshi_slot_at(lg, i, 0);
         for (uint32_t k = 1; k < lg->slots; k++) {
             tshi_slot *slot = tshi_slot_at(lg, i, k);
-            if (slot->post.number > last->post.number) last = slot;
+            if (slot->signature.number > last->signature.number) last = slot;
         }
         bool waits = tshi_waits_call(&wait->world->machine.waits, wait->group->ranks[i], text, sizeof text);
-        if (!waits && last->post.number) tshi_slot_describe(last, text, sizeof text);
+        if (!waits && last->signature.number) tshi_slot_describe(last, text, sizeof text);
         tshi_log(&wait->world->log, TSH_LOG_WARNING, "rank %d%s: %s", wait->group->ranks[i],
                  waits ? " waits in" : "'s last call", text[0] ? text : "none");
     }
@@ -93,15 +93,15 @@ static tsh_status time_out(const tshi_wait *wait, const char *ranks, const char 
     snprintf(words, sizeof words, "%.80s #%llu: %.180s did not come within %g s%.180s", name_of(wait), number_of(wait),
              ranks, wait->world->timeout, stopped);
     if (tshi_deadline_report(wait->world, words)) log_last_calls(wait);
-    return tshi_control_trouble(wait->world);
+    return tshi_control_failure(wait->world);
 }
 
 static tsh_status look_at_clock(tshi_wait *wait) {
     char ranks[TSHI_LINE], stopped[TSHI_LINE];
     tshi_deadline deadline = tshi_deadline_since(wait->world, wait->since, name_of(wait), number_of(wait));
-    deadline.next_word = wait->next_word;
+    deadline.next_warning = wait->next_warning;
     bool passed = tshi_deadline_passed(wait->world, &deadline, ranks, stopped);
-    wait->next_word = deadline.next_word;
+    wait->next_warning = deadline.next_warning;
     return passed ? time_out(wait, ranks, stopped) : TSH_OK;
 }
 
@@ -123,12 +123,12 @@ static tsh_status end_cycle(const tshi_wait *wait, const char *words) {
     return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
 }
 
-tsh_status tshi_shm_look(tshi_wait *wait, int rank) {
+tsh_status tshi_shm_poll(tshi_wait *wait, int rank) {
     char cycle[TSHI_MESSAGE_SIZE];
     tsh_world *world = wait->world;
-    tshi_signal_look(world);
-    tshi_machine_look(world);
-    tsh_status status = tshi_control_trouble(world);
+    tshi_signal_poll(world);
+    tshi_machine_poll(world);
+    tsh_status status = tshi_control_failure(world);
     if (status != TSH_OK) return tshi_control_add_call(world, status, name_of(wait), number_of(wait));
     if (rank < 0) rank = all_left(wait);
     if (rank >= 0 && tshi_control_has_left(world, rank)) {
@@ -137,13 +137,13 @@ tsh_status tshi_shm_look(tshi_wait *wait, int rank) {
                  number_of(wait));
         return tshi_control_break(world, TSH_ERR_PEER, words);
     }
-    tshi_shm_post_wait(wait);
+    tshi_shm_publish_wait(wait);
     return tshi_waits_cycle(&world->machine.waits, cycle, sizeof cycle) ? end_cycle(wait, cycle) : look_at_clock(wait);
 }
 
 void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     tshi_control_fail(world, reason, step);
-    /* Wakes the ranks that sleep until this one posts; other sleepers wake soon by themselves. */
+    /* Wakes the ranks that sleep until this one publishes; other sleepers wake soon by themselves. */
     for (const tsh_group *g = world->groups; g; g = g->next) {
         if (g->ops != world->control || !g->state) continue;
         const tshi_shm_group *lg = g->state;
@@ -153,13 +153,13 @@ void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
 
 /* --- memory that peers still touch -------------------------------------------------------------------------------- */
 
-/* A rank that leaves a call has seen trouble before it looks who moves; so here one of the two sees the other. */
+/* A rank that leaves a call has seen the failure before it looks who moves data; so one of the two sees the other. */
 tsh_status tshi_shm_move(const tsh_group *group) {
     const tshi_machine *m = &group->world->machine;
     tshi_member *me = tshi_member_at(group->state, group->rank);
     atomic_store(&me->moving, 1);
-    if (m->broken == TSH_OK && atomic_load(&m->page->troubles) == 0) return TSH_OK;
-    tsh_status status = tshi_control_trouble(group->world);
+    if (m->broken == TSH_OK && atomic_load(&m->page->failures) == 0) return TSH_OK;
+    tsh_status status = tshi_control_failure(group->world);
     if (status != TSH_OK) tshi_shm_moved(group);
     return status;
 }
@@ -198,7 +198,7 @@ static bool waits_on(tsh_world *world, int rank, double end) {
         return false;
     }
     tshi_sleep(SHORT_NAP);
-    tshi_machine_look(world);
+    tshi_machine_poll(world);
     return true;
 }
 
@@ -208,13 +208,13 @@ static double patience(const tsh_world *world) {
 }
 
 /* There is no memory for this rank's own copy, or it is a GPU's. */
-static void hold_on(tsh_world *world, int rank, double *next_word) {
-    if (tshi_warning_due(next_word, world->warn_every)) {
+static void hold_on(tsh_world *world, int rank, double *next_warning) {
+    if (tshi_warning_due(next_warning, world->warn_every)) {
         tshi_log(&world->log, TSH_LOG_WARNING, "rank %d waits for rank %d, which still moves data of a failed call",
                  world->rank, rank);
     }
     tshi_sleep(HOLD_SECONDS);
-    tshi_machine_look(world);
+    tshi_machine_poll(world);
 }
 
 /* A member that moves data, or -1. The memory of those that have died is out of their reach. */
@@ -226,9 +226,10 @@ static int mover(const tsh_group *group) {
     return -1;
 }
 
-tsh_status tshi_shm_depart(tsh_group *group, const tshi_call *call, const tshi_exchange_plan *plan, tsh_status status) {
+tsh_status tshi_shm_depart(tsh_group *group, const tshi_comm_call *call, const tshi_exchange_plan *plan,
+                           tsh_status status) {
     tsh_world *world = group->world;
-    double end = tshi_clock() + patience(world), next_word = 0;
+    double end = tshi_clock() + patience(world), next_warning = 0;
     tshi_failure before;
     int rank;
     if (mover(group) < 0) return status;
@@ -240,24 +241,24 @@ tsh_status tshi_shm_depart(tsh_group *group, const tshi_call *call, const tshi_e
         size_t out = plan ? 0 : (size_t)tshi_elements_out(group, call) * size;
         bool kept = !call->on_device && keep_pages(world, call->in, in);
         if (kept && keep_pages(world, call->out, out)) break;
-        hold_on(world, rank, &next_word);
+        hold_on(world, rank, &next_warning);
     }
     return tshi_failure_report(&before);
 }
 
 void tshi_shm_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, uint32_t held, const void *data,
                            size_t bytes) {
-    double end = tshi_clock() + patience(world), next_word = 0;
+    double end = tshi_clock() + patience(world), next_warning = 0;
     while (atomic_load(word) == held && tshi_page_state(world->machine.page, rank) != TSHI_DEAD) {
         if (waits_on(world, rank, end)) continue;
         if (keep_pages(world, data, bytes)) return;
-        hold_on(world, rank, &next_word);
+        hold_on(world, rank, &next_warning);
     }
 }
 
 /* --- recovering --------------------------------------------------------------------------------------------------- */
 
-/* The furthest sync that any member has posted. */
+/* The furthest sync that any member has published. */
 static uint32_t last_sync(const tsh_group *group) {
     const tshi_shm_group *lg = group->state;
     uint32_t last = lg->sync;
@@ -284,7 +285,7 @@ static void groups_align(tsh_world *world) {
         tshi_shm_group *lg = g->ops == world->control ? g->state : NULL;
         if (!lg) continue;
         lg->sync = lg->agreed;
-        lg->heard = lg->agreed;
+        lg->compared = lg->agreed;
         for (uint32_t k = 0; k < lg->slots; k++) atomic_store(&tshi_slot_at(lg, g->rank, k)->sync, lg->agreed);
         tshi_messages_reset(g);
     }
@@ -294,32 +295,33 @@ tsh_status tshi_shm_recover(tsh_world *world) {
     const tshi_machine *m = &world->machine;
     if (m->broken != TSH_OK) return tshi_fail(m->broken, "%s", m->broken_words);
     /* What this rank has started may be moved by peers, until they recover too; this rank moves nothing any more. */
-    tsh_status status = tshi_control_meet(world);
+    tsh_status status = tshi_control_barrier(world);
     if (status != TSH_OK) return status;
     for (tsh_group *g = world->groups; g; g = g->next) tshi_group_forget(g, "the world recovered meanwhile");
     groups_look(world);
-    status = tshi_control_meet(world);
+    status = tshi_control_barrier(world);
     if (status != TSH_OK) return status;
     groups_align(world);
     tshi_control_revive(world);
-    return tshi_control_meet(world);
+    return tshi_control_barrier(world);
 }
 
 /* This rank's GPU memory must not be freed while peers have it mapped; threads have nothing mapped. A rank that takes
  * longer to leave the world is not waited for: the memory is freed with this process. */
-static void let_go(tsh_world *world) {
+static void unmap_peers(tsh_world *world) {
     if (!tshi_shm_of(world)->maps) return;
     world->device->ops->sharing->unmap(world->device);
-    atomic_store(&record_of(world, world->rank)->let_go, 1);
+    atomic_store(&record_of(world, world->rank)->unmapped_peers, 1);
     double end = tshi_clock() + LONGEST_PARTING;
     for (int i = 0; i < world->size; i++) {
-        while (!atomic_load(&record_of(world, i)->let_go) && tshi_page_state(world->machine.page, i) != TSHI_DEAD) {
+        while (!atomic_load(&record_of(world, i)->unmapped_peers) &&
+               tshi_page_state(world->machine.page, i) != TSHI_DEAD) {
             if (tshi_clock() > end) {
                 world->device->ops->sharing->keep(world->device);
                 return;
             }
             tshi_sleep(100e-6);
-            tshi_machine_look(world);
+            tshi_machine_poll(world);
         }
     }
 }
@@ -327,5 +329,5 @@ static void let_go(tsh_world *world) {
 void tshi_shm_leave(tsh_world *world) {
     tshi_messages_sweep(world, true);
     tshi_control_leave(world);
-    if (world->machine.page) let_go(world);
+    if (world->machine.page) unmap_peers(world);
 }

@@ -107,9 +107,9 @@ void tshi_shm_close(tsh_group *group) {
     tshi_shm_group *lg = group->state;
     if (!lg) return;
     /* There is no call any more that could tell. */
-    uint32_t known = lg->heard;
-    while (known != lg->sync && tshi_shm_posted(group, known + 1)) known++;
-    if (known != lg->heard) tshi_shm_look_back(group, known, TSH_ERR_STATE, "the group is closed");
+    uint32_t known = lg->compared;
+    while (known != lg->sync && tshi_shm_is_published(group, known + 1)) known++;
+    if (known != lg->compared) tshi_shm_compare_late(group, known, TSH_ERR_STATE, "the group is closed");
     tshi_messages_close(group);
     group->state = NULL;
     if (group != world->group) tshi_heap_block_release(world, lg->block, group->ranks[0]);

@@ -1,46 +1,46 @@
-/* Point to point. Each member has an inbox in the group's block: a ring of letters that all peers write to, so that its
- * size is that of one member, not of all pairs. A letter holds small data. Larger data waits in the sender's heap: up
- * to a page in a cell, so that the sender need not wait, beyond that where it is, until the receiver has fetched it and
- * has marked the cell. The receiver keeps letters that no receive has asked for yet, in their order. */
+/* Point to point. Each member has an inbox in the group's block: a ring of envelopes that all peers write to, so that
+ * its size is that of one member, not of all pairs. An envelope holds small data. Larger data waits in the sender's
+ * heap: up to a page in an eager buffer, so that the sender need not wait; beyond that where it is, with a completion
+ * that the receiver marks when it has fetched the data. Messages that no receive has asked for yet are kept in their
+ * order. */
 #include "dist/transport/shm/shm.h"
 
 #include <string.h>
 
-#define CELL_BYTES 4096
-#define CELLS      16 /* of a page; bounds what is buffered for receivers that are late */
-#define CELL_ROOM  (CELL_BYTES - sizeof(tshi_cell))
-#define SLIPS      64   /* cells without room for data, made at a time */
-#define MOST_KEPT  1024 /* letters kept, beyond which senders are asked to wait for their receivers */
+#define EAGER_BUFFER_BYTES 4096
+#define EAGER_BUFFERS      16 /* of a page; bounds what is buffered for receivers that are late */
+#define EAGER_BYTES        (EAGER_BUFFER_BYTES - sizeof(tshi_completion))
+#define COMPLETIONS        64   /* without a buffer, made at a time */
+#define MOST_KEPT          1024 /* unexpected messages, beyond which senders are asked to wait for their receivers */
 
-/* READ: the receiver is about to copy from the sender's memory. WITHDRAWN: the sender has ended its call, in
- * trouble. */
-enum { CELL_FREE, CELL_SENT, CELL_READ, CELL_TAKEN, CELL_REFUSED, CELL_WITHDRAWN };
-enum { BY_LETTER, BY_CELL, BY_HEAP };
+/* READ: the receiver is about to copy from the sender's memory. WITHDRAWN: the sender's call has ended in a failure. */
+enum { SEND_FREE, SEND_SENT, SEND_READ, SEND_TAKEN, SEND_REFUSED, SEND_WITHDRAWN };
+enum { BY_ENVELOPE, BY_BUFFER, BY_HEAP };
 
-/* In the sender's heap. */
-typedef struct tshi_cell {
+/* The state of a send, in the sender's heap. The data of an eager buffer lies behind it. */
+typedef struct tshi_completion {
     alignas(64) _Atomic uint32_t state;
     _Atomic uint32_t sleepers;
     uint32_t kind; /* of what the receiver wanted instead, REFUSED */
     int64_t count;
-    struct tshi_cell *next; /* the sender's own: free slips */
-} tshi_cell;
+    struct tshi_completion *next; /* the sender's own: free completions */
+} tshi_completion;
 
-typedef struct kept_letter {
-    tshi_letter letter;
-    struct kept_letter *next;
-} kept_letter;
+typedef struct unexpected_message {
+    tshi_envelope envelope;
+    struct unexpected_message *next;
+} unexpected_message;
 
 struct tshi_mailbox {
-    uint64_t next_in; /* number of the next letter in this rank's inbox */
-    char *cells;      /* [CELLS] of CELL_BYTES, made when first needed */
-    int next_cell;
-    tshi_cell *free_slips;
-    void *slips[64]; /* blocks of SLIPS */
-    int slip_blocks;
-    kept_letter *kept, *kept_end;
-    int kept_count;
-    tshi_pool spare;           /* of kept_letter */
+    uint64_t next_in;    /* number of the next envelope in this rank's inbox */
+    char *eager_buffers; /* [EAGER_BUFFERS] of EAGER_BUFFER_BYTES, made when first needed */
+    int next_buffer;
+    tshi_completion *free_completions;
+    void *completions[64]; /* blocks of COMPLETIONS */
+    int completion_blocks;
+    unexpected_message *unexpected, *unexpected_end;
+    int unexpected_count;
+    tshi_pool spare;           /* of unexpected_message */
     struct tshi_mailbox *next; /* of those whose group is closed */
 };
 
@@ -66,59 +66,60 @@ static char *address_of(const tsh_group *group, int member, uint64_t at) {
 
 /* --- sending ------------------------------------------------------------------------------------------------------ */
 
-/* A page to send from, or NULL: all are still on their way. */
-static tshi_cell *page_take(tsh_group *group, tshi_mailbox *box) {
+/* An eager buffer to send from, or NULL: all are in flight. */
+static tshi_completion *eager_buffer_take(tsh_group *group, tshi_mailbox *box) {
     tsh_device *device = group->world->host;
-    if (!box->cells) {
-        box->cells = device->ops->memory.alloc(device, (size_t)CELLS * CELL_BYTES);
-        if (!box->cells) return NULL;
-        device->ops->copy.zero(device, (size_t)CELLS * CELL_BYTES, box->cells);
+    if (!box->eager_buffers) {
+        box->eager_buffers = device->ops->memory.alloc(device, (size_t)EAGER_BUFFERS * EAGER_BUFFER_BYTES);
+        if (!box->eager_buffers) return NULL;
+        device->ops->copy.zero(device, (size_t)EAGER_BUFFERS * EAGER_BUFFER_BYTES, box->eager_buffers);
     }
-    tshi_cell *cell = (tshi_cell *)(void *)(box->cells + (size_t)box->next_cell * CELL_BYTES);
-    if (atomic_load_explicit(&cell->state, memory_order_acquire) == CELL_SENT) return NULL;
-    box->next_cell = (box->next_cell + 1) % CELLS;
-    return cell;
+    tshi_completion *completion =
+        (tshi_completion *)(void *)(box->eager_buffers + (size_t)box->next_buffer * EAGER_BUFFER_BYTES);
+    if (atomic_load_explicit(&completion->state, memory_order_acquire) == SEND_SENT) return NULL;
+    box->next_buffer = (box->next_buffer + 1) % EAGER_BUFFERS;
+    return completion;
 }
 
-static tshi_cell *slip_take(tsh_group *group, tshi_mailbox *box) {
+static tshi_completion *completion_take(tsh_group *group, tshi_mailbox *box) {
     tsh_device *device = group->world->host;
-    if (!box->free_slips && box->slip_blocks < 64) {
-        tshi_cell *block = device->ops->memory.alloc(device, SLIPS * sizeof *block);
+    if (!box->free_completions && box->completion_blocks < 64) {
+        tshi_completion *block = device->ops->memory.alloc(device, COMPLETIONS * sizeof *block);
         if (!block) return NULL;
-        device->ops->copy.zero(device, SLIPS * sizeof *block, block);
-        box->slips[box->slip_blocks++] = block;
-        for (int i = 0; i < SLIPS; i++) {
-            block[i].next = box->free_slips;
-            box->free_slips = &block[i];
+        device->ops->copy.zero(device, COMPLETIONS * sizeof *block, block);
+        box->completions[box->completion_blocks++] = block;
+        for (int i = 0; i < COMPLETIONS; i++) {
+            block[i].next = box->free_completions;
+            box->free_completions = &block[i];
         }
     }
-    tshi_cell *slip = box->free_slips;
-    if (slip) box->free_slips = slip->next;
-    return slip;
+    tshi_completion *completion = box->free_completions;
+    if (completion) box->free_completions = completion->next;
+    return completion;
 }
 
-static void slip_give(tshi_mailbox *box, tshi_cell *slip) {
-    slip->next = box->free_slips;
-    box->free_slips = slip;
+static void completion_give(tshi_mailbox *box, tshi_completion *completion) {
+    completion->next = box->free_completions;
+    box->free_completions = completion;
 }
 
-size_t tshi_shm_message_bytes(const tshi_call *send) {
+size_t tshi_shm_message_bytes(const tshi_comm_call *send) {
     size_t bytes = tshi_message_bytes(tshi_kind_of(send), send->count);
-    if (bytes <= TSHI_LETTER_ROOM) return 0;
-    return bytes <= CELL_ROOM ? (size_t)CELLS * CELL_BYTES : SLIPS * sizeof(tshi_cell);
+    if (bytes <= TSHI_INLINE_BYTES) return 0;
+    return bytes <= EAGER_BYTES ? (size_t)EAGER_BUFFERS * EAGER_BUFFER_BYTES : COMPLETIONS * sizeof(tshi_completion);
 }
 
-/* The turn at which letter `number` may be written; the next one says that it is. */
+/* The turn at which envelope `number` may be written; the next one says that it is. */
 static uint32_t turn_of(uint64_t number) {
-    return (uint32_t)(number / TSHI_LETTERS) * 2;
+    return (uint32_t)(number / TSHI_ENVELOPES) * 2;
 }
 
-/* Takes the number of a letter in a ring; false while the ring is full. */
-static bool letter_take(tshi_inbox *inbox, uint64_t *number) {
+/* Takes the number of an envelope in a ring; false while the ring is full. */
+static bool envelope_take(tshi_inbox *inbox, uint64_t *number) {
     uint64_t tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
     for (;;) {
-        tshi_letter *letter = &inbox->letter[tail % TSHI_LETTERS];
-        uint32_t turn = atomic_load_explicit(&letter->turn, memory_order_acquire);
+        tshi_envelope *envelope = &inbox->envelope[tail % TSHI_ENVELOPES];
+        uint32_t turn = atomic_load_explicit(&envelope->turn, memory_order_acquire);
         int32_t ahead = (int32_t)(turn - turn_of(tail));
         if (ahead < 0) return false;
         if (ahead > 0) {
@@ -133,58 +134,58 @@ static bool letter_take(tshi_inbox *inbox, uint64_t *number) {
     }
 }
 
-/* How the data travels, and the cell that it needs. */
+/* How the data travels, and the completion that it needs. */
 static uint32_t choose_way(tsh_group *group, tshi_mailbox *box, const tsh_work *work, bool congested,
-                           tshi_cell **cell) {
+                           tshi_completion **completion) {
     size_t bytes = tshi_message_bytes(tshi_kind_of(&work->call), work->call.count);
     bool answered = work->call.ticket;
-    *cell = NULL;
-    if (bytes <= TSHI_LETTER_ROOM && !congested && !answered) return BY_LETTER;
-    if (bytes <= CELL_ROOM && !answered) {
-        *cell = page_take(group, box);
-        if (*cell) return BY_CELL;
+    *completion = NULL;
+    if (bytes <= TSHI_INLINE_BYTES && !congested && !answered) return BY_ENVELOPE;
+    if (bytes <= EAGER_BYTES && !answered) {
+        *completion = eager_buffer_take(group, box);
+        if (*completion) return BY_BUFFER;
     }
-    *cell = slip_take(group, box);
+    *completion = completion_take(group, box);
     return BY_HEAP;
 }
 
-static void wake_receiver(tshi_inbox *inbox, tshi_letter *letter) {
-    if (atomic_fetch_add_explicit(&inbox->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&letter->turn);
+static void wake_receiver(tshi_inbox *inbox, tshi_envelope *envelope) {
+    if (atomic_fetch_add_explicit(&inbox->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&envelope->turn);
 }
 
 /* False while there is no room. */
-static bool post_letter(tsh_work *work) {
+static bool send_envelope(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_mailbox *box = ((tshi_shm_group *)group->state)->mailbox;
-    const tshi_call *call = &work->call;
+    const tshi_comm_call *call = &work->call;
     tshi_inbox *inbox = inbox_at(group, call->root);
     bool congested = atomic_load_explicit(&inbox->congested, memory_order_relaxed) != 0;
     size_t bytes = tshi_message_bytes(tshi_kind_of(call), call->count);
-    tshi_cell *cell;
+    tshi_completion *completion;
     uint64_t number;
-    uint32_t way = choose_way(group, box, work, congested, &cell);
-    if (way == BY_HEAP && !cell) return false;
-    if (!letter_take(inbox, &number)) {
-        if (way == BY_HEAP) slip_give(box, cell);
+    uint32_t way = choose_way(group, box, work, congested, &completion);
+    if (way == BY_HEAP && !completion) return false;
+    if (!envelope_take(inbox, &number)) {
+        if (way == BY_HEAP) completion_give(box, completion);
         return false;
     }
-    tshi_letter *letter = &inbox->letter[number % TSHI_LETTERS];
-    letter->kind = tshi_kind_of(call);
-    letter->way = (uint16_t)way;
-    letter->from = (uint16_t)group->rank;
-    letter->count = call->count;
-    if (cell) {
-        letter->cell = offset_of(group, cell);
-        letter->at = offset_of(group, way == BY_CELL ? (const void *)(cell + 1) : call->in);
-        atomic_store_explicit(&cell->state, CELL_SENT, memory_order_relaxed);
+    tshi_envelope *envelope = &inbox->envelope[number % TSHI_ENVELOPES];
+    envelope->kind = tshi_kind_of(call);
+    envelope->way = (uint16_t)way;
+    envelope->from = (uint16_t)group->rank;
+    envelope->count = call->count;
+    if (completion) {
+        envelope->completion = offset_of(group, completion);
+        envelope->at = offset_of(group, way == BY_BUFFER ? (const void *)(completion + 1) : call->in);
+        atomic_store_explicit(&completion->state, SEND_SENT, memory_order_relaxed);
     }
     if (way != BY_HEAP)
         group->world->host->ops->copy.within(group->world->host, bytes, call->in,
-                                             cell ? (void *)(cell + 1) : letter->data);
-    atomic_store_explicit(&letter->turn, turn_of(number) + 1, memory_order_release);
-    wake_receiver(inbox, letter);
+                                             completion ? (void *)(completion + 1) : envelope->data);
+    atomic_store_explicit(&envelope->turn, turn_of(number) + 1, memory_order_release);
+    wake_receiver(inbox, envelope);
     if (way == BY_HEAP)
-        work->state = cell;
+        work->state = completion;
     else
         work->done = true;
     return true;
@@ -201,8 +202,8 @@ static bool must_queue(const tsh_work *work) {
 /* Ends a work whose peer makes a call of that kind and count. */
 static void mismatch(tsh_work *work, int peer, uint32_t kind, int64_t count) {
     const tsh_group *group = work->group;
-    const tshi_post mine = {.kind = tshi_kind_of(&work->call), .count = work->call.count};
-    const tshi_post theirs = {.kind = kind, .count = count};
+    const tshi_signature mine = {.kind = tshi_kind_of(&work->call), .count = work->call.count};
+    const tshi_signature theirs = {.kind = kind, .count = count};
     bool sends = work->call.op == TSH_COLLECTIVE_SEND;
     tshi_work_end(work, sends ? tshi_message_mismatch(group, group->rank, &mine, peer, &theirs, "")
                               : tshi_message_mismatch(group, peer, &theirs, group->rank, &mine, ""));
@@ -210,139 +211,141 @@ static void mismatch(tsh_work *work, int peer, uint32_t kind, int64_t count) {
 
 static void send_progress(tsh_work *work) {
     tshi_mailbox *box = ((tshi_shm_group *)work->group->state)->mailbox;
-    tshi_cell *slip = work->state;
-    if (!slip) {
-        if (!must_queue(work)) post_letter(work);
+    tshi_completion *completion = work->state;
+    if (!completion) {
+        if (!must_queue(work)) send_envelope(work);
         return;
     }
-    uint32_t state = atomic_load_explicit(&slip->state, memory_order_acquire);
-    if (state == CELL_SENT || state == CELL_READ) return;
+    uint32_t state = atomic_load_explicit(&completion->state, memory_order_acquire);
+    if (state == SEND_SENT || state == SEND_READ) return;
     work->done = true;
-    if (state == CELL_REFUSED) mismatch(work, work->call.root, slip->kind, slip->count);
+    if (state == SEND_REFUSED) mismatch(work, work->call.root, completion->kind, completion->count);
     work->state = NULL;
-    slip_give(box, slip);
+    completion_give(box, completion);
 }
 
 /* --- receiving ---------------------------------------------------------------------------------------------------- */
 
-static void answer(const tsh_group *group, const tshi_letter *letter, uint32_t state) {
-    tshi_cell *cell = (tshi_cell *)(void *)address_of(group, letter->from, letter->cell);
-    atomic_store_explicit(&cell->state, state, memory_order_release);
-    if (atomic_fetch_add_explicit(&cell->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&cell->state);
+static void answer(const tsh_group *group, const tshi_envelope *envelope, uint32_t state) {
+    tshi_completion *completion = (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+    atomic_store_explicit(&completion->state, state, memory_order_release);
+    if (atomic_fetch_add_explicit(&completion->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&completion->state);
 }
 
 /* The send of a small message has returned already, so that its sender gets the mismatch from its next call. The first
- * complaint stands. */
-static void complain(const tsh_work *work, const tshi_letter *letter) {
+ * complaint stays. */
+static void complain(const tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
-    tshi_member *member = tshi_member_at(group->state, letter->from);
+    tshi_member *member = tshi_member_at(group->state, envelope->from);
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong(&member->complaint, &none, 1)) return;
     member->complainer = group->rank;
-    member->sent = (tshi_post){.kind = letter->kind, .count = letter->count};
-    member->wanted = (tshi_post){.kind = tshi_kind_of(&work->call), .count = work->call.count};
+    member->sent = (tshi_signature){.kind = envelope->kind, .count = envelope->count};
+    member->wanted = (tshi_signature){.kind = tshi_kind_of(&work->call), .count = work->call.count};
     atomic_store_explicit(&member->complaint, 2, memory_order_release);
 }
 
-static void refuse(tsh_work *work, const tshi_letter *letter) {
+static void refuse(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
-    mismatch(work, letter->from, letter->kind, letter->count);
-    if (letter->way == BY_HEAP) {
-        tshi_cell *cell = (tshi_cell *)(void *)address_of(group, letter->from, letter->cell);
-        cell->kind = tshi_kind_of(&work->call);
-        cell->count = work->call.count;
-        answer(group, letter, CELL_REFUSED);
+    mismatch(work, envelope->from, envelope->kind, envelope->count);
+    if (envelope->way == BY_HEAP) {
+        tshi_completion *completion =
+            (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+        completion->kind = tshi_kind_of(&work->call);
+        completion->count = work->call.count;
+        answer(group, envelope, SEND_REFUSED);
         return;
     }
-    if (letter->way == BY_CELL) answer(group, letter, CELL_TAKEN);
-    complain(work, letter);
+    if (envelope->way == BY_BUFFER) answer(group, envelope, SEND_TAKEN);
+    complain(work, envelope);
 }
 
-/* This rank may read what the letter's sender holds; otherwise the work has ended as the sender's has. */
-static bool claim(tsh_work *work, const tshi_letter *letter) {
+/* This rank may read what the envelope's sender holds; otherwise the work has ended as the sender's has. */
+static bool claim(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
-    tshi_cell *cell = (tshi_cell *)(void *)address_of(group, letter->from, letter->cell);
-    uint32_t sent = CELL_SENT;
-    if (atomic_compare_exchange_strong(&cell->state, &sent, CELL_READ)) return true;
-    tsh_status status = tshi_control_trouble(group->world);
+    tshi_completion *completion = (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+    uint32_t sent = SEND_SENT;
+    if (atomic_compare_exchange_strong(&completion->state, &sent, SEND_READ)) return true;
+    tsh_status status = tshi_control_failure(group->world);
     if (status == TSH_OK) {
-        status = tshi_fail(TSH_ERR_PEER, "rank %d has ended its send in trouble", group->ranks[letter->from]);
+        status = tshi_fail(TSH_ERR_PEER, "rank %d has given up its send after a failure", group->ranks[envelope->from]);
     }
     tshi_work_end(work, status);
     return false;
 }
 
-/* The letter is this receive's. */
-static void take(tsh_work *work, const tshi_letter *letter) {
+/* The envelope is this receive's. */
+static void take(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
-    const tshi_call *call = &work->call;
-    work->sender = letter->from;
-    if (!tshi_message_fits(letter->kind, letter->count, call)) {
-        refuse(work, letter);
+    const tshi_comm_call *call = &work->call;
+    work->sender = envelope->from;
+    if (!tshi_message_fits(envelope->kind, envelope->count, call)) {
+        refuse(work, envelope);
         return;
     }
-    if (letter->way == BY_HEAP && !claim(work, letter)) return;
+    if (envelope->way == BY_HEAP && !claim(work, envelope)) return;
     const void *from =
-        letter->way == BY_LETTER ? letter->data : (const void *)address_of(group, letter->from, letter->at);
-    size_t bytes = tshi_message_bytes(letter->kind, letter->count);
+        envelope->way == BY_ENVELOPE ? envelope->data : (const void *)address_of(group, envelope->from, envelope->at);
+    size_t bytes = tshi_message_bytes(envelope->kind, envelope->count);
     if (bytes) group->world->host->ops->copy.within(group->world->host, bytes, from, call->out);
-    if (letter->way != BY_LETTER) answer(group, letter, CELL_TAKEN);
+    if (envelope->way != BY_ENVELOPE) answer(group, envelope, SEND_TAKEN);
     work->done = true;
 }
 
-/* One that has not started has not looked at the kept letters, which come first. */
+/* One that has not started has not looked at the unexpected messages, which come first. */
 static inline bool wants(const tsh_work *work, int from) {
     return work->call.op == TSH_COLLECTIVE_RECV && work->started && !work->done &&
            (work->call.root == from || work->call.root == TSH_ANY_RANK);
 }
 
-static tsh_status keep(tsh_group *group, tshi_mailbox *box, const tshi_letter *letter) {
-    kept_letter *kept = tshi_pool_take(&box->spare, &group->world->allocator, sizeof *kept);
-    if (!kept) return TSH_ERR_MEMORY;
-    memcpy(&kept->letter, letter, sizeof *letter);
-    if (box->kept_end)
-        box->kept_end->next = kept;
+static tsh_status keep(tsh_group *group, tshi_mailbox *box, const tshi_envelope *envelope) {
+    unexpected_message *unexpected = tshi_pool_take(&box->spare, &group->world->allocator, sizeof *unexpected);
+    if (!unexpected) return TSH_ERR_MEMORY;
+    memcpy(&unexpected->envelope, envelope, sizeof *envelope);
+    if (box->unexpected_end)
+        box->unexpected_end->next = unexpected;
     else
-        box->kept = kept;
-    box->kept_end = kept;
-    if (++box->kept_count == MOST_KEPT) atomic_store(&inbox_at(group, group->rank)->congested, 1);
+        box->unexpected = unexpected;
+    box->unexpected_end = unexpected;
+    if (++box->unexpected_count == MOST_KEPT) atomic_store(&inbox_at(group, group->rank)->congested, 1);
     return TSH_OK;
 }
 
-/* Passes the letters of this rank's inbox to their receives. Without memory to keep a letter it stays in the inbox. */
+/* Passes the envelopes of this rank's inbox to their receives. Without memory to keep it an envelope stays in the
+ * inbox. */
 static void empty_inbox(tsh_group *group, tshi_mailbox *box) {
     tshi_inbox *inbox = inbox_at(group, group->rank);
     for (;;) {
-        tshi_letter *letter = &inbox->letter[box->next_in % TSHI_LETTERS];
+        tshi_envelope *envelope = &inbox->envelope[box->next_in % TSHI_ENVELOPES];
         uint32_t full = turn_of(box->next_in) + 1;
-        if (atomic_load_explicit(&letter->turn, memory_order_acquire) != full) return;
+        if (atomic_load_explicit(&envelope->turn, memory_order_acquire) != full) return;
         tsh_work *work = group->messages;
-        while (work && !wants(work, letter->from)) work = work->next;
+        while (work && !wants(work, envelope->from)) work = work->next;
         if (work)
-            take(work, letter);
-        else if (keep(group, box, letter) != TSH_OK)
+            take(work, envelope);
+        else if (keep(group, box, envelope) != TSH_OK)
             return;
-        atomic_store_explicit(&letter->turn, full + 1, memory_order_release);
+        atomic_store_explicit(&envelope->turn, full + 1, memory_order_release);
         box->next_in++;
     }
 }
 
-/* The oldest kept letter that this receive wants. */
+/* The oldest unexpected message that this receive wants. */
 static void look_in_kept(tsh_work *work, tshi_mailbox *box) {
-    kept_letter **link = &box->kept, *before = NULL;
-    while (*link && !wants(work, (*link)->letter.from)) {
+    unexpected_message **link = &box->unexpected, *before = NULL;
+    while (*link && !wants(work, (*link)->envelope.from)) {
         before = *link;
         link = &(*link)->next;
     }
-    kept_letter *kept = *link;
-    if (!kept) return;
-    take(work, &kept->letter);
-    *link = kept->next;
-    if (box->kept_end == kept) box->kept_end = before;
-    if (box->kept_count-- == MOST_KEPT) {
+    unexpected_message *unexpected = *link;
+    if (!unexpected) return;
+    take(work, &unexpected->envelope);
+    *link = unexpected->next;
+    if (box->unexpected_end == unexpected) box->unexpected_end = before;
+    if (box->unexpected_count-- == MOST_KEPT) {
         atomic_store(&inbox_at(work->group, work->group->rank)->congested, 0);
     }
-    tshi_pool_give(&box->spare, kept);
+    tshi_pool_give(&box->spare, unexpected);
 }
 
 /* --- for the backend ---------------------------------------------------------------------------------------------- */
@@ -360,38 +363,39 @@ tsh_status tshi_message_start(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_mailbox *box = mailbox_of(group);
     if (!box) return TSH_ERR_MEMORY;
-    work->post = tshi_group_note(group, &work->call);
+    work->message_number = tshi_group_note(group, &work->call);
     tsh_status status = heed_complaint(group);
     if (status != TSH_OK) return status;
     if (work->call.op == TSH_COLLECTIVE_RECV) look_in_kept(work, box);
     return TSH_OK;
 }
 
-/* Sends a letter, if the ring has room for it. */
+/* Sends an envelope, if the ring has room for it. */
 static bool send_quickly(tsh_work *work) {
-    const tshi_call *call = &work->call;
+    const tshi_comm_call *call = &work->call;
     tshi_inbox *inbox = inbox_at(work->group, call->root);
-    const tshi_letter *letter = &inbox->letter[atomic_load_explicit(&inbox->tail, memory_order_relaxed) % TSHI_LETTERS];
-    tshi_claim(letter);
+    const tshi_envelope *envelope =
+        &inbox->envelope[atomic_load_explicit(&inbox->tail, memory_order_relaxed) % TSHI_ENVELOPES];
+    tshi_claim(envelope);
     size_t bytes = tshi_message_bytes(tshi_kind_of(call), call->count);
-    if (bytes > TSHI_LETTER_ROOM) return false;
-    if (bytes) tshi_claim(letter->data + bytes - 1);
-    return !atomic_load_explicit(&inbox->congested, memory_order_relaxed) && post_letter(work);
+    if (bytes > TSHI_INLINE_BYTES) return false;
+    if (bytes) tshi_claim(envelope->data + bytes - 1);
+    return !atomic_load_explicit(&inbox->congested, memory_order_relaxed) && send_envelope(work);
 }
 
-/* The next letter, if it comes soon and is the one that is wanted. */
+/* The next envelope, if it comes soon and is the one that is wanted. */
 static bool receive_quickly(tsh_work *work, tshi_mailbox *box) {
     const tshi_shm_group *lg = work->group->state;
     tshi_inbox *inbox = inbox_at(work->group, work->group->rank);
-    tshi_letter *letter = &inbox->letter[box->next_in % TSHI_LETTERS];
+    tshi_envelope *envelope = &inbox->envelope[box->next_in % TSHI_ENVELOPES];
     uint32_t full = turn_of(box->next_in) + 1;
-    for (int polls = 0; atomic_load_explicit(&letter->turn, memory_order_acquire) != full; polls++) {
+    for (int polls = 0; atomic_load_explicit(&envelope->turn, memory_order_acquire) != full; polls++) {
         if (polls >= lg->spins) return false;
         if (polls > TSHI_EAGER_POLLS) tshi_cpu_pause();
     }
-    if (work->call.root != letter->from && work->call.root != TSH_ANY_RANK) return false;
-    take(work, letter);
-    atomic_store_explicit(&letter->turn, full + 1, memory_order_release);
+    if (work->call.root != envelope->from && work->call.root != TSH_ANY_RANK) return false;
+    take(work, envelope);
+    atomic_store_explicit(&envelope->turn, full + 1, memory_order_release);
     box->next_in++;
     return true;
 }
@@ -401,10 +405,10 @@ bool tshi_message_quick(tsh_work *work) {
     tshi_shm_group *lg = group->state;
     tshi_mailbox *box = lg->mailbox;
     const tshi_member *me = tshi_member_at(lg, group->rank);
-    if (!box || box->kept || tshi_control_troubled(group->world)) return false;
+    if (!box || box->unexpected || tshi_control_has_failed(group->world)) return false;
     if (atomic_load_explicit(&me->complaint, memory_order_relaxed) != 0) return false;
     if (!(work->call.op == TSH_COLLECTIVE_SEND ? send_quickly(work) : receive_quickly(work, box))) return false;
-    work->post = tshi_group_note(group, &work->call);
+    work->message_number = tshi_group_note(group, &work->call);
     return true;
 }
 
@@ -415,21 +419,21 @@ void tshi_message_progress(tsh_work *work) {
         send_progress(work);
     else
         empty_inbox(group, box);
-    if (work->done || !tshi_control_troubled(group->world)) return;
-    tsh_status status = tshi_control_trouble(group->world);
+    if (work->done || !tshi_control_has_failed(group->world)) return;
+    tsh_status status = tshi_control_failure(group->world);
     if (status == TSH_OK) return;
     tshi_work_end(work, tshi_message_depart(work, status));
 }
 
 tsh_status tshi_message_depart(const tsh_work *work, tsh_status status) {
     const tsh_group *group = work->group;
-    tshi_cell *slip = work->state;
-    uint32_t sent = CELL_SENT;
-    if (work->call.op != TSH_COLLECTIVE_SEND || !slip) return status;
-    if (atomic_compare_exchange_strong(&slip->state, &sent, CELL_WITHDRAWN)) return status;
+    tshi_completion *completion = work->state;
+    uint32_t sent = SEND_SENT;
+    if (work->call.op != TSH_COLLECTIVE_SEND || !completion) return status;
+    if (atomic_compare_exchange_strong(&completion->state, &sent, SEND_WITHDRAWN)) return status;
     tshi_failure before;
     tshi_failure_keep(&before, status);
-    tshi_shm_await_reader(group->world, group->ranks[work->call.root], &slip->state, CELL_READ, work->call.in,
+    tshi_shm_await_reader(group->world, group->ranks[work->call.root], &completion->state, SEND_READ, work->call.in,
                           tshi_message_bytes(tshi_kind_of(&work->call), work->call.count));
     return tshi_failure_report(&before);
 }
@@ -439,28 +443,28 @@ tshi_awaited tshi_message_watch(const tsh_work *work) {
     const tshi_mailbox *box = ((tshi_shm_group *)group->state)->mailbox;
     int rank = work->call.root < 0 ? -1 : group->ranks[work->call.root];
     tshi_awaited watch = {NULL, 0, NULL, rank};
-    tshi_cell *slip = work->state;
+    tshi_completion *completion = work->state;
     if (work->call.op == TSH_COLLECTIVE_RECV && box) {
         tshi_inbox *inbox = inbox_at(group, group->rank);
-        watch.word = &inbox->letter[box->next_in % TSHI_LETTERS].turn;
+        watch.word = &inbox->envelope[box->next_in % TSHI_ENVELOPES].turn;
         watch.target = turn_of(box->next_in) + 1;
         watch.sleepers = &inbox->sleepers;
-    } else if (slip) {
-        watch.word = &slip->state;
-        watch.target = CELL_TAKEN;
-        watch.sleepers = &slip->sleepers;
+    } else if (completion) {
+        watch.word = &completion->state;
+        watch.target = SEND_TAKEN;
+        watch.sleepers = &completion->sleepers;
     }
     return watch;
 }
 
 static void drop_kept(tshi_mailbox *box) {
-    while (box->kept) {
-        kept_letter *kept = box->kept;
-        box->kept = kept->next;
-        tshi_pool_give(&box->spare, kept);
+    while (box->unexpected) {
+        unexpected_message *unexpected = box->unexpected;
+        box->unexpected = unexpected->next;
+        tshi_pool_give(&box->spare, unexpected);
     }
-    box->kept_end = NULL;
-    box->kept_count = 0;
+    box->unexpected_end = NULL;
+    box->unexpected_count = 0;
 }
 
 void tshi_messages_reset(tsh_group *group) {
@@ -470,33 +474,34 @@ void tshi_messages_reset(tsh_group *group) {
     atomic_store(&inbox->tail, 0);
     atomic_store(&inbox->congested, 0);
     atomic_store(&tshi_member_at(lg, group->rank)->complaint, 0);
-    for (int i = 0; i < TSHI_LETTERS; i++) atomic_store(&inbox->letter[i].turn, 0);
+    for (int i = 0; i < TSHI_ENVELOPES; i++) atomic_store(&inbox->envelope[i].turn, 0);
     if (!box) return;
     drop_kept(box);
     box->next_in = 0;
-    for (int i = 0; box->cells && i < CELLS; i++) {
-        atomic_store(&((tshi_cell *)(void *)(box->cells + (size_t)i * CELL_BYTES))->state, CELL_FREE);
+    for (int i = 0; box->eager_buffers && i < EAGER_BUFFERS; i++) {
+        atomic_store(&((tshi_completion *)(void *)(box->eager_buffers + (size_t)i * EAGER_BUFFER_BYTES))->state,
+                     SEND_FREE);
     }
-    box->free_slips = NULL;
-    for (int block = 0; block < box->slip_blocks; block++) {
-        tshi_cell *slips = box->slips[block];
-        for (int i = 0; i < SLIPS; i++) slip_give(box, &slips[i]);
+    box->free_completions = NULL;
+    for (int block = 0; block < box->completion_blocks; block++) {
+        tshi_completion *completions = box->completions[block];
+        for (int i = 0; i < COMPLETIONS; i++) completion_give(box, &completions[i]);
     }
 }
 
-/* Receivers may still have to fetch from the cells of a group that is closed here. */
+/* Receivers may still have to fetch from the buffers of a group that is closed here. */
 static bool fetched(const tshi_mailbox *box) {
-    for (int i = 0; box->cells && i < CELLS; i++) {
-        tshi_cell *cell = (tshi_cell *)(void *)(box->cells + (size_t)i * CELL_BYTES);
-        if (atomic_load_explicit(&cell->state, memory_order_acquire) == CELL_SENT) return false;
+    for (int i = 0; box->eager_buffers && i < EAGER_BUFFERS; i++) {
+        tshi_completion *completion = (tshi_completion *)(void *)(box->eager_buffers + (size_t)i * EAGER_BUFFER_BYTES);
+        if (atomic_load_explicit(&completion->state, memory_order_acquire) == SEND_SENT) return false;
     }
     return true;
 }
 
-static void post_free(tsh_world *world, tshi_mailbox *box) {
+static void free_mailbox(tsh_world *world, tshi_mailbox *box) {
     tsh_device *device = world->host;
-    device->ops->memory.release(device, box->cells);
-    for (int i = 0; i < box->slip_blocks; i++) device->ops->memory.release(device, box->slips[i]);
+    device->ops->memory.release(device, box->eager_buffers);
+    for (int i = 0; i < box->completion_blocks; i++) device->ops->memory.release(device, box->completions[i]);
     tshi_free(&world->allocator, box);
 }
 
@@ -522,6 +527,6 @@ void tshi_messages_sweep(tsh_world *world, bool all) {
             continue;
         }
         *link = box->next;
-        post_free(world, box);
+        free_mailbox(world, box);
     }
 }

@@ -36,15 +36,15 @@ tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t targe
         if (wait->world->pending) tshi_world_progress(wait->world);
         tshi_doze(word, target, sleepers, nap_length(wait->world, since, 0));
         if (tshi_reached(word, target)) break;
-        tsh_status status = tshi_shm_look(wait, rank);
-        /* It may have posted and gone since. */
+        tsh_status status = tshi_shm_poll(wait, rank);
+        /* It may have published and gone since. */
         if (status != TSH_OK && !tshi_reached(word, target)) return status;
     }
     return TSH_OK;
 }
 
-/* Wakes the ranks that sleep until this post. A read-modify-write, although it writes nothing new: it comes before or
- * after the sleeper's own in one order that both see, so one of the two sees the other. */
+/* Wakes the ranks that sleep until this slot is published. A read-modify-write, although it writes nothing new: it
+ * comes before or after the sleeper's own in one order that both see, so one of the two sees the other. */
 static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
     if (atomic_fetch_add_explicit(&me->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&slot->sync);
 }
@@ -64,9 +64,9 @@ __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32
     tsh_world *world = group->world;
     tsh_status status = TSH_OK;
     double now = tshi_clock();
-    tshi_wait wait = {world, group, sync, now, now + tshi_word_after(world), NULL};
+    tshi_wait wait = {world, group, sync, now, now + tshi_warn_after(world), NULL};
     wake_sleepers(tshi_member_at(lg, group->rank), tshi_slot_at(lg, group->rank, sync));
-    tshi_shm_post_wait(&wait);
+    tshi_shm_publish_wait(&wait);
     for (int i = 0; i < group->size && status == TSH_OK; i++) {
         _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
         status = tshi_wait_for(&wait, word, sync, &tshi_member_at(lg, i)->sleepers, group->ranks[i]);
@@ -81,7 +81,7 @@ static inline void claim(const tshi_slot *slot, size_t bytes) {
     for (size_t at = 0; at < bytes; at += CACHE_LINE) tshi_claim((const char *)slot + at);
 }
 
-/* True when all members have posted the sync, or do so while it is worth spinning. */
+/* True when all members have published the sync, or do so while it is worth spinning. */
 static inline bool all_post_soon(const tsh_group *group, uint32_t sync) {
     const tshi_shm_group *lg = group->state;
     int polls = 0;
@@ -102,10 +102,10 @@ tsh_status tshi_shm_sync(tsh_group *group, size_t payload) {
     tshi_slot *mine = publish(group, sync);
     if (!all_post_soon(group, sync)) {
         tsh_status status = sync_slowly(group, sync);
-        if (status == TSH_OK) lg->heard = sync;
+        if (status == TSH_OK) lg->compared = sync;
         return status;
     }
-    lg->heard = sync;
+    lg->compared = sync;
     wake_sleepers(tshi_member_at(lg, group->rank), mine);
     claim(tshi_slot_at(lg, group->rank, sync + 1), bytes ? bytes : 1);
     return TSH_OK;
@@ -117,7 +117,7 @@ tsh_status tshi_shm_await(tsh_group *group, uint32_t sync) {
 
 /* --- without waiting ---------------------------------------------------------------------------------------------- */
 
-void tshi_shm_post(tsh_group *group, size_t next) {
+void tshi_shm_publish(tsh_group *group, size_t next) {
     tshi_shm_group *lg = group->state;
     uint32_t sync = ++lg->sync;
     tshi_slot *mine = publish(group, sync);
@@ -125,7 +125,7 @@ void tshi_shm_post(tsh_group *group, size_t next) {
     if (next) claim(tshi_slot_at(lg, group->rank, sync + 1), sizeof(tshi_slot) + next);
 }
 
-/* The first member that has not posted it, or -1. */
+/* The first member that has not published it, or -1. */
 static int first_missing(const tsh_group *group, uint32_t sync) {
     const tshi_shm_group *lg = group->state;
     for (int i = 0; i < group->size; i++) {
@@ -134,7 +134,7 @@ static int first_missing(const tsh_group *group, uint32_t sync) {
     return -1;
 }
 
-bool tshi_shm_posted(const tsh_group *group, uint32_t sync) {
+bool tshi_shm_is_published(const tsh_group *group, uint32_t sync) {
     return first_missing(group, sync) < 0;
 }
 
@@ -142,7 +142,7 @@ static bool is_message(const tsh_work *work) {
     return work && tshi_is_message(work->call.op);
 }
 
-/* True while the wait goes on: for the message, or else for the posts of the group's first collective. */
+/* True while the wait goes on: for the message, or else for the slots of the group's first collective. */
 static bool is_missing(const tsh_group *group, const tsh_work *work) {
     const tshi_shm_group *lg = group->state;
     if (is_message(work)) return work->linked && !work->done;
@@ -172,15 +172,15 @@ tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
     tshi_shm *local = tshi_shm_of(world);
     const tshi_shm_group *lg = group->state;
-    tshi_wait wait = {world, group, lg->sync, since, local->next_word, is_message(work) ? work : NULL};
+    tshi_wait wait = {world, group, lg->sync, since, local->next_warning, is_message(work) ? work : NULL};
     int rank = -1;
     if (!is_missing(group, work)) return TSH_OK;
     if (local->waiting_since != since) {
         local->waiting_since = since;
-        local->next_word = since + tshi_word_after(world);
+        local->next_warning = since + tshi_warn_after(world);
         local->next_look = since + LOOK_EVERY;
         local->naps = 0;
-        tshi_shm_post_wait(&wait);
+        tshi_shm_publish_wait(&wait);
     }
     if (local->naps++ < local->yields) {
         sched_yield();
@@ -194,9 +194,9 @@ tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
     tshi_world_progress(world);
     if (!is_missing(group, work)) return TSH_OK;
     wait.sync = lg->sync;
-    wait.next_word = local->next_word;
-    tsh_status status = tshi_shm_look(&wait, rank);
-    local->next_word = wait.next_word;
+    wait.next_warning = local->next_warning;
+    tsh_status status = tshi_shm_poll(&wait, rank);
+    local->next_warning = wait.next_warning;
     if (status == TSH_OK) return TSH_OK;
     return is_message(work) ? tshi_message_depart(work, status)
                             : tshi_shm_depart(group, &group->queue->call, NULL, status);

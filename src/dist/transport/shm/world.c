@@ -32,8 +32,8 @@ tsh_status tshi_shm_world_open(tsh_world *world, const tshi_start *start, void *
 }
 
 static void count_cores(tsh_world *world, tshi_shm *local) {
-    local->crowded = tshi_machine_crowded(world);
-    local->spins = local->crowded ? SPINS_SHARED : SPINS;
+    local->oversubscribed = tshi_machine_oversubscribed(world);
+    local->spins = local->oversubscribed ? SPINS_SHARED : SPINS;
     world->spins = local->spins;
     tshi_shm_tune(world->group->state, local);
 }

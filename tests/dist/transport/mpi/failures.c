@@ -305,7 +305,7 @@ void scenario_vanishes(tshi_rank *r) {
     tshi_try_all_reduce(r, all, TSH_FLOAT32, TSH_REDUCE_SUM, 10);
     if (r->rank == r->size - 1) raise(SIGKILL);
     double since = tshi_clock(), end = since + TSHI_SOON;
-    while (computing && !tshi_world_troubled(r->world, (tshi_tape_step){0}) && tshi_clock() < end) pause_for(1e-3);
+    while (computing && !tshi_world_has_failed(r->world, (tshi_tape_step){0}) && tshi_clock() < end) pause_for(1e-3);
     do status = tsh_all_reduce(apart ? others : all, x, TSH_REDUCE_SUM);
     while (status == TSH_OK && tshi_clock() < end);
     bool told = status == TSH_ERR_PEER && tshi_clock() < end;

@@ -171,12 +171,12 @@ static void closes_descriptors(tshi_rank *r, void *arg) {
     if (r->rank == 1) {
         for (int fd = 3; fd < 1024; fd++) close(fd);
         for (int i = 0; i < 16; i++) fds[i] = open("/dev/null", O_RDONLY);
-        tshi_check_ok(r, world->control->trouble(group, true, false));
+        tshi_check_ok(r, world->control->check_peers(group, true, false));
         tshi_check(r, strstr(log.text, "has closed the descriptor"), "the log says \"%s\"", log.text);
         atomic_fetch_add(stage, 1);
     }
     tshi_test_await(r, stage, 1);
-    tshi_check_ok(r, world->control->trouble(group, true, false));
+    tshi_check_ok(r, world->control->check_peers(group, true, false));
     tshi_try_all(r, group, TSH_FLOAT32, 5000);
     double guard = tshi_now() + 60;
     if (r->rank == 2) {
@@ -231,7 +231,7 @@ static void says_why_and_dies(tshi_rank *r, void *arg) {
     }
     double guard = tshi_now() + 60;
     do tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
-    while (r->world->control->trouble(group, true, false) && !strstr(tsh_error_message(), "died") &&
+    while (r->world->control->check_peers(group, true, false) && !strstr(tsh_error_message(), "died") &&
            tshi_now() < guard && !r->failed);
     tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]; then it died");
     tshi_check_status(r, tsh_world_recover(r->world), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");

@@ -18,13 +18,13 @@
 /* Rank 1's copies and reductions wait in here. */
 typedef struct stage {
     tsh_collective op;
-    bool started;      /* as a started call */
-    bool times_out;    /* the call fails since its deadline passes; otherwise since rank 2 fails */
-    atomic_int moving; /* rank 1 is about to move data */
-    atomic_int let_go; /* it may go on */
-    atomic_int moved;  /* it has */
-    atomic_int failed; /* rank 0's call has returned an error */
-    atomic_int ended;  /* rank 1's call has returned */
+    bool started;              /* as a started call */
+    bool times_out;            /* the call fails since its deadline passes; otherwise since rank 2 fails */
+    atomic_int moving;         /* rank 1 is about to move data */
+    atomic_int unmapped_peers; /* it may go on */
+    atomic_int moved;          /* it has */
+    atomic_int failed;         /* rank 0's call has returned an error */
+    atomic_int ended;          /* rank 1's call has returned */
 } stage;
 
 /* Of the rank: each is a process. */
@@ -40,7 +40,7 @@ static void await(const atomic_int *event) {
 
 /* Rank 1 moves its data late; rank 0, which has moved its own, then waits for a moment only. */
 static void hold(void) {
-    if (world->rank == 1 && atomic_fetch_add(&held->moving, 1) == 0) await(&held->let_go);
+    if (world->rank == 1 && atomic_fetch_add(&held->moving, 1) == 0) await(&held->unmapped_peers);
     if (world->rank == 1 || !held->times_out) return;
     await(&held->moving);
     world->timeout = 0.1;
@@ -199,7 +199,7 @@ static void let_go_late(tshi_rank *r, stage *s) {
     if (!s->times_out) tsh_world_fail(r->world, "enough");
     double patience = tshi_now() + (s->times_out ? 60 : 0.1);
     while (!atomic_load(&s->failed) && tshi_now() < patience) tshi_nap(0.001);
-    atomic_store(&s->let_go, 1);
+    atomic_store(&s->unmapped_peers, 1);
     tshi_test_await(r, &s->ended, 1);
 }
 
