@@ -185,7 +185,7 @@ void tshi_test_order_do(tshi_test_machines *m, int rank, tshi_test_order order, 
     if (!await_obeyed(member, TSHI_ORDER_NONE)) abort();
     member->argument = argument;
     atomic_store(&member->order, order);
-    if (!await_obeyed(member, order)) abort();
+    if (!await_obeyed(member, (int)order)) abort();
 }
 
 int tshi_test_machines_reap(tshi_test_machines *m, int rank) {
