@@ -1,5 +1,5 @@
-/* Least squares by data parallelism: every rank has a batch and a loss, and gradients are averages over ranks. The
- * model is y = x w, and training finds w = (2, 3): tshard-run -n 2 data_parallel */
+/* Least squares with data parallelism: every rank has its own batch and loss, and gradients are averaged over ranks.
+ * The model is y = x w, and training finds w = (2, 3): tshard-run -n 2 data_parallel */
 #include "tshard/tshard.h"
 
 #include <stdio.h>
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     for (int step = 0; step < STEPS; step++) {
         tsh_tensor *error = tsh_sub(tape, tsh_linear_forward(tape, layer, x), y);
         tsh_tensor *loss = tsh_sum(tape, tsh_mul(tape, error, error), TSH_ALL_DIMS);
-        if (tsh_backward(tape, loss) != TSH_OK) return fail(tsh_tape_message(tape)); /* sums start meanwhile */
+        if (tsh_backward(tape, loss) != TSH_OK) return fail(tsh_tape_message(tape)); /* waits for the sums */
         if (step == 0 && rank == 0) {
             const float *g = tsh_tensor_data(tsh_tensor_grad(tsh_linear_weight(layer)));
             printf("first gradient %g, %g\n", (double)g[0], (double)g[1]);

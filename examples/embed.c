@@ -1,5 +1,5 @@
-/* embed: vectors of sentences with a BERT model of a Hugging Face folder: the mean of the hidden features of a
- * sentence's tokens, of length 1, as sentence-transformers computes them. */
+/* embed: vectors of sentences, by a BERT model from a Hugging Face folder: the mean of the hidden features of a
+ * sentence's tokens, scaled to length 1, as sentence-transformers computes it. */
 #include "command_line.h"
 #include "model.h"
 #include "numbers.h"

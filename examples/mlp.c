@@ -19,7 +19,7 @@ static int finish(void) {
     return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_SUCCESS : fail("not all of the output could be written");
 }
 
-/* A batch to learn by heart: random features, and the largest of the first ones as the class. */
+/* A batch to learn by heart: random features; the class is the index of the largest among the first CLASSES. */
 static void make_batch(float *features, int64_t *classes) {
     srand(1);
     for (int row = 0; row < BATCH; row++) {

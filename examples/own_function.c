@@ -1,5 +1,5 @@
-/* A function of a program's own: rows scaled to length 1, y = x / sqrt(sum of x^2 + eps), where ranks may hold parts of
- * a row. Its gradients are checked under each way to split x: tshard-run -n 4 own_function */
+/* A function of a program's own: rows scaled to length 1, y = x / sqrt(sum of x^2 + eps), where rows may be split over
+ * ranks. Its gradients are checked for each way to split x: tshard-run -n 4 own_function */
 #include "tshard/tshard.h"
 
 #include <math.h>
@@ -9,11 +9,12 @@
 
 /* --- the function ------------------------------------------------------------------------------------------------- */
 
-/* Along an axis of the mesh x is whole, split before its last dim, or split along that. So is y. */
+/* Along an axis of the mesh x is whole, split along a dim before the last, or split along the last dim; y has its
+ * layout. */
 static const tsh_rule unit_rules[] = {
     {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_BATCH}, TSH_AS_BATCH}, {{TSH_AS_LAST}, TSH_AS_LAST}, {{TSH_ROW_END}, TSH_ROW_END}};
 
-/* sums[i] = sum of a b over row i, of which other ranks may hold parts. */
+/* sums[i] = sum of a b over row i, which may be split over ranks. */
 static tsh_status row_sums(tsh_call *call, const tsh_tensor *a, const tsh_tensor *b, tsh_tensor *sums) {
     const int64_t *n = tsh_tensor_local_shape(a);
     const double *u = tsh_tensor_data(a), *v = tsh_tensor_data(b);

@@ -1,6 +1,6 @@
-/* A layer of a program's own: y = x sigmoid(slope x), with a slope for each feature, a parameter that is split as its
- * features are. It has an initialiser of its own, is trained between two linear layers, saved, and loaded again. The
- * numbers are the same on any number of ranks: tshard-run -n 4 own_layer */
+/* A layer of a program's own: y = x sigmoid(slope x), with a slope for each feature, a parameter that is split as the
+ * features are. The layer has an initialiser of its own; it is trained between two linear layers, saved, and loaded
+ * again. The losses are the same at any number of ranks: tshard-run -n 4 own_layer */
 #include "tshard/tshard.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ enum { ROWS = 6, FEATURES = 10, STEPS = 50 };
 
 /* --- the function: x [rows, n], slope [n] ------------------------------------------------------------------------- */
 
-/* Where ranks hold rows, each uses the slopes for its own: their gradient is a sum over these ranks. */
+/* If rows are split over ranks, each rank uses the slopes for its rows, and their gradient is summed over the ranks. */
 static const tsh_rule swish_rules[] = {{{TSH_AS_R, TSH_AS_R}, TSH_AS_R},
                                        {{TSH_AS_LAST, TSH_AS_S0}, TSH_AS_LAST},
                                        {{TSH_AS_BATCH, TSH_AS_L}, TSH_AS_BATCH},
@@ -71,7 +71,7 @@ typedef struct swish {
     tsh_tensor *slope; /* [features], SHARD(0) */
 } swish;
 
-/* The initialiser: slopes from 1 to 2, by the feature's index in the whole. It is asked for this rank's box alone. */
+/* The initialiser: slopes from 1 to 2, by the feature's global index. It is called only for this rank's box. */
 static tsh_status slopes(void *user, const tsh_box *box, void *values) {
     const int64_t *features = user;
     for (int64_t i = 0; i < box->length[0]; i++)
@@ -127,7 +127,7 @@ static tsh_status create(tsh_world *world, model *m) {
     return status == TSH_OK ? tsh_tape_create(world, &m->tape) : status;
 }
 
-/* The mean of (f(x) - product of a row's two numbers)^2. */
+/* The mean over rows of (f(x) - x[0] x[1])^2. */
 static tsh_tensor *loss_of(const model *m) {
     tsh_tensor *y = tsh_linear_forward(m->tape, m->up, m->x);
     y = tsh_linear_forward(m->tape, m->down, swish_apply(m->tape, &m->act, y));

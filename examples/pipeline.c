@@ -1,6 +1,6 @@
-/* A pipeline: blocks of layers in stages, split over the ranks of a stage as in mlp.c, and the batch in micro-batches
- * that go through the stages one forward, one backward. Run it as one process, or as several: tshard-run -n 4 pipeline,
- * or on another mesh: tshard-run -n 4 pipeline stage=2,data=2,model=1. The losses are the same. */
+/* A pipeline: blocks of layers in stages, split over the ranks of a stage as in mlp.c, and the batch split into
+ * micro-batches, scheduled one forward, one backward (1F1B). Run it as one process, or as several: tshard-run -n 4
+ * pipeline, or on another mesh: tshard-run -n 4 pipeline stage=2,data=2,model=1. The losses are the same. */
 #include "tshard/tshard.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 enum { BATCH = 50, FEATURES = 18, HIDDEN = 70, BLOCKS = 3, STEPS = 100 };
 
 typedef struct pipeline {
-    tsh_mesh *mesh, *on[BLOCKS];           /* of all ranks; of each stage's */
+    tsh_mesh *mesh, *on[BLOCKS];           /* of all ranks; of each stage */
     int stages, stage;                     /* their number; this rank's */
     tsh_linear *up[BLOCKS], *down[BLOCKS]; /* every rank has all layers; those of other stages are empty */
     int micro_batches;
@@ -58,11 +58,11 @@ static void forward(pipeline *p, int m) {
 }
 
 /* One forward, one backward. A stage has at most as many micro-batches in memory as there are stages from it to the
- * last: the backward of one frees it before the forward of the next. */
+ * last: the backward of one frees its tensors before the forward of the next. */
 static tsh_status forward_and_backward(pipeline *p) {
-    int n = p->micro_batches, under_way = p->stages - p->stage;
+    int n = p->micro_batches, in_flight = p->stages - p->stage;
     for (int begun = 0, ended = 0; ended < n;) {
-        if (begun < n && begun - ended < under_way) {
+        if (begun < n && begun - ended < in_flight) {
             forward(p, begun++);
             continue;
         }
@@ -126,8 +126,8 @@ static tsh_status make_layers(pipeline *p) {
     return status;
 }
 
-/* A batch to learn by heart: random features, and the largest as the class. The first stage gets the features of each
- * micro-batch, the last stage the classes. */
+/* A batch to learn by heart: random features; the class is the index of the largest. The first stage gets the features
+ * of each micro-batch, the last stage the classes. */
 static tsh_status make_batch(pipeline *p) {
     float features[BATCH * FEATURES];
     int64_t classes[BATCH], start, n;
@@ -168,7 +168,7 @@ static void release(pipeline *p) {
     tsh_mesh_destroy(p->mesh);
 }
 
-/* 0 for what is no number of micro-batches. */
+/* 0 unless the text is a number of micro-batches. */
 static int parse(const char *text) {
     char *end;
     long n = strtol(text, &end, 10);

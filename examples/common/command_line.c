@@ -15,7 +15,7 @@ static bool parse_dtype(const char *text, tsh_dtype *out) {
     return false;
 }
 
-/* NULL, or what the option wants. */
+/* NULL, or what the option's value must be. */
 static const char *take(const option_row *o, const char *text) {
     static char wanted[96];
     bool good = true;

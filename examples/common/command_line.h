@@ -19,12 +19,12 @@ typedef enum option_kind {
 typedef struct option_row {
     const char *name;
     option_kind kind;
-    void *value;      /* has the default */
+    void *value;      /* holds the default */
     double low, high; /* of counts and numbers; DBL_MAX: any number from low on */
 } option_row;
 
-/* -1 to go on, or the exit code of --help (0) or of wrong use (2). Only a rank that `speaks` prints: errors to stderr,
- * help to stdout. */
+/* -1 to continue, or the exit code of --help (0) or of wrong use (2). Only a rank that `speaks` prints: errors to
+ * stderr, help to stdout. */
 int command_line_parse(const char *program, const char *help, const option_row *options, int argc, char **argv,
                        bool speaks);
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* strtoll and its kin skip blanks and take signs; here a number is digits from its first character to its last. */
+/* strtoll and the like skip blanks and take signs; here every character of a number is a digit. */
 static bool all_of(const char *from, const char *characters) {
     return from[0] >= '0' && from[0] <= '9' && strspn(from, characters) == strlen(from);
 }

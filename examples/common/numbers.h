@@ -1,5 +1,4 @@
-/* Numbers of a command line, all of whose characters count: false where the text is none in the range. Numbers of
- * JSON. */
+/* Numbers on a command line: false unless the whole text is a number in the range. Numbers in JSON. */
 #ifndef EXAMPLES_NUMBERS_H
 #define EXAMPLES_NUMBERS_H
 
@@ -13,7 +12,7 @@ bool parse_number(const char *from, double low, double high, double *out);
 typedef struct number_text {
     char text[32];
 } number_text;
-/* A number as JSON has it: null where it is not finite. */
+/* A number as JSON: null if it is not finite. */
 number_text json_number(double value);
 
 #endif

@@ -4,8 +4,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-/* A descriptor that was closed at the start would become that of the next file or socket, which would then get what is
- * printed: here it becomes one that cannot be read or written. */
+/* If stdin, stdout or stderr is closed at the start, the next file or socket would get its number and the program's
+ * output: here the number goes to a descriptor that cannot be read or written. */
 static void take_missing_descriptors(void) {
     for (int fd = 0; fd <= 2; fd++) {
         if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);

@@ -14,7 +14,7 @@ static bool fails(const char *program, const char *what, const char *why) {
     return false;
 }
 
-/* The run as a checkpoint, whose values lie in `numbers`. */
+/* The run as a checkpoint, whose values are stored in `numbers`. */
 static tsh_checkpoint describe(const saved_run *r, int64_t numbers[RUN_NUMBERS], tsh_value values[RUN_VALUES]) {
     int count = r->count;
     for (int i = 0; i < r->count; i++) {

@@ -1,10 +1,10 @@
-/* Saving a training run, and going on with one. */
+/* Saving and resuming a training run. */
 #ifndef EXAMPLES_RESUME_H
 #define EXAMPLES_RESUME_H
 
 #include "tshard/tshard.h"
 
-/* A number that must not change where a run goes on, for its batches follow from it. */
+/* A number that must be the same when a run is resumed, because its batches depend on it. */
 typedef struct run_number {
     const char *name;
     int64_t value;
@@ -21,12 +21,12 @@ typedef struct saved_run {
     int count;
 } saved_run;
 
-/* Makes the folder if it is missing; false after saying why none of the run's checkpoints will get there. */
+/* Creates the folder if it is missing; false after printing why checkpoints cannot be saved there. */
 bool run_can_save(const char *program, const char *folder);
-/* Saves all that the run needs to go on after so many steps, while training goes on; the folder keeps the last three.
- * Collective, as all here; false after saying why on stderr. */
+/* Saves in the background all that is needed to resume after this many steps; the folder keeps the last three
+ * checkpoints. Collective, like all functions here; false after printing why to stderr. */
 bool run_save(const saved_run *r, const char *folder, int64_t steps);
-/* Waits for a save that is under way. */
+/* Waits for a save in the background. */
 bool run_finish_save(const char *program, tsh_world *world);
 /* Loads the newest checkpoint of the folder, which must be of a run with the same numbers. */
 bool run_load(const saved_run *r, const char *folder, int64_t *steps);

@@ -28,7 +28,7 @@ static tsh_status share(const tsh_world *world, tsh_tensor *t, chunk *c, bool pl
     return status == TSH_OK && !planned ? tsh_tensor_read(t, c, CHUNK_NUMBERS) : status;
 }
 
-/* Room for the chunk and a NUL. It doubles: a large file is not copied with each chunk of it. */
+/* Room for the chunk and a NUL. The capacity doubles, so that a large file is not copied for each chunk. */
 static const char *append(shared_file *f, const chunk *c, size_t *room) {
     if (c->count < 0) return strerror((int)-c->count);
     if (f->length + c->count > SHARED_FILE_BYTES) return strerror(EFBIG);
@@ -44,8 +44,8 @@ static const char *append(shared_file *f, const chunk *c, size_t *room) {
     return NULL;
 }
 
-/* NULL, or what fails. Chunks are shared by `t`; NULL: this rank reads alone. In a dry run no rank sends anything:
- * the one that is there reads the file, and makes the calls that count. */
+/* NULL, or what has failed. Chunks are broadcast in `t`; NULL: only this rank reads. In a dry run nothing is sent: the
+ * one rank reads the file itself, and makes the same collective calls, which are counted. */
 static const char *read_chunks(tsh_world *world, const char *path, tsh_tensor *t, chunk *c, shared_file *out) {
     bool planned = t && strcmp(tsh_group_backend(tsh_world_group(world)), "plan") == 0;
     bool reads = !t || planned || tsh_world_rank(world) == 0;

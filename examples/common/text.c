@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* TSHARD_SOURCES comes from CMake: the checkout that this was built from, or the folder that tshard is installed in,
- * which has the headers alone. */
+ * which has only the headers. */
 static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]", "/src/*/*/*.[ch]",
                                               "/src/*/*/*/*.[ch]"};
 
@@ -59,7 +59,7 @@ bool text_read(const char *program, tsh_world *world, const char *path, int64_t 
         number_symbols(out);
         return true;
     }
-    /* Every rank has read the sources by itself; rank 0 alone has read a file. */
+    /* Every rank has read the sources itself; only rank 0 has read a file. */
     if (!path || tsh_world_rank(world) == 0) fprintf(stderr, "%s: %s %s\n", program, path ? path : TSHARD_SOURCES, why);
     text_free(out);
     return false;

@@ -12,12 +12,12 @@ typedef struct text {
     unsigned char letter[256]; /* the byte that a symbol stands for */
 } text;
 
-/* The file, or with NULL the project's C sources one after another; longer than `context`. False after saying why on
+/* The file, or with NULL the project's C sources one after another; longer than `context`. False after printing why to
  * stderr, in the program's name. Collective over the world. */
 bool text_read(const char *program, tsh_world *world, const char *path, int64_t context, text *out);
 void text_free(text *t);
 
-/* The seed's random number number `index`, the same wherever it is asked for. */
+/* The random number with this index, which depends only on seed and index. */
 uint64_t random_bits(uint64_t seed, uint64_t index);
 
 #endif

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A model at work: its inputs are the prompts, and a token behind each. */
+/* A model with two inputs: the prompts, and one token after each. */
 typedef struct session {
     model *m;
     const options *o;
@@ -56,7 +56,7 @@ static void close_session(session *s) {
     free(s->ids);
 }
 
-/* s->last becomes the token number `number` of each sequence, behind those of the input, which has been written. */
+/* s->last becomes token `number` after the input of each sequence. The input has been written. */
 static tsh_status next(session *s, model_input *in, int64_t number) {
     tsh_sample_config config = {.temperature = s->o->temperature,
                                 .top_k = s->o->top_k,
@@ -69,7 +69,7 @@ static tsh_status next(session *s, model_input *in, int64_t number) {
     return status == TSH_OK ? tsh_tape_reset(s->tape) : status;
 }
 
-/* What fills a shorter prompt up is behind its tokens, which do not see it, and is forgotten then. */
+/* The padding of a shorter prompt is after its tokens, which do not attend to it; then the cache drops it. */
 static tsh_status read_prompts(session *s) {
     tsh_status status = model_cache_truncate(s->cache, -1, 0);
     if (status == TSH_OK) status = model_input_write(&s->prompt, s->ids, NULL, s->lengths);
@@ -97,7 +97,7 @@ static void show_progress(const session *s, int64_t done, double seconds) {
     fflush(stderr);
 }
 
-/* The text ends with this token. Random weights draw such a token as any other. */
+/* The text ends with this token, unless the weights are random. */
 static bool is_end(const session *s, int64_t id) {
     const model_config *c = &s->m->config;
     bool found = false;
@@ -146,7 +146,8 @@ static double median(double *values, int64_t count) {
     return values[count / 2];
 }
 
-/* What all ranks read of the weights for a pass: all of them, but of an embedding that is no output layer one row. */
+/* The bytes of weights that this rank reads for a pass: all, except tables of embeddings that are not also the output
+ * layer, of which it reads a row. */
 static double weight_bytes(const model *m) {
     double bytes = 0;
     for (int i = 0; i < tsh_parameters_count(m->parameters); i++) {

@@ -1,4 +1,4 @@
-/* The parts of generate: what is asked for, the loop over tokens, and what is said of it. */
+/* The parts of generate: options and prompts, the loop over tokens, and the bandwidth of memory. */
 #ifndef GENERATE_H
 #define GENERATE_H
 
@@ -19,8 +19,8 @@ typedef struct options {
 /* -1 to go on, or the exit code. */
 int options_parse(int argc, char **argv, bool speaks, options *out);
 
-/* The prompts' ids, which id_lines_free frees, after a failure too. False, with words, on failure, as where the model
- * has no positions for the longest prompt and what is generated behind it. Collective with --prompts. */
+/* The prompts' ids, which id_lines_free frees, after a failure too. False, with words, on failure, for example if the
+ * model has too few positions for the longest prompt and the tokens generated after it. Collective with --prompts. */
 bool prompts_read(tsh_world *world, const options *o, const model_config *config, const tokenizer *t, id_lines *out,
                   char words[MODEL_WORDS]);
 
@@ -34,13 +34,13 @@ typedef struct outcome {
     uint64_t allocations;                 /* of tensor memory on this rank, in the last repetition */
 } outcome;
 
-/* Generates options.tokens ids behind each prompt, or up to one that ends a text, the same on every rank. The caller
+/* Generates options.tokens ids after each prompt, or fewer if one ends the text, the same on every rank. The caller
  * frees the outcome's arrays. A rank that `speaks` shows its progress on a terminal. False, with words, on failure. */
 bool generate(model *m, const options *o, const id_lines *prompts, bool speaks, outcome *out, char words[MODEL_WORDS]);
 
 /* The sum of a number over all ranks. */
 tsh_status sum_over_ranks(tsh_world *world, double *value);
-/* The bytes a second at which all ranks together read memory that no cache holds. */
+/* The bytes per second that all ranks together read from memory, outside caches. */
 tsh_status stream_read(tsh_world *world, double *bytes_per_s);
 
 #endif

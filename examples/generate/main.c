@@ -1,4 +1,4 @@
-/* generate: continues prompts with a model of a Hugging Face folder. */
+/* generate: continues prompts with a model from a Hugging Face folder. */
 #include "command_line.h"
 #include "generate.h"
 #include "program.h"
@@ -58,9 +58,9 @@ static void print_ids(const job *j, int64_t b, const char *between) {
     for (int64_t i = 0; i < j->result.count[b]; i++) printf("%s%lld", i ? between : "", (long long)ids_of(j, b)[i]);
 }
 
-/* Bytes of the character in UTF-8 that begins here, 0 where none does. */
+/* The length in bytes of the UTF-8 character that begins here; 0 if none does. */
 static size_t character_bytes(const unsigned char *s, size_t length) {
-    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* by the number of bytes: fewer do for less */
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* the smallest code point of so many bytes */
     size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
     unsigned code = s[0] & (n == 1 ? 0x7fU : 0xffU >> (n + 1));
     if (n == 0 || n > length) return 0;

@@ -1,4 +1,4 @@
-/* The prompts of generate: one, or the lines of a file, or drawn ones. */
+/* The prompts of generate: one, or the lines of a file, or random ones. */
 #include "generate.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ static bool take_one(const options *o, int64_t vocabulary, const tokenizer *t, i
     return good;
 }
 
-/* The model has positions for a prompt and what is generated behind it. */
+/* The model has enough positions for a prompt and the tokens generated after it. */
 static bool has_room(const options *o, const model_config *config, int64_t longest, char words[MODEL_WORDS]) {
     long long prompt = longest, tokens = o->tokens, positions = config->positions;
     if (prompt + tokens <= positions) return true;

@@ -1,4 +1,4 @@
-/* How fast this machine's cores, or the GPU, read memory: the bound of a token's time. */
+/* How fast this machine's cores, or the GPU, read memory, which bounds the time of a token. */
 #define _POSIX_C_SOURCE 200809L
 #include "generate.h"
 
@@ -32,7 +32,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Adds up all words, read as so many streams side by side; no addition waits for the one before it. */
+/* Adds up all words, read as this many parallel streams, so that no addition waits for the one before it. */
 static inline void add_streams(const word *words, size_t streams, size_t ahead, word *sum) {
     const size_t length = WORDS / streams;
     word a = words[0], b = a, c = a, d = a;
@@ -77,7 +77,7 @@ tsh_status sum_over_ranks(tsh_world *world, double *value) {
     return status;
 }
 
-/* Of a GPU, bytes read and written by copies: one kernel that reads alone is no faster. */
+/* On a GPU, the bytes that copies read and write: a kernel that only reads is no faster. */
 static tsh_status copy_tensor(tsh_world *world, double *bytes_per_s) {
     tsh_device *device = tsh_world_device(world);
     tsh_tensor *from = NULL, *to = NULL;
@@ -107,7 +107,7 @@ tsh_status stream_read(tsh_world *world, double *bytes_per_s) {
     for (int i = 0; status == TSH_OK && i < PASSES * WAYS; i++) {
         status = tsh_barrier(tsh_world_group(world));
         double start = now();
-        if (!read_words(words, i % WAYS)) status = TSH_ERR_STATE; /* never; without it nothing need be read */
+        if (!read_words(words, i % WAYS)) status = TSH_ERR_STATE; /* never true, but the compiler must keep the reads */
         best = fmin(best, now() - start);
     }
     free(words);

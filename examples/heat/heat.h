@@ -1,4 +1,4 @@
-/* Parts of the example heat: options, the solver, which knows MPI alone, and the surrogate, which is tshard's. */
+/* Parts of the example heat: options, the solver, which uses only MPI, and the surrogate, which uses tshard. */
 #ifndef HEAT_H
 #define HEAT_H
 
@@ -32,7 +32,7 @@ typedef struct solver {
 
 void solver_create(solver *s, MPI_Comm comm, int64_t size);
 void solver_destroy(solver *s);
-/* So many steps of explicit Euler. */
+/* Makes this many steps of explicit Euler. */
 void solver_step(solver *s, int64_t steps);
 /* The block without its halo, row-major, into `values`. */
 void solver_block(const solver *s, double *values);
@@ -61,11 +61,11 @@ typedef struct surrogate {
 
 tsh_status surrogate_create(surrogate *s, tsh_world *world, int64_t size);
 void surrogate_destroy(surrogate *s);
-/* The patches of the field that the blocks of all ranks are. */
+/* Takes patches from the field that the blocks of all ranks form. */
 tsh_status surrogate_look(surrogate *s, const tsh_box *box, const double *block);
-/* So many training steps: from the patches to the field that the blocks are now. */
+/* Makes this many training steps: from the patches to the field that the blocks form now. */
 tsh_status surrogate_learn(surrogate *s, const tsh_box *box, const double *block, int64_t steps);
-/* What the field will be in this rank's block, as far as the surrogate knows. */
+/* The surrogate's prediction of the field in this rank's block. */
 tsh_status surrogate_predict(surrogate *s, const tsh_box *box, const double *block, double *out);
 
 #endif

@@ -46,7 +46,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
 
 /* --- the coupling ------------------------------------------------------------------------------------------------- */
 
-/* This rank's block, in three moments. */
+/* This rank's block at three times. */
 typedef struct blocks {
     tsh_box box;
     double *before, *now, *predicted;

@@ -1,4 +1,4 @@
-/* The heat equation on a square with cold edges, by explicit Euler: MPI alone, with a decomposition and a halo exchange
+/* The heat equation on a square with cold edges, by explicit Euler: only MPI, with a decomposition and a halo exchange
  * of its own. */
 #include "heat.h"
 
@@ -93,7 +93,7 @@ void solver_block(const solver *s, double *values) {
     }
 }
 
-/* The exclusive or of a hash of each point's place and bits: the order of the ranks does not matter. */
+/* The exclusive or over all points of a hash of index and bits, which does not depend on the order of the ranks. */
 uint64_t solver_hash(const solver *s) {
     uint64_t mine = 0, all = 0;
     for (int64_t i = 0; i < s->rows; i++) {

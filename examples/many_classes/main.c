@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WARM_UP = 3 }; /* first steps, whose times do not count */
+enum { WARM_UP = 3 }; /* the first steps, whose times are not counted */
 
 typedef struct run {
     const options *o;
@@ -15,7 +15,7 @@ typedef struct run {
     tsh_world *world;
     float *x;        /* [batch, inputs] */
     int64_t *labels; /* [batch] */
-    double *times;   /* [2, steps] seconds: of steps, of their matrix products alone */
+    double *times;   /* [2, steps] seconds: of steps, of only their matrix products */
     progress progress;
     double accuracy, best;
 } run;

@@ -3,7 +3,7 @@
  *
  *   options.c  the command line
  *   samples.c  samples whose class is known, and how often the best of classifiers can name it
- *   model.c    the model: layers, a training step, its matrix products alone, an evaluation
+ *   model.c    the model: layers, a training step, only its matrix products, an evaluation
  *   main.c     the training loop, and what it prints
  *
  * The command line is read by ../common, which draws random numbers, too. */
@@ -24,24 +24,24 @@ typedef struct options {
     bool in_backward, products, json;
 } options;
 
-/* -1 to go on, or the exit code of --help (0) or of wrong use (2). Only a rank that `speaks` prints. */
+/* -1 to continue, or the exit code of --help (0) or of wrong use (2). Only a rank that `speaks` prints. */
 int options_parse(int argc, char **argv, bool speaks, options *out);
 
 /* --- samples ------------------------------------------------------------------------------------------------------ */
 
 /* The batch of samples from number `first` on: x [batch, inputs], the unit vector of a sample's class plus noise, and
- * labels [batch]. Both follow from the seed and the sample's number alone, so any number of ranks sees the same. False
- * without memory. */
+ * labels [batch]. Both depend only on the seed and the sample's number, so any number of ranks gets the same samples.
+ * False if memory runs out. */
 bool samples_draw(const options *o, int64_t first, float *x, int64_t *labels);
 /* The probability that the nearest class vector is that of the sample's own class, over the random directions of the
- * other classes: no classifier does better on the average. */
+ * other classes: no classifier is better on average. */
 double samples_best(const options *o, const float *x, int64_t label);
 
 /* --- model -------------------------------------------------------------------------------------------------------- */
 
 typedef struct model model;
 
-/* Collective, as all that follow. NULL after saying why on stderr. */
+/* Collective, like all functions below. NULL after printing why to stderr. */
 model *model_create(tsh_world *world, const options *o);
 void model_destroy(model *m);
 
@@ -52,8 +52,8 @@ typedef struct memory {
 } memory;
 memory model_memory(const model *m);
 
-/* One step on a whole batch, of which this rank takes its part. *loss is that before the step. False after saying why
- * on stderr. */
+/* One step on a whole batch; this rank takes its part of it. *loss is the loss before the step. False after printing
+ * why to stderr. */
 bool model_step(model *m, const float *x, const int64_t *labels, double lr, double *loss);
 /* The classifier's three matrix products on this rank's weights, and nothing else. */
 bool model_products(model *m);

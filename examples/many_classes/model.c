@@ -1,4 +1,4 @@
-/* The network of many_classes: replicated layers, then a classifier of which each rank holds its classes. */
+/* The network of many_classes: replicated layers, then a classifier that is split by class. */
 #include "many_classes.h"
 
 #include <math.h>
@@ -76,7 +76,7 @@ static tsh_status create_optimizer(model *m) {
     }
     if (status == TSH_OK && o->in_backward)
         status = tsh_optimizer_step_in_backward(m->optimizer, tsh_linear_weight(m->classifier));
-    /* The classifier's gradient is no sum over ranks, and stays where it is. */
+    /* The classifier's gradient is not summed over ranks, and stays where it is. */
     return status == TSH_OK ? tsh_data_parallel_create(m->tape, m->parameters, m->group, NULL, &m->copies) : status;
 }
 

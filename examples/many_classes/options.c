@@ -51,7 +51,7 @@ static const char help[] =
     "                     (parameters, gradients and optimizer) of a rank, ranks\n"
     "  --help             this text\n";
 
-/* Settings that follow from others; NULL, or why these make no run. */
+/* Computes settings from others; NULL, or why these settings are invalid. */
 static const char *complete(options *o) {
     bool adamw = strcmp(o->optimizer, "adamw") == 0;
     if (!o->drawn) o->drawn = o->classes;

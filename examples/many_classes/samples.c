@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Random numbers come in streams that do not meet: class vectors, labels, noise. */
+/* Class vectors, labels and noise have disjoint streams of random numbers. */
 enum { DIRECTIONS = 1, LABELS, NOISE };
 
 static double uniform(const options *o, uint64_t stream, uint64_t index) {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_UP = 5 }; /* first steps, whose times do not count */
+enum { WARM_UP = 5 }; /* the first steps, whose times are not counted */
 
 /* The text's first nine tenths are for training, the rest for validation. */
 typedef struct part {
@@ -39,8 +39,8 @@ static int64_t common_divisor(int64_t a, int64_t b) {
 }
 
 /* Where window number `number` starts. The windows of an epoch do not overlap, come in an order that looks random, and
- * cover the part; the next epoch cuts it elsewhere. They depend on the part's seed and their number alone, so any
- * number of ranks sees the same batches. */
+ * cover the part; the next epoch cuts it elsewhere. They depend only on the part's seed and their number, so any number
+ * of ranks gets the same batches. */
 static int64_t window_start(const part *p, int64_t block, int64_t number) {
     int64_t places = p->length - block, windows = places > block ? places / block : 1, index = number % windows;
     uint64_t epoch = (uint64_t)(number / windows), stride = random_bits(p->seed, 2 * epoch) % (uint64_t)windows;
@@ -213,7 +213,7 @@ static bool run_all(tsh_world *world, const options *o) {
     return good;
 }
 
-/* The world has to know before it is made; the command line is checked after that. */
+/* The option must be known before the world is created; the command line is checked after that. */
 static void read_determinism(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--deterministic") == 0) setenv("TSHARD_DETERMINISTIC", "1", 1);

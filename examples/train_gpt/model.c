@@ -37,7 +37,7 @@ static bool fails(const char *what, const char *why) {
 
 static tsh_status create_blocks(model *m) {
     const options *o = m->o;
-    /* GPT-2's 0.02 is for 768 features: what comes out has the same variance for any number. */
+    /* GPT-2's 0.02 is for 768 features; scaled, outputs have the same variance at any number of features. */
     const double deviation = 0.02 * sqrt(768 / (double)o->embed);
     const tsh_init normal = {.kind = TSH_INIT_NORMAL, .b = deviation};
     const tsh_init residual = {.kind = TSH_INIT_NORMAL, .b = deviation / sqrt(2.0 * (double)o->layers)};
@@ -230,7 +230,7 @@ static tsh_tensor *batch_loss(model *m, const int64_t *inputs, const int64_t *ta
     return loss;
 }
 
-/* Clips the gradients and steps, unless a scaled loss has overflown. */
+/* Clips the gradients and steps, unless a gradient of the scaled loss has overflowed. */
 static tsh_status update(model *m) {
     tsh_status status = TSH_OK;
     bool finite = true;
@@ -254,7 +254,7 @@ static bool learn(model *m, tsh_tensor *mean, double lr) {
 }
 
 bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {
-    /* Backward frees what it has used, a loss that was scaled among it, unless it is retained. */
+    /* Backward frees the unscaled loss unless it is retained. */
     tsh_tensor *mean = tsh_tensor_retain(batch_loss(m, inputs, targets));
     bool learnt = mean && learn(m, mean, lr);
     if (learnt) *loss = tsh_tensor_item(mean);
@@ -275,10 +275,10 @@ float *model_predict(model *m, const int64_t *window, int64_t length) {
     float *probabilities = calloc((size_t)m->vocabulary, sizeof *probabilities);
     bool recording = tsh_tape_set_recording(m->tape, false);
     tsh_status status = tsh_tensor_write_whole(m->prompt, window);
-    /* What follows the window's end has no part in its last prediction. */
+    /* Tokens after the window's end do not affect its last prediction. */
     tsh_tensor *logits = tsh_slice(m->tape, forward(m, m->prompt, m->prompt_places, 1), 0, length - 1, 1);
     logits = tsh_gather(m->tape, logits, m->group, -1);
-    tsh_tensor *y = tsh_softmax(m->tape, tsh_scale(m->tape, logits, 1 / 0.8), -1); /* the likely a little likelier */
+    tsh_tensor *y = tsh_softmax(m->tape, tsh_scale(m->tape, logits, 1 / 0.8), -1); /* temperature 0.8 */
     y = tsh_cast(m->tape, y, TSH_FLOAT32);
     tsh_tape_set_recording(m->tape, recording);
     if (status == TSH_OK) status = tsh_tape_status(m->tape);
@@ -292,8 +292,8 @@ float *model_predict(model *m, const int64_t *window, int64_t length) {
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-/* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. The number of
- * heads shows in no parameter's shape. */
+/* A run can be resumed only with the same batches, so a checkpoint has the numbers on which they depend; and the number
+ * of heads, which no parameter's shape shows. */
 static saved_run describe_run(model *m, const text *t, run_number numbers[RUN_NUMBERS]) {
     numbers[0] = (run_number){"seed", (int64_t)m->o->seed};
     numbers[1] = (run_number){"batch", m->o->batch};

@@ -71,7 +71,7 @@ static const char help[] =
     "                       ranks\n"
     "  --help               this text\n";
 
-/* NULL, or why these sizes make no model. */
+/* NULL, or why these sizes are invalid. */
 static const char *contradiction(const options *o) {
     if (o->master_weights && o->stochastic) return "--master-weights or --stochastic";
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";

@@ -30,18 +30,18 @@ typedef struct options {
     bool json;
 } options;
 
-/* -1 to go on, or an exit code. Only a rank that `speaks` prints, for all see the same mistake. */
+/* -1 to continue, or an exit code. Only a rank that `speaks` prints, because all ranks find the same mistake. */
 int options_parse(int argc, char **argv, bool speaks, options *out);
 
 typedef struct model model;
 
-/* Collective. NULL after saying why on stderr. */
+/* Collective. NULL after printing why to stderr. */
 model *model_create(tsh_world *world, const options *o, int64_t vocabulary);
 void model_destroy(model *m);
 int64_t model_parameters(const model *m);
 
-/* One step on a whole batch, inputs and targets [batch, block], of which this rank takes its part. *loss is that before
- * the step. Collective, as all that follow; false after saying why on stderr. */
+/* One step on a whole batch, inputs and targets [batch, block], of which this rank takes its part. *loss is the loss
+ * before the step. Collective, like all functions below; false after printing why to stderr. */
 bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss);
 /* The loss of a batch. */
 bool model_loss(model *m, const int64_t *inputs, const int64_t *targets, double *loss);
@@ -49,10 +49,10 @@ bool model_loss(model *m, const int64_t *inputs, const int64_t *targets, double 
  * on failure. */
 float *model_predict(model *m, const int64_t *window, int64_t length);
 
-/* Save all that a run needs to go on after so many steps, while training goes on; load it. */
+/* Save in the background all that is needed to resume after this many steps; load it. */
 bool model_save(model *m, const text *t, int64_t steps);
 bool model_load(model *m, const text *t, int64_t *steps);
-/* Wait for a save that is under way. */
+/* Wait for a save in the background. */
 bool model_finish_save(model *m);
 
 #endif

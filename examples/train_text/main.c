@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Fill inputs [batch, context] and targets [batch] with the step's windows of the text and the symbols that follow
- * them. Which windows depends on the seed and their number alone, so any number of ranks sees the same batches. */
+ * them. The windows depend only on the seed and their number, so any number of ranks gets the same batches. */
 static void text_batch(const text *t, const options *o, int64_t step, int64_t *inputs, int64_t *targets) {
     for (int64_t b = 0; b < o->batch; b++) {
         uint64_t bits = random_bits(o->seed, (uint64_t)(step * o->batch + b));

@@ -15,7 +15,7 @@ struct model {
 
     tsh_embedding *embedding; /* its rows, the vocabulary, are split over the group */
     tsh_linear *up;           /* column: each rank computes its hidden features */
-    tsh_linear *down;         /* row: takes them as they lie, adds up over ranks */
+    tsh_linear *down;         /* row: takes them as they are split, sums over ranks */
     tsh_linear *head;         /* column: each rank scores its part of the vocabulary */
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
@@ -152,7 +152,7 @@ bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double 
     return tsh_tape_reset(m->tape) == TSH_OK || fails("a step", tsh_error_message());
 }
 
-/* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. */
+/* A run can be resumed only with the same batches, so a checkpoint has the numbers on which they depend. */
 static saved_run describe_run(const model *m, const text *t, run_number numbers[RUN_NUMBERS]) {
     numbers[0] = (run_number){"seed", (int64_t)m->o->seed};
     numbers[1] = (run_number){"batch", m->o->batch};
@@ -180,7 +180,7 @@ const float *model_predict(model *m, const int64_t *inputs) {
     tsh_status status = tsh_tensor_write_whole(m->prompt, inputs);
     bool recording = tsh_tape_set_recording(m->tape, false);
     tsh_tensor *logits = tsh_gather(m->tape, forward(m, m->prompt), m->group, -1);
-    tsh_tensor *sharper = tsh_scale(m->tape, logits, 1 / 0.7); /* the likely a little likelier */
+    tsh_tensor *sharper = tsh_scale(m->tape, logits, 1 / 0.7); /* temperature 0.7 */
     tsh_tensor *probabilities = tsh_softmax(m->tape, sharper, -1);
     tsh_tape_set_recording(m->tape, recording);
     if (status == TSH_OK) status = tsh_tape_status(m->tape);

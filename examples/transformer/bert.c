@@ -1,6 +1,5 @@
 /* BERT (Devlin et al., "BERT: pre-training of deep bidirectional transformers", 2018): the sum of three embeddings,
- * layer norms after each half of a block, every token sees all of its sequence. What pools or classifies is left
- * out. */
+ * layer norms after each half of a block, no causal mask. The pooler and heads for classification are left out. */
 #include "model.h"
 
 #include <math.h>
@@ -37,7 +36,7 @@ static tsh_tensor *forward(model *m, tsh_tape *tape, const model_input *in) {
     return model_blocks(m, tape, tsh_norm_forward(tape, m->norm, x), in);
 }
 
-/* Attention of a query of zeros is the mean of what it sees. */
+/* Attention with a query of zeros is the mean of the values. */
 tsh_tensor *model_pool(model *m, tsh_tape *tape, tsh_tensor *hidden, const model_input *in) {
     int64_t width = m->config.width;
     tsh_tensor *x = tsh_reshape(tape, hidden, 4, (const int64_t[]){in->batch, in->tokens, 1, width});

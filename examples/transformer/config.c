@@ -8,7 +8,7 @@
 
 enum { MOST_LAYERS = 10000 };
 
-/* The file being read. The first failure stays in words; later reads return something harmless. */
+/* The file being read. `words` keeps the first failure; later reads return harmless values. */
 typedef struct reader {
     const json_t *json;
     const char *path, *type; /* type: model_type */
@@ -41,7 +41,7 @@ static void fail_value(reader *r, const char *key, const json_t *found, const ch
     fail(r, "\"%s\" is %s; a %s model has %s there", key, found ? text : "missing", r->type, wanted);
 }
 
-/* A size; the key may be missing where `otherwise` is not 0. */
+/* A size; the key may be missing if `otherwise` is not 0. */
 static int64_t size_of(reader *r, const char *key, int64_t otherwise) {
     static const int64_t most = (int64_t)1 << 31;
     const json_t *value = value_of(r, key);
@@ -68,7 +68,7 @@ static bool flag_of(reader *r, const char *key, bool otherwise) {
     return json_is_true(value);
 }
 
-/* The models here compute what this flag says when it is `wanted`, which is what a missing key means. */
+/* The models here support only the value `wanted` of this flag, which is also that of a missing key. */
 static void want_flag(reader *r, const char *key, bool wanted) {
     if (flag_of(r, key, wanted) != wanted)
         fail(r, "\"%s\" is %s; this program computes models with %s alone", key, wanted ? "false" : "true",
@@ -165,7 +165,7 @@ static void read_gpt2(reader *r, model_config *c) {
     want_flag(r, "add_cross_attention", false);
 }
 
-/* What Llama, Qwen2 and BERT name alike. */
+/* The keys that Llama, Qwen2 and BERT have in common. */
 static void read_common(reader *r, model_config *c) {
     c->vocabulary = size_of(r, "vocab_size", 0);
     c->positions = size_of(r, "max_position_embeddings", 0);
@@ -227,7 +227,7 @@ static bool find_family(reader *r, model_config *c) {
     return false;
 }
 
-/* "eos_token_id" is a token or a list of some. */
+/* "eos_token_id" is a token or a list of tokens. */
 static void read_ends(reader *r, model_config *c) {
     const json_t *value = value_of(r, "eos_token_id");
     size_t count = json_is_array(value) ? json_array_size(value) : value != NULL;
@@ -255,7 +255,7 @@ static void read_generation(const char *folder, reader *r, model_config *c) {
     json_decref(json);
 }
 
-/* Sizes that contradict each other, and so many layers that no file has their weights. */
+/* Refuses sizes that contradict each other, and numbers of layers for which no file has weights. */
 static void check_sizes(reader *r, model_config *c) {
     long long width = c->width, heads = c->heads, kv_heads = c->kv_heads;
     if (c->layers > MOST_LAYERS) fail(r, "%lld layers; at most %d will do", (long long)c->layers, MOST_LAYERS);

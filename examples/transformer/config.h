@@ -1,4 +1,4 @@
-/* What a model's config.json says, in one set of words for all families. */
+/* What a model's config.json says, in one struct for all families. */
 #ifndef TRANSFORMER_CONFIG_H
 #define TRANSFORMER_CONFIG_H
 
@@ -11,7 +11,7 @@ typedef enum model_family { MODEL_GPT2, MODEL_LLAMA, MODEL_QWEN2, MODEL_BERT } m
 
 typedef struct model_config {
     model_family family;
-    int64_t vocabulary, positions, token_types; /* token_types: of BERT alone */
+    int64_t vocabulary, positions, token_types; /* token_types: only of BERT */
     int64_t layers, width, inner;               /* inner: the features between the two halves of a block's MLP */
     int64_t heads, kv_heads, head_dim;          /* heads is a multiple of kv_heads */
     tsh_activation activation;
@@ -27,9 +27,9 @@ typedef struct model_config {
 /* "gpt2", "llama", "qwen2" or "bert": config.json's model_type. */
 const char *model_family_name(model_family family);
 
-/* Reads FOLDER/config.json, and where it is there FOLDER/generation_config.json, whose end of a text counts. On failure
- * false, and words says which key is wrong, what was found there, and what would do. What the models here cannot
- * compute, such as sliding windows, is refused; dropout is left out. */
+/* Reads FOLDER/config.json and, if it exists, FOLDER/generation_config.json, whose eos_token_id takes precedence. On
+ * failure false, and words says which key is wrong, its value, and what is allowed. Features that the models here lack,
+ * such as sliding windows, are refused; dropout is ignored. */
 bool model_config_read(const char *folder, model_config *out, char words[MODEL_WORDS]);
 
 #endif

@@ -65,7 +65,7 @@ static bool has_prefix(const char *folder, const char *prefix) {
     return found;
 }
 
-/* The rules for files whose names have another beginning than the parameters'. */
+/* The rules for files whose names have another prefix than the parameters. */
 static void set_prefix(model *m, const char *folder) {
     const char *prefix = m->kind->prefix;
     bool own = prefix && strncmp(tsh_parameters_name(m->parameters, 0), prefix, strlen(prefix)) == 0;
@@ -90,7 +90,7 @@ tsh_tensor *model_forward(model *m, tsh_tape *tape, const model_input *in) {
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
-/* The values that a training begins with, or zeros. */
+/* Random initial values, or zeros. */
 static tsh_init weights_of(const model *m) {
     if (!m->options.random_weights) return (tsh_init){.kind = TSH_INIT_CONSTANT};
     return (tsh_init){.kind = TSH_INIT_NORMAL, .b = 0.02};

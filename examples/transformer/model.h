@@ -15,7 +15,7 @@ typedef struct model model;
 
 #define MODEL_RULES 9
 
-/* What the families have in common. The members are there for the files of this folder alone. */
+/* What the families have in common. Only the files of this folder use the members. */
 struct model {
     model_config config;
     model_options options;
@@ -46,7 +46,7 @@ typedef struct model_input {
 /* A model on one axis of a mesh. The caller destroys it. */
 tsh_status model_create(tsh_group *group, const model_config *config, const model_options *options, model **out);
 void model_destroy(model *m);
-/* Fills the weights from FOLDER's safetensors files, of which each rank reads its own part alone. Names may lack the
+/* Fills the weights from FOLDER's safetensors files, of which each rank reads only its own part. Names may lack the
  * prefix "transformer." of GPT-2's, and may have the prefix "bert.". */
 tsh_status model_load(model *m, const char *folder);
 
@@ -61,11 +61,11 @@ tsh_status model_input_write(model_input *in, const int64_t *ids, const int64_t 
 typedef struct model_cache model_cache;
 tsh_status model_cache_create(const model *m, int64_t batch, int64_t positions, model_cache **out);
 void model_cache_destroy(model_cache *c);
-/* Forgets all tokens of all sequences (-1) or of one, but the first `length`. */
+/* Drops all but the first `length` tokens of one sequence (-1: of all). */
 tsh_status model_cache_truncate(model_cache *c, int64_t sequence, int64_t length);
 
-/* The logits [batch tokens, vocabulary], by vocabulary; [batch, vocabulary] where the input says `last`. Of BERT the
- * hidden features [batch tokens, width]. */
+/* The logits [batch tokens, vocabulary], split by vocabulary; [batch, vocabulary] if the input sets `last`. For BERT
+ * the hidden features [batch tokens, width]. */
 tsh_tensor *model_forward(model *m, tsh_tape *tape, const model_input *in);
 
 /* A vector of length 1 for each sequence, [batch, width]: the direction of the mean of its tokens' hidden features. */
@@ -84,7 +84,7 @@ typedef struct model_kind {
 
 extern const model_kind model_gpt2, model_llama, model_bert;
 
-/* Make a part of the model and register its parameters under a name. */
+/* Create a part of the model and register its parameters under a name. */
 tsh_status model_add_words(model *m, const char *name);
 tsh_status model_add_table(model *m, int64_t rows, const char *name, tsh_embedding **out);
 tsh_status model_add_norm(model *m, const tsh_norm_config *config, const char *name);

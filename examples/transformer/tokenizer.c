@@ -108,7 +108,7 @@ static json_t *read_json(tokenizer *t, const char *folder, char words[MODEL_WORD
     return json;
 }
 
-/* The part of the tokenizer of this type: the object under `key`, or one of its list; NULL: there is none. */
+/* The part of the tokenizer with this type: the object under `key`, or one in its list; NULL if there is none. */
 static const json_t *part_of(const json_t *json, const char *key, const char *list, const char *type) {
     const json_t *part = json_object_get(json, key), *inner;
     const char *name = json_string_value(json_object_get(part, "type"));
@@ -121,7 +121,7 @@ static const json_t *part_of(const json_t *json, const char *key, const char *li
     return NULL;
 }
 
-/* How texts become tokens. False, with words, for a way that is not built in. */
+/* How texts become tokens. False, with words, for a tokenizer that is not supported. */
 static bool read_ways(tokenizer *t, const json_t *json, char words[MODEL_WORDS]) {
     static const char *const unknown[] = {"Metaspace", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"};
     const json_t *bytes = part_of(json, "pre_tokenizer", "pretokenizers", "ByteLevel");
@@ -201,7 +201,7 @@ const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length) {
     return known ? t->tokens[id].bytes : "";
 }
 
-/* Behind blanks with a comma among them, or without. */
+/* Skips blanks, with at most one comma among them. */
 static const char *after_separator(const char *text) {
     text += strspn(text, " \t\r\n");
     if (*text != ',') return text;
