@@ -96,12 +96,12 @@ TSH_API tsh_tensor *tsh_tape_recompute_since_with(tsh_tape *tape, tsh_mark mark,
                                                   const tsh_recompute_config *config);
 
 /* Add the gradients of `loss` (one element) to those of every leaf that requires one. When the call returns, every
- * gradient collective that the layouts require has run, or has been started by a tsh_data_parallel. Backward frees
- * tensors as soon as it has used them: tsh_tensor_data of an intermediate tensor is NULL afterwards, unless the program
- * has retained it; `loss` keeps its memory. Collective over every group that the step's transitions use. Returns the
- * first failure of the whole step, or an earlier failure of an optimizer's step, a clipping or a loss scale whose
- * message the program has not read (tsh_error_message). TSH_ERR_STATE for a second backward over freed tensors, or for
- * a loss that the tape has not recorded. */
+ * gradient collective that the layouts require has run (on a GPU, is queued), those of a tsh_data_parallel too unless
+ * its sync is off. Backward frees tensors as soon as it has used them: tsh_tensor_data of an intermediate tensor is
+ * NULL afterwards, unless the program has retained it; `loss` keeps its memory. Collective over every group that the
+ * step's transitions use. Returns the first failure of the whole step, or an earlier failure of an optimizer's step, a
+ * clipping or a loss scale whose message the program has not read (tsh_error_message). TSH_ERR_STATE for a second
+ * backward over freed tensors, or for a loss that the tape has not recorded. */
 TSH_API tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss);
 
 /* How tsh_backward_with differs from tsh_backward. */
