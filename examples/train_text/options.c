@@ -23,7 +23,7 @@ static const char help[] =
     "  --sample N          bytes to write at the end (600)\n"
     "  --save FOLDER       save checkpoints into this folder, which keeps the last three\n"
     "  --every N           steps from one to the next (500); the last step is saved too\n"
-    "  --resume FOLDER     go on from the newest checkpoint in this folder, saved by any number of ranks\n"
+    "  --resume FOLDER     continue from the newest checkpoint in this folder, saved by any number of ranks\n"
     "  --json              a JSON object for each step in place of the table: step, loss, tokens_per_s, ranks\n"
     "  --help              this text\n";
 
