@@ -1,4 +1,5 @@
-/* Looking for deaths. However a process ends, the kernel takes back its locks; and children do not inherit them. */
+/* Polling for deaths. The kernel releases a process's lock however the process ends, and a child does not inherit
+ * it. */
 #include "dist/control/machine.h"
 
 #include <fcntl.h>

@@ -17,8 +17,8 @@
 #define CLOSE_RANGE_UNSHARE 2U
 #endif
 
-/* Containers often refuse unshare, even for this, and old kernels have no close_range. The range is one where nothing is
- * open. */
+/* Containers often refuse unshare even for CLONE_FILES, so close_range, which old kernels lack, comes first. No
+ * descriptor is open in its range. */
 static bool own_table(void) {
     return syscall(SYS_close_range, UINT_MAX, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0 || unshare(CLONE_FILES) == 0;
 }
@@ -30,7 +30,7 @@ static bool is_kept(int fd, const int *kept, int n) {
     return false;
 }
 
-/* Without close_range. /proc/self would be the table of the process's first thread. */
+/* For kernels without close_range. /proc/self/fd would list the table of the process's first thread. */
 static void close_one_by_one(const int *kept, int n) {
     DIR *folder = opendir("/proc/thread-self/fd");
     if (!folder) return;

@@ -1,4 +1,4 @@
-/* Which error a call returns, and what a rank tells of itself. */
+/* The error that a call returns, and the state that a rank publishes of itself. */
 #include "dist/control/control.h"
 #include "dist/control/heap_block.h"
 
@@ -26,7 +26,7 @@ tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *w
 
 /* --- which error -------------------------------------------------------------------------------------------------- */
 
-/* A rank whose machine cannot be reached may still live: its words do not say that it died. */
+/* A rank on an unreachable machine may still be alive: its message does not say that it died. */
 static tsh_status rank_failure(tsh_world *world, int rank) {
     char words[TSHI_MESSAGE_SIZE];
     const char *reason = world->machine.page->record[rank].reason;
@@ -94,7 +94,7 @@ bool tshi_control_fails_later(const tsh_world *world, tshi_tape_step step) {
     return true;
 }
 
-/* --- what this rank tells ----------------------------------------------------------------------------------------- */
+/* --- what this rank publishes ------------------------------------------------------------------------------------- */
 
 static tshi_rank_record *own_record(const tsh_world *world) {
     return &world->machine.page->record[world->rank];

@@ -5,7 +5,7 @@ static void block_free(tsh_world *world, tshi_heap_block *block) {
 }
 
 tshi_heap_block *tshi_heap_block_new(tsh_world *world, size_t bytes, int users) {
-    /* The device aligns to 64 bytes. */
+    /* The device aligns to 64 bytes, a block to TSHI_LINE_BYTES. */
     void *allocation = world->host->ops->memory.alloc(world->host, tshi_heap_block_room(bytes));
     if (!allocation) return NULL;
     size_t skip = (TSHI_LINE_BYTES - (uintptr_t)allocation % TSHI_LINE_BYTES) % TSHI_LINE_BYTES;

@@ -1,30 +1,32 @@
-/* Memory in the heap of one rank of a machine that several of its ranks use. It is freed when all of them have released
- * it; their views of it go with their worlds. */
+/* Memory in one rank's heap that several ranks of its machine use.
+ *
+ * Invariant: only the owner frees a block, and only when `users` is 0: each user decrements it once and does not touch
+ * the block afterwards. The owner keeps a list of blocks that it has released before its peers. */
 #ifndef TSHI_BLOCK_H
 #define TSHI_BLOCK_H
 
 #include "dist/world.h"
 
 typedef struct tshi_heap_block {
-    alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* that have not released it */
-    /* These two are used by the rank in whose heap the block is. */
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* ranks that have not released it */
+    /* Only the owner, the rank whose heap holds the block, uses these two. */
     void *allocation;
-    struct tshi_heap_block *next; /* of those that it has released, see world->machine.blocks */
+    struct tshi_heap_block *next; /* in world->machine.blocks */
 } tshi_heap_block;
 
-/* What tensor memory a block of so many bytes takes. The tshi_heap_block is counted. */
+/* Bytes of heap that a block with `bytes` behind its header takes, header included. */
 static inline size_t tshi_heap_block_room(size_t bytes) {
     return bytes + TSHI_LINE_BYTES;
 }
 
-/* A block of this rank's. Only the tshi_heap_block is set. NULL with the message set. */
+/* A block in this rank's heap; the bytes behind its header are not set. NULL with the message set. */
 tshi_heap_block *tshi_heap_block_new(tsh_world *world, size_t bytes, int users);
-/* Where it is in the heap, for the other ranks, and what they make of that. */
+/* The block's offset in its owner's heap, and on a peer the block at that offset of `rank`'s heap. */
 uint64_t tshi_heap_block_offset(const tsh_world *world, const tshi_heap_block *block);
 tshi_heap_block *tshi_heap_block_at(const tsh_world *world, int rank, uint64_t offset);
-/* `rank` is the one in whose heap it is. Not collective. */
+/* `rank` owns the block. Not collective. */
 void tshi_heap_block_release(tsh_world *world, tshi_heap_block *block, int rank);
-/* Frees what all have released; `all`: whatever this rank has released. */
+/* Frees the blocks that this rank has released and all users have too; `all`: whether or not they have. */
 void tshi_heap_blocks_sweep(tsh_world *world, bool all);
 
 #endif

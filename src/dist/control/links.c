@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The rendezvous of the ranks has warned of what is strange, and this one's lines would speak of machines as of ranks. */
+/* The log sink of the machines' rendezvous: the ranks' rendezvous has already warned, and these lines would call a
+ * machine a rank. */
 static void drop_line(void *user, tsh_log_level level, const char *line) {
     (void)user, (void)level, (void)line;
 }
 
-/* A rendezvous whose ranks are the machines. The launcher's word that all ranks are here was about the world. */
+/* Settings of a rendezvous whose ranks are the machines. local_known is reset: the launcher set it for the world's
+ * ranks. */
 static tshi_settings settings_of_machines(const tshi_settings *settings, const tshi_machine_links *links) {
     static const unsigned char purpose[] = "control";
     tshi_settings s = *settings;
@@ -29,7 +31,8 @@ static void without_delay(int fd) {
     if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-/* The hub says which machine it is: a rendezvous tells only its own. A machine that is gone is for the relay to find. */
+/* The hub sends its machine number, which the rendezvous tells only the hub itself. A write to a machine that is gone
+ * may fail here: the relay finds it. */
 static tsh_status find_hub(tshi_machine_links *links, double deadline) {
     unsigned char bytes[TSHI_NEWS_MOST];
     tshi_news beat = {.kind = TSHI_NEWS_BEAT, .machine = links->node};

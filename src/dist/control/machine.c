@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What the plan of the exchange needs. */
+/* The user pointer of tshi_memory_plan's functions. */
 typedef struct opening {
     tsh_world *world;
     size_t area_bytes;
@@ -34,7 +34,8 @@ size_t tshi_machine_bytes(int size, size_t area_bytes) {
     return waits_at(size, area_bytes) + tshi_waits_bytes(size);
 }
 
-/* The size of one file for all: each rank needs one descriptor and one mapping, however many ranks there are. */
+/* The size of one file for the page and all heaps: a rank then needs one descriptor and one mapping for any number of
+ * peers. */
 static tsh_status lay_out(const tshi_memory_ranks *ranks, size_t head, size_t *total) {
     tsh_status status = TSH_OK;
     *total = round_up(head, TSHI_HUGE_PAGE);
@@ -83,8 +84,9 @@ static size_t page_bytes(void) {
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The lock of an open file of its own, which a mapping keeps open that children do not inherit: so it ends with the
- * process, whatever descriptors the program closes. False where the system has no such locks, or no /proc. */
+/* Locks through an open file description of its own, which only a mapping keeps open. A child does not inherit the
+ * mapping (MADV_DONTFORK), so the lock ends with the process, whatever descriptors the program closes. False where the
+ * system has no OFD locks or no /proc. */
 static bool lock_for_life(tshi_machine *m, struct flock *mine) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", m->deaths.file);
@@ -101,7 +103,7 @@ static bool lock_for_life(tshi_machine *m, struct flock *mine) {
     return held;
 }
 
-/* From here on the death of this rank's process shows. */
+/* Fills this rank's record and takes its lock: from here on peers see the death of its process. */
 static tsh_status appear(tsh_world *world) {
     tshi_machine *m = &world->machine;
     struct flock mine = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = world->rank, .l_len = 1};
@@ -116,7 +118,7 @@ static tsh_status appear(tsh_world *world) {
     return TSH_OK;
 }
 
-/* tshi_memory_plan.join */
+/* tshi_memory_plan.join: maps the file, and finds each rank's heap in it. */
 static tsh_status map_memory(void *user) {
     const opening *o = user;
     tsh_world *world = o->world;
@@ -142,7 +144,7 @@ static tsh_status map_memory(void *user) {
     return appear(world);
 }
 
-/* The ranks of this machine. */
+/* Sets m->node and m->ranks. */
 static tsh_status find_ranks(tsh_world *world, const tshi_roster *roster) {
     tshi_machine *m = &world->machine;
     size_t size = (size_t)world->size;
@@ -157,7 +159,7 @@ static tsh_status find_ranks(tsh_world *world, const tshi_roster *roster) {
     return TSH_OK;
 }
 
-/* The only rank of a machine exchanges no memory. */
+/* The only rank of a machine makes its memory without an exchange. */
 static tsh_status memory_of_one(const tshi_settings *settings, tshi_memory_plan *plan) {
     size_t bytes = settings->heap_bytes;
     const tshi_memory_ranks alone = {.size = 1, .heap_bytes = &bytes, .user = plan->user};
@@ -181,7 +183,8 @@ static tsh_status memory_of_processes(tsh_world *world, const tshi_settings *set
     tshi_settings here = *settings;
     here.size = m->count;
     for (here.rank = 0; m->ranks[here.rank] != world->rank;) here.rank++;
-    /* What the roster takes for machines may be containers that share their sockets' names. */
+    /* Two machines of the roster may be containers that share one namespace of socket names: each gets a key of its
+     * own. */
     if (m->nodes > 1) {
         tshi_hmac(settings->key, TSHI_KEY_SIZE, purpose, sizeof purpose, &m->node[world->rank], sizeof *m->node,
                   here.key);
@@ -212,20 +215,20 @@ static tsh_status memory_of_threads(tsh_world *world, const tshi_settings *setti
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-/* A chain of waits is known where all its ranks are on this machine. */
+/* The wait graph needs rows of all ranks in shared memory, so a world of several machines has none. */
 static tsh_status open_waits(tsh_world *world, size_t area_bytes) {
     tshi_machine *m = &world->machine;
     const tshi_rank_record *r = m->page->record;
     char *rows = (char *)m->page + waits_at(world->size, area_bytes);
     tsh_status status = tshi_waits_open(world, &m->waits, m->nodes == 1 ? rows : NULL);
     for (int i = 0; status == TSH_OK && !m->threads && i < m->count; i++) {
-        int rank = m->ranks[i]; /* other namespaces number processes differently */
+        int rank = m->ranks[i]; /* a process number of another PID namespace means nothing here */
         m->waits.process[rank] = r[rank].namespace == r[world->rank].namespace ? r[rank].process : 0;
     }
     return status;
 }
 
-/* Between machines their first ranks. */
+/* The first rank of each machine connects to the hub, and starts the relay. */
 static tsh_status connect_machines(tsh_world *world, const tshi_settings *settings, const tshi_roster *roster,
                                    double deadline) {
     tshi_machine *m = &world->machine;
@@ -257,12 +260,13 @@ tsh_status tshi_machine_open(tsh_world *world, const tshi_settings *settings, co
     return status == TSH_OK ? connect_machines(world, settings, roster, deadline) : status;
 }
 
-/* The descriptor is still what it was: a program may close those that are not its own. */
+/* The descriptor still names the shared file: a program may have closed it, and opened another file under its
+ * number. */
 static bool has_file(const tshi_machine *m) {
     struct stat s;
     if (m->deaths.file < 0) return false;
     if (fstat(m->deaths.file, &s) != 0) return errno != EBADF;
-    bool known = m->file_number != 0; /* false where this rank could not look at the file when it came */
+    bool known = m->file_number != 0; /* false where fstat failed when this rank joined */
     return !known || (s.st_dev == m->file_device && s.st_ino == m->file_number);
 }
 

@@ -41,7 +41,7 @@ size_t tshi_news_write(const tshi_news *news, unsigned char out[TSHI_NEWS_MOST])
     return size;
 }
 
-/* The bytes that the body of a message of this kind may have, and has at least. */
+/* A body of that length is possible for this kind. */
 static bool is_length(tshi_news_kind kind, uint64_t length) {
     switch (kind) {
     case TSHI_NEWS_BEAT: return length == BEAT_BYTES;
@@ -51,7 +51,7 @@ static bool is_length(tshi_news_kind kind, uint64_t length) {
     }
 }
 
-/* Control characters would reach a log or a terminal: they become question marks. */
+/* Control characters become question marks, since the reason goes to logs and terminals. */
 static bool get_rank(const unsigned char *at, const unsigned char *end, tshi_rank_news *out) {
     out->rank = (int32_t)(uint32_t)get_number(&at, 4);
     out->state = (uint32_t)get_number(&at, 1);

@@ -1,9 +1,12 @@
-/* What relays send each other, byte by byte. Integers are little-endian; nothing is used before it is checked.
+/* The wire format between relays. Integers are little-endian.
+ *
+ * Invariant: no field is used before it is checked. tshi_news_read returns a message only when its kind, length, state
+ * and padding are valid; its caller checks the rank and the machine against its roster.
  *
  * head      magic "tSHc", version 1, kind 1, zero 2, length of the body 4; then the body
- * BEAT      machine of the sender 4. Each second, and what the hub says first on a connection
+ * BEAT      machine of the sender 4. Sent each second, and first by the hub on a connection
  * NEWS      rank 4, state 1, left 1, zero 2, recover 4, step 8 + 8, reason (the rest, up to TSHI_MESSAGE_SIZE - 1)
- * FAREWELL  nothing: no more will come, for the ranks of the sender have left or wait no longer */
+ * FAREWELL  empty: the sender's last message, as its ranks have left or wait no longer */
 #ifndef TSHI_NEWS_H
 #define TSHI_NEWS_H
 
@@ -17,13 +20,13 @@ typedef enum tshi_news_kind { TSHI_NEWS_BEAT = 1, TSHI_NEWS_RANK, TSHI_NEWS_FARE
 typedef struct tshi_news {
     tshi_news_kind kind;
     int machine;         /* of a BEAT */
-    tshi_rank_news rank; /* of NEWS. Its rank and the machine have yet to be checked */
+    tshi_rank_news rank; /* of NEWS; the caller checks the rank and the machine */
 } tshi_news;
 
 /* Returns the bytes written. */
 size_t tshi_news_write(const tshi_news *news, unsigned char out[TSHI_NEWS_MOST]);
-/* Reads the message at the start of these bytes, and returns its size; 0: there is only a part of one; -1: these are the
- * bytes of no relay. */
+/* Reads the message at the start of `bytes` and returns its size; 0: the message is incomplete; -1: no relay writes
+ * such bytes. */
 int tshi_news_read(const unsigned char *bytes, size_t size, tshi_news *out);
 
 #endif

@@ -16,7 +16,7 @@ void tshi_wake(_Atomic uint32_t *word) {
 
 void tshi_doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers, long nanoseconds) {
     const struct timespec nap = {.tv_nsec = nanoseconds};
-    /* Registered before the last look: a publisher that does not see this sleeper has published before that look. */
+    /* Registered before the last load of *word: a publisher that does not see this sleeper has published before it. */
     atomic_fetch_add_explicit(sleepers, 1, memory_order_acq_rel);
     uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
     if ((int32_t)(seen - target) < 0) syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT, seen, &nap, NULL, 0);
@@ -52,7 +52,8 @@ void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step) {
     tell_relay(page);
 }
 
-/* In the opposite order of the writes. */
+/* Reads in the opposite order of the writes, so that a step of a recovery is never older than the state read with
+ * it. */
 void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out) {
     const tshi_rank_record *r = &page->record[rank];
     *out = (tshi_rank_news){.rank = rank};
@@ -68,7 +69,7 @@ void tshi_page_apply(tshi_page *page, const tshi_rank_news *news) {
     tshi_rank_record *r = &page->record[news->rank];
     uint32_t now = atomic_load(&r->state);
     bool recovered = news->recover != atomic_load(&r->recover);
-    /* A rank that has recovered and failed again meanwhile has other words. */
+    /* A rank that has recovered and failed again since has the same state with another reason. */
     if ((now != news->state || recovered) && now != TSHI_STUCK && now != TSHI_DEAD) {
         r->step = news->step;
         memcpy(r->reason, news->reason, sizeof r->reason);

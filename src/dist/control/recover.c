@@ -1,4 +1,8 @@
-/* The steps of a recovery: in each of them every rank waits for all. */
+/* The steps of a recovery: a barrier each.
+ *
+ * Invariant: a rank returns from step s only when every rank has made step s, and sees the states that the ranks had
+ * then. It holds because record[].recover only increases and each rank writes its state before it (page.h). A rank that
+ * leaves after it has made the step does not fail the step. */
 #include "dist/collectives/signal.h"
 #include "dist/control/control.h"
 
@@ -42,7 +46,8 @@ bool tshi_barrier_done(const tsh_world *world, tshi_barrier_state *barrier) {
     return barrier->next == world->size;
 }
 
-/* A rank that has left, and has not made the step; or -1. */
+/* The first rank that has left without making the step, or -1. `left` is loaded before `recover`: a rank makes its last
+ * step before it leaves. */
 static int first_left(const tsh_world *world, const tshi_barrier_state *barrier) {
     for (int i = barrier->next; i < world->size; i++) {
         if (!tshi_control_has_left(world, i)) continue;
@@ -67,7 +72,7 @@ tsh_status tshi_barrier_poll(tsh_world *world, tshi_barrier_state *barrier) {
     if (!tshi_deadline_passed(world, &barrier->deadline, ranks, stopped)) return TSH_OK;
     snprintf(words, sizeof words, "world_recover #%u: %.180s did not come within %g s%.180s", barrier->step, ranks,
              world->timeout, stopped);
-    /* Peers that have failed are the reason for a recovery, and none for its end. */
+    /* Not tshi_deadline_report: it would return the failure that this recovery is for, instead of the timeout. */
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     return tshi_control_stick(world, TSH_ERR_TIMEOUT, words);
 }
@@ -77,7 +82,7 @@ tsh_status tshi_barrier_wait(tsh_world *world, tshi_barrier_state *barrier, long
     tshi_doze(&r->recover, barrier->step, &r->sleepers, nanoseconds);
     if (tshi_reached(&r->recover, barrier->step)) return TSH_OK;
     tsh_status status = tshi_barrier_poll(world, barrier);
-    /* It may have come, and gone, since. */
+    /* The rank may have made the step and left since. */
     return tshi_reached(&r->recover, barrier->step) ? TSH_OK : status;
 }
 

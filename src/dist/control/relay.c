@@ -18,29 +18,29 @@
 #include <unistd.h>
 
 #define BEAT_EVERY 1.0
-/* Relays on a machine that is very busy are silent for a while. */
+/* Seconds: the relay of an oversubscribed machine may not run for a while. */
 #define LEAST_SILENCE 5.0
 #define LOOK_EVERY    50e-3
-/* How long the page is left alone between two looks at it: less while ranks recover, which takes several steps. */
+/* Milliseconds between two reads of the page: fewer after a change, as a recovery takes several steps. */
 #define IDLE_MS       10
 #define BUSY_MS       1
 #define BUSY_SECONDS  0.1
 #define LONGEST_LEAVE 2.0
-/* After that: for the other end to take a farewell. */
+/* Seconds after LONGEST_LEAVE in which the other end may still receive the farewell. */
 #define LONGEST_FAREWELL 0.5
 #define STACK_BYTES      ((size_t)256 << 10)
 #define BUFFER_BYTES     8192
 
-/* What the other end of a connection knows of a rank. */
+/* The last state of a rank that was sent on a connection. */
 typedef struct told {
     uint32_t state, left, recover;
 } told;
 
 typedef struct spoke {
-    int fd;       /* -1: it has ended */
+    int fd;       /* -1: closed */
     int node;     /* the machine at the other end */
-    int next;     /* ranks from here on have yet to be compared with what has been told */
-    bool parting; /* this end has said farewell */
+    int next;     /* the first rank whose record has yet to be compared with told[] */
+    bool parting; /* this end has sent its farewell */
     double heard, next_beat;
     told *told; /* [world size] */
     size_t received, size, sent;
@@ -57,10 +57,10 @@ struct tshi_relay {
     spoke *links; /* [n] */
     told *told;   /* of all links */
     struct pollfd *polls;
-    int *kept; /* descriptors of the thread, ascending */
+    int *kept; /* descriptors that the thread keeps open, ascending */
     int n_kept;
     bool apart;                        /* the thread has a descriptor table of its own */
-    uint32_t seen;                     /* page->changed when the links were last compared with it */
+    uint32_t seen;                     /* page->changed when told[] was last compared with the page */
     double now, busy_until, next_look; /* now: when the poll under way began */
     double leave_by;                   /* 0: the rank has not left */
     pthread_t thread;
@@ -68,9 +68,9 @@ struct tshi_relay {
     _Atomic bool leaving;
 };
 
-/* --- what is on the page ------------------------------------------------------------------------------------------ */
+/* --- the page ----------------------------------------------------------------------------------------------------- */
 
-/* The ranks of which a link brings news; it is sent those of the others. */
+/* The link brings this rank's news. It is sent the news of all other ranks. */
 static bool is_behind(const tshi_relay *relay, const spoke *l, int rank) {
     int node = relay->roster.node[rank];
     return relay->hub ? node == l->node : node != relay->node;
@@ -83,13 +83,14 @@ static void fail_machine(tshi_relay *relay, int node, tshi_rank_state state, con
         uint32_t now = tshi_page_state(page, i);
         bool stays = now == TSHI_STUCK || now == TSHI_DEAD || atomic_load(&r->left) != 0;
         if (relay->roster.node[i] != node || stays) continue;
-        /* What a rank has failed with stays the reason. */
+        /* The reason of a rank that has failed is kept. */
         if (now == TSHI_ALIVE) snprintf(r->reason, sizeof r->reason, "%s", words);
         tshi_page_set_state(page, i, now, state);
     }
 }
 
-/* The machine at the other end first: it is the cause. Machines behind the hub have become as far away. */
+/* The machine at the other end is marked first, so that it becomes the cause. A machine that loses the hub loses all
+ * machines behind the hub too. */
 static void fail_link(tshi_relay *relay, spoke *l, tshi_rank_state state, const char *why) {
     char name[TSHI_LINE], words[TSHI_MESSAGE_SIZE];
     tshi_machine_name(&relay->roster, l->node, name, sizeof name);
@@ -103,7 +104,7 @@ static void fail_link(tshi_relay *relay, spoke *l, tshi_rank_state state, const 
     }
 }
 
-/* However a process ends, the kernel takes back its locks. */
+/* As in deaths.c, for ranks of this machine, whether or not any of them is in a call. */
 static void look_for_deaths(tshi_relay *relay) {
     tshi_page *page = relay->plan.page;
     if (relay->plan.file < 0 || relay->now < relay->next_look) return;
@@ -129,7 +130,7 @@ static void lose_link(tshi_relay *relay, spoke *l, const char *why) {
     if (!l->parting) fail_link(relay, l, TSHI_DEAD, why);
 }
 
-/* False for what a relay does not say. */
+/* False for a message that no relay sends on this link. */
 static bool take_news(tshi_relay *relay, spoke *l, const tshi_news *news) {
     int rank = news->rank.rank;
     switch (news->kind) {
@@ -156,7 +157,7 @@ static void take_bytes(tshi_relay *relay, spoke *l) {
     if (n < 0) lose_link(relay, l, "what came from it is no message of this world");
 }
 
-/* The buffer holds whole messages, so that there is always room for more of one. */
+/* take_bytes leaves less than one message in the buffer, so there is always room to receive. */
 static void read_link(tshi_relay *relay, spoke *l) {
     ssize_t n = recv(l->fd, l->in + l->received, sizeof l->in - l->received, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -176,7 +177,7 @@ static bool has_room(const spoke *l) {
     return sizeof l->out - l->size >= TSHI_NEWS_MOST;
 }
 
-/* Writes what the other end does not know, as far as there is room. */
+/* Appends the ranks whose record differs from told[] to the send buffer, until it is full. */
 static void fill(tshi_relay *relay, spoke *l) {
     for (; l->next < relay->roster.size && has_room(l); l->next++) {
         const tshi_rank_record *r = &relay->plan.page->record[l->next];
@@ -199,13 +200,12 @@ static void beat(tshi_relay *relay, spoke *l) {
     l->size += tshi_news_write(&news, l->out + l->size);
 }
 
-/* Sends what the system takes. */
+/* Sends as much as the socket takes without blocking. */
 static void flush(spoke *l) {
     while (l->sent < l->size) {
         ssize_t n = send(l->fd, l->out + l->sent, l->size - l->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN) return;
-        if (n < 0 && errno != EINTR)
-            return; /* the read says why it has ended, after what the other end has sent last */
+        if (n < 0 && errno != EINTR) return; /* read_link reports the error once it has read the peer's last messages */
         if (n > 0) l->sent += (size_t)n;
     }
     l->size = l->sent = 0;
@@ -213,7 +213,7 @@ static void flush(spoke *l) {
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
 
-/* Every rank of this machine has left, or will not. */
+/* Every rank of this machine has left, or never will as it is STUCK or DEAD. */
 static bool machine_has_left(const tshi_relay *relay) {
     const tshi_page *page = relay->plan.page;
     for (int i = 0; i < relay->roster.size; i++) {
@@ -224,7 +224,8 @@ static bool machine_has_left(const tshi_relay *relay) {
     return true;
 }
 
-/* A machine says farewell when its ranks have left; the hub waits for those of the others, whose news it passes on. */
+/* Sends the farewell: a machine does when its ranks have left, the hub only at leave_by, as it passes on the news of
+ * the other machines until their connections end. */
 static void part(tshi_relay *relay, spoke *l) {
     const tshi_news news = {.kind = TSHI_NEWS_FAREWELL};
     bool now = relay->now > relay->leave_by || (!relay->hub && machine_has_left(relay));
@@ -256,8 +257,8 @@ static void compare_page(tshi_relay *relay) {
     for (int i = 0; i < relay->n; i++) relay->links[i].next = 0;
 }
 
-/* `now` is from before the poll: a stop of this very process, after which what has come is read first, makes no peer
- * silent. */
+/* Gives up a link on which nothing has come for the timeout. relay->now was taken before poll(), so time for which this
+ * process itself was stopped does not count: what has come meanwhile is read first. */
 static void end_silent(tshi_relay *relay, spoke *l) {
     double most = relay->plan.timeout > LEAST_SILENCE ? relay->plan.timeout : LEAST_SILENCE;
     char why[TSHI_LINE];
@@ -267,7 +268,7 @@ static void end_silent(tshi_relay *relay, spoke *l) {
     if (!l->parting) fail_link(relay, l, TSHI_STUCK, why);
 }
 
-/* False: there is nothing left to do. */
+/* One turn of the thread's loop. False when all links have ended, or the time to leave is over. */
 static bool go_on(tshi_relay *relay) {
     if (wait_for_any(relay) == 0) return false;
     if (relay->leave_by == 0 && atomic_load(&relay->leaving)) relay->leave_by = relay->now + LONGEST_LEAVE;
@@ -299,7 +300,7 @@ static void *run_relay(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. An errno. */
+/* Blocks all signals in the thread: they are for the program's own threads. Returns an errno. */
 static int start_thread(tshi_relay *relay) {
     pthread_attr_t attributes;
     sigset_t all, before;
@@ -314,7 +315,7 @@ static int start_thread(tshi_relay *relay) {
     return error;
 }
 
-/* --- its life ----------------------------------------------------------------------------------------------------- */
+/* --- starting and ending ------------------------------------------------------------------------------------------ */
 
 static int compare_numbers(const void *left, const void *right) {
     const int *a = left, *b = right;
@@ -388,7 +389,7 @@ tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_machine_links *lin
         goto done;
     }
     while (sem_wait(&relay->begun) != 0) continue;
-    /* Where the thread shares this table, they are its to close. */
+    /* A thread that shares this descriptor table closes the connections itself. */
     for (int i = 0; i < links->nodes && !relay->apart; i++) links->connection[i] = -1;
     *out = relay;
 done:
@@ -398,7 +399,7 @@ done:
 }
 
 void tshi_relay_end(tshi_relay *relay) {
-    /* A forked process has no such thread. */
+    /* A forked child does not have the thread. */
     if (!relay || relay->process != getpid()) return;
     atomic_store(&relay->leaving, true);
     pthread_join(relay->thread, NULL);

@@ -1,4 +1,4 @@
-/* Rows of waits, and the ends of their chains. */
+/* Rows of the wait graph, the ends of its chains, and its cycles. */
 #include "dist/control/wait_graph.h"
 #include "dist/world.h"
 
@@ -6,8 +6,12 @@
 #include <string.h>
 
 #define BITS 64u
-/* Behind the bits of a row: a stamp, which numbers the waits and how often each was published, plus 2 where the words
- * of the call follow, plus 1 where the wait stands; and those words. */
+/* A row, in 64-bit words:
+ *
+ *   words_of(size)   one bit for each rank waited for
+ *   1                the stamp: bits 32..63 number the waits, bits 2..31 the publications of this wait,
+ *                    bit 1: the call's text follows, bit 0: the wait stands (tshi_waits.stands)
+ *   CALL_WORDS       the call's text */
 #define ONE_WAIT        (UINT64_C(1) << 32)
 #define ONE_PUBLICATION UINT64_C(4)
 #define CALL_BYTES      160
@@ -95,7 +99,7 @@ void tshi_waits_publish(tshi_waits *waits) {
 void tshi_waits_end(tshi_waits *waits) {
     if (!waits->published) return;
     _Atomic uint64_t *row = row_of(waits, waits->rank), *stamp = stamp_of(waits, waits->rank);
-    atomic_store(stamp, (atomic_load(stamp) / ONE_WAIT + 1) * ONE_WAIT); /* before a row of another wait can be seen */
+    atomic_store(stamp, (atomic_load(stamp) / ONE_WAIT + 1) * ONE_WAIT); /* before the row of the next wait */
     for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], 0, memory_order_release);
     waits->published = false;
 }
@@ -106,7 +110,7 @@ void tshi_waits_leave(tshi_waits *waits) {
 
 /* --- chains ------------------------------------------------------------------------------------------------------- */
 
-/* Adds the ranks of a row to `set`; whether any is new. */
+/* Adds the ranks of a row to `set`; true if any of them is new. */
 static bool add_row(const tshi_waits *waits, int rank, uint64_t *set) {
     const _Atomic uint64_t *row = row_of(waits, rank);
     bool grows = false;
@@ -126,7 +130,7 @@ static bool is_waiting(const tshi_waits *waits, int rank) {
     return false;
 }
 
-/* Fills waits->seen with the ranks that this rank waits for, those that these wait for, and so on. */
+/* Fills waits->seen with all ranks that this rank waits for, directly or through other ranks. */
 static void follow(const tshi_waits *waits) {
     memcpy(waits->seen, waits->mine, waits->words * sizeof *waits->seen);
     for (bool grows = true; grows;) {
@@ -137,7 +141,7 @@ static void follow(const tshi_waits *waits) {
     }
 }
 
-/* The state stands behind the name, which may hold anything. */
+/* /proc/PID/stat: the state follows the name, which is in parentheses and may itself contain any character. */
 bool tshi_process_stopped(int process) {
     char path[64], text[512] = "";
     if (process <= 0) return false;
@@ -150,7 +154,7 @@ bool tshi_process_stopped(int process) {
     return name_end && (!strncmp(name_end, ") T", 3) || !strncmp(name_end, ") t", 3));
 }
 
-/* Appends "rank 1", or ", 1" to what is there. */
+/* Appends "rank 1" to an empty text, ", 1" to others. */
 static void say_rank(char *text, size_t size, int rank) {
     tshi_append(text, size, "%s%d", text[0] ? ", " : "rank ", rank);
 }
@@ -184,8 +188,8 @@ bool tshi_waits_call(const tshi_waits *waits, int rank, char *text, size_t size)
     return text[0] != '\0';
 }
 
-/* One of the ranks in waits->seen, which the rank has waited for since `before` was read, or -1: it stood then in the
- * wait in which it stands now, and has looked whom it waits for after that. */
+/* A rank in waits->seen for which `rank` has waited ever since `before` was read, or -1. Ever since: the stamps agree
+ * on the wait, it stood both times, and `rank` has published its row at least twice in between, so the row is newer. */
 static int waits_for(const tshi_waits *waits, int rank) {
     uint64_t stamp = atomic_load(stamp_of(waits, rank)), before = waits->before[rank], bits = 0;
     size_t k = 0;
@@ -198,8 +202,8 @@ static int waits_for(const tshi_waits *waits, int rank) {
     return (int)((k - 1) * BITS) + __builtin_ctzll(bits);
 }
 
-/* Follows the chains of waits back from this rank: true when one of them begins at it. All those waits stood when
- * `before` was read, so none of them can end. */
+/* Follows the waits backwards from this rank, and returns true if they lead back to it. Each of those waits has stood
+ * since `before` was read: at that time the whole cycle existed, so none of its waits can end. */
 static bool find_cycle(tshi_waits *waits) {
     memset(waits->seen, 0, waits->words * sizeof *waits->seen);
     put(waits->seen, waits->rank);
@@ -221,7 +225,7 @@ bool tshi_waits_cycle(tshi_waits *waits, char *text, size_t size) {
     char call[CALL_BYTES];
     if (!waits->rows || !waits->published) return false;
     if (!find_cycle(waits)) {
-        /* At the 2nd look of a wait, the 4th, the 8th: slower and slower ranks look twice in between. */
+        /* At publication 2, 4, 8, ... of this wait: the growing interval lets ever slower ranks publish twice in it. */
         uint64_t publishes = atomic_load(stamp_of(waits, waits->rank)) % ONE_WAIT / ONE_PUBLICATION;
         for (int i = 0; (publishes & (publishes - 1)) == 0 && i < waits->size; i++)
             waits->before[i] = atomic_load(stamp_of(waits, i));
