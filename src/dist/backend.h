@@ -1,10 +1,10 @@
-/* A backend: a const struct of functions that connects ranks, moves their data, or both.
+/* A transport: a const struct of functions that connects ranks, moves their data, or both.
  *
- * A world has a control backend, which finds failures, compares what ranks are about to do and carries the library's
- * own messages through host memory, and a data backend, which runs the calls on tensors. They are one and the same,
- * except on GPUs, where NCCL may move the data of ranks that another backend connects. Each group likewise has a
- * control group of the same ranks: itself, or one of the control backend beneath it. registry.c lists the backends;
- * no other file outside a backend's folder names one. */
+ * A world has a control transport, which finds failures, compares the calls that ranks are about to make and carries
+ * the library's own messages through host memory, and a data transport, which runs the calls on tensors. They are the
+ * same, except on GPUs, where NCCL may move the data of ranks that another transport connects. Each group likewise has
+ * a control group of the same ranks: itself, or a group of the control transport. registry.c lists the transports; no
+ * other file outside a transport's folder names one. */
 #ifndef TSHI_BACKEND_H
 #define TSHI_BACKEND_H
 
@@ -13,126 +13,125 @@
 
 struct tshi_exchange_plan; /* collectives/redistribute.h */
 
-/* What a world is made from. */
+/* The input of tshi_world_start. */
 typedef struct tshi_start {
     const tsh_world_config *config;
-    struct tshi_settings *settings;   /* a backend that finds the ranks by its own means sets rank and size */
-    const struct tshi_roster *roster; /* where the ranks are; NULL before the rendezvous, and for threads */
-    struct tshi_roster *found;        /* gets the roster of a backend that finds the ranks by its own means */
+    struct tshi_settings *settings;   /* a transport that finds the ranks itself sets rank and size */
+    const struct tshi_roster *roster; /* the machine of each rank; NULL before the rendezvous, and for threads */
+    struct tshi_roster *found;        /* set by a transport that finds the ranks itself */
     const tsh_allocator *allocator;
-    double deadline; /* of the rendezvous, seconds of tshi_clock */
-    const void
-        *communicator; /* of tsh_world_init_mpi, which the mpi backend reads; NULL: the world is made otherwise */
+    double deadline;          /* of the rendezvous, seconds of tshi_clock */
+    const void *communicator; /* of tsh_world_init_mpi, for the MPI transport; NULL in all other worlds */
 } tshi_start;
 
 typedef struct tshi_group_ops {
     const char *name; /* see tsh_group_backend */
 
-    /* --- what it supports ----------------------------------------------------------------------------------------- */
+    /* --- capabilities --- ----------------------------------------------------------------------------------------- */
 
-    /* Calls are queued on a GPU, which runs them in their order, and take memory of a GPU alone: all works of a group
-     * are started at once, and none has to be done before another call. */
+    /* Calls are queued on a GPU, which runs them in order, and take GPU memory only: all works of a group are started
+     * at once, and another call need not wait until they are done. */
     bool in_order;
-    /* The backend has the reduction `op` on `dtype`, one that makes sense. NULL: it has all of them. */
+    /* The transport has the reduction `op` on `dtype`, a valid pair. NULL: it has all. */
     bool (*reduces)(tsh_dtype dtype, tsh_reduce_op op);
-    /* A call on memory of a GPU has to go through buffers of world->host. NULL: none has to. */
+    /* A call on GPU memory must be staged through buffers of world->host. NULL: never. */
     bool (*stages)(const tsh_group *group, const tshi_comm_call *call);
-    /* A collective of the group goes on while the host computes; every rank returns the same. NULL: none does, unless
-     * the calls are in_order. */
+    /* A collective of the group makes progress while the host computes; all ranks return the same. NULL: only with
+     * in_order. */
     bool (*overlaps)(const tsh_group *group);
-    /* The group's collectives gain from memory of the device's alloc_symmetric at one offset on all ranks; every rank
-     * returns the same. NULL: no group's do. */
+    /* The group's collectives are faster on memory of the device's alloc_symmetric at one offset on all ranks; all
+     * ranks return the same. NULL: they are not. */
     bool (*symmetric)(const tsh_group *group);
 
     /* --- worlds --------------------------------------------------------------------------------------------------- */
 
-    /* *takes: this backend connects the ranks of that world, as its control backend. Called before the rendezvous and,
-     * where no backend has taken the world by then, after it. Before it a backend takes a world whose ranks it finds by
-     * its own means: it waits for them, and fills start->found. With a communicator the ranks are known, and
-     * it is called once. NULL: a data backend alone. */
+    /* *takes: this transport connects the ranks of that world, as its control transport. Called before the rendezvous,
+     * and again after it if no transport has taken the world. Before the rendezvous a transport takes a world whose
+     * ranks it finds itself: it waits for them, and fills start->found. With a communicator the ranks are known, and
+     * probe is called once. NULL: a transport for data only. */
     tsh_status (*probe)(const tshi_start *start, bool *takes);
-    /* Bytes of the memory of a machine that the backend wants in a world of that size: world->machine.area. NULL:
-     * none. */
+    /* Bytes of world->machine.area that the transport needs in a world of that size. NULL: 0. */
     size_t (*area_bytes)(int size);
-    /* Makes world->state, and *heap where the backend has one of its own. Does not wait. NULL: there is nothing to
-     * make. */
+    /* Makes world->state, and *heap if the transport has a heap of its own. Does not wait. NULL: it has neither. */
     tsh_status (*world_open)(tsh_world *world, const tshi_start *start, void **heap);
-    /* Connects the ranks, once world->group and the devices exist; sets the group's state. `mine` is how this rank has
-     * fared so far. Collective over the world, waits. NULL: a world of one rank. */
+    /* Connects the ranks, once world->group and the devices exist; sets the group's state. mine: this rank's status so
+     * far. Collective over the world, waits. NULL: a world of one rank. */
     tsh_status (*world_join)(tsh_world *world, tsh_status mine);
-    /* Called when the ranks are connected, for data backends and then, where none of them takes the data, for the
-     * control backend. *takes: this backend moves the data of the world. A data backend sets world->data and its state,
-     * and puts a new world->group above the one there was. Every rank comes to the same end. Collective over the world,
-     * waits. NULL: a control backend that has nothing to prepare. */
+    /* Called when the ranks are connected: for data transports and then, if none of them takes the data, for the
+     * control transport. *takes: this transport moves the data of the world. A data transport sets world->data and its
+     * state, and replaces world->group by a group of its own whose `control` is the former one. All ranks return the
+     * same. Collective over the world, waits. NULL: a control transport with nothing to prepare. */
     tsh_status (*take_data)(tsh_world *world, bool *takes);
-    /* Collectives between machines go over RDMA, as far as the backend can tell. NULL: they do not. */
+    /* Collectives between machines use RDMA, as far as the transport can tell. NULL: they do not. */
     bool (*rdma)(const tsh_world *world);
-    /* tsh_world_fail in that step. A control backend's alone; does not wait. */
+    /* tsh_world_fail in that step. Control transports only; does not wait. */
     void (*fail)(tsh_world *world, const char *reason, tshi_tape_step step);
-    /* tsh_world_recover. The data backend's is called, which calls the control backend's. Collective over the world. */
+    /* tsh_world_recover. The data transport's is called, which calls the control transport's. Collective over the
+     * world. */
     tsh_status (*recover)(tsh_world *world);
-    /* The first half of tsh_world_destroy, while the devices still exist: tells the peers. Not collective; for a world
-     * that has been opened, if only in part. NULL: there is nothing to tell. */
+    /* The first half of tsh_world_destroy, while the devices still exist: tells the peers that this rank leaves. Also
+     * called for a world that has been opened only in part. Not collective. NULL: there are no peers to tell. */
     void (*leave)(tsh_world *world);
-    /* The second half: frees world->state and the heap, when the devices are gone. NULL: there is neither. */
+    /* The second half, when the devices are gone: frees world->state and the heap. NULL: there is neither. */
     void (*world_close)(tsh_world *world);
 
     /* --- groups --------------------------------------------------------------------------------------------------- */
 
-    /* Sets up group->state for the n world ranks in `ranks`, which all of parent agree on. group is NULL on ranks
-     * outside. Collective over parent, waits. NULL: groups of one rank, which have no state. */
+    /* Sets up group->state for the n world ranks in `ranks`, which all members of parent agree on. group is NULL on
+     * members that are not in `ranks`. Collective over parent, waits. NULL: groups of one rank, which have no state. */
     tsh_status (*open)(tsh_group *parent, const int *ranks, int n, tsh_group *group);
-    /* Bytes of tensor memory that the first rank of a group of n takes for `open`. NULL: none. */
+    /* Bytes of tensor memory that `open` allocates on the first rank of a group of n. NULL: 0. */
     size_t (*open_bytes)(int n);
-    /* Bytes of tensor memory that a rank takes when a group sends its first message that is like this one, and keeps
-     * for the next ones; messages of different kinds have different ones. 0: none. NULL: none for any. */
+    /* Bytes of tensor memory that a rank allocates for a group's first message of the size class of `send`, and keeps
+     * for later ones. NULL: 0 for all. */
     size_t (*message_bytes)(const tshi_comm_call *send);
-    /* Frees group->state. Not collective. NULL: there is none. */
+    /* Frees group->state. Not collective. NULL: groups have no state. */
     void (*close)(tsh_group *group);
-    /* Every rank of the group passes the same `text`, or a status `failed`. TSH_ERR_MISMATCH with both texts
-     * printed, or TSH_ERR_PEER with the message of the rank that failed. A control backend's alone. Collective over
-     * the group, waits. */
+    /* Every rank of the group passes the same `text`, or a status `failed`. TSH_ERR_MISMATCH with both texts in the
+     * message, or TSH_ERR_PEER with the message of the rank that failed. Control transports only. Collective over the
+     * group, waits. */
     tsh_status (*agree)(tsh_group *group, const char *text, tsh_status failed);
-    /* The ranks compare the call, as `run` does before it moves data, and nothing moves. A control backend's alone.
-     * Collective over the group, waits. */
+    /* Compares the call between the ranks, as `run` does before it moves data, and moves no data. Control transports
+     * only. Collective over the group, waits. */
     tsh_status (*compare)(tsh_group *group, const tshi_comm_call *call);
-    /* The error that calls of this group have to return, as far as is known, or TSH_OK; never waits. look: look for
-     * deaths first. waits: the caller waits for members of the group, so one that has left counts as lost. A control
-     * backend's alone; NULL: there are no peers. */
+    /* The error that calls of this group have to return, as far as this rank knows, or TSH_OK; never waits. look: poll
+     * for deaths first. waits: the caller waits for members of the group, so a member that has left is a failure.
+     * Control transports only; NULL: there are no peers. */
     tsh_status (*check_peers)(tsh_group *group, bool look, bool waits);
-    /* After `check_peers` has found some: all of it is known to come from later steps of that tape than this one. NULL:
-     * it never is. */
+    /* After `check_peers` has returned an error: every failure in the world is in a later step of that tape than
+     * `step`. NULL: never. */
     bool (*fails_later)(const tsh_world *world, tshi_tape_step step);
 
     /* --- calls ---------------------------------------------------------------------------------------------------- */
 
-    /* Runs the call; returns when this rank's buffers are free again, or (in_order) when it has been queued. A call
-     * marked `failed` returns that status and its message. Collective over the group, waits. */
+    /* Runs the call; returns when no peer touches this rank's buffers any more, or (in_order) when the call is queued.
+     * A call marked `failed` returns that status and its message. Collective over the group, waits. */
     tsh_status (*run)(tsh_group *group, const tshi_comm_call *call);
-    /* Runs the exchange of boxes in place: `in` and `out` of each rank's call are all that it holds of it, NULL where
-     * that is nothing, and call->count the elements of the whole. The ranks compare dtypes and plan->fingerprint. For
-     * tensors of the host alone. Collective over the group, waits. NULL: exchanges are packed and run as an
-     * all_to_all. */
+    /* Runs a box exchange without packing: call->in and call->out are this rank's parts of the source and the
+     * destination (NULL for an empty part), call->count the elements of the whole tensor. The ranks compare dtypes and
+     * plan->fingerprint. For tensors in host memory only. Collective over the group, waits. NULL: box exchanges are
+     * packed, and run as an all_to_all. */
     tsh_status (*exchange)(tsh_group *group, const tshi_comm_call *call, const struct tshi_exchange_plan *plan);
-    /* A call in steps that never wait. start: post it; only the first of a group's queue is started, so that a backend
-     * sees one collective a group at a time (messages, and with in_order: any number). progress: advance it; they call
-     * tshi_work_end when it is done. Both NULL: calls are done when run returns, and there are no messages. */
+    /* A call in steps that never wait. start: begins it. Only the first collective of a group's queue is started, so a
+     * transport has one collective a group in flight (messages, and calls of an in_order transport: any number).
+     * progress: advances it. Either calls tshi_work_end when the work is done. Both NULL: calls are done when run
+     * returns, and there are no messages. */
     tsh_status (*start)(tsh_work *work);
     void (*progress)(tsh_work *work);
-    /* Frees work->state of a work that has ended otherwise than in progress: by a deadline or a recovery. NULL: works
-     * have no state. */
+    /* Frees work->state of a work that a deadline or a recovery has ended, not `progress`. NULL: works have no
+     * state. */
     void (*drop)(tsh_work *work);
-    /* A work under way for which the host has nothing more to do: has the GPU wait for it, so that what this rank
-     * queues from here on finds its result; then tshi_work_end. NULL: the host waits. */
+    /* For a work in flight that needs the host no more: makes the GPU wait for it, so that kernels queued from here on
+     * see its result; then tshi_work_end. NULL: the host waits. */
     void (*join)(tsh_work *work);
-    /* Runs a blocking message while no other work is under way, if that takes no long wait, outside the group's list.
-     * False: nothing has happened. NULL: it never does. */
+    /* A fast path for a blocking message while no other work is in flight: runs it outside the group's list if its peer
+     * is ready. False: it has not run. NULL: there is no fast path. */
     bool (*quick)(tsh_work *work);
-    /* Called while this rank waits and no work has progressed for a while: sleeps a little, looks for failures, deaths
-     * and the deadline (started at `since`, seconds of tshi_clock). work: what is waited for; NULL: the group's queue.
-     * Any work may have advanced or ended when it returns. NULL: there is nothing to wait for. */
+    /* Called while this rank waits and no work has progressed for a while: sleeps briefly, then polls for failures,
+     * deaths and the deadline of a wait that began at `since` (seconds of tshi_clock). work: the message waited for;
+     * NULL: the group's queue. Any work may have advanced or ended when nap returns. NULL: there are no peers. */
     tsh_status (*nap)(tsh_group *group, const tsh_work *work, double since);
-    /* That wait is over, however it ended. NULL: nothing is to be done then. */
+    /* That wait has ended, whatever its outcome. NULL: there is nothing to undo. */
     void (*awake)(tsh_group *group);
 } tshi_group_ops;
 

@@ -1,4 +1,4 @@
-/* Groups: their ranks, their backend, and the calls that they have made. */
+/* Groups: their ranks, their transport, and the calls that they have made. */
 #ifndef TSHI_GROUP_H
 #define TSHI_GROUP_H
 
@@ -16,67 +16,65 @@ typedef struct tshi_recent_call {
 struct tsh_group {
     const tshi_group_ops *ops;
     tsh_world *world;
-    const tsh_mesh *mesh; /* the mesh of which this group is an axis */
-    tsh_mesh own_mesh;    /* `mesh` of a group that no mesh has made */
-    int meshes;           /* made of this group's ranks, which use it as long as they live */
-    bool dropped;         /* by its owner: the last of the meshes frees it */
+    const tsh_mesh *mesh; /* the mesh that has this group as an axis */
+    tsh_mesh own_mesh;    /* `mesh` of a group that was not made by a mesh */
+    int meshes;           /* live meshes of this group's ranks, which use the group */
+    bool dropped;         /* by its owner: the last of those meshes frees it */
     int rank, size;
     int *ranks;      /* world ranks */
-    void *state;     /* of its backend */
-    int stream;      /* of a backend of GPUs: which of the device's communication streams has its collectives */
+    void *state;     /* of its transport */
+    int stream;      /* index of the device's communication stream for its collectives */
     int64_t *counts; /* [2 * size] scratch for balanced splits */
     tsh_communication_stats stats;
-    uint64_t ticks;  /* spent inside calls; stats.seconds is made of it when asked for */
+    uint64_t ticks;  /* spent inside calls; converted to stats.seconds on request */
     uint64_t calls;  /* calls that every rank makes: collectives and agreements */
     uint64_t posts;  /* sends and receives */
     uint64_t notes;  /* calls ever noted in `recent` */
-    uint32_t traced; /* its number in the trace; 0: it is not there */
+    uint32_t traced; /* its number in the trace; 0: not traced yet */
     tshi_recent_call recent[TSHI_RECENT_CALLS];
     tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
     tsh_work *messages;          /* sends and receives not done, oldest first */
-    tshi_pool works;             /* with room for counts */
+    tshi_pool works;             /* of tsh_work with room for counts */
     tsh_group *next;             /* the world's list of live groups */
-    /* The group of the same ranks in which they agree and report failures: this one, or, where ops is only a data
-     * backend, one of the control backend, whose calls are on the host's memory. */
+    /* The group of the same ranks in which they agree and report failures: this one, or, if `ops` is a data transport
+     * only, a group of the control transport, whose calls take host memory. */
     tsh_group *control;
 };
 
-/* Every rank's `bytes` bytes, in the order of the group's ranks: memory of world->host, for the caller to release.
- * *status is how this rank has fared so far, then the outcome; NULL unless it is TSH_OK. `what` names the call in
- * errors. Collective; waits. */
+/* Gathers `bytes` bytes of every rank, in the order of the group's ranks, into memory of world->host, which the caller
+ * releases. *status: this rank's status so far, and on return the outcome; NULL unless it is TSH_OK. `what` names the
+ * call in errors. Collective; waits. */
 void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status);
-/* The group's collectives gain from memory that lies at the same offset of symmetric memory on all ranks. The same
- * answer on all ranks. */
+/* See tshi_group_ops.symmetric. All ranks return the same. */
 static inline bool tshi_group_symmetric(const tsh_group *group) {
     return group->ops->symmetric && group->ops->symmetric(group);
 }
 
-/* A group with everything but the backend's state, in the world's list; groups of one rank always use `self`.
- * NULL with the message set. */
+/* A group without the transport's state, in the world's list. A group of one rank always uses `self`. NULL with the
+ * message set. */
 tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int *ranks, int n);
 void tshi_group_free(tsh_group *group);
 /* Ends the group's communication: calls in flight fail. */
 void tshi_group_close(tsh_group *group);
 /* Frees the group for its owner, at once or when the last mesh that uses it is destroyed. */
 void tshi_group_drop(tsh_group *group);
-/* The group of `ranks` on a rank that is not one of them: its rank is -1, and its calls do nothing. */
+/* The group of `ranks` on a rank outside it: its rank is -1, and its calls do nothing. */
 tsh_group *tshi_group_non_member(tsh_world *world, const int *ranks, int n);
 /* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over
  * parent. */
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out);
-/* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
- * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
+/* Every rank of the group passes the same `text`, or a status `failed` with its message set. TSH_ERR_MISMATCH with both
+ * texts, or TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed);
-/* TSH_ERR_ARGUMENT for a call that needs a group and has none: if an earlier tsh_mesh_group has failed, with its
- * message. */
+/* TSH_ERR_ARGUMENT for a call whose group is NULL. If an earlier tsh_mesh_group failed, its message is appended. */
 tsh_status tshi_group_missing(const char *what);
-/* Makes a mesh without axes of the group's ranks. */
+/* Initializes `mesh` as a mesh of the group's ranks without axes. */
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);
 /* Gives the group a mesh of its own, with one axis. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
-/* Notes a call among the recent ones and returns its number, from 1; collectives and messages are numbered apart. */
+/* Adds the call to group->recent and returns its number, from 1. Collectives and messages are numbered separately. */
 uint64_t tshi_group_note(tsh_group *group, const tshi_comm_call *call);
-/* Logs the last calls: "#3 all_reduce float32 [8], ...". */
+/* Logs the recent calls: "#3 all_reduce float32 [8], ...". */
 void tshi_group_log_recent_calls(const tsh_group *group);
 
 #endif

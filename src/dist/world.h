@@ -1,4 +1,4 @@
-/* Worlds: what all groups of a rank share. */
+/* Worlds: the state that all groups of a rank share. */
 #ifndef TSHI_WORLD_H
 #define TSHI_WORLD_H
 
@@ -9,65 +9,67 @@
 
 #include <stdatomic.h>
 
-/* The position of a tape, by which ranks that recover go on with the same step. It is part of the tape. */
+/* The position of a tape, a member of the tape. Ranks that recover compare these positions to continue with one
+ * step. */
 typedef struct tshi_steps {
-    uint64_t tape;   /* its number in its world, from 1 */
+    uint64_t tape;   /* its number in the world, from 1 */
     uint64_t ended;  /* steps that this rank has ended */
-    uint64_t behind; /* steps by which this rank was behind the furthest one when the world recovered: it skips them */
-    bool open;       /* a step is under way */
-    struct tshi_steps *next; /* of the world's tapes, the youngest first */
+    uint64_t behind; /* steps that this rank skips: it was behind the furthest rank by them when the world recovered */
+    bool open;       /* a step has begun and not ended */
+    struct tshi_steps *next; /* in the world's list of tapes, the youngest first */
 } tshi_steps;
 
-/* Sends of box exchanges that have not ended, as far as this rank knows (collectives/redistribute.c). */
+/* Sends of box exchanges that may still be in flight (collectives/redistribute.c). */
 typedef struct tshi_sends_in_flight {
     tsh_work **work;
     int count, room;
-    uint64_t recoveries; /* of the world when the list was last checked */
+    uint64_t recoveries; /* world->recoveries when the list was last checked */
 } tshi_sends_in_flight;
 
 struct tsh_world {
-    const tshi_group_ops *control; /* the backend that connects the ranks */
-    void *state;                   /* its own */
-    const tshi_group_ops *data;    /* the backend that runs the calls on tensors: control itself, or one above it */
-    void *data_state;              /* its own, where it is not control */
+    const tshi_group_ops *control; /* the transport that connects the ranks */
+    void *state;                   /* of `control` */
+    const tshi_group_ops *data;    /* the transport that runs the calls on tensors: `control` itself, or one on top of it */
+    void *data_state;              /* of `data`, if it is not `control` */
     int rank, size, local_rank;
     double timeout;
-    tshi_machine machine;   /* what the ranks of this machine share */
-    bool optimizes;         /* an optimizer has made a step */
+    tshi_machine machine;   /* the memory that the ranks of this machine share */
+    bool optimizes;         /* an optimizer has stepped */
     bool told_unstepped;    /* the log has warned of a parameter that no optimizer updates */
-    bool logs_plans;        /* each change of layout goes to the log */
+    bool logs_plans;        /* log each transition between layouts */
     bool checked;           /* TSHARD_CHECK */
-    bool ended;             /* destroyed before what belongs to it, which can only be released */
-    tsh_world *former;      /* the world that ended in this way before this one */
-    int meshes, live_tapes; /* that the program has not destroyed yet */
-    tshi_owner owner;       /* the thread that has created the world */
-    bool deterministic;     /* calls take whole tensors where parts would change bits */
-    double warn_every;      /* seconds after which a wait warns of the ranks that it waits for */
+    bool ended;             /* destroyed before some of its objects, which can now only be released */
+    tsh_world *former;      /* the previous world that ended so */
+    int meshes, live_tapes; /* that the program has not destroyed */
+    tshi_owner owner;       /* the thread that created the world */
+    bool deterministic;     /* calls take whole tensors where splitting would change bits */
+    double warn_every;      /* seconds after which a wait warns and names the missing ranks */
     uint64_t seed, next_stream;
     uint64_t tape_steps;         /* numbers the steps of all tapes of this world */
     uint64_t tapes, meshes_made; /* so far */
-    tshi_steps *steps;           /* of the tapes that live */
+    tshi_steps *steps;           /* of the live tapes */
     uint64_t recoveries;
-    tsh_log_sink log;        /* the program's, or with TSHARD_LOG one that hands it the lines of that level */
+    tsh_log_sink log;        /* the program's, or with TSHARD_LOG a filter of that level before it */
     tsh_log_sink caller_log; /* the program's */
     tsh_log_level log_least;
     tsh_allocator allocator;
-    tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
-    tsh_device *device; /* where tensors live: host itself, or a GPU */
+    tsh_device *host;   /* the CPU: memory that ranks of this machine share, and that transports use */
+    tsh_device *device; /* the tensors' device: host itself, or a GPU */
     void *heap;         /* of host, in a world of one rank */
     size_t heap_bytes;
     tsh_group *group;                  /* of all ranks */
     tsh_group *groups;                 /* this rank's live groups */
-    struct tshi_exchange_plans *plans; /* NULL: none made yet */
+    struct tshi_exchange_plans *plans; /* NULL before the first */
     tshi_sends_in_flight in_flight;
-    /* A checkpoint that is being saved in the background, or NULL; and what waits for it, for tsh_world_destroy. */
+    /* The checkpoint that is being saved in the background, or NULL; and the function by which tsh_world_destroy waits
+     * for it. */
     struct tshi_background_save *background_save;
     void (*background_save_end)(tsh_world *world);
-    int pending;    /* works of all groups that are not done */
+    int pending;    /* works of all groups in flight */
     bool moving;    /* tshi_world_progress is running */
-    int spins;      /* looks at a work before sleeping, set by the backend */
-    bool listens;   /* tshi_signal_open has counted it */
-    uint32_t asked; /* times that SIGUSR1 has been answered, as signal.c counts them */
+    int spins;      /* polls of a work before sleeping, set by the transport */
+    bool listens;   /* counted by tshi_signal_open */
+    uint32_t asked; /* the count of SIGUSR1 (signal.c) that this rank has answered */
     /* Both clocks when the world was made, to convert ticks to seconds. */
     uint64_t start_ticks;
     double start_seconds;
@@ -76,7 +78,7 @@ struct tsh_world {
 /* Sets rank and size of a world of threads. */
 tsh_status tshi_threads_settings(const tsh_world_config *config, struct tshi_settings *settings);
 
-/* tsh_world_init, for a start whose config and settings are set; the roster too where the caller knows the ranks. */
+/* tsh_world_init, for a start with config and settings; with a roster if the caller knows the ranks. */
 tsh_status tshi_world_start(tshi_start *start, tsh_world **out);
 
 /* Takes the next stream of random numbers. */
@@ -86,19 +88,19 @@ uint64_t tshi_world_stream(tsh_world *world);
 
 /* tsh_world_fail in that step. */
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
-/* The world is known to have failed or to be lost; tsh_error_message() says why. Never waits. False for
- * a failure in a later step of that tape: the later step reports it. */
+/* A rank of the world has failed or died, as far as this rank knows; tsh_error_message() says why. Never waits. False
+ * if the failure is in a later step of that tape: the later step reports it. */
 bool tshi_world_has_failed(tsh_world *world, tshi_tape_step step);
 
-/* Other work hides a collective of the group that is started early: the collective goes on while the host computes, or
- * the host waits for it while a GPU computes. The same answer on all ranks. */
+/* A collective of the group that is started early overlaps with compute: it makes progress while the host computes, or
+ * the host waits for it while a GPU computes. All ranks return the same. */
 static inline bool tshi_group_overlaps(const tsh_group *group) {
     return group->ops->in_order || group->world->device != group->world->host ||
            (group->ops->overlaps && group->ops->overlaps(group));
 }
 
-/* Seconds after which a call's wait is worth a warning: TSHARD_WARN, or half of a shorter deadline. The next one comes
- * when the wait has lasted twice as long. */
+/* Seconds after which a call's wait warns: TSHARD_WARN, but at most half the timeout. The next warning comes when the
+ * wait has lasted twice as long. */
 static inline double tshi_warn_after(const tsh_world *world) {
     return world->timeout < 2 * world->warn_every ? world->timeout / 2 : world->warn_every;
 }
