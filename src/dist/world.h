@@ -29,7 +29,7 @@ typedef struct tshi_sends_in_flight {
 struct tsh_world {
     const tshi_group_ops *control; /* the transport that connects the ranks */
     void *state;                   /* of `control` */
-    const tshi_group_ops *data;    /* the transport that runs the calls on tensors: `control` itself, or one on top of it */
+    const tshi_group_ops *data;    /* runs the calls on tensors: `control`, or one on top of it */
     void *data_state;              /* of `data`, if it is not `control` */
     int rank, size, local_rank;
     double timeout;

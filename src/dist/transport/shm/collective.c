@@ -1,8 +1,14 @@
-/* Collectives on memory that all ranks map. In each call a rank publishes where its data is, waits until all have
- * published, compares the signatures, moves the data, and waits once more when peers read or write its heap. Nothing
- * moves before the comparison, and all ranks compare the same slots, so that they come to the same verdict. A rank that
- * receives nothing, and whose data fits its slot, returns once it has published; it waits and compares in its next
- * call. */
+/* Collectives on memory that all ranks map.
+ *
+ *   step        near: all data is in the slots            far: some data is in a heap, or on a GPU
+ *   publish     the signature and the data                the signature and the data's address
+ *   sync 1      until all members have published; then every rank compares all signatures
+ *   move        from the slots to `out`                   between the members' heaps
+ *   sync 2      none                                      until no peer touches this rank's heap
+ *
+ * Invariant: no data moves unless all signatures agree, and all ranks return the same verdict. It holds because each
+ * rank compares the same slots after sync 1, and no slot changes before sync + slots (shm.h). A rank that receives
+ * nothing, and whose data fits its slot, returns once it has published; it waits and compares in its next call. */
 #include "dist/registry.h"
 #include "dist/transport/shm/shm.h"
 
@@ -10,7 +16,7 @@
 
 /* --- publishing --------------------------------------------------------------------------------------------------- */
 
-/* Bytes up to which data goes into the slot. The host cannot read what lies on a GPU. */
+/* Bytes up to which data goes into the slot. Data on a GPU never does: the host cannot read it. */
 static inline size_t near_bytes(const tsh_group *group, const tshi_comm_call *call) {
     if (call->on_device) return 0;
     return ((const tshi_shm_group *)group->state)->near_bytes[call->op];
@@ -24,13 +30,13 @@ static size_t bytes_before(const tsh_group *group, const tshi_comm_call *call) {
     return (size_t)tshi_sum(call->counts, group->rank) * tsh_dtype_size(call->dtype);
 }
 
-/* The payload of this rank's next sync. */
+/* The payload of this rank's slot of the next sync. */
 static inline unsigned char *payload_of(const tsh_group *group) {
     const tshi_shm_group *lg = group->state;
     return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
 }
 
-/* The slot says where the data is. */
+/* Publishes the address of the data. */
 static inline void publish_far(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot, const void *data) {
     slot->flags = TSHI_SLOT_FAR;
     if (call->on_device)
@@ -39,8 +45,8 @@ static inline void publish_far(const tsh_group *group, const tshi_comm_call *cal
         slot->at = tshi_shm_heap_offset(group->world, data);
 }
 
-/* The slot takes that many elements of `in`, behind `before` bytes that are there already, or says where they are.
- * Returns the bytes that are then in the slot. */
+/* Publishes `count` elements of call->in: near, behind the `before` bytes already in the payload; far, as their
+ * address. Returns the bytes in the payload. */
 static inline size_t publish_data(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot, int64_t count,
                                   size_t before) {
     const tsh_world *world = group->world;
@@ -64,18 +70,17 @@ static size_t publish_whole(const tsh_group *group, const tshi_comm_call *call, 
     return publish_data(group, call, slot, call->count, 0);
 }
 
-/* The root of a near reduction reads its own data where it is. */
+/* The root of a near reduction reads its own data from call->in. */
 static size_t publish_reduce(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     if (group->rank == call->root && is_near(group, call, call->count)) return 0;
     return publish_data(group, call, slot, call->count, 0);
 }
 
-/* From here on each rank writes its part into all ranks' `out`, instead of fetching the parts of its peers: it reads
- * the part once, and less has to fit the core's own cache. Below, what is fetched is in the reader's cache
- * afterwards. */
+/* From this many bytes on, each rank writes its part into all ranks' `out` instead of reading its peers' parts: a part
+ * is read once, and only one part has to fit the core's cache. Below, reading is faster, and leaves the result in the
+ * reader's cache. */
 #define PUSH_BYTES 524288
-/* A tile is read from cache for all but the first of its copies, and each copy is large enough to go around the
- * cache. */
+/* A tile stays in cache for all copies after the first, and is large enough for non-temporal stores. */
 #define PUSH_TILE ((size_t)2 << 20)
 
 static inline bool pushes(const tshi_comm_call *call) {
@@ -88,7 +93,7 @@ static size_t publish_all_gather(const tsh_group *group, const tshi_comm_call *c
     return 0;
 }
 
-/* Far, every rank publishes, since the root writes a share of the data to its peers. */
+/* Far, every rank publishes the address of its buffer, since the root writes a share of the data into it. */
 static size_t publish_broadcast(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     size_t whole = (size_t)call->count * tsh_dtype_size(call->dtype);
     if (group->rank != call->root && whole <= near_bytes(group, call)) return whole;
@@ -103,7 +108,7 @@ static int64_t largest(const int64_t *counts, int n) {
     return most;
 }
 
-/* Near: each part lies in the slot of its rank. Far: each rank writes its part into the root's `out`. */
+/* Near: each rank publishes its part in its slot. Far: each rank writes its part into the root's `out`. */
 static size_t publish_gather(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     bool root = group->rank == call->root;
     if (is_near(group, call, largest(call->counts, group->size))) {
@@ -114,7 +119,7 @@ static size_t publish_gather(const tsh_group *group, const tshi_comm_call *call,
     return 0;
 }
 
-/* Near: the root's own part is left out of its slot. */
+/* Near: the root publishes all parts except its own. */
 static size_t publish_scatter(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     if (group->rank != call->root) return 0;
     if (!is_near(group, call, call->count)) return publish_data(group, call, slot, call->count, 0);
@@ -126,7 +131,7 @@ static size_t publish_scatter(const tsh_group *group, const tshi_comm_call *call
     return whole;
 }
 
-/* The counts come first in the payload. */
+/* The payload begins with the counts. */
 static size_t publish_all_to_all(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     size_t counts = tshi_shm_put_counts(group, call);
     return publish_data(group, call, slot, tshi_sum(call->in_counts, group->size), counts);
@@ -148,7 +153,7 @@ static inline char *data_of(const tsh_group *group, int i, size_t before) {
     return group->world->machine.heap[group->ranks[i]] + slot->at + before;
 }
 
-/* Part i of n elements, cut at cache lines so that no two ranks write to one. */
+/* Part i of n elements, cut at multiples of 64 bytes so that no two ranks write one cache line. */
 static void cut(int64_t n, size_t size, int parts, int i, int64_t *start, int64_t *length) {
     int64_t per_line = (int64_t)(64 / size), lines = (n + per_line - 1) / per_line, first, count;
     tsh_split(lines, parts, i, &first, &count);
@@ -170,8 +175,8 @@ static void reduce_from(const tsh_group *group, const tshi_comm_call *call, int6
     device->ops->reduce(device, call->dtype, (tshi_reduction)call->reduce, n, group->size, lg->in, outs, out);
 }
 
-/* Near: each receiving rank reduces everything for itself. Far: each rank reduces its cut, into the buffers of all
- * receiving ranks. */
+/* Near: each receiving rank reduces all elements. Far: each rank reduces 1/p of them, into the buffers of all receiving
+ * ranks. */
 static void move_reduce(const tsh_group *group, const tshi_comm_call *call, bool far) {
     tshi_shm_group *lg = group->state;
     bool all = call->op == TSH_COLLECTIVE_ALL_REDUCE;
@@ -205,7 +210,7 @@ static void push_part(const tsh_group *group, const tshi_comm_call *call) {
     for (size_t at = 0; at < bytes; at += tile) {
         size_t some = bytes - at < tile ? bytes - at : tile;
         for (int i = 0; i < group->size; i++) {
-            int to = (group->rank + i) % group->size; /* at any time each rank writes to another one */
+            int to = (group->rank + i) % group->size; /* staggered: at any time each rank writes to another peer */
             copy_part(group, call, some, (const char *)call->in + at, data_of(group, to, before + at));
         }
     }
@@ -227,18 +232,18 @@ static void move_all_gather(const tsh_group *group, const tshi_comm_call *call, 
     }
 }
 
-/* Fetches lines that another rank has written while this rank does something else. */
+/* Prefetches lines that another rank has written. */
 static void prefetch(const char *from, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
 }
 
-/* The next slot of a member that may be one call ahead. */
+/* Prefetches the next slot of member i, which may be one call ahead. */
 static void prefetch_next(const tsh_group *group, int i) {
     const tshi_shm_group *lg = group->state;
     __builtin_prefetch(tshi_slot_at(lg, i, lg->sync + 1));
 }
 
-/* Up to here a root that writes as well costs more than it saves. */
+/* Bytes up to which it is faster if the root of a far broadcast writes nothing itself. */
 #define SHARED_BYTES 8192
 
 /* Far: the root, which would be idle, writes the last 1/p into the memory of each peer. */
@@ -291,7 +296,7 @@ static void move_scatter(const tsh_group *group, const tshi_comm_call *call, boo
     copy_part(group, call, mine, from, call->out);
 }
 
-/* Fetches what member i sends to this rank. */
+/* Copies member i's part for this rank to `to`. */
 static void fetch_part(const tsh_group *group, const tshi_comm_call *call, int i, char *to) {
     const tshi_shm_group *lg = group->state;
     size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size, before = 0;
@@ -301,7 +306,7 @@ static void fetch_part(const tsh_group *group, const tshi_comm_call *call, int i
     copy_part(group, call, (size_t)sends[group->rank] * size, data_of(group, i, before), to);
 }
 
-/* Every other call goes backwards: it begins with what the one before has left in the cache. */
+/* Every other call visits the parts in reverse: it begins with those that the call before has left in the cache. */
 static void move_all_to_all(const tsh_group *group, const tshi_comm_call *call, bool far) {
     (void)far;
     int p = group->size, back = (int)(group->calls & 1);
@@ -323,12 +328,12 @@ static void move_nothing(const tsh_group *group, const tshi_comm_call *call, boo
     (void)far;
 }
 
-/* How the data of each collective moves. */
+/* The publish and move functions of a collective. */
 typedef struct transport {
-    size_t near_bytes; /* measured where the copy into the slot begins to cost more than a second sync */
+    size_t near_bytes; /* measured: where a copy into the slot costs as much as a second sync */
     /* Fills the slot, and returns the bytes in its payload. */
     size_t (*publish)(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot);
-    /* Once all have published. far: some rank's data is not in its slot. */
+    /* Called when all have published. far: some rank's data is not in its slot. */
     void (*move)(const tsh_group *group, const tshi_comm_call *call, bool far);
 } transport;
 
@@ -346,7 +351,7 @@ static const transport transports[TSH_COLLECTIVE_COUNT] = {
 
 void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local) {
     lg->spins = local->spins;
-    /* A sync that has to wait for its turn on a core costs more than any copy that fits the slot. */
+    /* On an oversubscribed machine a second sync costs a context switch, more than any copy that fits the slot. */
     for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
         lg->near_bytes[i] = local->oversubscribed ? TSHI_SLOT_PAYLOAD : transports[i].near_bytes;
     }
@@ -363,7 +368,7 @@ tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_comm_call *call) {
     return slot;
 }
 
-/* This rank is done when it has published: it receives nothing, and its data fits the slot. */
+/* This rank may return when it has published: it receives nothing, and its data fits the slot. */
 static bool only_contributes(const tsh_group *group, const tshi_comm_call *call) {
     const tshi_collective *c = &tshi_collectives[call->op];
     bool root = group->rank == call->root;
@@ -371,7 +376,8 @@ static bool only_contributes(const tsh_group *group, const tshi_comm_call *call)
     return is_near(group, call, c->in == TSHI_PART ? largest(call->counts, group->size) : call->count);
 }
 
-/* No peer touches this rank's data any more once it has moved what is far, and no peer can have failed. */
+/* This rank may return when it has moved the data: no peer touches its memory, and a move in host memory cannot
+ * fail. */
 static bool only_moves(const tsh_group *group, const tshi_comm_call *call) {
     if (group->rank == call->root || call->on_device) return false;
     if (call->op == TSH_COLLECTIVE_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
@@ -382,7 +388,7 @@ static tsh_status publish_and_return(tsh_group *group, const tshi_comm_call *cal
     tshi_shm_group *lg = group->state;
     tsh_status status = TSH_OK, failed = TSH_OK;
     uint32_t ahead = lg->sync - lg->compared, most = lg->slots / 2 - 1;
-    /* More of them than it must, so that the peers' lines are fetched several at a time. */
+    /* Compares more calls than it must, so that the peers' cache lines are fetched several at a time. */
     if (ahead > most) status = tshi_shm_catch_up(group, lg->sync - most / 2, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = tshi_shm_open_slot(group, call);
@@ -393,7 +399,7 @@ static tsh_status publish_and_return(tsh_group *group, const tshi_comm_call *cal
     return TSH_OK;
 }
 
-/* Maps the peers' memory and moves the data, or the next slot says why that failed. */
+/* Maps the peers' memory and moves the data. A failure goes into the slot of the second sync. */
 static void move_on_device(const tsh_group *group, const tshi_comm_call *call) {
     tshi_shm_group *lg = group->state;
     tsh_device *device = group->world->device;
@@ -405,7 +411,7 @@ static void move_on_device(const tsh_group *group, const tshi_comm_call *call) {
     if (lg->refused != TSH_OK) tshi_shm_refuse(group);
 }
 
-/* Once all have published. *far: a second sync is to come. */
+/* Called when all have published. *far: a second sync is needed. */
 static tsh_status compare_and_move(const tsh_group *group, const tshi_comm_call *call, bool *far) {
     const tshi_shm_group *lg = group->state;
     tsh_status status = tshi_shm_compare(group, lg->sync, far);
@@ -420,7 +426,7 @@ static tsh_status compare_and_move(const tsh_group *group, const tshi_comm_call 
     return TSH_OK;
 }
 
-/* After the second sync. Only GPUs can have failed since the first. */
+/* The verdict after the second sync: since the first, only a move on a GPU can have failed. */
 static tsh_status last_verdict(const tsh_group *group, const tshi_comm_call *call) {
     const tshi_shm_group *lg = group->state;
     bool far;
@@ -429,7 +435,7 @@ static tsh_status last_verdict(const tsh_group *group, const tshi_comm_call *cal
     return tshi_shm_compare(group, lg->sync, &far);
 }
 
-/* The rest of a call that this rank has published. */
+/* The rest of a call after its first sync. */
 static tsh_status finish(tsh_group *group, const tshi_comm_call *call) {
     bool far = false;
     tsh_status status = compare_and_move(group, call, &far);
@@ -473,7 +479,7 @@ static tsh_status local_start(tsh_work *work) {
     return TSH_OK;
 }
 
-/* All have published this rank's last sync: its slot of the call. */
+/* Publishes the slot of a started call, when all members have published this rank's last sync. */
 static void begin(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_shm_group *lg = group->state;
@@ -497,7 +503,7 @@ static void end(tsh_work *work, tsh_status status) {
     tshi_work_end(work, status);
 }
 
-/* All have published this rank's last sync: the next step. */
+/* Takes the next step of a started call, when all members have published this rank's last sync. */
 static void advance(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_shm_group *lg = group->state;
@@ -534,7 +540,7 @@ static void local_progress(tsh_work *work) {
     while (!work->done && tshi_shm_is_published(group, lg->sync)) advance(work);
     if (work->done || !tshi_control_has_failed(group->world)) return;
     tsh_status status = tshi_control_failure(group->world);
-    /* The members may have published before the failure. */
+    /* If all members published before the failure, the call goes on. */
     if (status != TSH_OK && !tshi_shm_is_published(group, lg->sync)) end(work, status);
 }
 

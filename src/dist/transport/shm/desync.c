@@ -1,4 +1,4 @@
-/* What the members publish of a call, whether their signatures are equal, and why a call cannot be made. */
+/* Comparing the signatures that members have published, and publishing the reason why a call cannot be made. */
 #include "dist/transport/shm/shm.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
 
 tsh_status tshi_shm_compare(const tsh_group *group, uint32_t sync, bool *far) {
     const tshi_shm_group *lg = group->state;
-    /* The draft of this rank's slot, when there is one: the slot's line has been fetched by peers. */
+    /* Reads this rank's draft rather than its slot of the last sync, whose cache line peers have fetched. */
     const tshi_slot *mine = sync == lg->sync ? &lg->draft : tshi_slot_at(lg, group->rank, sync);
     uint32_t flags = mine->flags;
     bool same = mine->signature.kind != TSHI_KIND_FAILED;
@@ -91,7 +91,7 @@ tsh_status tshi_shm_compare_counts(const tsh_group *group) {
     return tshi_compare_counts(group, tshi_counts_of(group, 0), ((tshi_shm_group *)group->state)->member_bytes);
 }
 
-/* What a call that compares does before it publishes. *failed: see tshi_shm_catch_up. */
+/* Begins an agreement or a comparison: drains the group and catches up. *failed: see tshi_shm_catch_up. */
 static tsh_status enter(tsh_group *group, const char *name, tsh_status *failed) {
     tsh_world *world = group->world;
     tshi_shm_group *lg = group->state;

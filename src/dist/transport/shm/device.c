@@ -1,4 +1,4 @@
-/* GPU memory in the calls of ranks on one machine. */
+/* GPU memory in calls between ranks of one machine. */
 #include "dist/transport/shm/shm.h"
 
 #include <stdio.h>
@@ -6,17 +6,17 @@
 
 #define TRIAL_BYTES 64
 
-/* What a rank tells its peers about its GPU's memory. */
+/* A rank's GPU memory, as it reports it to its peers in world_init. */
 typedef struct fact {
-    tshi_share share;      /* of some of its memory */
-    char words[TSHI_LINE]; /* why it cannot be shared, or what cannot be reached; "": neither */
+    tshi_share share;      /* of a trial allocation */
+    char words[TSHI_LINE]; /* the first error in sharing or mapping; "": no error */
 } fact;
 
 static void excuse(fact *mine, tsh_status status) {
     if (status != TSH_OK && !mine->words[0]) snprintf(mine->words, sizeof mine->words, "%.200s", tsh_error_message());
 }
 
-/* Some memory of this rank, for its peers to map. */
+/* Shares this rank's trial allocation, for its peers to map. */
 static void offer(const tsh_world *world, const void *memory, fact *mine) {
     tsh_device *device = world->device;
     if (world->size > TSHI_REDUCE_MOST) {
@@ -26,7 +26,7 @@ static void offer(const tsh_world *world, const void *memory, fact *mine) {
     }
 }
 
-/* Maps the memory that every rank has offered. */
+/* Maps the trial allocations of all ranks. */
 static void map_all(const tsh_world *world, const fact *facts, fact *mine) {
     tsh_device *device = world->device;
     tshi_shm_of(world)->maps = !world->machine.threads;
@@ -40,7 +40,7 @@ bool tshi_shm_stages(const tsh_group *group, const tshi_comm_call *call) {
     return tshi_is_message(call->op) || !tshi_shm_of(group->world)->direct;
 }
 
-/* Gathers the facts of all ranks; `why` becomes the first reason against collectives on the GPUs' memory, or "". */
+/* Gathers the facts of all ranks; `why` becomes the first error, which rules out collectives on GPU memory, or "". */
 static tsh_status gather(tsh_world *world, const fact *mine, tsh_status status, fact **out, char *why, size_t room) {
     *out = tshi_group_gather(world->group, "world_init: GPU memory", mine, sizeof *mine, &status);
     why[0] = '\0';

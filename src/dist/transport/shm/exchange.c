@@ -1,5 +1,8 @@
-/* Exchanges of boxes without packing: each rank publishes where the part is that it holds, copies the boxes that it
- * receives out of its peers' parts, and waits until its peers have copied out of its own. */
+/* Box exchanges without packing: each rank publishes the address of its part, copies the boxes that it receives from
+ * its peers' parts, and waits until its peers have copied from its own.
+ *
+ * Invariant: a part is not changed or freed while a peer reads it. The second sync guarantees it; after a failure
+ * tshi_shm_depart does. */
 #include "dist/collectives/redistribute.h"
 #include "dist/transport/shm/shm.h"
 

@@ -1,4 +1,10 @@
-/* What failures, deaths and the deadline mean for calls on shared memory, and recovery from failures. */
+/* Failures, deaths and the deadline of calls on shared memory, and recovery.
+ *
+ * Invariant: a call returns an error only when no peer touches its memory any more. Each rank sets `moving` before it
+ * checks for failures and moves data; a rank that leaves a call has seen the failure before it reads its peers'
+ * `moving`. Both are sequentially consistent, so either the mover sees the failure and moves nothing, or the leaving
+ * rank sees the mover and waits. If the mover takes too long, the leaving rank gives its own pages a private copy, and
+ * the mover goes on with the shared ones. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -19,7 +25,7 @@ static tshi_rank_record *record_of(const tsh_world *world, int rank) {
     return &world->machine.page->record[rank];
 }
 
-/* True when the message may come from, or go to, member i. */
+/* The message may come from, or go to, member i. */
 static bool comes_from(const tshi_wait *wait, int i) {
     int peer = wait->message->call.root;
     return peer < 0 ? i != wait->group->rank : i == peer;
@@ -46,8 +52,8 @@ static void describe_call(const tshi_wait *wait, char *text, size_t size) {
         tshi_append(text, size, ", in %s%.40s", place->backward ? "backward of " : "", place->function);
 }
 
-/* What this rank has started beside the call that it waits in may be what another one waits for; a message that comes
- * from any rank needs none in particular. */
+/* See tshi_waits.stands. A wait does not stand while this rank has other works in flight, which a peer may wait for, or
+ * if it receives from any rank, as one absent rank does not block it then. */
 static bool stands(const tshi_wait *wait) {
     int own = wait->message || wait->group->queue ? 1 : 0;
     bool any = wait->message && wait->message->call.root < 0;
@@ -63,7 +69,7 @@ void tshi_shm_publish_wait(const tshi_wait *wait) {
         bool here = wait->message ? !comes_from(wait, i) : tshi_reached(word, wait->sync);
         if (!here) tshi_waits_add(waits, wait->group->ranks[i]);
     }
-    if (waits->published) { /* not the first time, which most waits do not outlast */
+    if (waits->published) { /* not the first time: most waits end before the second */
         describe_call(wait, text, sizeof text);
         tshi_waits_say(waits, text, stands(wait));
     }
@@ -75,7 +81,7 @@ static void log_last_calls(const tshi_wait *wait) {
     const tshi_shm_group *lg = wait->group->state;
     tshi_group_log_recent_calls(wait->group);
     for (int i = 0; i < wait->group->size; i++) {
-        /* The slot of a call's second sync has the number of the first. */
+        /* A call's second sync has the same number as its first. */
         tshi_slot *last = tshi_slot_at(lg, i, 0);
         for (uint32_t k = 1; k < lg->slots; k++) {
             tshi_slot *slot = tshi_slot_at(lg, i, k);
@@ -105,7 +111,7 @@ static tsh_status look_at_clock(tshi_wait *wait) {
     return passed ? time_out(wait, ranks, stopped) : TSH_OK;
 }
 
-/* For a receive from any rank: one of the ranks when all peers have left, else -1. */
+/* For a receive from any rank: a peer if all peers have left, else -1. */
 static int all_left(const tshi_wait *wait) {
     int last = -1;
     for (int i = 0; wait->message && i < wait->group->size; i++) {
@@ -117,7 +123,7 @@ static int all_left(const tshi_wait *wait) {
     return last;
 }
 
-/* Both ranks fail: the one that sees it first tells the other. */
+/* All ranks of the cycle fail: the rank that finds it first becomes FAILED, and the others see that. */
 static tsh_status end_cycle(const tshi_wait *wait, const char *words) {
     tshi_shm_fail(wait->world, words, (tshi_tape_step){0});
     return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
@@ -143,7 +149,7 @@ tsh_status tshi_shm_poll(tshi_wait *wait, int rank) {
 
 void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     tshi_control_fail(world, reason, step);
-    /* Wakes the ranks that sleep until this one publishes; other sleepers wake soon by themselves. */
+    /* Wakes the ranks that sleep until this one publishes; other sleepers time out soon. */
     for (const tsh_group *g = world->groups; g; g = g->next) {
         if (g->ops != world->control || !g->state) continue;
         const tshi_shm_group *lg = g->state;
@@ -153,7 +159,7 @@ void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
 
 /* --- memory that peers still touch -------------------------------------------------------------------------------- */
 
-/* A rank that leaves a call has seen the failure before it looks who moves data; so one of the two sees the other. */
+/* `moving` is set before `failures` is loaded; a rank that leaves the call does the opposite. */
 tsh_status tshi_shm_move(const tsh_group *group) {
     const tshi_machine *m = &group->world->machine;
     tshi_member *me = tshi_member_at(group->state, group->rank);
@@ -168,8 +174,8 @@ void tshi_shm_moved(const tsh_group *group) {
     atomic_store_explicit(&tshi_member_at(group->state, group->rank)->moving, 0, memory_order_release);
 }
 
-/* Copies the pages into memory of this rank's own, which takes their place: peers go on with those that were there.
- * False for threads, whose memory is one, and without memory. */
+/* Replaces the pages by a private copy at the same address: peers go on with the shared pages. False for threads, which
+ * have one address space, and without memory. */
 static bool keep_pages(const tsh_world *world, const void *data, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *start = (char *)((uintptr_t)data / page * page);
@@ -184,14 +190,14 @@ static bool keep_pages(const tsh_world *world, const void *data, size_t bytes) {
     return false;
 }
 
-/* A recovery would need the pages that this rank is about to give up. */
+/* This rank becomes STUCK: a recovery would need the shared pages that it is about to replace. */
 static void give_up(tsh_world *world, int rank) {
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "rank %d did not end a call within %g s after it had failed", rank, world->timeout);
     if (world->machine.broken == TSH_OK) tshi_control_stick(world, TSH_ERR_TIMEOUT, words);
 }
 
-/* Looks again whether rank `rank` is done with this rank's memory, until `end`. */
+/* Waits a moment for `rank` to finish with this rank's memory. False, and this rank is STUCK, after `end`. */
 static bool waits_on(tsh_world *world, int rank, double end) {
     if (tshi_clock() > end) {
         give_up(world, rank);
@@ -202,12 +208,12 @@ static bool waits_on(tsh_world *world, int rank, double end) {
     return true;
 }
 
-/* How long this rank waits for a peer that moves data. In a world that is lost a moment will do. */
+/* Seconds that this rank waits for a peer that moves data: the timeout, or briefly in a broken world. */
 static double patience(const tsh_world *world) {
     return world->machine.broken == TSH_OK ? world->timeout : tshi_control_doubt(world);
 }
 
-/* There is no memory for this rank's own copy, or it is a GPU's. */
+/* Waits on, where a private copy is impossible: GPU memory, threads, or no memory left. */
 static void hold_on(tsh_world *world, int rank, double *next_warning) {
     if (tshi_warning_due(next_warning, world->warn_every)) {
         tshi_log(&world->log, TSH_LOG_WARNING, "rank %d waits for rank %d, which still moves data of a failed call",
@@ -217,7 +223,7 @@ static void hold_on(tsh_world *world, int rank, double *next_warning) {
     tshi_machine_poll(world);
 }
 
-/* A member that moves data, or -1. The memory of those that have died is out of their reach. */
+/* A member that moves data, or -1. A dead member no longer does. */
 static int mover(const tsh_group *group) {
     for (int i = 0; i < group->size; i++) {
         bool moves = i != group->rank && atomic_load(&tshi_member_at(group->state, i)->moving);
@@ -258,7 +264,7 @@ void tshi_shm_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, u
 
 /* --- recovering --------------------------------------------------------------------------------------------------- */
 
-/* The furthest sync that any member has published. */
+/* The latest sync that any member has published. */
 static uint32_t last_sync(const tsh_group *group) {
     const tshi_shm_group *lg = group->state;
     uint32_t last = lg->sync;
@@ -271,8 +277,8 @@ static uint32_t last_sync(const tsh_group *group) {
     return last;
 }
 
-/* No rank is inside a call between the first step and the third: ranks read before the second step and write after
- * it. */
+/* Between the first step of a recovery and the third no rank is inside a call. All ranks read the slots before the
+ * second step, and write their own after it. */
 static void groups_look(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
         tshi_shm_group *lg = g->ops == world->control ? g->state : NULL;
@@ -294,7 +300,7 @@ static void groups_align(tsh_world *world) {
 tsh_status tshi_shm_recover(tsh_world *world) {
     const tshi_machine *m = &world->machine;
     if (m->broken != TSH_OK) return tshi_fail(m->broken, "%s", m->broken_words);
-    /* What this rank has started may be moved by peers, until they recover too; this rank moves nothing any more. */
+    /* Peers may move data of this rank's started calls until they recover too; this rank moves none any more. */
     tsh_status status = tshi_control_barrier(world);
     if (status != TSH_OK) return status;
     for (tsh_group *g = world->groups; g; g = g->next) tshi_group_forget(g, "the world recovered meanwhile");
@@ -306,8 +312,8 @@ tsh_status tshi_shm_recover(tsh_world *world) {
     return tshi_control_barrier(world);
 }
 
-/* This rank's GPU memory must not be freed while peers have it mapped; threads have nothing mapped. A rank that takes
- * longer to leave the world is not waited for: the memory is freed with this process. */
+/* Waits until all peers have unmapped this rank's GPU memory, which must not be freed before; threads map none. After
+ * LONGEST_PARTING the memory is kept until this process ends. */
 static void unmap_peers(tsh_world *world) {
     if (!tshi_shm_of(world)->maps) return;
     world->device->ops->sharing->unmap(world->device);

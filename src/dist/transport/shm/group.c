@@ -7,7 +7,7 @@ static size_t round_up(size_t n) {
     return (n + TSHI_LINE_BYTES - 1) / TSHI_LINE_BYTES * TSHI_LINE_BYTES;
 }
 
-/* The payload also takes two counts for each member (all_to_all), or eleven digits and a comma (group_create). */
+/* A payload must also hold two counts for each member (all_to_all), or 12 characters for each (group_create). */
 static size_t slot_bytes(int size) {
     size_t counts = 16 * (size_t)size + 64;
     return round_up(sizeof(tshi_slot) + (counts > TSHI_SLOT_PAYLOAD ? counts : TSHI_SLOT_PAYLOAD));
@@ -62,7 +62,7 @@ void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg) {
     tshi_free(&world->allocator, lg);
 }
 
-/* On the group's first rank: a block, at rest. */
+/* Allocates and zeroes the block, on the group's first rank. */
 static tsh_status block_create(tsh_world *world, int size, tshi_shm_group *lg) {
     lg->block = tshi_heap_block_new(world, tshi_shm_block_bytes(size), size);
     for (int i = 0; lg->block && i < size; i++) {
@@ -106,7 +106,7 @@ void tshi_shm_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_shm_group *lg = group->state;
     if (!lg) return;
-    /* There is no call any more that could tell. */
+    /* No later call can report a mismatch of the calls not compared yet, so it is logged here. */
     uint32_t known = lg->compared;
     while (known != lg->sync && tshi_shm_is_published(group, known + 1)) known++;
     if (known != lg->compared) tshi_shm_compare_late(group, known, TSH_ERR_STATE, "the group is closed");

@@ -1,29 +1,44 @@
-/* Point to point. Each member has an inbox in the group's block: a ring of envelopes that all peers write to, so that
- * its size is that of one member, not of all pairs. An envelope holds small data. Larger data waits in the sender's
- * heap: up to a page in an eager buffer, so that the sender need not wait; beyond that where it is, with a completion
- * that the receiver marks when it has fetched the data. Messages that no receive has asked for yet are kept in their
- * order. */
+/* Point to point. Each member has an inbox in the group's block: a ring of envelopes that all peers write to, so memory
+ * grows with the members, not with the pairs. Envelopes that no receive matches yet are kept in order as unexpected
+ * messages.
+ *
+ *   way          size                        data                        the send is done
+ *   BY_ENVELOPE  up to TSHI_INLINE_BYTES     in the envelope             when the envelope is written
+ *   BY_BUFFER    up to EAGER_BYTES           in an eager buffer          when the envelope is written
+ *   BY_HEAP      larger, or no free buffer,  in the sender's memory      when the completion is TAKEN or REFUSED
+ *                or with a ticket
+ *
+ *   completion   set by      when
+ *   SENT         sender      before the envelope is published
+ *   READ         receiver    from SENT, before it copies from the sender's memory
+ *   TAKEN        receiver    the data is copied
+ *   REFUSED      receiver    the message does not match the receive
+ *   WITHDRAWN    sender      from SENT, after a failure
+ *
+ * Invariant: a receiver reads the tensor of a send BY_HEAP only while the send has not returned. READ and WITHDRAWN are
+ * set by compare-and-swap from SENT, so only one of them succeeds; a sender that finds READ waits for the receiver.
+ * Messages of a pair do not overtake each other: the sender takes envelopes in order, the receiver reads the ring in
+ * order, and unexpected messages are matched first. */
 #include "dist/transport/shm/shm.h"
 
 #include <string.h>
 
 #define EAGER_BUFFER_BYTES 4096
-#define EAGER_BUFFERS      16 /* of a page; bounds what is buffered for receivers that are late */
+#define EAGER_BUFFERS      16 /* of EAGER_BUFFER_BYTES; bounds the data buffered for late receivers */
 #define EAGER_BYTES        (EAGER_BUFFER_BYTES - sizeof(tshi_completion))
-#define COMPLETIONS        64   /* without a buffer, made at a time */
-#define MOST_KEPT          1024 /* unexpected messages, beyond which senders are asked to wait for their receivers */
+#define COMPLETIONS        64   /* without a buffer, allocated at a time */
+#define MOST_KEPT          1024 /* unexpected messages, beyond which senders wait for their receivers */
 
-/* READ: the receiver is about to copy from the sender's memory. WITHDRAWN: the sender's call has ended in a failure. */
 enum { SEND_FREE, SEND_SENT, SEND_READ, SEND_TAKEN, SEND_REFUSED, SEND_WITHDRAWN };
 enum { BY_ENVELOPE, BY_BUFFER, BY_HEAP };
 
-/* The state of a send, in the sender's heap. The data of an eager buffer lies behind it. */
+/* The state of a send, in the sender's heap. An eager buffer is a completion and the data behind it. */
 typedef struct tshi_completion {
     alignas(64) _Atomic uint32_t state;
     _Atomic uint32_t sleepers;
-    uint32_t kind; /* of what the receiver wanted instead, REFUSED */
+    uint32_t kind; /* kind and count of the receive that REFUSED */
     int64_t count;
-    struct tshi_completion *next; /* the sender's own: free completions */
+    struct tshi_completion *next; /* in the sender's list of free completions */
 } tshi_completion;
 
 typedef struct unexpected_message {
@@ -33,7 +48,7 @@ typedef struct unexpected_message {
 
 struct tshi_mailbox {
     uint64_t next_in;    /* number of the next envelope in this rank's inbox */
-    char *eager_buffers; /* [EAGER_BUFFERS] of EAGER_BUFFER_BYTES, made when first needed */
+    char *eager_buffers; /* [EAGER_BUFFERS] of EAGER_BUFFER_BYTES, allocated when first needed */
     int next_buffer;
     tshi_completion *free_completions;
     void *completions[64]; /* blocks of COMPLETIONS */
@@ -41,7 +56,7 @@ struct tshi_mailbox {
     unexpected_message *unexpected, *unexpected_end;
     int unexpected_count;
     tshi_pool spare;           /* of unexpected_message */
-    struct tshi_mailbox *next; /* of those whose group is closed */
+    struct tshi_mailbox *next; /* in the world's list of mailboxes of closed groups */
 };
 
 static tshi_inbox *inbox_at(const tsh_group *group, int member) {
@@ -66,7 +81,7 @@ static char *address_of(const tsh_group *group, int member, uint64_t at) {
 
 /* --- sending ------------------------------------------------------------------------------------------------------ */
 
-/* An eager buffer to send from, or NULL: all are in flight. */
+/* A free eager buffer; NULL: all are in flight, or there is no memory. */
 static tshi_completion *eager_buffer_take(tsh_group *group, tshi_mailbox *box) {
     tsh_device *device = group->world->host;
     if (!box->eager_buffers) {
@@ -109,12 +124,12 @@ size_t tshi_shm_message_bytes(const tshi_comm_call *send) {
     return bytes <= EAGER_BYTES ? (size_t)EAGER_BUFFERS * EAGER_BUFFER_BYTES : COMPLETIONS * sizeof(tshi_completion);
 }
 
-/* The turn at which envelope `number` may be written; the next one says that it is. */
+/* The turn at which envelope `number` may be written; written, it has the next turn. */
 static uint32_t turn_of(uint64_t number) {
     return (uint32_t)(number / TSHI_ENVELOPES) * 2;
 }
 
-/* Takes the number of an envelope in a ring; false while the ring is full. */
+/* Reserves the next envelope of a ring; false while the ring is full. */
 static bool envelope_take(tshi_inbox *inbox, uint64_t *number) {
     uint64_t tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
     for (;;) {
@@ -134,7 +149,7 @@ static bool envelope_take(tshi_inbox *inbox, uint64_t *number) {
     }
 }
 
-/* How the data travels, and the completion that it needs. */
+/* Chooses the way of a message, and takes the completion that it needs. */
 static uint32_t choose_way(tsh_group *group, tshi_mailbox *box, const tsh_work *work, bool congested,
                            tshi_completion **completion) {
     size_t bytes = tshi_message_bytes(tshi_kind_of(&work->call), work->call.count);
@@ -153,7 +168,7 @@ static void wake_receiver(tshi_inbox *inbox, tshi_envelope *envelope) {
     if (atomic_fetch_add_explicit(&inbox->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&envelope->turn);
 }
 
-/* False while there is no room. */
+/* False while the ring is full, or there is no completion. */
 static bool send_envelope(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_mailbox *box = ((tshi_shm_group *)group->state)->mailbox;
@@ -191,7 +206,7 @@ static bool send_envelope(tsh_work *work) {
     return true;
 }
 
-/* An earlier send to the same rank that has not found room. */
+/* An earlier send to the same rank still waits for an envelope. */
 static bool must_queue(const tsh_work *work) {
     for (const tsh_work *w = work->group->messages; w && w != work; w = w->next) {
         if (w->call.op == TSH_COLLECTIVE_SEND && !w->done && !w->state && w->call.root == work->call.root) return true;
@@ -199,7 +214,7 @@ static bool must_queue(const tsh_work *work) {
     return false;
 }
 
-/* Ends a work whose peer makes a call of that kind and count. */
+/* Ends a work with TSH_ERR_MISMATCH: the peer's call has that kind and count. */
 static void mismatch(tsh_work *work, int peer, uint32_t kind, int64_t count) {
     const tsh_group *group = work->group;
     const tshi_signature mine = {.kind = tshi_kind_of(&work->call), .count = work->call.count};
@@ -232,8 +247,8 @@ static void answer(const tsh_group *group, const tshi_envelope *envelope, uint32
     if (atomic_fetch_add_explicit(&completion->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&completion->state);
 }
 
-/* The send of a small message has returned already, so that its sender gets the mismatch from its next call. The first
- * complaint stays. */
+/* Reports a mismatch to the sender of a small message, whose send has already returned: its next call fails with it.
+ * Later complaints are dropped while one is unread. */
 static void complain(const tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
     tshi_member *member = tshi_member_at(group->state, envelope->from);
@@ -260,7 +275,8 @@ static void refuse(tsh_work *work, const tshi_envelope *envelope) {
     complain(work, envelope);
 }
 
-/* This rank may read what the envelope's sender holds; otherwise the work has ended as the sender's has. */
+/* True: this rank may read the sender's memory. False: the sender has withdrawn, and the work has ended with its
+ * failure. */
 static bool claim(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
     tshi_completion *completion = (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
@@ -274,7 +290,7 @@ static bool claim(tsh_work *work, const tshi_envelope *envelope) {
     return false;
 }
 
-/* The envelope is this receive's. */
+/* Receives the message of the envelope into this work. */
 static void take(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
     const tshi_comm_call *call = &work->call;
@@ -292,7 +308,7 @@ static void take(tsh_work *work, const tshi_envelope *envelope) {
     work->done = true;
 }
 
-/* One that has not started has not looked at the unexpected messages, which come first. */
+/* A receive that has not started does not match: it must first search the unexpected messages. */
 static inline bool wants(const tsh_work *work, int from) {
     return work->call.op == TSH_COLLECTIVE_RECV && work->started && !work->done &&
            (work->call.root == from || work->call.root == TSH_ANY_RANK);
@@ -311,8 +327,8 @@ static tsh_status keep(tsh_group *group, tshi_mailbox *box, const tshi_envelope 
     return TSH_OK;
 }
 
-/* Passes the envelopes of this rank's inbox to their receives. Without memory to keep it an envelope stays in the
- * inbox. */
+/* Matches the envelopes in this rank's inbox with its receives, and keeps the others as unexpected messages. Without
+ * memory for that an envelope stays in the inbox. */
 static void empty_inbox(tsh_group *group, tshi_mailbox *box) {
     tshi_inbox *inbox = inbox_at(group, group->rank);
     for (;;) {
@@ -330,7 +346,7 @@ static void empty_inbox(tsh_group *group, tshi_mailbox *box) {
     }
 }
 
-/* The oldest unexpected message that this receive wants. */
+/* Receives the oldest unexpected message that matches. */
 static void look_in_kept(tsh_work *work, tshi_mailbox *box) {
     unexpected_message **link = &box->unexpected, *before = NULL;
     while (*link && !wants(work, (*link)->envelope.from)) {
@@ -348,7 +364,7 @@ static void look_in_kept(tsh_work *work, tshi_mailbox *box) {
     tshi_pool_give(&box->spare, unexpected);
 }
 
-/* --- for the backend ---------------------------------------------------------------------------------------------- */
+/* --- tshi_group_ops ----------------------------------------------------------------------------------------------- */
 
 static tsh_status heed_complaint(tsh_group *group) {
     tshi_member *me = tshi_member_at(group->state, group->rank);
@@ -370,7 +386,7 @@ tsh_status tshi_message_start(tsh_work *work) {
     return TSH_OK;
 }
 
-/* Sends an envelope, if the ring has room for it. */
+/* Sends a message that fits an envelope, if the ring has room. */
 static bool send_quickly(tsh_work *work) {
     const tshi_comm_call *call = &work->call;
     tshi_inbox *inbox = inbox_at(work->group, call->root);
@@ -383,7 +399,7 @@ static bool send_quickly(tsh_work *work) {
     return !atomic_load_explicit(&inbox->congested, memory_order_relaxed) && send_envelope(work);
 }
 
-/* The next envelope, if it comes soon and is the one that is wanted. */
+/* Receives the next envelope, if it arrives soon and matches. */
 static bool receive_quickly(tsh_work *work, tshi_mailbox *box) {
     const tshi_shm_group *lg = work->group->state;
     tshi_inbox *inbox = inbox_at(work->group, work->group->rank);
@@ -489,7 +505,7 @@ void tshi_messages_reset(tsh_group *group) {
     }
 }
 
-/* Receivers may still have to fetch from the buffers of a group that is closed here. */
+/* No receiver has yet to read an eager buffer of this closed group. */
 static bool fetched(const tshi_mailbox *box) {
     for (int i = 0; box->eager_buffers && i < EAGER_BUFFERS; i++) {
         tshi_completion *completion = (tshi_completion *)(void *)(box->eager_buffers + (size_t)i * EAGER_BUFFER_BYTES);

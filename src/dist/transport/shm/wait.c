@@ -1,4 +1,4 @@
-/* Waiting: spin, then yield, then sleep on a futex, looking around for failures now and then. */
+/* Waiting: spin, then yield, then sleep on a futex, and poll for failures between sleeps. */
 #include "dist/transport/shm/shm.h"
 
 #include <sched.h>
@@ -6,15 +6,16 @@
 #include <string.h>
 
 #define CACHE_LINE 64
-/* The longest sleep before looking around. */
+/* The longest sleep between two polls for failures. */
 #define NAP_NANOSECONDS 50000000L
-/* With several things to watch: sleeps of a share of what has been waited already, within limits. */
+/* A futex wakes for one event only. With other works in flight a sleep lasts 1/NAP_SHARE of the wait so far, within
+ * these limits (seconds). */
 #define NAP_SHARE    16
 #define SHORTEST_NAP 20e-6
 #define LONGEST_NAP  1e-3
 #define LOOK_EVERY   50e-3
 
-/* Up to `alone` things under way are those that the sleeper is woken for. */
+/* alone: the number of works in flight for which the futex wakes this rank. */
 static long nap_length(const tsh_world *world, double since, int alone) {
     if (world->pending <= alone) return NAP_NANOSECONDS;
     double seconds = (tshi_clock() - since) / NAP_SHARE;
@@ -37,19 +38,20 @@ tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t targe
         tshi_doze(word, target, sleepers, nap_length(wait->world, since, 0));
         if (tshi_reached(word, target)) break;
         tsh_status status = tshi_shm_poll(wait, rank);
-        /* It may have published and gone since. */
+        /* The rank may have published and left since. */
         if (status != TSH_OK && !tshi_reached(word, target)) return status;
     }
     return TSH_OK;
 }
 
-/* Wakes the ranks that sleep until this slot is published. A read-modify-write, although it writes nothing new: it
- * comes before or after the sleeper's own in one order that both see, so one of the two sees the other. */
+/* Wakes the ranks that sleep until this slot is published. Adds 0 rather than loads: read-modify-writes of `sleepers`
+ * have one order, so either this rank sees the sleeper, or the sleeper sees the published slot. */
 static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
     if (atomic_fetch_add_explicit(&me->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&slot->sync);
 }
 
-/* The draft into my slot. Peers poll its line: written in one go, it has to be fetched from them but once. */
+/* Copies the draft into this rank's slot. Peers poll the slot's cache line, so writing it at once takes it from them
+ * only once. */
 static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
     tshi_shm_group *lg = group->state;
     tshi_slot *mine = tshi_slot_at(lg, group->rank, sync);
@@ -58,7 +60,7 @@ static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
     return mine;
 }
 
-/* Out of the line of the fast path. */
+/* Not inlined, to keep the fast path short. */
 __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32_t sync) {
     tshi_shm_group *lg = group->state;
     tsh_world *world = group->world;
@@ -75,13 +77,13 @@ __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32
     return status;
 }
 
-/* Fetch the cache lines of this rank's next slot for writing before they are needed. All members have passed this sync,
- * so that none reads the slot any more. */
+/* Prefetches the cache lines of this rank's next slot for writing. All members have passed the sync that used it
+ * before, so no member reads it any more. */
 static inline void claim(const tshi_slot *slot, size_t bytes) {
     for (size_t at = 0; at < bytes; at += CACHE_LINE) tshi_claim((const char *)slot + at);
 }
 
-/* True when all members have published the sync, or do so while it is worth spinning. */
+/* True if all members have published the sync, or do so within lg->spins polls. */
 static inline bool all_post_soon(const tsh_group *group, uint32_t sync) {
     const tshi_shm_group *lg = group->state;
     int polls = 0;
@@ -125,7 +127,7 @@ void tshi_shm_publish(tsh_group *group, size_t next) {
     if (next) claim(tshi_slot_at(lg, group->rank, sync + 1), sizeof(tshi_slot) + next);
 }
 
-/* The first member that has not published it, or -1. */
+/* The first member that has not published the sync, or -1. */
 static int first_missing(const tsh_group *group, uint32_t sync) {
     const tshi_shm_group *lg = group->state;
     for (int i = 0; i < group->size; i++) {
@@ -142,14 +144,14 @@ static bool is_message(const tsh_work *work) {
     return work && tshi_is_message(work->call.op);
 }
 
-/* True while the wait goes on: for the message, or else for the slots of the group's first collective. */
+/* True while this rank has to wait: for the message, or else for the slots of the group's first collective. */
 static bool is_missing(const tsh_group *group, const tsh_work *work) {
     const tshi_shm_group *lg = group->state;
     if (is_message(work)) return work->linked && !work->done;
     return group->queue && first_missing(group, lg->sync) >= 0;
 }
 
-/* Sleep until it may have come. *rank: the world rank waited for, or -1. */
+/* Sleeps until the message or a missing slot may have arrived. *rank: the world rank waited for, or -1. */
 static void sleep_for(tsh_group *group, const tsh_work *work, double since, int *rank) {
     tshi_shm_group *lg = group->state;
     tshi_awaited watch = {NULL, 0, NULL, -1};
@@ -190,7 +192,7 @@ tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
     double now = tshi_clock();
     if (now < local->next_look) return TSH_OK;
     local->next_look = now + LOOK_EVERY;
-    /* Calls that wait their turn have to be moved on before the verdict: what they need may be there. */
+    /* Before an error, queued works get a chance to end: all members may have published their slots by now. */
     tshi_world_progress(world);
     if (!is_missing(group, work)) return TSH_OK;
     wait.sync = lg->sync;

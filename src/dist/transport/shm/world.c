@@ -1,16 +1,17 @@
-/* Worlds of one machine: which ranks they connect, joining and closing them. */
+/* Worlds of one machine: taking, joining and closing them. */
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/transport/shm/shm.h"
 
 #define LONGEST_JOIN 120.0
 
-/* Spinning only pays when the peer has a core of its own. */
+/* Polls before the first yield. Spinning helps only a rank whose peer runs on another core; SPINS_SHARED is for
+ * oversubscribed machines. */
 #define SPINS        4000
 #define YIELDS       64
 #define SPINS_SHARED 8
 
-/* Threads, or processes that the rendezvous has found on one machine. */
+/* Takes worlds of threads, and of processes that the rendezvous has found on one machine. */
 tsh_status tshi_shm_probe(const tshi_start *start, bool *takes) {
     const tshi_roster *roster = start->roster;
     char hosts[TSHI_LINE];
@@ -26,7 +27,7 @@ tsh_status tshi_shm_world_open(tsh_world *world, const tshi_start *start, void *
     (void)heap;
     if (!local) return TSH_ERR_MEMORY;
     world->state = local;
-    local->spins = SPINS_SHARED; /* until the cores are counted */
+    local->spins = SPINS_SHARED; /* until tshi_shm_world_join has counted the cores */
     local->yields = YIELDS;
     return TSH_OK;
 }
