@@ -1,4 +1,17 @@
-/* Collectives over MPI: the entry barrier, which compares the ranks' calls, then MPI's own call. */
+/* Collectives over MPI: the phases of a call.
+ *
+ *   phase            ends when                                   next
+ *   TSHI_AT_ENTRY    all members have entered the barrier        COMPARING if the hashes differ, nothing is to be moved
+ *                                                                or TSHARD_CHECK is set; COUNTING for an all_to_all
+ * with
+ *                                                                unequal parts; else the move
+ *   TSHI_COMPARING   all signatures are gathered                 an error, or COUNTING, or the move
+ *   TSHI_COUNTING    all counts of an all_to_all are gathered    an error, or the move
+ *   TSHI_EXCHANGING  all messages of the exchange have ended     TSHI_IDLE
+ *
+ * The move is a blocking call of MPI (move.c) or an exchange of messages (exchange.c). Invariant: all members take the
+ * same phases unless the world breaks. It holds because each transition depends only on values that the entry barrier
+ * or a gather has given to all members. */
 #include "base/cpu.h"
 #include "dist/registry.h"
 #include "dist/transport/mpi/mpi.h"
@@ -6,15 +19,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Looks at shared memory before the first look at anything else. */
+/* Polls of the call before the first poll for failures. */
 #define SPINS        4000
 #define SPINS_SHARED 20
 #define POLLS        4
 #define LOOK_EVERY   64u /* calls */
 
-/* --- what has to agree -------------------------------------------------------------------------------------------- */
+/* --- the hash of a call ------------------------------------------------------------------------------------------- */
 
-/* A hash of what has to agree. That of a call that cannot be made is like no other. */
+/* The hash that all members must agree on. A call that cannot be made hashes its rank in, so that it differs from all
+ * others. */
 static uint64_t identity_of(const tsh_group *group, const tshi_mpi_op *op) {
     const tshi_signature *signature = &op->signature;
     uint64_t h = tshi_fingerprint_add(TSHI_FINGERPRINT, (uint64_t)signature->kind << 32 | (uint32_t)signature->root);
@@ -32,9 +46,9 @@ static bool equal_parts(const tsh_group *group, const tshi_comm_call *call) {
     return true;
 }
 
-/* --- the life of a call ------------------------------------------------------------------------------------------- */
+/* --- beginning and moving ----------------------------------------------------------------------------------------- */
 
-/* Room for all parts of an all_to_all whose parts are not equal. */
+/* Allocates the counts of all members, for an all_to_all with unequal parts. */
 static bool make_matrix(const tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     size_t p = (size_t)group->size;
@@ -42,7 +56,7 @@ static bool make_matrix(const tsh_group *group) {
     return mg->matrix != NULL;
 }
 
-/* The memory that the call needs, as far as this rank knows. */
+/* Allocates the memory that the call needs, as far as this rank knows before the entry barrier. */
 static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
     op->scratch = NULL;
     if (!op->regular && !make_matrix(group)) return TSH_ERR_MEMORY;
@@ -52,7 +66,7 @@ static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
     return status == TSH_OK && !pair ? tshi_move_prepare(group) : status;
 }
 
-/* Ends the call: op->outcome is what it returns, with the message of tsh_error_message(). */
+/* Ends the call: op->outcome becomes `status`, with the message of tsh_error_message(). */
 void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     if (op->scratch) group->world->host->ops->memory.release(group->world->host, op->scratch);
@@ -66,7 +80,7 @@ void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
     tshi_failure_keep(&op->outcome, status);
 }
 
-/* The call may outlive the caller's counts, or those of its work. */
+/* Copies the counts: the call may outlive the caller's, or those of its work. */
 static void keep_counts(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_comm_call *call = &mg->op.call;
@@ -82,14 +96,15 @@ static void keep_counts(tsh_group *group) {
     call->out_counts = call->out_counts ? mg->kept + p : NULL;
 }
 
-/* text: what the ranks compare in place of the call, or NULL. */
+/* text: compared instead of the call; NULL: the call itself. */
 static tsh_status begin(tsh_group *group, const tshi_comm_call *call, const char *text, bool moves,
                         const tsh_work *work) {
     tsh_world *world = group->world;
     tshi_mpi *mpi = tshi_mpi_of(world);
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    /* Without shared memory no rank may reach an entry barrier that a peer is known to have given up. */
+    /* Without shared memory a peer that has seen the failure does not enter this barrier, so this rank must not
+     * either. */
     if (tshi_control_has_failed(world)) {
         tsh_status status = tshi_mpi_failure(world);
         if (status != TSH_OK) return status;
@@ -113,7 +128,7 @@ static tsh_status begin(tsh_group *group, const tshi_comm_call *call, const char
         op->held[1] = work->out ? tshi_tensor_retain(work->out) : NULL;
     }
     int error = tshi_entry_arrive(group);
-    /* The bookkeeping overlaps with the arrival at the peers. */
+    /* After the arrival, so that this bookkeeping overlaps with its way to the peers. */
     if (moves)
         tshi_group_note(group, call);
     else
@@ -127,7 +142,7 @@ static bool end_error(tsh_group *group, int error) {
     return true;
 }
 
-/* The peers have begun: they need this rank's part. */
+/* Breaks the world: the peers have begun the call and need this rank's part. */
 static tsh_status lack_memory(tsh_world *world) {
     static const char words[] = "no memory for a call that other ranks have begun";
     return tshi_control_stick(world, TSH_ERR_MEMORY, words);
@@ -142,7 +157,8 @@ static bool advance_exchange(tsh_group *group) {
     return op->phase == TSHI_IDLE || op->step + op->done != before;
 }
 
-/* Moves the data: in a call of MPI where no rank's other calls have to go on meanwhile, else in an exchange. */
+/* Moves the data: in a blocking call of MPI if all members wait for this call and the counts fit, else in an
+ * exchange. */
 static bool move(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     if (!op->moves) {
@@ -169,7 +185,7 @@ static bool move(tsh_group *group) {
     return true;
 }
 
-/* --- closer looks ------------------------------------------------------------------------------------------------- */
+/* --- comparing and counting --------------------------------------------------------------------------------------- */
 
 static bool compare_start(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
@@ -193,7 +209,7 @@ static tsh_status compare(const tsh_group *group) {
                                    offsetof(tshi_detail, text) - offsetof(tshi_detail, signature));
 }
 
-/* All parts of an all_to_all: a row of what each sends, and a row of what each expects, rank by rank. */
+/* Gathers the counts of an all_to_all: for each rank a row of those it sends, then a row of those it expects. */
 static bool count_start(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     const tshi_comm_call *call = &mg->op.call;
@@ -214,7 +230,7 @@ static bool count_start(tsh_group *group) {
 
 /* --- phases ------------------------------------------------------------------------------------------------------- */
 
-/* A member has come to the entry barrier and has stopped waiting for good: it will not pass. */
+/* A member is STUCK or DEAD: it will not take part in the rest of the call. */
 static bool given_up(tsh_group *group) {
     bool failed = tshi_control_has_failed(group->world);
     for (int i = 0; failed && i < group->size; i++) {
@@ -227,7 +243,7 @@ static bool pass_entry(tsh_group *group, int verdict) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (verdict & TSHI_ENTRY_STOPPED) {
-        op->phase = TSHI_AT_ENTRY; /* a peer reports the reason */
+        op->phase = TSHI_AT_ENTRY; /* tshi_mpi_poll_call finds the reason on the control page */
         return false;
     }
     if (!mg->block && given_up(group)) {
@@ -282,7 +298,8 @@ bool tshi_mpi_advance(tsh_group *group) {
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-/* Copies the data of a call that a recovery may finish: where some members have gone on, they need this rank's part. */
+/* Copies the data of a call that a recovery may finish: members that have passed the entry barrier need this rank's
+ * part, and the caller's memory is no longer available then. */
 static bool keep_data(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     tshi_comm_call *call = &op->call;
@@ -379,7 +396,7 @@ static void mpi_progress(tsh_work *work) {
         tshi_mpi_message_progress(work);
         return;
     }
-    /* Each call of MPI takes in a little of what has arrived. */
+    /* Several polls: each call of MPI processes only some of the messages that have arrived. */
     for (int idle = 0; idle < POLLS && op->phase != TSHI_IDLE; idle++) {
         if (tshi_mpi_advance(group)) idle = -1;
     }
@@ -394,12 +411,12 @@ static void mpi_progress(tsh_work *work) {
     tshi_work_end(work, tshi_mpi_stop(group));
 }
 
-/* Between machines: on one machine the host's cores would move the data. */
+/* Between machines only: on one machine the host's cores move the data, and do not compute meanwhile. */
 static bool mpi_overlaps(const tsh_group *group) {
     return !tshi_mpi_group_of(group)->block;
 }
 
-/* The host's memory is all that MPI is given. */
+/* MPI is given host memory only. */
 static bool mpi_stages(const tsh_group *group, const tshi_comm_call *call) {
     (void)group;
     (void)call;

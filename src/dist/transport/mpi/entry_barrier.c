@@ -1,10 +1,22 @@
 /* The entry barrier of a group, before each call.
  *
- * On one machine each member writes a word of its own, which also describes its call, and passes when it has read
- * matching words of all members: one cache line travels each way at the same time, which is the least that a barrier
- * can cost. No member decides for its peers, so giving up takes longer: a member marks its word, a member that sees a
- * mark marks its own, and the barrier is given up when each member has marked its word or has not entered. A member
- * that passed before it saw a mark reports that, and then all pass. */
+ * On one machine each member writes a word of its own, which includes a hash of its call, and reads the words of all
+ * members: one cache line travels each way at the same time, the least that a barrier can cost.
+ *
+ *   this member sees                                          it then
+ *   all words of this barrier, no mark                        passes: writes `passed`
+ *   a failure, or the mark in any word                        marks its own word
+ *   after its mark: `passed` of any member                    passes
+ *   after its mark: each word is marked or not of this        gives up
+ *     barrier, for SETTLE_SECONDS
+ *   after its mark: an unmarked word of this barrier          waits; gives up after TSHI_GRACE
+ *
+ * Invariant: all members pass a barrier or none does. The first member that passes has seen no mark, so its own word is
+ * unmarked, and a member that wants to give up waits until it sees that member's `passed`. The exception is a member
+ * that is dead or stopped for TSHI_GRACE between its reads and `passed`.
+ *
+ * Across machines the barrier is a non-blocking call of MPI that combines the bitwise or of { hash, ~hash, flags }: the
+ * hashes are equal if the first two have no common bit. */
 #include "dist/transport/mpi/mpi.h"
 
 #include <string.h>
@@ -15,11 +27,11 @@
 #define NUMBER_MASK  UINT64_C(0xfffffff0)
 #define HASH_SHIFT   32
 
-/* So few members tell each other directly: a barrier is over one message after the last member has come, and needs no
+/* Up to so many members use an all_gather: the barrier ends one message after the last member has entered, without
  * progress in between. */
 #define MOST_DIRECT 8
 
-/* Long enough for a member's word to be readable by all. */
+/* Long enough for a word to become visible to all members. */
 #define SETTLE_SECONDS 1e-3
 
 static int flags_of(const tshi_mpi_op *op) {
@@ -62,9 +74,9 @@ int tshi_entry_call(tsh_group *group, const uint64_t mine[3], MPI_Request *reque
     return MPI_Iallgather(mine, 3, MPI_UINT64_T, mg->all, 3, MPI_UINT64_T, mg->comm, request);
 }
 
-/* --- looking ------------------------------------------------------------------------------------------------------ */
+/* --- passing ------------------------------------------------------------------------------------------------------ */
 
-/* The words of the members that have entered. */
+/* The words of the members that have entered, combined. */
 typedef struct words {
     bool all; /* all members have entered */
     uint64_t flags, unlike;
@@ -97,7 +109,7 @@ static bool any_passed(const tsh_group *group, const tshi_mpi_group *mg) {
     return false;
 }
 
-/* A member has entered and has not seen the mark. */
+/* The word of a member that has entered is unmarked. */
 static bool any_may_pass(const tsh_group *group, const tshi_mpi_group *mg) {
     for (int i = 0; i < group->size; i++) {
         uint64_t word = word_of(mg, i);
@@ -106,8 +118,8 @@ static bool any_may_pass(const tsh_group *group, const tshi_mpi_group *mg) {
     return false;
 }
 
-/* The result of a barrier that a member gives up, 0 while it is undecided. A member that does not answer is dead or
- * stopped: the world is lost then, and nothing is gained by waiting for it. */
+/* The verdict of a barrier that some member gives up, 0 while it is undecided. A member that does not mark its word
+ * within TSHI_GRACE is dead or stopped, so the world is about to break, and waiting longer gains nothing. */
 static int outcome_of_stop(const tsh_group *group, tshi_mpi_group *mg) {
     double now = tshi_clock();
     if (mg->stopping == 0) {
@@ -146,14 +158,14 @@ bool tshi_entry_withdraw(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (op->phase == TSHI_AT_ENTRY && mg->block) return outcome_of_stop(group, mg) == TSHI_ENTRY_STOPPED;
-    /* What the members have begun they end, whatever else has failed since: requests read and write the caller's
-     * memory. Only a rank that is lost, or has left, can leave its part undone. */
+    /* An exchange that has begun is finished despite a failure, since its requests read and write the caller's memory.
+     * It cannot be finished if the world is broken or a member has left. */
     if (op->phase == TSHI_EXCHANGING) {
         return group->world->machine.broken != TSH_OK || tshi_mpi_failure(group->world) == TSH_OK;
     }
-    /* Without shared memory a member cannot withdraw. When a failure is known for so long and the barrier has not been
-     * passed, some member has received the failure before it entered, and will not enter. Behind the barrier, a rank
-     * that has failed since has mostly done its part. */
+    /* Without shared memory a member cannot withdraw its arrival. If the barrier has not been passed TSHI_GRACE after
+     * this rank saw the failure, some member saw it before it entered, and does not enter. In a later phase, a member
+     * that has failed since has most likely done its part within TSHI_GRACE. */
     double now = tshi_clock();
     if (op->trouble_seen == 0) op->trouble_seen = now;
     return now - op->trouble_seen >= TSHI_GRACE;

@@ -1,22 +1,26 @@
 /* Exchanges: the members of a group move the data of a call as messages among themselves.
  *
  * In step k a rank sends block k of its span for each peer, and receives block k of each peer's span for it. A
- * reduction receives into buffers of the group, and reduces the block in the order of the ranks when it has come. An
- * all_reduce reduces one part of the elements on each rank in its first half of the steps, and gathers the parts in its
- * second half. Several steps are under way at once, so that the link has work while the host computes. */
+ * reduction receives into buffers of the group, and reduces a received block in the order of the ranks. An all_reduce
+ * is a reduce-scatter in the first half of its steps, and an all-gather in the second. Up to op->window steps are in
+ * flight at once, so that the link is busy while the host computes.
+ *
+ * Invariant: a step reuses the requests and buffers of step - window only after that step has ended, and a step of the
+ * all-gather is posted only after this rank has reduced its block (may_post). */
 #include "dist/transport/mpi/mpi.h"
 
 #define TAG_EXCHANGE 1
 
-/* Where ranks wait for a reduction, its blocks stay in a cache: one moves while another is reduced. */
+/* A reduction that ranks wait for: blocks that stay in cache, one received while another is reduced. */
 #define WAITED_BYTES  ((size_t)128 << 10)
 #define WAITED_WINDOW 2
-/* Blocks of a call between machines that goes on while the host computes. MPI sends them without asking the receiver,
- * which would take several calls of both, and so many fill the buffers of a connection, which the kernel empties. */
+/* A started call between machines, while the host computes: blocks that MPI sends eagerly, as a handshake needs several
+ * calls of MPI on both sides, and enough of them to fill a socket's buffers, which the kernel empties meanwhile. */
 #define STARTED_BYTES  ((size_t)60 << 10)
 #define STARTED_BLOCKS 64
 
-/* Two ranks send as much either way, and one half of the steps need not wait for the other. */
+/* An all_reduce of more than two ranks is a reduce-scatter, then an all-gather. Two ranks send the same number of bytes
+ * without halves, and then no step waits for another. */
 static bool in_halves(const tsh_group *group, const tshi_mpi_op *op) {
     return op->call.op == TSH_COLLECTIVE_ALL_REDUCE && group->size > 2;
 }
@@ -45,7 +49,7 @@ static bool reduces(const tsh_group *group, const tshi_mpi_op *op, int64_t step)
     return tshi_collectives[op->call.op].reduces && !gathers(group, op, step);
 }
 
-/* The elements of that step's block in a span. */
+/* The block of a span in that step. */
 static tshi_span block_of(const tsh_group *group, const tshi_mpi_op *op, int64_t step, tshi_span span) {
     int64_t before = (gathers(group, op, step) ? step - op->steps / 2 : step) * op->block;
     if (before >= span.count) return (tshi_span){span.start, 0};
@@ -58,19 +62,19 @@ static void *at(const tshi_mpi_op *op, const void *base, int64_t elements) {
 
 /* --- one step ----------------------------------------------------------------------------------------------------- */
 
-/* Each step has 2 (p - 1) requests: of each peer, by its distance, what is received and what is sent. */
+/* The 2 (p - 1) requests of a step: a receive and a send for each peer, by distance. */
 static MPI_Request *requests_of(const tsh_group *group, int64_t step) {
     const tshi_mpi_group *mg = group->state;
     return mg->request + (size_t)(step % mg->op.window) * 2 * (size_t)(group->size - 1);
 }
 
-/* Where the block of the peer at that distance comes to be reduced. */
+/* The buffer for the block of the peer at that distance, to be reduced. */
 static void *fold_at(const tsh_group *group, int64_t step, int distance) {
     const tshi_mpi_group *mg = group->state;
     return at(&mg->op, mg->fold, ((step % mg->op.window) * (group->size - 1) + distance - 1) * mg->op.block);
 }
 
-/* What this rank contributes to itself. */
+/* Copies this rank's own part to its place in `out`. */
 static void copy_own(const tsh_group *group, const tshi_mpi_op *op) {
     tshi_span own = tshi_span_to(group, &op->call, group->rank), to = tshi_span_from(group, &op->call, group->rank);
     const void *from = at(op, op->call.in, own.start);
@@ -100,7 +104,7 @@ static int post(tsh_group *group, int64_t step) {
     return error;
 }
 
-/* Reduces what has come in that step with what this rank contributes itself. */
+/* Reduces the blocks received in that step with this rank's own, in the order of the ranks. */
 static void fold(const tsh_group *group, int64_t step) {
     const tshi_mpi_group *mg = group->state;
     const tshi_mpi_op *op = &mg->op;
@@ -117,7 +121,7 @@ static void fold(const tsh_group *group, int64_t step) {
 
 /* --- the call -------------------------------------------------------------------------------------------------- */
 
-/* MPI's own all_reduce is faster where both ranks wait for it. */
+/* Not for all_reduce: MPI's own is faster if both ranks wait for it. */
 bool tshi_exchange_is_pair(const tsh_group *group) {
     return group->size == 2 && tshi_mpi_group_of(group)->op.call.op != TSH_COLLECTIVE_ALL_REDUCE;
 }
@@ -126,7 +130,7 @@ static int64_t blocks(const tshi_mpi_op *op, int64_t n) {
     return n / op->block + (n % op->block != 0);
 }
 
-/* The most elements that a rank exchanges with another. */
+/* The most elements that this rank exchanges with one peer. */
 static int64_t longest_span(const tsh_group *group, const tshi_mpi_op *op) {
     int64_t most = 0;
     if (in_halves(group, op)) return part_of(group, &op->call, 0).count;
@@ -138,7 +142,7 @@ static int64_t longest_span(const tsh_group *group, const tshi_mpi_op *op) {
     return most;
 }
 
-/* Room for so many bytes at *memory, which has *room; what is there is lost. */
+/* Grows *memory, of *room bytes, to at least `bytes`. Its contents are lost. */
 static bool reserve(const tsh_group *group, size_t bytes, void **memory, size_t *room) {
     const tsh_allocator *allocator = &group->world->allocator;
     if (bytes <= *room) return true;
@@ -174,7 +178,7 @@ tsh_status tshi_exchange_begin(tsh_group *group) {
     return good ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-/* A step that gathers needs this rank's block of the reduced part, and overwrites blocks that have been sent. */
+/* A step of the all-gather sends this rank's reduced block, and receives over blocks that earlier steps have sent. */
 static bool may_post(const tsh_group *group, const tshi_mpi_op *op) {
     if (op->step >= op->steps || op->step - op->done >= op->window) return false;
     return !gathers(group, op, op->step) || op->done > op->step - op->steps / 2;

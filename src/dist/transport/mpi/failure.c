@@ -1,4 +1,4 @@
-/* The failures of a world over MPI: those that ranks report, ranks that leave, errors of MPI, the deadline. */
+/* The failures of a world over MPI: failures that ranks report, ranks that leave, MPI errors, and the deadline. */
 #include "dist/collectives/signal.h"
 #include "dist/transport/mpi/mpi.h"
 
@@ -35,7 +35,7 @@ tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
     return tshi_control_stick(world, TSH_ERR_SYSTEM, words);
 }
 
-/* Writes "rank 3 did not come within 2 s; rank 3 is stopped", or less where the ranks share no memory. */
+/* Writes "rank 3 did not come within 2 s; rank 3 is stopped"; without shared memory the missing rank is unknown. */
 static void say_late(const tsh_group *group, bool sure, const char *ranks, const char *stopped, char *text, size_t n) {
     const tshi_mpi_group *mg = group->state;
     double seconds = group->world->timeout;
@@ -88,7 +88,8 @@ tsh_status tshi_mpi_group_failure(tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
     tsh_status status = tshi_mpi_failure(group->world);
     if (status != TSH_OK || mg->op.phase == TSHI_IDLE) return status;
-    /* A shared entry barrier knows whether all members had entered; otherwise their part may still arrive. */
+    /* A shared entry barrier shows which members have entered. Elsewhere messages of a rank that has left may still be
+     * in flight. */
     double seconds = mg->op.phase == TSHI_AT_ENTRY && mg->block ? 0 : TSHI_GRACE;
     for (int i = 0; i < group->size; i++) {
         if (!tshi_mpi_has_left(group->world, group->ranks[i], seconds)) continue;
@@ -131,7 +132,7 @@ void tshi_mpi_publish_wait(tsh_group *group, const tsh_work *message) {
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     tshi_waits_begin(waits, message ? message->message_number : op->signature.number);
     for (int i = 0; i < group->size; i++) {
-        /* Behind the entry barrier every member takes part in the rest of the call. */
+        /* After the entry barrier every member takes part in the rest of the call. */
         bool waits_for = op->phase == TSHI_AT_ENTRY ? tshi_entry_lacks(group, i) : op->phase != TSHI_IDLE;
         if (message) waits_for = message->call.root == TSH_ANY_RANK || message->call.root == i;
         if (waits_for) tshi_waits_add(waits, group->ranks[i]);
@@ -184,7 +185,7 @@ tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
     if (!work || !tshi_is_message(work->call.op)) {
         status = tshi_mpi_poll_call(group, since);
     } else {
-        tshi_mpi_poll(group->world); /* what has failed ends the message in its progress */
+        tshi_mpi_poll(group->world); /* a failure ends the message in tshi_mpi_message_progress */
         if (tshi_mpi_late(group, work, since)) {
             status = tshi_mpi_time_out(group, work, tsh_collective_name(work->call.op));
         }

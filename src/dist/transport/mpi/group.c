@@ -1,10 +1,10 @@
-/* Groups over MPI: each has a communicator, and on one machine a page of memory that its members share. */
+/* Groups over MPI: each has a communicator, and on one machine a block of shared memory for its entry barriers. */
 #include "dist/transport/mpi/mpi.h"
 
 #include <string.h>
 
 #define TAG_GROUP     7
-#define MOST_AT_ENTRY 512 /* each member reads the flags of all */
+#define MOST_AT_ENTRY 512 /* members: each reads the words of all others */
 
 tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
     const tsh_allocator *allocator = &world->allocator;
@@ -48,10 +48,10 @@ static bool share_machine(const tsh_group *group) {
     return group->size <= MOST_AT_ENTRY;
 }
 
-/* What the first member tells the others. */
+/* Broadcast by the first member. */
 typedef struct place {
     uint64_t id;    /* the group's number */
-    uint64_t block; /* where it is in that rank's heap, plus 1; 0: there is none */
+    uint64_t block; /* its offset in that rank's heap, plus 1; 0: there is no block */
 } place;
 
 static tshi_entry_block *block_new(const tsh_group *group) {
@@ -62,7 +62,7 @@ static tshi_entry_block *block_new(const tsh_group *group) {
     return entry;
 }
 
-/* The group's number and its block, or no block on any member. */
+/* Gives all members the group's number and its block; a group without a block has none on any member. */
 static int share_block(tsh_group *group, tshi_mpi_group *mg) {
     tsh_world *world = group->world;
     bool here = share_machine(group);
@@ -91,7 +91,7 @@ tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm 
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(group->world, "group_create", error);
 }
 
-/* MPI takes the members as ranks of the parent. */
+/* MPI_Group_incl takes the members' ranks in the parent. */
 static int create_comm(const tsh_group *parent, const int *ranks, int n, int *scratch, MPI_Comm *out) {
     MPI_Group all, members;
     MPI_Comm comm = tshi_mpi_group_of(parent)->comm;
@@ -129,9 +129,9 @@ void tshi_mpi_group_close(tsh_group *group) {
     group->state = NULL;
     if (!mg) return;
     MPI_Finalized(&finalized);
-    /* The watcher looks at no group that is about to go. */
+    /* The watcher thread no longer reads this group. */
     tshi_watcher_pass(&tshi_mpi_of(group->world)->watch.thread);
-    /* With a call still under way the communicator and its buffers have to stay. */
+    /* With a call still in flight the communicator and its buffers are leaked, as MPI may still use them. */
     if (mg->op.phase > TSHI_AT_ENTRY || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) return;
     if (mg->comm != MPI_COMM_NULL && !finalized && group->world->machine.broken == TSH_OK) {
         MPI_Comm_free(&mg->comm);

@@ -21,13 +21,13 @@ extern char **environ;
 
 /* Seconds between two messages that wake the helper. */
 #define WAKE_EVERY 1.0
-/* Seconds past the deadline in which the helper, which has the same deadline, reports it. */
+/* Seconds past the deadline in which the helper may report it; the helper has the same deadline. */
 #define LAST_WORDS 8.0
 
-/* --- starting it -------------------------------------------------------------------------------------------------- */
+/* --- starting the helper ------------------------------------------------------------------------------------------ */
 
-/* The helper lies beside the library or program that holds this code, at its place in an installation or a build, or on
- * PATH. */
+/* Searches the folder of the library or program that contains this code, the helper's folder relative to it in an
+ * installation or a build, then PATH. */
 bool tshi_helper_find(char *out, size_t size) {
     static const char *const folders[] = {"", "../bin/", "../../bin/"};
     Dl_info here;
@@ -51,8 +51,8 @@ bool tshi_helper_find(char *out, size_t size) {
     return false;
 }
 
-/* The process that was started leaves at once, and its child goes on. Until then it is this rank's own child, whose
- * stop shows. */
+/* Waits until the started process exits: its child is the helper. While it is this rank's own child, waitpid reports if
+ * it is stopped, and it is continued. */
 static tsh_status wait_until_away(pid_t pid, double deadline) {
     for (double pause = 50e-6;; pause = pause < 5e-3 ? 2 * pause : pause) {
         int status = 0;
@@ -83,7 +83,7 @@ tsh_status tshi_helper_start(const char *path, int fd, double deadline) {
     return wait_until_away(pid, deadline);
 }
 
-/* --- its answers -------------------------------------------------------------------------------------------------- */
+/* --- the helper's answers ----------------------------------------------------------------------------------------- */
 
 void tshi_helper_peek(int stream, char *text) {
     ssize_t n = recv(stream, text, TSHI_WIREUP_TEXT - 1, MSG_PEEK | MSG_DONTWAIT);
@@ -98,7 +98,8 @@ const char *tshi_helper_failure(char *text) {
     return line;
 }
 
-/* Sends the number of no rank, which says nothing; receiving it makes a stopped helper continue. */
+/* Sends rank -1, which the helper ignores. The arrival sends it SIGCONT (wireup.h), so that a stopped helper
+ * continues. */
 static void wake(int stream) {
     const int32_t no_rank = -1;
     ssize_t ignored = send(stream, &no_rank, sizeof no_rank, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -111,7 +112,8 @@ tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
         struct pollfd p = {.fd = stream};
         bool gone = poll(&p, 1, 5) > 0 && p.revents & POLLHUP;
         tshi_helper_peek(stream, text);
-        /* The peers start MPI after the helper's answer, so this rank does too, whatever has failed here. */
+        /* After this answer the peers start MPI, which waits for this rank: so this rank starts MPI too, despite a
+         * failure. */
         if (strstr(text, "\n\n")) return TSH_OK;
         const char *words = tshi_helper_failure(text);
         if (words) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s", words);
@@ -126,14 +128,14 @@ tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
     }
 }
 
-/* --- that it goes on ---------------------------------------------------------------------------------------------- */
+/* --- watching the helper ------------------------------------------------------------------------------------------ */
 
 static bool is_gone(int stream) {
     struct pollfd p = {.fd = stream};
     return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
 }
 
-/* tshi_watcher.look */
+/* tshi_watcher.look: wakes the helper, warns while it is stopped, and kills it after the deadline. */
 static void look_after(void *user) {
     tshi_helper_watch *w = user;
     double now = tshi_clock(), end = w->deadline + LAST_WORDS;
@@ -151,7 +153,7 @@ static void look_after(void *user) {
     w->next_warning = INFINITY;
 }
 
-/* "@1234": the server's process. */
+/* The server's PID in a line "@1234", or 0. */
 static int process_in(const char *text) {
     const char *line = text[0] == '@' ? text : strstr(text, "\n@");
     int64_t process;

@@ -1,6 +1,6 @@
-/* Worlds over communicators of the program (tshard/mpi.h). The communicator takes the place of the rendezvous: its
- * ranks are those of the world, and the roster is gathered over it. What comes after is as in any world: ranks of one
- * machine share memory, others use MPI. */
+/* Worlds over communicators of the program (tshard/mpi.h). The communicator replaces the rendezvous: its ranks are the
+ * world's, and the roster is gathered over it. After that the world is like any other: ranks of one machine share
+ * memory, others use MPI. */
 #include "dist/transport/mpi/mpi.h"
 #include "tshard/mpi.h"
 
@@ -10,7 +10,8 @@
 #define PATIENCE   120.0
 #define WARN_EVERY 5.0
 
-/* MPI can be called. A program of another MPI than the library's has not called this one's MPI_Init. */
+/* MPI is initialized, and may be called from this thread. In a program linked with another MPI than the library's, this
+ * MPI is not initialized, so the message names it. */
 static tsh_status check_mpi(void) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int initialized = 0, finalized = 0, length;
@@ -23,7 +24,7 @@ static tsh_status check_mpi(void) {
                      version);
 }
 
-/* comm is a communicator of one group. */
+/* comm is an intracommunicator. */
 static tsh_status check_communicator(MPI_Comm comm) {
     int inter = 0;
     if (comm == MPI_COMM_NULL) {
@@ -44,7 +45,7 @@ static tsh_status check_config(const tsh_world_config *config, const tshi_settin
                      config->rank, config->world_size, s->rank, s->size);
 }
 
-/* `comm` is the library's own duplicate; `mine` is how this rank has fared so far. */
+/* comm: the library's own duplicate. mine: this rank's status so far. */
 static tsh_status world_over(MPI_Comm comm, const tsh_world_config *config, tshi_settings *s, tsh_status mine,
                              tsh_world **out) {
     tsh_allocator allocator = tshi_allocator_resolve(&config->allocator);
@@ -89,6 +90,6 @@ tsh_status tsh_world_init_mpi(MPI_Comm comm, const tsh_world_config *config, tsh
 
 tsh_status tsh_world_init_mpi_f(MPI_Fint comm, const tsh_world_config *config, tsh_world **out) {
     if (out) *out = NULL;
-    tsh_status status = check_mpi(); /* which MPI_Comm_f2c needs */
+    tsh_status status = check_mpi(); /* MPI_Comm_f2c needs an initialized MPI */
     return status == TSH_OK ? tsh_world_init_mpi(MPI_Comm_f2c(comm), config, out) : status;
 }

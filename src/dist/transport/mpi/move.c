@@ -1,4 +1,4 @@
-/* The data of a collective in which all ranks wait: a blocking call of MPI, whose counts are ints. */
+/* Moving the data of a collective that all ranks wait for, in a blocking call of MPI, whose counts are ints. */
 #include "dist/transport/mpi/mpi.h"
 
 static void *at(const tsh_group *group, const void *base, int64_t elements) {
@@ -78,8 +78,9 @@ static int reduce(tsh_group *group, int64_t start, int n) {
     return MPI_Reduce(in, out, n, type_of(group), reduction_of(group), call->root, mg->comm);
 }
 
-/* Calls on the whole run block by block where MPI's ints want that; those on parts are made as an exchange then, which
- * MPI's own calls on lists of counts are as well. */
+/* The blocking calls. Counts beyond MPI's ints: a `whole` call runs chunk by chunk; a `parts` call is made as an
+ * exchange instead, which MPI's own calls with lists of counts are as well. Collectives without an entry are always
+ * exchanges. */
 static const struct {
     int (*parts)(tsh_group *group);
     int (*whole)(tsh_group *group, int64_t start, int n);
@@ -100,7 +101,7 @@ bool tshi_move_fits(const tsh_group *group) {
     return n > 0 && n <= chunk;
 }
 
-/* MPICH 4.0 crashes in MPI_Reduce in place with another root than 0. */
+/* MPICH 4.0 crashes in an in-place MPI_Reduce whose root is not 0. */
 static bool shuns_in_place(const tsh_group *group, const tshi_comm_call *call) {
 #ifdef MPICH_VERSION
     return call->op == TSH_COLLECTIVE_REDUCE && group->rank == call->root && call->root != 0;
@@ -124,7 +125,8 @@ tsh_status tshi_move_prepare(tsh_group *group) {
     op->out = call->out;
     if (shuns_in_place(group, call)) return allocate(group, call->count, &op->scratch);
     if (call->op != TSH_COLLECTIVE_REDUCE_SCATTER) return TSH_OK;
-    /* MPI wants a result of its own where the contract has it lie inside the input, even one of no elements. */
+    /* MPI forbids a result inside the input, which dist.h allows, even an empty one: scratch memory takes the
+     * result. */
     int64_t part = call->counts[group->rank];
     size_t size = tsh_dtype_size(call->dtype);
     const char *in = call->in, *out = call->out;

@@ -1,13 +1,19 @@
-/* Point to point over MPI. A header says what is sent, with the data behind it where that is little; a larger message
- * follows on its own. The receiver answers whether it fits, so that both sides know. */
+/* Point to point over MPI.
+ *
+ *   message   direction              tag             carries
+ *   header    sender to receiver     epoch           count, kind, number; up to INLINE_BYTES of data
+ *   data      sender to receiver     epoch, number   the data, if it is larger
+ *   reply     receiver to sender     epoch, number   the status: whether the message matches its receive
+ *
+ * Invariant: both sides return the same status. The sender ends only after the reply, and the receiver takes the data
+ * of a mismatched message too, into memory of its own, so that the sender's request ends. */
 #include "dist/transport/mpi/mpi.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define INLINE_BYTES 1024
-/* Tags distinguish the times before and after a recovery; those of data and replies carry the number of the message
- * too. */
+/* A tag contains the epoch (the number of recoveries), and for data and replies the number of the message too. */
 #define TAG_HEADER  1024
 #define TAG_EPOCHS  1024
 #define TAG_DATA    (TAG_HEADER + TAG_EPOCHS)
@@ -18,7 +24,7 @@ typedef struct header {
     int64_t count;
     uint32_t kind; /* see tshi_kind_of */
     uint32_t number;
-    uint32_t bytes; /* behind the header */
+    uint32_t bytes; /* of data in the header; 0: none, or it follows */
     unsigned char data[INLINE_BYTES];
 } header;
 
@@ -33,20 +39,21 @@ typedef struct tshi_mpi_message {
     header header;
     reply reply;
     MPI_Request request[3];
-    bool has_header;     /* the receiver */
-    bool moves;          /* what follows the header is on its way, between the memory of both callers */
-    double trouble_seen; /* when, 0: not */
+    bool has_header;     /* received, on the receiver */
+    bool moves;          /* the data is in flight between the memory of both callers */
+    double trouble_seen; /* when this rank first saw a failure during this message; 0: it has not */
     int peer;
-    int64_t moved;                 /* elements of a message that follows, given to MPI */
-    void *dropping;                /* memory for data that does not fit the receive */
-    struct tshi_mpi_message *next; /* of those that were given up */
+    int64_t moved;                 /* elements of the data already passed to MPI */
+    void *dropping;                /* memory for the data of a mismatched message */
+    struct tshi_mpi_message *next; /* in mpi->given_up */
 } message;
 
 void tshi_mpi_count_tags(tshi_mpi *mpi) {
     int *most = NULL, known = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &known);
     mpi->tag_epochs = known ? (uint32_t)((*most - TAG_DATA) / (2 * TAG_NUMBERS)) : 0;
-    if (mpi->tag_epochs == 0) mpi->tag_epochs = 1; /* the least that the standard allows */
+    if (mpi->tag_epochs == 0)
+        mpi->tag_epochs = 1; /* for an MPI with the smallest MPI_TAG_UB that the standard allows */
 }
 
 static int tag_of(const tshi_mpi *mpi, uint32_t number, bool replies) {
@@ -64,9 +71,9 @@ static void message_end(tsh_work *work, tsh_status status) {
     tshi_work_end(work, status);
 }
 
-/* --- data that follows -------------------------------------------------------------------------------------------- */
+/* --- large data --------------------------------------------------------------------------------------------------- */
 
-/* The next chunk, if there is one. */
+/* Starts the next chunk of the data, if any is left. */
 static int move_chunk(tsh_work *work, int64_t count, tsh_dtype dtype, void *data, bool send) {
     message *m = work->state;
     const tshi_mpi *mpi = tshi_mpi_of(work->group->world);
@@ -140,7 +147,7 @@ static int receive_start(tsh_work *work) {
                      tshi_mpi_group_of(work->group)->comm, &m->request[0]);
 }
 
-/* What both sides will return, in the reply. */
+/* Fills the reply with the status that both sides will return. */
 static void judge(tsh_work *work) {
     message *m = work->state;
     const header *h = &m->header;
@@ -153,7 +160,7 @@ static void judge(tsh_work *work) {
     snprintf(m->reply.words, sizeof m->reply.words, "%s", tsh_error_message());
 }
 
-/* Take what came with the header, or ask for what follows; answer. */
+/* Copies the data from the header, or starts to receive it; sends the reply. */
 static int receive_data(tsh_work *work) {
     message *m = work->state;
     const header *h = &m->header;
@@ -198,7 +205,7 @@ static int receive_progress(tsh_work *work) {
         if (error != MPI_SUCCESS || !done) return error;
         m->has_header = true;
         m->peer = from.MPI_SOURCE;
-        /* A sender that has heard of a failure may have given up the data behind its header. */
+        /* After a failure the sender may have given up the data that follows its header. */
         if (h->bytes == 0 && tshi_mpi_failure(work->group->world) != TSH_OK) return MPI_SUCCESS;
         error = receive_data(work);
         if (error != MPI_SUCCESS) return error;
@@ -231,7 +238,7 @@ tsh_status tshi_mpi_message_start(tsh_work *work) {
     return tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
-/* Every rank that the message could come from, or go to, has left. */
+/* Every rank that can be the message's peer has left. */
 static bool peer_left(const tsh_work *work) {
     const message *m = work->state;
     const tsh_group *group = work->group;
@@ -243,7 +250,8 @@ static bool peer_left(const tsh_work *work) {
     return left;
 }
 
-/* The message can be given up: its peer does not move data between the memory of both callers, and does not begin. */
+/* The message may be given up: no data is in flight between the memory of both callers, and TSHI_GRACE after the
+ * failure none will be. */
 static bool may_go(const tsh_work *work) {
     message *m = work->state;
     int replied = 0;
@@ -257,7 +265,7 @@ static bool may_go(const tsh_work *work) {
     return !m->moves && tshi_clock() - m->trouble_seen >= TSHI_GRACE;
 }
 
-/* Why to give up the message, if there is a reason and it is safe to go. */
+/* The error with which to give up the message, if there is one and may_go allows it; else TSH_OK. */
 static tsh_status look(tsh_work *work) {
     tshi_mpi *mpi = tshi_mpi_of(work->group->world);
     if (++mpi->looks % LOOK_EVERY != 0 && !tshi_control_has_failed(work->group->world)) return TSH_OK;
@@ -283,7 +291,7 @@ void tshi_mpi_message_progress(tsh_work *work) {
     tshi_work_end(work, tshi_failure_report(&why));
 }
 
-/* What MPI may still read or write stays, until a recovery. */
+/* Cancels the message. MPI may still read or write its memory, which is kept until a recovery. */
 void tshi_mpi_message_drop(tsh_work *work) {
     message *m = work->state;
     tshi_mpi *mpi = tshi_mpi_of(work->group->world);
@@ -322,7 +330,7 @@ tsh_status tshi_mpi_messages_discard(tsh_group *group) {
     int there = 0;
     while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &there, &status) == MPI_SUCCESS && there) {
         MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-        size_t n = (size_t)bytes / sizeof(int64_t) + 1; /* MPI's counts are ints */
+        size_t n = (size_t)bytes / sizeof(int64_t) + 1; /* received as int64_t: MPI's counts are ints */
         void *memory = tshi_calloc(&group->world->allocator, n, sizeof(int64_t));
         if (!memory) return tshi_control_stick(group->world, TSH_ERR_MEMORY, "world_recover: no memory");
         int error = MPI_Recv(memory, (int)n, MPI_INT64_T, status.MPI_SOURCE, status.MPI_TAG, comm, MPI_STATUS_IGNORE);

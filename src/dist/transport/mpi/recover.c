@@ -1,13 +1,26 @@
-/* Recovering from failures: all ranks wait for each other, finish the calls of MPI that have been started and cannot be
- * cancelled, and start their entry barriers anew. */
+/* Recovery.
+ *
+ *   step                 every rank                                      after it
+ *   recovery_barrier     has left its calls                              no rank starts a call
+ *   exchange             knows the last barrier entered and passed       all ranks finish the same calls
+ *                        in each group
+ *   finish_groups        finishes calls that some member has passed      MPI has no call of the groups in flight
+ *                        into, as a call of MPI cannot be cancelled
+ *   recovery_barrier
+ *   revive               resets its barriers, and becomes ALIVE
+ *   discard_messages     receives and discards given-up messages         MPI has no message of the old epoch
+ *   recovery_barrier                                                     messages have tags of the new epoch
+ *
+ * Invariant: after the last barrier all members of a group are at the same entry barrier, and no message of an earlier
+ * epoch can match. */
 #include "dist/transport/mpi/mpi.h"
 
 #include <string.h>
 
-#define PATIENCE        1.0 /* seconds for messages that have been given up to leave */
+#define PATIENCE        1.0 /* seconds that given-up messages have to end */
 #define NAP_NANOSECONDS 200000L
 
-/* A group as one of its members left it. */
+/* The position of one member in a group's calls. */
 typedef struct position {
     uint64_t id, entered, moved;
 } position;
@@ -18,7 +31,7 @@ static bool is_mpi(const tsh_group *group) {
     return group->ops == group->world->control && group->state;
 }
 
-/* Members behind an entry barrier wait for this rank's part before they recover. */
+/* Advances this rank's calls: members that have passed an entry barrier need this rank's part before they recover. */
 static void move_on(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (is_mpi(g)) tshi_mpi_advance(g);
@@ -42,7 +55,7 @@ static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request
     return error == MPI_SUCCESS ? status : tshi_mpi_error(world, "world_recover", error);
 }
 
-/* MPI's own progress goes on meanwhile: what this rank has sent may still be on its way. */
+/* A step of the recovery. Calls MPI meanwhile, for the progress of messages that this rank has sent. */
 static tsh_status recovery_barrier(tsh_world *world) {
     tshi_barrier_state barrier = tshi_barrier_begin(world);
     tsh_status status = TSH_OK;
@@ -57,7 +70,7 @@ static tsh_status recovery_barrier(tsh_world *world) {
     return error == MPI_SUCCESS ? status : tshi_mpi_error(world, "world_recover", error);
 }
 
-/* --- how far each rank is ----------------------------------------------------------------------------------------- */
+/* --- the positions of all ranks ----------------------------------------------------------------------------------- */
 
 static int count_groups(const tsh_world *world) {
     int n = 0;
@@ -65,7 +78,7 @@ static int count_groups(const tsh_world *world) {
     return n;
 }
 
-/* The entries of all ranks, [size * most], padded with zeros. */
+/* Gathers the positions of all ranks, [size * most], padded with zeros. */
 static tsh_status exchange(tsh_world *world, position **out, int *most) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     const tsh_allocator *allocator = &world->allocator;
@@ -96,7 +109,7 @@ static tsh_status exchange(tsh_world *world, position **out, int *most) {
     return status;
 }
 
-/* The furthest that any member of the group has come; false: a member has closed the group. */
+/* The furthest position of any member of the group; false: a member has closed the group. */
 static bool furthest(const tsh_group *group, const position *all, int most, position *out) {
     *out = (position){.id = tshi_mpi_group_of(group)->id};
     for (int i = 0; i < group->size; i++) {
@@ -112,7 +125,7 @@ static bool furthest(const tsh_group *group, const position *all, int most, posi
 
 /* --- finishing ---------------------------------------------------------------------------------------------------- */
 
-/* An entry barrier without shared memory is a call of MPI: members that had not come to it take part now. */
+/* An entry barrier without shared memory is a call of MPI, so members that have not entered it take part now. */
 static tsh_status finish_entry(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
@@ -126,14 +139,14 @@ static tsh_status finish_entry(tsh_group *group, uint64_t last) {
     return wait_request(world, tshi_entry_call(group, mine, &request), &request);
 }
 
-/* A member has passed the entry barrier, so all members have to finish the call; its result is dropped. */
+/* Finishes a call whose entry barrier some member has passed; its result is dropped. */
 static tsh_status finish_move(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
     tshi_barrier_state next = tshi_barrier_next(group->world);
     double since = tshi_clock();
     if (mg->op.phase == TSHI_IDLE) return TSH_OK;
     bool behind = mg->entered == last;
-    /* A request that finish_entry has waited for counts as done here. */
+    /* MPI_Test reports a request that finish_entry has waited for as done. */
     while (behind && mg->op.phase != TSHI_IDLE) {
         if (tshi_mpi_advance(group)) continue;
         tsh_status status = tshi_barrier_poll(group->world, &next);
@@ -155,8 +168,8 @@ static tsh_status finish_groups(tsh_world *world, const position *all, int most)
     return status;
 }
 
-/* Every rank has given up its messages. Their data leaves the memory that it comes from when a receiver takes it, which
- * one that has closed the group does not. */
+/* Discards messages until those that this rank has given up have ended: a send ends when its receiver discards it. A
+ * receiver that has closed the group never does, so PATIENCE limits the wait. */
 static tsh_status discard_messages(tsh_world *world) {
     tshi_barrier_state barrier = tshi_barrier_next(world);
     double since = tshi_clock();

@@ -1,4 +1,4 @@
-/* Where the ranks of a communicator are. */
+/* The roster of a communicator's ranks. */
 #include "dist/rendezvous/sockets.h"
 #include "dist/transport/mpi/mpi.h"
 
@@ -12,7 +12,7 @@ static tsh_status mpi_fail(const char *call, int error) {
     return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s: MPI error %d: %.300s", call, error, text);
 }
 
-/* Every rank learns whether one has failed, and why. */
+/* If a rank has failed, all ranks return its message. Collective over comm. */
 static tsh_status share_failure(MPI_Comm comm, const tshi_settings *s, tsh_status mine) {
     char own[TSHI_MESSAGE_SIZE] = "", words[TSHI_MESSAGE_SIZE] = "";
     int failed = mine == TSH_OK ? s->size : s->rank, first = s->size;
@@ -41,7 +41,8 @@ static tsh_status gather(MPI_Comm comm, const tshi_settings *s, const tsh_alloca
     return status == TSH_OK && error != MPI_SUCCESS ? mpi_fail("MPI_Allgather", error) : status;
 }
 
-/* Machines connect their first ranks over TCP: rank 0 says where it listens, as MASTER_ADDR and MASTER_PORT would. */
+/* Broadcasts the address at which rank 0 listens, in place of MASTER_ADDR and MASTER_PORT: the first ranks of the
+ * machines connect over TCP. */
 static tsh_status share_address(MPI_Comm comm, tshi_settings *s) {
     int32_t port = 0;
     if (s->rank == 0) {

@@ -1,8 +1,8 @@
-/* MPI itself: starting it unless the program has, gathering its ranks within the deadline, ending it.
+/* MPI itself: starting it unless the program has, gathering its ranks within the deadline, finalising it.
  *
- * MPI_Init waits for the other ranks without limit and cannot be stopped. So ranks of which the launcher says that all
- * are on this machine look for each other first: each binds an abstract socket whose name is made of the job's key.
- * Nothing is ever sent to it; a rank whose socket exists has come. */
+ * MPI_Init waits for the other ranks without limit and cannot be cancelled. So if the launcher says that all ranks are
+ * on this machine, they look for each other first: each rank binds an abstract socket, named after the job's key, to
+ * which nothing is ever sent. A rank whose socket exists has arrived. */
 #include "base/cpu.h"
 #include "dist/rendezvous/sockets.h"
 #include "dist/transport/mpi/mpi.h"
@@ -14,9 +14,9 @@
 
 /* A process has one MPI. */
 static struct {
-    pid_t id;            /* that has started MPI; one that is forked from it has no MPI */
-    bool skips_finalize; /* a rank may never call MPI_Finalize */
-    bool marked;         /* MPI_Finalize calls before_end */
+    pid_t id;            /* of the process that started MPI; its forked children have no MPI */
+    bool skips_finalize; /* some rank may never call MPI_Finalize */
+    bool marked;         /* MPI_Finalize will call before_end */
     tsh_world *worlds;
 } process;
 
@@ -36,7 +36,7 @@ static void leave_all(void) {
     }
 }
 
-/* MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF, also when the program calls it. */
+/* The delete function of an attribute of MPI_COMM_SELF: MPI_Finalize calls it first, whoever calls MPI_Finalize. */
 static int before_end(MPI_Comm comm, int key, void *value, void *extra) {
     (void)comm;
     (void)key;
@@ -77,9 +77,9 @@ bool tshi_mpi_is_forked(void) {
     return getpid() != process.id;
 }
 
-/* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. Worlds that the
- * program has not destroyed end here, and tell their peers. MPI_Finalize waits for all ranks, so a rank that exits with
- * an error goes without it: the launcher names the rank that has failed, not one that has noticed. */
+/* Called at exit, not at the end of a world: MPI starts only once, and the program may create another world. Worlds
+ * that the program has not destroyed leave here. MPI_Finalize waits for all ranks, so a rank that exits with an error
+ * skips it: the launcher then names the rank that failed first, not one that noticed. */
 static void finalize(int code, void *user) {
     int finalized = 1;
     (void)user;
@@ -102,8 +102,8 @@ bool tshi_mpi_has_adapter(void) {
     return entry != NULL;
 }
 
-/* With an RDMA adapter MPI keeps a cache of registered memory, which has to notice when any thread unmaps some. Without
- * one only this thread has to do with MPI, and MPI_THREAD_SINGLE spares locks: in Open MPI 4 some 0.3 us a call. */
+/* With an RDMA adapter MPI caches memory registrations, and must notice when any thread unmaps memory. Without one,
+ * MPI_THREAD_SINGLE avoids locks, which cost 0.3 us a call in Open MPI 4. */
 static int thread_level(void) {
     return tshi_mpi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
 }
@@ -149,7 +149,7 @@ static bool present(const tshi_settings *s, int rank) {
     return there;
 }
 
-/* The number of ranks that have not come, and "rank 1, 3". */
+/* The number of ranks that have not arrived; `text` lists them as "rank 1, 3". */
 static int missing(const tshi_settings *s, char *text, size_t size) {
     int n = 0;
     text[0] = '\0';
@@ -161,22 +161,22 @@ static int missing(const tshi_settings *s, char *text, size_t size) {
     return n;
 }
 
-/* Ranks may look for each other without MPI, and PMIx, whose names tell jobs apart (those of MPICH's own launcher do
- * not), has numbered them. */
+/* The ranks can look for each other before MPI_Init: all are on this machine, and PMIx has numbered them, whose job
+ * names are unique. (Those of MPICH's launcher are not.) */
 static bool can_look(const tshi_settings *s) {
     const char *job = tshi_variable("PMIX_NAMESPACE");
     if (!job || strncmp(s->job, job, strlen(job)) != 0) return false;
     return s->size > 1 && s->local_known && s->local_size == s->size && s->shared;
 }
 
-/* Waits until all ranks have come. */
+/* Waits until all ranks have arrived. */
 static tsh_status look_around(const tshi_settings *s, const tsh_log_sink *log, double deadline) {
     char ranks[TSHI_LINE];
     double since = tshi_clock(), next_warning = since + s->warn_every;
     for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
         double now = tshi_clock();
         if (now >= deadline) {
-            tshi_sleep(TSHI_GRACE); /* ranks that came a little later must not miss this rank too */
+            tshi_sleep(TSHI_GRACE); /* ranks with a later deadline must still find this one */
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
                              tshi_rendezvous_patience(s), ranks);
         }
@@ -214,7 +214,7 @@ tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, con
     return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_idup: error %d", error);
 }
 
-/* All ranks have come: takes this rank's number from MPI. */
+/* Takes this rank's number from MPI, and checks it against the configuration and the launcher. */
 static tsh_status take_rank(const tsh_world_config *config, tshi_settings *settings, MPI_Comm all) {
     const tshi_settings before = *settings;
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";

@@ -1,4 +1,4 @@
-/* Element types and reductions in MPI's terms. */
+/* MPI datatypes and reductions. */
 #include "dist/transport/mpi/mpi.h"
 
 #include "device/cpu/kernels/kernels.h"
@@ -8,7 +8,7 @@ MPI_Datatype tshi_mpi_type(tsh_dtype dtype) {
     case TSH_FLOAT32: return MPI_FLOAT;
     case TSH_FLOAT64: return MPI_DOUBLE;
     case TSH_BFLOAT16:
-    case TSH_FLOAT16: return MPI_UINT16_T; /* MPI moves them; tshard's functions reduce them */
+    case TSH_FLOAT16: return MPI_UINT16_T; /* moved as bits; reduced by the functions below */
     case TSH_INT32: return MPI_INT32_T;
     case TSH_INT64: return MPI_INT64_T;
     case TSH_UINT8: return MPI_UINT8_T;
@@ -18,7 +18,7 @@ MPI_Datatype tshi_mpi_type(tsh_dtype dtype) {
     }
 }
 
-/* MPI passes no context to a reduction, so that each pair of dtype and reduction needs a function of its own. */
+/* MPI passes no context to a reduction function, so each pair of dtype and reduction needs a function of its own. */
 #define REDUCTION(name, dtype, reduction)                                                                              \
     static void name(void *in, void *inout, int *n, MPI_Datatype *type) {                                              \
         const void *const ins[] = {in, inout};                                                                         \
@@ -34,7 +34,7 @@ REDUCTION(sum_f16, TSH_FLOAT16, TSHI_SUM)
 REDUCTION(prod_f16, TSH_FLOAT16, TSHI_PROD)
 REDUCTION(min_f16, TSH_FLOAT16, TSHI_MIN)
 REDUCTION(max_f16, TSH_FLOAT16, TSHI_MAX)
-/* MPI does not specify the result of NaNs; here a NaN is kept. */
+/* MPI leaves min and max of NaNs unspecified; these propagate a NaN. */
 REDUCTION(min_f32, TSH_FLOAT32, TSHI_MIN)
 REDUCTION(max_f32, TSH_FLOAT32, TSHI_MAX)
 REDUCTION(min_f64, TSH_FLOAT64, TSHI_MIN)

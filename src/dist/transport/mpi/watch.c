@@ -1,10 +1,9 @@
-/* Warnings about a call of MPI that does not return. Inside one of MPI's collectives a rank cannot notice that a member
- * has stopped. So a thread, which makes no call of MPI, checks now and then: it warns when one call has lasted long,
- * again when it has lasted twice as long, and at the deadline with the last calls. It neither progresses nor ends a
- * call. */
+/* Warnings about a blocking call of MPI that does not return, as a rank inside it cannot notice that a member is
+ * stopped. A thread, which makes no MPI calls, warns when one call has lasted long, again when it has lasted twice as
+ * long, and at the deadline together with the recent calls. It neither advances nor ends the call. */
 #include "dist/transport/mpi/mpi.h"
 
-#define LOOKS 4.0 /* until the first warning */
+#define LOOKS 4.0 /* polls before the first warning */
 
 static void warn(const tsh_world *world, const tsh_group *group, double seconds) {
     char ranks[TSHI_LINE];
@@ -15,7 +14,7 @@ static void warn(const tsh_world *world, const tsh_group *group, double seconds)
     if (seconds >= world->timeout) tshi_group_log_recent_calls(group);
 }
 
-/* tshi_watcher.look; with its lock held no group is closed. */
+/* tshi_watcher.look. It runs with the watcher's lock held, and closing a group waits for that lock. */
 static void look(void *user) {
     const tsh_world *world = user;
     tshi_mpi_watch *w = &tshi_mpi_of(world)->watch;

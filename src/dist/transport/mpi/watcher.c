@@ -26,7 +26,7 @@ static void *watch(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
+/* Blocks all signals in the thread: they are for the program's own threads. */
 static bool start(tshi_watcher *watcher) {
     pthread_attr_t attributes;
     sigset_t all, before;

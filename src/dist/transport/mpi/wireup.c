@@ -1,5 +1,5 @@
-/* MPI for ranks that no launcher of MPI has started: the rendezvous has found them, and tshard-pmix describes them
- * to MPI; see wireup.h. */
+/* MPI for ranks that no MPI launcher has started: the rendezvous has found them, and tshard-pmix describes them to MPI;
+ * see wireup.h. */
 #include "dist/transport/mpi/wireup.h"
 #include "dist/rendezvous/memory_exchange.h"
 #include "dist/rendezvous/sockets.h"
@@ -13,10 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Seconds that MPI_Finalize waits for a stopped helper, where TSHARD_TIMEOUT is not shorter. */
+/* Seconds that MPI_Finalize waits for a stopped helper, or TSHARD_TIMEOUT if that is shorter. */
 #define PATIENCE_AT_END 30.0
 
-/* What the first rank of a machine passes to the tool. */
+/* The user pointer of make_stream. */
 typedef struct wiring {
     const tshi_settings *settings;
     const tshi_roster *roster;
@@ -49,7 +49,7 @@ static tsh_status give_order(const wiring *w, const tshi_memory_ranks *ranks, in
     return good ? TSH_OK : tshi_fail_errno(errno, "world_init: telling %s who the ranks are", TSHI_WIREUP_TOOL);
 }
 
-/* tshi_memory_plan.make of the first rank of a machine: the end of the stream that its ranks share. */
+/* tshi_memory_plan.make, on the first rank of a machine: starts the tool, and returns the ranks' end of the stream. */
 static int make_stream(const tshi_memory_ranks *ranks) {
     const wiring *w = ranks->user;
     char path[TSHI_PATH_SIZE + 64], hosts[TSHI_LINE];
@@ -83,8 +83,8 @@ static int make_stream(const tshi_memory_ranks *ranks) {
 
 /* --- variables ---------------------------------------------------------------------------------------------------- */
 
-/* Sets the variables in `text` that the user has not set, and all of PMIx; those that stay as they were are blanked in
- * `text`. This rank's number is not among them. */
+/* Sets PMIX_RANK to this rank, and the variables in `text`: those of PMIx always, others only if the user has not set
+ * them. Blanks the names of variables that it does not set, for unset_variables. */
 static bool set_variables(char *text, int rank) {
     char number[16];
     bool good = true;
@@ -104,8 +104,8 @@ static bool set_variables(char *text, int rank) {
     return setenv("PMIX_RANK", number, 1) == 0 && good;
 }
 
-/* The variables are for MPI alone: another world, or a program that this one starts, would take them for a
- * launcher's. */
+/* Unsets the variables again once MPI has started: another world, or a program started by this one, would mistake them
+ * for a launcher's. */
 static void unset_variables(char *text) {
     for (char *line = text; *line && *line != '\n'; line += strlen(line) + 1) {
         char *equals = strchr(line, '=');
@@ -119,7 +119,7 @@ static void unset_variables(char *text) {
 
 /* --- the ranks ---------------------------------------------------------------------------------------------------- */
 
-/* The ranks of this machine, as a world of their own. */
+/* Shares the stream between the ranks of this machine, with a rendezvous of their own. */
 static tsh_status share_stream(wiring *w, int *out) {
     static const unsigned char purpose[] = "mpi";
     const tshi_roster *roster = w->roster;
@@ -131,7 +131,7 @@ static tsh_status share_stream(wiring *w, int *out) {
         here.size++;
     }
     tshi_hmac(w->settings->key, TSHI_KEY_SIZE, purpose, sizeof purpose, "", 0, here.key);
-    /* The first rank knows the reason of a failure, which it may report late. */
+    /* The first rank may report the reason of a failure late, so the others wait longer. */
     double deadline = w->deadline + (here.rank ? TSHI_HELPER_GRACE : 0);
     const tshi_memory_plan plan = {.make = make_stream, .user = w, .memory = out};
     return tshi_memory_exchange(&here, NULL, w->allocator, deadline, &plan);
@@ -146,11 +146,11 @@ static tshi_helper_watch watch_of(const wiring *w, int fd, const char *call) {
                                .log = w->log};
 }
 
-/* Watches the helper while MPI ends: a process starts and ends MPI once. */
+/* The watch over the helper during MPI_Finalize; a process has one, as MPI starts and ends once. */
 static tshi_helper_watch end_watch;
 static double end_patience;
 
-/* Runs before MPI_Finalize, for atexit runs what is registered later first. The thread ends with the process. */
+/* Runs before MPI_Finalize: atexit calls the function registered last first. The thread ends with the process. */
 static void begin_end_watch(void) {
     char *text = tshi_mpi_is_forked() ? NULL : malloc(TSHI_WIREUP_TEXT);
     if (!text) return;
@@ -165,12 +165,12 @@ static tsh_status watch_the_end(const wiring *w, const tshi_helper_watch *watch)
     end_patience = w->settings->timeout < PATIENCE_AT_END ? w->settings->timeout : PATIENCE_AT_END;
     end_watch = *watch;
     end_watch.call = "MPI_Finalize";
-    end_watch.log = NULL; /* the world's is gone by then */
+    end_watch.log = NULL; /* the world's log is gone by then */
     if (atexit(begin_end_watch) == 0) return TSH_OK;
     return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to watch the end of MPI");
 }
 
-/* MPI_Init returns even when other ranks have not come: the tool lets it, and says so here. */
+/* MPI_Init returns even if other ranks are missing: the tool lets it return, and reports the failure on the stream. */
 static tsh_status start_mpi(const wiring *w, int fd, char text[TSHI_WIREUP_TEXT]) {
     int32_t number = w->roster->rank;
     tshi_helper_watch watch = watch_of(w, fd, "world_init: MPI_Init");
@@ -182,7 +182,7 @@ static tsh_status start_mpi(const wiring *w, int fd, char text[TSHI_WIREUP_TEXT]
     tshi_watcher_end(&watch.thread);
     if (status == TSH_OK) status = watch_the_end(w, &watch);
     ssize_t ignored = send(fd, &number, sizeof number, MSG_NOSIGNAL);
-    (void)ignored; /* where the tool is gone, so are its clients */
+    (void)ignored; /* fails only if the tool has ended, which MPI notices itself */
     if (status != TSH_OK) return status;
     tshi_helper_peek(fd, text);
     const char *words = tshi_helper_failure(text);
@@ -192,7 +192,7 @@ static tsh_status start_mpi(const wiring *w, int fd, char text[TSHI_WIREUP_TEXT]
 }
 
 static tsh_status wire_up(wiring *w) {
-    int fd = -1; /* open as long as this process lives: the tool waits for that to end */
+    int fd = -1; /* stays open as long as this process lives: the tool waits for its end */
     char *text = tshi_calloc(w->allocator, TSHI_WIREUP_TEXT, 1);
     tsh_status status = text ? share_stream(w, &fd) : TSH_ERR_MEMORY;
     if (status != TSH_OK) tshi_socket_close(&fd, 1);

@@ -1,12 +1,14 @@
-/* The stream between the ranks of a machine and tshard-pmix, which tells MPI of its processes where no launcher of MPI
- * has started them.
+/* The stream between the ranks of a machine and tshard-pmix, which describes the processes to MPI where no MPI launcher
+ * has started them. The ranks share one end; the other is the tool's descriptor TSHI_WIREUP_FD.
  *
- * The ranks share one end; the other is the tool's descriptor TSHI_WIREUP_FD. A tshi_wireup_order goes to the tool,
- * with what it lists; then the number of each rank whose MPI has started, an int32_t (-1 is no rank). Lines come
- * from it: "@" and the number of its server's process; NAME=VALUE, variables for MPI; an empty one once the tools of
- * all machines are connected; "!" and the message of a failure. The ranks read them with MSG_PEEK, so each sees all.
- * The tool ends when every rank's end is closed. Whatever comes through the stream, its end too, sends SIGCONT to
- * all processes of the tool: a stopped one continues. */
+ *   to the tool      tshi_wireup_order and its lists; then, as int32_t, each rank whose MPI has started (-1: no rank)
+ *   to the ranks,    "@" and the PID of the tool's server
+ *   in lines         NAME=VALUE: variables for MPI
+ *                    an empty line: the tools of all machines are connected
+ *                    "!" and a failure message
+ *
+ * The ranks read the lines with MSG_PEEK, so each rank sees all of them. The tool ends when every rank's end is closed.
+ * Any arrival on the stream, and its end, sends SIGCONT to all processes of the tool, so a stopped one continues. */
 #ifndef TSHI_WIREUP_H
 #define TSHI_WIREUP_H
 
@@ -15,20 +17,19 @@
 
 #define TSHI_WIREUP_FD    3
 #define TSHI_WIREUP_MAGIC UINT64_C(0x7473686172640003)
-#define TSHI_WIREUP_TEXT  16384 /* room for all lines */
+#define TSHI_WIREUP_TEXT  16384 /* bytes for all lines */
 #define TSHI_WIREUP_TOOL  "tshard-pmix"
 
 typedef struct tshi_wireup_order {
     uint64_t magic;
     int32_t version[3];
-    uint32_t bytes; /* of this */
-    /* The rendezvous of the ranks, which the tools repeat, one for each machine, under the key of the world. */
+    uint32_t bytes; /* sizeof(tshi_wireup_order) */
+    /* Of the ranks' rendezvous. The tools, one for each machine, hold another one under the world's key. */
     tshi_settings settings;
-    double seconds; /* from the order until MPI is to have started */
-    double
-        deadline; /* the end of them by tshi_clock, which the processes of a machine share: the tool may start late */
-    /* Then come: int32_t node[ranks], char host[nodes][TSHI_HOST_SIZE], and int32_t process[here] of the ranks here, in
-     * order. */
+    double seconds;  /* from the order until MPI must have started */
+    double deadline; /* when they end, by tshi_clock, which is the same in all processes of a machine */
+    /* Followed by int32_t node[ranks], char host[nodes][TSHI_HOST_SIZE], and the PIDs of the ranks of this machine in
+     * order, int32_t process[here]. */
     int32_t node, nodes, ranks, here;
 } tshi_wireup_order;
 

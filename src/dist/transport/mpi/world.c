@@ -1,4 +1,4 @@
-/* Worlds over MPI: which they are, the communicators, and leaving. */
+/* Worlds over MPI: taking them, their communicators, and leaving. */
 #include "base/cpu.h"
 #include "dist/registry.h"
 #include "dist/transport/mpi/mpi.h"
@@ -8,12 +8,12 @@
 
 #define SPINS    4000
 #define PATIENCE 120.0
-/* The most elements of one call of MPI, whose counts are ints. */
+/* The most elements in one call of MPI, whose counts are ints. */
 #define CHUNK ((int64_t)1 << 30)
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* A launcher that starts programs of MPI has started this one. */
+/* An MPI launcher has started this program. */
 static bool under_mpi(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -27,14 +27,14 @@ static bool is_init_method(const tshi_settings *s) {
     return s->method == TSHI_INIT_TRANSPORT && !strcmp(s->transport, "mpi");
 }
 
-/* MPI finds the ranks that a launcher of MPI has started. It connects ranks on several machines, and any ranks whose
- * user asks for it. */
+/* MPI connects ranks on several machines, and any ranks if the user asks for it. Before the rendezvous it takes worlds
+ * whose ranks an MPI launcher has started, and finds them itself. */
 static bool is_wanted(const tshi_start *start) {
     const tshi_settings *s = start->settings;
     bool mpi = tshi_backend_is("mpi"), local = tshi_backend_is("local");
     if (start->roster) return mpi || (start->roster->nodes > 1 && !local);
-    if (start->communicator) return false;                     /* of one rank */
-    bool numbered = start->config->world_size && !s->launched; /* by the program, not as MPI numbers its ranks */
+    if (start->communicator) return false;                     /* a communicator of one rank */
+    bool numbered = start->config->world_size && !s->launched; /* by the program, maybe not as MPI numbers them */
     if (numbered && !is_init_method(s)) return false;
     bool machines = s->method == TSHI_INIT_ENV && s->local_known && s->local_size != s->size;
     return is_init_method(s) || (mpi && s->size == 1) || (under_mpi() && (mpi || (machines && !local)));
@@ -75,7 +75,7 @@ tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void *
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
 
-/* MPI's own settings name a transport that drives RDMA adapters. */
+/* An MPI setting names a component that drives RDMA adapters. */
 static bool names_rdma(const char *text) {
     return strstr(text, "ucx") || strstr(text, "openib") || strstr(text, "ofi") || strstr(text, "psm") ||
            strstr(text, "usnic");
@@ -92,7 +92,7 @@ static bool variable_names_rdma(const char *name) {
     return names;
 }
 
-/* This machine has adapters, and MPI was built on, or is set to use, a transport that drives them. */
+/* This machine has an RDMA adapter, and MPI is built with, or set to use, a component that drives it. */
 static bool find_rdma(void) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0, level;
