@@ -1,4 +1,4 @@
-/* A GPU from creation to destruction, and the table of its kernels. */
+/* Creating, describing and destroying a GPU's device, and its table of functions. */
 #include "device/cuda/cuda.h"
 #include "base/settings.h"
 #include "device/cuda/kernels/kernels.h"
@@ -26,8 +26,8 @@ static void cuda_describe(const tsh_device *device, char *text, size_t size) {
 static void cuda_destroy(tsh_device *device) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     tsh_allocator allocator = device->allocator;
-    if (cuda->compute) tshi_cuda_use(cuda); /* cuBLASLt's handle is of this GPU */
-    /* There is no caller left that hears of a failure from here on. */
+    if (cuda->compute) tshi_cuda_use(cuda); /* cuBLASLt's handle belongs to this GPU */
+    /* From here on failures are ignored: no caller is left to report them to. */
     if (cuda->compute) cudaStreamSynchronize(cuda->compute);
     tshi_cuda_communication_wait(cuda);
     tshi_cuda_dnn_destroy(cuda);

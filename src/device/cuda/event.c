@@ -1,4 +1,4 @@
-/* Points in the compute stream. */
+/* Timing events on the compute stream. */
 #include "device/cuda/cuda.h"
 
 typedef struct cuda_event {

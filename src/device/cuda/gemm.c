@@ -1,10 +1,10 @@
 /* Matrix products by cuBLASLt.
  *
- * The library takes matrices by columns: a row-major C = A B is C^T = B^T A^T there, with the operands swapped and C's
- * rows as columns. An output feature (a column of y = x w^T + b) is a row there, along which a bias is added.
+ * cuBLASLt is column-major: a row-major C = A B is C^T = B^T A^T there, so the operands are swapped, and an output
+ * feature (a column of y = x w^T + b) is a row, to which the epilogue adds the bias.
  *
- * The algorithm that it recommends for a product, or that it has none, is kept with the product's descriptors. A device
- * that tunes times the first few of them when a product returns, and keeps the fastest. */
+ * A plan caches a product's descriptors and the first algorithm of cuBLASLt's heuristic, or that there is none. With
+ * device->tunes the second call of a product times the first few algorithms, and keeps the fastest. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernels/kernels.h"
 
@@ -16,12 +16,12 @@
 #define WORKSPACE_BYTES        ((size_t)32 << 20)
 #define WORKSPACE_BYTES_HOPPER ((size_t)64 << 20) /* and later */
 #define BUCKETS                1024               /* a power of two */
-#define MOST_PLANS             4096               /* more are shapes that do not repeat: all are dropped then */
+#define MOST_PLANS             4096               /* beyond this, shapes do not repeat: all plans are dropped */
 #define MOST_ALIGNMENT         256
 #define CANDIDATES             5
-#define MOST_TUNED             256 /* where more shapes return, they do not return for long: generation's prompts */
-#define TRIAL_BYTES            ((size_t)256 << 20) /* of scratch memory for one */
-#define WORTH                  0.97f               /* of the time of the algorithm that is recommended before */
+#define MOST_TUNED             256                 /* beyond this, shapes repeat only briefly (prompts of generation) */
+#define TRIAL_BYTES            ((size_t)256 << 20) /* of scratch memory, at most, for a trial */
+#define WORTH                  0.97f /* a later candidate must be faster than this times the best so far */
 
 #define STRINGIFY_(x)          #x
 #define STRINGIFY(x)           STRINGIFY_(x)
@@ -49,9 +49,10 @@ typedef struct cublaslt {
     __typeof__(&cublasLtMatmulAlgoGetHeuristic) heuristic;
 } cublaslt;
 
-typedef enum operand { LEFT, RIGHT, OUT, EXTRA, OPERANDS } operand; /* EXTRA: a bias, GELU's argument */
+typedef enum operand { LEFT, RIGHT, OUT, EXTRA, OPERANDS } operand; /* EXTRA: GELU's argument */
 
-/* A product in cuBLASLt's terms: its choice depends on these. Compared as bytes: always zeroed first. */
+/* The key of a plan: a product in cuBLASLt's terms, as far as the choice of algorithm depends on it. Compared as bytes,
+ * so always zeroed first. */
 typedef struct product {
     int64_t rows, cols, k; /* of OUT */
     int64_t ld[3];
@@ -59,16 +60,15 @@ typedef struct product {
     uint8_t transposed[2];
     uint8_t adds; /* beta is not 0 */
     uint8_t extra;
-    uint16_t alignment[OPERANDS + 1]; /* the last: of the bias */
+    uint16_t alignment[OPERANDS + 1]; /* the last: the bias's */
     uint8_t padding[2];
 } product;
 
-/* Its descriptors are the library's, which is opened when the program runs, and may have larger ones than its
- * header. */
+/* The descriptors are allocated by the library: the one loaded at run time may have larger ones than the header. */
 typedef struct plan {
     product key;
-    struct plan *next;           /* in its bucket */
-    bool works, returned, tuned; /* returned: it has run before */
+    struct plan *next;           /* in the bucket */
+    bool works, returned, tuned; /* works: there is an algorithm; returned: it has run before */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t layout[3];
     cublasLtMatmulAlgo_t algorithm;
@@ -81,15 +81,15 @@ typedef struct tshi_cuda_blas {
     size_t workspace_bytes;
     plan *buckets[BUCKETS];
     int plans, tuned;
-    int fused, refused; /* plans with an epilogue, and those that the library has no algorithm for */
+    int fused, refused; /* plans with an epilogue: with an algorithm, and without one */
     tshi_pool structs;
 } tshi_cuda_blas;
 
-/* A product's operands beside its matrices. */
+/* The operands of an epilogue. */
 typedef struct extras {
     cublasLtEpilogue_t epilogue;
     const void *bias; /* or its gradient */
-    void *argument;   /* GELU's, which forward keeps and backward reads */
+    void *argument;   /* GELU's argument, which forward stores and backward reads */
     int64_t argument_ld;
 } extras;
 
@@ -233,14 +233,14 @@ static cublasStatus_t set_epilogue(const cublaslt *lt, plan *p, const extras *e)
     return status == CUBLAS_STATUS_SUCCESS ? set_extras(lt, p, e) : status;
 }
 
-/* What algorithms have to be good for. */
+/* Sets the preferences of the heuristic: workspace, alignments and reduction schemes. */
 static cublasStatus_t prefer(const tshi_cuda_blas *blas, const product *key, cublasLtMatmulPreference_t preference) {
     const cublaslt *lt = &blas->lt;
     static const cublasLtMatmulPreferenceAttributes_t wants[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     uint64_t bytes = blas->workspace_bytes;
-    /* Parts of a sum over k that are kept in a 16-bit output, or in its type, would be rounded one by one. */
+    /* Split-k in a 16-bit output would round each partial sum: partial sums must be of the compute type. */
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     if (tsh_dtype_size((tsh_dtype)key->to) == 2) reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasStatus_t status =
@@ -256,12 +256,12 @@ static cublasStatus_t prefer(const tshi_cuda_blas *blas, const product *key, cub
     return status;
 }
 
-/* The status is no failure: the library has no algorithm, or cannot run this one. */
+/* Not a failure: the library has no algorithm, or cannot run this one. */
 static bool cannot(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* Asks for up to `wanted` algorithms, the recommended one first. There may be none, which is no failure. */
+/* Asks the heuristic for up to `wanted` algorithms, the best first. *count may become 0, with success. */
 static cublasStatus_t ask(const tshi_cuda_blas *blas, plan *p, int wanted, cublasLtMatmulAlgo_t *out, int *count) {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
@@ -289,7 +289,8 @@ static cublasStatus_t choose(const tshi_cuda_blas *blas, plan *p) {
     return status;
 }
 
-/* Kernels do what a refused epilogue would have done, so that the loss is time. Of float64 there may be none. */
+/* Counts a plan with an epilogue, and warns of the first without an algorithm: separate kernels replace the epilogue,
+ * so only time is lost. cuBLASLt may have no epilogues in float64, so these are not counted. */
 static void count_epilogue(tshi_cuda_device *device, const product *key, bool works) {
     tshi_cuda_blas *blas = device->blas;
     if (key->epilogue == CUBLASLT_EPILOGUE_DEFAULT || key->dtype == TSH_FLOAT64) return;
@@ -313,13 +314,13 @@ static uint32_t hash(const product *key) {
     return (h ^ h >> 16) & (BUCKETS - 1);
 }
 
-/* The plan of a product, made at its first call. */
+/* The plan of a product, made by its first call. */
 static tsh_status plan_of(tshi_cuda_device *device, const product *key, const extras *e, plan **out) {
     tshi_cuda_blas *blas = device->blas;
     uint32_t bucket = hash(key);
     for (*out = blas->buckets[bucket]; *out; *out = (*out)->next)
         if (memcmp(&(*out)->key, key, sizeof *key) == 0) return TSH_OK;
-    /* The library may load kernels when it is asked, and does for the first run, which follows. */
+    /* The heuristic may load kernels, and the first run, which follows, does. */
     if (!device->loads_at_once) tshi_cuda_quiet(device, "waiting for the GPU before a matrix product is planned");
     if (blas->plans == MOST_PLANS) forget_plans(blas);
     plan *p = tshi_pool_take(&blas->structs, &device->base.allocator, sizeof *p);
@@ -347,7 +348,7 @@ static uint16_t alignment_of(const void *pointer) {
     return (uint16_t)(bits & (~bits + 1));
 }
 
-/* The arguments of tshi_gemm_fn, in their order. */
+/* The arguments of tshi_gemm_fn, in order. */
 typedef struct gemm_call {
     tsh_dtype dtype;
     bool transpose_a, transpose_b;
@@ -391,7 +392,7 @@ static product product_of(const gemm_call *g, const extras *e) {
     return key;
 }
 
-/* Queues the product, with c in the place of g->c. */
+/* Queues the product, with `c` instead of g->c. */
 static cublasStatus_t launch(tshi_cuda_device *device, const gemm_call *g, plan *p,
                              const cublasLtMatmulAlgo_t *algorithm, void *c) {
     const tshi_cuda_blas *blas = device->blas;
@@ -404,7 +405,7 @@ static cublasStatus_t launch(tshi_cuda_device *device, const gemm_call *g, plan 
                            device->compute);
 }
 
-/* The time of one run behind another, which loads what the algorithm needs; INFINITY where it cannot run. */
+/* Times the second of two runs; the first loads the kernel. INFINITY if the algorithm cannot run. */
 static tsh_status time_one(tshi_cuda_device *device, const gemm_call *g, plan *p, const cublasLtMatmulAlgo_t *algorithm,
                            void *c, const cudaEvent_t *events, float *ms) {
     *ms = INFINITY;
@@ -442,30 +443,29 @@ static tsh_status keep_fastest(tshi_cuda_device *device, const gemm_call *g, pla
     return status;
 }
 
-/* Chooses the algorithm of a product that returns by its time. Trials write where the product will, or, where that is
- * added to, into scratch memory. */
+/* Chooses the algorithm of a repeated product by its time. Trials write to C, or to scratch memory if beta is not 0. */
 static tsh_status tune(tsh_device *device, const gemm_call *g, plan *p) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     size_t bytes = (size_t)g->m * (size_t)g->ldc * tsh_dtype_size(g->to);
-    if (cuda->capturing) return TSH_OK; /* the host cannot wait now: at a later call */
+    if (cuda->capturing) return TSH_OK; /* the host cannot wait during a capture: a later call tunes */
     p->tuned = true;
     if (cuda->blas->tuned == MOST_TUNED || (g->beta != 0 && bytes > TRIAL_BYTES)) return TSH_OK;
     void *c = g->beta == 0 ? g->c : tshi_cuda_alloc(device, bytes);
-    if (!c) return TSH_OK; /* the recommended algorithm stays */
+    if (!c) return TSH_OK; /* the heuristic's first algorithm stays */
     cuda->blas->tuned++;
     tsh_status status = keep_fastest(cuda, g, p, c);
     if (c != g->c) tshi_cuda_release(device, c);
     return status;
 }
 
-/* For dims of at least 1. *done is false, with TSH_OK, where cuBLASLt has no algorithm. */
+/* For dims of at least 1. *done is false, with TSH_OK, if cuBLASLt has no algorithm. */
 static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras *e, bool *done) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     const cublaslt *lt = &cuda->blas->lt;
     *done = false;
     product key = product_of(g, e);
     plan *p = NULL;
-    tshi_cuda_use(cuda); /* cuBLASLt's handle is of this GPU, and so are events */
+    tshi_cuda_use(cuda); /* cuBLASLt's handle and events belong to this GPU */
     tsh_status status = plan_of(cuda, &key, e, &p);
     if (status != TSH_OK || !p->works) return status;
     status = blas_fail(lt, set_extras(lt, p, e), "cublasLtMatmulDescSetAttribute");
@@ -517,15 +517,14 @@ tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a,
 
 /* --- affine ------------------------------------------------------------------------------------------------------- */
 
-/* cuBLASLt can do GELU, or its backward, in the product's own last step: rows of GELU's argument, where that is kept or
- * read, have to be multiples of 8. Its tanh is an approximation that is good enough for 16 bits and TF32, not for
- * float32. */
+/* cuBLASLt has GELU and its backward as epilogues. If GELU's argument is stored or read, its rows must be multiples of
+ * 8 elements. The epilogue's tanh is approximate: exact enough for 16-bit types and TF32, not for float32. */
 static bool takes_gelu(tsh_device *device, const gemm_call *g, tshi_unary f, const void *argument) {
     bool coarse = tsh_dtype_size(g->dtype) == 2 || (g->dtype == TSH_FLOAT32 && tshi_cuda(device)->tf32);
     return f == TSHI_GELU_TANH && coarse && (!argument || g->n % 8 == 0);
 }
 
-/* With bias and GELU in the product's own last step, where cuBLASLt can. */
+/* The product with bias and GELU fused as its epilogue, if cuBLASLt has it. */
 static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y,
                                  bool *done) {
     bool gelu = takes_gelu(device, g, f, pre);
@@ -543,7 +542,7 @@ static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b
     return multiply(device, g, &e, done);
 }
 
-/* Product and bias at once where cuBLASLt can, else one after the other. */
+/* The product, with the bias fused if cuBLASLt can, then f in a kernel. */
 static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y) {
     bool done = false, applies = f != TSHI_IDENTITY;
     tsh_status status = TSH_OK;
@@ -570,8 +569,8 @@ tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int6
     return status == TSH_OK && !done ? affine_in_steps(device, &g, b, f, pre, y) : status;
 }
 
-/* The product also sums dY's columns: into scratch memory where db is added to. Its sums are of db's dtype; sums of 16
- * bits are rounded, and would be rounded a second time when they are added to db. */
+/* dW with db fused as its epilogue: the sums of dY's columns. add: they go to scratch memory, and are added to db then.
+ * They have db's dtype, so with `add` a 16-bit sum would be rounded twice: not done then. */
 static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64_t n, bool add, void *db, bool *done) {
     *done = false;
     if (add && tsh_dtype_size(g->to) == 2) return TSH_OK;

@@ -1,4 +1,4 @@
-/* Steps of work, captured and run again. */
+/* CUDA graphs: capturing work and launching it again. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernels/kernels.h"
 
@@ -10,7 +10,7 @@ static void end_exec(tshi_cuda_graph *graph) {
     graph->exec = NULL;
 }
 
-/* Frees a graph, whole or not, and its memory. */
+/* Frees a graph, complete or not, and its memory. */
 static void drop(tshi_cuda_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->base.device);
     tshi_cuda_graph **link = &cuda->graphs;
@@ -22,7 +22,7 @@ static void drop(tshi_cuda_graph *graph) {
     tshi_free(&cuda->base.allocator, graph);
 }
 
-/* The counter is the first thing in the graph's own memory. */
+/* Opens the graph's pool, and allocates its replay counter there. */
 static tsh_status prepare(tshi_cuda_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->base.device);
     tsh_status status = tshi_cuda_pool_open(cuda, &graph->pool);
@@ -44,7 +44,7 @@ static tsh_status capture_begin(tsh_device *device) {
     if (!graph) return TSH_ERR_MEMORY;
     graph->base.device = device;
     tsh_status status = prepare(graph);
-    /* Relaxed: the cache may ask for more memory, which other modes forbid. */
+    /* Relaxed: the cache may call cudaMalloc, which other modes forbid. */
     if (status == TSH_OK) {
         status = tshi_cuda_fail(cudaStreamBeginCapture(cuda->compute, cudaStreamCaptureModeRelaxed),
                                 "cudaStreamBeginCapture");
@@ -89,9 +89,9 @@ bool tshi_cuda_graphs_end(tshi_cuda_device *device, const void *owner, tsh_statu
     return captured;
 }
 
-/* --- the end of a capture ----------------------------------------------------------------------------------------- */
+/* --- ending a capture --------------------------------------------------------------------------------------------- */
 
-/* A stream that an event has drawn into the capture joins the compute stream, where it began. */
+/* Joins a communication stream that is part of the capture to the compute stream, where the capture began. */
 static cudaError_t join_if_captured(tshi_cuda_device *cuda, int i) {
     enum cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     cudaError_t error = cudaStreamIsCapturing(cuda->communication[i], &state);
@@ -99,7 +99,7 @@ static cudaError_t join_if_captured(tshi_cuda_device *cuda, int i) {
     return tshi_cuda_communication_join(cuda, i);
 }
 
-/* The stream leaves the capture in any case. */
+/* Ends the capture, even if it fails. */
 static tsh_status finish(tshi_cuda_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->base.device);
     cudaGraph_t captured = NULL;
@@ -139,13 +139,13 @@ static tsh_status capture_end(tsh_device *device, tsh_graph **out) {
     }
     snprintf(words, sizeof words, "%s", tsh_error_message());
     drop(graph);
-    /* A failure that came during the capture could not end the communication while that held a part of it. */
+    /* A failure during the capture could not abort communication that was part of it: the watch does now. */
     if (cuda->watch) cuda->watch(cuda->watcher);
     return tshi_fail(status, "%s", words);
 }
 
-/* The graph may read what a call writes that has been started, and NCCL wants one communicator's calls in order.
- * Without a watch nothing is ever queued there. */
+/* Makes the compute stream wait for the communication streams: the graph may read the result of a started call, and
+ * NCCL needs the calls of a communicator in order. Without a watch these streams are never used. */
 static cudaError_t join_all(tshi_cuda_device *cuda) {
     cudaError_t error = cudaSuccess;
     for (int i = 0; cuda->watch && i < TSHI_CUDA_COMMUNICATIONS && error == cudaSuccess; i++)

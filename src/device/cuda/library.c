@@ -1,11 +1,11 @@
-/* Opens a library of CUDA's by the loader's own paths, or in the folder where it lay when this was compiled. */
+/* Loads a CUDA library from the loader's paths, or from the folder where it was at compile time. */
 #include "device/cuda/stream.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
-/* A CUDA library has threads and exit handlers: once loaded it stays. */
+/* CUDA libraries have threads and exit handlers, so they are never unloaded. */
 #define MODE (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 
 tsh_status tshi_cuda_library_open(const char *name, const char *folder, const tshi_cuda_symbol *symbols, int count,

@@ -1,4 +1,4 @@
-/* CUDA's own settings, made before it starts. */
+/* Environment variables of CUDA and NCCL, set before CUDA initializes. */
 #include "device/device.h"
 
 #include <cuda.h>
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A program may have made CUDA start: a GPU keeps the queues that its context began with. The driver says so, and is in
- * the process by then. */
+/* A GPU has a primary context: the program has initialized CUDA, and the context keeps its number of queues. The driver
+ * is loaded then, so RTLD_NOLOAD finds it. */
 static bool has_begun(void) {
     __typeof__(&cuDeviceGetCount) count = NULL;
     __typeof__(&cuDevicePrimaryCtxGetState) state = NULL;
@@ -27,10 +27,10 @@ static bool has_begun(void) {
     return active != 0;
 }
 
-/* By default streams share 8 queues of the GPU, and one that waits holds up those that share its queue. Kernels are
- * loaded when they are first launched, as CUDA does by itself from 12.2 on: all of cuBLASLt's and cuDNN's would take a
- * rank seconds and memory of the GPU. NCCL's threads launch messages beside each other, in any order. What comes too
- * late for CUDA is not set: the environment says what CUDA has read. */
+/* By default streams share 8 hardware queues, and a waiting stream blocks the streams on its queue: hence 32. Lazy
+ * loading (CUDA's default from 12.2 on) saves seconds and GPU memory, as cuBLASLt and cuDNN have many kernels. Several
+ * threads launch NCCL operations in any order, which NCCL would report as a race. CUDA's variables are left alone once
+ * CUDA has read them, so the environment shows the values in use. */
 static void prepare(void) {
     if (!has_begun()) {
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -1,4 +1,4 @@
-/* Ranges of NVTX, which Nsight Systems shows above the kernels of a GPU. Nothing happens where no tool listens. */
+/* NVTX ranges, which Nsight Systems shows above the kernels. Without a profiler they do nothing. */
 #include "device/cuda/cuda.h"
 
 #if defined(__has_include) && !defined(TSHARD_CUDA_STANDIN)

@@ -28,7 +28,7 @@ tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first) {
     return tshi_cuda_fail(error, "cudaStreamCreateWithPriority");
 }
 
-/* Communication goes first where both have work: peers wait for it. */
+/* High priority: peers wait for communication. */
 tsh_status tshi_cuda_communication_open(tshi_cuda_device *device, int i) {
     if (device->communication[i]) return TSH_OK;
     tshi_cuda_use(device);
@@ -73,7 +73,7 @@ void tshi_cuda_nap(int looks) {
         tshi_sleep(looks < 10 * TSHI_CUDA_SPINS ? 20e-6 : 200e-6);
 }
 
-/* A collective whose peers do not arrive would keep the queue from ending: the watch aborts it. */
+/* With a watch the host polls, as a collective whose peers are missing never ends: the watch aborts it. */
 cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event) {
     if (!cuda->watch) return cudaEventSynchronize(event);
     cudaError_t error;
@@ -108,11 +108,11 @@ void tshi_cuda_quiet(tshi_cuda_device *device, const char *what) {
     device->drain(device->watcher);
 }
 
-/* Where the table has no place for a kernel, every launch of it counts as the first one. */
+/* True from a kernel's second launch on; always false for a kernel that finds no place in the table. */
 static bool is_loaded(tshi_cuda_device *cuda, const void *kernel) {
     if (!cuda->loaded) cuda->loaded = tshi_calloc(&cuda->base.allocator, TSHI_CUDA_KERNELS, sizeof *cuda->loaded);
     if (!cuda->loaded) return false;
-    size_t at = (uint32_t)((uintptr_t)kernel >> 4) * 0x9E3779B1u >> 20; /* as many bits as the table has */
+    size_t at = (uint32_t)((uintptr_t)kernel >> 4) * 0x9E3779B1u >> 20; /* 12 bits: TSHI_CUDA_KERNELS is 2^12 */
     for (int tries = 0; tries < 16; tries++, at = (at + 1) & (TSHI_CUDA_KERNELS - 1)) {
         if (cuda->loaded[at] == kernel) return true;
         if (cuda->loaded[at]) continue;
@@ -133,7 +133,8 @@ void tshi_cuda_launched(tsh_device *device, const char *what) {
     if (tshi_cuda(device)->managed) tshi_cuda_wait(device, what);
 }
 
-/* The GPU sets `found` last, and not again before the host has cleared it: the other fields are complete. */
+/* Once `found` is set the other fields are complete: the GPU sets it last, and writes no report before the host clears
+ * it. */
 static tsh_status report_status(tshi_cuda_report *report) {
     if (!__atomic_load_n(&report->found, __ATOMIC_ACQUIRE)) return TSH_OK;
     tshi_cuda_report r = *report;
@@ -148,7 +149,7 @@ static tsh_status report_status(tshi_cuda_report *report) {
 
 tsh_status tshi_cuda_check(tsh_device *device) {
     tshi_cuda_device *cuda = tshi_cuda(device);
-    if (!cuda->capturing) { /* a stream may not be queried while it is captured */
+    if (!cuda->capturing) { /* a stream must not be queried during its capture */
         cudaError_t error = cudaStreamQuery(cuda->compute);
         if (error != cudaErrorNotReady) tshi_cuda_note(device, error, "a kernel");
     }

@@ -1,6 +1,6 @@
-/* What is used of cuDNN's backend interface: graphs of operations on tensors, and plans that run them. The library is
- * opened at run time, and its headers need not be there: the numbers are those of cuDNN 9's cudnn_graph.h, which a test
- * compares where that header is installed. */
+/* The part of cuDNN's backend API that is used: graphs of operations on tensors, and execution plans. The library is
+ * loaded at run time, and its headers are not needed: the numbers are those of cuDNN 9's cudnn_graph.h, and a test
+ * compares them if that header is installed. */
 #ifndef TSHI_CUDNN_API_H
 #define TSHI_CUDNN_API_H
 
@@ -110,9 +110,9 @@ enum {
     TSHI_CUDNN_RESHAPE_Y = 2201
 };
 
-enum { TSHI_CUDNN_MODE_A = 3 }; /* of a heuristic */
+enum { TSHI_CUDNN_MODE_A = 3 }; /* a heuristic mode */
 
-/* The library's functions; int is a status. */
+/* The library's functions; each int is a status. */
 typedef struct tshi_cudnn {
     void *library;
     size_t (*version)(void);

@@ -1,8 +1,8 @@
-/* Attention by cuDNN: which calls it takes, the plans that it has made, and their runs. Every refusal leaves the call
- * to the device's own kernels.
+/* Attention by cuDNN: the calls that it takes, and the cache of its plans. A call that it does not take runs on the
+ * device's own kernels.
  *
- * The library is opened at the first call that it may take. A plan is compiled for one shape, in tenths of a second,
- * and kept until the device goes, because captured graphs launch its kernels. */
+ * The library is loaded by the first call that it could take. A plan is compiled for one shape, which takes tenths of a
+ * second, and kept until the device is destroyed, because captured graphs launch its kernels. */
 #include "base/settings.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/cudnn/graph.h"
@@ -12,12 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OLDEST         91501 /* earlier ones want the keys padded in the backward */
-#define MOST_PLANS     256   /* shapes past these are the kernels' */
+#define OLDEST         91501 /* the oldest version: earlier ones need padded keys in the backward */
+#define MOST_PLANS     256   /* further shapes run on the kernels */
 #define MOST_WORKSPACE ((int64_t)1 << 30)
 #define ALIGNMENT      16
-#define MOST_NARROW    128 /* dims of a head */
-#define MOST_WIDE      256 /* on a GPU of compute capability 9 */
+#define MOST_NARROW    128 /* the largest dim of a head, ... */
+#define MOST_WIDE      256 /* ... and on a GPU of compute capability 9 */
 #define SCRATCH_UNIT   256
 
 #define STRINGIFY_(x)  #x
@@ -29,29 +29,29 @@
 
 typedef struct plan {
     tshi_cudnn_attention key;
-    void *plan; /* NULL: cuDNN has none, or has not been asked */
+    void *plan; /* NULL: cuDNN has no plan, or has not been asked */
     bool asked;
-    bool refused; /* at a run: calls are the kernels' from then on; a captured graph may still launch the plan's */
+    bool refused; /* by a run: later calls use the kernels; captured graphs may still launch the plan's */
     int64_t workspace;
-    uint32_t passed; /* bit i: tensor i of the graph's first */
+    uint32_t passed; /* bit i: tensor i is passed to a run */
 } plan;
 
-/* Why calls that cuDNN may take are left to the kernels; each is logged once. */
+/* Reasons why a call that cuDNN could take runs on the kernels; each is logged once. */
 typedef enum refusal { NO_LIBRARY, NO_GPU, NO_FORWARD, NO_BACKWARD, NO_ROOM, NO_PLACE, NO_RUN } refusal;
 
 typedef struct tshi_cuda_dnn {
     tshi_cudnn lib;
     void *handle;
-    bool tried;      /* to open the library */
-    uint32_t logged; /* the refusals that the log has, a bit each */
-    int major;       /* of the GPU's compute capability */
+    bool tried;      /* to load the library */
+    uint32_t logged; /* a bit for each refusal already logged */
+    int major;       /* the GPU's compute capability, major */
     plan plans[MOST_PLANS];
     int count;
 } tshi_cuda_dnn;
 
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
-/* The log gets the refusal's first line alone. */
+/* True once for each refusal: only the first is logged. */
 static bool is_first(tshi_cuda_dnn *dnn, refusal why) {
     uint32_t bit = UINT32_C(1) << why;
     bool first = !(dnn->logged & bit);
@@ -59,13 +59,13 @@ static bool is_first(tshi_cuda_dnn *dnn, refusal why) {
     return first;
 }
 
-/* No call goes to cuDNN. */
+/* From now on no call uses cuDNN. */
 static void refuse_all(tshi_cuda_device *device, refusal why, const char *words) {
     if (is_first(device->dnn, why))
         tshi_log(device->base.log, TSH_LOG_INFO, "attention does not go to cuDNN: %.300s", words);
 }
 
-/* Calls of this shape do not go to cuDNN. */
+/* Logs that calls of this shape do not use cuDNN. */
 static void refuse(tshi_cuda_device *device, refusal why, const tshi_cudnn_attention *a, const char *words) {
     if (!is_first(device->dnn, why)) return;
     tshi_log(
@@ -121,7 +121,7 @@ static tsh_status open_handle(tshi_cuda_device *device) {
     return status;
 }
 
-/* The library is there. Where it is not, it is not looked for again. */
+/* Loads the library at the first call. False: it cannot be used; it is tried only once. */
 static bool opened(tshi_cuda_device *device) {
     tshi_cuda_dnn *dnn = device->dnn;
     if (dnn->tried) return dnn->handle != NULL;
@@ -160,8 +160,8 @@ void tshi_cuda_dnn_describe(const tshi_cuda_device *device, char *text, size_t s
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
-/* What cuDNN's engines can do, and no more: lengths, a cache and dropout by the whole's elements are the kernels', and
- * generation, where each token would want a plan of its own. */
+/* The calls that cuDNN's engines support. The kernels run the others: lengths, a key-value cache, dropout keyed by
+ * global element, and generation, where each token would need a plan of its own. */
 static bool takes(tsh_dtype dtype, const tshi_attention *a) {
     if (tsh_dtype_size(dtype) != 2 || a->lengths || a->dropout != 0 || a->room != a->keys) return false;
     if (a->batch < 1 || a->heads < 1 || a->kv_heads < 1 || a->queries < 2 || a->keys < 2) return false;
@@ -170,7 +170,7 @@ static bool takes(tsh_dtype dtype, const tshi_attention *a) {
     return a->kv_heads == 1 || (a->shift == 0 && a->heads == a->kv_heads * a->sharers);
 }
 
-/* Later GPUs than those of capability 9 repeat gradients by engines that heuristics do not name. */
+/* After compute capability 9 the heuristic does not return the deterministic backward engines. */
 static bool gpu_takes(tshi_cuda_device *device, const tshi_attention *a, bool backward) {
     int major = device->dnn->major;
     if (major < 8) refuse_all(device, NO_GPU, "the GPU's compute capability is below 8");
@@ -194,7 +194,7 @@ static tshi_cudnn_attention key_of(tsh_dtype dtype, const tshi_attention *a, boo
     return key;
 }
 
-/* cuDNN compiles and loads kernels, some of them at the first run, which follows. */
+/* Makes the plan: cuDNN compiles and loads kernels, here and in the first run, which follows. */
 static void ask(tshi_cuda_device *device, plan *p) {
     tshi_cuda_dnn *dnn = device->dnn;
     tshi_cudnn_graph graph;
@@ -212,8 +212,8 @@ static void ask(tshi_cuda_device *device, plan *p) {
     p->plan = NULL;
 }
 
-/* The plan of a call, or NULL. The shape of an evaluation, which keeps no statistics, is planned when it returns: a
- * prompt's does not. */
+/* The plan of a call, or NULL. An evaluation (no statistics) is planned at the second call of its shape, because the
+ * shape of a prompt does not repeat. */
 static plan *plan_of(tshi_cuda_device *device, const tshi_cudnn_attention *key, bool evaluates) {
     tshi_cuda_dnn *dnn = device->dnn;
     plan *p = dnn->plans, *end = p + dnn->count;
@@ -233,7 +233,7 @@ static plan *plan_of(tshi_cuda_device *device, const tshi_cudnn_attention *key, 
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* What a run is given, in the graph's order. */
+/* The tensors and numbers passed to a run, in the graph's order. */
 typedef struct values {
     void *tensors[TSHI_CUDNN_PASSED];
     float scale, minus_infinity, one;
@@ -270,8 +270,8 @@ static int make_pack(const tshi_cudnn *lib, const plan *p, const values *v, void
     return status == TSHI_CUDNN_SUCCESS ? lib->finalize(*pack) : status;
 }
 
-/* False where cuDNN refuses the run, as it will the next: nothing has been queued then. A failure of the GPU is kept
- * for check. */
+/* False if cuDNN refuses the run, as it will refuse later ones: nothing is queued. A failure of the GPU is kept for
+ * check. */
 static bool run(tshi_cuda_device *device, plan *p, const values *v, void *workspace) {
     const tshi_cudnn *lib = &device->dnn->lib;
     void *pack = NULL;
@@ -294,13 +294,13 @@ static bool aligned(const values *v, const int *tensors, int count) {
     return true;
 }
 
-/* The plan that the call may run by, with v's tensors; NULL: none. */
+/* The plan of the call, with its numbers in `v`; NULL: the kernels run the call. */
 static plan *find(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, bool backward, values *v) {
     static const int tensors[] = {TSHI_CUDNN_Q,  TSHI_CUDNN_K,  TSHI_CUDNN_V,  TSHI_CUDNN_O,  TSHI_CUDNN_STATS,
                                   TSHI_CUDNN_DO, TSHI_CUDNN_DQ, TSHI_CUDNN_DK, TSHI_CUDNN_DV, TSHI_CUDNN_DELTA};
     tshi_cuda_device *cuda = tshi_cuda(device);
     if (!cuda->dnn || !takes(dtype, a) || !aligned(v, tensors, (int)(sizeof tensors / sizeof *tensors))) return NULL;
-    tshi_cuda_use(cuda); /* a handle is the current GPU's */
+    tshi_cuda_use(cuda); /* a handle belongs to the current GPU */
     if (!opened(cuda) || !gpu_takes(cuda, a, backward)) return NULL;
     set_numbers(a, v);
     tshi_cudnn_attention key = key_of(dtype, a, backward);
@@ -324,7 +324,7 @@ bool tshi_cuda_dnn_forward(tsh_device *device, tsh_dtype dtype, const tshi_atten
     if (!log_sums) bytes += (size_t)(a->batch * a->heads * a->queries) * sizeof(float);
     char *scratch = bytes > 0 ? tshi_cuda_alloc(device, bytes) : NULL;
     if (bytes > 0 && !scratch) return false;
-    if (!log_sums) all.tensors[TSHI_CUDNN_STATS] = scratch + workspace; /* engines without statistics are few */
+    if (!log_sums) all.tensors[TSHI_CUDNN_STATS] = scratch + workspace; /* passed even so: few engines work without */
     bool done = run(tshi_cuda(device), p, &all, scratch);
     tshi_cuda_release(device, scratch);
     return done;
@@ -332,7 +332,8 @@ bool tshi_cuda_dnn_forward(tsh_device *device, tsh_dtype dtype, const tshi_atten
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* cuDNN computes all three gradients, and adds to none: one that is left out or added to goes to scratch memory. */
+/* cuDNN computes all three gradients and overwrites its outputs: a gradient that is not wanted, or is added to, goes to
+ * scratch memory. */
 typedef struct target {
     int tensor;
     int64_t n;
@@ -341,7 +342,7 @@ typedef struct target {
     bool aside;
 } target;
 
-/* Where what the run needs beside its arguments lies behind `base` (NULL: not known yet); the bytes of it. */
+/* Places the workspace and the scratch tensors of a run at `base` (NULL: only counts). Returns their bytes. */
 static size_t place(const plan *p, const target *targets, values *v, char *base) {
     size_t size = tsh_dtype_size((tsh_dtype)p->key.dtype), at = rounded(p->workspace);
     for (int i = 0; i < 3; i++) {

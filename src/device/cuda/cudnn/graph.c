@@ -1,6 +1,6 @@
-/* Scaled dot-product attention in the form that cuDNN's fused engines recognise: the operations and their order are
- * theirs. All that is not passed is virtual. A matrix's last two dims are rows and columns; K and, in the backward, V
- * come transposed. */
+/* Scaled dot-product attention as the graph that cuDNN's fused engines recognise, which fixes the operations and their
+ * order. Tensors that are not passed are virtual. The last two dims are a matrix's rows and columns; K, and in the
+ * backward V, are passed transposed. */
 #include "device/cuda/cudnn/graph.h"
 
 #include <string.h>
@@ -76,7 +76,7 @@ static void reduce_to(tshi_cudnn_graph *g, int operator, int x, int y) {
     operate(g, (tshi_cudnn_operation){TSHI_CUDNN_REDUCTION_OPERATION, operator, TSHI_CUDNN_FLOAT, x, -1, -1, y, -1});
 }
 
-/* One number a row. */
+/* A reduction to one number for each row. */
 static int reduce_rows(tshi_cudnn_graph *g, int operator, int x) {
     shape s = shape_of(g, x);
     s.dims[3] = 1;
@@ -89,7 +89,7 @@ static void multiply_to(tshi_cudnn_graph *g, int a, int b, int c) {
     operate(g, (tshi_cudnn_operation){TSHI_CUDNN_MATMUL_OPERATION, 0, TSHI_CUDNN_FLOAT, a, b, -1, c, -1});
 }
 
-/* A product with a's batch and heads. */
+/* The matrix product a b, with a's batch and heads. */
 static int multiply(tshi_cudnn_graph *g, int a, int b, int type) {
     shape s = shape_of(g, a);
     s.dims[3] = g->tensors[b].dims[3];
@@ -98,7 +98,7 @@ static int multiply(tshi_cudnn_graph *g, int a, int b, int type) {
     return c;
 }
 
-/* x transposed: another view of what a virtual tensor or one in memory holds. */
+/* x transposed: a view, of a virtual or a stored tensor. */
 static int turn(tshi_cudnn_graph *g, int x, int type) {
     tshi_cudnn_tensor t = transposed(g->tensors[x]);
     t.type = type;
@@ -108,7 +108,7 @@ static int turn(tshi_cudnn_graph *g, int x, int type) {
     return y;
 }
 
-/* Integers of the scores' shape: an index, or one of them plus or minus a number. */
+/* An integer tensor of the scores' shape: an index along `axis`, or such a tensor plus or minus a number. */
 static int integers(tshi_cudnn_graph *g, int mode, int x, int b, int axis) {
     int y = virtual_of(g, shape_of(g, x), TSHI_CUDNN_INT32);
     int type = mode == TSHI_CUDNN_GEN_INDEX ? TSHI_CUDNN_FLOAT : TSHI_CUDNN_INT32;
@@ -179,7 +179,7 @@ static void forward(const tshi_cudnn_attention *a, tshi_cudnn_graph *g) {
     multiply_to(g, part, TSHI_CUDNN_V, TSHI_CUDNN_O);
 }
 
-/* z = x^T y, where z has as many heads as x, or fewer, to each of which several of x add. */
+/* z = x^T y. If z has fewer heads than x, each of its heads is the sum over a group of x's heads. */
 static void multiply_by_heads(const tshi_cudnn_attention *a, tshi_cudnn_graph *g, int x, int y, int z) {
     const int type = type_of(a->dtype), turned = turn(g, x, type);
     if (a->heads == a->kv_heads)

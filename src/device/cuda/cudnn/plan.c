@@ -1,4 +1,4 @@
-/* From a graph to the plan that cuDNN makes of it. The plan keeps what it needs of the descriptors. */
+/* Turns a graph into a cuDNN plan. The plan keeps its own copy of the descriptors. */
 #include "device/cuda/cudnn/graph.h"
 
 #include <stdio.h>
@@ -8,7 +8,8 @@
 #define MOST_DESCRIPTORS (TSHI_CUDNN_TENSORS + 2 * TSHI_CUDNN_OPERATIONS + 2 + MOST_CONFIGS)
 #define ALIGNMENT        16
 
-/* The descriptors of a plan in the making. After a failure nothing more is called, and NULL descriptors are made. */
+/* The descriptors of a plan under construction. After a failure no further call is made, and new descriptors are
+ * NULL. */
 typedef struct builder {
     const tshi_cudnn *lib;
     int status;
@@ -57,7 +58,7 @@ static void *make_tensor(builder *b, const tshi_cudnn_tensor *t, int number) {
     return d;
 }
 
-/* How a kind of operation is described: its descriptor of the mathematics (-1: none) and the attributes. */
+/* The descriptor of the math (-1: none) and the attributes of a kind of operation. */
 typedef struct form {
     int kind, math_kind, mode, mode_type, type, math, x, b, t, y;
 } form;
@@ -115,7 +116,7 @@ static void *make_graph(builder *b, void *handle, const tshi_cudnn_graph *graph)
 
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
-/* The configurations that cuDNN's heuristic recommends, the best first. */
+/* The engine configurations of cuDNN's heuristic, the best first. */
 static int find_configs(builder *b, void *graph, void **configs) {
     const int mode = TSHI_CUDNN_MODE_A;
     int64_t count = 0;
@@ -131,7 +132,7 @@ static int find_configs(builder *b, void *graph, void **configs) {
     return count < MOST_CONFIGS ? (int)count : MOST_CONFIGS;
 }
 
-/* The plan of one configuration; NULL where cuDNN cannot run it. */
+/* The plan of one configuration; NULL if cuDNN cannot run it. */
 static void *try_config(builder *b, void *handle, void *config, int64_t *workspace) {
     int64_t count = 0;
     void *d = NULL;

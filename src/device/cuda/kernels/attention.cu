@@ -1,8 +1,9 @@
-// Attention with streaming softmax, and rotary positions. Sums have a fixed order: a row of y or of a gradient belongs
-// to one warp, which goes over all that adds to it.
+// Attention with streaming softmax, and rotary positions. Sums have a fixed order: one warp owns a row of y or of a
+// gradient, and adds all terms to it.
 //
-// A block has ROWS rows of its own, OWN of them a warp, and passes 32 others at a time, one a lane: queries of its own
-// pass keys, and in the gradients of keys the other way round. All are staged through shared memory in chunks of dim.
+// A block owns ROWS rows, OWN of them a warp, and loops over the other rows 32 at a time, one a lane. Its own rows are
+// queries and the others keys; in the gradients of keys it is the other way round. All rows are staged through shared
+// memory in chunks of dim.
 #include "device/cuda/kernels/random.cuh"
 
 namespace {
@@ -10,12 +11,12 @@ using namespace tshi;
 
 constexpr int OWN = 4, WARPS = 4, ROWS = OWN * WARPS, THREADS = WARPS * WARP;
 constexpr int CHUNK = 64;        // of dim
-constexpr int SUMS = 128 / WARP; // columns of a row that a lane sums up at once; a wider dim takes several blocks
+constexpr int SUMS = 128 / WARP; // columns of a row that a lane sums at once; a wider dim takes several blocks
 constexpr double LOG2_E = 1.44269504088896340736, LN_2 = 0.69314718055994530942;
 
 template <typename S> struct stage { S own[ROWS][CHUNK], other[WARP][CHUNK + 1], factor[ROWS][WARP]; };
 
-// Row i of `count` begins at at[i * step].
+// `count` rows: row i begins at at[i * step].
 template <typename T> struct row_list {
     const T *at;
     int64_t step, count;
@@ -30,7 +31,7 @@ __device__ inline void fill(row_list<T> from, int64_t column, int64_t dim, int r
     }
 }
 
-// product[r] = this warp's row r times this lane's other row.
+// product[r] = the dot product of this warp's row r and this lane's other row.
 template <typename T>
 __device__ inline void multiply(stage<sum_t<T>> &shared, row_list<T> own, row_list<T> other, int64_t dim,
                                 sum_t<T> (&product)[OWN]) {
@@ -50,7 +51,7 @@ __device__ inline void multiply(stage<sum_t<T>> &shared, row_list<T> own, row_li
     }
 }
 
-// sum[r] += the other rows, each times the factor of its lane; columns `column` + lane, 32 apart.
+// sum[r] += the other rows, each times its lane's factor; a lane has the columns column + lane, 32 apart.
 template <typename T>
 __device__ inline void gather(stage<sum_t<T>> &shared, row_list<T> other, int64_t column, int64_t dim,
                               const sum_t<T> (&factor)[OWN], sum_t<T> (&sum)[OWN][SUMS]) {
@@ -89,14 +90,14 @@ __device__ inline void put(T *z, int64_t step, int64_t rows, int64_t column, int
     }
 }
 
-// --- what a call is about --------------------------------------------------------------------------------------------
+// --- the problem of a call -------------------------------------------------------------------------------------------
 
 struct problem {
     tshi_attention a;
     word_source source;
 };
 
-// The part of a block: a tile of rows of one head, and columns from `column` on.
+// A block's part: a tile of rows of one head, and the columns from `column` on.
 struct part {
     int64_t batch, head, first, column;
 
@@ -114,7 +115,7 @@ int64_t parts_of(const tshi_attention &a, int64_t heads, int64_t rows) {
     return a.batch * heads * up(rows, ROWS) * (a.dim > SUMS * WARP ? up(a.dim, SUMS * WARP) : 1);
 }
 
-// The keys that a query sees are the first of them.
+// The number of keys that a query sees: the first ones.
 __device__ inline int64_t seen(const tshi_attention &a, int64_t batch, int64_t query) {
     int64_t n = a.lengths ? a.lengths[batch] : a.keys, reach = query + a.keys - a.queries + 1;
     if (a.causal && reach < n) n = reach;
@@ -125,7 +126,7 @@ __device__ inline int64_t last_of(int64_t first, int64_t count, int64_t all) {
     return first + count < all ? first + count - 1 : all - 1;
 }
 
-// Where row `query` of a head begins in q, and its number among the statistics.
+// The offset of row `query` of a head in q; below, its index in the statistics.
 __device__ inline int64_t query_at(const tshi_attention &a, int64_t batch, int64_t head, int64_t query) {
     return ((batch * a.queries + query) * a.heads + head) * a.dim;
 }
@@ -138,7 +139,7 @@ __device__ inline int64_t key_at(const tshi_attention &a, int64_t batch, int64_t
     return ((batch * a.room + key) * a.kv_heads + kv_head) * a.dim;
 }
 
-// The factor of a probability: 0 where it is dropped.
+// The dropout factor of a probability: 0 if it is dropped.
 __device__ inline double kept(const problem &p, const word_source &source, int64_t batch, int64_t head, int64_t query,
                               int64_t key) {
     const tshi_attention &a = p.a;
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(THREADS)
 
 // --- backward --------------------------------------------------------------------------------------------------------
 
-// delta[row] = dy y, a warp a row.
+// delta[row] = dot(dy, y), one warp a row.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) find_delta(tshi_attention a, const T *y, const T *dy, sum_t<T> *delta) {
     using S = sum_t<T>;
@@ -346,7 +347,7 @@ void backward(tsh_device *device, const tshi_attention *a, const void *q, const 
 
 // --- rotary positions ------------------------------------------------------------------------------------------------
 
-// A thread turns one pair of a token in all heads, or moves an element that is not turned.
+// A thread rotates one pair of a token in all heads, or copies an element that is not rotated.
 template <typename T>
 __global__ void __launch_bounds__(256, 4) turn(tshi_rotary r, double sign, const T *x, bool add, T *y) {
     using S = sum_t<T>;

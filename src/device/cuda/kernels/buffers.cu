@@ -15,7 +15,7 @@ struct buffers {
 
 template <typename S> struct alignas(2 * sizeof(S)) complex_of { S re, im; };
 
-// The type that T is computed in: unsigned for integers, whose sums may wrap.
+// The compute type of T: unsigned for integers, whose sums may wrap.
 template <typename T> struct wide_of { using type = sum_t<T>; };
 template <> struct wide_of<int32_t> { using type = uint32_t; };
 template <> struct wide_of<int64_t> { using type = uint64_t; };
@@ -23,7 +23,7 @@ template <> struct wide_of<uint8_t> { using type = uint32_t; };
 
 template <typename T> constexpr bool is_integer = std::is_integral_v<T>;
 
-// A NaN on either side stays. T says whether `a` and `b` have a sign.
+// A NaN on either side propagates. T tells whether `a` and `b` are signed.
 template <typename T, typename S> __device__ inline bool first_of(bool least, S a, S b) {
     if constexpr (is_integer<T>)
         return least ? (T)a < (T)b : (T)a > (T)b;
@@ -42,7 +42,7 @@ template <typename T, typename S> __device__ inline S join(tshi_reduction op, S 
     return a + b;
 }
 
-// A true division: a product with 1 / count would round twice.
+// Divides: a product with 1 / count would round twice.
 template <typename T, typename S> __device__ inline S finish(tshi_reduction op, S sum, int count) {
     if constexpr (!is_integer<T>) {
         if (op == TSHI_AVG) return sum / (S)count;
@@ -81,7 +81,7 @@ template <typename T, int N> struct items {
     }
 };
 
-// Products of complex numbers.
+// Complex elements.
 template <typename S, int N> struct items<complex_of<S>, N> {
     complex_of<S> item[N];
 
@@ -111,7 +111,7 @@ template <typename T, int N> __device__ inline void reduce_at(int64_t i, tshi_re
     for (int k = 0; k < b.outs; k++) put_pack((pack<T, N> *)((T *)b.out[k] + i), result);
 }
 
-// By packs between the first and the last 16-byte boundary, where the boundaries of all buffers fall together.
+// Packs of 16 bytes between the first and the last boundary, if all buffers have the same alignment modulo 16.
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 2) reduce(int64_t n, int64_t head, tshi_reduction op, buffers b) {
     constexpr int size = pack<T>::size;

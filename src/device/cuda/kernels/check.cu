@@ -1,4 +1,4 @@
-// The check of indices into tables: classes and ids out of range.
+// Checks indices into tables: classes and ids out of range.
 #include "device/cuda/kernels/common.cuh"
 
 using namespace tshi;
@@ -6,14 +6,14 @@ using namespace tshi;
 namespace {
 
 struct index_rule {
-    bool is_target; // may be ignore_index
+    bool is_target; // ignore_index is valid
     int64_t limit, ignore_index;
     __device__ bool breaks(int64_t index) const {
         return (index < 0 || index >= limit) && !(is_target && index == ignore_index);
     }
 };
 
-// The first wrong index of [begin, end), or `end`, for the whole block.
+// The position of the first wrong index in [begin, end), or `end`; the whole block takes part.
 __device__ inline int64_t find_wrong(const index_rule &rule, int64_t begin, int64_t end, const int64_t *index,
                                      int64_t *shared) {
     int64_t first = end;
@@ -24,8 +24,8 @@ __device__ inline int64_t find_wrong(const index_rule &rule, int64_t begin, int6
         first, shared, [](int64_t a, int64_t b) { return a < b ? a : b; }, end);
 }
 
-// A block has `chunk` indices. A block that finds a wrong index searches those before its own: the first one is
-// reported.
+// A block checks `chunk` indices. If it finds a wrong one, it also searches all earlier chunks, so that the first one
+// is reported.
 __global__ void __launch_bounds__(256)
     check_indices_kernel(index_rule rule, int64_t n, int64_t chunk, const int64_t *index, tshi_cuda_report *report) {
     __shared__ int64_t shared[WARP];
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(256)
     *(volatile int32_t *)&report->found = 1;
 }
 
-// The device's report gets the first index outside [0, limit); targets may be ignore_index. Returns -1, for this does
-// not wait; where every launch is waited for, its position.
+// Reports the first index outside [0, limit) that is not a target's ignore_index in the device's report. Returns -1, as
+// it does not wait; with managed memory, where the host waits after every launch, the position.
 int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
                       int64_t ignore_index) {
     if (n <= 0) return -1;

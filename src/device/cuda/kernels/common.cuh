@@ -1,13 +1,13 @@
-// What the kernels share: element types, 16-byte packs, sums over a block, launches.
+// Shared by the kernels: element types, 16-byte packs, reductions over a block, launches.
 //
-// A kernel here is a plain loop over what its block or thread owns. It uses shuffles and barriers only through the
-// functions below, which the tests' stand-in for a GPU also offers.
+// A kernel is a plain loop over the elements that its block or thread owns. It uses shuffles and barriers only through
+// the functions of launch.cuh, which the tests' stand-in for a GPU also has.
 #pragma once
 
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernels/kernels.h"
 
-#ifndef TSHARD_CUDA_STANDIN // the tests' compiler reads their launch.h first: the same names, blocks run on the CPU
+#ifndef TSHARD_CUDA_STANDIN // the stand-in has the same names in its own launch.h, and runs blocks on the CPU
 #include "device/cuda/kernels/launch.cuh"
 #endif
 
@@ -21,7 +21,7 @@ namespace tshi {
 
 constexpr int WARP = 32;
 
-// The type that T is computed in.
+// The compute type of T.
 template <typename T> struct sum_of { using type = float; };
 template <> struct sum_of<double> { using type = double; };
 template <typename T> using sum_t = typename sum_of<T>::type;
@@ -47,7 +47,7 @@ template <> __device__ inline __half store<__half>(float x) {
     return __float2half_rn(x);
 }
 
-// exp(x), and 1 / (1 + exp(-x)), as exact as T can tell.
+// exp(x), and 1 / (1 + exp(-x)), to the precision of T.
 template <typename T> __device__ inline sum_t<T> exp_of(sum_t<T> x) {
     if constexpr (sizeof(T) == 2)
         return exp_fast(x);
@@ -59,14 +59,14 @@ template <typename T> __device__ inline sum_t<T> sigmoid_of(sum_t<T> x) {
     return reciprocal(sum_t<T>(1) + exp_of<T>(-x));
 }
 
-// As many elements as one load moves.
+// The elements of one 16-byte load.
 template <typename T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) pack {
     static constexpr int size = N;
     T item[N];
 };
 
-// A pack as it was read: its elements of 16 bits would take a register each. get() of one in memory may read it byte by
-// byte; a copy of it is read at once.
+// A pack as loaded: unpacked, 16-bit elements would take a register each. Copy it before get(): of one in memory, get()
+// may load byte by byte.
 template <typename P> struct unread {
     std::conditional_t<sizeof(P) == 16, uint4, P> bits;
 
@@ -81,13 +81,13 @@ template <typename P> __device__ inline unread<P> get_unread(const P *from) {
     return *(const unread<P> *)from;
 }
 
-// Reads a pack of 16 bytes at once, where a reference to it would be read element by element.
+// Loads a pack in one 16-byte load; through a reference the compiler may load element by element.
 template <typename P> __device__ inline P get_pack(const P *from) {
     const unread<P> bits = get_unread(from);
     return bits.get();
 }
 
-// Writes a pack of 16 bytes at once: a compiler that sees its elements may write them one by one.
+// Stores a pack in one 16-byte store; otherwise the compiler may store element by element.
 template <typename P> __device__ inline void put_pack(P *to, const P &from) {
     if constexpr (sizeof(P) == 16) {
         uint4 bits;
@@ -129,7 +129,7 @@ template <typename F> inline void with_bool(bool yes, F f) {
 
 // --- elements --------------------------------------------------------------------------------------------------------
 
-// The arrays of a walk that are read and written.
+// The arrays that a walk reads and writes.
 enum { READ_X = 1, READ_Y = 2, READ_Z = 4, WRITE_Z = 8 };
 
 template <int USE, typename T, typename F>
@@ -140,14 +140,14 @@ __device__ inline void walk_one(int64_t i, const T *x, const T *y, T *z, F &f) {
     if constexpr (USE & WRITE_Z) z[i] = store<T>(value);
 }
 
-// Packs of each array that a thread of a walk has under way at once: where one array is read, several.
+// Packs of each array that a thread of a walk keeps in flight: several if it reads only one array.
 template <int USE>
 constexpr int walk_ahead = USE == READ_X || USE == READ_Y ? 4
                            : USE == (READ_X | READ_Y)     ? 2
                            : USE == (READ_X | WRITE_Z)    ? 2
                                                           : 1;
 
-// The packs at i, i + stride, ..., as far as they lie before `end`.
+// Walks the packs at i, i + stride, ... before `end`.
 template <int USE, typename T, typename F>
 __device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const T *x, const T *y, T *z, F &f) {
     using S = sum_t<T>;
@@ -178,7 +178,7 @@ __device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const 
     }
 }
 
-// The range of n elements that whole packs hold, by the address of the first element.
+// The range of whole aligned packs in n elements, by the address of the first.
 template <typename T> struct packed_range {
     int64_t begin, end;
 
@@ -188,9 +188,9 @@ template <typename T> struct packed_range {
     }
 };
 
-// z[i] = f(i, x[i], y[i], z[i]) for those i of [0, n) that are this thread's: it is number `me` of `step` threads. By
-// packs between the first and the last 16-byte boundary, where the boundaries of all arrays fall together. Arrays not
-// in USE may be NULL and give 0; a sum is a walk without WRITE_Z whose f adds to what it has captured.
+// z[i] = f(i, x[i], y[i], z[i]) for this thread's i of [0, n): it is thread `me` of `step`. Uses packs between the
+// first and the last 16-byte boundary if all arrays have the same alignment modulo 16. Arrays not in USE may be NULL,
+// and read as 0. A sum is a walk without WRITE_Z whose f adds to a captured variable.
 template <int USE, typename T, typename F>
 __device__ inline void walk(int64_t n, const T *x, const T *y, T *z, int64_t me, int64_t step, F f) {
     uintptr_t first = (uintptr_t)(USE & READ_X ? x : USE & READ_Y ? y : z), apart = 0;
@@ -213,7 +213,7 @@ template <typename S, typename Op> __device__ inline S warp_reduce(S value, Op o
     return value;
 }
 
-// A reduction over all threads of a block. shared: one element a warp.
+// A reduction over all threads of a block, which all get the result. shared: one element a warp.
 template <typename S, typename Op> __device__ inline S block_reduce(S value, S *shared, Op op, S none) {
     value = warp_reduce(value, op);
     int warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
@@ -231,18 +231,18 @@ struct plus {
     }
 };
 
-// Rows of n elements, each in `parts` pieces of `chunk` elements, so that few long rows keep a GPU busy as well.
+// Rows of n elements, each split into `parts` pieces of `chunk` elements, so that a few long rows also fill a GPU.
 struct pieces {
     int64_t rows, n, chunk;
     unsigned parts;
 };
 
-// The threads that share a piece: a warp, or a block. A team takes one part of each of its rows.
+// The threads that share a piece: a warp or a block. A team has one part of each of its rows.
 template <bool WARPS> struct team {
     int me, size;
     unsigned part;
-    int64_t first, step;   // rows that are this team's
-    int64_t begin, length; // of its part
+    int64_t first, step;   // of this team's rows
+    int64_t begin, length; // of the team's part of a row
 
     __device__ team(const pieces &p) {
         size = WARPS ? WARP : (int)blockDim.x;
@@ -264,19 +264,19 @@ template <bool WARPS> struct team {
     }
 };
 
-// Blocks for a loop over n items with a grid stride: enough to fill the GPU, not more.
+// Blocks for a grid-stride loop over n items: enough to fill the GPU, not more.
 inline unsigned blocks_for(tsh_device *device, int64_t items, int threads) {
     int64_t most = (int64_t)tshi_cuda(device)->processors * (2048 / threads);
     int64_t wanted = (items + threads - 1) / threads;
     return (unsigned)(wanted < most ? (wanted > 0 ? wanted : 1) : most);
 }
 
-// a / b, of numbers that are not negative. Divisions of 64 bits are slow.
+// a / b for non-negative numbers, in 32 bits if they fit: 64-bit divisions are slow.
 __device__ inline int64_t quotient(int64_t a, int64_t b) {
     return (a | b) <= (int64_t)UINT32_MAX ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
 }
 
-// k of element begin + i of a row-major [n, inner], for i below 2^31, as in a piece.
+// The index k along `inner` of element begin + i of a row-major [n, inner], for i below 2^31, as in a piece.
 struct cycle {
     int64_t from, inner;
 
@@ -287,7 +287,7 @@ struct cycle {
     }
 };
 
-// The elements of x and y that lie over element i.
+// The indices of the elements of x and y that broadcasting pairs with element i.
 struct overlaid {
     int64_t x = 0, y = 0;
 
@@ -305,7 +305,7 @@ inline int64_t up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// A piece is 4096 elements or more, and at most 2^30 of them.
+// A piece has at least 4096 elements, and at most 2^30.
 inline pieces split_rows(tsh_device *device, int64_t rows, int64_t n) {
     int64_t enough = 8 * (int64_t)tshi_cuda(device)->processors;
     int64_t parts = rows > 0 && rows < enough ? up(enough, rows) : 1;
@@ -316,7 +316,7 @@ inline pieces split_rows(tsh_device *device, int64_t rows, int64_t n) {
     return {rows, n, chunk, (unsigned)up(n, chunk)};
 }
 
-// f(warps, blocks, threads): a launch of team<warps> over p, by the length of a piece.
+// Calls f(warps, blocks, threads) for a launch of team<warps> over p: warps for short pieces, else blocks.
 template <typename T, typename F> inline void with_team(tsh_device *device, const pieces &p, F f) {
     int64_t length = p.n < p.chunk ? p.n : p.chunk, most = (int64_t)tshi_cuda(device)->processors * 128;
     bool warps = length * (int64_t)sizeof(T) <= 2048;
@@ -324,7 +324,7 @@ template <typename T, typename F> inline void with_team(tsh_device *device, cons
     with_bool(warps, [&](auto w) { f(w, (unsigned)(blocks < most ? blocks : most) * p.parts, 256u); });
 }
 
-// Scratch memory until its release, in the order of the launches. NULL, and noted, where there is none.
+// Scratch memory; once released it is reused by later launches only. NULL, with the failure kept, without memory.
 inline void *scratch(tsh_device *device, int64_t bytes, const char *what) {
     void *memory = device->ops->memory.alloc(device, (size_t)bytes);
     if (!memory) tshi_cuda_note(device, cudaErrorMemoryAllocation, what);

@@ -11,15 +11,15 @@ constexpr int THREADS = 256;
 
 // --- one element -----------------------------------------------------------------------------------------------------
 
-// To odd: exact, or the neighbour whose last bit is 1 of a double without its last 10 bits. A second rounding to at
-// most 42 bits then gives what one rounding of x would have given.
+// Rounds to odd in a double without its last 10 bits: exact, or the neighbour whose last bit is 1. A second rounding,
+// to at most 42 bits, then equals a single rounding of x.
 __host__ __device__ inline double int64_to_odd(int64_t x) {
     if (x >= -((int64_t)1 << 53) && x <= (int64_t)1 << 53) return (double)x;
     uint64_t sticky = ((uint64_t)x & 0x3ffu) != 0 ? 0x400u : 0u;
     return (double)(int64_t)(((uint64_t)x & ~(uint64_t)0x3ff) | sticky);
 }
 
-// A double that any further conversion rounds as it would round x.
+// A double whose conversion to any dtype rounds as that of x would.
 template <typename A> __host__ __device__ inline double widen(A x) {
     if constexpr (std::is_same_v<A, __nv_bfloat16>)
         return (double)__bfloat162float(x);
@@ -54,7 +54,7 @@ template <typename B> __host__ __device__ inline B narrow(double x) {
         return (B)x;
 }
 
-// double is slow on some GPUs: the common conversions do not use it.
+// The common conversions avoid double, which is slow on some GPUs.
 template <typename B, typename A> __device__ inline B cast(A x) {
     constexpr bool half_a = std::is_same_v<A, __nv_bfloat16> || std::is_same_v<A, __half>;
     constexpr bool half_b = std::is_same_v<B, __nv_bfloat16> || std::is_same_v<B, __half>;
@@ -62,14 +62,14 @@ template <typename B, typename A> __device__ inline B cast(A x) {
     if constexpr (float_a && (half_b || std::is_same_v<B, float>))
         return store<B>((float)load(x));
     else if constexpr (std::is_same_v<A, int64_t> && std::is_same_v<B, double>)
-        return (double)x; // here the double is the result, and rounds to nearest
+        return (double)x; // the double is the result, so it rounds to nearest
     else
         return narrow<B>(widen(x));
 }
 
 // --- all elements ----------------------------------------------------------------------------------------------------
 
-// As many elements as fit 16 bytes on the wider side; both sides lie at multiples of their packs where `packed` > 0.
+// A pack has as many elements as fit 16 bytes of the wider type. The first `packed` packs are aligned on both sides.
 template <typename A, typename B>
 __global__ void __launch_bounds__(THREADS, 2) convert(int64_t n, int64_t packed, const A *from, B *to) {
     constexpr int size = 16 / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
@@ -110,7 +110,7 @@ template <typename U> __global__ void __launch_bounds__(THREADS, 2) fill(int64_t
 template <int BYTES> void fill_bits(tsh_device *device, int64_t n, const void *element, void *to) {
     bits<BYTES> value;
     memcpy(&value, element, BYTES);
-    uintptr_t before = -(uintptr_t)to % 16; // bytes up to the first boundary
+    uintptr_t before = -(uintptr_t)to % 16; // bytes before the first 16-byte boundary
     int64_t head = before % BYTES == 0 && (int64_t)(before / BYTES) < n ? (int64_t)(before / BYTES) : n;
     unsigned blocks = blocks_for(device, up(n, 16 / BYTES), THREADS);
     launch(device, "fill", fill<bits<BYTES>>, blocks, THREADS, n, head, value, (bits<BYTES> *)to);

@@ -1,12 +1,12 @@
-// What the host counts by kernels: launches of a captured graph, and the cycles of the multiprocessors, with what their
-// matrix units make of them.
+// Counters that need a kernel: launches of a captured graph, and the clock of the multiprocessors, which gives the peak
+// rate of their tensor cores.
 #include "device/cuda/kernels/common.cuh"
 
 namespace tshi {
 
-constexpr uint64_t NANOSECONDS = 200000; // long enough for the timer's steps, some of which are a microsecond
+constexpr uint64_t NANOSECONDS = 200000; // long against the timer's resolution, which is a microsecond on some GPUs
 
-// out: cycles and nanoseconds that passed together.
+// out: the cycles and the nanoseconds of one interval.
 __global__ void count_cycles(uint64_t *out) {
     uint64_t start = nanoseconds(), first = cycles(), now = start;
     while (now - start < NANOSECONDS) now = nanoseconds();
@@ -18,8 +18,8 @@ __global__ void count_launch(int64_t *n) {
     if (threadIdx.x == 0) *n += 1;
 }
 
-// FLOP a multiprocessor's matrix units make in a cycle, dense, by the manufacturer's white papers of the A100 (8.0),
-// H100 (9.0) and B200 (10.0); 0 where the architecture or the dtype has none of them here.
+// Dense FLOP a cycle of a multiprocessor's tensor cores, from NVIDIA's white papers of the A100 (8.0), H100 (9.0) and
+// B200 (10.0); 0 for other architectures, and for dtypes that these have no tensor cores for.
 static double flop_a_cycle(int major, tsh_dtype dtype, bool tf32) {
     int row = major == 8 ? 0 : major == 9 ? 1 : major == 10 ? 2 : -1;
     static const double half[] = {2048, 4096, 8192}, tensor_float[] = {1024, 2048, 4096}, single[] = {128, 256, 256},

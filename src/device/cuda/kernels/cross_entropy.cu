@@ -7,7 +7,7 @@ using namespace tshi;
 
 namespace {
 
-// One element of device memory, or `otherwise`. Read by the GPU alone.
+// The element at `from`, in device memory, or `otherwise` if it is NULL.
 template <typename S> __device__ inline S read(const void *from, S otherwise) {
     return from ? *(const S *)from : otherwise;
 }
@@ -18,8 +18,8 @@ template <typename S> struct larger {
     }
 };
 
-// The state of a row after some of its logits; the sums are relative to the maximum so far, which starts at the lowest
-// finite number so that logits of -inf count for nothing.
+// The running sums of a row, relative to the maximum so far, which starts at the lowest finite number so that a logit
+// of -inf adds 0.
 template <typename S> struct alignas(16) row_sums { S max, total, weighted, weights; };
 
 template <typename T, bool SMOOTH> struct running {
@@ -33,7 +33,7 @@ template <typename T, bool SMOOTH> struct running {
         so_far.max = to;
     }
 
-    // One comparison with the maximum for all N: it seldom grows.
+    // Compares the maximum of all N with the one so far, which seldom grows.
     template <int N> __device__ void take(const S (&x)[N], S weight) {
         S top = so_far.max;
         for (int j = 0; j < N; j++) top = x[j] > top ? x[j] : top;
@@ -50,7 +50,7 @@ template <typename T, bool SMOOTH> struct running {
         take(one, weight);
     }
 
-    // Packs at i, i + stride, ..., as far as they are before `end`.
+    // Takes the packs at i, i + stride, ... before `end`.
     __device__ void take_packs(const T *x, int64_t i, int64_t stride, int64_t end) {
         constexpr int AHEAD = walk_ahead<READ_X>;
         pack<T> more[AHEAD];
@@ -66,7 +66,7 @@ template <typename T, bool SMOOTH> struct running {
         }
     }
 
-    // This thread's part of n logits and their weights (NULL: ones): it is number `me` of `step` threads.
+    // Takes this thread's part of n logits and their weights (NULL: ones): it is thread `me` of `step`.
     __device__ void take_row(int64_t n, const T *x, const T *w, int64_t me, int64_t step) {
         if (SMOOTH && w) {
             walk<READ_X | READ_Y>(n, x, w, (T *)nullptr, me, step, [&](int64_t, S value, S weight, S) {
@@ -99,8 +99,7 @@ __device__ inline void put_sums(const tshi_classes &c, int64_t r, const T *logit
     sums[4 * r + 3] = row.weighted;
 }
 
-// Each logit is read once. partial: the sums of each piece, the pieces of a row side by side, or NULL where a piece is
-// a row.
+// Reads each logit once. partial: the sums of the pieces, those of a row next to each other; NULL if a piece is a row.
 template <typename T, bool WARPS, bool SMOOTH>
 __global__ void __launch_bounds__(256, 2)
     sums_kernel(tshi_classes c, pieces p, const T *__restrict__ logits, const int64_t *__restrict__ target,
@@ -125,7 +124,7 @@ __global__ void __launch_bounds__(256, 2)
     }
 }
 
-// A thread has a row: its pieces are few.
+// Combines the sums of a row's pieces, one thread a row: the pieces are few.
 template <typename T>
 __global__ void __launch_bounds__(256, 2)
     join_pieces(tshi_classes c, unsigned parts, const row_sums<sum_t<T>> *__restrict__ partial,
@@ -157,7 +156,7 @@ __global__ void __launch_bounds__(256, 2)
     if (c.smoothing != 0.0 && weights != S(0)) s[3] += weights * change;
 }
 
-// A few numbers a row: double costs nothing here.
+// The loss of each row from its sums; in double, whose cost is negligible for a few numbers a row.
 template <typename S>
 __global__ void __launch_bounds__(256, 2)
     loss_kernel(tshi_classes c, const int64_t *__restrict__ target, const S *__restrict__ sums, S *__restrict__ loss) {
@@ -174,7 +173,7 @@ __global__ void __launch_bounds__(256, 2)
     }
 }
 
-// The numbers of a row that its backward uses.
+// The factors of a row's gradient.
 template <typename S> struct row_factors {
     S exponential, target, weight; // of exp(l - max), of [j = t], of w_j
 
@@ -187,7 +186,7 @@ template <typename S> struct row_factors {
     }
 };
 
-// ADD: dlogits is added to; else it is not read.
+// ADD: adds to dlogits; else overwrites it without reading it.
 template <typename T, bool WARPS, bool ADD>
 __global__ void __launch_bounds__(256, 2)
     backward_kernel(tshi_classes c, pieces p, const T *__restrict__ logits, const int64_t *__restrict__ target,
@@ -200,7 +199,8 @@ __global__ void __launch_bounds__(256, 2)
     S inverse = divisor ? S(1) / *divisor : S(1);
     team<WARPS> t(p);
     for (int64_t r = t.first; r < p.rows; r += t.step) {
-        int64_t at = r * p.n + t.begin, hit = target[r] - c.start - t.begin; // no place here, in another slice or piece
+        int64_t at = r * p.n + t.begin,
+                hit = target[r] - c.start - t.begin; // out of range if in another slice or piece
         const T *x = logits + at;
         T *dx = dlogits + at;
         if (target[r] == c.ignore_index) {

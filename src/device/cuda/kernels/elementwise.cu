@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-// W elements from `from` on, or one of them as often.
+// The pack at `from`, or with stride 0 its first element repeated.
 template <typename T> __device__ inline pack<T> spread_pack(const T *from, int64_t stride) {
     pack<T> p;
     if (stride == 1) return get_pack((const pack<T> *)from);
@@ -135,7 +135,7 @@ template <typename T> __device__ inline pack<T> spread_pack(const T *from, int64
     return p;
 }
 
-// By packs, none of which reaches past the end of run 0.
+// Broadcast arithmetic by packs, none of which reaches past the end of run 0.
 template <typename T, typename F>
 __global__ void __launch_bounds__(THREADS, 2)
     map_overlaid_packs(tshi_overlay o, int64_t n, const T *x, const T *y, T *z, F f) {
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-// All packs of an array begin at multiples of 16 bytes, or their elements are one that is repeated.
+// All packs of an array are 16-byte aligned, or one element is repeated (stride 0).
 template <typename T> bool in_packs(const tshi_overlay &o, const int64_t *strides, const void *array) {
     if (strides[0] == 0) return true;
     bool even = (uintptr_t)array % 16 == 0;

@@ -1,24 +1,24 @@
-// Rows of a table by id, and their gradient, added up in a fixed order whatever the ids are.
+// Rows of a table by id, and their gradient, which is deterministic for any ids.
 //
-// The gradient sorts the indices of dy's rows by table row, and by index within a row: a key holds both numbers, so
-// that all keys differ. Then a block takes a stretch of STRETCH keys, adds up dy's rows of one table row, and adds the
-// sum to the table; only the sums of a row that continues in the next stretch are kept in scratch memory for a second
-// launch. So blocks have equal work, also where most ids are equal.
+// The gradient sorts the indices of dy's rows by table row, and by index within a table row: a key contains both, so
+// all keys differ. Then a block takes a stretch of STRETCH keys, sums dy's rows of each table row, and adds the sum to
+// the table. If a table row continues in the next stretch, its sums go to scratch memory for a second launch. So all
+// blocks have equal work, even if most ids are equal.
 #include "device/cuda/kernels/common.cuh"
 
 namespace {
 using namespace tshi;
 
 constexpr int SORTED = 2048;      // keys that a block sorts in its shared memory
-constexpr int SORTERS = 1024;     // by so many threads
-constexpr int MERGED = 8;         // runs of them that a launch merges
+constexpr int SORTERS = 1024;     // threads that sort them
+constexpr int MERGED = 8;         // sorted runs that a launch merges into one
 constexpr int STRETCH = 32;       // keys of a block of the sum
-constexpr int AHEAD = 4;          // keys whose rows are under way at once
+constexpr int AHEAD = 4;          // keys whose rows are in flight at once
 constexpr int MOST_COLUMNS = 128; // threads of a block of the sum
 
 // --- rows ------------------------------------------------------------------------------------------------------------
 
-// `group` threads to a row of `packs` packs.
+// A row has `packs` packs and `group` threads.
 template <typename P>
 __global__ void __launch_bounds__(256) look_up(int group, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
                                                int64_t packs, const P *table, P *y) {
@@ -45,7 +45,7 @@ void look_up_rows(tsh_device *device, int64_t n, const int64_t *ids, int64_t sta
 
 // --- rows of a bounded norm ------------------------------------------------------------------------------------------
 
-// A block to an id; blocks of equal ids write the same values.
+// One block an id; blocks of equal ids write equal values.
 template <typename T>
 __global__ void __launch_bounds__(256)
     bound_rows(int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t cols, const double *norms,
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(256)
 
 // --- the gradient: sorting -------------------------------------------------------------------------------------------
 
-// row << bits | place, the index of a row of dy; an index that is not added has the row past the last.
+// row << bits | place: the table row, and the index of dy's row. An index that adds nothing has the row past the last.
 struct key_parts {
     int bits;
     __host__ __device__ int64_t row(uint64_t key) const {
@@ -72,8 +72,8 @@ struct key_parts {
     }
 };
 
-// The position of the key at `at` after WAYS runs of `run` keys each, a power of two, have been merged: the searches in
-// the other runs go on side by side.
+// The position of the key at `at` once WAYS runs of `run` keys, a power of two, are merged. The binary searches in the
+// other runs advance together.
 template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys, int64_t n, int64_t run, int64_t at) {
     const uint64_t key = keys[at];
     const int64_t first = at / (WAYS * run) * (WAYS * run);
@@ -98,7 +98,7 @@ template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys,
     return place;
 }
 
-// The keys of all indices, sorted within the SORTED keys of each block.
+// Makes the keys of all indices, and sorts each block of SORTED keys.
 __global__ void __launch_bounds__(SORTERS) sort_blocks(int64_t n, const int64_t *ids, int64_t start, int64_t rows,
                                                        int64_t padding, key_parts parts, uint64_t *keys) {
     __shared__ uint64_t buffer[2][SORTED];
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(256) merge_runs(int64_t n, int64_t run, const 
         to[merged_place<MERGED>(from, n, run, i)] = from[i];
 }
 
-// Sorts into one of two buffers of n keys each, and returns which.
+// Sorts the keys, with two buffers of n keys each, and returns the one with the result.
 uint64_t *sort_places(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t padding,
                       key_parts parts, uint64_t *keys, uint64_t *spare) {
     const char *what = "embedding_backward";
@@ -161,7 +161,7 @@ template <typename T, int W> struct alignas(W > 1 ? 16 : sizeof(sum_t<T>)) row_s
     }
 };
 
-// A block's stretch and columns: blocks go through the tiles of columns of one stretch first.
+// A block's stretch and columns: consecutive blocks have the column tiles of one stretch.
 struct place_in_grid {
     int64_t stretch, column;
     __device__ place_in_grid(int64_t tiles) {
@@ -170,8 +170,8 @@ struct place_in_grid {
     }
 };
 
-// The sum of a row in stretch s is added to the table where the row lies in s alone, else it is written to heads[s] if
-// the row began before s, or to tails[s].
+// The sum of a row within stretch s goes to the table if the row lies only in s; else to heads[s] if the row began
+// before s, or to tails[s].
 template <typename T, int W>
 __global__ void __launch_bounds__(MOST_COLUMNS)
     add_stretch(int64_t n, int64_t rows, int64_t packs, int64_t tiles, key_parts parts, const uint64_t *keys,
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(MOST_COLUMNS)
     }
 }
 
-// A row that begins in stretch s and continues in the next: the sums of s and its successors are added up.
+// Adds up tails[s] and the heads of its successors, for a row that begins in stretch s and continues in the next.
 template <typename T, int W>
 __global__ void __launch_bounds__(MOST_COLUMNS)
     add_across(int64_t n, int64_t rows, int64_t packs, int64_t tiles, key_parts parts, const uint64_t *keys,

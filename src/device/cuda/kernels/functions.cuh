@@ -1,5 +1,5 @@
-// Functions of one element: value(x), and gradient(x, dy), the gradient of x from that of the value. Limits and NaNs are
-// as PyTorch has them.
+// Functions of one element: value(x), and gradient(x, dy), the gradient of x from that of the value. Limits and NaNs as
+// in PyTorch.
 #pragma once
 
 #include "device/cuda/kernels/common.cuh"
@@ -8,7 +8,7 @@ namespace tshi {
 
 template <typename T> struct gelu_erf {
     using S = sum_t<T>;
-    // The normal distribution function. erfc does not cancel in the negative tail.
+    // The normal distribution function, by erfc, which has no cancellation in the negative tail.
     static __device__ S cdf(S x) {
         return S(0.5) * erfc(x * S(-0.70710678118654752440));
     }
@@ -35,7 +35,7 @@ template <typename T> struct gelu_tanh {
     }
 };
 
-// NaN passes: it is not <= 0.
+// A NaN propagates: it is not <= 0.
 template <typename T> struct relu {
     using S = sum_t<T>;
     static __device__ S value(S x) {
@@ -141,7 +141,7 @@ template <typename T> struct clamp {
     }
 };
 
-// g(function) of a unary and its parameters.
+// Calls g with the function of a unary and its parameters.
 template <typename T, typename G> void with_unary(tshi_unary f, const double *p, G g) {
     using S = sum_t<T>;
     switch (f) {

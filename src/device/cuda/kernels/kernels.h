@@ -1,4 +1,4 @@
-/* The launchers of the GPU's kernels; device/kernels.h says what each does. */
+/* The launchers of the GPU's kernels; see device/kernels.h. */
 #ifndef TSHI_CUDA_KERNELS_H
 #define TSHI_CUDA_KERNELS_H
 

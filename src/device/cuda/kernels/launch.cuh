@@ -1,4 +1,4 @@
-// Launches, and what the threads of a block exchange on a GPU.
+// Launches, barriers and shuffles on a GPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@ __device__ inline void barrier() {
     __syncthreads();
 }
 
-// The value of another lane; all threads of a warp take part.
+// The value of another lane. All threads of a warp take part.
 template <typename T> __device__ inline T shuffle(T value, int lane) {
     return __shfl_sync(0xffffffffu, value, lane);
 }
@@ -25,12 +25,12 @@ template <typename T> __device__ inline T shuffle_up(T value, int lanes) {
     return __shfl_up_sync(0xffffffffu, value, lanes);
 }
 
-// Bit i: lane i says yes.
+// Bit i: `yes` of lane i.
 __device__ inline unsigned ballot(bool yes) {
     return __ballot_sync(0xffffffffu, yes);
 }
 
-// The GPU, or the host as well, sees this thread's writes so far before its later ones.
+// Orders this thread's earlier writes before its later ones, for the GPU; below, for the host too.
 __device__ inline void fence() {
     __threadfence();
 }
@@ -39,19 +39,19 @@ __device__ inline void fence_system() {
     __threadfence_system();
 }
 
-// One store of 16 bytes, to a multiple of 16.
+// One 16-byte store; `to` is 16-byte aligned.
 __device__ inline void put_16(void *to, uint4 bits) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(bits.x),
                  "r"(bits.y), "r"(bits.z), "r"(bits.w)
                  : "memory");
 }
 
-// Good to a few units of float's last place, which the 16-bit types do not see.
+// Exact to a few ulps of float: enough for the 16-bit types.
 __device__ inline float exp_fast(float x) {
     return __expf(x);
 }
 
-// 1 / x for x from 1 on. Without the slow path of a division, for whose call registers would be spilled.
+// 1 / x for x >= 1, without a division's slow path, whose call would spill registers.
 __device__ inline float reciprocal(float x) {
     return __fdividef(1.0f, x);
 }
@@ -70,12 +70,12 @@ __device__ inline uint64_t nanoseconds() {
     return time;
 }
 
-// Returns the value before. For integers alone: sums of floats have a fixed order here.
+// Returns the old value. For integers only: sums of floats have a fixed order here.
 template <typename T> __device__ inline T atomic_add(T *to, T value) {
     return atomicAdd(to, value);
 }
 
-// Blocks of a multiple of 32 threads. No launch for an empty grid.
+// threads: a multiple of 32. An empty grid is not launched.
 template <typename... P, typename... A>
 inline void launch(tsh_device *device, const char *what, void (*kernel)(P...), unsigned blocks, unsigned threads,
                    A... a) {

@@ -25,7 +25,7 @@ template <typename T> struct elements {
     }
 };
 
-// W elements from i on: as many as 16 bytes of sums hold, or one.
+// The losses of W elements from i on. W: a pack of the compute type, or 1.
 template <typename T, bool SQUARED, int W>
 __device__ inline void losses_at(const elements<T> &e, int64_t i, sum_t<T> *loss) {
     using S = sum_t<T>;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(THREADS) losses(elements<T> e, int64_t packed,
     for (int64_t i = packed + me; i < e.n; i += step) losses_at<T, SQUARED, 1>(e, i, loss);
 }
 
-// What the gradients are multiplied with: one number, or one for each element.
+// The upstream gradient: one number, or one for each element.
 template <typename S> struct upstream {
     const S *dloss;
     int64_t stride;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int64_t i = packed + me; i < e.n; i += step) gradients_at<T, SQUARED, 1>(e, i, of_target, up, add, to);
 }
 
-// How many elements lie in whole packs.
+// The number of elements in whole aligned packs.
 template <typename T> int64_t packed_of(const tshi_loss_inputs &in, const void *sums, const void *other) {
     constexpr int W = pack<sum_t<T>>::size;
     const uintptr_t at = (uintptr_t)in.x | (uintptr_t)in.target | (uintptr_t)sums | (uintptr_t)other;

@@ -1,19 +1,19 @@
-// Layer norm and RMS norm. A row belongs to a group of threads: to a warp where it is short, else to a block. A thread
-// keeps its first few packs of the row in registers, which is all of a usual row, and reads the rest again.
+// Layer norm and RMS norm. A row belongs to a group of threads: to a warp if it is short, else to a block. A thread
+// keeps its first packs of the row in registers (of most rows, all) and reads the others again.
 #include "device/cuda/kernels/common.cuh"
 
 namespace {
 using namespace tshi;
 
 constexpr int HELD = 4;           // packs of a row that a thread keeps
-constexpr int SHORT_ROWS = 128;   // threads of a block whose warps have rows of their own
-constexpr int MOST_THREADS = 512; // of a block: more would leave too few registers to each
+constexpr int SHORT_ROWS = 128;   // threads of a block in which each warp has a row
+constexpr int MOST_THREADS = 512; // of a block: with more, a thread would have too few registers
 
-// Chunks that a thread keeps of a row in the backward, beside as many sums.
+// Chunks of a row that a thread keeps in the backward, besides as many sums.
 template <int W> constexpr int held_backward = W > 4 ? 2 : W == 2 ? 3 : HELD;
 
-// a and b become their sums over a row's group, in a fixed order. The shared arrays have an element a warp; the next
-// call has to take other arrays, so that one barrier is enough.
+// Sums a and b over a row's group, in a fixed order. The shared arrays have one element a warp. There is only one
+// barrier, so the next call must use other arrays.
 template <typename S> __device__ inline void group_sums(int group, S &a, S &b, S *shared_a, S *shared_b) {
     for (int step = WARP / 2; step > 0; step /= 2) {
         a += shuffle_xor(a, step);
@@ -44,7 +44,7 @@ template <typename S> __device__ inline S group_sum(int group, S value, S *share
     return value;
 }
 
-// f(at, chunk) for the row's chunks that are this lane's, the held ones first.
+// Calls f(at, chunk) for this lane's chunks of the row, the held ones first.
 template <typename C, typename F>
 __device__ inline void each_chunk(const C *row, int64_t chunks, int lane, int group, const C *held, F f) {
 #pragma unroll
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     }
 }
 
-// The terms of an element in its row's gradient: its normalised value, and the gradient behind gamma.
+// An element's terms of the row's gradient: its normalised value, and dy times gamma.
 template <typename T, int W> struct row_gradient {
     using S = sum_t<T>;
     using C = pack<T, W>;
@@ -140,7 +140,7 @@ template <typename T, int W> struct row_gradient {
     }
 };
 
-// The chunks of a row that are this thread's: number `lane` of `group`. The first K of them it holds.
+// A thread's chunks of a row: it is thread `lane` of `group`, and holds the first K of them.
 struct lane_chunks {
     int lane, group;
     int64_t chunks;
@@ -173,7 +173,7 @@ template <typename T, int W> struct held_row {
     }
 };
 
-// A chunk's sums, added to what is there or not.
+// Writes a chunk's sums, or adds them.
 template <typename S, int W> __device__ inline void put_sums(bool add, const S (&sums)[W], S *to) {
     constexpr int SIZE = W < pack<S>::size ? W : pack<S>::size;
     using P = pack<S, SIZE>;
@@ -185,7 +185,7 @@ template <typename S, int W> __device__ inline void put_sums(bool add, const S (
     }
 }
 
-// A thread's sums for dgamma and dbeta, of the columns that it holds.
+// A thread's sums for dgamma and dbeta over the columns that it holds.
 template <typename T, int W> struct held_sums {
     static constexpr int K = held_backward<W>;
     using S = sum_t<T>;
@@ -218,9 +218,8 @@ template <typename T, int W> struct held_sums {
     }
 };
 
-// dx (unless NULL), added to what it holds or not; and with SUMMED each block's sums for dgamma and dbeta into
-// partial[block, 2, cols]; then no row has chunks past the held ones. A row is read while the one before it is
-// computed, where there are registers for both.
+// Writes or adds dx (unless NULL). SUMMED: also writes each block's sums for dgamma and dbeta to partial[block, 2,
+// cols]; a thread then holds all its chunks of a row. The next row is prefetched if there are registers for both.
 template <typename T, int W, bool SUMMED>
 __global__ void __launch_bounds__(MOST_THREADS, 1)
     backward(int group, bool add, int64_t rows, int64_t cols, const T *x, const T *gamma, const sum_t<T> *mean,
@@ -271,8 +270,8 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     if (SUMMED) sums.put(my, cols, partial + (int64_t)blockIdx.x * 2 * cols);
 }
 
-// Sums for dgamma and dbeta where rows are too long for that: part p of the rows into partial[p, 2, cols]. A warp has
-// a part of a tile of 32 chunks.
+// The sums for dgamma and dbeta if rows are too long to be held: part p of the rows into partial[p, 2, cols]. A warp
+// has one part of a tile of 32 chunks.
 template <typename T, int W>
 __global__ void __launch_bounds__(256)
     column_sums(bool rms, int64_t rows, int64_t cols, int64_t tiles, int64_t parts, const T *x, const sum_t<T> *mean,
@@ -295,7 +294,7 @@ __global__ void __launch_bounds__(256)
     put_sums(false, betas, partial + (part * 2 + 1) * cols + at * W);
 }
 
-// to[c] += the parts' sums. A block has 32 columns, each of its warps every eighth part.
+// to[c] += the sums of all parts. A block has 32 columns, and each of its 8 warps every eighth part.
 template <typename T>
 __global__ void __launch_bounds__(256)
     add_parts(int64_t parts, int64_t cols, const sum_t<T> *partial, T *dgamma, T *dbeta) {
@@ -316,7 +315,7 @@ __global__ void __launch_bounds__(256)
     to[c] = store<T>(load(to[c]) + sum);
 }
 
-// Threads of a group for `chunks` with `held` to each.
+// The number of threads of a group for `chunks` chunks, `held` a thread.
 int group_for(int64_t chunks, int held, int most) {
     int group = WARP;
     while (group < most && (int64_t)group * held < chunks) group *= 2;

@@ -1,14 +1,14 @@
-// Optimizer steps over all parameters: a launch takes as many as its arguments have room for pointers.
+// Optimizer steps over all parameters: a launch updates as many parameters as fit its kernel's arguments.
 #include "device/cuda/kernels/random.cuh"
 
 namespace {
 using namespace tshi;
 
 constexpr int THREADS = 256;
-constexpr int PIECE = 4096;      // elements of a block's turn, all of one parameter
+constexpr int PIECE = 4096;      // elements that a block updates at a time, of one parameter
 constexpr int MOST_UPDATES = 64; // of a launch: kernels take 4 KiB of arguments
 
-// A tshi_update, but for its rounding.
+// A tshi_update without its rounding.
 struct update {
     int64_t n;
     const void *grad;
@@ -17,7 +17,7 @@ struct update {
     bool wide_grad;
 };
 
-// first[i]: the first piece of update i; first[count] of them in all.
+// first[i]: the first piece of update i; first[count]: the number of pieces.
 struct update_list {
     int count;
     int32_t first[MOST_UPDATES + 1];
@@ -39,16 +39,16 @@ __device__ inline int find_update(const update_list &list, int32_t piece) {
     return low;
 }
 
-// To nearest.
+// Rounding to nearest.
 struct nearest {
-    static constexpr int together = MOST_UPDATES; // updates of a launch
+    static constexpr int together = MOST_UPDATES; // updates in one launch
     __device__ void begin() {}
     template <typename T, int W> __device__ void round(const sum_t<T> (&values)[W], int64_t, T (&to)[W]) const {
         for (int j = 0; j < W; j++) to[j] = store<T>(values[j]);
     }
 };
 
-// By the words of a stream: see tshi_rounding. A graph's replays are further steps.
+// Stochastic rounding by the words of a stream: see tshi_rounding. Each replay of a graph is a further step.
 struct by_chance {
     static constexpr int together = 1;
     word_source source;
@@ -56,7 +56,7 @@ struct by_chance {
     __device__ void begin() {
         if (source.replays) source.stream[0] += (uint32_t)*source.replays;
     }
-    // The number of element i of the parameter in the whole.
+    // The global number of element i of the parameter.
     __device__ uint64_t number(int64_t i) const {
         if (i < run) return (uint64_t)(first + i);
         const int64_t o = quotient(i, run);
@@ -70,7 +70,7 @@ struct by_chance {
         memcpy(&value, &bits, sizeof value);
         return store<T>(value); // exact
     }
-    // The words of neighbours are drawn once, where they are those of one draw.
+    // Neighbouring elements with the same draw share it.
     template <typename T, int W> __device__ void round(const float (&values)[W], int64_t i, T (&to)[W]) const {
         uint64_t drawn = ~UINT64_C(0);
         uint32_t word[4];
@@ -126,7 +126,7 @@ template <typename F> __device__ inline bool aligned(const update &u) {
 
 template <typename T, typename F, typename R>
 __global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : 0) update_all(const update_list list, F f, R r) {
-    constexpr int W = 16 / sizeof(sum_t<T>); // the widest, a state, in whole packs side by side
+    constexpr int W = 16 / sizeof(sum_t<T>); // elements of 16 bytes of the widest type, the states'
     f.begin();
     r.begin();
     for (int32_t piece = (int32_t)blockIdx.x; piece < list.first[list.count]; piece += (int32_t)gridDim.x) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : 0) update_all(co
     }
 }
 
-// Launches over the updates that have elements.
+// Launches over the updates that are not empty.
 template <typename T, typename F, typename R>
 void launch_rounded(tsh_device *device, const char *what, int count, const tshi_update *updates, F f, R r) {
     for (int i = 0; i < count;) {
@@ -158,7 +158,7 @@ void launch_rounded(tsh_device *device, const char *what, int count, const tshi_
     }
 }
 
-// Those that are rounded by chance one after another: bfloat16, with streams of their own.
+// Updates with stochastic rounding (bfloat16) are launched one by one, as each has its own stream.
 template <typename T, typename F>
 void launch_updates(tsh_device *device, const char *what, int count, const tshi_update *updates, F f) {
     if constexpr (sizeof(T) != 2) {
@@ -188,7 +188,7 @@ template <typename S> struct sgd_plain {
     }
 };
 
-// keep and take: the factors of the buffer and of the gradient; look: Nesterov's momentum, or 0.
+// keep, take: the factors of the momentum buffer and of the gradient; look: Nesterov's momentum, or 0.
 template <typename S> struct sgd_momentum {
     static constexpr int states = 1;
     S lr, decay, keep, take, look;
@@ -207,7 +207,7 @@ template <typename S> struct sgd_momentum {
 template <typename S> struct adamw_step {
     static constexpr int states = 2;
     S shrink, beta1, beta2, take1, take2, step, inverse_root2, eps;
-    // In a graph, which may run many times from step t on, its launches before this one; else NULL.
+    // In a graph, which may be launched many times from step t on: its launches before this one; else NULL.
     const int64_t *replays;
     S t, lr, log1, log2; // logarithms of the betas
     __device__ void begin() {

@@ -1,4 +1,5 @@
-// A tensor with its dims in another order: by tiles of a matrix where pieces are single words, else piece by piece.
+// A tensor with its dims in another order: as tiled matrix transpositions if pieces are single words, else piece by
+// piece.
 #include "device/cuda/kernels/common.cuh"
 
 namespace {
@@ -14,7 +15,7 @@ template <> struct word_of<4> { using type = uint32_t; };
 template <> struct word_of<8> { using type = uint2; };
 template <> struct word_of<16> { using type = uint4; };
 
-// The place in `from` of piece i of `to`, in pieces, and in `to` of the same indices under other strides.
+// The position in `from` of piece i of `to`, in pieces; with the strides of `to`, the position in `to`.
 __device__ inline int64_t place(const tshi_permutation &p, int64_t i) {
     int64_t at = 0;
     for (int d = p.ndim - 1; d >= 0; d--) {
@@ -35,17 +36,17 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// A permutation as many transpositions of matrices: their rows are the dim `row`, whose elements are close in `from`,
-// and their columns the last dim of `to`; the dims in `outer` number the matrices. Each side has strides of its own.
+// A permutation as a set of matrix transpositions. A matrix's rows run along the dim that is contiguous in `from`, and
+// its columns along the last dim of `to`; the dims in `outer_from` and `outer_to` number the matrices.
 struct tiles {
     int64_t rows, cols, from_row, from_col, to_row;
-    int64_t down, across, total; // tiles of a matrix, and of all
+    int64_t down, across, total; // tiles along each side of a matrix, and in all
     tshi_permutation outer_from, outer_to;
 };
 
 template <typename W> __global__ void __launch_bounds__(THREADS) permute_tiles(tiles t, const W *from, W *to) {
     __shared__ W tile[TILE][TILE + 1];
-    constexpr int step = THREADS / TILE; // a constant: a thread's reads of a tile are under way together
+    constexpr int step = THREADS / TILE; // a constant: the loop is unrolled, and a thread's reads are in flight together
     const int lane = threadIdx.x % TILE, first = threadIdx.x / TILE;
     for (int64_t i = blockIdx.x; i < t.total; i += gridDim.x) {
         const int64_t row = quotient(i, t.across), matrix = quotient(row, t.down);
@@ -91,7 +92,7 @@ tiles tiles_of(const tshi_permutation &p, int row) {
     return t;
 }
 
-// The dim with the smallest stride, if that is 1 and the dim is not the last; -1: none.
+// The dim of stride 1, if it is not the last dim; else -1.
 int row_of(const tshi_permutation &p) {
     for (int d = 0; d < p.ndim - 1; d++)
         if (p.stride[d] == 1) return d;

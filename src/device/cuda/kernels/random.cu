@@ -1,8 +1,8 @@
-// Random fills and dropout, keyed by global element: the generator of device/kernels.h, so that every device draws the
+// Random fills and dropout, keyed by global element, with the generator of device/kernels.h: every device draws the
 // same words for an element.
 //
-// A thread makes the words of a few neighbouring elements at once. Elements are counted from a multiple of that, so
-// that a slice that begins elsewhere wastes some words, but needs nothing else.
+// A thread draws the words of SIZE neighbouring elements, a unit, at once. Units begin at multiples of SIZE, so a slice
+// that begins elsewhere wastes a few words.
 #include "device/cuda/kernels/random.cuh"
 
 namespace {
@@ -10,15 +10,15 @@ using namespace tshi;
 
 constexpr int THREADS = 256;
 
-// A tshi_block as `outer` runs of `run` elements that are neighbours in the whole; run o begins at global element
-// first + o * stride, and is covered by `units` units of SIZE elements, the first and last of which may reach past it.
+// A tshi_block as `outer` runs of `run` elements with consecutive global numbers. Run o begins at global element
+// first + o * stride, and `units` units cover it; its first and its last unit may reach beyond it.
 struct runs {
     int64_t outer, run, first, stride, units;
 };
 
 runs runs_of(const tshi_block &b, int size) {
     runs r = {b.outer, b.n * b.inner, (b.outer_start * b.global_n + b.start) * b.inner, b.global_n * b.inner, 0};
-    if (r.run == r.stride) { // no gaps: one run
+    if (r.run == r.stride) { // no gaps between the runs: one run
         r.run *= r.outer;
         r.outer = r.run > 0;
     }
@@ -29,8 +29,8 @@ runs runs_of(const tshi_block &b, int size) {
     return r;
 }
 
-// This thread's next unit: global elements [element, element + SIZE), the first of which is `at` in the local block and
-// `begin` in its run; both may lie outside.
+// This thread's next unit: the global elements [element, element + SIZE). The first of them has index `at` in the local
+// block and `begin` in its run; both may be out of range.
 template <int SIZE> struct unit {
     int64_t element, begin, at;
     __device__ unit(const runs &r, int64_t number) {
@@ -43,7 +43,7 @@ template <int SIZE> struct unit {
 
 // --- dropout ---------------------------------------------------------------------------------------------------------
 
-// Whole packs, and whole blocks of four words.
+// A multiple of a pack and of the four words of a draw.
 template <typename T> constexpr int dropout_size = pack<T>::size < 4 ? 4 : pack<T>::size;
 
 template <typename T> struct alignas(16) dropout_pack { T item[dropout_size<T>]; };
@@ -58,7 +58,7 @@ template <typename T> struct dropping {
     }
 };
 
-// PACKED: every unit lies in its run, and is aligned.
+// PACKED: every unit lies within its run and is aligned.
 template <typename T, bool PACKED>
 __global__ void __launch_bounds__(THREADS) drop(runs r, word_source source, dropping<T> dropping, const T *x, T *y) {
     source = now(source);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(THREADS) drop(runs r, word_source source, drop
 
 // --- fills -----------------------------------------------------------------------------------------------------------
 
-// In double, as on the CPU, so that the values are the same: fills are no part of a step.
+// In double, as on the CPU, for equal values; speed does not matter, as fills are not part of a step.
 struct uniform {
     static constexpr int words = 1;
     double low, range;

@@ -1,4 +1,4 @@
-// Random words by global element, for every file whose kernels draw: the generator of device/kernels.h.
+// Random words by global element, with the generator of device/kernels.h.
 #pragma once
 
 #include "device/cuda/kernels/common.cuh"
@@ -7,7 +7,7 @@ namespace tshi {
 
 struct word_source {
     uint32_t seed[2], stream[2];
-    const int64_t *replays; // of the graph that this belongs to, else NULL: each draws 2^32 streams further
+    const int64_t *replays; // of the graph under capture, else NULL: each replay draws 2^32 streams further
 };
 
 inline word_source source_of(tsh_device *device, uint64_t seed, uint64_t stream) {
@@ -16,7 +16,7 @@ inline word_source source_of(tsh_device *device, uint64_t seed, uint64_t stream)
             tshi_cuda(device)->replays};
 }
 
-// The source with a graph's replays added, at the start of a kernel.
+// The source advanced by the graph's replays; called at the start of a kernel.
 __device__ inline word_source now(word_source source) {
     if (source.replays) source.stream[1] += (uint32_t)*source.replays;
     return source;
@@ -39,7 +39,7 @@ __device__ inline void make_words(const word_source &source, uint64_t block, uin
     word[3] = c3;
 }
 
-// word[i] of a block's four. An array whose index is known at run time alone would lie in memory.
+// word[i] of a block's four, without an index: an array indexed at run time would be in local memory.
 __device__ inline uint32_t pick_word(const uint32_t *word, unsigned i) {
     const uint32_t low = i & 1 ? word[1] : word[0], high = i & 1 ? word[3] : word[2];
     return i & 2 ? high : low;

@@ -1,12 +1,12 @@
-// Reductions of x [outer, n, inner] over n, along rows (inner 1) or down columns, deterministic and without atomics:
-// where many elements make few results, parts of n are reduced first, into scratch memory, and then the parts.
+// Reductions of x [outer, n, inner] over n, along rows (inner 1) or down columns, deterministic and without atomics.
+// If many elements give few results, parts of n are first reduced into scratch memory, and then the parts.
 //
-// An Op says what is reduced. S is the type of sums:
-//     static S none();                                   the result of nothing
-//     S take(S so_far, S x, S y, S given) const;         one element more; `given` is given(j)
+// An Op defines the reduction. S is the type of sums:
+//     static S none();                                   the result for no elements
+//     S take(S so_far, S x, S y, S given) const;         adds an element; `given` is given(j)
 //     static S merge(S a, S b);
-//     S given(int64_t j) const;                          a number that result j starts from (a row's maximum)
-//     void put(int64_t j, S total) const;                the result of j = outer * inner numbers
+//     S given(int64_t j) const;                          a number that result j depends on (a row's maximum)
+//     void put(int64_t j, S total) const;                stores result j, of outer * inner results
 //     static constexpr int USE;                          READ_X, READ_Y or both
 #pragma once
 
@@ -16,7 +16,7 @@ namespace tshi {
 
 constexpr int COLUMN_LANES = 8; // threads of a block that share a column
 
-// What the Ops of sums have in common.
+// The base of Ops that sum.
 template <typename S> struct adding {
     static __device__ S none() {
         return S(0);
@@ -35,7 +35,7 @@ template <typename Op, typename S> struct merging {
     }
 };
 
-// The second reduction, over partial results.
+// The Op of the second reduction, over partial results.
 template <typename S, typename Op> struct second_op {
     static constexpr int USE = READ_X;
     Op op;
@@ -56,7 +56,7 @@ template <typename S, typename Op> struct second_op {
     }
 };
 
-// partial: one element a piece, the pieces of a row side by side, or NULL where a piece is a row.
+// partial: one element a piece, those of a row next to each other; NULL if a piece is a row.
 template <typename T, bool WARPS, typename Op>
 __global__ void __launch_bounds__(256, 2)
     reduce_rows(pieces p, const T *x, const T *y, Op op, sum_t<T> *__restrict__ partial) {
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(256, 2)
     }
 }
 
-// Columns j = o * inner + k, W neighbours a thread (all of one o, and aligned to packs). A tile is WARP such groups and
-// one part of n; parts lie one after another in `partial`.
+// Columns j = o * inner + k; a thread has W neighbouring columns of one o, aligned to packs. A tile is WARP such groups
+// and one part of n. The parts' results follow each other in `partial`.
 struct columns {
     int64_t count, n, inner; // count: outer * inner
     int64_t parts, chunk, tiles;
@@ -137,7 +137,7 @@ void launch_columns(tsh_device *device, const char *what, columns c, const T *x,
     launch(device, what, reduce_columns<T, W, Op>, blocks, (unsigned)(WARP * COLUMN_LANES), c, x, y, op, partial);
 }
 
-// Parts of at least 64 rows, so many that all processors have a few tiles.
+// Splits n into parts of at least 64 rows, enough for a few tiles on each multiprocessor.
 inline columns split_columns(tsh_device *device, int64_t count, int64_t n, int64_t inner, int width) {
     int64_t enough = 4 * (int64_t)tshi_cuda(device)->processors, tiles = up(up(count, width), WARP);
     int64_t parts = tiles < enough ? up(enough, tiles > 0 ? tiles : 1) : 1;

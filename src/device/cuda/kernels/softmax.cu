@@ -1,4 +1,4 @@
-// Softmax and log-softmax: in their passes, and of whole rows at once.
+// Softmax and log-softmax: pass by pass, and of whole rows in one kernel.
 #include "device/cuda/kernels/reduce.cuh"
 
 using namespace tshi;
@@ -7,7 +7,7 @@ namespace {
 
 // --- statistics ------------------------------------------------------------------------------------------------------
 
-// A NaN is no maximum: it returns in the exponentials.
+// The maximum ignores NaNs: the exponentials propagate them.
 template <typename S> struct max_op : adding<S> {
     static constexpr int USE = READ_X;
     S *to;
@@ -78,7 +78,7 @@ void softmax_dot(tsh_device *device, bool log, int64_t outer, int64_t n, int64_t
 
 // --- values ----------------------------------------------------------------------------------------------------------
 
-// The elements of a softmax, by the maxima and sums.
+// The values of a softmax from the rows' maxima and sums.
 template <typename T, bool LOG> struct forward_op {
     using S = sum_t<T>;
     struct row {
@@ -107,8 +107,8 @@ template <typename T, bool LOG> struct backward_op {
     }
 };
 
-// z[o, i, k] = f(o * inner + k)(x[o, i, k], y[o, i, k], z[o, i, k]); arrays not in USE may be any. Rows of n * inner
-// elements, one for each o.
+// z[o, i, k] = f(o * inner + k)(x[o, i, k], y[o, i, k], z[o, i, k]). Arrays not in USE are not read. A row of `pieces`
+// is the n * inner elements of one o.
 template <int USE, typename T, bool WARPS, typename F>
 __global__ void __launch_bounds__(256, 2) map_rows(pieces p, int64_t inner, const T *x, const T *y, T *z, F f) {
     using S = sum_t<T>;
@@ -161,9 +161,9 @@ void softmax_backward(tsh_device *device, bool log, int64_t outer, int64_t n, in
 // --- rows that are read once -----------------------------------------------------------------------------------------
 
 constexpr int HELD = 4;           // packs of a row that a thread keeps
-constexpr int SHORT_ROWS = 128;   // threads of a block whose warps have rows of their own
+constexpr int SHORT_ROWS = 128;   // threads of a block in which each warp has a row
 constexpr int MOST_THREADS = 512; // of a block
-constexpr int LONG_ROW = 2048;    // elements that a block of so many threads takes, if it does not hold them
+constexpr int LONG_ROW = 2048;    // elements of a row from which a block of MOST_THREADS reads it twice
 
 struct larger {
     template <typename S> __device__ S operator()(S a, S b) const {
@@ -171,7 +171,7 @@ struct larger {
     }
 };
 
-// The packs of a row that are a thread's, as they were read: elements of 16 bits would take a register each.
+// A thread's packs of a row, as loaded: unpacked, 16-bit elements would take a register each.
 template <typename T> struct row_part {
     using S = sum_t<T>;
     using C = pack<T>;
@@ -190,8 +190,8 @@ template <typename T> struct row_part {
     }
 };
 
-// Reduces over a row's group. `shared` has an element a warp; the next call has to take another array, and the one
-// after it may take this one again.
+// Reduces over a row's group. `shared` has one element a warp. The next call must use another array; the one after it
+// may use this one again.
 template <typename S, typename Op> __device__ inline S group_reduce(int group, S value, S *shared, Op op) {
     value = warp_reduce(value, op);
     if (group == WARP) return value;
@@ -268,8 +268,8 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
 
 // --- longer rows ----------------------------------------------------------------------------------------------------
 
-// A block reads its row twice, the second time from a cache where the rows of all blocks fit into one: first for the
-// maximum and, beside it, the sum of the exponentials, which is scaled when a larger element comes.
+// A block reads its row twice, the second time from cache if the rows of all blocks fit it. The first pass finds the
+// maximum together with the sum of the exponentials, which is rescaled when the maximum grows.
 template <typename T, bool LOG>
 __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
     long_rows(int64_t rows, int64_t n, const T *x, T *y) {
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
             return sum += a == S(-INFINITY) ? S(0) : exp_of<T>(a - largest);
         });
         const S max = group_reduce(step, largest, maxima, larger());
-        // A thread without a finite element has nothing to scale, and a NaN stays.
+        // A thread without a finite element has a sum of 0 and does not scale it; a NaN stays.
         if (largest != max && sum != S(0)) sum *= exp_of<T>(largest - max);
         sum = group_reduce(step, sum, sums, plus());
         const typename forward_op<T, LOG>::row f = {max, LOG ? log(sum) : reciprocal(sum)};
@@ -315,9 +315,9 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
     }
 }
 
-// --- which rows are taken -------------------------------------------------------------------------------------------
+// --- choosing a kernel ----------------------------------------------------------------------------------------------
 
-// A block takes long rows as they come where there is one for each processor; fewer are better read in parts.
+// Long rows get one block each if there is a row for every multiprocessor; fewer rows are faster in pieces.
 bool takes_long(tsh_device *device, int64_t rows, int64_t n) {
     return n >= LONG_ROW && rows >= tshi_cuda(device)->processors;
 }
@@ -326,7 +326,7 @@ unsigned long_blocks(int64_t rows) {
     return (unsigned)(rows < INT32_MAX ? rows : INT32_MAX);
 }
 
-// f(group, blocks, threads) for rows of so many packs; false where a block does not hold one.
+// Calls f(group, blocks, threads) for rows of `chunks` packs; false if a block cannot hold a row.
 template <typename F> bool with_groups(int64_t rows, int64_t chunks, F f) {
     int group = WARP;
     while (group < MOST_THREADS && (int64_t)group * HELD < chunks) group *= 2;

@@ -19,7 +19,7 @@ template <typename T, bool ADD, typename Y = T> struct sum_op : adding<sum_t<T>>
     }
 };
 
-// The gradient of a sum: each of its terms gets scale * dy. Rows of n * inner elements, one for each o.
+// The gradient of a sum: each of its terms gets scale * dy. A row of `pieces` is the n * inner elements of one o.
 template <typename T, bool WARPS>
 __global__ void __launch_bounds__(256, 2)
     spread(pieces p, int64_t inner, sum_t<T> scale, const T *__restrict__ dy, T *__restrict__ dx) {

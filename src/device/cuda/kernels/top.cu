@@ -13,8 +13,8 @@ __device__ inline bool before(const tshi_candidate &a, const tshi_candidate &b) 
     return (a.value == b.value || (nan_a && nan_b)) && a.index < b.index;
 }
 
-// A block has a column. Each round finds the largest of the candidates behind the one of the round before: as many
-// readings of the column as candidates are wanted.
+// One block a column. Each round finds the largest element that comes after the one of the round before, so the column
+// is read once for each candidate.
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     find_top(int64_t columns, int64_t n, int64_t inner, int64_t most, int64_t start, const T *x, tshi_candidate *top) {
@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// A thread has a column, and takes the first of all lists again and again. The lists' positions are found again each
-// time: those candidates of a list that do not come behind the last taken are gone.
+// One thread a column: it repeatedly takes the first candidate of all lists. A list's position is searched again each
+// time: its candidates up to the last one taken are used up.
 __global__ void __launch_bounds__(THREADS, 4)
     merge_top(int64_t count, int64_t columns, int64_t most, int64_t inner, int64_t list, const tshi_candidate *lists,
               tshi_candidate *top) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(THREADS, 4)
         for (int64_t j = 0; j < most; j++) {
             tshi_candidate best = TSHI_NO_CANDIDATE;
             for (int64_t l = 0; l < count; l++) {
-                int64_t low = 0, high = j; // at most j of this list are gone
+                int64_t low = 0, high = j; // at most j candidates of this list are used up
                 while (j > 0 && low < high) {
                     const int64_t middle = (low + high) / 2;
                     if (before(last, lists[l * list + at + middle * inner]))

@@ -2,12 +2,12 @@
 #include "device/cuda/cuda.h"
 #include "device/slabs.h"
 
-/* Small buffers have slabs of their own: one that lives long would keep a large slab from becoming free. */
+/* Small buffers have separate slabs: a long-lived one would keep a large slab from being freed. */
 #define SMALL_BYTES      ((size_t)1 << 20)
 #define SMALL_SLAB_BYTES ((size_t)4 << 20)
 #define LARGE_SLAB_BYTES ((size_t)64 << 20)
-#define SLAB_UNIT        ((size_t)2 << 20) /* of the GPU's pages */
-#define BLOCK_UNIT       ((size_t)256)     /* what cudaMalloc aligns to; a multiple of TSHI_BLOCK_UNIT */
+#define SLAB_UNIT        ((size_t)2 << 20) /* the GPU's page size */
+#define BLOCK_UNIT       ((size_t)256)     /* cudaMalloc's alignment; a multiple of TSHI_BLOCK_UNIT */
 
 struct tshi_cuda_pool {
     tshi_slabs small, large;
@@ -18,8 +18,8 @@ struct tshi_cuda_pool {
 typedef struct tshi_cuda_memory {
     tshi_slab_index index;
     tshi_cuda_pool own;
-    tshi_cuda_pool *active; /* own, or that of the graph that is captured */
-    tshi_cuda_pool *pools;  /* of graphs */
+    tshi_cuda_pool *active; /* `own`, or the pool of the graph under capture */
+    tshi_cuda_pool *pools;  /* the pools of all graphs */
     tshi_slabs symmetric;   /* one slab, or none */
     size_t held;            /* bytes of all slabs */
 } tshi_cuda_memory;
@@ -29,7 +29,7 @@ typedef struct tshi_cuda_memory {
 static cudaError_t get_slab(tshi_cuda_device *cuda, size_t size, void **out) {
     tshi_cuda_use(cuda);
     cudaError_t error = cuda->managed ? cudaMallocManaged(out, size, cudaMemAttachGlobal) : cudaMalloc(out, size);
-    if (error != cudaSuccess) cudaGetLastError(); /* the next launch would report it */
+    if (error != cudaSuccess) cudaGetLastError(); /* clears the error, which the next launch would report */
     return error;
 }
 
@@ -48,8 +48,8 @@ tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer) {
     return NULL;
 }
 
-/* Free the idle slabs; a slab that has been shared is not idle, for other ranks may have it mapped. True when there was
- * one. Not while a graph is captured: the GPU may be at work in them, and cannot be waited for. */
+/* Frees the idle slabs, and returns true if there were any. A shared slab is not idle, as other ranks may have it
+ * mapped. Frees none during a capture: the GPU may still use them, and the host cannot wait for it. */
 static bool trim(tshi_cuda_device *cuda) {
     tshi_slabs *all[] = {&cuda->memory->own.small, &cuda->memory->own.large};
     bool any = false, waited = false;
@@ -101,7 +101,7 @@ static tsh_status add_slab(tshi_cuda_device *cuda, tshi_slabs *slabs, size_t siz
 
 /* --- buffers ------------------------------------------------------------------------------------------------------ */
 
-/* Without a cache a block is a slab of its own, and one that is idle is freed. A capture cannot wait for that. */
+/* Without a cache each block has its own slab, and idle slabs are freed here, except during a capture (see trim). */
 static tshi_slab_block *take_block(tshi_cuda_device *cuda, size_t size) {
     tshi_cuda_memory *memory = cuda->memory;
     tshi_slabs *slabs = size < SMALL_BYTES ? &memory->active->small : &memory->active->large;
@@ -112,7 +112,7 @@ static tshi_slab_block *take_block(tshi_cuda_device *cuda, size_t size) {
     return add_slab(cuda, slabs, size) == TSH_OK ? tshi_slabs_alloc(slabs, &memory->index, size, &failed) : NULL;
 }
 
-/* `block` becomes a buffer of `size` bytes. */
+/* Turns `block` into a buffer of `size` bytes. */
 static void *buffer_in(tsh_device *device, tshi_slab_block *block, size_t size) {
     tshi_device_count(device, block, tshi_units(size, TSHI_BLOCK_UNIT));
     return block->data;
@@ -129,7 +129,7 @@ void *tshi_cuda_alloc(tsh_device *device, size_t size) {
     return block ? buffer_in(device, block, size) : NULL;
 }
 
-/* NULL during a capture: the blocks of a graph belong to its pool. */
+/* NULL during a capture: a graph's blocks must come from its pool. */
 void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset) {
     tshi_cuda_memory *memory = tshi_cuda(device)->memory;
     const tshi_slab *slab = memory->symmetric.first;

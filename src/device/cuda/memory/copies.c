@@ -1,13 +1,13 @@
-/* Copies within a GPU's memory, to the host and from it. Copies to and from the host go through pinned memory: a copy
- * of pageable memory returns only when the stream has come to it, and no watch could end that wait. */
+/* Copies within a GPU's memory, to the host and from it. Copies to and from the host are staged through pinned memory:
+ * a copy of pageable memory blocks until the stream reaches it, and no watch could end that wait. */
 #include "device/cuda/cuda.h"
 
 #include <string.h>
 
-/* A slot of pinned memory is filled by one copy after another, and used again when all of them have run. */
+/* Consecutive copies share a slot of pinned memory until it is full; it is reused when all of them have run. */
 #define SLOTS      8
 #define SLOT_BYTES ((size_t)1 << 20)
-#define ALIGNMENT  ((size_t)64) /* of a copy's part in a slot */
+#define ALIGNMENT  ((size_t)64) /* of each copy in a slot */
 
 typedef struct tshi_cuda_staging {
     char *memory;
@@ -53,8 +53,8 @@ void tshi_cuda_zero(tsh_device *device, size_t bytes, void *to) {
     if (bytes > 0) queued(device, cudaMemsetAsync(to, 0, bytes, tshi_cuda_stream(device)), "zero");
 }
 
-/* Room for *got of `bytes` in the current slot, or in the next one, whose earlier copies it waits for. NULL when that
- * fails. */
+/* Reserves *got bytes (at most `bytes`) in the current slot, or in the next one, for whose copies it waits. NULL if
+ * that fails. */
 static char *room_for(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
     tshi_cuda_staging *staging = cuda->staging;
     if (staging->used == SLOT_BYTES || (staging->used + bytes > SLOT_BYTES && bytes <= SLOT_BYTES)) {
@@ -74,7 +74,7 @@ static char *room_for(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
     return staging->memory + (size_t)staging->slot * SLOT_BYTES + staging->used;
 }
 
-/* A part of a copy to the host on its way: in pinned memory when the slot's event is over. */
+/* A part of a copy to the host in flight: it is in pinned memory once the slot's event has completed. */
 typedef struct arriving {
     const char *room;
     size_t bytes;
@@ -98,7 +98,7 @@ static cudaError_t land(tshi_cuda_device *cuda, const arriving *part, char *to) 
     return error;
 }
 
-/* While the host takes one part out of pinned memory the next one arrives. */
+/* Copies in parts: the GPU writes the next part while the host copies one from pinned memory. */
 static cudaError_t read_parts(tshi_cuda_device *cuda, size_t bytes, const char *from, char *to) {
     arriving part = {0};
     cudaError_t error = fetch(cuda, bytes, from, &part);
@@ -124,7 +124,7 @@ void tshi_cuda_copy_to_host(tsh_device *device, size_t bytes, const void *from, 
         error = read_parts(cuda, bytes, from, to);
         tshi_cuda_note(device, error, "a copy to the host");
     }
-    /* A caller that goes on after a failure reads zeros, not what the memory happened to hold. */
+    /* A caller that continues after a failure reads zeros rather than uninitialized memory. */
     if (error != cudaSuccess) memset(to, 0, bytes);
 }
 
@@ -150,7 +150,7 @@ void tshi_cuda_copy_strided(tsh_device *device, int64_t outer, size_t bytes, con
     if (outer == 1 || (from_stride == bytes && to_stride == bytes)) {
         tshi_cuda_copy(device, (size_t)outer * bytes, from, to);
     } else if (from_stride < bytes || from_stride > INT32_MAX ||
-               to_stride > INT32_MAX) { /* the GPU takes no such pitch */
+               to_stride > INT32_MAX) { /* cudaMemcpy2D takes no such pitch */
         for (int64_t o = 0; o < outer; o++) {
             tshi_cuda_copy(device, bytes, (const char *)from + (size_t)o * from_stride,
                            (char *)to + (size_t)o * to_stride);

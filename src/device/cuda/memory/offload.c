@@ -1,11 +1,11 @@
-/* Values in pinned host memory. Copies have a stream of their own, so that they run beside kernels; its order allows a
- * buffer to be used again as soon as it is released. */
+/* Offloading tensors to pinned host memory. Copies have their own stream, so that they overlap with kernels; as it runs
+ * them in order, a released buffer can be reused at once. */
 #include "device/cuda/cuda.h"
 
 typedef struct tshi_cuda_offload {
     cudaStream_t stream;
-    cudaEvent_t before, after; /* of the copies */
-    bool copies;               /* some have begun since the last join */
+    cudaEvent_t before, after; /* order the copies and the compute stream */
+    bool copies;               /* copies were queued since the last join */
     tshi_host_buffer *leaving, *free;
 } tshi_cuda_offload;
 
@@ -50,7 +50,7 @@ static tsh_status new_buffer(tshi_cuda_device *cuda, size_t bytes, tshi_host_buf
     tsh_status status =
         tshi_cuda_fail(cudaHostAlloc(&buffer->data, bytes, cudaHostAllocPortable), "cudaHostAlloc for offloading");
     if (status != TSH_OK) {
-        cudaGetLastError(); /* the next launch would report it */
+        cudaGetLastError(); /* clears the error, which the next launch would report */
         tshi_free(&cuda->base.allocator, buffer);
         return status;
     }
@@ -86,7 +86,7 @@ static tsh_status begin_copy(tshi_cuda_device *cuda, size_t bytes, const void *f
     return tshi_cuda_fail(error, kind == cudaMemcpyDeviceToHost ? "offloading" : "fetching what was offloaded");
 }
 
-/* The host may read managed memory, so that it waits for every copy. */
+/* The host may read managed memory directly, so it waits for every copy. */
 static void end_if_managed(tsh_device *device) {
     if (!tshi_cuda(device)->managed) return;
     offload_join(device);

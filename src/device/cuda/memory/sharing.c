@@ -1,9 +1,8 @@
-/* Memory of other ranks on this machine, read and written in place: CUDA IPC between processes, the address itself
- * inside one process, peer access between GPUs.
+/* GPU memory shared between ranks of one machine: by CUDA IPC between processes, by address within a process, with peer
+ * access between GPUs.
  *
- * Whole slabs are shared. A slab gets its handle once; another rank maps it once, and looks the mapping up from then
- * on. A slab that has been shared is freed with the device and not before: other ranks have it mapped until they
- * leave. */
+ * The unit of sharing is a slab: it gets one handle, and each other rank maps it once. Invariant: a shared slab is
+ * freed only with its device, because other ranks have it mapped until they leave. */
 #include "base/clock.h"
 #include "device/cuda/cuda.h"
 #include "device/slabs.h"
@@ -13,31 +12,31 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* How other ranks know a slab. */
+/* The handle by which other ranks map a slab. */
 typedef struct slab_handle {
     cudaIpcMemHandle_t handle;
     uint64_t born;
 } slab_handle;
 
-/* A slab of another rank in this process. */
+/* Another rank's slab, mapped in this process. */
 typedef struct mapping {
     uint64_t process, base, born;
     char *here;
-    bool opened; /* by IPC, so that it has to be closed */
+    bool opened; /* by CUDA IPC: it has to be closed */
     struct mapping *next;
 } mapping;
 
 typedef struct tshi_cuda_sharing {
     char gpu[sizeof((tshi_share *)0)->gpu];
     uint64_t process;
-    mapping *mappings; /* the one that was used last first */
+    mapping *mappings; /* the most recently used first */
 } tshi_cuda_sharing;
 
 static_assert(sizeof(cudaIpcMemHandle_t) == sizeof((tshi_share *)0)->handle, "a share holds CUDA's handle");
 
 /* --- this process and its GPU ------------------------------------------------------------------------------------- */
 
-/* The process number, and the namespace that it is unique in. */
+/* The PID and its namespace, in one number. */
 static uint64_t this_process(void) {
     struct stat space;
     uint64_t number_space = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
@@ -60,7 +59,7 @@ static tsh_status sharing_open(tshi_cuda_device *cuda) {
     return TSH_OK;
 }
 
-/* A failure that the caller reports; the next launch would report it again. */
+/* Returns an error for the caller to report, and clears it, as the next launch would report it again. */
 static tsh_status refused(cudaError_t error, const char *what) {
     if (error == cudaSuccess) return TSH_OK;
     cudaGetLastError();
@@ -105,7 +104,7 @@ static tsh_status share(tsh_device *device, const void *pointer, tshi_share *out
 
 /* --- mapping a slab ----------------------------------------------------------------------------------------------- */
 
-/* The number of a GPU in this process. */
+/* The ordinal in this process of the GPU with that identifier. */
 static tsh_status other_gpu(const tshi_cuda_device *cuda, const char *gpu, int *ordinal) {
     int can = 0;
     tsh_status status = refused(cudaDeviceGetByPCIBusId(ordinal, gpu), "cudaDeviceGetByPCIBusId");
@@ -146,7 +145,7 @@ static tsh_status map(tshi_cuda_device *cuda, const tshi_share *share, mapping *
     return status;
 }
 
-/* The pointer to the mapping of what is shared, or to the end of the list. */
+/* The link to the mapping of the shared slab, or to the end of the list. */
 static mapping **find(tshi_cuda_sharing *sharing, const tshi_share *share) {
     mapping **link = &sharing->mappings;
     for (; *link; link = &(*link)->next) {
