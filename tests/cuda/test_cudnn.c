@@ -400,8 +400,8 @@ Test(cuda_cudnn, says_once_that_it_lacks_a_function) {
 /* Forward and backward have plans of their own, and a line each. */
 Test(cuda_cudnn, says_once_a_direction_why_there_is_no_plan) {
     expect_lines(start(), "cudnnBackendFinalize", 2,
-                 "ward of 2 x 5 queries, 7 keys, 4 heads (4 of keys) of 16, bfloat16, and of other shapes that are "
-                 "refused alike, does not go to cuDNN: CUDNN_STATUS_NOT_SUPPORTED (3000): the stand-in says no");
+                 "ward of 2 x 5 queries, 7 keys, 4 heads (4 of keys) of 16, bfloat16, and of other shapes refused for "
+                 "the same reason, does not go to cuDNN: CUDNN_STATUS_NOT_SUPPORTED (3000): the stand-in says no");
 }
 
 Test(cuda_cudnn, says_once_that_a_workspace_is_too_large) {

@@ -178,7 +178,8 @@ static tsh_status init(MPI_Comm comm, const tsh_world_config *config) {
 /* A thread that did not start MPI, which was started for the calls of one. */
 static void *other_thread(void *unused) {
     (void)unused;
-    expect(init(MPI_COMM_WORLD, NULL), TSH_ERR_STATE, "started for the calls of one thread, and this is another");
+    expect(init(MPI_COMM_WORLD, NULL), TSH_ERR_STATE,
+           "initialized for its main thread only, and this is another thread");
     return NULL;
 }
 

@@ -301,7 +301,7 @@ static void count_epilogue(tshi_cuda_device *device, const product *key, bool wo
     if (works || blas->refused > 1) return;
     tshi_log(
         device->base.log, TSH_LOG_WARNING,
-        "cuBLASLt has no algorithm for a %s product of %lld x %lld x %lld with epilogue %d: kernels follow it. The "
+        "cuBLASLt has no algorithm for a %s product of %lld x %lld x %lld with epilogue %d: kernels replace it. The "
         "device's description counts such products",
         tsh_dtype_name((tsh_dtype)key->dtype), (long long)key->cols, (long long)key->rows, (long long)key->k,
         (int)key->epilogue);

@@ -45,11 +45,11 @@ static tsh_status find_hub(tshi_machine_links *links, double deadline) {
     links->hub = links->node;
     if (hub < 0) return TSH_OK;
     if (!tshi_socket_read(hub, bytes, size, deadline)) {
-        return tshi_fail_errno(errno, "world_init: the machine that connects the others");
+        return tshi_fail_errno(errno, "world_init: reading from the hub, the machine that connects the others");
     }
     bool good = tshi_news_read(bytes, size, &beat) == (int)size && beat.machine >= 0 && beat.machine < links->nodes;
     links->hub = beat.machine;
-    return good ? TSH_OK : tshi_fail(TSH_ERR_SYSTEM, "world_init: a machine that connects the others talks nonsense");
+    return good ? TSH_OK : tshi_fail(TSH_ERR_SYSTEM, "world_init: the hub sent an invalid message");
 }
 
 tsh_status tshi_links_open(const tshi_settings *settings, const tshi_roster *roster, const tsh_allocator *allocator,

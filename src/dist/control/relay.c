@@ -154,7 +154,7 @@ static void take_bytes(tshi_relay *relay, spoke *l) {
     }
     l->received -= done;
     memmove(l->in, l->in + done, l->received);
-    if (n < 0) lose_link(relay, l, "what came from it is no message of this world");
+    if (n < 0) lose_link(relay, l, "it sent an invalid message");
 }
 
 /* take_bytes leaves less than one message in the buffer, so there is always room to receive. */

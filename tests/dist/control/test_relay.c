@@ -318,7 +318,7 @@ static void hear_nonsense(int node, int way) {
     m.member[first].size = nonsense(way, node, m.member[first].bytes);
     tshi_test_order_do(&m, first, TSHI_ORDER_BYTES, 0);
     cr_assert(tshi_test_await_state(&m, witness, first, TSHI_DEAD) >= 0, "way %d", way);
-    check_words(&m, witness, first, "what came from it is no message of this world");
+    check_words(&m, witness, first, "it sent an invalid message");
     if (node != 0) {
         cr_assert_eq(tshi_page_state(m.page[0], 0), TSHI_ALIVE);
         tshi_test_order_do(&m, witness * 2, TSHI_ORDER_FAIL, 0);

@@ -71,10 +71,10 @@ static void refuse(tshi_cuda_device *device, refusal why, const tshi_cudnn_atten
     tshi_log(
         device->base.log, TSH_LOG_INFO,
         "attention's %s of %lld x %lld queries, %lld keys, %lld heads (%lld of keys) of %lld, %s%s%s, and of other "
-        "shapes that are refused alike, does not go to cuDNN: %.300s",
+        "shapes refused for the same reason, does not go to cuDNN: %.300s",
         a->backward ? "backward" : "forward", (long long)a->batch, (long long)a->queries, (long long)a->keys,
         (long long)a->heads, (long long)a->kv_heads, (long long)a->dim, tsh_dtype_name((tsh_dtype)a->dtype),
-        a->causal ? ", causal" : "", a->repeats ? ", the same bits always" : "", words);
+        a->causal ? ", causal" : "", a->repeats ? ", deterministic" : "", words);
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
@@ -220,7 +220,7 @@ static plan *plan_of(tshi_cuda_device *device, const tshi_cudnn_attention *key, 
     while (p < end && memcmp(&p->key, key, sizeof *key) != 0) p++;
     bool returns = p < end;
     if (!returns && dnn->count == MOST_PLANS) {
-        refuse(device, NO_PLACE, key, "as many plans are kept as there is room for");
+        refuse(device, NO_PLACE, key, "its cache of plans is full");
         return NULL;
     }
     if (!returns) {

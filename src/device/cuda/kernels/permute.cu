@@ -46,7 +46,7 @@ struct tiles {
 
 template <typename W> __global__ void __launch_bounds__(THREADS) permute_tiles(tiles t, const W *from, W *to) {
     __shared__ W tile[TILE][TILE + 1];
-    constexpr int step = THREADS / TILE; // a constant: the loop is unrolled, and a thread's reads are in flight together
+    constexpr int step = THREADS / TILE; // a constant: the loop is unrolled, and its reads are in flight together
     const int lane = threadIdx.x % TILE, first = threadIdx.x / TILE;
     for (int64_t i = blockIdx.x; i < t.total; i += gridDim.x) {
         const int64_t row = quotient(i, t.across), matrix = quotient(row, t.down);

@@ -117,10 +117,10 @@ tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
         if (strstr(text, "\n\n")) return TSH_OK;
         const char *words = tshi_helper_failure(text);
         if (words) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s", words);
-        if (gone) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s has ended without a word", TSHI_WIREUP_TOOL);
+        if (gone) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s exited without a message", TSHI_WIREUP_TOOL);
         double now = tshi_clock();
         if (now > deadline + TSHI_HELPER_GRACE) {
-            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %s does not say anything", TSHI_WIREUP_TOOL);
+            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %s does not answer", TSHI_WIREUP_TOOL);
         }
         if (now < next_wake) continue;
         wake(stream);
@@ -147,8 +147,8 @@ static void look_after(void *user) {
         w->next_warning = fmin(now + fmax(now - w->since, w->warn_every), end);
         return;
     }
-    tshi_log(w->log, TSH_LOG_ERROR, "%s: %s, process %d, is stopped and does not go on: it is killed, and MPI ends",
-             w->call, TSHI_WIREUP_TOOL, w->process);
+    tshi_log(w->log, TSH_LOG_ERROR, "%s: %s, process %d, stays stopped: it is killed, and MPI ends", w->call,
+             TSHI_WIREUP_TOOL, w->process);
     kill(w->process, SIGKILL);
     w->next_warning = INFINITY;
 }

@@ -28,7 +28,8 @@ static tsh_status check_mpi(void) {
 static tsh_status check_communicator(MPI_Comm comm) {
     int inter = 0;
     if (comm == MPI_COMM_NULL) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "world_init_mpi: comm is MPI_COMM_NULL: ranks outside do not call");
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "world_init_mpi: comm is MPI_COMM_NULL: only ranks of the communicator call this");
     }
     MPI_Comm_test_inter(comm, &inter);
     return inter ? tshi_fail(TSH_ERR_ARGUMENT, "world_init_mpi: comm is an intercommunicator") : TSH_OK;

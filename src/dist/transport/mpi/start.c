@@ -113,7 +113,8 @@ tsh_status tshi_mpi_check_thread(void) {
     MPI_Query_thread(&level);
     MPI_Is_thread_main(&main_thread);
     if (level >= MPI_THREAD_SERIALIZED || main_thread) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "world_init: MPI was started for the calls of one thread, and this is another");
+    return tshi_fail(TSH_ERR_STATE,
+                     "world_init: MPI was initialized for its main thread only, and this is another thread");
 }
 
 tsh_status tshi_mpi_start(void) {

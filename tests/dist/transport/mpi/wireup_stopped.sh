@@ -85,7 +85,7 @@ what="one that says nothing"
 printf '#!/bin/sh\nsleep 1000 3<&3 &\n' > "$folder/bin/tshard-pmix"
 run "$folder/bin/alone" place
 finish failure
-says "tshard-pmix does not say anything"
+says "tshard-pmix does not answer"
 export TSHARD_TIMEOUT=30
 
 # The helper ends with the ranks, also where no launcher looks for what they leave behind.
