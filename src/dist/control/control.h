@@ -2,7 +2,7 @@
  * recovery and the deadline. The state is in the control page (page.h) and in world->machine.
  *
  * Invariant: world->machine.broken, once set, never changes, and every later call returns it. It holds because
- * tshi_control_break alone sets it, and keeps the first error. A world that is not broken recovers when every rank has
+ * only tshi_control_break sets it, and keeps the first error. A world that is not broken recovers when every rank has
  * made the same steps.
  *
  *   state of a rank   set by                                    its peers' calls return   ended by

@@ -61,7 +61,7 @@ struct tshi_relay {
     int n_kept;
     bool apart;                        /* the thread has a descriptor table of its own */
     uint32_t seen;                     /* page->changed when told[] was last compared with the page */
-    double now, busy_until, next_look; /* now: when the poll under way began */
+    double now, busy_until, next_look; /* now: when the current poll began */
     double leave_by;                   /* 0: the rank has not left */
     pthread_t thread;
     sem_t begun;

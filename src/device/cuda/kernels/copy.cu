@@ -69,7 +69,8 @@ template <typename B, typename A> __device__ inline B cast(A x) {
 
 // --- all elements ----------------------------------------------------------------------------------------------------
 
-// A pack has as many elements as fit 16 bytes of the wider type. The first `packed` packs are aligned on both sides.
+// A pack has as many elements as fit 16 bytes of the wider type. The first `packed` elements are converted by packs,
+// which are aligned on both sides.
 template <typename A, typename B>
 __global__ void __launch_bounds__(THREADS, 2) convert(int64_t n, int64_t packed, const A *from, B *to) {
     constexpr int size = 16 / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));

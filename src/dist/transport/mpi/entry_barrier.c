@@ -27,7 +27,7 @@
 #define NUMBER_MASK  UINT64_C(0xfffffff0)
 #define HASH_SHIFT   32
 
-/* Up to so many members use an all_gather: the barrier ends one message after the last member has entered, without
+/* Up to this many members use an all_gather: the barrier ends one message after the last member has entered, without
  * progress in between. */
 #define MOST_DIRECT 8
 
