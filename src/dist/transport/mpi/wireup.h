@@ -24,7 +24,7 @@ typedef struct tshi_wireup_order {
     uint64_t magic;
     int32_t version[3];
     uint32_t bytes; /* sizeof(tshi_wireup_order) */
-    /* Of the ranks' rendezvous. The tools, one for each machine, hold another one under the world's key. */
+    /* The ranks' rendezvous. The tools, one for each machine, hold another one under the world's key. */
     tshi_settings settings;
     double seconds;  /* from the order until MPI must have started */
     double deadline; /* when they end, by tshi_clock, which is the same in all processes of a machine */

@@ -87,7 +87,7 @@ typedef struct tshi_shm {
     bool oversubscribed; /* see tshi_machine_oversubscribed */
     int spins;           /* polls of a peer before the first yield */
     int yields;          /* yields before the first sleep */
-    /* Of the wait in progress. */
+    /* The wait in progress. */
     double waiting_since, next_warning, next_look;
     int naps;
     struct tshi_mailbox *mailboxes; /* of closed groups, until receivers have read their eager buffers */
