@@ -64,8 +64,8 @@ typedef struct job {
 } job;
 
 static bool works(account *a, tsh_status status, const char *what) {
-    if (status != TSH_OK && !a->check_peers[0])
-        snprintf(a->check_peers, sizeof a->check_peers, "%s: %.900s", what, tsh_error_message());
+    if (status != TSH_OK && !a->trouble[0])
+        snprintf(a->trouble, sizeof a->trouble, "%s: %.900s", what, tsh_error_message());
     return status == TSH_OK;
 }
 
@@ -76,8 +76,8 @@ static bool create_schedule(const job *j, account *a, tshi_language *l) {
     a->memory.due = 0;
     if (j->creates && a->status != TSH_OK) {
         snprintf(a->words, sizeof a->words, "rank %d: %.900s", j->rank, tsh_error_message());
-        if (l->copies && !a->check_peers[0])
-            snprintf(a->check_peers, sizeof a->check_peers, "a failed call leaves a schedule");
+        if (l->copies && !a->trouble[0])
+            snprintf(a->trouble, sizeof a->trouble, "a failed call leaves a schedule");
         if (!works(a, tshi_language_share(l), "the next schedule")) return false;
     } else if (!works(a, a->status, "the schedule")) {
         return false;
@@ -164,8 +164,8 @@ static void run(const job *all, int64_t due, account *accounts) {
     for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
     tsh_thread_rendezvous_destroy(shared);
     for (int i = 0; i < ranks; i++) {
-        cr_assert_str_empty(accounts[i].check_peers, "request %lld: rank %d: %s", (long long)due, i,
-                            accounts[i].check_peers);
+        cr_assert_str_empty(accounts[i].trouble, "request %lld: rank %d: %s", (long long)due, i,
+                            accounts[i].trouble);
         cr_assert_eq(accounts[i].memory.out, 0, "request %lld: rank %d leaks %lld", (long long)due, i,
                      (long long)accounts[i].memory.out);
     }

@@ -6,8 +6,8 @@
  *   recover                              the relay
  *   left                                 the relay
  *
- * Invariant: whoever sees a state sees the reason and step of that state or of a later one, and whoever sees a step of
- * a recovery sees the state that the rank had then, or a later one. It holds because every writer, the relay too,
+ * Invariant: a rank that sees a state sees its reason and step or those of a later state, and a rank that sees a step
+ * of a recovery sees the state that the rank had then, or a later one. It holds because every writer, the relay too,
  * stores in this order with release, and tshi_page_read loads in the opposite order. */
 #ifndef TSHI_PAGE_H
 #define TSHI_PAGE_H

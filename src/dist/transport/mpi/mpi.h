@@ -26,7 +26,7 @@ typedef struct tshi_mpi_watch {
     _Atomic uint64_t passages; /* entries to a blocking call and returns from it: odd inside */
     _Atomic(const tsh_group *) group;
     tshi_watcher thread;
-    /* Of the thread: the last `passages` that it saw, when it saw them first, and the time of its next warning. */
+    /* The thread's: the last `passages` that it saw, when it saw them first, and the time of its next warning. */
     uint64_t seen;
     double since, next_warning;
 } tshi_mpi_watch;
@@ -125,7 +125,7 @@ typedef struct tshi_mpi_group {
     int *counts;     /* [2 * size] counts and displacements for MPI */
     int64_t *kept;   /* [2 * size] counts of a call that may be given up */
     int64_t *matrix; /* [2 * size * size] counts of an all_to_all with unequal parts; allocated when first needed */
-    /* Of exchanges, allocated when first needed; below, their sizes in bytes. */
+    /* Exchanges allocate these when they first need them; below, their sizes in bytes. */
     MPI_Request *request; /* of the steps in flight, 2 (size - 1) each */
     const void **terms;   /* [size] the operands of a reduction */
     void *fold;           /* received blocks, to be reduced */

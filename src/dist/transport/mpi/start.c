@@ -36,7 +36,7 @@ static void leave_all(void) {
     }
 }
 
-/* The delete function of an attribute of MPI_COMM_SELF: MPI_Finalize calls it first, whoever calls MPI_Finalize. */
+/* MPI_Finalize calls this first: the delete function of an attribute of MPI_COMM_SELF. */
 static int before_end(MPI_Comm comm, int key, void *value, void *extra) {
     (void)comm;
     (void)key;
