@@ -76,8 +76,7 @@ static bool create_schedule(const job *j, account *a, tshi_language *l) {
     a->memory.due = 0;
     if (j->creates && a->status != TSH_OK) {
         snprintf(a->words, sizeof a->words, "rank %d: %.900s", j->rank, tsh_error_message());
-        if (l->copies && !a->trouble[0])
-            snprintf(a->trouble, sizeof a->trouble, "a failed call leaves a schedule");
+        if (l->copies && !a->trouble[0]) snprintf(a->trouble, sizeof a->trouble, "a failed call leaves a schedule");
         if (!works(a, tshi_language_share(l), "the next schedule")) return false;
     } else if (!works(a, a->status, "the schedule")) {
         return false;
@@ -164,8 +163,7 @@ static void run(const job *all, int64_t due, account *accounts) {
     for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
     tsh_thread_rendezvous_destroy(shared);
     for (int i = 0; i < ranks; i++) {
-        cr_assert_str_empty(accounts[i].trouble, "request %lld: rank %d: %s", (long long)due, i,
-                            accounts[i].trouble);
+        cr_assert_str_empty(accounts[i].trouble, "request %lld: rank %d: %s", (long long)due, i, accounts[i].trouble);
         cr_assert_eq(accounts[i].memory.out, 0, "request %lld: rank %d leaks %lld", (long long)due, i,
                      (long long)accounts[i].memory.out);
     }

@@ -174,8 +174,8 @@ void tshi_shm_moved(const tsh_group *group) {
     atomic_store_explicit(&tshi_member_at(group->state, group->rank)->moving, 0, memory_order_release);
 }
 
-/* Replaces the pages by a private copy at the same address: peers continue with the shared pages. False for threads, which
- * have one address space, and without memory. */
+/* Replaces the pages by a private copy at the same address: peers continue with the shared pages. False for threads,
+ * which have one address space, and without memory. */
 static bool keep_pages(const tsh_world *world, const void *data, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *start = (char *)((uintptr_t)data / page * page);
