@@ -147,7 +147,7 @@ static double median(double *values, int64_t count) {
 }
 
 /* The bytes of weights that this rank reads for a pass: all, except tables of embeddings that are not also the output
- * layer, of which it reads a row. */
+ * layer, and reads a row of it. */
 static double weight_bytes(const model *m) {
     double bytes = 0;
     for (int i = 0; i < tsh_parameters_count(m->parameters); i++) {

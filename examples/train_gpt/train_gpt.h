@@ -40,7 +40,7 @@ model *model_create(tsh_world *world, const options *o, int64_t vocabulary);
 void model_destroy(model *m);
 int64_t model_parameters(const model *m);
 
-/* One step on a whole batch, inputs and targets [batch, block], of which this rank takes its part. *loss is the loss
+/* One step on a whole batch, inputs and targets [batch, block]; this rank takes its part of it. *loss is the loss
  * before the step. Collective, like all functions below; false after printing why to stderr. */
 bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss);
 /* The loss of a batch. */

@@ -18,7 +18,7 @@ typedef struct tshi_want {
     tsh_layout out;
 } tshi_want;
 
-/* A collective of a call's backward that is in flight, and the tensor that it fills; both are NULL if there is none. */
+/* A collective of a call's backward that is in flight, and the tensor that it fills; both are NULL without one. */
 typedef struct tshi_started {
     tsh_work *work;
     tsh_tensor *result;

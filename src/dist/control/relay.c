@@ -4,11 +4,11 @@
 #include "dist/control/relay.h"
 #include "base/clock.h"
 #include "dist/control/descriptors.h"
+#include "dist/control/machine.h"
 #include "dist/control/news.h"
 #include "dist/rendezvous/sockets.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -50,6 +50,8 @@ typedef struct spoke {
 struct tshi_relay {
     tshi_relay_plan plan;
     tshi_roster roster; /* a copy */
+    tshi_deaths deaths;
+    int *ranks; /* of this machine, for deaths */
     int node;
     bool hub;
     pid_t process;
@@ -104,19 +106,10 @@ static void fail_link(tshi_relay *relay, spoke *l, tshi_rank_state state, const 
     }
 }
 
-/* As in deaths.c, for ranks of this machine, whether or not any of them is in a call. */
 static void look_for_deaths(tshi_relay *relay) {
-    tshi_page *page = relay->plan.page;
-    if (relay->plan.file < 0 || relay->now < relay->next_look) return;
+    if (relay->now < relay->next_look) return;
     relay->next_look = relay->now + LOOK_EVERY;
-    for (int i = 0; i < relay->roster.size; i++) {
-        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = i, .l_len = 1};
-        uint32_t now = tshi_page_state(page, i);
-        if (relay->roster.node[i] != relay->node || i == relay->roster.rank) continue;
-        if (now == TSHI_STUCK || now == TSHI_DEAD || atomic_load(&page->record[i].left)) continue;
-        bool ended = fcntl(relay->plan.file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
-        if (ended && !atomic_load(&page->record[i].left)) tshi_page_set_state(page, i, now, TSHI_DEAD);
-    }
+    tshi_deaths_poll(&relay->deaths);
 }
 
 /* --- one connection ----------------------------------------------------------------------------------------------- */
@@ -342,7 +335,17 @@ static tsh_status allocate(tshi_relay *relay, int nodes) {
     relay->told = tshi_calloc(allocator, items, sizeof *relay->told);
     relay->polls = tshi_calloc(allocator, n, sizeof *relay->polls);
     relay->kept = tshi_calloc(allocator, n + 1, sizeof *relay->kept);
-    return relay->links && relay->told && relay->polls && relay->kept ? TSH_OK : TSH_ERR_MEMORY;
+    relay->ranks = tshi_calloc(allocator, size, sizeof *relay->ranks);
+    bool good = relay->links && relay->told && relay->polls && relay->kept && relay->ranks;
+    return good ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+static void list_ranks(tshi_relay *relay) {
+    relay->deaths = (tshi_deaths){
+        .page = relay->plan.page, .file = relay->plan.file, .own = relay->roster.rank, .ranks = relay->ranks};
+    for (int i = 0; i < relay->roster.size; i++) {
+        if (relay->roster.node[i] == relay->node) relay->ranks[relay->deaths.count++] = i;
+    }
 }
 
 static void add_links(tshi_relay *relay, const tshi_machine_links *links) {
@@ -367,6 +370,7 @@ static void free_relay(tshi_relay *relay) {
     tshi_free(allocator, relay->told);
     tshi_free(allocator, relay->polls);
     tshi_free(allocator, relay->kept);
+    tshi_free(allocator, relay->ranks);
     tshi_free(allocator, relay);
 }
 
@@ -381,6 +385,7 @@ tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_machine_links *lin
     relay->process = getpid();
     status = allocate(relay, links->nodes);
     if (status != TSH_OK) goto done;
+    list_ranks(relay);
     add_links(relay, links);
     sem_init(&relay->begun, 0, 0);
     int error = start_thread(relay);
