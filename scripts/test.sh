@@ -140,11 +140,11 @@ stage_mpich() {
     suites build-mpich mpi
 }
 
-# nccl_headers FOLDER: NCCL's header as it is published, of the oldest version that is supported, of the first with
-# symmetric memory and of the newest, in folders of it, which are printed. Where pip cannot fetch one, why.
+# nccl_headers FOLDER: NCCL's header as it is published, of the oldest version that is supported and of the newest, in
+# folders of it, which are printed. Where pip cannot fetch one, why.
 nccl_headers() {
     local version
-    for version in ==2.18.1 ==2.27.3 ""; do
+    for version in ==2.18.1 ""; do
         mkdir -p "$1/include$version"
         python3 -m pip download -q --no-deps --dest "$1/wheels" "nvidia-nccl-cu12$version" >&2 &&
             python3 - "$1/wheels" "$1/include$version/nccl.h" << 'END' && echo "$1/include$version"
@@ -162,7 +162,7 @@ check_nccl_headers() {
     local folder folders work
     work=$(mktemp -d) || return
     mapfile -t folders < <(nccl_headers "$work")
-    echo "published headers of NCCL: ${#folders[@]} of 3; where pip cannot fetch one, its imitation alone is compiled"
+    echo "published headers of NCCL: ${#folders[@]} of 2; where pip cannot fetch one, its imitation alone is compiled"
     for folder in "${folders[@]}"; do grep -hE '^#define NCCL_(MAJOR|MINOR|PATCH) ' "$folder/nccl.h" | paste -s; done
     (IFS=: && TSHARD_NCCL_HEADERS="${folders[*]}" bash tests/cuda/test_nccl_headers.sh build-cuda)
     local status=$?

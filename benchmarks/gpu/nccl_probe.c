@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 8, WINDOW = 32 << 20 };
+enum { MOST_RANKS = 8, SHARE = 32 << 20 /* bytes of a rank */ };
 
 typedef struct rank {
     int number;
@@ -100,7 +100,7 @@ static void run_ranks(void (*what)(rank *r)) {
     if (pthread_barrier_init(&all, NULL, (unsigned)ranks) != 0) exit(1);
     for (int i = 0; i < ranks; i++) {
         list[i].number = i;
-        list[i].data = (float *)bed.data + (size_t)i * (WINDOW / sizeof(float));
+        list[i].data = (float *)bed.data + (size_t)i * (SHARE / sizeof(float));
         probe_need(cudaStreamCreateWithFlags(&list[i].stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
         if (pthread_create(&list[i].thread, NULL, live, &list[i]) != 0) exit(1);
     }
@@ -143,27 +143,6 @@ static void split(rank *r) {
     close_comm(r);
 }
 
-#if NCCL_VERSION_CODE >= 22700
-static void window(rank *r) {
-    ncclWindow_t handle = NULL;
-    void *memory = NULL;
-    open_comm(r, false);
-    need_nccl(ncclMemAlloc(&memory, WINDOW), r, "ncclMemAlloc");
-    ncclResult_t result =
-        settle(r->comm, ncclCommWindowRegister(r->comm, memory, WINDOW, &handle, NCCL_WIN_COLL_SYMMETRIC));
-    if (first(r)) printf("  %s, %s\n", words(result), handle ? "a window" : "no window");
-    sum(r, r->comm, memory, WINDOW / sizeof(float));
-    synchronize(r);
-    if (handle) need_nccl(settle(r->comm, ncclCommWindowDeregister(r->comm, handle)), r, "ncclCommWindowDeregister");
-    need_nccl(ncclMemFree(memory), r, "ncclMemFree");
-    close_comm(r);
-}
-#else
-static void window(rank *r) {
-    if (first(r)) printf("  this header has no windows\n");
-}
-#endif
-
 static void time_sums(rank *r, const char *mode, size_t count, int calls) {
     for (int i = 0; i < 5; i++) sum(r, r->comm, r->data, count);
     synchronize(r);
@@ -181,7 +160,7 @@ static void time_mode(rank *r, bool blocking) {
     const char *mode = blocking ? "blocking" : "non-blocking";
     open_comm(r, blocking);
     time_sums(r, mode, 1, 200);
-    time_sums(r, mode, WINDOW / sizeof(float), 20);
+    time_sums(r, mode, SHARE / sizeof(float), 20);
     close_comm(r);
 }
 
@@ -300,9 +279,6 @@ static void check_init(void) {
 static void check_split(void) {
     run_ranks(split);
 }
-static void check_window(void) {
-    run_ranks(window);
-}
 static void check_cost(void) {
     run_ranks(cost);
 }
@@ -338,7 +314,6 @@ int main(int argc, char **argv) {
                                   {"abort-stuck", check_abort_stuck, false},
                                   {"abort-group", check_abort_group, false},
                                   {"abort-after-graph", check_after_graph, false},
-                                  {"window", check_window, false},
                                   {"abort-with-graph", check_with_graph, true},
                                   {NULL, NULL, false}};
     if (argc > 2 && strcmp(argv[1], "--ranks") == 0) {

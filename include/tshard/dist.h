@@ -254,12 +254,15 @@ TSH_API tsh_status tsh_all_to_all_list_async(tsh_group *group, const tsh_tensor 
 /* In place of a rank: receive from any rank. */
 #define TSH_ANY_RANK (-1)
 
-/* Messages between two ranks of a group; they are not ordered with collectives. Messages between one pair of ranks
- * arrive in the order in which they were sent. The receiver's tensor must have the sender's dtype and number of
- * elements, else both get TSH_ERR_MISMATCH; a sender that has already returned gets it from its next send or receive in
- * the group. A rank that sends to itself gets TSH_ERR_ARGUMENT. Any set of the _async calls in which each send has its
- * receive completes, whatever the order of the waits. from: a group rank or TSH_ANY_RANK; *sender (may be NULL): the
- * rank that sent. */
+/* Messages between two ranks of a group. Messages between one pair of ranks do not overtake each other. A batch never
+ * deadlocks: _async calls of one group that each rank makes one after another, in any order, before it waits for them,
+ * also in any order. Other messages complete if all ranks make their calls, collectives too, in one order, as with NCCL
+ * and MPI_Ssend. On CPUs messages are not ordered with collectives, and any set of messages in which each send has its
+ * receive completes.
+ * The receiver's tensor must have the sender's dtype and number of elements, else both get TSH_ERR_MISMATCH, and a
+ * sender that has already returned gets it from its next send or receive in the group; NCCL does not notice it. A rank
+ * that sends to itself gets TSH_ERR_ARGUMENT. from: a group rank, or, but not over NCCL (TSH_ERR_UNSUPPORTED),
+ * TSH_ANY_RANK; *sender (may be NULL): the rank that sent. */
 TSH_API tsh_status tsh_send(tsh_group *group, const tsh_tensor *tensor, int to);
 TSH_API tsh_status tsh_recv(tsh_group *group, tsh_tensor *tensor, int from, int *sender);
 TSH_API tsh_status tsh_send_async(tsh_group *group, const tsh_tensor *tensor, int to, tsh_work **work);

@@ -72,9 +72,6 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
     [TSHI_SETTING_MPI_SHARED] =
         {"TSHARD_MPI_SHARED", TSHI_SWITCH, .initial = "1",
          .text = "1: ranks on one machine also share memory, so that they notice failures sooner than by MPI"},
-    [TSHI_SETTING_NCCL_SYMMETRIC] = {"TSHARD_NCCL_SYMMETRIC", TSHI_BYTES, .high = INT64_MAX, .initial = "128M",
-                                     .text = "GPU memory that a rank keeps registered with NCCL 2.27 or newer for the "
-                                             "buckets of data parallelism; the same on all ranks"},
     [TSHI_SETTING_TF32] = {"TSHARD_TF32", TSHI_SWITCH, .initial = "0",
                            .text = "1: float32 matrix products on a GPU's tensor cores, with 10 bits of mantissa"},
     [TSHI_SETTING_CUDA_TUNE] =

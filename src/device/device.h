@@ -9,13 +9,9 @@
 typedef struct tshi_memory_ops {
     /* At least `size` bytes aligned to 64 (a unique pointer for size 0), or NULL with the message set. */
     void *(*alloc)(tsh_device *device, size_t size);
-    /* Like alloc, from the memory that the devices of all ranks map: *offset is where the block begins in it. Ranks
-     * that ask for equal sizes in the same order get equal offsets. NULL, without a message, where no room is left.
-     * The slot is NULL where a device has no such memory. */
-    void *(*alloc_symmetric)(tsh_device *device, size_t size, size_t *offset);
-    /* Releases what alloc or alloc_symmetric returned; NULL is ignored. */
+    /* Releases what alloc returned; NULL is ignored. */
     void (*release)(tsh_device *device, void *pointer);
-    /* The block that alloc or alloc_symmetric returned at this address, NULL for any other pointer. */
+    /* The block that alloc returned at this address, NULL for any other pointer. */
     tshi_slab_block *(*find)(tsh_device *device, const void *pointer);
 } tshi_memory_ops;
 

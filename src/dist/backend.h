@@ -39,9 +39,6 @@ typedef struct tshi_group_ops {
     /* A collective of the group makes progress while the host computes; all ranks return the same. NULL: only with
      * in_order. */
     bool (*overlaps)(const tsh_group *group);
-    /* The group's collectives are faster on memory of the device's alloc_symmetric at one offset on all ranks; all
-     * ranks return the same. NULL: they are not. */
-    bool (*symmetric)(const tsh_group *group);
 
     /* --- worlds --------------------------------------------------------------------------------------------------- */
 
@@ -124,6 +121,9 @@ typedef struct tshi_group_ops {
     /* For a work in flight that needs the host no more: makes the GPU wait for it, so that kernels queued from here on
      * see its result; then tshi_work_end. NULL: the host waits. */
     void (*join)(tsh_work *work);
+    /* Queues the messages that the transport holds back. Called before this rank waits for peers: for the work that the
+     * program waits for or tests, or with NULL before an agreement. NULL: it holds none back. */
+    void (*submit)(tsh_world *world, const tsh_work *work);
     /* A fast path for a blocking message while no other work is in flight: runs it outside the group's list if its peer
      * is ready. False: it has not run. NULL: there is no fast path. */
     bool (*quick)(tsh_work *work);

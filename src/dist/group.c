@@ -89,6 +89,7 @@ tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status faile
     tsh_status own = tshi_owner_check(&group->world->owner, text);
     if (own != TSH_OK) return own;
     const tsh_device *device = group->world->device;
+    tshi_world_submit(group->world);
     tshi_trace_event *event = device && device->trace ? tshi_traced_agree(group) : NULL;
     tsh_status status = group->control->ops->agree(group->control, text, failed);
     if (event) tshi_trace_close(event);

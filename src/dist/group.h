@@ -45,10 +45,6 @@ struct tsh_group {
  * releases. *status: this rank's status so far, and on return the outcome; NULL unless it is TSH_OK. `what` names the
  * call in errors. Collective; waits. */
 void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status);
-/* See tshi_group_ops.symmetric. All ranks return the same. */
-static inline bool tshi_group_symmetric(const tsh_group *group) {
-    return group->ops->symmetric && group->ops->symmetric(group);
-}
 
 /* A group without the transport's state, in the world's list. A group of one rank always uses `self`. NULL with the
  * message set. */

@@ -62,12 +62,10 @@ static tshi_storage *storage_new(tsh_device *device) {
     return storage;
 }
 
-/* With `symmetric` the memory is symmetric, and *symmetric its offset there. */
-static inline tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *symmetric) {
+static inline tshi_storage *storage_create(tsh_device *device, size_t bytes) {
     tshi_storage *storage = storage_new(device);
     if (!storage) return NULL;
-    storage->data = symmetric ? device->ops->memory.alloc_symmetric(device, bytes, symmetric)
-                              : device->ops->memory.alloc(device, bytes);
+    storage->data = device->ops->memory.alloc(device, bytes);
     if (storage->data) return storage;
     tshi_pool_give(&device->storages, storage);
     return NULL;
@@ -86,14 +84,14 @@ static void storage_release(tshi_storage *storage) {
 
 static inline tsh_status tensor_new_counted(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                                             int64_t numel, const tsh_layout layout[TSH_MAX_AXES], bool loaded,
-                                            size_t *symmetric, tsh_tensor **out) {
+                                            tsh_tensor **out) {
     size_t bytes;
     *out = NULL;
     tsh_status status = tshi_size_mul((size_t)numel, tsh_dtype_size(dtype), &bytes);
     if (status != TSH_OK) return status;
     tsh_tensor *tensor = tensor_shell(mesh, dtype, shape, numel, layout);
     if (!tensor) return TSH_ERR_MEMORY;
-    tensor->storage = loaded ? storage_create(mesh->device, bytes, symmetric) : storage_new(mesh->device);
+    tensor->storage = loaded ? storage_create(mesh->device, bytes) : storage_new(mesh->device);
     if (!tensor->storage) {
         tshi_tensor_release(tensor);
         return TSH_ERR_MEMORY;
@@ -104,52 +102,45 @@ static inline tsh_status tensor_new_counted(const tsh_mesh *mesh, tsh_dtype dtyp
 
 tsh_status tshi_tensor_new_counted(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape, int64_t numel,
                                    const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
-    return tensor_new_counted(mesh, dtype, shape, numel, layout, true, NULL, out);
+    return tensor_new_counted(mesh, dtype, shape, numel, layout, true, out);
 }
 
 static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
-                             const tsh_layout layout[TSH_MAX_AXES], bool loaded, size_t *symmetric, tsh_tensor **out) {
+                             const tsh_layout layout[TSH_MAX_AXES], bool loaded, tsh_tensor **out) {
     int64_t numel;
     *out = NULL;
     tsh_status status = tshi_tensor_count(mesh, shape, &numel);
-    return status == TSH_OK ? tensor_new_counted(mesh, dtype, shape, numel, layout, loaded, symmetric, out) : status;
+    return status == TSH_OK ? tensor_new_counted(mesh, dtype, shape, numel, layout, loaded, out) : status;
 }
 
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
-    return tensor_new(mesh, dtype, shape, layout, true, NULL, out);
+    return tensor_new(mesh, dtype, shape, layout, true, out);
 }
 
 tsh_status tshi_tensor_new_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                                     const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
-    return tensor_new(mesh, dtype, shape, layout, false, NULL, out);
+    return tensor_new(mesh, dtype, shape, layout, false, out);
 }
 
-static tsh_status scratch_new(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, bool loaded, size_t *symmetric,
-                              tsh_tensor **out) {
+static tsh_status scratch_new(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, bool loaded, tsh_tensor **out) {
     tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
-    return tensor_new(mesh, dtype, &shape, tshi_all_local, loaded, symmetric, out);
+    return tensor_new(mesh, dtype, &shape, tshi_all_local, loaded, out);
 }
 
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
-    return scratch_new(mesh, dtype, n, true, NULL, out);
+    return scratch_new(mesh, dtype, n, true, out);
 }
 
 tsh_status tshi_tensor_scratch_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
-    return scratch_new(mesh, dtype, n, false, NULL, out);
+    return scratch_new(mesh, dtype, n, false, out);
 }
 
 tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
     tsh_memory_purpose before = tshi_device_purpose(mesh->device, TSH_MEMORY_COMMUNICATION);
-    tsh_status status = scratch_new(mesh, dtype, n, true, NULL, out);
+    tsh_status status = scratch_new(mesh, dtype, n, true, out);
     mesh->device->purpose = before;
     return status;
-}
-
-tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset) {
-    tsh_tensor *tensor = NULL;
-    if (mesh->device->ops->memory.alloc_symmetric) scratch_new(mesh, dtype, n, true, offset, &tensor);
-    return tensor;
 }
 
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
@@ -188,8 +179,7 @@ void tshi_tensor_drop_storage(tsh_tensor *tensor) {
 tsh_status tshi_tensor_renew_storage(tsh_tensor *tensor, const tsh_tensor *share) {
     if (share) share->storage->references++;
     tensor->offset = share ? share->offset : 0;
-    tensor->storage =
-        share ? share->storage : storage_create(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), NULL);
+    tensor->storage = share ? share->storage : storage_create(tensor->mesh->device, tsh_tensor_local_nbytes(tensor));
     return tensor->storage ? TSH_OK : TSH_ERR_MEMORY;
 }
 

@@ -161,9 +161,6 @@ void tshi_buckets_assign(tsh_data_parallel *dp);
 
 /* --- buckets.c ---------------------------------------------------------------------------------------------------- */
 
-/* Moves the dense buckets that fit to symmetric memory, if the group's sums gain from it and all ranks get the same
- * offsets; else none. Then collective over dp->parent. */
-tsh_status tshi_buckets_make_symmetric(tsh_data_parallel *dp);
 tsh_status tshi_buckets_create(tsh_data_parallel *dp);
 void tshi_buckets_destroy(tsh_data_parallel *dp);
 /* bucket->kind->open, where the slot is not open yet. */

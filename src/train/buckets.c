@@ -1,7 +1,6 @@
 /* Buckets of gradients: their memory, and their sums over the ranks. */
 #include "train/bucket.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -19,32 +18,6 @@ static tsh_status make_slot_views(const tsh_data_parallel *dp, tshi_bucket_slot 
     tsh_status status = tshi_tensor_view(memory, &p->shape, whole, offset, &slot->whole);
     if (status == TSH_OK) status = tshi_tensor_view(memory, &p->shape, local, offset, &slot->term);
     return status;
-}
-
-static void release_memory(const tsh_data_parallel *dp) {
-    for (int b = 0; b < dp->bucket_count; b++) {
-        tshi_tensor_release(dp->buckets[b].memory);
-        dp->buckets[b].memory = NULL;
-    }
-}
-
-tsh_status tshi_buckets_make_symmetric(tsh_data_parallel *dp) {
-    tsh_group *group = dp->parent;
-    uint64_t offsets = 0;
-    char text[96];
-    if (!tshi_group_symmetric(group)) return TSH_OK;
-    for (int b = 0; b < dp->bucket_count; b++) {
-        tshi_bucket *bucket = &dp->buckets[b];
-        size_t offset = 0;
-        if (bucket->kind != &tshi_dense_bucket || bucket->scope != TSHI_REDUCE_COPIES) continue;
-        bucket->memory = tshi_tensor_symmetric(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &offset);
-        offsets = (offsets ^ (bucket->memory ? offset : SIZE_MAX)) * UINT64_C(0x9e3779b97f4a7c15);
-        offsets ^= offsets >> 29;
-    }
-    snprintf(text, sizeof text, "data_parallel_create: symmetric memory, offsets %016llx", (unsigned long long)offsets);
-    tsh_status status = tshi_group_agree(group, text, TSH_OK);
-    if (status == TSH_ERR_MISMATCH) release_memory(dp);
-    return status == TSH_ERR_MISMATCH ? TSH_OK : status;
 }
 
 static tsh_status create_bucket(tsh_data_parallel *dp, tshi_bucket *bucket) {
@@ -81,8 +54,9 @@ void tshi_buckets_destroy(tsh_data_parallel *dp) {
     for (int b = 0; b < dp->bucket_count; b++) {
         tshi_sharded_destroy(dp, &dp->buckets[b]);
         tshi_tensor_release(dp->buckets[b].flags);
+        tshi_tensor_release(dp->buckets[b].memory);
+        dp->buckets[b].memory = NULL;
     }
-    release_memory(dp);
     for (int i = 0; i < dp->count; i++) {
         tshi_tensor_release(dp->slots[i].whole);
         tshi_tensor_release(dp->slots[i].term);

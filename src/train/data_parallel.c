@@ -192,9 +192,7 @@ static tsh_status open_group(tsh_data_parallel *dp, tsh_group *group) {
 }
 
 static tsh_status make_buckets(tsh_data_parallel *dp, tsh_group *group) {
-    tsh_status status = tshi_buckets_make_symmetric(dp);
-    if (status != TSH_OK) return status; /* the same on all ranks */
-    status = tshi_buckets_create(dp);
+    tsh_status status = tshi_buckets_create(dp);
     if (status == TSH_OK) status = tshi_values_create(dp);
     return status == TSH_OK ? open_group(dp, group) : agree_on_status(dp, group, status);
 }

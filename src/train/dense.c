@@ -4,9 +4,8 @@
 static tsh_status dense_create(tsh_data_parallel *dp, tshi_bucket *bucket) {
     const tsh_shape flags = {.ndim = 1, .local = {bucket->count}, .global = {bucket->count}};
     size_t offset = (size_t)bucket->gradients * tsh_dtype_size(bucket->dtype);
-    tsh_status status = TSH_OK;
-    if (!bucket->memory)
-        status = tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &bucket->memory);
+    tsh_status status =
+        tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &bucket->memory);
     if (status == TSH_OK) status = tsh_tensor_fill(bucket->memory, 0); /* padding is summed too */
     if (status == TSH_OK) status = tshi_tensor_view(bucket->memory, &flags, tshi_all_local, offset, &bucket->flags);
     return status;

@@ -53,7 +53,6 @@ Test(settings, defaults_come_from_the_table, .timeout = 120) {
         unsetenv(s->name);
     }
     cr_assert(tshi_setting_seconds(TSHI_SETTING_TIMEOUT, &seconds) == TSH_OK && seconds == 600);
-    cr_assert(tshi_setting_bytes(TSHI_SETTING_NCCL_SYMMETRIC, &bytes) == TSH_OK && bytes == (size_t)128 << 20);
     cr_assert(tshi_setting_number(TSHI_SETTING_SEED, &number) == TSH_OK && number == 0);
     cr_assert(tshi_setting_choice(TSHI_SETTING_DEVICE, &choice) == TSH_OK && choice == 0);
     cr_assert(tshi_setting_switch(TSHI_SETTING_TF32, &is_on) == TSH_OK && !is_on);

@@ -20,8 +20,8 @@ compile() {
     done
 }
 
-for minor in 18 19 24 27 28; do compile "NCCL 2.$minor" -DMINOR=$minor -Itests/cuda/nccl_headers; done
+for minor in 18 24; do compile "NCCL 2.$minor" -DMINOR=$minor -Itests/cuda/nccl_headers; done
 IFS=: read -ra folders <<< "${TSHARD_NCCL_HEADERS:-}"
 for folder in "${folders[@]}"; do compile "$folder/nccl.h" -I"$folder"; done
 echo "$compiled files compiled"
-[ "$compiled" -ge 60 ] && exit $failed
+[ "$compiled" -ge 20 ] && exit $failed

@@ -202,15 +202,6 @@ static void exchange_apart(void) {
     exchange(p.x[0], p.x[0] + 16, &p);
 }
 
-static void odd_window(void) {
-    pair p = open_pair();
-    void *memory = NULL;
-    ncclWindow_t window = NULL;
-    cudaSetDevice(0);
-    ncclMemAlloc(&memory, 8192);
-    ncclCommWindowRegister(p.comm[0], memory, 5000, &window, NCCL_WIN_COLL_SYMMETRIC);
-}
-
 Test(nccl_standin, misuse_is_refused) {
     expect_end("a split", split_under_way, "is split while it has calls under way");
     expect_end("a capture that ends before its call", capture_ends_first, "while a call is enqueued");
@@ -228,5 +219,4 @@ Test(nccl_standin, misuse_is_refused) {
     expect_end("in place at another place", gather_askew, "not in place");
     expect_end("a message over another", exchange_in_place, "the same memory");
     expect_end("messages apart", exchange_apart, NULL);
-    expect_end("a window of an odd size", odd_window, "no memory for one");
 }

@@ -43,7 +43,7 @@ static char *start_of(const standin_piece *m) {
 }
 
 static bool is_guarded(const standin_piece *piece) {
-    return piece->kind == STANDIN_DEVICE || piece->kind == STANDIN_MAPPED || piece->kind == STANDIN_NCCL;
+    return piece->kind == STANDIN_DEVICE || piece->kind == STANDIN_MAPPED;
 }
 
 static void guard(int access) {
@@ -178,7 +178,7 @@ static int make_file(size_t size) {
 }
 
 static const char *kind_name(standin_kind kind) {
-    return kind == STANDIN_PINNED ? "pinned allocation" : kind == STANDIN_NCCL ? "NCCL allocation" : "allocation";
+    return kind == STANDIN_PINNED ? "pinned allocation" : "allocation";
 }
 
 bool standin_charge(int gpu, size_t bytes) {
@@ -238,7 +238,7 @@ cudaError_t standin_give(const char *name, standin_kind kind, void *pointer) {
     cudaError_t error = cudaSuccess;
     standin_fails(name, cudaErrorLaunchFailure, &error);
     if (!pointer || standin_unsafe(&error)) return error;
-    if (kind != STANDIN_NCCL && !standin_wait_idle(standin_gpu_of(pointer)))
+    if (!standin_wait_idle(standin_gpu_of(pointer)))
         standin_die("memory is freed while calls that nothing ends keep the GPU");
     standin_enter();
     standin_piece *m = take_out(pointer);

@@ -178,7 +178,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
     if (standin_nccl_fails("ncclCommSplit", ncclInvalidArgument, &result)) return result;
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
-    if (comm->busy || comm->splitting || comm->registering) standin_nccl_die("a call before the last is done");
+    if (comm->busy || comm->splitting) standin_nccl_die("a call before the last is done");
     if (comm->uses > comm->captured + 1) standin_nccl_die("a communicator is split while it has calls under way");
     comm->splits++;
     comm->splitting = true;
@@ -212,13 +212,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *now) {
     if (standin_nccl_fails("ncclCommGetAsyncError", ncclInternalError, &result)) return result;
     /* Other GPUs run their queues, but not before a rank waits for them. */
     if (comm->asked++ > 16) standin_progress();
-    bool registering = standin_nccl_registering(comm);
     if (comm->busy) comm->busy--;
     standin_nccl_enqueue(comm);
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
     bool joining = !comm->clique || comm->clique->joined < comm->size;
-    bool waits = joining || registering || comm->splitting || comm->busy || (comm->finalizing && comm->uses > 1);
+    bool waits = joining || comm->splitting || comm->busy || (comm->finalizing && comm->uses > 1);
     *now = comm->error != ncclSuccess ? comm->error : waits ? ncclInProgress : ncclSuccess;
     pthread_mutex_unlock(&standin_nccl_lock);
     return ncclSuccess;
@@ -229,7 +228,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     if (standin_nccl_fails("ncclCommFinalize", ncclSystemError, &result)) return result;
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
-    if (comm->registering || comm->busy) standin_nccl_die("a call before the last is done");
+    if (comm->busy) standin_nccl_die("a call before the last is done");
     comm->finalizing = true;
     pthread_mutex_unlock(&standin_nccl_lock);
     return ncclInProgress;
@@ -248,8 +247,6 @@ static void leave_splits(ncclComm_t comm) {
 }
 
 void standin_nccl_reclaim(ncclComm_t comm) {
-    bool aborts = comm->aborted;
-    standin_nccl_windows_drop(comm, aborts);
     if (!standin_wait_idle(comm->gpu))
         standin_nccl_die("the end of a communicator waits for ever: other calls that nothing ends keep the GPU");
     if (comm->captured > 0) standin_nccl_die("a communicator ends for ever: a graph that lives holds calls of it");

@@ -14,9 +14,5 @@
 void standin_nccl_error(int rank, ncclResult_t error);
 /* The version that the library says it is; that of its header until then. */
 void standin_nccl_version(int version);
-/* Sets whether registering memory gives a window, as it does between GPUs that reach each other's memory. */
-void standin_nccl_windows(bool on);
-/* The number of collectives so far whose buffers lay in windows, at one offset on all ranks. */
-uint64_t standin_nccl_in_windows(void);
 
 #endif

@@ -28,7 +28,6 @@ static void meet_collective(part *p) {
         if (!alike(p, q)) standin_nccl_die("ranks of a collective do not agree");
     }
     if (here < size) return;
-    standin_nccl_look_at(all, size);
     standin_nccl_move(all, size);
     for (int r = 0; r < size; r++) all[r]->done = true;
 }
@@ -261,8 +260,7 @@ static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream,
     if (standin_nccl_fails(name, ncclInvalidArgument, &result)) return result;
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
-    if (comm->busy || comm->splitting || comm->registering || comm->finalizing)
-        standin_nccl_die("a call before the last is done");
+    if (comm->busy || comm->splitting || comm->finalizing) standin_nccl_die("a call before the last is done");
     part *p = malloc(sizeof *p);
     *p = what;
     p->comm = comm;

@@ -41,8 +41,6 @@ typedef struct batch {
 typedef struct clique {
     char id[NCCL_UNIQUE_ID_BYTES];
     int size, joined, uses;
-    int registered; /* ranks that have begun to */
-    size_t window_bytes;
     part *launched;
     struct clique *next;
 } clique;
@@ -71,9 +69,6 @@ struct ncclComm {
     int captured;          /* batches in graphs that live: the communicator cannot end before them */
     ncclComm_t next_abort; /* of a group */
     ncclResult_t error;
-    bool registering;
-    void *window_base;
-    ncclWindow_t *window; /* where the caller wants it; once it is there, the window itself is listed */
 };
 
 /* --- nccl.c: communicators ---------------------------------------------------------------------------------------- */
@@ -106,14 +101,5 @@ void standin_nccl_forget(ncclComm_t comm);
 size_t standin_nccl_size(ncclDataType_t type);
 /* All ranks' parts of a collective. */
 void standin_nccl_move(part *const *all, int ranks);
-
-/* --- nccl_windows.c ----------------------------------------------------------------------------------------------- */
-
-/* Progresses a registration that this rank has begun; returns whether it still waits for peers. */
-bool standin_nccl_registering(ncclComm_t comm);
-/* Notes a collective in a window; dies where the ranks' buffers lie at different places in it. */
-void standin_nccl_look_at(part *const *all, int ranks);
-/* The communicator goes; one that is destroyed has to have none. */
-void standin_nccl_windows_drop(ncclComm_t comm, bool aborts);
 
 #endif

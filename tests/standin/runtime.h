@@ -24,13 +24,7 @@ cudaError_t standin_note(cudaError_t error);
 
 /* --- memory.c ----------------------------------------------------------------------------------------------------- */
 
-typedef enum standin_kind {
-    STANDIN_DEVICE,
-    STANDIN_MANAGED,
-    STANDIN_PINNED,
-    STANDIN_MAPPED,
-    STANDIN_NCCL
-} standin_kind;
+typedef enum standin_kind { STANDIN_DEVICE, STANDIN_MANAGED, STANDIN_PINNED, STANDIN_MAPPED } standin_kind;
 
 /* What another process needs to map a piece, as CUDA's opaque handle holds it. */
 typedef struct standin_handle {

@@ -70,7 +70,6 @@ typedef struct tshi_cuda_graph {
 tsh_status tshi_cuda_memory_create(tshi_cuda_device *device);
 void tshi_cuda_memory_destroy(tshi_cuda_device *device);
 void *tshi_cuda_alloc(tsh_device *device, size_t size);
-void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset);
 void tshi_cuda_release(tsh_device *device, void *pointer);
 tshi_slab_block *tshi_cuda_find(tsh_device *device, const void *pointer);
 

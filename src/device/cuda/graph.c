@@ -32,6 +32,10 @@ static tsh_status prepare(tshi_cuda_graph *graph) {
     return tshi_cuda_fail(cudaMemsetAsync(graph->replays, 0, sizeof *graph->replays, cuda->compute), "cudaMemsetAsync");
 }
 
+static void submit(const tshi_cuda_device *cuda) {
+    if (cuda->submit) cuda->submit(cuda->watcher);
+}
+
 static tsh_status capture_begin(tsh_device *device) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     if (cuda->capturing) return tshi_fail(TSH_ERR_STATE, "graph_capture_begin: a graph is captured already");
@@ -43,6 +47,7 @@ static tsh_status capture_begin(tsh_device *device) {
     tshi_cuda_graph *graph = tshi_calloc(&device->allocator, 1, sizeof *graph);
     if (!graph) return TSH_ERR_MEMORY;
     graph->base.device = device;
+    submit(cuda);
     tsh_status status = prepare(graph);
     /* Relaxed: the cache may call cudaMalloc, which other modes forbid. */
     if (status == TSH_OK) {
@@ -103,6 +108,7 @@ static cudaError_t join_if_captured(tshi_cuda_device *cuda, int i) {
 static tsh_status finish(tshi_cuda_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->base.device);
     cudaGraph_t captured = NULL;
+    submit(cuda);
     for (int i = 0; i < TSHI_CUDA_COMMUNICATIONS; i++) {
         cudaError_t joined = cuda->communication[i] ? join_if_captured(cuda, i) : cudaSuccess;
         tshi_cuda_note(&cuda->base, joined, "graph_capture_end, joining communication");
@@ -158,6 +164,7 @@ static tsh_status launch(tsh_graph *graph) {
     const tshi_cuda_graph *g = (const tshi_cuda_graph *)graph;
     if (cuda->capturing) return tshi_fail(TSH_ERR_STATE, "graph_launch: not while a graph is captured");
     tshi_cuda_use(cuda);
+    submit(cuda);
     if (!g->exec) return tshi_fail(g->broken, "graph_launch: %s", g->message);
     tsh_status status = tshi_cuda_fail(join_all(cuda), "graph_launch, behind communication");
     if (status != TSH_OK) return status;

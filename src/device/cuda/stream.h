@@ -31,6 +31,8 @@ typedef struct tshi_cuda_device {
     tsh_status (*launch)(void *watcher, cudaGraphExec_t exec);
     /* Waits, watched, until the watcher's own streams are empty. */
     void (*drain)(void *watcher);
+    /* Queues work that the watcher has held back. Called where a capture begins or ends, and before a launch. */
+    void (*submit)(void *watcher);
     void *watcher;
     uint64_t waits;    /* times that the host has waited for the GPU */
     tsh_status failed; /* the first failure that check has not returned yet, and its message */
@@ -112,10 +114,6 @@ typedef struct tshi_cuda_symbol {
 tsh_status tshi_cuda_library_open(const char *name, const char *folder, const tshi_cuda_symbol *symbols, int count,
                                   void **out);
 void tshi_cuda_library_close(void *library);
-
-/* Gives alloc_symmetric the memory that it allocates from, until unset; it remains the caller's. */
-tsh_status tshi_cuda_symmetric_set(tshi_cuda_device *device, void *base, size_t size);
-void tshi_cuda_symmetric_unset(tshi_cuda_device *device);
 
 #ifdef __cplusplus
 }

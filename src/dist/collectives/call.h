@@ -5,9 +5,6 @@
 #include "tensor/tensor.h"
 #include "tshard/dist.h"
 
-/* Bytes that a message carries in place of its elements when another transport moves them. */
-#define TSHI_TICKET 144
-
 typedef struct tshi_comm_call {
     tsh_collective op;
     tsh_dtype dtype;
@@ -22,9 +19,7 @@ typedef struct tshi_comm_call {
     const int64_t *counts;    /* all_gather, reduce_scatter: elements of each rank (never NULL) */
     const int64_t *in_counts; /* all_to_all, never NULL */
     const int64_t *out_counts;
-    bool on_device; /* in and out are memory of the world's device, not the host's: a call on tensors of a GPU */
-    bool ticket; /* send and recv: the TSHI_TICKET bytes at `in` travel to `out` in place of the elements, whose number
-                     * and dtype are compared all the same, and the send is done when its receive is */
+    bool on_device;    /* in and out are memory of the world's device, not the host's: a call on tensors of a GPU */
     tsh_status failed; /* not TSH_OK: this rank's arguments are bad, tsh_error_message() says why; the backend only
                         * reports this to the peers */
 } tshi_comm_call;

@@ -99,11 +99,9 @@ typedef struct tshi_signature {
 
 #define TSHI_KIND_TEXT   0xffu /* ranks compare a text; nothing moves */
 #define TSHI_KIND_FAILED 0xfeu /* the call cannot be made here, for the reason in the text */
-#define TSHI_KIND_TICKET 0x1000000u
 
 static inline uint32_t tshi_kind_of(const tshi_comm_call *call) {
-    return (uint32_t)call->op | (uint32_t)call->dtype << 8 | (uint32_t)call->reduce << 16 |
-           (call->ticket ? TSHI_KIND_TICKET : 0);
+    return (uint32_t)call->op | (uint32_t)call->dtype << 8 | (uint32_t)call->reduce << 16;
 }
 
 static inline uint64_t tshi_hash_counts(const int64_t *counts, int n) {
@@ -148,7 +146,7 @@ static inline tsh_dtype tshi_kind_dtype(uint32_t kind) {
 
 /* Bytes that a message of that kind carries. */
 static inline size_t tshi_message_bytes(uint32_t kind, int64_t count) {
-    return kind & TSHI_KIND_TICKET ? TSHI_TICKET : (size_t)count * tsh_dtype_size(tshi_kind_dtype(kind));
+    return (size_t)count * tsh_dtype_size(tshi_kind_dtype(kind));
 }
 
 /* A receive takes what was sent: the kinds differ only in `send` and `recv`. */

@@ -79,12 +79,12 @@ static tshi_trace_group *group_of(tsh_group *group) {
     return group->traced ? &trace->groups[group->traced - 1] : NULL;
 }
 
-static bool is_traced(const tsh_group *group, const tshi_comm_call *call) {
-    return group->size > 1 && group->rank >= 0 && !call->ticket;
+static bool is_traced(const tsh_group *group) {
+    return group->size > 1 && group->rank >= 0;
 }
 
 int64_t tshi_traced_number(tsh_group *group, const tshi_comm_call *call) {
-    tshi_trace_group *g = is_traced(group, call) ? group_of(group) : NULL;
+    tshi_trace_group *g = is_traced(group) ? group_of(group) : NULL;
     if (!g || call->op == TSH_COLLECTIVE_RECV) return 0;
     if (call->op != TSH_COLLECTIVE_SEND) return ++g->collectives;
     return call->root >= 0 && call->root < group->size ? ++g->messages[call->root] : 0;
@@ -109,7 +109,7 @@ tshi_trace_event *tshi_traced_call(tsh_group *group, const tshi_comm_call *call,
     tshi_trace_kind kind = call->op == TSH_COLLECTIVE_SEND   ? TSHI_TRACE_SEND
                            : call->op == TSH_COLLECTIVE_RECV ? TSHI_TRACE_RECV
                                                              : TSHI_TRACE_COLLECTIVE;
-    if (!is_traced(group, call) || !group_of(group)) return NULL;
+    if (!is_traced(group) || !group_of(group)) return NULL;
     tshi_trace_event *event = open_call(group, kind, tsh_collective_name(call->op));
     event->flags |= blocks ? TSHI_TRACE_BLOCKS : 0;
     event->peer = call->root;

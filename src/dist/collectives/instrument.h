@@ -16,7 +16,7 @@ void tshi_group_count_bytes(tsh_group *group, const tshi_comm_call *call, uint64
 /* --- events, for calls of a world that is traced ------------------------------------------------------------------ */
 
 /* The event of a call that starts now; `number`: of a collective among those of its group, of a send among those to its
- * peer. NULL for what is not traced: calls in a group of one rank, and tickets. */
+ * peer. NULL for what is not traced: calls in a group of one rank. */
 tshi_trace_event *tshi_traced_call(tsh_group *group, const tshi_comm_call *call, int64_t number, bool blocks);
 /* The number of the call that is made now; 0 for a receive, which gets the number of what it has received. */
 int64_t tshi_traced_number(tsh_group *group, const tshi_comm_call *call);

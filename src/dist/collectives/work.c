@@ -131,7 +131,7 @@ static void step(tsh_work *work) {
 }
 
 /* Starts a work that no list has yet, so that a backend which waits in there, for a communicator or for room in its
- * queue, advances all works before it: peers may wait for their messages. */
+ * queue, advances all works before it. */
 static void start_in_order(tsh_work *work) {
     tsh_device *host = work->group->world->host;
     tsh_memory_purpose before = tshi_device_purpose(host, TSH_MEMORY_COMMUNICATION);
@@ -163,7 +163,7 @@ static void retire(tsh_work *work) {
     tshi_work_spread(work);
     world->moving = moving;
     if (work->event) tshi_traced_end(work);
-    if (work->status == TSH_OK && !work->call.ticket) count(work);
+    if (work->status == TSH_OK) count(work);
     if (work->orphan) work_free(work);
 }
 
@@ -271,11 +271,16 @@ static void nap(tsh_group *group, tsh_work *work, double since) {
     if (!first->done) tshi_work_end(first, status);
 }
 
+void tshi_world_submit(tsh_world *world) {
+    if (world->data->submit) world->data->submit(world, NULL);
+}
+
 /* Waits until the work, which is linked, is done, or for NULL until the group's queue is empty. joins: see
  * tshi_work_join. */
 static void wait_while(tsh_group *group, tsh_work *work, bool joins) {
     tsh_world *world = group->world;
     double since = 0;
+    if (work && group->ops->submit) group->ops->submit(world, work);
     for (int polls = 0; is_awaited(group, work); polls++) {
         if (world->pending == 1)
             move_group(group);
@@ -355,6 +360,7 @@ tsh_status tsh_work_test(tsh_work *work, bool *done) {
     tsh_status status = tshi_owner_enter(&world->owner, "work_test");
     if (status != TSH_OK) return status;
     uint64_t start = tshi_ticks();
+    if (work->linked && work->group->ops->submit) work->group->ops->submit(world, work);
     if (work->linked) tshi_world_progress(world);
     work->group->ticks += tshi_ticks() - start;
     *done = !work->linked;

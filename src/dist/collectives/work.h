@@ -57,6 +57,8 @@ void tshi_work_end(tsh_work *work, tsh_status status);
 /* Advances every work of the world, without waiting. Backends call it while they wait and world->pending is not
  * zero. */
 void tshi_world_progress(tsh_world *world);
+/* Queues the messages that the data transport holds back, because this rank is about to wait for peers. */
+void tshi_world_submit(tsh_world *world);
 /* Waits until the group's queue is empty. failed: the status of the call that comes next; its message,
  * tsh_error_message(), is kept. */
 void tshi_group_drain(tsh_group *group, tsh_status failed);

@@ -1,4 +1,4 @@
-/* What NCCL's header declares of all that the library uses, as of the version 2.MINOR (-DMINOR=27). A name that is not
+/* What NCCL's header declares of all that the library uses, as of the version 2.MINOR (-DMINOR=24). A name that is not
  * here does not exist in the oldest header that the library supports, or belongs below with the version that has it. */
 #ifndef NCCL_H_
 #define NCCL_H_
@@ -101,22 +101,5 @@ ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int pee
 ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
-
-#if MINOR >= 19
-ncclResult_t ncclMemAlloc(void **out, size_t size);
-ncclResult_t ncclMemFree(void *memory);
-#endif
-
-#if MINOR >= 27
-#if MINOR >= 28
-typedef struct ncclWindow_vidmem *ncclWindow_t;
-#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
-#else
-typedef struct ncclWindow *ncclWindow_t;
-#endif
-#define NCCL_WIN_COLL_SYMMETRIC 1
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t size, ncclWindow_t *window, int flags);
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
-#endif
 
 #endif

@@ -20,7 +20,6 @@ typedef struct tshi_cuda_memory {
     tshi_cuda_pool own;
     tshi_cuda_pool *active; /* `own`, or the pool of the graph under capture */
     tshi_cuda_pool *pools;  /* the pools of all graphs */
-    tshi_slabs symmetric;   /* one slab, or none */
     size_t held;            /* bytes of all slabs */
 } tshi_cuda_memory;
 
@@ -129,27 +128,6 @@ void *tshi_cuda_alloc(tsh_device *device, size_t size) {
     return block ? buffer_in(device, block, size) : NULL;
 }
 
-/* NULL during a capture: a graph's blocks must come from its pool. */
-void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset) {
-    tshi_cuda_memory *memory = tshi_cuda(device)->memory;
-    const tshi_slab *slab = memory->symmetric.first;
-    bool failed;
-    if (!slab || size > slab->size || memory->active != &memory->own) return NULL;
-    tshi_slab_block *block =
-        tshi_slabs_alloc(&memory->symmetric, &memory->index, tshi_units(size, BLOCK_UNIT), &failed);
-    if (!block) return NULL;
-    *offset = (size_t)(block->data - slab->base);
-    return buffer_in(device, block, size);
-}
-
-tsh_status tshi_cuda_symmetric_set(tshi_cuda_device *device, void *base, size_t size) {
-    return tshi_slabs_add(&device->memory->symmetric, &device->memory->index, base, size);
-}
-
-void tshi_cuda_symmetric_unset(tshi_cuda_device *device) {
-    tshi_slabs_clear(&device->memory->symmetric, &device->memory->index);
-}
-
 static bool belongs(const tshi_cuda_pool *pool, const tshi_slab_block *block) {
     return block->slab->owner == &pool->small || block->slab->owner == &pool->large;
 }
@@ -227,7 +205,6 @@ void tshi_cuda_memory_destroy(tshi_cuda_device *device) {
     while (memory->pools) tshi_cuda_pool_drop(device, memory->pools);
     destroy_slabs(device, &memory->own.small);
     destroy_slabs(device, &memory->own.large);
-    tshi_cuda_symmetric_unset(device);
     tshi_slab_index_clear(&memory->index);
     tshi_free(&device->base.allocator, memory);
     device->memory = NULL;

@@ -28,33 +28,7 @@ tshi_nccl_in_flight *tshi_nccl_oldest(tshi_nccl *nccl) {
     return NULL;
 }
 
-bool tshi_nccl_idle(tshi_nccl *nccl) {
-    bool done = !tshi_nccl_oldest(nccl);
-    for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next)
-        done = !link->last.group || cudaEventQuery(link->last.after) == cudaSuccess;
-    return done;
-}
-
-/* --- windows on symmetric memory ---------------------------------------------------------------------------------- */
-
-tshi_nccl_window **tshi_nccl_window_of(tshi_nccl *nccl, const void *comm) {
-    tshi_nccl_window **link = &nccl->windows;
-    while (*link && (*link)->comm != comm) link = &(*link)->next;
-    return link;
-}
-
-void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm) {
-    tshi_nccl_window **link = tshi_nccl_window_of(tshi_nccl_of(world), comm), *gone = *link;
-    if (!gone) return;
-    *link = gone->next;
-    tshi_free(&world->allocator, gone);
-}
-
 /* --- ending ------------------------------------------------------------------------------------------------------- */
-
-double tshi_nccl_patience(const tsh_world *world) {
-    return world->timeout < END_SECONDS ? world->timeout : END_SECONDS;
-}
 
 /* The result of a call that returned `result`, when it has ended or at `until`. */
 static ncclResult_t comm_wait(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
@@ -64,22 +38,6 @@ static ncclResult_t comm_wait(const tshi_nccl *nccl, ncclComm_t comm, ncclResult
         now = tshi_nccl_result(nccl, comm, result);
     }
     return now;
-}
-
-void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
-    if (comm_wait(nccl, comm, result, until) == ncclSuccess)
-        nccl->library->comm_destroy(comm);
-    else
-        nccl->library->comm_abort(comm);
-}
-
-void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm, double until) {
-    const tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_nccl_window **link = tshi_nccl_window_of(tshi_nccl_of(world), comm), *w = *link;
-    if (!w) return;
-    *link = w->next;
-    if (w->window) comm_wait(nccl, comm, nccl->library->window_deregister(comm, w->window), until);
-    tshi_free(&world->allocator, w);
 }
 
 /* Without memory for the list entry the communicator is leaked: to end it now could wait forever. */
@@ -93,19 +51,19 @@ void tshi_nccl_comm_keep(tsh_world *world, ncclComm_t comm) {
 
 void tshi_nccl_comm_drop(tsh_world *world, ncclComm_t comm) {
     tshi_nccl *nccl = tshi_nccl_of(world);
-    if (!tshi_nccl_idle(nccl)) {
+    if (tshi_nccl_oldest(nccl))
         tshi_nccl_comm_keep(world, comm);
-        return;
-    }
-    nccl->library->comm_abort(comm);
-    tshi_nccl_window_forget(world, comm);
+    else
+        nccl->library->comm_abort(comm);
 }
 
 void tshi_nccl_comm_leave(tsh_world *world, ncclComm_t comm) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
-    double until = tshi_clock() + tshi_nccl_patience(world);
-    tshi_nccl_window_close(world, comm, until);
-    tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), until);
+    double until = tshi_clock() + (world->timeout < END_SECONDS ? world->timeout : END_SECONDS);
+    if (comm_wait(nccl, comm, nccl->library->comm_finalize(comm), until) == ncclSuccess)
+        nccl->library->comm_destroy(comm);
+    else
+        nccl->library->comm_abort(comm);
 }
 
 void tshi_nccl_kept_end(tsh_world *world) {

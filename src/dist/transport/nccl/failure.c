@@ -20,7 +20,6 @@ static void abort_group(tsh_group *group) {
     tsh_world *world = group->world;
     if (!is_ours(group)) return;
     tshi_nccl_of(world)->library->comm_abort(group->state);
-    tshi_nccl_window_forget(world, group->state);
     group->state = NULL;
 }
 
@@ -40,13 +39,7 @@ void tshi_nccl_abort_all(tsh_world *world) {
         tshi_nccl_kept *kept = nccl->kept;
         nccl->kept = kept->next;
         nccl->library->comm_abort(kept->comm);
-        tshi_nccl_window_forget(world, kept->comm);
         tshi_free(&world->allocator, kept);
-    }
-    for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
-        if (link->comm) nccl->library->comm_abort(link->comm);
-        link->comm = NULL;
-        link->last.group = NULL;
     }
     if (together) nccl->library->group_end();
     nccl->done = nccl->queued;
@@ -125,29 +118,7 @@ static tsh_status poll_comms(tsh_world *world) {
     }
     if (nccl->closing && is_ours(nccl->closing) && status == TSH_OK)
         status = poll_comm(world, nccl->closing->state, tshi_nccl_oldest(nccl));
-    for (const tshi_nccl_link *link = nccl->links; link && status == TSH_OK; link = link->next) {
-        if (link->comm) status = poll_comm(world, link->comm, &link->last);
-    }
     return status;
-}
-
-/* A message that was matched at `before` or earlier and has not been queued; NULL: there is none. */
-static const tsh_work *find_halfway(const tsh_world *world, double before) {
-    for (const tsh_group *g = world->groups; g; g = g->next) {
-        for (const tsh_work *w = g->ops == world->data ? g->messages : NULL; w; w = w->next) {
-            const tshi_nccl_message *m = w->state;
-            if (m && (m->stage == TSHI_MATCHED || m->stage == TSHI_ENQUEUEING) && m->matched <= before) return w;
-        }
-    }
-    return NULL;
-}
-
-/* Something has been queued, and all of it is done. */
-static bool ended_well(const tsh_world *world, double now) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    bool any = nccl->queued > 0;
-    for (const tshi_nccl_link *link = nccl->links; link; link = link->next) any = any || link->last.group;
-    return any && tshi_nccl_idle(nccl) && !find_halfway(world, now);
 }
 
 /* NCCL does not say which of the group's ranks are missing. */
@@ -179,15 +150,11 @@ static tsh_status poll_world(tsh_world *world, double now) {
                                          waits && since > entry->left_after);
     if (status != TSH_OK) {
         /* The calls in flight may have ended without an error meanwhile: then the next call reports the failure. */
-        return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
+        bool ended = nccl->queued > 0 && !tshi_nccl_oldest(nccl);
+        return ended ? TSH_OK : tshi_nccl_stop(world, status, false);
     }
     if (since > world->timeout) return time_out(world, entry->group, entry->name);
     warn(world, entry, since, now);
-    const tsh_work *halfway = find_halfway(world, now - world->timeout);
-    if (halfway) return time_out(world, halfway->group, tsh_collective_name(halfway->call.op));
-    for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
-        if (waited(&link->last, now) > world->timeout) return time_out(world, link->group, link->last.name);
-    }
     return TSH_OK;
 }
 
@@ -196,11 +163,9 @@ tsh_status tshi_nccl_watch(tsh_world *world) {
     double now = tshi_clock();
     if (!tshi_nccl_device(world)->capturing) {
         if (nccl->abort_due) tshi_nccl_abort_all(world);
-        if (nccl->kept && tshi_nccl_idle(nccl)) tshi_nccl_kept_end(world);
+        if (nccl->kept && !tshi_nccl_oldest(nccl)) tshi_nccl_kept_end(world);
     }
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->message);
-    /* The GPU may wait for a message whose match this host has not read yet. */
-    if (world->pending > 0) tshi_world_progress(world);
     if (now < nccl->next_poll || nccl->watching) return TSH_OK;
     nccl->watching = true;
     tsh_status status = poll_world(world, now);
@@ -245,31 +210,24 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
 
 /* --- waiting for calls -------------------------------------------------------------------------------------------- */
 
-/* The call is in flight; false after an error, too. */
-static bool is_busy(const tshi_nccl_in_flight *entry) {
-    return entry && entry->group && cudaEventQuery(entry->after) == cudaErrorNotReady;
-}
-
-void tshi_nccl_flush(tsh_world *world, const tshi_nccl_in_flight *entry) {
-    for (int polls = 0; is_busy(entry) && tshi_nccl_watch(world) == TSH_OK; polls++) tshi_cuda_nap(polls);
-}
-
-void tshi_nccl_flush_all(tsh_world *world) {
-    for (int polls = 0; tshi_nccl_oldest(tshi_nccl_of(world)); polls++) {
-        if (tshi_nccl_watch(world) != TSH_OK) break;
+tsh_status tshi_nccl_wait_event(tsh_world *world, cudaEvent_t event) {
+    for (int polls = 0;; polls++) {
+        cudaError_t error = cudaEventQuery(event);
+        if (error == cudaSuccess) return TSH_OK;
+        if (error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
+        tsh_status status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
         tshi_cuda_nap(polls);
     }
 }
 
-static bool any_is_busy(tshi_nccl *nccl) {
-    bool busy = is_busy(tshi_nccl_oldest(nccl));
-    for (const tshi_nccl_link *link = nccl->links; link && !busy; link = link->next) busy = is_busy(&link->last);
-    return busy;
+void tshi_nccl_flush_all(tsh_world *world) {
+    tshi_nccl_in_flight *entry;
+    tsh_status status = TSH_OK;
+    while (status == TSH_OK && (entry = tshi_nccl_oldest(tshi_nccl_of(world))))
+        status = tshi_nccl_wait_event(world, entry->after);
 }
 
-/* The watch may queue messages meanwhile: at the end nothing is under way. */
-void tshi_nccl_drain(void *of) {
-    tsh_world *world = of;
-    for (int polls = 0; any_is_busy(tshi_nccl_of(world)) && tshi_nccl_watch(world) == TSH_OK; polls++)
-        tshi_cuda_nap(polls);
+void tshi_nccl_drain(void *world) {
+    tshi_nccl_flush_all(world);
 }

@@ -17,26 +17,9 @@ static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, t
     return mine == TSH_OK ? status : tshi_fail(mine, "%s", message);
 }
 
-/* Broadcasts the id of rank 0 to all members. */
-static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
-    tsh_world *world = group->world;
-    tsh_group *control = group->control;
-    void *bytes = world->host->ops->memory.alloc(world->host, sizeof *id);
-    tsh_status status = world->control->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
-    if (status == TSH_OK) {
-        memcpy(bytes, id, sizeof *id);
-        const tshi_comm_call call = {
-            .op = TSH_COLLECTIVE_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
-        status = world->control->run(control, &call);
-        memcpy(id, bytes, sizeof *id);
-    }
-    world->host->ops->memory.release(world->host, bytes);
-    return status;
-}
-
 /* Communicators do not block, although each call then costs a thread of NCCL and a wait for it: a blocking call may
  * wait for a lost peer forever, and ncclCommAbort frees what a call on another thread still uses. */
-static tsh_status comm_make(tsh_group *group, tsh_status status) {
+tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
     tsh_world *world = group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -48,21 +31,12 @@ static tsh_status comm_make(tsh_group *group, tsh_status status) {
         ncclResult_t result = nccl->library->get_unique_id(&id);
         if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
     }
-    status = tshi_group_agree(group, "nccl: id", status);
-    if (status == TSH_OK) status = share_id(group, &id);
+    ncclUniqueId *ids = tshi_group_gather(group, "nccl: id", &id, sizeof id, &status);
     if (status != TSH_OK) return status;
-    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);
+    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, ids[0], group->rank, &config);
+    world->host->ops->memory.release(world->host, ids);
     status = tshi_nccl_settle(world, comm, result, "ncclCommInitRankConfig");
     return attach(group, group, comm, status);
-}
-
-tsh_status tshi_nccl_comm_register(tsh_group *group) {
-    return tshi_nccl_window_open(group) ? TSH_OK : comm_make(group, TSH_OK);
-}
-
-tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
-    status = comm_make(group, status);
-    return status == TSH_OK ? tshi_nccl_comm_register(group) : status;
 }
 
 /* A communicator out of parent's, which NCCL splits while it has no calls under way. group is NULL on ranks outside.
@@ -83,8 +57,7 @@ static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
         status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
     }
     if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
-    status = attach(parent, group, comm, status);
-    return status == TSH_OK && group ? tshi_nccl_comm_register(group) : status;
+    return attach(parent, group, comm, status);
 }
 
 tsh_status tshi_nccl_stream_take(tsh_group *group) {
@@ -114,9 +87,7 @@ tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_
     status = tshi_group_agree(parent, "group_create: control", status);
     if (status == TSH_OK) status = world->control->open(parent->control, ranks, n, control);
     /* Without a communicator, after a recovery, each makes its own when it is first used. */
-    if (status == TSH_OK && parent->state) status = comm_split(parent, group);
-    if (status == TSH_OK && group) tshi_nccl_warn_of_streams(world);
-    return status;
+    return status == TSH_OK && parent->state ? comm_split(parent, group) : status;
 }
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
@@ -127,7 +98,7 @@ static void flush_group(tsh_group *group) {
     for (uint64_t i = nccl->done; i < nccl->queued; i++) {
         tshi_nccl_in_flight *entry = &nccl->calls[i % TSHI_NCCL_AHEAD];
         if (entry->group != group) continue;
-        tshi_nccl_flush(group->world, entry);
+        tshi_nccl_wait_event(group->world, entry->after);
         entry->group = NULL;
     }
 }
@@ -136,19 +107,17 @@ void tshi_nccl_group_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
     ncclComm_t comm;
+    if (nccl->batch == group) nccl->batch = NULL;
     nccl->closing = group;
-    tshi_nccl_links_close(world, group);
-    if (group == nccl->shared.group) tshi_nccl_shared_close(world);
     flush_group(group);
     nccl->closing = NULL;
     comm = group->state; /* it may have been aborted meanwhile */
     group->state = NULL;
     bool captured = tshi_cuda_graphs_end(tshi_nccl_device(world), group, TSH_ERR_STATE,
                                          "the graph holds calls of a group that has been destroyed");
-    if (comm && (captured || !tshi_nccl_idle(nccl)))
+    if (comm && (captured || tshi_nccl_oldest(nccl)))
         tshi_nccl_comm_keep(world, comm);
     else if (comm)
         tshi_nccl_comm_leave(world, comm);
-    if (group == nccl->shared.group) nccl->shared.group = NULL;
     if (group->control != group) tshi_group_free(group->control);
 }

@@ -44,11 +44,6 @@ static tsh_status open_library(void) {
         {"ncclRecv", &f->recv, false},
         {"ncclGroupStart", &f->group_start, false},
         {"ncclGroupEnd", &f->group_end, false},
-        /* An older library does not have these, and can be used without them. */
-        {"ncclMemAlloc", &f->mem_alloc, true},
-        {"ncclMemFree", &f->mem_free, true},
-        {"ncclCommWindowRegister", &f->window_register, true},
-        {"ncclCommWindowDeregister", &f->window_deregister, true},
     };
     void *library;
     tsh_status status = tshi_cuda_library_open("libnccl.so.2", TSHARD_NCCL_FOLDER, symbols,

@@ -22,7 +22,6 @@ typedef struct fact {
     int32_t shares; /* NCCL takes several ranks on one GPU: since 2.30, where every rank asks for it */
     int32_t wish;
     int32_t orders; /* NCCL keeps the order of calls on several streams: since 2.26, where a rank asks for it */
-    int32_t queues; /* of the GPU */
     char message[TSHI_LINE]; /* why there is no NCCL */
 } fact;
 
@@ -35,7 +34,7 @@ static bool is_set(const char *variable) {
 static tsh_status find_out(const tsh_world *world, fact *mine) {
     const tshi_nccl_library *library;
     tshi_process self;
-    *mine = (fact){.wish = NO_WISH, .queues = tshi_nccl_queues()};
+    *mine = (fact){.wish = NO_WISH};
     if (tshi_setting_value(TSHI_SETTING_BACKEND)) mine->wish = tshi_backend_is("nccl") ? WANTED : UNWANTED;
     tsh_status status = tshi_process_self(&self);
     if (status != TSH_OK) return status;
@@ -95,32 +94,16 @@ static void log_choice(const tsh_world *world, int version, const char *why) {
         tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->control->name, why);
 }
 
-/* A variable that is not set now was not set either when the program made CUDA start. */
-static void warn_of_late_start(const tsh_world *world) {
-    if (tshi_variable("CUDA_DEVICE_MAX_CONNECTIONS") || world->size == 1) return;
-    tshi_log(&world->log, TSH_LOG_WARNING,
-             "rank %d: CUDA had started before tsh_world_init, too early for CUDA_DEVICE_MAX_CONNECTIONS=32: streams "
-             "share fewer queues; set it in the environment, or use CUDA later",
-             world->rank);
-}
-
-/* What all ranks have: the queues of the GPU that has the fewest, and whether several streams keep one order. Kernels
- * of two communicators that run at the same time could wait for each other's room on the GPU, each on another rank:
- * NCCL wants one order for all, that of one stream, or keeps that of the calls. */
-typedef struct common {
-    int queues, streams;
-} common;
-
-static common common_of(const fact *facts, int size) {
-    common all = {.queues = facts[0].queues, .streams = TSHI_CUDA_COMMUNICATIONS};
+/* Kernels of two communicators that run at the same time could wait for each other's room on the GPU, each on another
+ * rank: NCCL wants one order for all, that of one stream, or keeps that of the calls. */
+static int streams_of(const fact *facts, int size) {
     for (int i = 0; i < size; i++) {
-        if (facts[i].queues < all.queues) all.queues = facts[i].queues;
-        if (!facts[i].orders) all.streams = 1;
+        if (!facts[i].orders) return 1;
     }
-    return all;
+    return TSHI_CUDA_COMMUNICATIONS;
 }
 
-static tsh_status decide(tsh_world *world, bool *use, common *all) {
+static tsh_status decide(tsh_world *world, bool *use, int *streams) {
     char why[TSHI_LINE + 32];
     bool wanted = false;
     fact mine;
@@ -129,7 +112,7 @@ static tsh_status decide(tsh_world *world, bool *use, common *all) {
     if (status != TSH_OK) return status;
     *use = verdict(facts, world->size, &wanted, why, sizeof why);
     int version = *use ? (int)facts[0].version : 0;
-    *all = common_of(facts, world->size);
+    *streams = streams_of(facts, world->size);
     world->host->ops->memory.release(world->host, facts);
     if (!*use && wanted) return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is required, but %s", why);
     log_choice(world, version, why);
@@ -137,7 +120,7 @@ static tsh_status decide(tsh_world *world, bool *use, common *all) {
 }
 
 static tsh_status make_events(tshi_nccl *nccl) {
-    tsh_status status = TSH_OK;
+    tsh_status status = tshi_cuda_event_new(&nccl->behind);
     for (int i = 0; i <= TSHI_NCCL_AHEAD && status == TSH_OK; i++) {
         status = tshi_cuda_event_new(&nccl->calls[i].before);
         if (status == TSH_OK) status = tshi_cuda_event_new(&nccl->calls[i].after);
@@ -145,12 +128,11 @@ static tsh_status make_events(tshi_nccl *nccl) {
     return status;
 }
 
-static tsh_status state_new(tsh_world *world, const common *all) {
+static tsh_status state_new(tsh_world *world, int streams) {
     tshi_nccl *nccl = tshi_calloc(&world->allocator, 1, sizeof *nccl);
     if (!nccl) return TSH_ERR_MEMORY;
     world->data_state = nccl;
-    nccl->queues = all->queues;
-    nccl->streams = all->streams;
+    nccl->streams = streams;
     tsh_status status = tshi_setting_switch(TSHI_SETTING_CHECK, &nccl->checked);
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
@@ -170,31 +152,17 @@ static tsh_status raise_group(tsh_world *world) {
     return tshi_nccl_stream_take(group);
 }
 
-/* Where the world is too large for links of their own, a group for the shared links. Collective. */
-static tsh_status open_shared(tsh_world *world) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    const tsh_group *all = world->group;
-    if (tshi_nccl_streams_to_all(world) <= nccl->queues) return TSH_OK;
-    tsh_group *group = tshi_group_new(world, world->data, all->ranks, all->size);
-    tsh_status status = tshi_group_agree(world->group, "nccl: messages", group ? TSH_OK : TSH_ERR_MEMORY);
-    if (status != TSH_OK) return status;
-    tshi_group_own_mesh(group, "messages");
-    nccl->shared.group = group;
-    return tshi_nccl_group_open(world->group, all->ranks, all->size, group);
-}
-
 static tsh_status take_data(tsh_world *world, bool *takes) {
     if (world->device == world->host) {
         if (!tshi_backend_is("nccl")) return TSH_OK;
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
     }
-    common all;
-    tsh_status status = decide(world, takes, &all);
+    int streams;
+    tsh_status status = decide(world, takes, &streams);
     if (status != TSH_OK || !*takes) return status;
-    warn_of_late_start(world);
     world->data = &tshi_nccl_ops;
-    status = state_new(world, &all);
+    status = state_new(world, streams);
     if (status == TSH_OK) status = raise_group(world);
     if (world->group->ops != world->data) {
         /* There is no group to make a communicator for: the peers, which are about to make theirs, get the error. */
@@ -204,11 +172,9 @@ static tsh_status take_data(tsh_world *world, bool *takes) {
     tshi_nccl_device(world)->watch = tshi_nccl_watcher;
     tshi_nccl_device(world)->launch = tshi_nccl_launch;
     tshi_nccl_device(world)->drain = tshi_nccl_drain;
+    tshi_nccl_device(world)->submit = tshi_nccl_submit_all;
     tshi_nccl_device(world)->watcher = world;
-    status = tshi_nccl_comm_create(world->group, status);
-    if (status == TSH_OK) status = open_shared(world);
-    if (status == TSH_OK) status = tshi_nccl_arena_open(world);
-    return status == TSH_OK ? tshi_nccl_comm_register(world->group) : status;
+    return tshi_nccl_comm_create(world->group, status);
 }
 
 /* A capture that the program has not ended holds calls of groups that are gone. */
@@ -225,13 +191,13 @@ static void leave(tsh_world *world) {
     tshi_nccl_device(world)->watch = NULL;
     tshi_nccl_device(world)->launch = NULL;
     tshi_nccl_device(world)->drain = NULL;
+    tshi_nccl_device(world)->submit = NULL;
     if (nccl->barrier_buffer) world->device->ops->memory.release(world->device, nccl->barrier_buffer);
     for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
         if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);
         if (nccl->calls[i].after) cudaEventDestroy(nccl->calls[i].after);
     }
-    tshi_nccl_messages_free(world);
-    tshi_nccl_arena_close(world);
+    if (nccl->behind) cudaEventDestroy(nccl->behind);
     while (nccl->events) {
         tshi_nccl_event *e = nccl->events;
         nccl->events = e->next;
@@ -246,7 +212,6 @@ const tshi_group_ops tshi_nccl_ops = {
     .name = "nccl",
     .in_order = true,
     .reduces = tshi_nccl_reduces,
-    .symmetric = tshi_nccl_symmetric,
     .take_data = take_data,
     .recover = tshi_nccl_recover,
     .leave = leave,
@@ -258,5 +223,5 @@ const tshi_group_ops tshi_nccl_ops = {
     .drop = tshi_nccl_drop,
     .join = tshi_nccl_join,
     .nap = tshi_nccl_nap,
-    .awake = tshi_nccl_awake,
+    .submit = tshi_nccl_submit,
 };

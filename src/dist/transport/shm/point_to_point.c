@@ -5,8 +5,7 @@
  *   way          size                        data                        the send is done
  *   BY_ENVELOPE  up to TSHI_INLINE_BYTES     in the envelope             when the envelope is written
  *   BY_BUFFER    up to EAGER_BYTES           in an eager buffer          when the envelope is written
- *   BY_HEAP      larger, or no free buffer,  in the sender's memory      when the completion is TAKEN or REFUSED
- *                or with a ticket
+ *   BY_HEAP      larger, or no free buffer   in the sender's memory      when the completion is TAKEN or REFUSED
  *
  *   completion   set by      when
  *   SENT         sender      before the envelope is published
@@ -153,10 +152,9 @@ static bool envelope_take(tshi_inbox *inbox, uint64_t *number) {
 static uint32_t choose_way(tsh_group *group, tshi_mailbox *box, const tsh_work *work, bool congested,
                            tshi_completion **completion) {
     size_t bytes = tshi_message_bytes(tshi_kind_of(&work->call), work->call.count);
-    bool answered = work->call.ticket;
     *completion = NULL;
-    if (bytes <= TSHI_INLINE_BYTES && !congested && !answered) return BY_ENVELOPE;
-    if (bytes <= EAGER_BYTES && !answered) {
+    if (bytes <= TSHI_INLINE_BYTES && !congested) return BY_ENVELOPE;
+    if (bytes <= EAGER_BYTES) {
         *completion = eager_buffer_take(group, box);
         if (*completion) return BY_BUFFER;
     }
