@@ -60,6 +60,7 @@ Test(settings, defaults_come_from_the_table, .timeout = 120) {
     cr_assert(tshi_setting_switch(TSHI_SETTING_CUDA_IPC, &is_on) == TSH_OK && is_on);
     choice = 7;
     cr_assert(tshi_setting_choice(TSHI_SETTING_LOG, &choice) == TSH_OK && choice == 7, "computed: left alone");
+    cr_assert(tshi_setting_bytes(TSHI_SETTING_HEAP, &bytes) == TSH_OK && bytes == 7, "computed: left alone");
 }
 
 Test(settings, malformed_values_are_errors, .timeout = 120) {
