@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COMM_BYTES ((size_t)1 << 20) /* that NCCL allocates when the ranks of a communicator come together */
 
@@ -107,6 +108,7 @@ static void join(ncclComm_t comm, clique *c, int rank) {
     comm->size = c->size;
     c->uses++;
     c->joined++;
+    standin_nccl_publish_join(c, rank);
 }
 
 ncclResult_t ncclGetVersion(int *version) {
@@ -126,7 +128,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     pthread_mutex_lock(&standin_nccl_lock);
     memset(id, 0, sizeof *id);
     /* To the last byte: all of it has to travel. */
-    snprintf(id->internal + sizeof id->internal - 16, 16, "id %d", ++ids);
+    snprintf(id->internal + ID_AT, sizeof id->internal - ID_AT, "id %d %d", (int)getpid(), ++ids);
     pthread_mutex_unlock(&standin_nccl_lock);
     return ncclSuccess;
 }
@@ -161,7 +163,7 @@ static void decide_split(split *s) {
         }
         if (!s->member[i].comm) continue;
         snprintf(id, sizeof id, "split %llu of %.60s, %d", (unsigned long long)s->number,
-                 s->parent->id[0] ? s->parent->id : s->parent->id + sizeof s->parent->id - 16, s->member[i].color);
+                 s->parent->id[0] ? s->parent->id : s->parent->id + ID_AT, s->member[i].color);
         clique *c = cliques;
         while (c && memcmp(c->id, id, sizeof c->id) != 0) c = c->next;
         join(s->member[i].comm, c ? c : clique_new(id, size), rank);
@@ -169,6 +171,22 @@ static void decide_split(split *s) {
     }
     for (int i = 0; i < MOST_COMMS; i++)
         if (comms[i] && comms[i]->clique == s->parent && comms[i]->splits == s->number) comms[i]->splitting = false;
+}
+
+static void end_split(split *s) {
+    standin_nccl_complete_split(s);
+    if (s->here < s->size) return;
+    decide_split(s);
+    split **link = &splits;
+    while (*link != s) link = &(*link)->next;
+    *link = s->next;
+    free(s);
+}
+
+static split *find_split(ncclComm_t comm) {
+    split *s = splits;
+    while (s && (s->parent != comm->clique || s->number != comm->splits)) s = s->next;
+    return s;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
@@ -182,8 +200,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
     if (comm->uses > comm->captured + 1) standin_nccl_die("a communicator is split while it has calls under way");
     comm->splits++;
     comm->splitting = true;
-    split *s = splits;
-    while (s && (s->parent != comm->clique || s->number != comm->splits)) s = s->next;
+    split *s = find_split(comm);
     if (!s) {
         s = calloc(1, sizeof *s);
         *s = (split){.parent = comm->clique, .number = comm->splits, .size = comm->size, .next = splits};
@@ -195,13 +212,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
     s->member[s->here].rank = comm->rank;
     s->member[s->here].out = out;
     s->member[s->here++].comm = made;
-    if (s->here == s->size) {
-        decide_split(s);
-        split **link = &splits;
-        while (*link != s) link = &(*link)->next;
-        *link = s->next;
-        free(s);
-    }
+    standin_nccl_publish_split(s, comm->rank);
+    end_split(s);
     pthread_mutex_unlock(&standin_nccl_lock);
     if (made) standin_count("communicator", 1);
     return ncclInProgress;
@@ -216,7 +228,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *now) {
     standin_nccl_enqueue(comm);
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
-    bool joining = !comm->clique || comm->clique->joined < comm->size;
+    split *s = comm->splitting ? find_split(comm) : NULL;
+    if (s) end_split(s);
+    bool joining = !comm->clique || !standin_nccl_is_complete(comm->clique);
     bool waits = joining || comm->splitting || comm->busy || (comm->finalizing && comm->uses > 1);
     *now = comm->error != ncclSuccess ? comm->error : waits ? ncclInProgress : ncclSuccess;
     pthread_mutex_unlock(&standin_nccl_lock);

@@ -10,6 +10,7 @@
 
 #define MOST_RANKS 16
 #define MOST_COMMS 512
+#define ID_AT      (NCCL_UNIQUE_ID_BYTES - 32) /* where the text of an id begins */
 
 /* One rank's side of one call; collectives have a number, messages a peer. */
 typedef struct part {
@@ -22,6 +23,7 @@ typedef struct part {
     int root;        /* or the peer */
     uint64_t number; /* of the communicator's collectives, when it starts on the GPU */
     bool done;
+    bool published; /* its file is there, where ranks are processes */
     ncclComm_t comm;
     struct part *next_launched;
     struct part *next; /* of the batch */
@@ -69,6 +71,7 @@ struct ncclComm {
     int captured;          /* batches in graphs that live: the communicator cannot end before them */
     ncclComm_t next_abort; /* of a group */
     ncclResult_t error;
+    uint64_t sent[MOST_RANKS], received[MOST_RANKS]; /* messages, where ranks are processes */
 };
 
 /* --- nccl.c: communicators ---------------------------------------------------------------------------------------- */
@@ -101,5 +104,20 @@ void standin_nccl_forget(ncclComm_t comm);
 size_t standin_nccl_size(ncclDataType_t type);
 /* All ranks' parts of a collective. */
 void standin_nccl_move(part *const *all, int ranks);
+
+/* --- nccl_processes.c --------------------------------------------------------------------------------------------- */
+
+/* Ranks are processes: the environment names a folder that they share. The functions below do nothing otherwise, but for
+ * standin_nccl_is_complete. */
+bool standin_nccl_apart(void);
+void standin_nccl_publish_join(const clique *c, int rank);
+/* All ranks have joined. */
+bool standin_nccl_is_complete(clique *c);
+/* Publishes the colour and key of this process's rank, the first member of the split; adds those of the others when all
+ * are there. */
+void standin_nccl_publish_split(const split *s, int rank);
+void standin_nccl_complete_split(split *s);
+/* Does of a launched call what the other ranks' files allow. */
+void standin_nccl_progress_apart(part *p);
 
 #endif
