@@ -77,6 +77,17 @@ static tsh_status find_entry(tsh_world *world, tshi_nccl_in_flight **out) {
     return full ? tshi_nccl_wait_event(world, oldest->after) : TSH_OK;
 }
 
+/* The entry is in flight. */
+static void count_entry(tshi_nccl_in_flight *entry, tsh_group *group, const char *call, uint64_t number,
+                        double left_after) {
+    entry->group = group;
+    entry->call = call;
+    entry->number = number;
+    entry->left_after = left_after;
+    entry->since = 0;
+    if (!tshi_nccl_device(group->world)->capturing) tshi_nccl_of(group->world)->queued++;
+}
+
 static ncclResult_t pass(tsh_group *group, const tshi_comm_call *call, cudaStream_t stream) {
     ncclComm_t comm = group->state;
     if (tshi_is_message(call->op)) return tshi_nccl_move_messages(group, comm, stream);
@@ -96,7 +107,6 @@ static tsh_status record_before(tsh_world *world, tshi_nccl_in_flight *entry, bo
 
 tsh_status tshi_nccl_enqueue(tsh_group *group, const tshi_comm_call *call, uint64_t number, tshi_nccl_in_flight **out) {
     tsh_world *world = group->world;
-    tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_cuda_device *device = tshi_nccl_device(world);
     cudaStream_t stream = device->communication[group->stream];
     ncclComm_t comm = group->state;
@@ -111,10 +121,7 @@ tsh_status tshi_nccl_enqueue(tsh_group *group, const tshi_comm_call *call, uint6
     status = tshi_nccl_settle(world, comm, pass(group, call, stream), entry->name);
     if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(entry->after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
-    entry->group = group;
-    entry->ready_since = 0;
-    entry->left_after = LEFT_AFTER;
-    if (!device->capturing) nccl->queued++;
+    count_entry(entry, group, tsh_collective_name(call->op), number, LEFT_AFTER);
     *out = entry;
     return TSH_OK;
 }
@@ -146,10 +153,7 @@ tsh_status tshi_nccl_launch(void *of, cudaGraphExec_t exec) {
     if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(entry->after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
     snprintf(entry->name, sizeof entry->name, "graph_launch");
-    entry->group = world->group;
-    entry->ready_since = 0;
-    entry->left_after = GRAPH_LEFT_AFTER;
-    nccl->queued++;
+    count_entry(entry, world->group, entry->name, nccl->queued, GRAPH_LEFT_AFTER);
     return TSH_OK;
 }
 

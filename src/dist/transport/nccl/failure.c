@@ -1,6 +1,7 @@
 /* What ends the communication: errors of NCCL, failures, deaths, deadlines. Wherever the host waits for the GPU it
  * checks for them. */
 #include "dist/collectives/signal.h"
+#include "dist/control/control.h"
 #include "dist/transport/nccl/nccl.h"
 
 #include <stdio.h>
@@ -86,20 +87,22 @@ static tsh_status blame(tsh_world *world, tsh_status status) {
     return tshi_nccl_stop(world, tshi_fail(status, "%s", message), true);
 }
 
-/* Seconds for which the call has waited only for its peers; 0: it does not wait, or has ended. */
-static double waited(tshi_nccl_in_flight *entry, double now) {
-    if (!entry) return 0;
-    bool waits = entry->group && cudaEventQuery(entry->after) == cudaErrorNotReady &&
+/* The call waits only for its peers; its deadline counts from the first poll that has found this. */
+static bool waits_for_peers(tsh_world *world, tshi_nccl_in_flight *entry, double now) {
+    bool waits = entry && entry->group && cudaEventQuery(entry->after) == cudaErrorNotReady &&
                  cudaEventQuery(entry->before) == cudaSuccess;
-    if (!waits) entry->ready_since = 0;
-    if (waits && entry->ready_since == 0) entry->ready_since = now;
-    return waits ? now - entry->ready_since : 0;
+    if (!waits) return false;
+    if (entry->since == 0) {
+        entry->since = now;
+        entry->deadline = tshi_deadline_since(world, now, entry->call, entry->number);
+    }
+    return true;
 }
 
 static tsh_status time_out(tsh_world *world, const tsh_group *group, const char *what) {
     tsh_status status = tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, world->timeout);
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, tsh_error_message());
-    tshi_group_log_recent_calls(group ? group : world->group);
+    tshi_group_log_recent_calls(group);
     return tshi_nccl_stop(world, tshi_fail(status, "%s: not done within %g s", what, world->timeout), true);
 }
 
@@ -121,25 +124,12 @@ static tsh_status poll_comms(tsh_world *world) {
     return status;
 }
 
-/* NCCL does not say which of the group's ranks are missing. */
-static void warn(tsh_world *world, const tshi_nccl_in_flight *entry, double since, double now) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    if (since < tshi_warn_after(world)) {
-        nccl->next_warning = 0;
-        return;
-    }
-    if (now < nccl->next_warning) return;
-    nccl->next_warning = now + since;
-    tshi_log(&world->log, TSH_LOG_WARNING, "%s: rank %d has waited %.1f s for the other ranks of its group",
-             entry->name, world->rank, since);
-}
-
 static tsh_status poll_world(tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     /* Only the oldest call: later ones may have to wait for it. */
     tshi_nccl_in_flight *entry = tshi_nccl_oldest(nccl);
-    double since = waited(entry, now);
-    bool waits = entry && entry->ready_since != 0;
+    bool waits = waits_for_peers(world, entry, now);
+    char ranks[TSHI_LINE], stopped[TSHI_LINE];
     /* After an error in a kernel no event ever completes. */
     cudaError_t error = entry ? cudaEventQuery(entry->after) : cudaSuccess;
     if (error != cudaSuccess && error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
@@ -147,15 +137,14 @@ static tsh_status poll_world(tsh_world *world, double now) {
     tsh_status status = poll_comms(world);
     if (status != TSH_OK) return status;
     status = world->control->check_peers(waits ? entry->group->control : world->group->control, true,
-                                         waits && since > entry->left_after);
+                                         waits && now - entry->since > entry->left_after);
     if (status != TSH_OK) {
         /* The calls in flight may have ended without an error meanwhile: then the next call reports the failure. */
         bool ended = nccl->queued > 0 && !tshi_nccl_oldest(nccl);
         return ended ? TSH_OK : tshi_nccl_stop(world, status, false);
     }
-    if (since > world->timeout) return time_out(world, entry->group, entry->name);
-    warn(world, entry, since, now);
-    return TSH_OK;
+    bool late = waits && tshi_deadline_passed(world, &entry->deadline, ranks, stopped);
+    return late ? time_out(world, entry->group, entry->name) : TSH_OK;
 }
 
 tsh_status tshi_nccl_watch(tsh_world *world) {
@@ -185,23 +174,16 @@ tsh_status tshi_nccl_failure(tsh_group *group) {
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, false);
 }
 
-tsh_status tshi_nccl_poll(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done) {
+tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
     bool begun = result == ncclSuccess || result == ncclInProgress;
-    result = tshi_nccl_result(nccl, comm, result);
-    *done = result == ncclSuccess;
-    if (*done || result == ncclInProgress) return TSH_OK;
-    return blame(world, tshi_nccl_fail(nccl, comm, result, what, begun));
-}
-
-tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
     double until = 0;
     for (int polls = 0;; polls++) {
-        bool done;
-        tsh_status status = tshi_nccl_poll(world, comm, result, what, &done);
-        if (status != TSH_OK || done) return status;
+        ncclResult_t now = tshi_nccl_result(nccl, comm, result);
+        if (now == ncclSuccess) return TSH_OK;
+        if (now != ncclInProgress) return blame(world, tshi_nccl_fail(nccl, comm, now, what, begun));
         if (until == 0) until = tshi_clock() + world->timeout;
-        status = tshi_nccl_watch(world);
+        tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
         if (tshi_clock() > until) return time_out(world, world->group, what);
         tshi_cuda_nap(polls);
@@ -221,13 +203,10 @@ tsh_status tshi_nccl_wait_event(tsh_world *world, cudaEvent_t event) {
     }
 }
 
-void tshi_nccl_flush_all(tsh_world *world) {
+void tshi_nccl_drain(void *of) {
+    tsh_world *world = of;
     tshi_nccl_in_flight *entry;
     tsh_status status = TSH_OK;
     while (status == TSH_OK && (entry = tshi_nccl_oldest(tshi_nccl_of(world))))
         status = tshi_nccl_wait_event(world, entry->after);
-}
-
-void tshi_nccl_drain(void *world) {
-    tshi_nccl_flush_all(world);
 }

@@ -48,7 +48,7 @@ static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
     ncclComm_t comm = NULL;
     config.blocking = 0;
     tshi_cuda_use(tshi_nccl_device(world));
-    tshi_nccl_flush_all(world);
+    tshi_nccl_drain(world);
     tsh_status status = tshi_nccl_failure(parent);
     if (status == TSH_OK) {
         /* The members' order is the group's. */

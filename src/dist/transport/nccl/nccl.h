@@ -14,6 +14,7 @@
 
 #include "device/cuda/stream.h"
 #include "dist/collectives/collectives.h"
+#include "dist/control/control.h"
 #include "dist/rendezvous/environment.h"
 #include "dist/transport/nccl/header.h"
 #include "dist/world.h"
@@ -58,8 +59,11 @@ typedef struct tshi_nccl_in_flight {
     tsh_group *group; /* NULL: none */
     cudaEvent_t before, after;
     char name[TSHI_LINE / 4]; /* "all_reduce #3"; of messages that were queued together the first */
-    double left_after;        /* s; a peer that has left has done its part by then, or never will */
-    double ready_since;       /* when the host first saw that it could run; 0: not yet */
+    const char *call;
+    uint64_t number;
+    double left_after;      /* s; a peer that has left has done its part by then, or never will */
+    double since;           /* when the host first saw that it waits only for its peers; 0: not yet */
+    tshi_deadline deadline; /* of that wait */
 } tshi_nccl_in_flight;
 
 /* A communicator whose group has gone, during a capture that holds calls of it, or while this GPU had calls of others
@@ -84,9 +88,8 @@ typedef struct tshi_nccl {
      * captured graph, which are not counted. */
     uint64_t queued, done;
     tshi_nccl_in_flight calls[TSHI_NCCL_AHEAD + 1];
-    tsh_group *batch;    /* has messages that are held back; NULL: no group has */
-    cudaEvent_t behind;  /* the work that was queued before the last of them */
-    double next_warning; /* about a call that takes long */
+    tsh_group *batch;   /* has messages that are held back; NULL: no group has */
+    cudaEvent_t behind; /* the work that was queued before the last of them */
     double next_poll;
     bool watching;
     tsh_group *closing; /* a group that waits for its calls to end, and is in no list any more; or NULL */
@@ -151,10 +154,8 @@ void tshi_nccl_comm_leave(tsh_world *world, ncclComm_t comm);
 
 /* --- failure.c: what ends the communication ----------------------------------------------------------------------- */
 
-/* Waits until the call `what`, which returned `result`, has ended: calls of these communicators are non-blocking. poll:
- * does not wait; *done says whether it has ended. */
+/* Waits until the call `what`, which returned `result`, has ended: calls of these communicators are non-blocking. */
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
-tsh_status tshi_nccl_poll(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
 /* The error that calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_failure(tsh_group *group);
 /* Checks for errors of NCCL, failures, deaths and the deadline while the host waits. Any of them ends the
@@ -171,8 +172,7 @@ void tshi_nccl_abort_all(tsh_world *world);
 /* Waits, watched, until the GPU has passed the event. An error of CUDA ends the communication. */
 tsh_status tshi_nccl_wait_event(tsh_world *world, cudaEvent_t event);
 /* Waits until all calls have ended, because peers need this rank's part; or until the communication has ended. The
- * device calls it as tshi_nccl_drain. */
-void tshi_nccl_flush_all(tsh_world *world);
+ * device calls it. */
 void tshi_nccl_drain(void *world);
 
 /* --- group.c ------------------------------------------------------------------------------------------------------ */
