@@ -10,9 +10,8 @@
 static tsh_status resolve_dim(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     int *dim = call->params, d = *dim < 0 ? *dim + x->shape.ndim : *dim;
-    char text[160];
     if (d < 0 || d >= x->shape.ndim) {
-        return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s does not exist", *dim, tsh_tensor_describe(x, text, sizeof text));
+        return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s does not exist", *dim, TSHI_TENSOR_TEXT(x));
     }
     *dim = d;
     return TSH_OK;
@@ -78,7 +77,7 @@ static bool mixes_shard_and_local(const tsh_call *call, int axis) {
  * each other. */
 static tsh_status compare_moves(const tsh_call *call, const tshi_plan *plan, int axis) {
     const tsh_mesh *mesh = call->in[0]->mesh;
-    char text[TSHI_LINE], name[TSHI_LAYOUT_NAME];
+    char text[TSHI_LINE];
     snprintf(text, sizeof text,
              "SHARD and LOCAL inputs, where the same dims of LOCAL inputs repeat on all ranks: along %s",
              mesh->axis[axis].name);
@@ -86,8 +85,7 @@ static tsh_status compare_moves(const tsh_call *call, const tshi_plan *plan, int
         const tshi_plan_step *step = &plan->step[k];
         bool moves = step->kind == TSHI_STEP_TRANSITION || step->kind == TSHI_STEP_EXCHANGE;
         if (step->input < 0 || !moves) continue;
-        tshi_append(text, sizeof text, " input %d becomes %s", step->input,
-                    tshi_layout_name(step->layout[axis], name, sizeof name));
+        tshi_append(text, sizeof text, " input %d becomes %s", step->input, TSHI_LAYOUT_TEXT(step->layout[axis]));
     }
     return tshi_group_agree(tsh_mesh_axis_group(mesh, axis), text, TSH_OK);
 }

@@ -41,15 +41,13 @@ static tsh_status start_beside(tsh_call *node) {
 
 /* The gradient of input i is complete, and no optimizer will use it, though optimizers make steps here. */
 static void warn_of_unstepped(const tsh_tape *tape, const tsh_call *node, int i) {
-    char text[160];
     const tsh_tensor *p = node->in[i];
     tape->world->told_unstepped = true;
     tshi_log(
         &tape->world->log, TSH_LOG_WARNING,
         "backward: %s%s%s%s, an input of %s, has a gradient and is a parameter of no optimizer: is its layer in no "
         "list, or in one that was registered after the optimizer was created?",
-        p->name ? "'" : "", p->name ? p->name : "", p->name ? "', " : "", tsh_tensor_describe(p, text, sizeof text),
-        node->op->name);
+        p->name ? "'" : "", p->name ? p->name : "", p->name ? "', " : "", TSHI_TENSOR_TEXT(p), node->op->name);
 }
 
 static void complete_leaf(const tsh_tape *tape, const tsh_tensor *leaf) {
@@ -178,14 +176,13 @@ static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *los
 
 static tsh_status seed_loss(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {
     tsh_device *device = loss->mesh->device;
-    char a[160], b[160];
     bool fits =
         !gradient || (gradient->storage && gradient->dtype == loss->dtype && tshi_gradient_fits(loss, gradient));
     if (!fits) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE,
                        "backward: the gradient is %s, the loss %s: the same shape and layouts wanted (REPLICATED for "
                        "PARTIAL)",
-                       tsh_tensor_describe(gradient, a, sizeof a), tsh_tensor_describe(loss, b, sizeof b));
+                       TSHI_TENSOR_TEXT(gradient), TSHI_TENSOR_TEXT(loss));
         return tape->status;
     }
     tshi_gradient *g = loss->gradient;
@@ -207,7 +204,6 @@ static tsh_status seed_loss(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *
 }
 
 static tsh_status check_backward_loss(tsh_tape *tape, tsh_tensor *loss) {
-    char text[160];
     if (tshi_tape_is_inside(tape, "backward") || tape->status != TSH_OK) return tape->status;
     int node = loss ? tshi_tape_node(tape, loss) : -1;
     if (!loss) {
@@ -219,7 +215,7 @@ static tsh_status check_backward_loss(tsh_tape *tape, tsh_tensor *loss) {
     } else if (node < 0) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
                        "backward: the tape recorded nothing that leads from a leaf with a gradient to %s%s",
-                       tsh_tensor_describe(loss, text, sizeof text),
+                       TSHI_TENSOR_TEXT(loss),
                        loss->computed || tape->node_count ? "" : " (it has recorded no call: was recording off?)");
     } else if (tape->nodes[node].flags.used) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
@@ -309,10 +305,9 @@ static void warn_of_nan(tsh_tape *tape, const tsh_tensor *loss) {
     const tsh_device *device = loss->mesh->device;
     bool looks = device->ops->kind == TSH_CPU || (tape->world->checked && !device->captures);
     if (tape->told_nan || !looks || loss->numel != 1 || !tshi_data(loss) || !isnan(tshi_tensor_element(loss))) return;
-    char text[160];
     tape->told_nan = true;
     tshi_log(&tape->world->log, TSH_LOG_WARNING, "backward: the loss, %s, is NaN, and so will be the gradients",
-             tsh_tensor_describe(loss, text, sizeof text));
+             TSHI_TENSOR_TEXT(loss));
 }
 
 /* Fails when the program has ignored the status of a failed optimizer's step, which would leave the parameters
@@ -345,10 +340,8 @@ tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backwar
 }
 
 tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss) {
-    char text[160];
     if (tape && tape->status == TSH_OK && loss && tshi_shape_numel(&loss->shape) != 1) {
-        tshi_tape_fail(tape, TSH_ERR_SHAPE, "backward: the loss is %s, one element is wanted",
-                       tsh_tensor_describe(loss, text, sizeof text));
+        tshi_tape_fail(tape, TSH_ERR_SHAPE, "backward: the loss is %s, one element is wanted", TSHI_TENSOR_TEXT(loss));
         return tape->status;
     }
     return tsh_backward_with(tape, loss, NULL);

@@ -41,13 +41,13 @@ static char *node_name(const tsh_tape *tape, const tsh_tensor *x, char *text, si
 }
 
 static void print_call_tensor(const tsh_tape *tape, const tsh_tensor *x, FILE *to) {
-    char name[128], what[160];
-    fprintf(to, "%s%s", node_name(tape, x, name, sizeof name), tshi_tensor_describe_whole(x, what, sizeof what));
+    char name[128];
+    fprintf(to, "%s%s", node_name(tape, x, name, sizeof name), TSHI_WHOLE_TEXT(x));
 }
 
 static void print_call(const tsh_tape *tape, int index, FILE *to) {
     const tsh_call *call = &tape->nodes[index];
-    char moves[128], what[160];
+    char moves[128];
     if (call->flags.used) {
         fprintf(to, "#%d freed by a backward\n", index);
         return;
@@ -58,9 +58,8 @@ static void print_call(const tsh_tape *tape, int index, FILE *to) {
         print_call_tensor(tape, call->in[i], to);
     }
     movement_of(call, moves, sizeof moves);
-    fprintf(to, " -> %s; %zu bytes%s%s%s\n", tshi_tensor_describe_whole(call->out, what, sizeof what),
-            call->flags.shares ? 0 : bytes_here(call->out), call->flags.shares ? " (a view)" : "", moves[0] ? "; " : "",
-            moves);
+    fprintf(to, " -> %s; %zu bytes%s%s%s\n", TSHI_WHOLE_TEXT(call->out), call->flags.shares ? 0 : bytes_here(call->out),
+            call->flags.shares ? " (a view)" : "", moves[0] ? "; " : "", moves);
 }
 
 /* --- leaves ------------------------------------------------------------------------------------------------------- */
@@ -80,8 +79,7 @@ static bool is_new_leaf(const tsh_tape *tape, int index, int input) {
 
 static void print_leaf(const tsh_tensor *x, FILE *to) {
     const tsh_tensor *gradient = tsh_tensor_grad(x);
-    char what[160];
-    fprintf(to, "%12zu  leaf %s\n", bytes_here(x), tshi_tensor_describe_whole(x, what, sizeof what));
+    fprintf(to, "%12zu  leaf %s\n", bytes_here(x), TSHI_WHOLE_TEXT(x));
     if (gradient) fprintf(to, "%12zu  gradient of that leaf\n", bytes_here(gradient));
 }
 
@@ -126,13 +124,13 @@ static void print_escaped(const char *text, FILE *to) {
 
 static void print_graph_call(const tsh_tape *tape, int index, FILE *to) {
     const tsh_call *call = &tape->nodes[index];
-    char moves[128], what[160];
+    char moves[128];
     if (call->flags.used) return;
     movement_of(call, moves, sizeof moves);
     fprintf(to, "  n%d [label=\"", index);
     print_escaped(call->op->name, to);
     fprintf(to, "\\n");
-    print_escaped(tshi_tensor_describe_whole(call->out, what, sizeof what), to);
+    print_escaped(TSHI_WHOLE_TEXT(call->out), to);
     fprintf(to, "\\n%zu bytes%s%s\"%s];\n", call->flags.shares ? 0 : bytes_here(call->out), moves[0] ? "\\n" : "",
             moves, moves[0] ? ", style=filled, fillcolor=\"#f6d9b0\"" : "");
     for (int i = 0; i < call->inputs; i++) {
@@ -142,7 +140,7 @@ static void print_graph_call(const tsh_tape *tape, int index, FILE *to) {
             fprintf(to, "  \"%p\" [shape=ellipse, label=\"", (const void *)x);
             print_escaped(x->name ? x->name : "", to);
             fprintf(to, "\\n");
-            print_escaped(tshi_tensor_describe_whole(x, what, sizeof what), to);
+            print_escaped(TSHI_WHOLE_TEXT(x), to);
             fprintf(to, "\"];\n");
         }
         if (node < 0)

@@ -35,7 +35,6 @@ static bool one_everywhere(const tsh_tensor *t) {
 /* The objective's value over the whole mesh, and its tensor (the tape's). Resets random streams, so that each
  * evaluation draws the same numbers. */
 static tsh_status evaluate_objective(const check *c, tsh_tensor **loss, double *value) {
-    char text[160];
     uint64_t stream = c->tape->world->next_stream;
     *loss = c->objective(c->tape, c->inputs, c->user);
     c->tape->world->next_stream = stream;
@@ -43,7 +42,7 @@ static tsh_status evaluate_objective(const check *c, tsh_tensor **loss, double *
     if (!*loss || !one_everywhere(*loss)) {
         return tshi_fail(TSH_ERR_SHAPE,
                          "gradient_check: the objective is %s; one element, sharded along no axis, wanted",
-                         tsh_tensor_describe(*loss, text, sizeof text));
+                         TSHI_TENSOR_TEXT(*loss));
     }
     bool summed[TSH_MAX_AXES] = {false};
     for (int a = 0; a < (*loss)->mesh->axes; a++) {

@@ -65,13 +65,11 @@ tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_grou
 /* Redistributes between meshes by one box exchange. */
 static tsh_tensor *move_to_mesh(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_shape *shape,
                                 const tsh_layout *to) {
-    char text[160], a[TSHI_LINE], b[TSHI_LINE];
     tshi_plan_step step = tshi_plan_start(x, 0);
     if (tshi_layouts_have_local(x->mesh->axes, x->layout) || tshi_layouts_have_local(mesh->axes, to)) {
         return tshi_tape_fail(tape, TSH_ERR_LAYOUT,
                               "redistribute: %s goes from mesh %s to mesh %s: neither may have LOCAL layouts",
-                              tsh_tensor_describe(x, text, sizeof text), tshi_mesh_name(x->mesh, a, sizeof a),
-                              tshi_mesh_name(mesh, b, sizeof b));
+                              TSHI_TENSOR_TEXT(x), TSHI_MESH_TEXT(x->mesh), TSHI_MESH_TEXT(mesh));
     }
     step.kind = TSHI_STEP_EXCHANGE;
     step.axis = -1;
@@ -103,7 +101,6 @@ tsh_tensor *tsh_full(tsh_tape *tape, tsh_tensor *x) {
 /* TorchShard's four functions, each from certain layouts to one. */
 static tsh_tensor *named_transition(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what,
                                     unsigned from_kinds, int dim, tsh_layout to) {
-    char text[160];
     int axis = axis_of(tape, x, group, what);
     if (axis < 0) return NULL;
     x = tshi_gradient_whole(x);
@@ -114,7 +111,7 @@ static tsh_tensor *named_transition(tsh_tape *tape, tsh_tensor *x, const tsh_gro
             tape, TSH_ERR_LAYOUT,
             "%s: x is %s along axis %s; wanted: scatter and copy REPLICATED, gather SHARD(dim), reduce "
             "PARTIAL or LOCAL (tsh_from_local makes a global tensor of LOCAL ones)",
-            what, tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[axis].name);
+            what, TSHI_TENSOR_TEXT(x), x->mesh->axis[axis].name);
     }
     return readable_copy(tape, tshi_transit(tape, what, x, axis, to));
 }

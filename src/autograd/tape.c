@@ -206,11 +206,10 @@ static void check_input(tsh_tape *tape, const char *what, int i, tsh_tensor *con
     } else if (is_of_other_step(tape, t)) {
         tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
     } else if (t->mesh != tensors[0]->mesh) {
-        char a[TSHI_LINE], b[TSHI_LINE];
         tshi_tape_fail(tape, TSH_ERR_ARGUMENT,
                        "%s: input 0 is on mesh %s, input %d on mesh %s (tsh_redistribute moves a tensor to another "
                        "mesh)",
-                       what, tshi_mesh_name(tensors[0]->mesh, a, sizeof a), i, tshi_mesh_name(t->mesh, b, sizeof b));
+                       what, TSHI_MESH_TEXT(tensors[0]->mesh), i, TSHI_MESH_TEXT(t->mesh));
     } else if (t->mesh->world != tape->world) {
         tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d belongs to another world than the tape", what, i);
     }

@@ -34,7 +34,6 @@ static const tsh_op to_local_op = {.name = "to_local",
 /* The gradient of the local part is a term or a replica along axes that do not split the tensor, and split as the
  * tensor along others. `gradient`: the program's layouts, or the tensor's. */
 static tsh_status choose_gradient(const tsh_tensor *x, bool named, tsh_layout gradient[TSH_MAX_AXES]) {
-    char text[160], name[TSHI_LAYOUT_NAME];
     tsh_shape shape = x->shape;
     tsh_status status = tshi_shape_resolve(x->mesh, &shape, gradient);
     for (int a = 0; status == TSH_OK && a < x->mesh->axes; a++) {
@@ -47,8 +46,7 @@ static tsh_status choose_gradient(const tsh_tensor *x, bool named, tsh_layout gr
             if (gradient[a].kind == TSH_KIND_PARTIAL || gradient[a].kind == TSH_KIND_REPLICATED) continue;
         }
         status = tshi_fail(TSH_ERR_LAYOUT, "the gradient of a local part of %s cannot be %s along axis %s",
-                           tsh_tensor_describe(x, text, sizeof text), tshi_layout_name(gradient[a], name, sizeof name),
-                           x->mesh->axis[a].name);
+                           TSHI_TENSOR_TEXT(x), TSHI_LAYOUT_TEXT(gradient[a]), x->mesh->axis[a].name);
     }
     return status;
 }

@@ -25,7 +25,5 @@ tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype) {
 }
 
 tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char *wanted) {
-    char text[2][160];
-    return tshi_fail(TSH_ERR_SHAPE, "%s and %s: %s", tsh_tensor_describe(a, text[0], sizeof text[0]),
-                     tsh_tensor_describe(b, text[1], sizeof text[1]), wanted);
+    return tshi_fail(TSH_ERR_SHAPE, "%s and %s: %s", TSHI_TENSOR_TEXT(a), TSHI_TENSOR_TEXT(b), wanted);
 }

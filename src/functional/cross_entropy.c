@@ -82,19 +82,16 @@ static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *targe
 }
 
 static tsh_status check_class_weight(const tsh_tensor *logits, const tsh_tensor *weight) {
-    char text[160];
     if (!weight) return TSH_OK;
     int64_t classes = logits->shape.global[logits->shape.ndim - 1];
     if (weight->shape.ndim == 1 && weight->shape.global[0] == classes && weight->dtype == logits->dtype) return TSH_OK;
-    return tshi_fail(TSH_ERR_SHAPE, "the class weights are %s, %s [%lld] wanted",
-                     tsh_tensor_describe(weight, text, sizeof text), tsh_dtype_name(logits->dtype), (long long)classes);
+    return tshi_fail(TSH_ERR_SHAPE, "the class weights are %s, %s [%lld] wanted", TSHI_TENSOR_TEXT(weight),
+                     tsh_dtype_name(logits->dtype), (long long)classes);
 }
 
 static tsh_status check_logits(const tsh_tensor *logits) {
-    char text[160];
     if (logits->shape.ndim == 0) {
-        return tshi_fail(TSH_ERR_SHAPE, "logits are %s, [..., classes] wanted",
-                         tsh_tensor_describe(logits, text, sizeof text));
+        return tshi_fail(TSH_ERR_SHAPE, "logits are %s, [..., classes] wanted", TSHI_TENSOR_TEXT(logits));
     }
     return tshi_check_computes(logits->mesh->device, logits->dtype, "the logits' dtype");
 }

@@ -266,7 +266,6 @@ static const tsh_rule linear_rules[] = {
 static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) {
     int last = x->shape.ndim - 1;
     const char *kind = "dense";
-    char text[160];
     for (int a = 0; a < x->mesh->axes; a++) {
         if (weight->layout[a].kind == TSH_KIND_SHARD) kind = weight->layout[a].dim == 0 ? "column" : "row";
     }
@@ -275,8 +274,7 @@ static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) 
         return tshi_fail(TSH_ERR_LAYOUT,
                          "x is %s, whose features are split along axis %s; this %s layer wants all in_features=%lld "
                          "(use tsh_gather, or a row layer over that axis)",
-                         tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[a].name, kind,
-                         (long long)weight->shape.global[1]);
+                         TSHI_TENSOR_TEXT(x), x->mesh->axis[a].name, kind, (long long)weight->shape.global[1]);
     }
     return TSH_OK;
 }
@@ -284,15 +282,12 @@ static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) 
 static tsh_status linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *x = call->in[0], *weight = call->in[1];
     int last = x->shape.ndim - 1;
-    char text[160];
     if (last < 0 || x->shape.global[last] != weight->shape.global[1]) {
         return tshi_fail(TSH_ERR_SHAPE, "x is %s, layer wants in_features=%lld",
-                         tshi_dims_name(x->shape.ndim, x->shape.global, text, sizeof text),
-                         (long long)weight->shape.global[1]);
+                         TSHI_DIMS_TEXT(x->shape.ndim, x->shape.global), (long long)weight->shape.global[1]);
     }
     if (x->dtype != weight->dtype) {
-        return tshi_fail(TSH_ERR_DTYPE, "x is %s, the layer %s", tsh_tensor_describe(x, text, sizeof text),
-                         tsh_dtype_name(weight->dtype));
+        return tshi_fail(TSH_ERR_DTYPE, "x is %s, the layer %s", TSHI_TENSOR_TEXT(x), tsh_dtype_name(weight->dtype));
     }
     tsh_status status = check_features(x, weight);
     return status == TSH_OK ? affine_shape(call, dtype, out) : status;

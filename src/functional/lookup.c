@@ -17,7 +17,6 @@ static const tsh_rule lookup_rules[] = {
 static tsh_status lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     int64_t padding = ((const tshi_lookup *)call->params)->padding;
-    char text[160];
     *dtype = table->dtype;
     tsh_status status = tshi_check_computes(table->mesh->device, table->dtype, "the table");
     if (status != TSH_OK) return status;
@@ -26,7 +25,7 @@ static tsh_status lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
     }
     if (table->shape.ndim != 2 || ids->shape.ndim >= TSH_MAX_DIMS) {
         return tshi_fail(TSH_ERR_SHAPE, "table is %s, [rows, cols] wanted; ids may have %d dims at most",
-                         tsh_tensor_describe(table, text, sizeof text), TSH_MAX_DIMS - 1);
+                         TSHI_TENSOR_TEXT(table), TSH_MAX_DIMS - 1);
     }
     if (padding < -1 || padding >= table->shape.global[0]) {
         return tshi_fail(TSH_ERR_RANGE, "padding is row %lld, but the table has %lld rows; -1 means none",

@@ -20,12 +20,11 @@ typedef struct loss_params {
 
 static tsh_status check_loss_weight(const tsh_call *call) {
     const tsh_tensor *x = call->in[0], *w = call->in[call->inputs - 1];
-    char text[160];
     if (call->inputs < 3) return TSH_OK;
     int last = x->shape.ndim - 1;
     if (last >= 0 && w->shape.ndim == 1 && w->shape.global[0] == x->shape.global[last]) return TSH_OK;
     return tshi_fail(TSH_ERR_SHAPE, "pos_weight is %s, must have a weight for each index of the logits' last dim",
-                     tsh_tensor_describe(w, text, sizeof text));
+                     TSHI_TENSOR_TEXT(w));
 }
 
 static tsh_status loss_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {

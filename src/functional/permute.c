@@ -128,7 +128,6 @@ static tsh_tensor *apply_permute(tsh_tape *tape, tsh_tensor *x, permute_params *
 
 tsh_tensor *tsh_permute(tsh_tape *tape, tsh_tensor *x, const int *order) {
     permute_params p;
-    char text[160], dims[128];
     int64_t wanted[TSH_MAX_DIMS];
     if (!tshi_tape_ready(tape, "permute", 1, &x)) return NULL;
     if (!order) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "permute: order is NULL");
@@ -136,18 +135,15 @@ tsh_tensor *tsh_permute(tsh_tape *tape, tsh_tensor *x, const int *order) {
     for (int d = 0; d < x->shape.ndim; d++) wanted[d] = order[d];
     if (resolve_order(x, p.order)) return apply_permute(tape, x, &p);
     return tshi_tape_fail(tape, TSH_ERR_SHAPE, "permute: %s: the order %s is not a permutation of its %d dims",
-                          tsh_tensor_describe(x, text, sizeof text),
-                          tshi_dims_name(x->shape.ndim, wanted, dims, sizeof dims), x->shape.ndim);
+                          TSHI_TENSOR_TEXT(x), TSHI_DIMS_TEXT(x->shape.ndim, wanted), x->shape.ndim);
 }
 
 tsh_tensor *tsh_transpose(tsh_tape *tape, tsh_tensor *x, int a, int b) {
     permute_params p;
-    char text[160];
     if (!tshi_tape_ready(tape, "transpose", 1, &x)) return NULL;
     int ndim = x->shape.ndim;
     if (a < -ndim || a >= ndim || b < -ndim || b >= ndim) {
-        return tshi_tape_fail(tape, TSH_ERR_SHAPE, "transpose: dims %d and %d of %s", a, b,
-                              tsh_tensor_describe(x, text, sizeof text));
+        return tshi_tape_fail(tape, TSH_ERR_SHAPE, "transpose: dims %d and %d of %s", a, b, TSHI_TENSOR_TEXT(x));
     }
     for (int d = 0; d < ndim; d++) p.order[d] = d;
     if (a < 0) a += ndim;

@@ -168,7 +168,6 @@ static tsh_tensor *sampled_tensor(tsh_tape *tape, const tsh_mesh *mesh, const ts
 
 /* The layouts of the weight's rows, and the number of parts along the axis that shards them. */
 static tsh_status find_layout(const tsh_tensor *weight, tsh_layout layout[TSH_MAX_AXES], int *parts) {
-    char text[160];
     *parts = 1;
     for (int a = 0; a < TSH_MAX_AXES; a++) layout[a] = TSH_REPLICATED;
     for (int a = 0; a < weight->mesh->axes; a++) {
@@ -177,7 +176,7 @@ static tsh_status find_layout(const tsh_tensor *weight, tsh_layout layout[TSH_MA
         if ((splits && (*parts > 1 || l->units > 0)) || (!splits && l->kind != TSH_KIND_REPLICATED)) {
             return tshi_fail(TSH_ERR_LAYOUT,
                              "the weight is %s: must be REPLICATED, or SHARD(0) along one axis and without units",
-                             tsh_tensor_describe(weight, text, sizeof text));
+                             TSHI_TENSOR_TEXT(weight));
         }
         if (!splits) continue;
         layout[a] = TSH_SHARD(0);

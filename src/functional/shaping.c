@@ -81,7 +81,6 @@ static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split)
 
 /* Computes a size of -1 from the others. */
 static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *sizes, tsh_shape *out) {
-    char text[160], dims[128];
     int64_t have = tshi_dims_between(x->shape.global, 0, x->shape.ndim), known;
     int free_dim = -1;
     tsh_status status = TSH_OK;
@@ -100,8 +99,7 @@ static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *
     if (status != TSH_OK) return status;
     if (free_dim >= 0 && known > 0 && have % known == 0) out->global[free_dim] = have / known;
     if (tshi_dims_between(out->global, 0, ndim) == have) return TSH_OK;
-    return tshi_fail(TSH_ERR_SHAPE, "%s cannot become %s", tsh_tensor_describe(x, text, sizeof text),
-                     tshi_dims_name(ndim, sizes, dims, sizeof dims));
+    return tshi_fail(TSH_ERR_SHAPE, "%s cannot become %s", TSHI_TENSOR_TEXT(x), TSHI_DIMS_TEXT(ndim, sizes));
 }
 
 static tsh_status reshape_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
@@ -143,13 +141,12 @@ typedef struct slice_params {
 
 static tsh_status slice_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const slice_params *p = call->params;
-    char text[160];
     *dtype = call->in[0]->dtype;
     *out = call->in[0]->shape;
     int64_t n = out->global[p->dim];
     if (p->start < 0 || p->length < 0 || p->start > n || p->length > n - p->start) {
         return tshi_fail(TSH_ERR_SHAPE, "[%lld, %lld + %lld) of dim %d of %s", (long long)p->start, (long long)p->start,
-                         (long long)p->length, p->dim, tsh_tensor_describe(call->in[0], text, sizeof text));
+                         (long long)p->length, p->dim, TSHI_TENSOR_TEXT(call->in[0]));
     }
     out->global[p->dim] = p->length;
     return TSH_OK;

@@ -84,7 +84,6 @@ static const tsh_op part_op = {.name = "split",
 
 /* Checks that the sizes (NULL: balanced) sum to the size of the dim. */
 static tsh_status check_sizes(const tsh_tensor *x, int dim, int count, const int64_t *sizes) {
-    char text[160];
     int64_t n = x->shape.global[dim], sum = 0;
     for (int i = 0; sizes && i < count; i++) {
         if (sizes[i] < 0 || __builtin_add_overflow(sum, sizes[i], &sum))
@@ -92,17 +91,15 @@ static tsh_status check_sizes(const tsh_tensor *x, int dim, int count, const int
     }
     if (!sizes || sum == n) return TSH_OK;
     return tshi_fail(TSH_ERR_SHAPE, "the sizes of %d parts add up to %lld; dim %d of %s has %lld", count,
-                     (long long)sum, dim, tsh_tensor_describe(x, text, sizeof text), (long long)n);
+                     (long long)sum, dim, TSHI_TENSOR_TEXT(x), (long long)n);
 }
 
 static tsh_status check_split(const tsh_tensor *x, int dim, int count, const int64_t *sizes, tsh_tensor *const *out) {
-    char text[160];
     int ndim = x->shape.ndim, positive = dim < 0 ? dim + ndim : dim;
     if (count < 1 || !out)
         return tshi_fail(TSH_ERR_ARGUMENT, "%d parts%s; at least one is required", count,
                          out ? "" : " in an array that is NULL");
-    if (dim < -ndim || dim >= ndim)
-        return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s", dim, tsh_tensor_describe(x, text, sizeof text));
+    if (dim < -ndim || dim >= ndim) return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s", dim, TSHI_TENSOR_TEXT(x));
     return check_sizes(x, positive, count, sizes);
 }
 

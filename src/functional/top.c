@@ -52,13 +52,12 @@ tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_t
 
 static tsh_status topk_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const topk_params *p = call->params;
-    char text[160];
     *out = call->in[0]->shape;
     int64_t n = out->global[p->dim];
     out->global[p->dim] = p->most;
     if (p->most >= 1 && p->most <= n) return tshi_check_floats(call, dtype);
     return tshi_fail(TSH_ERR_SHAPE, "the largest %lld of dim %d of %s; 1 to %lld are possible", (long long)p->most,
-                     p->dim, tsh_tensor_describe(call->in[0], text, sizeof text), (long long)n);
+                     p->dim, TSHI_TENSOR_TEXT(call->in[0]), (long long)n);
 }
 
 /* Unpacks candidates to values and indices; `wide` is scratch for the values as doubles. */

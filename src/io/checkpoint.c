@@ -167,34 +167,26 @@ static tsh_status agree_on_folder(tsh_world *world, const char *path, const tsh_
     return tshi_path_join(folder, path, step < 0 ? "" : name);
 }
 
-/* A tensor that is read, and the share of it whose checksum this rank takes. */
-typedef struct restored {
-    tshi_checkpoint_files *files;
-    const tshi_stored_tensor *stored;
-    tsh_box share;
-    bool shares;
-    uint64_t *sum;
-} restored;
-
-static tsh_status restore_piece(void *user, const tsh_box *piece, void *values) {
-    const restored *r = user;
-    const tshi_stored_tensor *t = r->stored;
-    tsh_box part;
-    tsh_status status = tshi_checkpoint_read(r->files, t, piece, values);
-    if (status == TSH_OK && r->shares && tshi_box_intersect(t->ndim, piece, &r->share, &part))
-        *r->sum += tshi_checksum_box(tsh_dtype_size(t->dtype), t->ndim, t->shape, &part, values, piece);
-    return status;
+/* Reads this rank's box of a tensor. *sum becomes the checksum of this rank's share of it. */
+static tsh_status read_tensor(tshi_checkpoint_files *files, const tshi_stored_tensor *stored, tsh_tensor *t,
+                              uint64_t *sum) {
+    int ndim = stored->ndim;
+    tsh_box share = tsh_tensor_box(t), part;
+    bool shares = tshi_box_share(t->mesh, t->layout, ndim, &share);
+    tshi_pieces p = tshi_pieces_to_write(t);
+    while (tshi_pieces_next(&p)) {
+        p.status = tshi_checkpoint_read(files, stored, &p.box, p.values);
+        if (p.status == TSH_OK && shares && tshi_box_intersect(ndim, &p.box, &share, &part))
+            *sum += tshi_checksum_box(tsh_dtype_size(t->dtype), ndim, stored->shape, &part, p.values, &p.box);
+    }
+    return p.status;
 }
 
-/* Reads this rank's box of every tensor. sums[i] becomes the checksum of this rank's share of tensor i. */
 static tsh_status read_tensors(tshi_checkpoint_files *files, const tsh_parameters *tensors, uint64_t *sums) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < tensors->count && status == TSH_OK; i++) {
-        tsh_tensor *t = tensors->items[i].tensor;
-        restored r = {.files = files, .share = tsh_tensor_box(t), .sum = &sums[i]};
-        r.stored = tshi_checkpoint_find(files, tensors->items[i].name, i);
-        r.shares = tshi_box_share(t->mesh, t->layout, t->shape.ndim, &r.share);
-        status = tshi_tensor_write_pieces(t, restore_piece, &r);
+        const tshi_parameter *item = &tensors->items[i];
+        status = read_tensor(files, tshi_checkpoint_find(files, item->name, i), item->tensor, &sums[i]);
     }
     return status;
 }

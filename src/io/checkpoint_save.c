@@ -69,20 +69,15 @@ static tsh_status make_header(tshi_checkpoint_save *save) {
     return status;
 }
 
-/* A box whose elements are copied piece by piece. */
-typedef struct copied_box {
-    int ndim;
-    size_t size;
-    const tsh_box *box;
-    char *to;
-} copied_box;
-
-static tsh_status copy_piece(void *user, const tsh_box *piece, void *values) {
-    const copied_box *c = user;
+static tsh_status copy_share(const tshi_saved_share *share, char *to) {
+    const tsh_tensor *t = share->tensor;
     tsh_box part;
-    if (tshi_box_intersect(c->ndim, piece, c->box, &part))
-        tshi_copy_box(c->ndim, c->size, &part, values, piece, c->to, c->box);
-    return TSH_OK;
+    tshi_pieces p = tshi_pieces_to_read(t, &share->box);
+    while (tshi_pieces_next(&p)) {
+        tshi_box_intersect(t->shape.ndim, &p.box, &share->box, &part);
+        tshi_copy_box(t->shape.ndim, tsh_dtype_size(t->dtype), &part, p.values, &p.box, to, &share->box);
+    }
+    return p.status;
 }
 
 /* Copies have the order of the file, after the header. */
@@ -96,8 +91,7 @@ static tsh_status copy_elements(tshi_checkpoint_save *save) {
         tshi_saved_share *share = &save->share[i];
         if (!share->tensor) continue;
         char *to = save->copy + (save->entry[share->entry].offset - save->header_bytes);
-        copied_box c = {save->tensor[i].ndim, tsh_dtype_size(save->tensor[i].dtype), &share->box, to};
-        status = tshi_tensor_read_pieces(share->tensor, c.box, copy_piece, &c);
+        status = copy_share(share, to);
         share->copy = to;
     }
     return status;
@@ -140,19 +134,11 @@ static void rest_beside_training(const tshi_checkpoint_save *save, double *since
     *since = used;
 }
 
-/* A share that is written to the file. */
-typedef struct share_writer {
-    tshi_checkpoint_save *save;
-    int tensor, fd;
-    const char *path;
-    double since; /* of rest_beside_training */
-} share_writer;
-
-static tsh_status write_share_piece(void *user, const tsh_box *piece, void *values) {
-    share_writer *w = user;
-    tshi_checkpoint_save *save = w->save;
-    tshi_stored_tensor *t = &save->tensor[w->tensor];
-    const tshi_saved_share *share = &save->share[w->tensor];
+/* Writes the part of a share that a piece of the tensor has, and adds it to the checksum. */
+static tsh_status write_share_part(tshi_checkpoint_save *save, int i, const tsh_box *piece, const void *values, int fd,
+                                   const char *path, double *since) {
+    tshi_stored_tensor *t = &save->tensor[i];
+    const tshi_saved_share *share = &save->share[i];
     size_t size = tsh_dtype_size(t->dtype);
     tsh_box part;
     tsh_status status = TSH_OK;
@@ -162,22 +148,23 @@ static tsh_status write_share_piece(void *user, const tsh_box *piece, void *valu
         for (int d = 0; d < t->ndim; d++) within.start[d] -= share->box.start[d];
         const void *from = tshi_gather_box(t->ndim, size, &chunk, values, piece, save->buffer);
         t->sum += tshi_checksum_box(size, t->ndim, t->shape, &chunk, from, &chunk);
-        status = tshi_safetensors_write_box(w->fd, w->path, &save->entry[share->entry], &within, from);
-        if (save->background) rest_beside_training(save, &w->since);
+        status = tshi_safetensors_write_box(fd, path, &save->entry[share->entry], &within, from);
+        if (save->background) rest_beside_training(save, since);
         done += tshi_box_numel(t->ndim, &chunk);
     }
     return status;
 }
 
 static tsh_status write_elements(tshi_checkpoint_save *save, int fd, const char *path) {
-    share_writer w = {.save = save, .fd = fd, .path = path};
+    double since = 0; /* of rest_beside_training */
     tsh_status status = tshi_file_write(fd, path, save->header, save->header_bytes, 0);
-    for (; w.tensor < save->tensors && status == TSH_OK; w.tensor++) {
-        tshi_saved_share *share = &save->share[w.tensor];
-        if (share->copy)
-            status = write_share_piece(&w, &share->box, (char *)(uintptr_t)share->copy);
-        else if (share->tensor)
-            status = tshi_tensor_read_pieces(share->tensor, &share->box, write_share_piece, &w);
+    for (int i = 0; i < save->tensors && status == TSH_OK; i++) {
+        const tshi_saved_share *share = &save->share[i];
+        if (share->copy) status = write_share_part(save, i, &share->box, share->copy, fd, path, &since);
+        if (share->copy || !share->tensor) continue;
+        tshi_pieces p = tshi_pieces_to_read(share->tensor, &share->box);
+        while (tshi_pieces_next(&p)) p.status = write_share_part(save, i, &p.box, p.values, fd, path, &since);
+        status = p.status;
     }
     return status;
 }

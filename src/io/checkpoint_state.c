@@ -159,7 +159,6 @@ json_t *tshi_checkpoint_pack(const tsh_checkpoint *what) {
 
 static void compare_tensors(const tshi_checkpoint_files *files, const tsh_checkpoint *what, const tsh_parameters *list,
                             tshi_problems *all) {
-    char has[120], wants[120];
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *t = list->items[i].tensor;
         const tshi_stored_tensor *s = tshi_checkpoint_find(files, list->items[i].name, i);
@@ -168,8 +167,8 @@ static void compare_tensors(const tshi_checkpoint_files *files, const tsh_checkp
         } else if (s->dtype != t->dtype || s->ndim != t->shape.ndim ||
                    memcmp(s->shape, t->shape.global, sizeof *s->shape * (size_t)s->ndim) != 0) {
             tshi_problem(all, "'%s' is %s %s in the checkpoint, %s %s here", s->name, tsh_dtype_name(s->dtype),
-                         tshi_dims_name(s->ndim, s->shape, has, sizeof has), tsh_dtype_name(t->dtype),
-                         tshi_dims_name(t->shape.ndim, t->shape.global, wants, sizeof wants));
+                         TSHI_DIMS_TEXT(s->ndim, s->shape), tsh_dtype_name(t->dtype),
+                         TSHI_DIMS_TEXT(t->shape.ndim, t->shape.global));
         }
     }
     for (int i = 0; i < files->tensors; i++) {

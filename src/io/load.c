@@ -13,11 +13,10 @@
 /* --- shared with saving ------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_check_parameter(const char *what, const char *name, const tsh_tensor *t) {
-    char text[160];
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind == TSH_KIND_REPLICATED || t->layout[a].kind == TSH_KIND_SHARD) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "%s: '%.100s' (%s) must be REPLICATED or SHARD: redistribute it first", what,
-                         name, tsh_tensor_describe(t, text, sizeof text));
+                         name, TSHI_TENSOR_TEXT(t));
     }
     if (t->storage) return tshi_tensor_materialize(t);
     return tshi_fail(TSH_ERR_STATE, "%s: '%.100s' has lost its memory", what, name);
@@ -105,14 +104,12 @@ static bool converts(tsh_dtype from, tsh_dtype to) {
 
 static void check_source(model_load *l, const tshi_parameter *p, const tshi_link *link,
                          const tshi_safetensors_entry *e) {
-    char wanted[128], found[128];
     const tsh_tensor *t = p->tensor;
     const char *wrong = tshi_link_check(link, t, e->ndim, e->shape);
     if (!wrong && !converts(e->dtype, t->dtype)) wrong = "has a dtype that cannot be converted";
     if (!wrong) return;
     tshi_problem(&l->problems, "'%.80s' %s: %s %s here, %s %s there", e->name, wrong, tsh_dtype_name(t->dtype),
-                 tshi_dims_name(t->shape.ndim, t->shape.global, wanted, sizeof wanted), e->type,
-                 tshi_dims_name(e->ndim, e->shape, found, sizeof found));
+                 TSHI_DIMS_TEXT(t->shape.ndim, t->shape.global), e->type, TSHI_DIMS_TEXT(e->ndim, e->shape));
 }
 
 /* Finds the sources of a parameter's links. */
@@ -207,26 +204,22 @@ static tsh_status read_link(model_load *l, int number, const tsh_tensor *t, cons
     return TSH_OK;
 }
 
-/* The links of a parameter. */
-typedef struct parameter_links {
-    model_load *l;
-    int first, count;
-} parameter_links;
-
-static tsh_status read_piece(void *user, const tsh_box *piece, void *values) {
-    const parameter_links *p = user;
-    const tsh_tensor *t = p->l->list->items[p->l->links.items[p->first].parameter].tensor;
-    tsh_status status = TSH_OK;
-    for (int i = 0; status == TSH_OK && i < p->count; i++) status = read_link(p->l, p->first + i, t, piece, values);
-    return status;
+/* Reads a parameter from the sources of its links. */
+static tsh_status read_parameter(model_load *l, int first, int count) {
+    tsh_tensor *t = l->list->items[l->links.items[first].parameter].tensor;
+    tshi_pieces p = tshi_pieces_to_write(t);
+    while (tshi_pieces_next(&p)) {
+        for (int i = first; i < first + count && p.status == TSH_OK; i++)
+            p.status = read_link(l, i, t, &p.box, p.values);
+    }
+    return p.status;
 }
 
 static tsh_status read_all(model_load *l) {
     tsh_status status = TSH_OK;
     for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
         n = tshi_links_of(&l->links, i);
-        tsh_tensor *t = l->list->items[l->links.items[i].parameter].tensor;
-        if (l->sources[i]) status = tshi_tensor_write_pieces(t, read_piece, &(parameter_links){l, i, n});
+        if (l->sources[i]) status = read_parameter(l, i, n);
     }
     return status;
 }

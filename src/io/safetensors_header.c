@@ -58,29 +58,16 @@ const char *tshi_safetensors_type_name(tsh_dtype dtype) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* "PATH: tensor 'NAME' ...". */
-static tsh_status refuse_entry(const tshi_safetensors *file, const char *name, const char *format, ...)
-    TSH_PRINTF(3, 4);
-
-static tsh_status refuse_entry(const tshi_safetensors *file, const char *name, const char *format, ...) {
-    char what[160];
-    va_list arguments;
-    va_start(arguments, format);
-    if (vsnprintf(what, sizeof what, format, arguments) < 0) what[0] = '\0';
-    va_end(arguments);
-    return tshi_fail(TSH_ERR_IO, "%.220s: tensor '%.100s' %s", file->path, name, what);
-}
-
-static tsh_status parse_shape(const tshi_safetensors *file, const json_t *shape, tshi_safetensors_entry *entry) {
+/* What parse_shape, parse_place and parse_entry say of a tensor follows its name in the message. */
+static tsh_status parse_shape(const json_t *shape, tshi_safetensors_entry *entry) {
     size_t n = json_array_size(shape);
-    if (!json_is_array(shape)) return refuse_entry(file, entry->name, "has no shape");
-    if (n > TSH_MAX_DIMS)
-        return refuse_entry(file, entry->name, "has %zu dims; at most %d are possible", n, TSH_MAX_DIMS);
+    if (!json_is_array(shape)) return tshi_fail(TSH_ERR_IO, "has no shape");
+    if (n > TSH_MAX_DIMS) return tshi_fail(TSH_ERR_IO, "has %zu dims; at most %d are possible", n, TSH_MAX_DIMS);
     entry->ndim = (int)n;
     for (size_t d = 0; d < n; d++) {
         const json_t *size = json_array_get(shape, d);
         entry->shape[d] = json_is_integer(size) ? (int64_t)json_integer_value(size) : -1;
-        if (entry->shape[d] < 0) return refuse_entry(file, entry->name, "has a shape that is not a list of sizes");
+        if (entry->shape[d] < 0) return tshi_fail(TSH_ERR_IO, "has a shape that is not a list of sizes");
     }
     return TSH_OK;
 }
@@ -94,22 +81,20 @@ static tsh_status parse_place(const tshi_safetensors *file, const json_t *place,
     size_t total;
     if (json_array_size(place) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin)) {
-        return refuse_entry(file, entry->name, "has data_offsets that are not [begin, end]");
+        return tshi_fail(TSH_ERR_IO, "has data_offsets that are not [begin, end]");
     }
     uint64_t from = (uint64_t)json_integer_value(begin), to = (uint64_t)json_integer_value(end);
     if (to > most) {
-        return refuse_entry(file, entry->name, "ends at byte %llu of the data, but the file has only %llu",
-                            (unsigned long long)to, (unsigned long long)most);
+        return tshi_fail(TSH_ERR_IO, "ends at byte %llu of the data, but the file has only %llu",
+                         (unsigned long long)to, (unsigned long long)most);
     }
     if (tshi_dims_product(entry->ndim, entry->shape, &numel) != TSH_OK ||
         tshi_size_mul((size_t)numel, bits, &total) != TSH_OK) {
-        return refuse_entry(file, entry->name, "has more elements than a file can hold");
+        return tshi_fail(TSH_ERR_IO, "has more elements than a file can hold");
     }
     if (total % 8 != 0 || to - from != total / 8) {
-        char dims[128];
-        return refuse_entry(file, entry->name, "has %llu bytes, which do not fit %s of %s",
-                            (unsigned long long)(to - from),
-                            tshi_dims_name(entry->ndim, entry->shape, dims, sizeof dims), entry->type);
+        return tshi_fail(TSH_ERR_IO, "has %llu bytes, which do not fit %s of %s", (unsigned long long)(to - from),
+                         TSHI_DIMS_TEXT(entry->ndim, entry->shape), entry->type);
     }
     entry->offset = data + from;
     entry->bytes = to - from;
@@ -119,17 +104,20 @@ static tsh_status parse_place(const tshi_safetensors *file, const json_t *place,
 static tsh_status parse_entry(const tshi_safetensors *file, const char *name, const json_t *value,
                               tshi_safetensors_entry *entry) {
     *entry = (tshi_safetensors_entry){.name = name};
-    if (!json_is_object(value)) return refuse_entry(file, name, "has no description");
+    if (!json_is_object(value)) return tshi_fail(TSH_ERR_IO, "has no description");
     const json_t *word = json_object_get(value, "dtype");
     const element_type *type = type_of_word(json_string_value(word));
-    if (!json_is_string(word)) return refuse_entry(file, name, "has no dtype");
+    if (!json_is_string(word)) return tshi_fail(TSH_ERR_IO, "has no dtype");
     if (!type)
-        return refuse_entry(file, name, "has the dtype '%.32s', which the format does not know",
-                            json_string_value(word));
+        return tshi_fail(TSH_ERR_IO, "has the dtype '%.32s', which the format does not know", json_string_value(word));
     entry->type = type->name;
     entry->dtype = type->dtype;
-    tsh_status status = parse_shape(file, json_object_get(value, "shape"), entry);
+    tsh_status status = parse_shape(json_object_get(value, "shape"), entry);
     return status == TSH_OK ? parse_place(file, json_object_get(value, "data_offsets"), type->bits, entry) : status;
+}
+
+static tsh_status refuse_entry(const tshi_safetensors *file, const char *name, const char *why) {
+    return tshi_fail(TSH_ERR_IO, "%.220s: tensor '%.100s' %s", file->path, name, why);
 }
 
 static tsh_status check_metadata(const tshi_safetensors *file, const json_t *metadata) {
@@ -177,8 +165,8 @@ static tsh_status parse_entries(tshi_safetensors *file, const json_t *json) {
         if (strcmp(name, "__metadata__") == 0) {
             status = check_metadata(file, value);
         } else {
-            status = parse_entry(file, name, value, &file->entries[file->count]);
-            file->count++;
+            status = parse_entry(file, name, value, &file->entries[file->count++]);
+            if (status != TSH_OK) return refuse_entry(file, name, tsh_error_message());
         }
         if (status != TSH_OK) return status;
     }
@@ -261,33 +249,28 @@ static tsh_status place_entries(tshi_safetensors_entry **sorted, int count, uint
     return TSH_OK;
 }
 
-/* Adds a new value, and takes its reference. */
-static bool set_member(json_t *object, const char *key, json_t *value) {
-    return value && json_object_set_new(object, key, value) == 0;
-}
-
+/* NULL without memory. */
 static json_t *describe_entry(const tshi_safetensors_entry *e) {
-    json_t *shape = json_array(), *object = json_object();
-    bool fine = shape && object;
-    for (int d = 0; fine && d < e->ndim; d++) fine = json_array_append_new(shape, json_integer(e->shape[d])) == 0;
-    fine = fine && set_member(object, "dtype", json_string(e->type)) && json_object_set(object, "shape", shape) == 0 &&
-           set_member(object, "data_offsets",
-                      json_pack("[II]", (json_int_t)e->offset, (json_int_t)(e->offset + e->bytes)));
-    json_decref(shape);
-    if (fine) return object;
-    json_decref(object);
-    return NULL;
+    json_t *shape = json_array();
+    for (int d = 0; d < e->ndim; d++) {
+        if (json_array_append_new(shape, json_integer(e->shape[d])) == 0) continue;
+        json_decref(shape);
+        return NULL;
+    }
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", e->type, "shape", shape, "data_offsets", (json_int_t)e->offset,
+                     (json_int_t)(e->offset + e->bytes));
 }
 
 static tsh_status describe_metadata(json_t *json, const char *const *metadata) {
     json_t *object = json_object();
     for (int i = 0; object && metadata[i]; i += 2) {
-        if (set_member(object, metadata[i], json_string(metadata[i + 1]))) continue;
+        if (json_object_set_new(object, metadata[i], json_string(metadata[i + 1])) == 0) continue;
         json_decref(object);
         return tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the metadata '%.100s' is not UTF-8", metadata[i]);
     }
-    return set_member(json, "__metadata__", object) ? TSH_OK
-                                                    : tshi_fail(TSH_ERR_MEMORY, "safetensors: no memory for a header");
+    return json_object_set_new(json, "__metadata__", object) == 0
+               ? TSH_OK
+               : tshi_fail(TSH_ERR_MEMORY, "safetensors: no memory for a header");
 }
 
 static tsh_status describe_entries(tshi_safetensors_entry **sorted, int count, const char *const *metadata,
@@ -297,7 +280,7 @@ static tsh_status describe_entries(tshi_safetensors_entry **sorted, int count, c
         const char *name = sorted[i]->name;
         if (strcmp(name, "__metadata__") == 0 || json_object_get(json, name)) {
             status = tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the name '%.100s' occurs twice or is reserved", name);
-        } else if (!set_member(json, name, describe_entry(sorted[i]))) {
+        } else if (json_object_set_new(json, name, describe_entry(sorted[i])) != 0) {
             status = tshi_fail(TSH_ERR_ARGUMENT, "safetensors: the name '%.100s' is not UTF-8, or memory is exhausted",
                                name);
         }

@@ -24,39 +24,33 @@ typedef struct model_save {
 
 /* --- boxes -------------------------------------------------------------------------------------------------------- */
 
-/* A link's part of this rank's share of a parameter, and its file. */
-typedef struct link_share {
-    model_save *s;
-    int number, fd;
-    const tshi_model_file *file;
-    const tsh_tensor *tensor;
-    tsh_box share;
-} link_share;
-
-static tsh_status write_saved_piece(void *user, const tsh_box *box, void *values) {
-    const link_share *l = user;
-    model_save *s = l->s;
-    const tshi_link *link = &s->model.links.items[l->number];
-    size_t size = tsh_dtype_size(l->tensor->dtype);
-    int ndim = l->tensor->shape.ndim;
-    tsh_box part, piece, place;
-    if (!tshi_box_intersect(ndim, box, &l->share, &part)) return TSH_OK;
-    if (!tshi_link_box(link, ndim, &part, &piece, &place)) return TSH_OK;
-    const void *memory = tshi_gather_box(ndim, size, &piece, values, box, s->gathered);
+/* Writes the part of a link's elements that a piece of this rank's share has. */
+static tsh_status write_link_part(model_save *s, int number, const tsh_box *part, const tsh_box *box,
+                                  const void *values, int fd, const char *path) {
+    const tshi_link *link = &s->model.links.items[number];
+    const tsh_tensor *t = s->list->items[link->parameter].tensor;
+    size_t size = tsh_dtype_size(t->dtype);
+    tsh_box piece, place;
+    if (!tshi_link_box(link, t->shape.ndim, part, &piece, &place)) return TSH_OK;
+    const void *memory = tshi_gather_box(t->shape.ndim, size, &piece, values, box, s->gathered);
     if (link->transpose) {
         tshi_transpose(size, piece.length[0], piece.length[1], memory, s->transposed, piece.length[0]);
         memory = s->transposed;
     }
-    return tshi_safetensors_write_box(l->fd, l->file->partial, &s->model.entries[s->model.entry_of[l->number]], &place,
-                                      memory);
+    return tshi_safetensors_write_box(fd, path, &s->model.entries[s->model.entry_of[number]], &place, memory);
 }
 
 /* Writes a link's part of this rank's share of a parameter. */
-static tsh_status write_parameter(model_save *s, int number, int fd, const tshi_model_file *file) {
+static tsh_status write_link(model_save *s, int number, int fd, const char *path) {
     const tsh_tensor *t = s->list->items[s->model.links.items[number].parameter].tensor;
-    link_share l = {s, number, fd, file, t, tsh_tensor_box(t)};
-    if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &l.share)) return TSH_OK;
-    return tshi_tensor_read_pieces(t, &l.share, write_saved_piece, &l);
+    tsh_box share = tsh_tensor_box(t), part;
+    if (!tshi_box_share(t->mesh, t->layout, t->shape.ndim, &share)) return TSH_OK;
+    tshi_pieces p = tshi_pieces_to_read(t, &share);
+    while (tshi_pieces_next(&p)) {
+        tshi_box_intersect(t->shape.ndim, &p.box, &share, &part);
+        p.status = write_link_part(s, number, &part, &p.box, p.values, fd, path);
+    }
+    return p.status;
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
@@ -70,8 +64,7 @@ static tsh_status begin_file(const tshi_model_file *file) {
     return status;
 }
 
-/* Rank 0: makes the files with their headers. */
-/* Rank 0: creates a file with its header. */
+/* Rank 0: creates the files with their headers. */
 static tsh_status begin_files(const model_save *s) {
     tsh_status status = TSH_OK;
     char model[TSHI_PATH];
@@ -92,7 +85,7 @@ static tsh_status write_file(model_save *s, const tshi_model_file *file) {
     tsh_status status = tshi_file_open_for_writing(file->partial, file->bytes, &fd);
     for (int i = 0; status == TSH_OK && i < s->model.links.count; i++) {
         int e = s->model.entry_of[i];
-        if (e >= file->first && e < file->first + file->count) status = write_parameter(s, i, fd, file);
+        if (e >= file->first && e < file->first + file->count) status = write_link(s, i, fd, file->partial);
     }
     if (status == TSH_OK) status = tshi_file_sync(fd, file->partial);
     tshi_file_close(&fd);

@@ -42,14 +42,13 @@ static tsh_status resolve_init(const tsh_tensor *t, const tsh_init *init, tshi_i
 }
 
 static tsh_status check_initialised(const tsh_tensor *t) {
-    char text[160];
     if (!t->storage) return tshi_tensor_check(t, "tensor_init", "the tensor");
     tsh_status status = tshi_check_computes(t->mesh->device, t->dtype, "tensor_init: the tensor");
     if (status != TSH_OK) return status;
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind == TSH_KIND_REPLICATED || t->layout[a].kind == TSH_KIND_SHARD) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "tensor_init: %s: REPLICATED or SHARD layouts are required",
-                         tsh_tensor_describe(t, text, sizeof text));
+                         TSHI_TENSOR_TEXT(t));
     }
     return TSH_OK;
 }

@@ -14,7 +14,6 @@ struct tsh_kv_cache {
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 static tsh_status check_cache_config(const tsh_mesh *mesh, const tsh_kv_cache_config *config) {
-    char name[24];
     if (!mesh || !config)
         return tshi_fail(TSH_ERR_ARGUMENT, "kv_cache_create: a mesh and a configuration are required");
     if (config->batch < 1 || config->positions < 1 || config->kv_heads < 1 || config->head_dim < 1) {
@@ -30,7 +29,7 @@ static tsh_status check_cache_config(const tsh_mesh *mesh, const tsh_kv_cache_co
         return tshi_fail(
             TSH_ERR_LAYOUT,
             "kv_cache_create: %s along axis %s; must be REPLICATED, SHARD(0) (sequences) or SHARD(2) (heads)",
-            tshi_layout_name(l, name, sizeof name), mesh->axis[a].name);
+            TSHI_LAYOUT_TEXT(l), mesh->axis[a].name);
     }
     return tshi_check_computes(mesh->device, config->dtype, "kv_cache_create: the cache");
 }
@@ -141,13 +140,12 @@ tsh_status tsh_kv_cache_truncate(tsh_kv_cache *cache, int64_t sequence, int64_t 
 
 static tsh_status check_cached(const tsh_kv_cache *cache, const tsh_tensor *t) {
     const tsh_tensor *own = cache->k;
-    char a[160], b[160];
     bool fits = t->mesh == own->mesh && t->dtype == own->dtype && t->shape.ndim == 4;
     for (int d = 0; fits && d < 4; d++) fits = d == 1 || t->shape.global[d] == own->shape.global[d];
     if (!fits) {
         return tshi_fail(TSH_ERR_SHAPE,
                          "%s does not fit the cache, %s: mesh, dtype, batch, kv_heads and head_dim must be equal",
-                         tsh_tensor_describe(t, a, sizeof a), tsh_tensor_describe(own, b, sizeof b));
+                         TSHI_TENSOR_TEXT(t), TSHI_TENSOR_TEXT(own));
     }
     return TSH_OK;
 }

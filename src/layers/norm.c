@@ -60,12 +60,10 @@ void tsh_norm_destroy(tsh_norm *layer) {
 }
 
 tsh_tensor *tsh_norm_forward(tsh_tape *tape, tsh_norm *layer, tsh_tensor *x) {
-    char text[160];
     if (!tshi_layer_ready(tape, "norm_forward", layer, x)) return NULL;
     if (x->shape.ndim < 1 || x->shape.global[x->shape.ndim - 1] != layer->features) {
         return tshi_tape_fail(tape, TSH_ERR_SHAPE, "norm_forward: x is %s, layer wants features=%lld",
-                              tshi_dims_name(x->shape.ndim, x->shape.global, text, sizeof text),
-                              (long long)layer->features);
+                              TSHI_DIMS_TEXT(x->shape.ndim, x->shape.global), (long long)layer->features);
     }
     tsh_dtype dtype = x->dtype;
     if (layer->weight && layer->weight->dtype == tshi_dtype_sum(dtype)) x = tsh_cast(tape, x, layer->weight->dtype);

@@ -276,15 +276,13 @@ static tsh_status sample_all(sampling *s) {
 /* --- public ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status check_sampling(const tsh_tensor *x, const tsh_sample_config *c) {
-    char text[160];
     if (x->shape.ndim != 2 || x->shape.global[1] < 1) {
-        return tshi_fail(TSH_ERR_SHAPE, "logits are %s, must be [sequences, classes]",
-                         tsh_tensor_describe(x, text, sizeof text));
+        return tshi_fail(TSH_ERR_SHAPE, "logits are %s, must be [sequences, classes]", TSHI_TENSOR_TEXT(x));
     }
     if (tshi_layouts_have_local(x->mesh->axes, x->layout)) {
         return tshi_fail(TSH_ERR_LAYOUT,
                          "logits are %s: they must not be LOCAL, for ranks could draw different classes",
-                         tsh_tensor_describe(x, text, sizeof text));
+                         TSHI_TENSOR_TEXT(x));
     }
     if (!(c->temperature >= 0 && isfinite(c->temperature)) || !(c->top_p >= 0 && c->top_p <= 1) || c->top_k < 0 ||
         c->position < 0 || c->position >= positions) {

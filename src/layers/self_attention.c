@@ -109,14 +109,13 @@ void tsh_self_attention_destroy(tsh_self_attention *layer) {
 /* Checks that the rows of x are whole sequences, and that a rotary layer has positions. */
 static bool check_sequences(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
                             const tsh_sequences *s) {
-    char text[160];
     if (!s || s->batch < 1) {
         tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "self_attention_forward: the number of sequences is required");
     } else if (x->shape.ndim != 2 || x->shape.global[0] % s->batch) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE,
                        "self_attention_forward: x is %s, must be [tokens, embed] with the same number of tokens for "
                        "each of %lld sequences",
-                       tsh_tensor_describe(x, text, sizeof text), (long long)s->batch);
+                       TSHI_TENSOR_TEXT(x), (long long)s->batch);
     } else if (layer->rotary && !s->positions) {
         tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "self_attention_forward: positions are required by a rotary layer");
     }

@@ -196,7 +196,6 @@ tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, int parts) {
 
 /* Checks the units and blocks of one axis' layout, along a dim of size n. */
 static tsh_status check_units(const tsh_mesh *mesh, int a, tsh_layout *layout, int64_t n) {
-    char text[TSHI_LAYOUT_NAME];
     if (layout->sharing && !layout->units) layout->units = n;
     int64_t units = layout->units, blocks = layout->blocks;
     bool fits = units >= 0 && blocks >= 0 && (!units || n % units == 0) && (!blocks || n % blocks == 0) &&
@@ -205,13 +204,12 @@ static tsh_status check_units(const tsh_mesh *mesh, int a, tsh_layout *layout, i
     return tshi_fail(TSH_ERR_SHAPE,
                      "%s along axis %s: units and blocks must divide the dim's %lld items, and blocks must be a "
                      "multiple of units that are not shared",
-                     tshi_layout_name(*layout, text, sizeof text), mesh->axis[a].name, (long long)n);
+                     TSHI_LAYOUT_TEXT(*layout), mesh->axis[a].name, (long long)n);
 }
 
 /* Drops units that change no box; a dim of size 0 keeps its units. */
 static tsh_status resolve_units(const tsh_mesh *mesh, const int64_t *shape, const int *sequence,
                                 tsh_layout layout[TSH_MAX_AXES]) {
-    char text[TSHI_LAYOUT_NAME];
     for (int i = 0; i < mesh->axes; i++) {
         int a = sequence[i];
         if (layout[a].kind != TSH_KIND_SHARD || (!layout[a].units && !layout[a].blocks && !layout[a].sharing)) continue;
@@ -228,7 +226,7 @@ static tsh_status resolve_units(const tsh_mesh *mesh, const int64_t *shape, cons
             return tshi_fail(TSH_ERR_LAYOUT,
                              "%s along axis %s: another axis splits the dim first, and cuts its units or shares them; "
                              "give this axis a lower split order",
-                             tshi_layout_name(layout[a], text, sizeof text), mesh->axis[a].name);
+                             TSHI_LAYOUT_TEXT(layout[a]), mesh->axis[a].name);
         }
         layout[a] = simple;
     }

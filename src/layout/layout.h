@@ -95,6 +95,10 @@ char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
 TSHI_TOOLS char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
 /* Write "data=2,model=2 of ranks 0,1,2,3" into text, always terminated; return text. */
 char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size);
+/* These texts as arguments of a message, in memory of the enclosing block. */
+#define TSHI_LAYOUT_TEXT(layout)   tshi_layout_name((layout), (char[TSHI_LAYOUT_NAME]){""}, TSHI_LAYOUT_NAME)
+#define TSHI_DIMS_TEXT(ndim, dims) tshi_dims_name((ndim), (dims), (char[128]){""}, 128)
+#define TSHI_MESH_TEXT(mesh)       tshi_mesh_name((mesh), (char[TSHI_LINE]){""}, TSHI_LINE)
 /* The number of the mesh's axis whose group is `group`, or -1. */
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 

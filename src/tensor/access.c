@@ -51,33 +51,28 @@ tshi_placement tshi_tensor_placement(const tsh_tensor *tensor) {
 }
 
 static char *append_layouts(const tsh_tensor *tensor, char *text, size_t size) {
-    char name[TSHI_LAYOUT_NAME];
     for (int a = 0; a < tensor->mesh->axes; a++) {
-        tshi_append(text, size, " %s=%s", tensor->mesh->axis[a].name,
-                    tshi_layout_name(tensor->layout[a], name, sizeof name));
+        tshi_append(text, size, " %s=%s", tensor->mesh->axis[a].name, TSHI_LAYOUT_TEXT(tensor->layout[a]));
     }
     return text;
 }
 
 char *tshi_tensor_describe_whole(const tsh_tensor *tensor, char *text, size_t size) {
-    char dims[128];
-    tshi_dims_name(tensor->shape.ndim, tensor->shape.global, dims, sizeof dims);
-    snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), dims);
+    const tsh_shape *s = &tensor->shape;
+    snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), TSHI_DIMS_TEXT(s->ndim, s->global));
     return append_layouts(tensor, text, size);
 }
 
 char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size) {
-    char dims[128];
     if (size == 0) return text;
     if (!tensor) {
         snprintf(text, size, "NULL");
         return text;
     }
     const tsh_shape *s = &tensor->shape;
-    tshi_dims_name(s->ndim, s->local, dims, sizeof dims);
-    snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), dims);
+    snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), TSHI_DIMS_TEXT(s->ndim, s->local));
     if (memcmp(s->local, s->global, sizeof *s->local * (size_t)s->ndim)) {
-        tshi_append(text, size, " of %s", tshi_dims_name(s->ndim, s->global, dims, sizeof dims));
+        tshi_append(text, size, " of %s", TSHI_DIMS_TEXT(s->ndim, s->global));
     }
     return append_layouts(tensor, text, size);
 }

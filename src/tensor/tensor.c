@@ -235,10 +235,9 @@ tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const c
 
 /* Logs a misuse by the program in a function that returns no status. */
 static void log_misuse(const tsh_tensor *tensor, const char *what, const char *done) {
-    char text[160];
     const char *name = tshi_tensor_is_free(tensor) || !tensor->name ? NULL : tensor->name;
     tshi_fail(TSH_ERR_STATE, "%s: %s%s%s%s cannot be %s: %s", what, name ? "'" : "", name ? name : "",
-              name ? "', " : "", tsh_tensor_describe(tensor, text, sizeof text), done,
+              name ? "', " : "", TSHI_TENSOR_TEXT(tensor), done,
               tshi_tensor_is_free(tensor)
                   ? fate_of(tensor)
                   : "it belongs to a tape, a layer, a leaf or an optimizer, and the program has no reference to it (a "
@@ -295,7 +294,7 @@ static _Atomic(tsh_tensor *) former;
 char *tshi_tensors_alive(const tsh_device *device, char *text, size_t size) {
     enum { MOST = 3 };
     int count = 0, listed = 0;
-    char one[160], list[TSHI_LINE * 2] = "";
+    char list[TSHI_LINE * 2] = "";
     text[0] = '\0';
     for (const tsh_tensor *t = device->newest; t; t = t->older) {
         count++;
@@ -304,7 +303,7 @@ char *tshi_tensors_alive(const tsh_device *device, char *text, size_t size) {
     }
     for (const tsh_tensor *t = device->newest; t && listed < MOST; t = t->older) {
         if (t->name || t->program_refs == 0) continue;
-        tshi_append(list, sizeof list, "%s%s", listed++ ? ", " : "", tsh_tensor_describe(t, one, sizeof one));
+        tshi_append(list, sizeof list, "%s%s", listed++ ? ", " : "", TSHI_TENSOR_TEXT(t));
     }
     if (count)
         snprintf(text, size, "%d tensor%s (%s%s)", count, count > 1 ? "s" : "", list, count > MOST ? ", ..." : "");

@@ -79,6 +79,9 @@ tshi_placement tshi_tensor_placement(const tsh_tensor *tensor);
 /* Writes "float32 [8,16] data=SHARD(0)", with only the global shape, which every rank knows, into text; returns
  * text. */
 char *tshi_tensor_describe_whole(const tsh_tensor *tensor, char *text, size_t size);
+/* That text, or tsh_tensor_describe's, as an argument of a message, in memory of the enclosing block. */
+#define TSHI_WHOLE_TEXT(tensor)  tshi_tensor_describe_whole((tensor), (char[TSHI_LINE]){""}, TSHI_LINE)
+#define TSHI_TENSOR_TEXT(tensor) tsh_tensor_describe((tensor), (char[160]){""}, 160)
 /* The product of dims [from, to). */
 static inline int64_t tshi_dims_between(const int64_t *dims, int from, int to) {
     int64_t n = 1;
@@ -141,11 +144,28 @@ double tshi_tensor_element(const tsh_tensor *tensor);
 
 /* The most bytes of a piece, which is staged in host memory on its way to a device or a file. */
 #define TSHI_PIECE ((size_t)8 << 20)
-/* Call fn for this rank's part, piece by piece in memory order, with the piece's global box and host memory for its
- * elements, which fn writes or reads. Pieces outside `within` (NULL: the whole) are skipped. Return the first failure,
- * fn's or the device's. */
-tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tsh_values_fn *fn, void *user);
-tsh_status tshi_tensor_read_pieces(const tsh_tensor *tensor, const tsh_box *within, tsh_values_fn *fn, void *user);
+/* This rank's part, piece by piece in memory order:
+ *     tshi_pieces p = tshi_pieces_to_read(tensor, NULL);
+ *     while (tshi_pieces_next(&p)) p.status = use(&p.box, p.values);
+ *     return p.status;
+ * A loop ends with tshi_pieces_next, which frees the staging: a failure in `status`, the loop's or the device's, stops
+ * it. A zeroed struct has no pieces. */
+typedef struct tshi_pieces {
+    tsh_box box;  /* of the piece, in the global tensor */
+    void *values; /* the piece's elements in host memory, to read or to write */
+    int64_t count;
+    tsh_status status;
+    const tsh_tensor *tensor;
+    const tsh_box *within; /* pieces outside it are skipped; NULL: none */
+    bool writes;
+    int64_t done; /* elements before the piece */
+    tsh_box own;  /* this rank's part */
+    char *memory, *staging;
+} tshi_pieces;
+
+tshi_pieces tshi_pieces_to_write(tsh_tensor *tensor);
+tshi_pieces tshi_pieces_to_read(const tsh_tensor *tensor, const tsh_box *within);
+bool tshi_pieces_next(tshi_pieces *p);
 
 /* Copies the elements of `box`, `size` bytes each, between two row-major arrays in host memory that hold from_box and
  * to_box. */

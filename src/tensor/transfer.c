@@ -84,107 +84,93 @@ const void *tshi_gather_box(int ndim, size_t size, const tsh_box *box, const voi
 
 /* --- piece by piece ----------------------------------------------------------------------------------------------- */
 
-static tsh_status each_piece(const tsh_tensor *tensor, bool writes, const tsh_box *within, tsh_values_fn *fn,
-                             void *user) {
-    int ndim = tensor->shape.ndim;
+static tshi_pieces pieces_of(const tsh_tensor *tensor, bool writes, const tsh_box *within) {
     tsh_device *device = tshi_device_of(tensor);
-    size_t size = tsh_dtype_size(tensor->dtype), bytes = tsh_tensor_local_nbytes(tensor);
-    char *staging = NULL, *memory = writes ? tshi_data_to_write(tensor) : tshi_data(tensor);
-    tsh_box own = tsh_tensor_box(tensor), common;
-    tsh_status status = TSH_OK;
-    if (device->ops->kind != TSH_CPU) {
-        staging = tshi_calloc(&device->allocator, 1, bytes < TSHI_PIECE ? bytes : TSHI_PIECE);
-        if (!staging) return TSH_ERR_MEMORY;
-    }
-    for (int64_t at = 0, n; at < tensor->numel && status == TSH_OK; at += n, memory += (size_t)n * size) {
-        tsh_box piece = tshi_box_cut(ndim, &own, at, (int64_t)(TSHI_PIECE / size));
-        n = tshi_box_numel(ndim, &piece);
-        if (within && !tshi_box_intersect(ndim, &piece, within, &common)) continue;
-        if (staging && !writes) {
-            device->ops->copy.to_host(device, (size_t)n * size, memory, staging);
-            status = device->ops->check(device);
-        }
-        if (status == TSH_OK) status = fn(user, &piece, staging ? staging : memory);
-        if (staging && writes && status == TSH_OK)
-            device->ops->copy.from_host(device, (size_t)n * size, staging, memory);
-    }
-    tshi_free(&device->allocator, staging);
-    return status;
+    size_t bytes = tsh_tensor_local_nbytes(tensor);
+    tshi_pieces p = {.tensor = tensor, .writes = writes, .within = within, .own = tsh_tensor_box(tensor)};
+    p.memory = writes ? tshi_data_to_write(tensor) : tshi_data(tensor);
+    if (device->ops->kind == TSH_CPU) return p;
+    p.staging = tshi_calloc(&device->allocator, 1, bytes < TSHI_PIECE ? bytes : TSHI_PIECE);
+    if (!p.staging) p.status = TSH_ERR_MEMORY;
+    return p;
 }
 
-tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
-    return each_piece(tensor, true, NULL, fn, user);
+tshi_pieces tshi_pieces_to_write(tsh_tensor *tensor) {
+    return pieces_of(tensor, true, NULL);
 }
 
-tsh_status tshi_tensor_read_pieces(const tsh_tensor *tensor, const tsh_box *within, tsh_values_fn *fn, void *user) {
-    return each_piece(tensor, false, within, fn, user);
+tshi_pieces tshi_pieces_to_read(const tsh_tensor *tensor, const tsh_box *within) {
+    return pieces_of(tensor, false, within);
+}
+
+bool tshi_pieces_next(tshi_pieces *p) {
+    const tsh_tensor *t = p->tensor;
+    tsh_box common;
+    if (!t) return false;
+    tsh_device *device = tshi_device_of(t);
+    size_t size = tsh_dtype_size(t->dtype);
+    if (p->staging && p->writes && p->count > 0 && p->status == TSH_OK)
+        device->ops->copy.from_host(device, (size_t)p->count * size, p->staging, p->memory);
+    while (p->status == TSH_OK && p->done + p->count < t->numel) {
+        p->done += p->count;
+        p->memory += (size_t)p->count * size;
+        p->box = tshi_box_cut(t->shape.ndim, &p->own, p->done, (int64_t)(TSHI_PIECE / size));
+        p->count = tshi_box_numel(t->shape.ndim, &p->box);
+        if (p->within && !tshi_box_intersect(t->shape.ndim, &p->box, p->within, &common)) continue;
+        p->values = p->staging ? p->staging : p->memory;
+        if (!p->staging || p->writes) return true;
+        device->ops->copy.to_host(device, (size_t)p->count * size, p->memory, p->staging);
+        p->status = device->ops->check(device);
+        if (p->status == TSH_OK) return true;
+    }
+    tshi_free(&device->allocator, p->staging);
+    p->staging = NULL;
+    return false;
 }
 
 static tsh_status check_value_boxes(const char *what, const tsh_tensor *tensor, bool source) {
-    char text[160];
     if (!tensor || !source) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and values are required", what);
     if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
     for (int a = 0; a < tensor->mesh->axes; a++) {
         if (!tshi_layout_is_own(tensor->layout[a])) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is not part of a global tensor", what,
-                         tsh_tensor_describe(tensor, text, sizeof text));
+        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is not part of a global tensor", what, TSHI_TENSOR_TEXT(tensor));
     }
     return tshi_tensor_materialize_to_write(tensor);
 }
 
-/* The program's function that writes values. */
-typedef struct program_values {
-    int ndim;
-    tsh_values_fn *fn;
-    void *user;
-} program_values;
-
-static tsh_status ask_program(void *user, const tsh_box *box, void *values) {
-    const program_values *p = user;
-    char start[128], length[128];
-    tsh_status status = p->fn(p->user, box, values);
-    if (status == TSH_OK) return TSH_OK;
-    return tshi_fail(status, "tensor_write_boxes: %s from the caller's function for the box %s at %s",
-                     tsh_status_name(status), tshi_dims_name(p->ndim, box->length, length, sizeof length),
-                     tshi_dims_name(p->ndim, box->start, start, sizeof start));
-}
-
-static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
+/* Checks a call that writes values by boxes, and begins with the first piece. A rank without values has none. */
+static tshi_pieces begin_values(const char *what, tsh_tensor *tensor, bool source) {
+    tsh_status status = check_value_boxes(what, tensor, source);
+    if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, what);
+    bool first = status == TSH_OK && tshi_tensor_is_first_term(tensor);
+    if (status == TSH_OK && !first) status = tsh_tensor_fill(tensor, 0);
+    if (!first) return (tshi_pieces){.status = status};
     const tsh_device *device = tshi_device_of(tensor);
-    if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
-    if (device->record && device->record->planned) { /* a dry run keeps no values */
-        tshi_data_to_write(tensor);
-        return TSH_OK;
-    }
-    return tshi_tensor_write_pieces(tensor, fn, user);
+    if (!device->record || !device->record->planned) return tshi_pieces_to_write(tensor);
+    tshi_data_to_write(tensor); /* a dry run keeps no values */
+    return (tshi_pieces){.status = TSH_OK};
 }
 
 tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
-    tsh_status status = check_value_boxes("tensor_write_boxes", tensor, fn != NULL);
-    if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write_boxes");
-    if (status != TSH_OK) return status;
-    return write_boxes(tensor, ask_program, &(program_values){tensor->shape.ndim, fn, user});
-}
-
-typedef struct whole_source {
-    const tsh_tensor *tensor;
-    tsh_box box;
-    const void *values;
-} whole_source;
-
-static tsh_status copy_from_whole(void *user, const tsh_box *box, void *values) {
-    const whole_source *w = user;
-    tshi_copy_box(w->tensor->shape.ndim, tsh_dtype_size(w->tensor->dtype), box, w->values, &w->box, values, box);
-    return TSH_OK;
+    tshi_pieces p = begin_values("tensor_write_boxes", tensor, fn != NULL);
+    while (tshi_pieces_next(&p)) {
+        p.status = fn(user, &p.box, p.values);
+        if (p.status == TSH_OK) continue;
+        tshi_fail(p.status, "tensor_write_boxes: %s from the caller's function for the box %s at %s",
+                  tsh_status_name(p.status), TSHI_DIMS_TEXT(tensor->shape.ndim, p.box.length),
+                  TSHI_DIMS_TEXT(tensor->shape.ndim, p.box.start));
+    }
+    return p.status;
 }
 
 tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
-    tsh_status status = check_value_boxes("tensor_write_whole", tensor, whole != NULL);
-    if (status == TSH_OK) status = tshi_owner_check(tshi_device_of(tensor)->owner, "tensor_write_whole");
-    if (status != TSH_OK) return status;
-    whole_source source = {.tensor = tensor, .values = whole};
-    memcpy(source.box.length, tensor->shape.global, sizeof source.box.length);
-    return write_boxes(tensor, copy_from_whole, &source);
+    tshi_pieces p = begin_values("tensor_write_whole", tensor, whole != NULL);
+    tsh_box all = {{0}, {0}};
+    if (p.tensor) memcpy(all.length, tensor->shape.global, sizeof all.length);
+    while (tshi_pieces_next(&p)) {
+        tshi_copy_box(tensor->shape.ndim, tsh_dtype_size(tensor->dtype), &p.box, whole, &all, p.values, &p.box);
+    }
+    return p.status;
 }
 
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
@@ -199,19 +185,17 @@ tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
 
 /* The tensor has one element, and this rank has its value rather than a term of it. */
 static tsh_status check_item(const tsh_tensor *tensor) {
-    char text[160];
     if (tensor && !tensor->storage) return tshi_tensor_check(tensor, "tensor_item", "the tensor");
     bool one = tensor && tensor->numel == 1 && tshi_shape_numel(&tensor->shape) == 1;
     if (!one || tshi_dtype_is_complex(tensor->dtype)) {
-        return tshi_fail(TSH_ERR_SHAPE, "tensor_item: one real element wanted, %s given",
-                         tsh_tensor_describe(tensor, text, sizeof text));
+        return tshi_fail(TSH_ERR_SHAPE, "tensor_item: one real element wanted, %s given", TSHI_TENSOR_TEXT(tensor));
     }
     for (int a = 0; a < tensor->mesh->axes; a++) {
         if (tensor->layout[a].kind != TSH_KIND_PARTIAL || tensor->mesh->axis[a].size == 1) continue;
         return tshi_fail(TSH_ERR_LAYOUT,
                          "tensor_item: this rank has a term of the value, which is a sum over the ranks of axis %s: "
                          "tsh_full or tsh_reduce, called by all of them, adds the terms; %s given",
-                         tensor->mesh->axis[a].name, tsh_tensor_describe(tensor, text, sizeof text));
+                         tensor->mesh->axis[a].name, TSHI_TENSOR_TEXT(tensor));
     }
     return tshi_tensor_materialize(tensor);
 }

@@ -20,24 +20,17 @@ static tsh_status compare_words(const tsh_tensor *t, bool copies, const char *te
     return status;
 }
 
-typedef struct value_hash {
-    const tsh_tensor *tensor;
-    uint64_t h;
-} value_hash;
-
-static tsh_status fingerprint_values(void *user, const tsh_box *box, void *values) {
-    value_hash *p = user;
-    const unsigned char *byte = values;
-    size_t bytes = (size_t)tshi_box_numel(p->tensor->shape.ndim, box) * tsh_dtype_size(p->tensor->dtype);
-    for (size_t i = 0; i < bytes; i++) p->h = tshi_fingerprint_add(p->h, byte[i]);
-    return TSH_OK;
-}
-
 /* A fingerprint of this rank's values, or of nothing if the host cannot read them. */
 static uint64_t fingerprint_of(const tsh_tensor *t) {
-    value_hash p = {t, TSHI_FINGERPRINT};
-    if (tshi_data(t) && !tshi_device_of(t)->captures) tshi_tensor_read_pieces(t, NULL, fingerprint_values, &p);
-    return p.h;
+    uint64_t fingerprint = TSHI_FINGERPRINT;
+    if (!tshi_data(t) || tshi_device_of(t)->captures) return fingerprint;
+    tshi_pieces p = tshi_pieces_to_read(t, NULL);
+    while (tshi_pieces_next(&p)) {
+        const unsigned char *byte = p.values;
+        size_t bytes = (size_t)p.count * tsh_dtype_size(t->dtype);
+        for (size_t i = 0; i < bytes; i++) fingerprint = tshi_fingerprint_add(fingerprint, byte[i]);
+    }
+    return fingerprint;
 }
 
 /* An empty list has no mesh: its rank compares along the world, as do ranks with a parameter on all ranks. */
@@ -144,11 +137,10 @@ typedef struct inputs {
 } inputs;
 
 static tsh_status add_input(const tsh_data_parallel *dp, const tsh_call *node, const tsh_tensor *input, void *to) {
-    char text[TSHI_LINE];
     inputs *sum = to;
     (void)dp;
     sum->descriptions = tshi_fingerprint_text(sum->descriptions, node->op->name);
-    sum->descriptions = tshi_fingerprint_text(sum->descriptions, tshi_tensor_describe_whole(input, text, sizeof text));
+    sum->descriptions = tshi_fingerprint_text(sum->descriptions, TSHI_WHOLE_TEXT(input));
     sum->values = tshi_fingerprint_add(sum->values, fingerprint_of(input));
     return TSH_OK;
 }

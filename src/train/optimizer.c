@@ -83,23 +83,23 @@ static tsh_status fill_slot(tsh_optimizer *optimizer, tshi_optimizer_slot *slot,
     return status;
 }
 
-static bool rounds_by_chance(const tsh_optimizer *optimizer, const tsh_tensor *parameter) {
+static bool rounds_stochastically(const tsh_optimizer *optimizer, const tsh_tensor *parameter) {
     return optimizer->low_bits == TSH_STOCHASTIC_ROUNDING && parameter->dtype == TSH_BFLOAT16;
 }
 
 static tsh_status make_updates(tsh_optimizer *optimizer) {
     const tsh_allocator *allocator = &tsh_world_device(optimizer->world)->allocator;
-    bool chance = false;
+    bool stochastic = false;
     for (int i = 0; i < optimizer->count; i++) {
         const tsh_tensor *parameter = optimizer->slots[i].parameter;
-        bool here = rounds_by_chance(optimizer, parameter);
+        bool here = rounds_stochastically(optimizer, parameter);
         optimizer->update_count += here ? tshi_tensor_blocks(parameter) : 1;
-        chance = chance || here;
+        stochastic = stochastic || here;
     }
     size_t count = (size_t)optimizer->update_count;
     optimizer->updates = tshi_calloc(allocator, count, sizeof *optimizer->updates);
-    if (chance) optimizer->roundings = tshi_calloc(allocator, count, sizeof *optimizer->roundings);
-    return optimizer->updates && (!chance || optimizer->roundings) ? TSH_OK : TSH_ERR_MEMORY;
+    if (stochastic) optimizer->roundings = tshi_calloc(allocator, count, sizeof *optimizer->roundings);
+    return optimizer->updates && (!stochastic || optimizer->roundings) ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 static void warn_of_lost_bits(const tsh_optimizer *optimizer, const tsh_parameters *list) {
@@ -197,7 +197,7 @@ static void add_block(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot,
 
 /* Adds the slot's updates from index `count` on, and returns the new count. */
 static int add_updates(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int count) {
-    if (!rounds_by_chance(optimizer, slot->parameter)) {
+    if (!rounds_stochastically(optimizer, slot->parameter)) {
         const tsh_tensor *g = slot->gradient;
         optimizer->updates[count] = update_of(slot, 0, slot->parameter->numel, tshi_data(g), g->dtype);
         return count + 1;
@@ -235,7 +235,6 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
 
 /* Takes the gradients of this step, and checks that their boxes are those at creation. */
 static tsh_status take_gradients(tsh_optimizer *optimizer) {
-    char text[160];
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         bool sparse = tshi_gradient_is_sparse(slot->parameter);
@@ -244,7 +243,7 @@ static tsh_status take_gradients(tsh_optimizer *optimizer) {
         return tshi_fail(TSH_ERR_STATE,
                          "optimizer_step: parameter %d has become the slice %s since the optimizer was created: create "
                          "a tsh_data_parallel with a level before the optimizer",
-                         i, tsh_tensor_describe(slot->parameter, text, sizeof text));
+                         i, TSHI_TENSOR_TEXT(slot->parameter));
     }
     return TSH_OK;
 }
@@ -297,7 +296,7 @@ static void set_row(const tsh_optimizer *optimizer, const tshi_optimizer_slot *s
                     int64_t from, int64_t to, int64_t cols, tshi_update *u, tshi_rounding *rounding) {
     const tsh_tensor *p = slot->parameter;
     *u = update_of(slot, to * cols, cols, elements(gradient, from * cols), gradient->dtype);
-    if (!rounds_by_chance(optimizer, p)) return;
+    if (!rounds_stochastically(optimizer, p)) return;
     int64_t row = tshi_shape_start(p->mesh, &p->shape, p->layout, 0) + to, all = p->shape.global[1];
     *rounding = (tshi_rounding){.seed = optimizer->world->seed,
                                 .stream = slot->stream + (uint32_t)slot->steps,
@@ -327,27 +326,21 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     }
 }
 
-typedef struct squares {
-    const tsh_tensor *tensor;
-    double sum;
-} squares;
-
-static tsh_status add_squares(void *user, const tsh_box *box, void *values) {
-    squares *s = user;
-    tsh_device *host = s->tensor->mesh->world->host;
-    host->ops->sum[s->tensor->dtype].squares(host, tshi_box_numel(s->tensor->shape.ndim, box), values, &s->sum);
-    return TSH_OK;
+/* The sum of squares of this rank's values; not finite if any value is not. */
+static double sum_of_squares(const tsh_tensor *t) {
+    tsh_device *host = t->mesh->world->host;
+    double sum = 0;
+    tshi_pieces p = tshi_pieces_to_read(t, NULL);
+    while (tshi_pieces_next(&p)) host->ops->sum[t->dtype].squares(host, p.count, p.values, &sum);
+    return sum;
 }
 
 /* With TSHARD_CHECK=1: warns of a parameter that a step has made infinite or NaN. */
 static void warn_of_lost_values(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count && !optimizer->told_lost; i++) {
         const tsh_tensor *p = optimizer->slots[i].parameter;
-        squares found = {p, 0};
-        if (!tshi_data(p) || tshi_device_of(p)->captures) continue;
-        tshi_tensor_read_pieces(p, NULL, add_squares, &found);
-        optimizer->told_lost = !isfinite(found.sum);
-        if (!optimizer->told_lost) continue;
+        if (!tshi_data(p) || tshi_device_of(p)->captures || isfinite(sum_of_squares(p))) continue;
+        optimizer->told_lost = true;
         tshi_log(&optimizer->world->log, TSH_LOG_WARNING,
                  "%s: step %lld has left parameter %d, '%s', with an infinity or a NaN (learning rate %g)",
                  optimizer->kind->name, (long long)optimizer->slots[i].steps, i, p->name ? p->name : "", optimizer->lr);
@@ -417,7 +410,7 @@ tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *
     if (!tshi_gradient_of(parameter)) return TSH_ERR_MEMORY;
     if (slot->target.ops == &fused_ops) return TSH_OK;
     bool other = is_fused(parameter), sharded = tshi_gradient_whole(parameter) != parameter;
-    if (other || sharded || rounds_by_chance(optimizer, parameter)) {
+    if (other || sharded || rounds_stochastically(optimizer, parameter)) {
         return tshi_fail(TSH_ERR_STATE, "optimizer_step_in_backward: the parameter %s",
                          other     ? "is already stepped in backward by another optimizer"
                          : sharded ? "is sharded by a tsh_data_parallel"

@@ -109,13 +109,12 @@ static tsh_data_parallel *data_parallel_of(tshi_gradient_schedule *schedule) {
 }
 
 static tsh_status check_loss_axis(const tsh_data_parallel *dp, const tsh_tensor *loss) {
-    char text[160];
     if (!dp->average) return TSH_OK;
     if (loss->mesh == dp->mesh && loss->layout[dp->schedule.axis].kind == TSH_KIND_LOCAL) return TSH_OK;
     return tshi_fail(TSH_ERR_LAYOUT,
                      "to average gradients over axis %s, the loss must be LOCAL on each of its ranks; it is %s "
                      "(without tsh_data_parallel_config.average gradients are summed)",
-                     dp->mesh->axis[dp->schedule.axis].name, tsh_tensor_describe(loss, text, sizeof text));
+                     dp->mesh->axis[dp->schedule.axis].name, TSHI_TENSOR_TEXT(loss));
 }
 
 /* Counts each bucket's gradients that calls of this backward will add to; the others are complete. */

@@ -24,7 +24,7 @@ static const char *const precisions[] = {"float64",
                                          "bfloat16, float32 arithmetic",
                                          "float16, float32 gradients",
                                          "float32, float16 arithmetic"};
-static const char *const low_bits[] = {"master weights", "rounded by chance", "lost"};
+static const char *const low_bits[] = {"master weights", "stochastic rounding", "lost"};
 static const char *const shards[] = {"dense", "row", "column"};
 static const char *const writes[] = {"write_whole", "fill", "scatter_whole", "init"};
 static const char *const moments[] = {"before forward", "in forward", "before backward", "after backward",

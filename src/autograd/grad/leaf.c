@@ -4,11 +4,10 @@
 #include "tshard/autograd.h"
 
 tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
-    char text[160];
     if (!tensor || tshi_tensor_is_free(tensor)) return tshi_tensor_check(tensor, "tensor_require_grad", "tensor");
     if (tensor->computed) {
         return tshi_fail(TSH_ERR_STATE, "tensor_require_grad: %s was made by a tape; a leaf is wanted",
-                         tsh_tensor_describe(tensor, text, sizeof text));
+                         TSHI_TENSOR_TEXT(tensor));
     }
     tsh_status status = tshi_check_computes(tensor->mesh->device, tensor->dtype, "tensor_require_grad: the tensor");
     if (status != TSH_OK) return status;

@@ -60,11 +60,10 @@ static void free_sparse(tshi_gradient_target *target) {
 }
 
 tsh_status tsh_tensor_set_sparse_grad(tsh_tensor *leaf) {
-    char text[160];
     if (!leaf || leaf->computed || !tshi_requires_grad(leaf) || leaf->shape.ndim != 2) {
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "tensor_set_sparse_grad: %s, a leaf of two dims that requires a gradient is wanted",
-                         tsh_tensor_describe(leaf, text, sizeof text));
+                         TSHI_TENSOR_TEXT(leaf));
     }
     if (leaf->shape.local[0] >= INT32_MAX) {
         return tshi_fail(TSH_ERR_OVERFLOW,

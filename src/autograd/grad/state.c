@@ -59,13 +59,11 @@ tsh_dtype tshi_gradient_dtype(const tsh_tensor *x) {
 }
 
 tsh_status tshi_gradient_set_wide(tsh_tensor *leaf, bool wide) {
-    char text[160];
     tshi_gradient *g = tshi_gradient_of(leaf);
     if (!g) return TSH_ERR_MEMORY;
     if (g->wide == wide) return TSH_OK;
     if (leaf->computed || tshi_gradient_schedule_of(leaf)) {
-        return tshi_fail(TSH_ERR_STATE, "the dtype of gradients of %s is fixed: %s",
-                         tsh_tensor_describe(leaf, text, sizeof text),
+        return tshi_fail(TSH_ERR_STATE, "the dtype of gradients of %s is fixed: %s", TSHI_TENSOR_TEXT(leaf),
                          leaf->computed ? "a tape made it" : "it has a tsh_data_parallel");
     }
     g->wide = wide;

@@ -21,15 +21,14 @@ tshi_plan_step tshi_plan_start(const tsh_tensor *x, int input) {
 /* --- routes ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status no_route(const tshi_plan_step *now, const tsh_layout to[TSH_MAX_AXES]) {
-    char text[160], name[TSHI_LAYOUT_NAME];
     tsh_tensor x = {.dtype = now->dtype, .mesh = now->mesh, .shape = now->shape};
     int axis = 0;
     memcpy(x.layout, now->layout, sizeof x.layout);
     while (axis < x.mesh->axes - 1 &&
            (tshi_layout_alike(x.layout[axis], to[axis]) || tshi_transition_find(x.layout[axis], to[axis], false)))
         axis++;
-    return tshi_fail(TSH_ERR_LAYOUT, "no route from %s to %s along axis %s", tsh_tensor_describe(&x, text, sizeof text),
-                     tshi_layout_name(to[axis], name, sizeof name), x.mesh->axis[axis].name);
+    return tshi_fail(TSH_ERR_LAYOUT, "no route from %s to %s along axis %s", TSHI_TENSOR_TEXT(&x),
+                     TSHI_LAYOUT_TEXT(to[axis]), x.mesh->axis[axis].name);
 }
 
 tsh_status tshi_plan_route(tshi_plan *plan, tshi_plan_step *now, const tsh_layout to[TSH_MAX_AXES]) {

@@ -355,9 +355,9 @@ static void find_best(const tsh_call *call, int axis, const tshi_goal *goal, avo
 }
 
 static tsh_status no_row(const tsh_call *call, int axis) {
-    char text[TSHI_MESSAGE_SIZE] = "", one[160];
+    char text[TSHI_MESSAGE_SIZE] = "";
     for (int i = 0; i < call->inputs; i++) {
-        tshi_append(text, sizeof text, "%s%s", i ? " with " : "", tsh_tensor_describe(call->in[i], one, sizeof one));
+        tshi_append(text, sizeof text, "%s%s", i ? " with " : "", TSHI_TENSOR_TEXT(call->in[i]));
     }
     return tshi_fail(TSH_ERR_LAYOUT, "no layout rule along axis %s for %s", call->in[0]->mesh->axis[axis].name, text);
 }

@@ -31,7 +31,6 @@ static uint64_t versions_read(const tsh_call *call, bool backward) {
  * recorded. */
 static tsh_status check_unchanged(const tsh_call *call, bool backward) {
     static const char *const places[] = {"input 0", "input 1", "an input after the first two", "the output"};
-    char text[160];
     uint64_t changed = call_versions(call) ^ call->versions;
     if (changed) changed &= versions_read(call, backward);
     if (!changed) return TSH_OK;
@@ -42,7 +41,7 @@ static tsh_status check_unchanged(const tsh_call *call, bool backward) {
                      "%s%s%s%s%s was written to after the call, and backward needs the values from before: write, or "
                      "step, after backward, or to a clone",
                      places[k], t && t->name ? " '" : "", t && t->name ? t->name : "", t && t->name ? "', " : ", ",
-                     t ? tsh_tensor_describe(t, text, sizeof text) : "");
+                     t ? TSHI_TENSOR_TEXT(t) : "");
 }
 
 /* True when functions take the output in a wider dtype than its own (tshi_cast_as): its gradient is then as wide, and

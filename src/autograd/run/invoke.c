@@ -14,7 +14,6 @@ tsh_status tshi_invoke_failed(const tsh_call *call, const char *part, uint64_t b
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status check_shape(const tsh_call *call, tsh_dtype dtype, const tsh_shape *shape) {
-    char text[128];
     int64_t numel;
     if ((unsigned)dtype >= TSH_DTYPE_COUNT) {
         return tshi_fail(TSH_ERR_DTYPE, "the shape rule of %s gave dtype %d, which does not exist", call->op->name,
@@ -26,7 +25,7 @@ static tsh_status check_shape(const tsh_call *call, tsh_dtype dtype, const tsh_s
     }
     if (tshi_dims_product(shape->ndim, shape->global, &numel) == TSH_OK) return TSH_OK;
     return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %s, which is not a shape", call->op->name,
-                     tshi_dims_name(shape->ndim, shape->global, text, sizeof text));
+                     TSHI_DIMS_TEXT(shape->ndim, shape->global));
 }
 
 tsh_status tshi_invoke_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {

@@ -49,7 +49,7 @@ struct nearest {
 };
 
 // Stochastic rounding by the words of a stream: see tshi_rounding. Each replay of a graph is a further step.
-struct by_chance {
+struct stochastic {
     static constexpr int together = 1;
     word_source source;
     int64_t first, run, stride;
@@ -169,7 +169,7 @@ void launch_updates(tsh_device *device, const char *what, int count, const tshi_
             for (end = i + 1; !r && end < count && !updates[end].rounding;) end++;
             if (r)
                 launch_rounded<T>(device, what, 1, updates + i, f,
-                                  by_chance{source_of(device, r->seed, r->stream), r->first, r->run, r->stride});
+                                  stochastic{source_of(device, r->seed, r->stream), r->first, r->run, r->stride});
             else
                 launch_rounded<T>(device, what, end - i, updates + i, f, nearest());
         }
