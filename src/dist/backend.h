@@ -1,15 +1,17 @@
 /* A transport: a const struct of functions that connects ranks, moves their data, or both.
  *
- * A world has a control transport, which finds failures, compares the calls that ranks are about to make and carries
- * the library's own messages through host memory, and a data transport, which runs the calls on tensors. They are the
- * same, except on GPUs, where NCCL may move the data of ranks that another transport connects. Each group likewise has
- * a control group of the same ranks: itself, or a group of the control transport. registry.c lists the transports; no
- * other file outside a transport's folder names one. */
+ * Each group has one. In a world of several machines the groups whose members are on one machine share its memory
+ * (world->local), the others have the transport that connects all ranks (world->control). On GPUs NCCL may move the
+ * data (world->data): such a group has a control group of the same ranks and of one of the two others, which finds
+ * failures, compares calls and carries the library's own messages through host memory; every other group is its own
+ * control group. registry.c lists the transports; no other file outside a transport's folder names one. */
 #ifndef TSHI_BACKEND_H
 #define TSHI_BACKEND_H
 
 #include "dist/collectives/work.h"
 #include "dist/control/page.h"
+
+#define TSHI_TRANSPORTS 5 /* places in world->state */
 
 struct tshi_exchange_plan; /* collectives/redistribute.h */
 
@@ -26,6 +28,7 @@ typedef struct tshi_start {
 
 typedef struct tshi_group_ops {
     const char *name; /* see tsh_group_backend */
+    int place;        /* of its state in world->state; each transport has another one */
 
     /* --- capabilities --- ----------------------------------------------------------------------------------------- */
 
@@ -49,7 +52,8 @@ typedef struct tshi_group_ops {
     tsh_status (*probe)(const tshi_start *start, bool *takes);
     /* Bytes of world->machine.area that the transport needs in a world of that size. NULL: 0. */
     size_t (*area_bytes)(int size);
-    /* Makes world->state, and *heap if the transport has a heap of its own. Does not wait. NULL: it has neither. */
+    /* Makes world->state[place], and *heap if the transport has a heap of its own. Does not wait. NULL: it has
+     * neither. */
     tsh_status (*world_open)(tsh_world *world, const tshi_start *start, void **heap);
     /* Connects the ranks, once world->group and the devices exist; sets the group's state. mine: this rank's status so
      * far. Collective over the world, waits. NULL: a world of one rank. */
@@ -61,23 +65,29 @@ typedef struct tshi_group_ops {
     tsh_status (*take_data)(tsh_world *world, bool *takes);
     /* Collectives between machines use RDMA, as far as the transport can tell. NULL: they do not. */
     bool (*rdma)(const tsh_world *world);
-    /* tsh_world_fail in that step. Control transports only; does not wait. */
-    void (*fail)(tsh_world *world, const char *reason, tshi_tape_step step);
-    /* tsh_world_recover. The data transport's is called, which calls the control transport's. Collective over the
-     * world. */
+    /* tsh_world_recover, by the data transport, which calls tshi_recover_control, or else by the control transport.
+     * Between the steps of the recovery it calls tshi_groups_stop and tshi_groups_restart. Collective over the world.
+     * NULL: tshi_recover_groups. */
     tsh_status (*recover)(tsh_world *world);
     /* The first half of tsh_world_destroy, while the devices still exist: tells the peers that this rank leaves. Also
      * called for a world that has been opened only in part. Not collective. NULL: there are no peers to tell. */
     void (*leave)(tsh_world *world);
-    /* The second half, when the devices are gone: frees world->state and the heap. NULL: there is neither. */
+    /* The second half, when the devices are gone: frees world->state[place] and the heap. NULL: there is neither. */
     void (*world_close)(tsh_world *world);
 
     /* --- groups --------------------------------------------------------------------------------------------------- */
 
-    /* Sets up group->state for the n world ranks in `ranks`, which all members of parent agree on. group is NULL on
-     * members that are not in `ranks`. Collective over parent, waits. NULL: groups of one rank, which have no state. */
-    tsh_status (*open)(tsh_group *parent, const int *ranks, int n, tsh_group *group);
-    /* Bytes of tensor memory that `open` allocates on the first rank of a group of n. NULL: 0. */
+    /* Opening a group takes three steps: each member prepares, all members of the parent gather the addresses and
+     * learn whether a rank has failed, each member opens. `close` undoes either.
+     * prepare: makes group->state. *address: what this member tells the others, 0 at first. Does not wait. NULL: there
+     * is nothing to prepare. */
+    tsh_status (*prepare)(tsh_group *group, uint64_t *address);
+    /* address[i] is that of the group's member i. Collective over the group, waits. NULL: nothing is left to do. */
+    tsh_status (*open)(tsh_group *group, const uint64_t *address);
+    /* In place of both, for groups that are made from their parent's state: parent is of this transport. group is NULL
+     * on members of parent that get none. Collective over parent, waits. */
+    tsh_status (*split)(tsh_group *parent, tsh_group *group);
+    /* Bytes of tensor memory that `prepare` allocates on the first rank of a group of n. NULL: 0. */
     size_t (*open_bytes)(int n);
     /* Bytes of tensor memory that a rank allocates for a group's first message of the size class of `send`, and keeps
      * for later ones. NULL: 0 for all. */
@@ -95,6 +105,12 @@ typedef struct tshi_group_ops {
      * for deaths first. waits: the caller waits for members of the group, so a member that has left is a failure.
      * Control transports only; NULL: there are no peers. */
     tsh_status (*check_peers)(tsh_group *group, bool look, bool waits);
+    /* This rank has failed: wakes the members that sleep until it makes a call. NULL: they wake by themselves. */
+    void (*wake)(tsh_group *group);
+    /* The steps of a recovery. stop: no rank is in a call any more; notes where the members are. restart: all ranks have
+     * stopped; this rank's calls continue there. NULL: groups need neither. */
+    void (*stop)(tsh_group *group);
+    void (*restart)(tsh_group *group);
     /* After `check_peers` has returned an error: every failure in the world is in a later step of that tape than
      * `step`. NULL: never. */
     bool (*fails_later)(const tsh_world *world, tshi_tape_step step);

@@ -79,6 +79,7 @@ void tshi_group_free(tsh_group *group) {
     while (*link != group) link = &(*link)->next;
     *link = group->next;
     if (world->group == group) world->group = NULL;
+    if (group->control != group) tshi_group_free(group->control);
     tshi_free(&world->allocator, group->ranks);
     tshi_free(&world->allocator, group->counts);
     tshi_pool_clear(&group->works, &world->allocator);
@@ -153,39 +154,111 @@ static char *list_ranks(const tsh_allocator *allocator, const char *what, const 
     return text;
 }
 
-/* world_ranks[i] of parent's ranks[i]. */
-static int *translate(const tsh_group *parent, const int *ranks, int n) {
-    int *world_ranks = tshi_calloc(&parent->world->allocator, (size_t)n, sizeof *world_ranks);
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+static bool on_one_machine(const tsh_world *world, const int *ranks, int n) {
+    const int *node = world->machine.node;
+    for (int i = 1; node && i < n; i++) {
+        if (node[ranks[i]] != node[ranks[0]]) return false;
+    }
+    return true;
+}
+
+/* The transport of a group that works in host memory. */
+static const tshi_group_ops *host_transport(const tsh_world *world, const int *ranks, int n) {
+    return on_one_machine(world, ranks, n) ? world->local : world->control;
+}
+
+/* The control group comes after the data group in the world's list, which is freed from its head. */
+static tsh_status control_new(tsh_group *group) {
+    tsh_world *world = group->world;
+    tsh_group *control =
+        tshi_group_new(world, host_transport(world, group->ranks, group->size), group->ranks, group->size);
+    if (!control) return TSH_ERR_MEMORY;
+    group->control = control;
+    tshi_group_own_mesh(control, "control");
+    world->groups = control->next;
+    control->next = group->next;
+    group->next = control;
+    return TSH_OK;
+}
+
+tsh_group *tshi_group_of(tsh_group *parent, const int *ranks, int n) {
+    tsh_world *world = parent->world;
+    bool on_top = world->data != world->control;
+    int *world_ranks = tshi_calloc(&world->allocator, (size_t)n, sizeof *world_ranks);
+    tsh_group *group = NULL;
     for (int i = 0; world_ranks && i < n; i++) world_ranks[i] = parent->ranks[ranks[i]];
-    return world_ranks;
+    if (world_ranks)
+        group = tshi_group_new(world, on_top ? world->data : host_transport(world, world_ranks, n), world_ranks, n);
+    tshi_free(&world->allocator, world_ranks);
+    if (group && on_top && n > 1 && control_new(group) != TSH_OK) {
+        tshi_group_free(group);
+        return NULL;
+    }
+    if (group) tshi_group_own_mesh(group, "group");
+    return group;
+}
+
+/* The addresses that the group's members have given as their k-th of `each`. */
+static tsh_status open_one(tsh_group *parent, tsh_group *group, const uint64_t *all, int each, int k) {
+    const tsh_allocator *allocator = &group->world->allocator;
+    if (!group->ops->open) return TSH_OK;
+    uint64_t *address = tshi_calloc(allocator, (size_t)group->size, sizeof *address);
+    if (!address) return TSH_ERR_MEMORY;
+    for (int i = 0; i < group->size; i++) {
+        address[i] = all[(ptrdiff_t)each * tsh_group_rank_of(parent, group->ranks[i]) + k];
+    }
+    tsh_status status = group->ops->open(group, address);
+    tshi_free(allocator, address);
+    return status;
+}
+
+static tsh_status prepare_all(tsh_group *const *groups, int n, uint64_t *address) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < n && status == TSH_OK; i++) {
+        tsh_group *group = groups[i] ? groups[i]->control : NULL;
+        if (group && group->ops->prepare) status = group->ops->prepare(group, &address[i]);
+    }
+    return status;
+}
+
+tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, tsh_status status) {
+    tsh_world *world = parent->world;
+    uint64_t mine[TSH_MAX_AXES] = {0};
+    tsh_memory_purpose before = tshi_device_purpose(world->host, TSH_MEMORY_COMMUNICATION);
+    if (status == TSH_OK) status = prepare_all(groups, n, mine);
+    uint64_t *all = tshi_group_gather(parent, "group_create: memory", mine, (size_t)n * sizeof *mine, &status);
+    for (int i = 0; i < n && status == TSH_OK; i++) {
+        if (groups[i]) status = open_one(parent, groups[i]->control, all, n, i);
+        if (status == TSH_OK && parent->ops->split)
+            status = parent->ops->split(parent, groups[i] && groups[i]->size > 1 ? groups[i] : NULL);
+    }
+    world->host->ops->memory.release(world->host, all);
+    world->host->purpose = before;
+    return status;
 }
 
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out) {
     tsh_world *world = parent->world;
     tsh_group *group = NULL;
     char *text = NULL;
-    int *world_ranks = NULL;
     tsh_status status = tshi_owner_check(&world->owner, what);
     if (status != TSH_OK) return status;
     status = check_ranks(parent, what, ranks, n);
     if (status == TSH_OK) {
         text = list_ranks(&world->allocator, what, ranks, n);
-        world_ranks = translate(parent, ranks, n);
         bool member = index_of(ranks, n, parent->rank) >= 0;
-        if (member && world_ranks) group = tshi_group_new(world, world->data, world_ranks, n);
-        if (!text || !world_ranks || (member && !group)) status = TSH_ERR_MEMORY;
+        if (member) group = tshi_group_of(parent, ranks, n);
+        if (!text || (member && !group)) status = TSH_ERR_MEMORY;
     }
     status = tshi_group_agree(parent, text ? text : "", status);
-    tsh_memory_purpose before = tshi_device_purpose(world->host, TSH_MEMORY_COMMUNICATION);
-    if (status == TSH_OK && n > 1) status = parent->ops->open(parent, world_ranks, n, group);
-    world->host->purpose = before;
+    if (status == TSH_OK && n > 1) status = tshi_groups_open(parent, &group, 1, TSH_OK);
     tshi_free(&world->allocator, text);
-    tshi_free(&world->allocator, world_ranks);
     if (status != TSH_OK && group) {
         tshi_group_free(group);
         group = NULL;
     }
-    if (group) tshi_group_own_mesh(group, "group");
     *out = group;
     return status;
 }
@@ -215,18 +288,19 @@ static int compare_members(const void *left, const void *right) {
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* The groups in the order of their colours, the same on every rank. */
-static tsh_status open_colors(tsh_group *parent, const membership *members, int *ranks, tsh_group **out) {
+/* This rank's group, or NULL. `members` are sorted, and equal on all ranks. */
+static tsh_status open_color(tsh_group *parent, const membership *members, int color, tsh_group **out) {
+    const tsh_allocator *allocator = &parent->world->allocator;
     tsh_status status = TSH_OK;
-    for (int first = 0, n; status == TSH_OK && first < parent->size; first += n) {
-        tsh_group *group = NULL;
-        for (n = 0; first + n < parent->size && members[first + n].color == members[first].color; n++) {
-            ranks[n] = (int)members[first + n].rank;
-        }
-        if (members[first].color >= 0) status = tshi_group_open(parent, "group_split", ranks, n, &group);
-        if (group) *out = group;
+    int n = 0;
+    int *ranks = tshi_calloc(allocator, (size_t)parent->size, sizeof *ranks);
+    for (int i = 0; ranks && color >= 0 && i < parent->size; i++) {
+        if (members[i].color == color) ranks[n++] = (int)members[i].rank;
     }
-    return status;
+    if (n > 0) *out = tshi_group_of(parent, ranks, n);
+    if (!ranks || (n > 0 && !*out)) status = TSH_ERR_MEMORY;
+    tshi_free(allocator, ranks);
+    return tshi_groups_open(parent, out, 1, status);
 }
 
 tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **out) {
@@ -237,23 +311,18 @@ tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **ou
         return tshi_fail(TSH_ERR_UNSUPPORTED, "group_split: a dry run does not know the colours of other ranks; "
                                               "group_create and mesh_create tell it the ranks of every group");
     }
-    const tsh_allocator *allocator = &parent->world->allocator;
     tsh_device *host = parent->world->host;
     const membership mine = {color, key, parent->rank};
-    int *ranks = NULL;
     tsh_status status = TSH_OK;
     membership *all = tshi_group_gather(parent, "group_split", &mine, sizeof mine, &status);
     if (status == TSH_OK) {
         qsort(all, (size_t)parent->size, sizeof *all, compare_members);
-        ranks = tshi_calloc(allocator, (size_t)parent->size, sizeof *ranks);
-        status = tshi_group_agree(parent, "group_split: memory", ranks ? TSH_OK : TSH_ERR_MEMORY);
+        status = open_color(parent, all, color, out);
     }
-    if (status == TSH_OK) status = open_colors(parent, all, ranks, out);
     if (status != TSH_OK && *out) {
         tshi_group_free(*out);
         *out = NULL;
     }
-    tshi_free(allocator, ranks);
     host->ops->memory.release(host, all);
     return status;
 }

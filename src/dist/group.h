@@ -56,6 +56,13 @@ void tshi_group_close(tsh_group *group);
 void tshi_group_drop(tsh_group *group);
 /* The group of `ranks` on a rank outside it: its rank is -1, and its calls do nothing. */
 tsh_group *tshi_group_non_member(tsh_world *world, const int *ranks, int n);
+/* A group of parent's ranks[0..n), this rank among them, that tshi_groups_open has still to open, and its control
+ * group. NULL with the message set. */
+tsh_group *tshi_group_of(tsh_group *parent, const int *ranks, int n);
+/* Opens n groups (at most TSH_MAX_AXES), of which other members of parent may have others at the same places; NULL: this
+ * rank gets none there. status: this rank's status so far. After a failure the caller frees the groups. Collective over
+ * parent, waits. */
+tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, tsh_status status);
 /* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over
  * parent. */
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out);

@@ -108,20 +108,35 @@ static tsh_status axis_elsewhere(tsh_mesh *mesh, tshi_axis *axis, int stride, in
     return TSH_OK;
 }
 
-/* Opens all groups along one axis, in one order on every rank; this rank keeps its own. */
-static tsh_status axis_create(tsh_mesh *mesh, int axis, int *ranks) {
-    tshi_axis *a = &mesh->axis[axis];
-    int stride = axis_stride(mesh, axis);
-    if (!tshi_mesh_has_me(mesh)) return axis_elsewhere(mesh, a, stride, ranks);
-    for (int first = 0; first < mesh->members; first++) {
-        if (first / stride % a->size != 0) continue;
-        for (int i = 0; i < a->size; i++) ranks[i] = first + i * stride;
-        tsh_group *group;
-        tsh_status status = tsh_group_create_in(mesh->group, ranks, a->size, &group);
-        if (status != TSH_OK) return status;
-        if (group) keep_axis(mesh, a, group);
+/* This rank's group along an axis, which has still to be opened. NULL with the message set. */
+static tsh_group *axis_group(const tsh_mesh *mesh, int axis, int *ranks) {
+    const tshi_axis *a = &mesh->axis[axis];
+    int stride = axis_stride(mesh, axis), first = mesh->member - mesh->member / stride % a->size * stride;
+    for (int i = 0; i < a->size; i++) ranks[i] = first + i * stride;
+    return tshi_group_of(mesh->group, ranks, a->size);
+}
+
+/* Opens the groups along all axes; each rank has its own. */
+static tsh_status axes_create(tsh_mesh *mesh, int *ranks) {
+    tsh_group *groups[TSH_MAX_AXES] = {0};
+    tsh_status status = TSH_OK;
+    for (int i = 0; status == TSH_OK && i < mesh->axes; i++) {
+        if (!tshi_mesh_has_me(mesh)) {
+            status = axis_elsewhere(mesh, &mesh->axis[i], axis_stride(mesh, i), ranks);
+            continue;
+        }
+        groups[i] = axis_group(mesh, i, ranks);
+        if (!groups[i]) status = TSH_ERR_MEMORY;
     }
-    return TSH_OK;
+    if (!tshi_mesh_has_me(mesh)) return status;
+    status = tshi_groups_open(mesh->group, groups, mesh->axes, status);
+    for (int i = 0; i < mesh->axes; i++) {
+        if (groups[i] && status == TSH_OK)
+            keep_axis(mesh, &mesh->axis[i], groups[i]);
+        else if (groups[i])
+            tshi_group_free(groups[i]);
+    }
+    return status;
 }
 
 /* Until all ranks agree, this rank has only taken memory. */
@@ -156,7 +171,7 @@ static tsh_status mesh_open(tsh_group *group, bool own, const char *axes, tsh_me
     if (mesh) tshi_mesh_set(mesh, group);
     if (mesh && !own) group->meshes++;
     status = mesh_agree(group, axes, ranks ? mesh : NULL);
-    for (int i = 0; status == TSH_OK && i < mesh->axes; i++) status = axis_create(mesh, i, ranks);
+    if (status == TSH_OK) status = axes_create(mesh, ranks);
     tshi_free(&world->allocator, ranks);
     if (own && mesh) {
         mesh->owns_group = true;

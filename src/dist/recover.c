@@ -1,9 +1,13 @@
 /* A world fails, and recovers: all ranks go on with one and the same step. */
+#include "dist/control/control.h"
 #include "dist/world.h"
 
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step) {
-    if (world->ended) return;
-    world->control->fail(world, reason, step);
+    if (world->ended || !world->machine.page) return; /* without a page there are no peers */
+    tshi_control_fail(world, reason, step);
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        if (g->ops->wake && g->state) g->ops->wake(g);
+    }
 }
 
 void tsh_world_fail(tsh_world *world, const char *reason) {
@@ -60,11 +64,44 @@ static tsh_status catch_up(tsh_world *world) {
     return TSH_OK;
 }
 
+void tshi_groups_stop(tsh_world *world) {
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        tshi_group_forget(g, "the world recovered meanwhile");
+        if (g->ops->stop && g->state) g->ops->stop(g);
+    }
+}
+
+void tshi_groups_restart(tsh_world *world) {
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        if (g->ops->restart && g->state) g->ops->restart(g);
+    }
+}
+
+/* Between the first barrier and the last no rank is in a call. Peers may move data of this rank's started calls until
+ * they have come to the first. */
+tsh_status tshi_recover_groups(tsh_world *world) {
+    const tshi_machine *m = &world->machine;
+    if (!m->page) return TSH_OK;
+    if (m->broken != TSH_OK) return tshi_fail(m->broken, "%s", m->broken_words);
+    tsh_status status = tshi_control_barrier(world);
+    if (status != TSH_OK) return status;
+    tshi_groups_stop(world);
+    status = tshi_control_barrier(world);
+    if (status != TSH_OK) return status;
+    tshi_groups_restart(world);
+    tshi_control_revive(world);
+    return tshi_control_barrier(world);
+}
+
+tsh_status tshi_recover_control(tsh_world *world) {
+    return world->control->recover ? world->control->recover(world) : tshi_recover_groups(world);
+}
+
 tsh_status tsh_world_recover(tsh_world *world) {
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "world_recover: world is NULL");
     tsh_status status = tshi_owner_enter(&world->owner, "world_recover");
     if (status != TSH_OK) return status;
-    status = world->data->recover(world);
+    status = world->data->recover ? world->data->recover(world) : tshi_recover_groups(world);
     if (status == TSH_OK && world->size > 1) status = catch_up(world);
     if (status == TSH_OK) world->recoveries++;
     tshi_owner_leave(&world->owner);

@@ -128,6 +128,16 @@ static tsh_status share_machine(tsh_world *world, const tshi_start *start) {
                              start->deadline);
 }
 
+/* TSHARD_BACKEND chooses one transport for all groups. */
+static tsh_status open_local(tsh_world *world, const tshi_start *start) {
+    const tshi_group_ops *local = tshi_backend_of_machine();
+    void *heap = NULL;
+    if (tshi_backend_is(world->control->name)) return TSH_OK;
+    tsh_status status = local->world_open(world, start, &heap);
+    if (status == TSH_OK) world->local = local;
+    return status;
+}
+
 static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     const tshi_settings *settings = start->settings;
     const tshi_group_ops *control = world->control;
@@ -145,6 +155,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     world->seed = settings->seed;
     tsh_status status = control->world_open ? control->world_open(world, start, &heap) : TSH_OK;
     if (status == TSH_OK) status = share_machine(world, start);
+    if (status == TSH_OK && world->machine.nodes > 1) status = open_local(world, start);
     if (world->machine.heap) heap = world->machine.heap[world->rank];
     if (status == TSH_OK) status = devices_create(world, settings, heap);
     watch_tensors(world, world->host);
@@ -194,7 +205,7 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
     start->allocator = &allocator;
     start->deadline = world->start_seconds + tshi_rendezvous_patience(start->settings);
     tsh_status status = find_ranks(world, start);
-    world->data = world->control;
+    world->data = world->local = world->control;
     if (start->settings->rank <= 0) tshi_settings_check(&world->log);
     if (status == TSH_OK) status = world_enter(world, start);
     tshi_roster_free(&found, &allocator);
@@ -269,7 +280,7 @@ void tsh_world_destroy(tsh_world *world) {
     if (!world || tshi_owner_refuses(&world->owner, "world_destroy")) return;
     tell_dropped(world);
     tsh_allocator allocator = world->allocator;
-    const tshi_group_ops *control = world->control, *data = world->data;
+    const tshi_group_ops *control = world->control, *local = world->local, *data = world->data;
     tshi_signal_close(world);
     if (world->background_save) world->background_save_end(world);
     tshi_exchanges_free(world);
@@ -279,14 +290,16 @@ void tsh_world_destroy(tsh_world *world) {
     end_groups(world);
     tshi_record *record = record_end(world);
     if (data != control) data->leave(world);
-    if (world->state && control->leave) control->leave(world);
+    if (control && world->state[control->place] && control->leave) control->leave(world);
     tshi_control_leave(world);
+    if (local != control) local->leave(world);
     if (world->host) tshi_tensors_end(world->host);
     if (world->device) tshi_tensors_end(world->device);
     if (!alive && world->device != world->host) tshi_device_destroy(world->device);
     if (!alive) tshi_device_destroy(world->host);
     if (world->heap) munmap(world->heap, world->heap_bytes);
-    if (world->state) control->world_close(world);
+    if (local != control) local->world_close(world);
+    if (control && world->state[control->place]) control->world_close(world);
     tshi_machine_close(world);
     tshi_record_destroy(record);
     tshi_owner_close(&world->owner);

@@ -28,9 +28,9 @@ typedef struct tshi_sends_in_flight {
 
 struct tsh_world {
     const tshi_group_ops *control; /* the transport that connects the ranks */
-    void *state;                   /* of `control` */
-    const tshi_group_ops *data;    /* runs the calls on tensors: `control`, or one on top of it */
-    void *data_state;              /* of `data`, if it is not `control` */
+    const tshi_group_ops *local;   /* of groups on one machine: `control`, or another in a world of several machines */
+    const tshi_group_ops *data;    /* runs the calls on tensors: one on top of them, or `control` */
+    void *state[TSHI_TRANSPORTS];  /* of each transport */
     int rank, size, local_rank;
     double timeout;
     tshi_machine machine;   /* the memory that the ranks of this machine share */
@@ -88,6 +88,14 @@ uint64_t tshi_world_stream(tsh_world *world);
 
 /* tsh_world_fail in that step. */
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
+/* The control transport's part of tsh_world_recover. */
+tsh_status tshi_recover_control(tsh_world *world);
+/* The same for transports whose groups need nothing else: the barriers of control/recover.h with the calls below. */
+tsh_status tshi_recover_groups(tsh_world *world);
+/* After the first barrier of a recovery: ends all works, and stops all groups. */
+void tshi_groups_stop(tsh_world *world);
+/* After the second one. */
+void tshi_groups_restart(tsh_world *world);
 /* A rank of the world has failed or died, as far as this rank knows; tsh_error_message() says why. Never waits. False
  * if the failure is in a later step of that tape: the later step reports it. */
 bool tshi_world_has_failed(tsh_world *world, tshi_tape_step step);

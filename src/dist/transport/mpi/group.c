@@ -91,14 +91,13 @@ tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm 
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(group->world, "group_create", error);
 }
 
-/* MPI_Group_incl takes the members' ranks in the parent. */
-static int create_comm(const tsh_group *parent, const int *ranks, int n, int *scratch, MPI_Comm *out) {
+/* Out of the world's communicator, whose ranks are the world's. */
+static int create_comm(const tsh_group *group, MPI_Comm *out) {
     MPI_Group all, members;
-    MPI_Comm comm = tshi_mpi_group_of(parent)->comm;
-    for (int i = 0; i < n; i++) scratch[i] = tsh_group_rank_of(parent, ranks[i]);
+    MPI_Comm comm = tshi_mpi_group_of(group->world->group->control)->comm;
     int error = MPI_Comm_group(comm, &all);
     if (error != MPI_SUCCESS) return error;
-    error = MPI_Group_incl(all, n, scratch, &members);
+    error = MPI_Group_incl(all, group->size, group->ranks, &members);
     if (error == MPI_SUCCESS) {
         error = MPI_Comm_create_group(comm, members, TAG_GROUP, out);
         MPI_Group_free(&members);
@@ -107,20 +106,18 @@ static int create_comm(const tsh_group *parent, const int *ranks, int n, int *sc
     return error;
 }
 
-tsh_status tshi_mpi_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
-    tsh_world *world = parent->world;
-    tshi_mpi_group *mg = group ? tshi_mpi_group_new(world, n) : NULL;
+tsh_status tshi_mpi_group_prepare(tsh_group *group, uint64_t *address) {
+    (void)address;
+    group->state = tshi_mpi_group_new(group->world, group->size);
+    return group->state ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+tsh_status tshi_mpi_group_open(tsh_group *group, const uint64_t *address) {
     MPI_Comm comm = MPI_COMM_NULL;
-    tsh_status status = tshi_mpi_agree(parent, "group_create: memory", group && !mg ? TSH_ERR_MEMORY : TSH_OK);
-    if (status != TSH_OK) {
-        tshi_mpi_group_free(world, mg);
-        return status;
-    }
-    if (!group) return TSH_OK;
-    int error = create_comm(parent, ranks, n, mg->counts, &comm);
-    if (error == MPI_SUCCESS) return tshi_mpi_group_attach(group, mg, comm);
-    tshi_mpi_group_free(world, mg);
-    return tshi_mpi_error(world, "group_create", error);
+    (void)address;
+    int error = create_comm(group, &comm);
+    return error == MPI_SUCCESS ? tshi_mpi_group_attach(group, group->state, comm)
+                                : tshi_mpi_error(group->world, "group_create", error);
 }
 
 void tshi_mpi_group_close(tsh_group *group) {

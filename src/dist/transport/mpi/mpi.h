@@ -32,7 +32,9 @@ typedef struct tshi_mpi_watch {
 } tshi_mpi_watch;
 
 /* Seconds for which messages that a rank sent before it left or failed may still be in flight. */
-#define TSHI_GRACE 0.25
+#define TSHI_GRACE     0.25
+
+#define TSHI_MPI_PLACE 3 /* in world->state */
 
 /* --- the world ---------------------------------------------------------------------------------------------------- */
 
@@ -135,7 +137,7 @@ typedef struct tshi_mpi_group {
 } tshi_mpi_group;
 
 static inline tshi_mpi *tshi_mpi_of(const tsh_world *world) {
-    return world->state;
+    return world->state[TSHI_MPI_PLACE];
 }
 
 static inline tshi_mpi_group *tshi_mpi_group_of(const tsh_group *group) {
@@ -188,7 +190,8 @@ void tshi_mpi_unlist(tsh_world *world);
 tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm comm);
 tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size);
 void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg);
-tsh_status tshi_mpi_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+tsh_status tshi_mpi_group_prepare(tsh_group *group, uint64_t *address);
+tsh_status tshi_mpi_group_open(tsh_group *group, const uint64_t *address);
 void tshi_mpi_group_close(tsh_group *group);
 
 /* --- entry_barrier.c ---------------------------------------------------------------------------------------------- */

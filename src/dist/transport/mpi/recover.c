@@ -13,6 +13,7 @@
  *
  * Invariant: after the last barrier all members of a group are at the same entry barrier, and no message of an earlier
  * epoch can match. */
+#include "dist/registry.h"
 #include "dist/transport/mpi/mpi.h"
 
 #include <string.h>
@@ -28,7 +29,7 @@ typedef struct position {
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
 static bool is_mpi(const tsh_group *group) {
-    return group->ops == group->world->control && group->state;
+    return group->ops == &tshi_mpi_ops && group->state;
 }
 
 /* Advances this rank's calls: members that have passed an entry barrier need this rank's part before they recover. */
@@ -201,13 +202,10 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
     if (status == TSH_OK) status = exchange(world, &all, &most);
     if (status == TSH_OK) status = finish_groups(world, all, most);
     tshi_free(&world->allocator, all);
+    if (status == TSH_OK) tshi_groups_stop(world);
     if (status == TSH_OK) status = recovery_barrier(world);
     if (status != TSH_OK) return status;
-    for (tsh_group *g = world->groups; g; g = g->next) {
-        if (!is_mpi(g)) continue;
-        tshi_group_forget(g, "forgotten by tsh_world_recover");
-        tshi_entry_renew(g);
-    }
+    tshi_groups_restart(world);
     tshi_control_revive(world);
     status = discard_messages(world);
     mpi->epoch++;

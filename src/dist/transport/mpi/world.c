@@ -63,7 +63,7 @@ tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void *
     tshi_mpi *mpi = tshi_calloc(allocator, 1, sizeof *mpi);
     (void)heap;
     if (!mpi) return TSH_ERR_MEMORY;
-    world->state = mpi;
+    world->state[TSHI_MPI_PLACE] = mpi;
     mpi->base = start->communicator ? *(const MPI_Comm *)start->communicator : MPI_COMM_WORLD;
     mpi->recovery = MPI_COMM_NULL;
     mpi->chunk = CHUNK;
@@ -106,7 +106,7 @@ static bool find_rdma(void) {
 }
 
 tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
-    tshi_mpi *mpi = world->state;
+    tshi_mpi *mpi = tshi_mpi_of(world);
     if (!mpi) return mine;
     tshi_mpi_group *mg = mine == TSH_OK ? tshi_mpi_group_new(world, world->size) : NULL;
     MPI_Comm comm = MPI_COMM_NULL;
@@ -148,7 +148,7 @@ bool tshi_mpi_rdma(const tsh_world *world) {
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
 
 void tshi_mpi_leave(tsh_world *world) {
-    tshi_mpi *mpi = world->state;
+    tshi_mpi *mpi = tshi_mpi_of(world);
     int finalized = 1;
     MPI_Finalized(&finalized);
     if (finalized) {
@@ -164,11 +164,11 @@ void tshi_mpi_leave(tsh_world *world) {
 }
 
 void tshi_mpi_world_close(tsh_world *world) {
-    tshi_mpi *mpi = world->state;
+    tshi_mpi *mpi = tshi_mpi_of(world);
     const tsh_allocator *allocator = &world->allocator;
     tshi_watcher_end(&mpi->watch.thread);
     tshi_pool_clear(&mpi->messages, allocator);
     tshi_free(allocator, mpi->left);
     tshi_free(allocator, mpi);
-    world->state = NULL;
+    world->state[TSHI_MPI_PLACE] = NULL;
 }

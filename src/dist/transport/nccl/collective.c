@@ -45,7 +45,7 @@ static void event_give(tsh_world *world, tshi_nccl_event *e) {
 static tsh_status cannot(tsh_group *group, const tshi_comm_call *call) {
     char message[TSHI_MESSAGE_SIZE];
     snprintf(message, sizeof message, "%s", tsh_error_message());
-    group->world->control->fail(group->world, message, (tshi_tape_step){0});
+    tshi_world_fail_in(group->world, message, (tshi_tape_step){0});
     return tshi_fail(call->failed, "%s", message);
 }
 

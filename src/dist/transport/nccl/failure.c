@@ -52,7 +52,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
     if (nccl->failed == TSH_OK) {
         nccl->failed = status;
         snprintf(nccl->message, sizeof nccl->message, "%s", tsh_error_message());
-        if (tell) world->control->fail(world, nccl->message, (tshi_tape_step){0});
+        if (tell) tshi_world_fail_in(world, nccl->message, (tshi_tape_step){0});
         /* The GPU's results are invalid from here on: every read asks the device first. */
         tshi_fail(nccl->failed, "%s", nccl->message);
         tshi_cuda_keep(device, nccl->failed);
@@ -136,8 +136,8 @@ static tsh_status poll_world(tsh_world *world, double now) {
     tshi_signal_poll(world);
     tsh_status status = poll_comms(world);
     if (status != TSH_OK) return status;
-    status = world->control->check_peers(waits ? entry->group->control : world->group->control, true,
-                                         waits && now - entry->since > entry->left_after);
+    const tsh_group *group = waits ? entry->group : world->group;
+    status = group->control->ops->check_peers(group->control, true, waits && now - entry->since > entry->left_after);
     if (status != TSH_OK) {
         /* The calls in flight may have ended without an error meanwhile: then the next call reports the failure. */
         bool ended = nccl->queued > 0 && !tshi_nccl_oldest(nccl);
@@ -170,7 +170,7 @@ void tshi_nccl_watcher(void *world) {
 tsh_status tshi_nccl_failure(tsh_group *group) {
     const tshi_nccl *nccl = tshi_nccl_of(group->world);
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->message);
-    tsh_status status = group->world->control->check_peers(group->control, false, false);
+    tsh_status status = group->control->ops->check_peers(group->control, false, false);
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, false);
 }
 

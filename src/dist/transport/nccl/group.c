@@ -51,8 +51,8 @@ static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
     tshi_nccl_drain(world);
     tsh_status status = tshi_nccl_failure(parent);
     if (status == TSH_OK) {
-        /* The members' order is the group's. */
-        ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
+        /* The members' order is the group's; no two groups have the same first rank. */
+        ncclResult_t result = nccl->library->comm_split(parent->state, group ? group->ranks[0] : NCCL_SPLIT_NOCOLOR,
                                                         group ? group->rank : 0, &comm, &config);
         status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
     }
@@ -66,26 +66,9 @@ tsh_status tshi_nccl_stream_take(tsh_group *group) {
     return tshi_cuda_communication_open(tshi_nccl_device(group->world), group->stream);
 }
 
-/* The control group comes after the data group in the world's list, which is freed from its head. */
-static tsh_group *control_new(tsh_group *group) {
-    tsh_world *world = group->world;
-    tsh_group *control = tshi_group_new(world, world->control, group->ranks, group->size);
-    if (!control) return NULL;
-    group->control = control;
-    tshi_group_own_mesh(control, "control");
-    world->groups = control->next;
-    control->next = group->next;
-    group->next = control;
-    return control;
-}
-
-tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
-    tsh_world *world = parent->world;
-    tsh_group *control = group ? control_new(group) : NULL;
-    tsh_status status = group && !control ? TSH_ERR_MEMORY : TSH_OK;
-    if (control) status = tshi_nccl_stream_take(group);
-    status = tshi_group_agree(parent, "group_create: control", status);
-    if (status == TSH_OK) status = world->control->open(parent->control, ranks, n, control);
+tsh_status tshi_nccl_group_split(tsh_group *parent, tsh_group *group) {
+    tsh_status status = group ? tshi_nccl_stream_take(group) : TSH_OK;
+    status = tshi_group_agree(parent, "group_create: stream", status);
     /* Without a communicator, after a recovery, each makes its own when it is first used. */
     return status == TSH_OK && parent->state ? comm_split(parent, group) : status;
 }
@@ -119,5 +102,4 @@ void tshi_nccl_group_close(tsh_group *group) {
         tshi_nccl_comm_keep(world, comm);
     else if (comm)
         tshi_nccl_comm_leave(world, comm);
-    if (group->control != group) tshi_group_free(group->control);
 }

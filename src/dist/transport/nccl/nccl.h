@@ -76,7 +76,8 @@ typedef struct tshi_nccl_kept {
 
 #define TSHI_NCCL_AHEAD 128
 
-/* world->data_state. */
+#define TSHI_NCCL_PLACE 4 /* in world->state */
+
 typedef struct tshi_nccl {
     const tshi_nccl_library *library;
     bool checked; /* TSHARD_CHECK=1: every call is agreed upon first */
@@ -101,7 +102,7 @@ typedef struct tshi_nccl {
 } tshi_nccl;
 
 static inline tshi_nccl *tshi_nccl_of(const tsh_world *world) {
-    return world->data_state;
+    return world->state[TSHI_NCCL_PLACE];
 }
 
 static inline tshi_cuda_device *tshi_nccl_device(const tsh_world *world) {
@@ -183,7 +184,7 @@ tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
 /* Chooses the stream of the group's collectives. */
 tsh_status tshi_nccl_stream_take(tsh_group *group);
 /* See tshi_group_ops. */
-tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+tsh_status tshi_nccl_group_split(tsh_group *parent, tsh_group *group);
 void tshi_nccl_group_close(tsh_group *group);
 
 /* --- recover.c ---------------------------------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@ tsh_status tshi_nccl_recover(tsh_world *world) {
     cudaError_t error = tshi_cuda_communication_wait(device);
     if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
     if (device->failed != TSH_OK && !strcmp(device->message, nccl->message)) device->failed = TSH_OK;
-    tsh_status status = world->control->recover(world);
+    tsh_status status = tshi_recover_control(world);
     if (status != TSH_OK) return status;
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (g->ops == world->data) tshi_group_forget(g, "the world recovered meanwhile");

@@ -131,7 +131,7 @@ static tsh_status make_events(tshi_nccl *nccl) {
 static tsh_status state_new(tsh_world *world, int streams) {
     tshi_nccl *nccl = tshi_calloc(&world->allocator, 1, sizeof *nccl);
     if (!nccl) return TSH_ERR_MEMORY;
-    world->data_state = nccl;
+    world->state[TSHI_NCCL_PLACE] = nccl;
     nccl->streams = streams;
     tsh_status status = tshi_setting_switch(TSHI_SETTING_CHECK, &nccl->checked);
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
@@ -205,17 +205,18 @@ static void leave(tsh_world *world) {
         tshi_free(&world->allocator, e);
     }
     tshi_free(&world->allocator, nccl);
-    world->data_state = NULL;
+    world->state[TSHI_NCCL_PLACE] = NULL;
 }
 
 const tshi_group_ops tshi_nccl_ops = {
     .name = "nccl",
+    .place = TSHI_NCCL_PLACE,
     .in_order = true,
     .reduces = tshi_nccl_reduces,
     .take_data = take_data,
     .recover = tshi_nccl_recover,
     .leave = leave,
-    .open = tshi_nccl_group_open,
+    .split = tshi_nccl_group_split,
     .close = tshi_nccl_group_close,
     .run = tshi_nccl_run,
     .start = tshi_nccl_start,

@@ -13,6 +13,8 @@
 #define MOST_BYTES  ((size_t)1 << 46)
 #define LEAST_BYTES ((size_t)1 << 30)
 
+#define PLACE       1
+
 typedef struct planned_world {
     void *heap;
     size_t heap_bytes;
@@ -40,7 +42,7 @@ static void *reserve(size_t *bytes) {
 static tsh_status plan_world_open(tsh_world *world, const tshi_start *start, void **heap) {
     planned_world *p = tshi_calloc(&world->allocator, 1, sizeof *p);
     if (!p) return TSH_ERR_MEMORY;
-    world->state = p;
+    world->state[PLACE] = p;
     p->heap = reserve(&p->heap_bytes);
     if (!p->heap) return tshi_fail_errno(errno, "world_init: no address space for the tensors of a plan");
     *heap = p->heap;
@@ -49,7 +51,7 @@ static tsh_status plan_world_open(tsh_world *world, const tshi_start *start, voi
 }
 
 static tsh_status plan_world_join(tsh_world *world, tsh_status mine) {
-    planned_world *p = world->state;
+    planned_world *p = world->state[PLACE];
     if (mine != TSH_OK) return mine;
     world->host->record = tshi_record_create(&world->allocator);
     if (world->host->record) p->planned = tshi_plan_device(world->host, p->heap, p->heap_bytes);
@@ -57,11 +59,11 @@ static tsh_status plan_world_join(tsh_world *world, tsh_status mine) {
 }
 
 static void plan_world_close(tsh_world *world) {
-    planned_world *p = world->state;
+    planned_world *p = world->state[PLACE];
     if (p->heap) munmap(p->heap, p->heap_bytes);
     tshi_planned_free(p->planned);
     tshi_free(&world->allocator, p);
-    world->state = NULL;
+    world->state[PLACE] = NULL;
 }
 
 /* The most ranks that share one machine: there the first rank of a group takes memory for it, and each sender memory
@@ -97,11 +99,9 @@ static void plan_close(tsh_group *group) {
     group->state = NULL;
 }
 
-static tsh_status plan_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
-    if (!group || ranks[0] != parent->world->rank) return TSH_OK;
-    tsh_status status = take(group, tshi_backend_of_machine()->open_bytes(n));
-    if (status != TSH_OK) plan_close(group);
-    return status;
+static tsh_status plan_prepare(tsh_group *group, uint64_t *address) {
+    (void)address;
+    return group->rank == 0 ? take(group, tshi_backend_of_machine()->open_bytes(group->size)) : TSH_OK;
 }
 
 static tsh_status plan_agree(tsh_group *group, const char *text, tsh_status failed) {
@@ -113,17 +113,6 @@ static tsh_status plan_agree(tsh_group *group, const char *text, tsh_status fail
 static tsh_status plan_compare(tsh_group *group, const tshi_comm_call *call) {
     (void)group;
     return call->failed;
-}
-
-static void plan_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
-    (void)world;
-    (void)reason;
-    (void)step;
-}
-
-static tsh_status plan_recover(tsh_world *world) {
-    (void)world;
-    return TSH_OK;
 }
 
 static tsh_status plan_run(tsh_group *group, const tshi_comm_call *call) {
@@ -153,13 +142,12 @@ static tsh_status plan_start(tsh_work *work) {
 
 const tshi_group_ops tshi_plan_ops = {
     .name = "plan",
+    .place = PLACE,
     .probe = plan_probe,
     .world_open = plan_world_open,
     .world_join = plan_world_join,
-    .fail = plan_fail,
-    .recover = plan_recover,
     .world_close = plan_world_close,
-    .open = plan_open,
+    .prepare = plan_prepare,
     .close = plan_close,
     .agree = plan_agree,
     .compare = plan_compare,

@@ -33,23 +33,10 @@ static tsh_status self_agree(tsh_group *parent, const char *text, tsh_status fai
     return failed;
 }
 
-/* A world of one rank has no peers to report to, and no state to recover. */
-static void self_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
-    (void)world;
-    (void)reason;
-    (void)step;
-}
-
-static tsh_status self_recover(tsh_world *world) {
-    (void)world;
-    return TSH_OK;
-}
-
 const tshi_group_ops tshi_self_ops = {
     .name = "self",
+    .place = 0,
     .probe = self_probe,
-    .fail = self_fail,
-    .recover = self_recover,
     .agree = self_agree,
     .run = self_run,
 };

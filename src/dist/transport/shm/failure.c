@@ -125,7 +125,7 @@ static int all_left(const tshi_wait *wait) {
 
 /* All ranks of the cycle fail: the rank that finds it first becomes FAILED, and the others see that. */
 static tsh_status end_cycle(const tshi_wait *wait, const char *words) {
-    tshi_shm_fail(wait->world, words, (tshi_tape_step){0});
+    tshi_world_fail_in(wait->world, words, (tshi_tape_step){0});
     return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
 }
 
@@ -147,14 +147,10 @@ tsh_status tshi_shm_poll(tshi_wait *wait, int rank) {
     return tshi_waits_cycle(&world->machine.waits, cycle, sizeof cycle) ? end_cycle(wait, cycle) : look_at_clock(wait);
 }
 
-void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
-    tshi_control_fail(world, reason, step);
-    /* Wakes the ranks that sleep until this one publishes; other sleepers time out soon. */
-    for (const tsh_group *g = world->groups; g; g = g->next) {
-        if (g->ops != world->control || !g->state) continue;
-        const tshi_shm_group *lg = g->state;
-        for (uint32_t k = 0; k < lg->slots; k++) tshi_wake(&tshi_slot_at(lg, g->rank, k)->sync);
-    }
+/* Wakes the ranks that sleep until this one publishes; other sleepers time out soon. */
+void tshi_shm_wake(tsh_group *group) {
+    const tshi_shm_group *lg = group->state;
+    for (uint32_t k = 0; k < lg->slots; k++) tshi_wake(&tshi_slot_at(lg, group->rank, k)->sync);
 }
 
 /* --- memory that peers still touch -------------------------------------------------------------------------------- */
@@ -277,39 +273,17 @@ static uint32_t last_sync(const tsh_group *group) {
     return last;
 }
 
-/* Between the first step of a recovery and the third no rank is inside a call. All ranks read the slots before the
- * second step, and write their own after it. */
-static void groups_look(tsh_world *world) {
-    for (tsh_group *g = world->groups; g; g = g->next) {
-        tshi_shm_group *lg = g->ops == world->control ? g->state : NULL;
-        if (lg) lg->agreed = last_sync(g);
-    }
+/* All ranks read the slots when they stop, and write their own only when all have stopped. */
+void tshi_shm_stop(tsh_group *group) {
+    ((tshi_shm_group *)group->state)->agreed = last_sync(group);
 }
 
-static void groups_align(tsh_world *world) {
-    for (tsh_group *g = world->groups; g; g = g->next) {
-        tshi_shm_group *lg = g->ops == world->control ? g->state : NULL;
-        if (!lg) continue;
-        lg->sync = lg->agreed;
-        lg->compared = lg->agreed;
-        for (uint32_t k = 0; k < lg->slots; k++) atomic_store(&tshi_slot_at(lg, g->rank, k)->sync, lg->agreed);
-        tshi_messages_reset(g);
-    }
-}
-
-tsh_status tshi_shm_recover(tsh_world *world) {
-    const tshi_machine *m = &world->machine;
-    if (m->broken != TSH_OK) return tshi_fail(m->broken, "%s", m->broken_words);
-    /* Peers may move data of this rank's started calls until they recover too; this rank moves none any more. */
-    tsh_status status = tshi_control_barrier(world);
-    if (status != TSH_OK) return status;
-    for (tsh_group *g = world->groups; g; g = g->next) tshi_group_forget(g, "the world recovered meanwhile");
-    groups_look(world);
-    status = tshi_control_barrier(world);
-    if (status != TSH_OK) return status;
-    groups_align(world);
-    tshi_control_revive(world);
-    return tshi_control_barrier(world);
+void tshi_shm_restart(tsh_group *group) {
+    tshi_shm_group *lg = group->state;
+    lg->sync = lg->agreed;
+    lg->compared = lg->agreed;
+    for (uint32_t k = 0; k < lg->slots; k++) atomic_store(&tshi_slot_at(lg, group->rank, k)->sync, lg->agreed);
+    tshi_messages_reset(group);
 }
 
 /* Waits until all peers have unmapped this rank's GPU memory, which must not be freed before; threads map none. After

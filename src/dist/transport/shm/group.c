@@ -73,39 +73,43 @@ static tsh_status block_create(tsh_world *world, int size, tshi_shm_group *lg) {
     return lg->block ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
-    tsh_world *world = parent->world;
-    tshi_shm_group *lg = NULL;
-    tsh_status status = TSH_OK;
-    uint64_t at = 0;
+tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address) {
+    tsh_world *world = group->world;
     tshi_messages_sweep(world, false);
     tshi_heap_blocks_sweep(world, false);
-    if (group) {
-        lg = tshi_shm_group_new(world, n);
-        if (!lg) status = TSH_ERR_MEMORY;
-    }
-    if (lg && world->rank == ranks[0]) {
-        status = block_create(world, n, lg);
-        if (status == TSH_OK) at = tshi_heap_block_offset(world, lg->block);
-    }
-    status = tshi_shm_agree(parent, "group_create: memory", status, at);
-    if (status != TSH_OK) {
-        if (lg && lg->block) world->host->ops->memory.release(world->host, lg->block->allocation);
-        tshi_shm_group_free(world, lg);
-        return status;
-    }
-    if (!group) return TSH_OK;
-    const tshi_shm_group *all = parent->state;
-    int leader = tsh_group_rank_of(parent, ranks[0]);
-    lg->block = tshi_heap_block_at(world, ranks[0], tshi_slot_at(all, leader, all->sync)->at);
-    group->state = lg;
+    if (world->local != world->control) tshi_shm_count_cores(world);
+    tshi_shm_group *lg = group->state = tshi_shm_group_new(world, group->size);
+    if (!lg) return TSH_ERR_MEMORY;
+    if (group->rank != 0) return TSH_OK;
+    tsh_status status = block_create(world, group->size, lg);
+    if (status == TSH_OK) *address = tshi_heap_block_offset(world, lg->block);
+    return status;
+}
+
+tsh_status tshi_shm_open(tsh_group *group, const uint64_t *address) {
+    tshi_shm_group *lg = group->state;
+    lg->block = tshi_heap_block_at(group->world, group->ranks[0], address[0]);
+    lg->open = true;
     return TSH_OK;
+}
+
+/* No other member knows of a block that has only been prepared. */
+static void close_prepared(tsh_group *group) {
+    tsh_world *world = group->world;
+    tshi_shm_group *lg = group->state;
+    group->state = NULL;
+    if (lg->block) world->host->ops->memory.release(world->host, lg->block->allocation);
+    tshi_shm_group_free(world, lg);
 }
 
 void tshi_shm_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_shm_group *lg = group->state;
     if (!lg) return;
+    if (!lg->open) {
+        close_prepared(group);
+        return;
+    }
     /* No later call can report a mismatch of the calls not compared yet, so it is logged here. */
     uint32_t known = lg->compared;
     while (known != lg->sync && tshi_shm_is_published(group, known + 1)) known++;

@@ -29,6 +29,7 @@
 #define TSHI_SLOTS       16
 #define TSHI_FEW_SLOTS   2
 #define TSHI_LARGE_GROUP 32
+#define TSHI_SHM_PLACE   2 /* in world->state */
 
 /* --- shared memory ------------------------------------------------------------------------------------------------ */
 
@@ -100,6 +101,7 @@ typedef enum tshi_shm_step { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_shm_s
 
 typedef struct tshi_shm_group {
     tshi_heap_block *block; /* the tshi_heap_block, then the tshi_members */
+    bool open;              /* every member knows the block */
     size_t slot_bytes, inbox_at, member_bytes;
     tshi_mailbox *mailbox; /* NULL before the first message */
     uint32_t slots;        /* of each member */
@@ -118,7 +120,7 @@ typedef struct tshi_shm_group {
 } tshi_shm_group;
 
 static inline tshi_shm *tshi_shm_of(const tsh_world *world) {
-    return world->state;
+    return world->state[TSHI_SHM_PLACE];
 }
 
 static inline tshi_member *tshi_member_at(const tshi_shm_group *lg, int member) {
@@ -160,6 +162,8 @@ tsh_status tshi_shm_probe(const tshi_start *start, bool *takes);
 tsh_status tshi_shm_world_open(tsh_world *world, const tshi_start *start, void **heap);
 tsh_status tshi_shm_world_join(tsh_world *world, tsh_status mine);
 void tshi_shm_world_close(tsh_world *world);
+/* Sets oversubscribed and spins, once all ranks of this machine have joined. */
+void tshi_shm_count_cores(tsh_world *world);
 /* Sets local->direct if tensors live on GPUs and a trial shows that every rank can map every other's GPU memory. Logs
  * the result. */
 tsh_status tshi_shm_take_data(tsh_world *world, bool *takes);
@@ -176,7 +180,8 @@ tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size);
 /* Sets spins and near_bytes, once the number of cores is known. */
 void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local);
 void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg);
-tsh_status tshi_shm_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address);
+tsh_status tshi_shm_open(tsh_group *group, const uint64_t *address);
 void tshi_shm_close(tsh_group *group);
 
 /* --- wait.c: waiting ---------------------------------------------------------------------------------------------- */
@@ -236,8 +241,9 @@ void tshi_shm_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, u
 /* Polls for deaths, failures, cycles of waits and the deadline, while this rank waits for world rank `rank` (-1:
  * any). */
 tsh_status tshi_shm_poll(tshi_wait *wait, int rank);
-void tshi_shm_fail(tsh_world *world, const char *reason, tshi_tape_step step);
-tsh_status tshi_shm_recover(tsh_world *world);
+void tshi_shm_wake(tsh_group *group);
+void tshi_shm_stop(tsh_group *group);
+void tshi_shm_restart(tsh_group *group);
 void tshi_shm_leave(tsh_world *world);
 
 /* --- point_to_point.c: point to point ----------------------------------------------------------------------------- */

@@ -26,40 +26,42 @@ tsh_status tshi_shm_world_open(tsh_world *world, const tshi_start *start, void *
     (void)start;
     (void)heap;
     if (!local) return TSH_ERR_MEMORY;
-    world->state = local;
-    local->spins = SPINS_SHARED; /* until tshi_shm_world_join has counted the cores */
+    world->state[TSHI_SHM_PLACE] = local;
+    local->spins = SPINS_SHARED; /* until the cores are counted */
     local->yields = YIELDS;
     return TSH_OK;
 }
 
-static void count_cores(tsh_world *world, tshi_shm *local) {
+void tshi_shm_count_cores(tsh_world *world) {
+    tshi_shm *local = tshi_shm_of(world);
     local->oversubscribed = tshi_machine_oversubscribed(world);
     local->spins = local->oversubscribed ? SPINS_SHARED : SPINS;
-    world->spins = local->spins;
-    tshi_shm_tune(world->group->state, local);
 }
 
 static tsh_status join(tsh_world *world) {
-    tshi_shm *local = tshi_shm_of(world);
     tshi_shm_group *lg = tshi_shm_group_new(world, world->size);
     if (!lg) return TSH_ERR_MEMORY;
     lg->block = (tshi_heap_block *)(void *)world->machine.area;
+    lg->open = true;
     world->group->state = lg;
     double timeout = world->timeout;
     if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
     tsh_status status = tshi_shm_agree(world->group, "world_init", TSH_OK, 0);
     world->timeout = timeout;
-    if (status == TSH_OK) count_cores(world, local);
-    return status;
+    if (status != TSH_OK) return status;
+    tshi_shm_count_cores(world);
+    world->spins = tshi_shm_of(world)->spins;
+    tshi_shm_tune(lg, tshi_shm_of(world));
+    return TSH_OK;
 }
 
 tsh_status tshi_shm_world_join(tsh_world *world, tsh_status mine) {
     tsh_status status = mine == TSH_OK ? join(world) : mine;
-    if (status != TSH_OK && world->machine.page) tshi_shm_fail(world, tsh_error_message(), (tshi_tape_step){0});
+    if (status != TSH_OK) tshi_world_fail_in(world, tsh_error_message(), (tshi_tape_step){0});
     return status;
 }
 
 void tshi_shm_world_close(tsh_world *world) {
-    tshi_free(&world->allocator, world->state);
-    world->state = NULL;
+    tshi_free(&world->allocator, world->state[TSHI_SHM_PLACE]);
+    world->state[TSHI_SHM_PLACE] = NULL;
 }

@@ -35,7 +35,7 @@ void scenario_short(tshi_rank *r) {
 
 void scenario_chunks(tshi_rank *r) {
     const int64_t sizes[] = {1, 12, 50};
-    if (r->size > 1) ((tshi_mpi *)r->world->state)->chunk = 7;
+    if (r->size > 1) tshi_mpi_of(r->world)->chunk = 7;
     all_dtypes(r, tsh_world_group(r->world), sizes, 3);
     tshi_try_started(true);
     tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 1500); /* more steps of an exchange than are under way */
@@ -211,7 +211,7 @@ static void groups_behind_a_call(tshi_rank *r, const int *ranks) {
 /* A group takes memory for the way that its calls go, and for their size. */
 static void takes_little(tshi_rank *r, tsh_group *group) {
     enum { N = 64, BLOCKS = 64 };
-    const tshi_mpi *mpi = r->world->state;
+    const tshi_mpi *mpi = tshi_mpi_of(r->world);
     const tshi_mpi_group *mg = group->state;
     tsh_work *work = NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, N);
@@ -440,7 +440,7 @@ void scenario_messages(tshi_rank *r) {
     const int64_t sizes[] = {0, 1, 100, 30000, 400000};
     if (r->size == 1) return;
     for (int i = 0; i < 5 && !r->failed; i++) ring(r, group, sizes[i]);
-    ((tshi_mpi *)r->world->state)->chunk = 1000;
+    tshi_mpi_of(r->world)->chunk = 1000;
     ring(r, group, 4500);
     any_source(r, group);
     tshi_check_ok(r, tsh_barrier(group)); /* otherwise it would be received from any source */

@@ -72,7 +72,7 @@ static void mixed(tshi_rank *r, tsh_group *group) {
  * buffers. All ranks have started it, but the last rank makes no call in which it would progress. */
 static void given_up(tshi_rank *r, tsh_group *group) {
     enum { PART = 300000, CHUNK = 100000 };
-    tshi_mpi *mpi = r->world->state;
+    tshi_mpi *mpi = tshi_mpi_of(r->world);
     int last = r->size - 1;
     int64_t counts[64] = {5}, others[64] = {0}, n = 5 + PART * last, chunk = mpi->chunk;
     for (int i = 1; i < r->size; i++) counts[i] = PART;
@@ -110,7 +110,7 @@ static void given_up(tshi_rank *r, tsh_group *group) {
  * the memory is the caller's again when the call returns, and a call that returns TSH_OK is right. */
 static void keeps_off(tshi_rank *r, tsh_group *group) {
     enum { PART = 200000, CHUNK = 1000 };
-    tshi_mpi *mpi = r->world->state;
+    tshi_mpi *mpi = tshi_mpi_of(r->world);
     int64_t n = (int64_t)PART * r->size, chunk = mpi->chunk;
     int last = r->size - 1, wrong = 0;
     tsh_tensor *all = tshi_test_vector(r, TSH_INT32, n), *mine = tshi_test_vector(r, TSH_INT32, PART);
