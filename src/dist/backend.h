@@ -2,8 +2,8 @@
  *
  * Each group has one. In a world of several machines the groups whose members are on one machine share its memory
  * (world->local), the others have the transport that connects all ranks (world->control). On GPUs NCCL may move the
- * data (world->data): such a group has a control group of the same ranks and of one of the two others, which finds
- * failures, compares calls and carries the library's own messages through host memory; every other group is its own
+ * data (world->data): such a group has a control group of the same ranks and of one of the two others, which runs
+ * calls on host memory; every other group is its own
  * control group. registry.c lists the transports; no other file outside a transport's folder names one. */
 #ifndef TSHI_BACKEND_H
 #define TSHI_BACKEND_H
@@ -94,13 +94,6 @@ typedef struct tshi_group_ops {
     size_t (*message_bytes)(const tshi_comm_call *send);
     /* Frees group->state. Not collective. NULL: groups have no state. */
     void (*close)(tsh_group *group);
-    /* Every rank of the group passes the same `text`, or a status `failed`. TSH_ERR_MISMATCH with both texts in the
-     * message, or TSH_ERR_PEER with the message of the rank that failed. Control transports only. Collective over the
-     * group, waits. */
-    tsh_status (*agree)(tsh_group *group, const char *text, tsh_status failed);
-    /* Compares the call between the ranks, as `run` does before it moves data, and moves no data. Control transports
-     * only. Collective over the group, waits. */
-    tsh_status (*compare)(tsh_group *group, const tshi_comm_call *call);
     /* The error that calls of this group have to return, as far as this rank knows, or TSH_OK; never waits. look: poll
      * for deaths first. waits: the caller waits for members of the group, so a member that has left is a failure.
      * Control transports only; NULL: there are no peers. */

@@ -1,6 +1,7 @@
 /* Groups: their ranks, how they are made, and what they have done. */
 #include "device/record.h"
 #include "dist/collectives/instrument.h"
+#include "dist/control/agree.h"
 #include "dist/registry.h"
 #include "dist/world.h"
 
@@ -86,38 +87,30 @@ void tshi_group_free(tsh_group *group) {
     tshi_free(&world->allocator, group);
 }
 
-tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
+static tsh_status agree(tsh_group *group, const char *text, tsh_status failed, const void *mine, size_t bytes,
+                        void *all) {
     tsh_status own = tshi_owner_check(&group->world->owner, text);
     if (own != TSH_OK) return own;
     const tsh_device *device = group->world->device;
     tshi_world_submit(group->world);
     tshi_trace_event *event = device && device->trace ? tshi_traced_agree(group) : NULL;
-    tsh_status status = group->control->ops->agree(group->control, text, failed);
+    if (!group->ops->in_order) tshi_group_drain(group, failed);
+    tsh_status status = tshi_control_gather(group, text, failed, mine, bytes, all);
     if (event) tshi_trace_close(event);
     return status;
 }
 
+tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
+    return agree(group, text, failed, NULL, 0, NULL);
+}
+
 void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status) {
     tsh_device *host = group->world->host;
-    tsh_group *control = group->control;
     size_t total = (size_t)group->size * bytes;
     tsh_memory_purpose before = tshi_device_purpose(host, TSH_MEMORY_COMMUNICATION);
     char *all = host->ops->memory.alloc(host, total);
     host->purpose = before;
-    *status = tshi_group_agree(group, what, *status == TSH_OK && !all ? TSH_ERR_MEMORY : *status);
-    if (*status == TSH_OK) {
-        char *part = all + (size_t)group->rank * bytes;
-        memcpy(part, mine, bytes);
-        for (int i = 0; i < group->size; i++) control->counts[i] = (int64_t)bytes;
-        const tshi_comm_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
-                                     .dtype = TSH_UINT8,
-                                     .in = part,
-                                     .out = all,
-                                     .count = (int64_t)total,
-                                     .counts = control->counts};
-        tshi_group_drain(control, TSH_OK);
-        *status = control->ops->run(control, &call);
-    }
+    *status = agree(group, what, *status == TSH_OK && !all ? TSH_ERR_MEMORY : *status, mine, bytes, all);
     if (*status == TSH_OK) return all;
     host->ops->memory.release(host, all);
     return NULL;
@@ -230,6 +223,7 @@ tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, 
     if (status == TSH_OK) status = prepare_all(groups, n, mine);
     uint64_t *all = tshi_group_gather(parent, "group_create: memory", mine, (size_t)n * sizeof *mine, &status);
     for (int i = 0; i < n && status == TSH_OK; i++) {
+        if (groups[i]) groups[i]->id = groups[i]->control->id = tshi_control_group_id(parent, i);
         if (groups[i]) status = open_one(parent, groups[i]->control, all, n, i);
         if (status == TSH_OK && parent->ops->split)
             status = parent->ops->split(parent, groups[i] && groups[i]->size > 1 ? groups[i] : NULL);

@@ -26,11 +26,14 @@ struct tsh_group {
     int stream;      /* index of the device's communication stream for its collectives */
     int64_t *counts; /* [2 * size] scratch for balanced splits */
     tsh_communication_stats stats;
-    uint64_t ticks;  /* spent inside calls; converted to stats.seconds on request */
-    uint64_t calls;  /* calls that every rank makes: collectives and agreements */
-    uint64_t posts;  /* sends and receives */
-    uint64_t notes;  /* calls ever noted in `recent` */
-    uint32_t traced; /* its number in the trace; 0: not traced yet */
+    uint64_t ticks;         /* spent inside calls; converted to stats.seconds on request */
+    uint64_t calls;         /* calls that every rank makes: collectives and agreements */
+    uint64_t posts;         /* sends and receives */
+    uint64_t notes;         /* calls ever noted in `recent` */
+    uint32_t traced;        /* its number in the trace; 0: not traced yet */
+    uint64_t id;            /* the same on all members, and of no other group that a rank is in; the world's is 0 */
+    uint32_t epoch;         /* machine.steps of its last agreement */
+    uint32_t messages_made; /* numbers that the messages of its agreements in this epoch have had */
     tshi_recent_call recent[TSHI_RECENT_CALLS];
     tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
     tsh_work *messages;          /* sends and receives not done, oldest first */

@@ -4,6 +4,7 @@
 #include "device/record.h"
 #include "dist/collectives/redistribute.h"
 #include "dist/collectives/signal.h"
+#include "dist/control/channel.h"
 #include "dist/control/control.h"
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
@@ -300,6 +301,7 @@ void tsh_world_destroy(tsh_world *world) {
     if (world->heap) munmap(world->heap, world->heap_bytes);
     if (local != control) local->world_close(world);
     if (control && world->state[control->place]) control->world_close(world);
+    tshi_channel_close(world);
     tshi_machine_close(world);
     tshi_record_destroy(record);
     tshi_owner_close(&world->owner);

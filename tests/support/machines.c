@@ -82,7 +82,9 @@ static void leave(tshi_page *page, int rank, tshi_test_member *me, tshi_relay *r
     _exit(0);
 }
 
-static void obey(tshi_page *page, int rank, tshi_test_member *me, tshi_relay *relay, const tshi_machine_links *links) {
+static void obey(tshi_test_machines *m, int rank, tshi_relay *relay, const tshi_machine_links *links) {
+    tshi_page *page = m->page[rank / m->ranks];
+    tshi_test_member *me = &m->member[rank];
     switch (atomic_load(&me->order)) {
     case TSHI_ORDER_FAIL: fail(page, rank); break;
     case TSHI_ORDER_RECOVER:
@@ -98,6 +100,7 @@ static void obey(tshi_page *page, int rank, tshi_test_member *me, tshi_relay *re
             if (links->connection[i] >= 0) send(links->connection[i], me->bytes, me->size, MSG_NOSIGNAL);
         }
         break;
+    case TSHI_ORDER_ACT: m->act(m, rank, me->argument); break;
     case TSHI_ORDER_LEAVE: leave(page, rank, me, relay); break;
     default: break;
     }
@@ -120,7 +123,7 @@ static void live(tshi_test_machines *m, int rank) {
     tsh_status status = TSH_OK;
     if (rank % m->ranks == 0) status = tshi_test_machines_connect(m, &roster, &links);
     if (status == TSH_OK && rank % m->ranks == 0 && node != m->raw) {
-        const tshi_relay_plan plan = {page, &roster, m->file[node], m->timeout, &allocator};
+        const tshi_relay_plan plan = {page, &roster, m->file[node], m->timeout, &allocator, m->queues[node]};
         status = tshi_relay_begin(&plan, &links, &relay);
     }
     if (status != TSH_OK) {
@@ -132,7 +135,7 @@ static void live(tshi_test_machines *m, int rank) {
     for (;;) {
         int order = atomic_load(&me->order);
         if (order != atomic_load(&me->obeyed)) {
-            obey(page, rank, me, relay, &links);
+            obey(m, rank, relay, &links);
             atomic_store(&me->obeyed, order);
         }
         tshi_nap(200e-6);
@@ -151,6 +154,7 @@ void tshi_test_machines_prepare(tshi_test_machines *m) {
     for (int i = 0; i < m->machines; i++) {
         m->page[i] = shared_memory(tshi_page_bytes(size_of(m)));
         m->page[i]->size = size_of(m);
+        m->queues[i] = shared_memory(tshi_packet_queues_bytes(size_of(m)));
         m->file[i] = tshi_memory_file("machine", 4096);
         if (m->file[i] < 0) abort();
     }
@@ -207,6 +211,7 @@ void tshi_test_machines_end(tshi_test_machines *m) {
     }
     for (int i = 0; i < m->machines; i++) {
         munmap(m->page[i], tshi_page_bytes(size_of(m)));
+        munmap(m->queues[i], tshi_packet_queues_bytes(size_of(m)));
         close(m->file[i]);
     }
     munmap(m->member, (size_t)size_of(m) * sizeof *m->member);

@@ -17,6 +17,7 @@ typedef enum tshi_test_order {
     TSHI_ORDER_CLOSE,   /* every descriptor from 3 on */
     TSHI_ORDER_FORK,    /* a child that stays when the rank dies */
     TSHI_ORDER_BYTES,   /* send `bytes` over the first connection, where the machine has no relay */
+    TSHI_ORDER_ACT,     /* call m->act */
 } tshi_test_order;
 
 /* Shared by the test and a rank. */
@@ -25,11 +26,13 @@ typedef struct tshi_test_member {
     int argument;
     pid_t child;
     double left_in; /* seconds that leaving took */
+    double seconds; /* for m->act */
     size_t size;
     unsigned char bytes[4096];
 } tshi_test_member;
 
-typedef struct tshi_test_machines {
+typedef struct tshi_test_machines tshi_test_machines;
+struct tshi_test_machines {
     int machines, ranks; /* of each machine */
     double timeout;
     int raw;  /* this machine has connections, and no relay; -1: all have one */
@@ -39,7 +42,10 @@ typedef struct tshi_test_machines {
     int file[TSHI_TEST_MACHINES];
     pid_t *pid; /* [machines * ranks], 0 for one that has been reaped */
     tshi_test_member *member;
-} tshi_test_machines;
+    tshi_packet_queue *queues[TSHI_TEST_MACHINES];
+    /* Of a rank that is ordered to; what it writes to m->member[rank] is shared. */
+    void (*act)(tshi_test_machines *m, int rank, int argument);
+};
 
 /* The roster of such machines, named a, b, ..., as this rank has it. */
 void tshi_test_machines_roster(const tshi_test_machines *m, int rank, tshi_roster *out);

@@ -87,6 +87,9 @@ static inline int64_t tshi_sum(const int64_t *counts, int n) {
 
 /* --- compare.c: what the ranks of a group compare ----------------------------------------------------------------- */
 
+/* Bytes of one side of a mismatch; a longer text is cut. */
+#define TSHI_SIDE (TSHI_LINE / 2 + 80)
+
 /* A call as its ranks publish it. Two signatures of one call have the same kind, root, count and check. */
 typedef struct tshi_signature {
     uint32_t kind;   /* collective, dtype and reduction, or one of TSHI_KIND_* */
@@ -133,6 +136,10 @@ char *tshi_signature_describe(const tshi_signature *signature, const char *text,
  * only on the signatures, so that every member reaches the same one. */
 tsh_status tshi_compare_signatures(const tsh_group *group, const tshi_signature *signatures, size_t stride,
                                    size_t text_at);
+
+/* TSH_ERR_MISMATCH with the calls of two members. */
+tsh_status tshi_signature_mismatch(const tsh_group *group, int a, const tshi_signature *first, const char *first_text,
+                                   int b, const tshi_signature *other, const char *other_text);
 
 /* The verdict on the counts of an all_to_all, which lie `stride` bytes apart: of each member what it sends to each,
  * then what it expects of each. */

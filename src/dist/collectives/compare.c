@@ -4,9 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of one side of a mismatch; a longer text is cut. */
-#define SIDE (TSHI_LINE / 2 + 80)
-
 void tshi_signature_of_text(tshi_signature *signature, const char *text, uint64_t number) {
     uint64_t h = TSHI_FINGERPRINT;
     for (const char *c = text; *c; c++) h = tshi_fingerprint_add(h, (unsigned char)*c);
@@ -44,9 +41,19 @@ char *tshi_signature_describe(const tshi_signature *signature, const char *text,
     return line;
 }
 
+tsh_status tshi_signature_mismatch(const tsh_group *group, int a, const tshi_signature *first, const char *first_text,
+                                   int b, const tshi_signature *other, const char *other_text) {
+    char ours[TSHI_SIDE], theirs[TSHI_SIDE];
+    bool counts = other->kind == first->kind && other->count == first->count && other->root == first->root &&
+                  other->kind != TSHI_KIND_TEXT;
+    return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s, rank %d: %s%s", group->ranks[a],
+                     tshi_signature_describe(first, first_text, ours, sizeof ours), group->ranks[b],
+                     tshi_signature_describe(other, other_text, theirs, sizeof theirs),
+                     counts ? " (their counts differ)" : "");
+}
+
 tsh_status tshi_compare_signatures(const tsh_group *group, const tshi_signature *signatures, size_t stride,
                                    size_t text_at) {
-    char ours[SIDE], theirs[SIDE];
     const char *first = (const char *)signatures;
     for (int i = 0; i < group->size; i++) {
         const char *at = first + (size_t)i * stride;
@@ -57,12 +64,7 @@ tsh_status tshi_compare_signatures(const tsh_group *group, const tshi_signature 
         const char *at = first + (size_t)i * stride;
         const tshi_signature *signature = (const void *)at;
         if (tshi_signatures_equal(signatures, signature)) continue;
-        bool counts = signature->kind == signatures->kind && signature->count == signatures->count &&
-                      signature->root == signatures->root && signature->kind != TSHI_KIND_TEXT;
-        return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s, rank %d: %s%s", group->ranks[0],
-                         tshi_signature_describe(signatures, first + text_at, ours, sizeof ours), group->ranks[i],
-                         tshi_signature_describe(signature, at + text_at, theirs, sizeof theirs),
-                         counts ? " (their counts differ)" : "");
+        return tshi_signature_mismatch(group, 0, signatures, first + text_at, i, signature, at + text_at);
     }
     return TSH_OK;
 }
@@ -85,7 +87,7 @@ tsh_status tshi_compare_counts(const tsh_group *group, const int64_t *counts, si
 
 tsh_status tshi_message_mismatch(const tsh_group *group, int sender, const tshi_signature *sent, int receiver,
                                  const tshi_signature *wanted, const char *after) {
-    char out[SIDE], in[SIDE];
+    char out[TSHI_SIDE], in[TSHI_SIDE];
     return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s%s, rank %d: %s", group->ranks[sender],
                      tshi_signature_describe(sent, NULL, out, sizeof out), after, group->ranks[receiver],
                      tshi_signature_describe(wanted, NULL, in, sizeof in));

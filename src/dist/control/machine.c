@@ -30,8 +30,12 @@ static size_t waits_at(int size, size_t area_bytes) {
     return tshi_page_bytes(size) + round_up(area_bytes, TSHI_LINE_BYTES);
 }
 
+static size_t queues_at(int size, size_t area_bytes) {
+    return round_up(waits_at(size, area_bytes) + tshi_waits_bytes(size), TSHI_LINE_BYTES);
+}
+
 size_t tshi_machine_bytes(int size, size_t area_bytes) {
-    return waits_at(size, area_bytes) + tshi_waits_bytes(size);
+    return queues_at(size, area_bytes) + tshi_packet_queues_bytes(size);
 }
 
 /* The size of one file for the page and all heaps: a rank then needs one descriptor and one mapping for any number of
@@ -236,6 +240,7 @@ static tsh_status connect_machines(tsh_world *world, const tshi_settings *settin
     tshi_relay_plan plan = {.page = m->page,
                             .roster = roster,
                             .file = m->deaths.file,
+                            .queues = m->channel.queue,
                             .timeout = world->timeout,
                             .allocator = &world->allocator};
     if (m->nodes == 1 || m->ranks[0] != world->rank) return TSH_OK;
@@ -256,6 +261,7 @@ tsh_status tshi_machine_open(tsh_world *world, const tshi_settings *settings, co
     m->deaths.ranks = m->ranks;
     m->deaths.count = m->count;
     m->area = (char *)m->page + tshi_page_bytes(world->size);
+    m->channel.queue = (tshi_packet_queue *)(void *)((char *)m->page + queues_at(world->size, area_bytes));
     if (status == TSH_OK) status = open_waits(world, area_bytes);
     return status == TSH_OK ? connect_machines(world, settings, roster, deadline) : status;
 }

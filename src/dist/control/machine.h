@@ -1,5 +1,5 @@
 /* The memory that the ranks of one machine share: the control page, an area for the transport, the rows of the wait
- * graph, then the heaps. Processes share an anonymous memory file and threads plain memory, so a crash leaves no named
+ * graph, the queues of packets, then the heaps. Processes share an anonymous memory file and threads plain memory, so a crash leaves no named
  * object behind.
  *
  * Invariant: a rank that is a process holds a lock on byte `rank` of the file as long as it lives. It takes the lock
@@ -8,7 +8,7 @@
 #ifndef TSHI_MACHINE_H
 #define TSHI_MACHINE_H
 
-#include "dist/control/page.h"
+#include "dist/control/packets.h"
 #include "dist/control/wait_graph.h"
 
 #include <sys/types.h>
@@ -38,6 +38,15 @@ typedef struct tshi_deaths {
 /* Marks ranks DEAD whose process has ended without leaving the world. Each call polls a few ranks, in turn. */
 void tshi_deaths_poll(tshi_deaths *deaths);
 
+/* The messages of this rank to others, and from them. */
+typedef struct tshi_channel {
+    tshi_packet_queue *queue;               /* [size + 1], see tshi_packet_queues_bytes */
+    struct tshi_early_packet *first, **end; /* taken from this rank's queue before they were waited for */
+    tshi_pool spare;                        /* of tshi_early_packet */
+    uint64_t waits;                         /* numbers them */
+    uint64_t sent;                          /* messages so far */
+} tshi_channel;
+
 /* What a rank knows of its machine. All zeros in a world of one rank. */
 typedef struct tshi_machine {
     tshi_page *page;   /* NULL: there are no peers */
@@ -55,8 +64,9 @@ typedef struct tshi_machine {
     ino_t file_number;
     void *life; /* a mapping that keeps this rank's lock alive; NULL: deaths.file holds it */
     tshi_deaths deaths;
-    tshi_waits waits;               /* rows is NULL in a world of several machines */
-    uint32_t steps;                 /* of all recoveries, made by this rank */
+    tshi_waits waits; /* rows is NULL in a world of several machines */
+    uint32_t steps;   /* of all recoveries, made by this rank */
+    tshi_channel channel;
     struct tshi_relay *relay;       /* of the first rank of a machine, in a world of several; else NULL */
     struct tshi_heap_block *blocks; /* of this rank's heap that it has released before its peers */
 } tshi_machine;

@@ -4,7 +4,7 @@
 
 static const unsigned char magic[5] = {'t', 'S', 'H', 'c', 1};
 
-enum { BEAT_BYTES = 4, RANK_BYTES = 28 };
+enum { BEAT_BYTES = 4, RANK_BYTES = 28, PACKET_BYTES = 32 };
 
 static unsigned char *put_number(unsigned char *at, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) *at++ = (unsigned char)(value >> (8 * i));
@@ -30,10 +30,23 @@ static unsigned char *put_rank(unsigned char *at, const tshi_rank_news *news) {
     return at + length;
 }
 
+static unsigned char *put_packet(unsigned char *at, const tshi_packet *packet) {
+    at = put_number(at, (uint32_t)packet->from, 4);
+    at = put_number(at, (uint32_t)packet->to, 4);
+    at = put_number(at, packet->group, 8);
+    at = put_number(at, packet->epoch, 4);
+    at = put_number(at, packet->number, 4);
+    at = put_number(at, packet->total, 4);
+    at = put_number(at, packet->at, 4);
+    memcpy(at, packet->data, packet->length);
+    return at + packet->length;
+}
+
 size_t tshi_news_write(const tshi_news *news, unsigned char out[TSHI_NEWS_MOST]) {
     unsigned char *at = out + TSHI_NEWS_HEAD;
     if (news->kind == TSHI_NEWS_BEAT) at = put_number(at, (uint32_t)news->machine, 4);
     if (news->kind == TSHI_NEWS_RANK) at = put_rank(at, &news->rank);
+    if (news->kind == TSHI_NEWS_PACKET) at = put_packet(at, &news->packet);
     size_t size = (size_t)(at - out);
     memcpy(out, magic, sizeof magic);
     put_number(out + sizeof magic, news->kind, 3);
@@ -47,6 +60,7 @@ static bool is_length(tshi_news_kind kind, uint64_t length) {
     case TSHI_NEWS_BEAT: return length == BEAT_BYTES;
     case TSHI_NEWS_RANK: return length >= RANK_BYTES && length <= TSHI_NEWS_MOST - TSHI_NEWS_HEAD;
     case TSHI_NEWS_FAREWELL: return length == 0;
+    case TSHI_NEWS_PACKET: return length >= PACKET_BYTES && length <= PACKET_BYTES + TSHI_PACKET_BYTES;
     default: return false;
     }
 }
@@ -64,6 +78,19 @@ static bool get_rank(const unsigned char *at, const unsigned char *end, tshi_ran
     return good;
 }
 
+static bool get_packet(const unsigned char *at, const unsigned char *end, tshi_packet *out) {
+    out->from = (int32_t)(uint32_t)get_number(&at, 4);
+    out->to = (int32_t)(uint32_t)get_number(&at, 4);
+    out->group = get_number(&at, 8);
+    out->epoch = (uint32_t)get_number(&at, 4);
+    out->number = (uint32_t)get_number(&at, 4);
+    out->total = (uint32_t)get_number(&at, 4);
+    out->at = (uint32_t)get_number(&at, 4);
+    out->length = (uint32_t)(end - at);
+    memcpy(out->data, at, out->length);
+    return out->total <= TSHI_PACKET_MOST && out->at <= out->total && out->length <= out->total - out->at;
+}
+
 int tshi_news_read(const unsigned char *bytes, size_t size, tshi_news *out) {
     const unsigned char *at = bytes + sizeof magic;
     *out = (tshi_news){0};
@@ -71,10 +98,11 @@ int tshi_news_read(const unsigned char *bytes, size_t size, tshi_news *out) {
     if (size < TSHI_NEWS_HEAD) return 0;
     uint64_t kind = get_number(&at, 3), length = get_number(&at, 4);
     out->kind = (tshi_news_kind)kind;
-    if (kind > TSHI_NEWS_FAREWELL || !is_length(out->kind, length)) return -1;
+    if (kind > TSHI_NEWS_PACKET || !is_length(out->kind, length)) return -1;
     if (size < TSHI_NEWS_HEAD + length) return 0;
     const unsigned char *body = at;
     if (out->kind == TSHI_NEWS_BEAT) out->machine = (int)(int32_t)(uint32_t)get_number(&at, 4);
+    if (out->kind == TSHI_NEWS_PACKET && !get_packet(body, body + length, &out->packet)) return -1;
     if (out->kind == TSHI_NEWS_RANK && !get_rank(body, body + length, &out->rank)) return -1;
     return (int)(TSHI_NEWS_HEAD + length);
 }

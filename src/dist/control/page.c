@@ -1,8 +1,11 @@
 #include "dist/control/page.h"
 
 #include <linux/futex.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,8 +26,27 @@ void tshi_doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepe
     atomic_fetch_sub_explicit(sleepers, 1, memory_order_acq_rel);
 }
 
+/* To a socket of its own, as the program may close any descriptor. Without one the relay sees the change when its sleep
+ * ends. */
+static void ring_relay(const tshi_page *page) {
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)page->relay_address_bytes);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return;
+    memcpy(to.sun_path, page->relay_address, (size_t)page->relay_address_bytes);
+    sendto(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&to, size);
+    close(fd);
+}
+
+/* Exchanges rather than loads: either this rank sees that the relay sleeps, or the relay, which exchanges too, sees what
+ * this rank has written before. */
+void tshi_page_wake_relay(tshi_page *page) {
+    if (atomic_exchange(&page->relay_sleeps, 0)) ring_relay(page);
+}
+
 static void tell_relay(tshi_page *page) {
-    atomic_fetch_add_explicit(&page->changed, 1, memory_order_release);
+    atomic_fetch_add(&page->changed, 1);
+    tshi_page_wake_relay(page);
 }
 
 void tshi_page_set_state(tshi_page *page, int rank, uint32_t from, uint32_t to) {

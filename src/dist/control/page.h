@@ -17,8 +17,9 @@
 #include <stdalign.h>
 #include <stdatomic.h>
 
-#define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
-#define TSHI_CORE_BYTES 128
+#define TSHI_LINE_BYTES    128 /* two cache lines: the hardware fetches them in pairs */
+#define TSHI_CORE_BYTES    128
+#define TSHI_RELAY_ADDRESS 16
 
 /* A step of a tape, both numbered from 1; zeros: no particular step. */
 typedef struct tshi_tape_step {
@@ -55,6 +56,9 @@ typedef struct tshi_page {
         TSHI_LINE_BYTES) _Atomic uint32_t failures; /* ranks whose state is not ALIVE; a fast path reads only this */
     _Atomic uint32_t cause;                         /* 1 + the first rank that was not ALIVE; 0: no rank */
     _Atomic uint32_t changed;                       /* incremented after every change that a relay passes on */
+    _Atomic uint32_t relay_sleeps;                  /* in poll(), until a datagram comes to relay_address */
+    int32_t relay_address_bytes;                    /* of an abstract Unix socket */
+    char relay_address[TSHI_RELAY_ADDRESS];
     int32_t size;
     tshi_rank_record record[]; /* [size] */
 } tshi_page;
@@ -88,6 +92,9 @@ void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step);
 void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out);
 /* Applies the news of a rank on another machine. A rank that is STUCK or DEAD, or has left, stays so. */
 void tshi_page_apply(tshi_page *page, const tshi_rank_news *news);
+
+/* Wakes the machine's relay, if there is one and it sleeps. */
+void tshi_page_wake_relay(tshi_page *page);
 
 /* Wakes all threads of any process that sleep on `word` in tshi_doze. */
 void tshi_wake(_Atomic uint32_t *word);

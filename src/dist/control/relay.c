@@ -13,18 +13,20 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define BEAT_EVERY 1.0
 /* Seconds: the relay of an oversubscribed machine may not run for a while. */
 #define LEAST_SILENCE 5.0
 #define LOOK_EVERY    50e-3
-/* Milliseconds between two reads of the page: fewer after a change, as a recovery takes several steps. */
+/* Milliseconds between two reads of the page, which matter only where a rank cannot wake the relay; and while a packet
+ * waits until its rank has room for it. */
 #define IDLE_MS       10
 #define BUSY_MS       1
-#define BUSY_SECONDS  0.1
 #define LONGEST_LEAVE 2.0
 /* Seconds after LONGEST_LEAVE in which the other end may still receive the farewell. */
 #define LONGEST_FAREWELL 0.5
@@ -36,6 +38,16 @@ typedef struct told {
     uint32_t state, left, recover;
 } told;
 
+typedef struct kept_packet {
+    struct kept_packet *next;
+    tshi_packet packet;
+} kept_packet;
+
+/* Packets that wait, the oldest first. */
+typedef struct kept_packets {
+    kept_packet *first, *last;
+} kept_packets;
+
 typedef struct spoke {
     int fd;       /* -1: closed */
     int node;     /* the machine at the other end */
@@ -43,6 +55,7 @@ typedef struct spoke {
     bool parting; /* this end has sent its farewell */
     double heard, next_beat;
     told *told; /* [world size] */
+    kept_packets packets;
     size_t received, size, sent;
     unsigned char in[BUFFER_BYTES], out[BUFFER_BYTES];
 } spoke;
@@ -61,10 +74,12 @@ struct tshi_relay {
     struct pollfd *polls;
     int *kept; /* descriptors that the thread keeps open, ascending */
     int n_kept;
-    bool apart;                        /* the thread has a descriptor table of its own */
-    uint32_t seen;                     /* page->changed when told[] was last compared with the page */
-    double now, busy_until, next_look; /* now: when the current poll began */
-    double leave_by;                   /* 0: the rank has not left */
+    bool apart;               /* the thread has a descriptor table of its own */
+    uint32_t seen;            /* page->changed when told[] was last compared with the page */
+    double now, next_look;    /* now: when the current poll began */
+    kept_packets undelivered; /* of this machine's ranks, whose queues are full */
+    int bell;                 /* the socket by which ranks wake the thread; -1: there is none */
+    double leave_by;          /* 0: the rank has not left */
     pthread_t thread;
     sem_t begun;
     _Atomic bool leaving;
@@ -112,6 +127,78 @@ static void look_for_deaths(tshi_relay *relay) {
     tshi_deaths_poll(&relay->deaths);
 }
 
+/* --- packets ------------------------------------------------------------------------------------------------------ */
+
+static void append(kept_packets *list, kept_packet *kept) {
+    kept->next = NULL;
+    if (list->first)
+        list->last->next = kept;
+    else
+        list->first = kept;
+    list->last = kept;
+}
+
+static void remove_first(kept_packets *list) {
+    kept_packet *first = list->first;
+    list->first = first->next;
+    free(first);
+}
+
+static void keep_packet(tshi_relay *relay, kept_packets *list, const tshi_packet *packet) {
+    kept_packet *kept = malloc(sizeof *kept);
+    if (kept) {
+        kept->packet = *packet;
+        append(list, kept);
+    } else {
+        fail_machine(relay, relay->roster.node[packet->to], TSHI_STUCK, "the relay has no memory for a message");
+    }
+}
+
+/* Into the queue of a rank of this machine. */
+static bool deliver(const tshi_relay *relay, const tshi_packet *packet) {
+    return tshi_packet_add(&relay->plan.queues[packet->to], packet);
+}
+
+/* Packets of a rank may overtake each other: each says where its bytes belong. */
+static void deliver_kept(tshi_relay *relay) {
+    kept_packet *kept = relay->undelivered.first;
+    relay->undelivered = (kept_packets){0};
+    while (kept) {
+        kept_packet *next = kept->next;
+        if (deliver(relay, &kept->packet))
+            free(kept);
+        else
+            append(&relay->undelivered, kept);
+        kept = next;
+    }
+}
+
+/* The connection to that machine, or to the hub; NULL if it has ended. */
+static spoke *link_to(const tshi_relay *relay, int node) {
+    for (int i = 0; i < relay->n; i++) {
+        spoke *l = &relay->links[i];
+        if (l->fd >= 0 && !l->parting && (!relay->hub || l->node == node)) return l;
+    }
+    return NULL;
+}
+
+static void pass_on(tshi_relay *relay, const tshi_packet *packet) {
+    int node = relay->roster.node[packet->to];
+    spoke *l = node == relay->node ? NULL : link_to(relay, node);
+    if (l)
+        keep_packet(relay, &l->packets, packet);
+    else if (node == relay->node && !deliver(relay, packet))
+        keep_packet(relay, &relay->undelivered, packet);
+}
+
+/* Takes what this machine's ranks have sent to others. */
+static void take_packets(tshi_relay *relay) {
+    tshi_packet packet;
+    while (relay->plan.queues && tshi_packet_take(&relay->plan.queues[relay->roster.size], &packet)) {
+        pass_on(relay, &packet);
+    }
+}
+
 /* --- one connection ----------------------------------------------------------------------------------------------- */
 
 static void close_link(spoke *l) {
@@ -123,13 +210,26 @@ static void lose_link(tshi_relay *relay, spoke *l, const char *why) {
     if (!l->parting) fail_link(relay, l, TSHI_DEAD, why);
 }
 
+static bool is_rank(const tshi_relay *relay, int rank) {
+    return rank >= 0 && rank < relay->roster.size;
+}
+
+/* The link brings packets of the ranks behind it to all others. */
+static bool take_packet(tshi_relay *relay, const spoke *l, const tshi_packet *packet) {
+    if (!relay->plan.queues || !is_rank(relay, packet->from) || !is_rank(relay, packet->to)) return false;
+    if (!is_behind(relay, l, packet->from) || is_behind(relay, l, packet->to)) return false;
+    pass_on(relay, packet);
+    return true;
+}
+
 /* False for a message that no relay sends on this link. */
 static bool take_news(tshi_relay *relay, spoke *l, const tshi_news *news) {
     int rank = news->rank.rank;
     switch (news->kind) {
     case TSHI_NEWS_FAREWELL: close_link(l); return true;
+    case TSHI_NEWS_PACKET: return take_packet(relay, l, &news->packet);
     case TSHI_NEWS_RANK:
-        if (rank < 0 || rank >= relay->roster.size || !is_behind(relay, l, rank)) return false;
+        if (!is_rank(relay, rank) || !is_behind(relay, l, rank)) return false;
         tshi_page_apply(relay->plan.page, &news->rank);
         return true;
     default: return news->machine == l->node;
@@ -170,8 +270,19 @@ static bool has_room(const spoke *l) {
     return sizeof l->out - l->size >= TSHI_NEWS_MOST;
 }
 
+static void write_news(spoke *l, const tshi_news *news) {
+    l->size += tshi_news_write(news, l->out + l->size);
+}
+
+static void fill_packets(spoke *l) {
+    while (l->packets.first && has_room(l)) {
+        write_news(l, &(tshi_news){.kind = TSHI_NEWS_PACKET, .packet = l->packets.first->packet});
+        remove_first(&l->packets);
+    }
+}
+
 /* Appends the ranks whose record differs from told[] to the send buffer, until it is full. */
-static void fill(tshi_relay *relay, spoke *l) {
+static void fill_news(tshi_relay *relay, spoke *l) {
     for (; l->next < relay->roster.size && has_room(l); l->next++) {
         const tshi_rank_record *r = &relay->plan.page->record[l->next];
         told *before = &l->told[l->next];
@@ -181,16 +292,23 @@ static void fill(tshi_relay *relay, spoke *l) {
             continue;
         tshi_news news = {.kind = TSHI_NEWS_RANK};
         tshi_page_read(relay->plan.page, l->next, &news.rank);
+        take_packets(relay);
+        if (l->packets.first) return;
         *before = (told){news.rank.state, news.rank.left, news.rank.recover};
-        l->size += tshi_news_write(&news, l->out + l->size);
+        write_news(l, &news);
     }
+}
+
+/* The link has more to send than its buffer. */
+static bool has_more(const tshi_relay *relay, const spoke *l) {
+    return l->fd >= 0 && !l->parting && (l->packets.first || l->next < relay->roster.size);
 }
 
 static void beat(tshi_relay *relay, spoke *l) {
     if (relay->now < l->next_beat || l->size > 0) return;
     const tshi_news news = {.kind = TSHI_NEWS_BEAT, .machine = relay->node};
     l->next_beat = relay->now + BEAT_EVERY;
-    l->size += tshi_news_write(&news, l->out + l->size);
+    write_news(l, &news);
 }
 
 /* Sends as much as the socket takes without blocking. */
@@ -222,12 +340,50 @@ static bool machine_has_left(const tshi_relay *relay) {
 static void part(tshi_relay *relay, spoke *l) {
     const tshi_news news = {.kind = TSHI_NEWS_FAREWELL};
     bool now = relay->now > relay->leave_by || (!relay->hub && machine_has_left(relay));
-    if (l->parting || !now || l->next < relay->roster.size || !has_room(l)) return;
-    l->size += tshi_news_write(&news, l->out + l->size);
+    if (l->parting || !now || has_more(relay, l) || !has_room(l)) return;
+    write_news(l, &news);
     l->parting = true;
 }
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
+
+/* A datagram socket with a name that the kernel chooses. */
+static void open_bell(tshi_relay *relay) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    socklen_t size = sizeof name;
+    tshi_page *page = relay->plan.page;
+    relay->bell = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (relay->bell < 0) return;
+    bool named = bind(relay->bell, (struct sockaddr *)&name, sizeof name.sun_family) == 0 &&
+                 getsockname(relay->bell, (struct sockaddr *)&name, &size) == 0;
+    size -= named ? (socklen_t)offsetof(struct sockaddr_un, sun_path) : size;
+    if (size == 0 || size > TSHI_RELAY_ADDRESS) {
+        tshi_socket_close(&relay->bell, 1);
+        return;
+    }
+    memcpy(page->relay_address, name.sun_path, size);
+    page->relay_address_bytes = (int32_t)size;
+}
+
+/* What the datagrams say does not matter. Without a descriptor table of its own the thread may lose the socket to the
+ * program. */
+static void read_bell(tshi_relay *relay, short events) {
+    char byte;
+    if (events & ~POLLIN) relay->bell = -1;
+    while (relay->bell >= 0 && recv(relay->bell, &byte, 1, MSG_DONTWAIT) >= 0) continue;
+}
+
+/* Milliseconds for which the thread may sleep. It says so before it checks a last time. */
+static int longest_sleep(tshi_relay *relay) {
+    tshi_page *page = relay->plan.page;
+    for (int i = 0; i < relay->n; i++) {
+        if (relay->links[i].size == 0 && has_more(relay, &relay->links[i])) return 0;
+    }
+    atomic_exchange(&page->relay_sleeps, relay->bell >= 0);
+    if (atomic_load(&page->changed) != relay->seen) return 0;
+    if (relay->plan.queues && tshi_packet_is_there(&relay->plan.queues[relay->roster.size])) return 0;
+    return relay->undelivered.first ? BUSY_MS : IDLE_MS;
+}
 
 static int wait_for_any(tshi_relay *relay) {
     int live = 0;
@@ -237,8 +393,12 @@ static int wait_for_any(tshi_relay *relay) {
         relay->polls[i] = (struct pollfd){.fd = l->fd, .events = events};
         live += l->fd >= 0;
     }
+    relay->polls[relay->n] = (struct pollfd){.fd = relay->bell, .events = POLLIN};
     relay->now = tshi_clock();
-    if (live) poll(relay->polls, (nfds_t)relay->n, relay->now < relay->busy_until ? BUSY_MS : IDLE_MS);
+    if (!live) return 0;
+    poll(relay->polls, (nfds_t)relay->n + 1, longest_sleep(relay));
+    atomic_store(&relay->plan.page->relay_sleeps, 0);
+    read_bell(relay, relay->polls[relay->n].revents);
     return live;
 }
 
@@ -246,7 +406,6 @@ static void compare_page(tshi_relay *relay) {
     uint32_t changed = atomic_load_explicit(&relay->plan.page->changed, memory_order_acquire);
     if (changed == relay->seen) return;
     relay->seen = changed;
-    relay->busy_until = relay->now + BUSY_SECONDS;
     for (int i = 0; i < relay->n; i++) relay->links[i].next = 0;
 }
 
@@ -273,11 +432,14 @@ static bool go_on(tshi_relay *relay) {
     }
     look_for_deaths(relay);
     compare_page(relay);
+    deliver_kept(relay);
+    take_packets(relay);
     for (int i = 0; i < relay->n; i++) {
         spoke *l = &relay->links[i];
         if (l->fd < 0) continue;
         beat(relay, l);
-        if (!l->parting) fill(relay, l);
+        if (!l->parting) fill_packets(l);
+        if (!l->parting && !l->packets.first) fill_news(relay, l);
         if (relay->leave_by > 0) part(relay, l);
         flush(l);
     }
@@ -287,9 +449,12 @@ static bool go_on(tshi_relay *relay) {
 static void *run_relay(void *argument) {
     tshi_relay *relay = argument;
     relay->apart = tshi_descriptors_own(relay->kept, relay->n_kept);
+    open_bell(relay);
     sem_post(&relay->begun);
     while (go_on(relay)) continue;
     for (int i = 0; i < relay->n; i++) close_link(&relay->links[i]);
+    atomic_store(&relay->plan.page->relay_sleeps, 0);
+    tshi_socket_close(&relay->bell, 1);
     return NULL;
 }
 
@@ -333,7 +498,7 @@ static tsh_status allocate(tshi_relay *relay, int nodes) {
     if (status != TSH_OK) return status;
     relay->links = tshi_calloc(allocator, n, sizeof *relay->links);
     relay->told = tshi_calloc(allocator, items, sizeof *relay->told);
-    relay->polls = tshi_calloc(allocator, n, sizeof *relay->polls);
+    relay->polls = tshi_calloc(allocator, n + 1, sizeof *relay->polls);
     relay->kept = tshi_calloc(allocator, n + 1, sizeof *relay->kept);
     relay->ranks = tshi_calloc(allocator, size, sizeof *relay->ranks);
     bool good = relay->links && relay->told && relay->polls && relay->kept && relay->ranks;
@@ -365,6 +530,10 @@ static void add_links(tshi_relay *relay, const tshi_machine_links *links) {
 
 static void free_relay(tshi_relay *relay) {
     const tsh_allocator *allocator = relay->plan.allocator;
+    for (int i = 0; i < relay->n; i++) {
+        while (relay->links[i].packets.first) remove_first(&relay->links[i].packets);
+    }
+    while (relay->undelivered.first) remove_first(&relay->undelivered);
     tshi_roster_free(&relay->roster, allocator);
     tshi_free(allocator, relay->links);
     tshi_free(allocator, relay->told);

@@ -26,6 +26,18 @@ static void check_same(const tshi_news *got, const tshi_news *wanted) {
     cr_assert_eq(got->rank.step.tape, wanted->rank.step.tape);
     cr_assert_eq(got->rank.step.number, wanted->rank.step.number);
     cr_assert_str_eq(got->rank.reason, wanted->rank.reason);
+    cr_assert_eq(memcmp(&got->packet, &wanted->packet, sizeof got->packet), 0);
+}
+
+static tshi_news of_packet(uint32_t length) {
+    tshi_news news = {.kind = TSHI_NEWS_PACKET, .packet = {.from = 0x01020304, .to = 5, .epoch = 0xfffffff1u}};
+    news.packet.group = UINT64_C(0x8877665544332211);
+    news.packet.number = 0x10203;
+    news.packet.at = 0x30;
+    news.packet.length = length;
+    news.packet.total = 0x30 + length;
+    memset(news.packet.data, 'b', length);
+    return news;
 }
 
 /* In memory of exactly that size, so that AddressSanitizer sees a read past it. */
@@ -53,6 +65,10 @@ Test(news, what_is_written_is_read, .timeout = 60) {
         const tshi_news news = of_rank(lengths[i]);
         check_round_trip(&news);
     }
+    for (uint32_t length = 0; length <= TSHI_PACKET_BYTES; length += length < 460 ? 92 : 1) {
+        const tshi_news news = of_packet(length);
+        check_round_trip(&news);
+    }
     check_round_trip(&(const tshi_news){.kind = TSHI_NEWS_BEAT, .machine = 70000});
     check_round_trip(&(const tshi_news){.kind = TSHI_NEWS_FAREWELL});
 }
@@ -65,6 +81,20 @@ Test(news, bytes_are_in_the_order_that_the_header_says, .timeout = 60) {
     const tshi_news news = of_rank(2);
     cr_assert_eq(tshi_news_write(&news, bytes), sizeof wanted);
     cr_assert_arr_eq(bytes, wanted, sizeof wanted);
+    const unsigned char packet[] = {'t', 'S', 'H', 'c', 1, 4,    0,    0,    33,   0,    0,    0,    4,    3,    2,
+                                    1,   5,   0,   0,   0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0xf1, 255,
+                                    255, 255, 3,   2,   1, 0,    0x31, 0,    0,    0,    0x30, 0,    0,    0,    'b'};
+    const tshi_news other = of_packet(1);
+    cr_assert_eq(tshi_news_write(&other, bytes), sizeof packet);
+    cr_assert_arr_eq(bytes, packet, sizeof packet);
+}
+
+static void check_packet_refused(size_t at, unsigned char value) {
+    unsigned char bytes[TSHI_NEWS_MOST];
+    tshi_news news = of_packet(8);
+    size_t size = tshi_news_write(&news, bytes);
+    bytes[at] = value;
+    cr_assert_eq(tshi_news_read(bytes, size, &news), -1, "byte %zu is %u", at, value);
 }
 
 static void check_refused(size_t at, unsigned char value) {
@@ -81,7 +111,7 @@ Test(news, other_bytes_are_refused, .timeout = 60) {
     check_refused(5, 0);  /* kind */
     check_refused(5, 1);  /* a beat of 36 bytes */
     check_refused(5, 3);  /* a farewell of 36 bytes */
-    check_refused(5, 4);  /* kind */
+    check_refused(5, 5);  /* kind */
     check_refused(6, 1);  /* zero */
     check_refused(8, 27); /* shorter than a record */
     check_refused(9, 3);  /* longer than any reason */
@@ -89,6 +119,13 @@ Test(news, other_bytes_are_refused, .timeout = 60) {
     check_refused(16, TSHI_DEAD + 1);
     check_refused(17, 2);
     check_refused(18, 1);
+    check_packet_refused(5, 3);     /* a farewell of 40 bytes */
+    check_packet_refused(8, 31);    /* shorter than its head */
+    check_packet_refused(9, 3);     /* longer than any packet */
+    check_packet_refused(36, 0x37); /* data past the end of the message */
+    check_packet_refused(40, 0x31);
+    check_packet_refused(43, 255);
+    check_packet_refused(39, 0x80); /* a message of 2 GiB */
 }
 
 /* Whatever comes, it is read within its bounds and is no message that could not have been written. */
@@ -97,11 +134,14 @@ Test(news, random_bytes_do_no_harm, .timeout = 120) {
     tshi_news got;
     srand(7);
     for (int i = 0; i < 200000; i++) {
-        const tshi_news news = of_rank((size_t)rand() % 64);
+        const bool packet = rand() % 2;
+        const tshi_news news = packet ? of_packet((uint32_t)rand() % 64) : of_rank((size_t)rand() % 64);
         size_t size = tshi_news_write(&news, bytes), cut = (size_t)rand() % (size + 1);
         for (int k = rand() % 4; k > 0; k--) bytes[(size_t)rand() % size] = (unsigned char)rand();
         int n = read_exactly(bytes, cut, &got);
         cr_assert(n >= -1 && n <= (int)cut);
+        if (n > 0)
+            cr_assert(got.packet.at + got.packet.length <= got.packet.total && got.packet.length <= TSHI_PACKET_BYTES);
         if (n > 0) cr_assert(got.rank.state <= TSHI_DEAD && got.rank.left <= 1 && strlen(got.rank.reason) < 512);
     }
 }

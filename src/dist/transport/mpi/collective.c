@@ -368,19 +368,6 @@ static tsh_status mpi_run(tsh_group *group, const tshi_comm_call *call) {
     return status == TSH_OK ? wait_op(group) : status;
 }
 
-tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed) {
-    tshi_comm_call call = {.op = TSH_COLLECTIVE_BARRIER, .failed = failed};
-    tshi_group_drain(parent, failed);
-    tsh_status status = begin(parent, &call, text, false, NULL);
-    return status == TSH_OK ? wait_op(parent) : status;
-}
-
-static tsh_status mpi_compare(tsh_group *group, const tshi_comm_call *call) {
-    tshi_group_drain(group, call->failed);
-    tsh_status status = begin(group, call, NULL, false, NULL);
-    return status == TSH_OK ? wait_op(group) : status;
-}
-
 /* --- calls that do not wait --------------------------------------------------------------------------------------- */
 
 static tsh_status mpi_start(tsh_work *work) {
@@ -438,8 +425,6 @@ const tshi_group_ops tshi_mpi_ops = {
     .prepare = tshi_mpi_group_prepare,
     .open = tshi_mpi_group_open,
     .close = tshi_mpi_group_close,
-    .agree = tshi_mpi_agree,
-    .compare = mpi_compare,
     .check_peers = tshi_mpi_check_peers,
     .restart = tshi_entry_renew,
     .fails_later = tshi_control_fails_later,

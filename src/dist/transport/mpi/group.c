@@ -1,4 +1,5 @@
 /* Groups over MPI: each has a communicator, and on one machine a block of shared memory for its entry barriers. */
+#include "dist/control/agree.h"
 #include "dist/transport/mpi/mpi.h"
 
 #include <string.h>

@@ -303,7 +303,6 @@ bool tshi_mpi_advance(tsh_group *group);
 /* Prepares the call in flight for returning unfinished: the caller's memory is no longer used. */
 void tshi_mpi_give_up(tsh_group *group);
 void tshi_mpi_op_end(tsh_group *group, tsh_status status);
-tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed);
 
 /* --- point_to_point.c --------------------------------------------------------------------------------------------- */
 

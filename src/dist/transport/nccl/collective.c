@@ -1,5 +1,6 @@
 /* Groups on GPUs: collectives are queued on the communication stream, in order, with events for what must wait. */
 #include "base/hash.h"
+#include "dist/control/agree.h"
 #include "dist/transport/nccl/nccl.h"
 
 #include <limits.h>
@@ -59,7 +60,7 @@ static tsh_status ready(tsh_group *group, const tshi_comm_call *call) {
     tshi_failure_report(&before);
     /* Every rank gets this error by itself. */
     if (call->failed == TSH_ERR_UNSUPPORTED) return call->failed;
-    if (nccl->checked) status = group->control->ops->compare(group->control, call);
+    if (nccl->checked) status = tshi_control_compare(group, call);
     if (!nccl->checked && call->failed != TSH_OK) status = cannot(group, call);
     /* After a recovery. */
     if (status == TSH_OK && !group->state) status = tshi_nccl_comm_create(group, TSH_OK);

@@ -147,6 +147,7 @@ static tsh_status raise_group(tsh_world *world) {
     tsh_group *group = tshi_group_new(world, world->data, control->ranks, control->size);
     if (!group) return TSH_ERR_MEMORY;
     group->control = control;
+    group->messages_made = control->messages_made; /* a rank that has no such group agrees in the former one */
     world->group = group;
     tshi_group_own_mesh(group, "world");
     return tshi_nccl_stream_take(group);

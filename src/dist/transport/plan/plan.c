@@ -103,16 +103,6 @@ static tsh_status plan_prepare(tsh_group *group, uint64_t *address) {
     (void)address;
     return group->rank == 0 ? take(group, tshi_backend_of_machine()->open_bytes(group->size)) : TSH_OK;
 }
-
-static tsh_status plan_agree(tsh_group *group, const char *text, tsh_status failed) {
-    (void)group;
-    (void)text;
-    return failed;
-}
-
-static tsh_status plan_compare(tsh_group *group, const tshi_comm_call *call) {
-    (void)group;
-    return call->failed;
 }
 
 static tsh_status plan_run(tsh_group *group, const tshi_comm_call *call) {
@@ -149,8 +139,6 @@ const tshi_group_ops tshi_plan_ops = {
     .world_close = plan_world_close,
     .prepare = plan_prepare,
     .close = plan_close,
-    .agree = plan_agree,
-    .compare = plan_compare,
     .run = plan_run,
     .exchange = plan_exchange,
     .start = plan_start,

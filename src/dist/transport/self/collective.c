@@ -26,17 +26,11 @@ static tsh_status self_run(tsh_group *group, const tshi_comm_call *call) {
         group->world->device->ops->copy.within(group->world->device, bytes, call->in, call->out);
     return TSH_OK;
 }
-
-static tsh_status self_agree(tsh_group *parent, const char *text, tsh_status failed) {
-    (void)parent;
-    (void)text;
-    return failed;
 }
 
 const tshi_group_ops tshi_self_ops = {
     .name = "self",
     .place = 0,
     .probe = self_probe,
-    .agree = self_agree,
     .run = self_run,
 };

@@ -544,10 +544,6 @@ static void local_progress(tsh_work *work) {
     if (status != TSH_OK && !tshi_shm_is_published(group, lg->sync)) end(work, status);
 }
 
-static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status failed) {
-    return tshi_shm_agree(parent, text, failed, 0);
-}
-
 const tshi_group_ops tshi_shm_ops = {
     .name = "local",
     .place = TSHI_SHM_PLACE,
@@ -564,8 +560,6 @@ const tshi_group_ops tshi_shm_ops = {
     .open_bytes = tshi_shm_open_bytes,
     .message_bytes = tshi_shm_message_bytes,
     .close = tshi_shm_close,
-    .agree = local_agree,
-    .compare = tshi_shm_compare_call,
     .check_peers = tshi_control_check_peers,
     .wake = tshi_shm_wake,
     .stop = tshi_shm_stop,

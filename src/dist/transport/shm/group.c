@@ -1,4 +1,5 @@
 /* A group's block of shared memory, in the heap of its first rank. */
+#include "dist/control/agree.h"
 #include "dist/transport/shm/shm.h"
 
 #include <string.h>

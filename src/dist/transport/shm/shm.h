@@ -281,8 +281,6 @@ static inline const int64_t *tshi_counts_of(const tsh_group *group, int i) {
 tsh_status tshi_shm_compare_counts(const tsh_group *group);
 /* Writes the counts of an all_to_all into the payload of this rank's next slot. Returns their bytes. */
 size_t tshi_shm_put_counts(const tsh_group *group, const tshi_comm_call *call);
-/* See tshi_group_ops.compare. */
-tsh_status tshi_shm_compare_call(tsh_group *group, const tshi_comm_call *call);
 /* Compares the calls from which this rank has returned early, up to that sync. Returns the first mismatch, for the next
  * call to report; if that call has failed itself (`failed`, `words`), logs the mismatch and returns `failed`. */
 tsh_status tshi_shm_compare_late(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
@@ -297,8 +295,6 @@ tsh_status tshi_shm_run_failed(tsh_group *group, tsh_status failed);
 /* Waits for the calls from which this rank has returned early, up to that sync, and compares them. *failed: the status
  * of the next call, and on return also a mismatch of an earlier call. */
 tsh_status tshi_shm_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed);
-/* tshi_group_ops.agree; each rank also publishes `at` for the others to read. */
-tsh_status tshi_shm_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at);
 
 /* --- device.c: memory of GPUs ------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
 /* Worlds of one machine: taking, joining and closing them. */
+#include "dist/control/agree.h"
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/transport/shm/shm.h"
@@ -46,7 +47,7 @@ static tsh_status join(tsh_world *world) {
     world->group->state = lg;
     double timeout = world->timeout;
     if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
-    tsh_status status = tshi_shm_agree(world->group, "world_init", TSH_OK, 0);
+    tsh_status status = tshi_control_agree(world->group, "world_init", TSH_OK);
     world->timeout = timeout;
     if (status != TSH_OK) return status;
     tshi_shm_count_cores(world);

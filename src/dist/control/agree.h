@@ -1,0 +1,28 @@
+/* Agreement among the ranks of a group, over the channel (channel.h): on the text of what they are about to do, on a
+ * call, and on facts that each needs of all others.
+ *
+ * The members form a binomial tree: the parent of member m is m without its lowest bit. A vote goes up the tree, and the
+ * verdict comes down: 2 (p - 1) messages. Facts travel with both, as messages of their own.
+ *
+ * Invariant: all members reach the same verdict, that of member 0. A member that returns TSH_OK has it from a verdict to
+ * which every member has contributed. */
+#ifndef TSHI_AGREE_H
+#define TSHI_AGREE_H
+
+#include "dist/world.h"
+
+/* Every rank of the group passes the same `text`, or a status `failed` with its message set. TSH_ERR_MISMATCH with both
+ * texts, or TSH_ERR_PEER with the message of the first rank that failed; a rank that failed returns `failed`.
+ * Collective; waits. */
+tsh_status tshi_control_agree(tsh_group *group, const char *text, tsh_status failed);
+/* Agrees, and gathers the `bytes` bytes at `mine` of every member, in the order of the group's ranks, in `all`. A rank
+ * that failed passes the same `bytes`; its `mine` and `all` are not used. */
+tsh_status tshi_control_gather(tsh_group *group, const char *text, tsh_status failed, const void *mine, size_t bytes,
+                               void *all);
+/* Compares a call of the group's ranks before it is made. */
+tsh_status tshi_control_compare(tsh_group *group, const tshi_comm_call *call);
+/* The id of a group that members of `parent` open now, after an agreement. `place` tells groups apart that are opened
+ * together, unless they have no rank in common. */
+uint64_t tshi_control_group_id(const tsh_group *parent, int place);
+
+#endif
