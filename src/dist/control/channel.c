@@ -95,7 +95,7 @@ static tsh_status check_wait(tshi_channel_call *call, int rank) {
     tsh_world *world = call->group->world;
     publish_wait(call, rank);
     if (tshi_waits_cycle(&world->machine.waits, words, sizeof words)) {
-        world->control->fail(world, words, (tshi_tape_step){0});
+        tshi_world_fail_in(world, words, (tshi_tape_step){0});
         return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
     }
     tshi_deadline deadline = tshi_deadline_since(world, call->since, call->name, call->number);

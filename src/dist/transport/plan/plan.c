@@ -103,7 +103,6 @@ static tsh_status plan_prepare(tsh_group *group, uint64_t *address) {
     (void)address;
     return group->rank == 0 ? take(group, tshi_backend_of_machine()->open_bytes(group->size)) : TSH_OK;
 }
-}
 
 static tsh_status plan_run(tsh_group *group, const tshi_comm_call *call) {
     (void)group;

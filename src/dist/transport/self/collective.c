@@ -26,7 +26,6 @@ static tsh_status self_run(tsh_group *group, const tshi_comm_call *call) {
         group->world->device->ops->copy.within(group->world->device, bytes, call->in, call->out);
     return TSH_OK;
 }
-}
 
 const tshi_group_ops tshi_self_ops = {
     .name = "self",
