@@ -24,8 +24,9 @@
 #include <unistd.h>
 
 #define STAND_IN "--stand-in"
-/* The machine where a rank is missing reports it before those that only wait for it. */
-#define GRACE 1.0
+/* Seconds in which the machine where a rank is missing reports it before those that only wait for it: its ranks may
+ * have started that much later. */
+#define GRACE 3.0
 
 static const char usage[] =
     "usage: tshard-pmix\n"

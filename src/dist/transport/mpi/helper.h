@@ -17,7 +17,7 @@ void tshi_helper_peek(int stream, char *text);
 /* The helper's failure message, cut out of `text`; NULL: it has reported no failure. */
 const char *tshi_helper_failure(char *text);
 /* Seconds past the deadline in which the helper may still report which ranks are missing; it has the same deadline. */
-#define TSHI_HELPER_GRACE 2.0
+#define TSHI_HELPER_GRACE 4.0
 /* Waits until the lines are complete or the helper reports a failure, but not longer than TSHI_HELPER_GRACE past the
  * deadline. */
 tsh_status tshi_helper_wait(int stream, double deadline, char *text);
