@@ -330,7 +330,7 @@ static void too_late(tshi_rank *r, void *arg) {
     r->world->timeout = 0.5;
     if (r->rank == 0) {
         tshi_check_ok(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM));
-        tshi_check_status(r, tsh_tensor_read(x, got, 3), TSH_ERR_TIMEOUT, "all_reduce #2: not done within 0.5 s");
+        tshi_check_status(r, tsh_tensor_read(x, got, 3), TSH_ERR_TIMEOUT, "all_reduce #4: not done within 0.5 s");
         tshi_check(r, tsh_all_reduce(group, x, TSH_REDUCE_SUM) != TSH_OK, "a call after that");
     } else {
         /* Every next query returns the failure. */
@@ -342,7 +342,7 @@ static void too_late(tshi_rank *r, void *arg) {
             tsh_mesh_destroy(mesh);
         }
         tshi_check(r, status == TSH_ERR_PEER, "%s: %s", tsh_status_name(status), tsh_error_message());
-        tshi_check(r, strstr(tsh_error_message(), "rank 0: all_reduce #2: not done within") != NULL, "%s",
+        tshi_check(r, strstr(tsh_error_message(), "rank 0: all_reduce #4: not done within") != NULL, "%s",
                    tsh_error_message());
     }
     tsh_tensor_release(x);

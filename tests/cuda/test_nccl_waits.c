@@ -77,7 +77,7 @@ static void trims(tshi_rank *r, void *arg) {
         void *large = device->ops->memory.alloc(device, 150 * MIB);
         tshi_check(r, large != NULL, "%s", tsh_error_message());
         device->ops->memory.release(device, large);
-        tshi_check_status(r, tsh_work_wait(work), TSH_ERR_TIMEOUT, "all_reduce #2: not done within 0.5 s");
+        tshi_check_status(r, tsh_work_wait(work), TSH_ERR_TIMEOUT, "all_reduce #4: not done within 0.5 s");
         tsh_work_release(work);
         *over = true;
     }
