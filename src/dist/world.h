@@ -90,7 +90,8 @@ uint64_t tshi_world_stream(tsh_world *world);
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
 /* The control transport's part of tsh_world_recover. */
 tsh_status tshi_recover_control(tsh_world *world);
-/* The same for transports whose groups need nothing else: the barriers of control/recover.h with the calls below. */
+/* tsh_world_recover for transports whose groups need nothing else: control barriers (control.h), with the calls below
+ * between them. */
 tsh_status tshi_recover_groups(tsh_world *world);
 /* After the first barrier of a recovery: ends all works, and stops all groups. */
 void tshi_groups_stop(tsh_world *world);

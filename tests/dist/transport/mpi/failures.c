@@ -191,9 +191,10 @@ static void forgotten(tshi_rank *r, tsh_group *group) {
 
 /* The last rank fails while its peers wait for it or for each other, in blocking and in started calls. */
 void scenario_recover(tshi_rank *r) {
-    tsh_group *group = tsh_world_group(r->world), *others = NULL;
+    tsh_group *group = tsh_world_group(r->world), *others = NULL, *here = NULL;
     int ranks[64], last = r->size - 1;
     if (r->size == 1) return;
+    tshi_check_ok(r, tsh_group_split(group, r->world->machine.node[r->rank], r->rank, &here));
     for (int i = 0; i < last; i++) ranks[i] = i;
     tshi_check_ok(r, tsh_group_create(r->world, ranks, last, &others));
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 100000);
@@ -218,6 +219,7 @@ void scenario_recover(tshi_rank *r) {
         tsh_work_release(work);
         tshi_try_all(r, group, TSH_FLOAT32, 50);
         if (others) tshi_try_all(r, others, TSH_INT32, 50);
+        if (here) tshi_try_all(r, here, TSH_FLOAT32, 50);
         mixed(r, group);
     }
     if (!r->failed) given_up(r, group);
@@ -226,6 +228,7 @@ void scenario_recover(tshi_rank *r) {
     if (!r->failed && r->size > 2) under_way(r, group);
     tsh_tensor_release(x);
     tsh_group_destroy(others);
+    tsh_group_destroy(here);
 }
 
 /* The last rank makes its call after the deadline of its peers (TEST_DEADLINE=1). */

@@ -61,6 +61,16 @@ static void scenario_pipeline(tshi_rank *r) {
     }
 }
 
+/* Groups within a machine share its memory, the others take MPI. */
+static void two_machines(tshi_rank *r) {
+    tsh_mesh *mesh = NULL;
+    if (r->size != 4 || !tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &mesh))) return;
+    const char *data = tsh_group_backend(tsh_mesh_group(mesh, "data"));
+    const char *model = tsh_group_backend(tsh_mesh_group(mesh, "model"));
+    tshi_check(r, !strcmp(data, "mpi") && !strcmp(model, "local"), "data on %s, model on %s", data, model);
+    tsh_mesh_destroy(mesh);
+}
+
 static void scenario_place(tshi_rank *r) {
     const char *nodes = getenv("EXPECT_NODES");
     int wanted = nodes ? atoi(nodes) : 1;
@@ -73,6 +83,7 @@ static void scenario_place(tshi_rank *r) {
     }
     tshi_check(r, tsh_world_local_rank(r->world) == (wanted == 1 ? r->rank : tsh_world_local_rank(r->world)),
                "local rank %d", tsh_world_local_rank(r->world));
+    if (wanted == 2) two_machines(r);
 }
 
 static const struct {
