@@ -82,8 +82,8 @@ typedef struct tshi_group_ops {
      * prepare: makes group->state. *address: what this member tells the others, 0 at first. Does not wait. NULL: there
      * is nothing to prepare. */
     tsh_status (*prepare)(tsh_group *group, uint64_t *address);
-    /* address[i] is that of the group's member i. Collective over the group, waits. NULL: nothing is left to do. */
-    tsh_status (*open)(tsh_group *group, const uint64_t *address);
+    /* address: that of the group's first member. Collective over the group, waits. NULL: nothing is left to do. */
+    tsh_status (*open)(tsh_group *group, uint64_t address);
     /* In place of both, for groups that are made from their parent's state: parent is of this transport. group is NULL
      * on members of parent that get none. Collective over parent, waits. */
     tsh_status (*split)(tsh_group *parent, tsh_group *group);

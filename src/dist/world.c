@@ -125,8 +125,9 @@ static void watch_tensors(tsh_world *world, tsh_device *device) {
 static tsh_status share_machine(tsh_world *world, const tshi_start *start) {
     tsh_thread_rendezvous *threads = start->config->threads;
     if (world->size == 1 || (!threads && !start->roster)) return TSH_OK;
-    return tshi_machine_open(world, start->settings, start->roster, threads, tshi_backend_area_bytes(world->size),
-                             start->deadline);
+    tsh_status status = tshi_machine_open(world, start->settings, start->roster, threads,
+                                          tshi_backend_area_bytes(world->size), start->deadline);
+    return status == TSH_OK ? tshi_channel_open(world) : status;
 }
 
 /* TSHARD_BACKEND chooses one transport for all groups. */

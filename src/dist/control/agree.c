@@ -161,9 +161,10 @@ static tsh_status decide(ballot *b, tsh_group *group, const char *name, tsh_stat
     return b->vote.status == TSH_OK ? TSH_OK : tshi_fail((tsh_status)b->vote.status, "%s", b->vote.words);
 }
 
-/* Without peers there is nothing to agree on. The peers of a dry run are not there, and share no memory. */
+/* Without peers there is nothing to agree on, whatever other ranks of the world do. The peers of a dry run are not
+ * there, and share no memory. */
 static bool is_alone(const tsh_group *group) {
-    return group->rank < 0 || !group->world->machine.page;
+    return group->rank < 0 || group->size == 1 || !group->world->machine.page;
 }
 
 /* In a dry run every rank is like this one. */

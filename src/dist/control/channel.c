@@ -1,5 +1,6 @@
 #include "dist/control/channel.h"
 #include "base/cpu.h"
+#include "base/hash.h"
 #include "dist/collectives/signal.h"
 #include "dist/control/control.h"
 
@@ -10,7 +11,7 @@
 /* Polls without a pause instruction, and yields before the first sleep. */
 #define EAGER_POLLS 64
 #define YIELDS      64
-/* Seconds: the longest sleep, and the time between two polls for failures. With works in flight a sleep lasts 1 / NAP_SHARE of the
+/* Seconds: the longest sleep, and the time between two polls for deaths. With works in flight a sleep lasts 1 / NAP_SHARE of the
  * wait so far, within the other two. */
 #define LONGEST_NAP  50e-3
 #define FIRST_POLL   40e-3
@@ -45,12 +46,20 @@ tsh_status tshi_channel_begin(tshi_channel_call *call, tsh_group *group, const c
         group->epoch = world->machine.steps;
         group->messages_made = 0;
     }
-    *call = (tshi_channel_call){.group = group, .name = name, .number = group->calls, .message = group->messages_made};
+    uint64_t number = tshi_fingerprint_add(tshi_fingerprint_add(TSHI_FINGERPRINT, group->id), group->messages_made);
+    *call = (tshi_channel_call){.group = group,
+                                .name = name,
+                                .number = group->calls,
+                                .message = group->messages_made,
+                                .agreement = tshi_agreement(group->epoch, number)};
+    tshi_page_set_agreement(world->machine.page, world->rank, call->agreement);
     return tshi_control_has_failed(world) ? tshi_control_failure(group->world) : TSH_OK;
 }
 
 void tshi_channel_end(tshi_channel_call *call, uint32_t numbers) {
+    const tsh_world *world = call->group->world;
     call->group->messages_made = call->message + numbers;
+    tshi_page_set_agreement(world->machine.page, world->rank, tshi_agreement(call->group->epoch, 0));
 }
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
@@ -105,30 +114,55 @@ static tsh_status check_wait(tshi_channel_call *call, int rank) {
     return passed ? time_out(call, ranks, stopped) : TSH_OK;
 }
 
-/* The error of a call that waits for that rank. left: the rank had left before this one last emptied its queue. A rank
- * on another machine has left when two polls in a row find it so: its last packets may come a little later, if the
- * queue was full. */
-static tsh_status poll_wait(tshi_channel_call *call, int rank, bool left) {
-    char words[TSHI_LINE];
+/* What a waiting rank knows of the one that it waits for, before it empties its queue. */
+typedef struct sight {
+    bool failed; /* a rank has failed */
+    bool absent; /* it is in another call, or in none */
+    bool left;
+} sight;
+
+/* A rank of this machine has written its record itself. That of another one may not be known, unless the rank has begun
+ * to recover, and its packets may still wait for room in this rank's queue. */
+static sight look_at(const tshi_channel_call *call, int rank) {
+    const tsh_world *world = call->group->world;
+    const tshi_machine *m = &world->machine;
+    sight s = {.failed = tshi_control_has_failed(world)};
+    atomic_thread_fence(memory_order_seq_cst);
+    const tshi_rank_record *r = &m->page->record[rank];
+    uint64_t agreement = atomic_load(&r->agreement);
+    bool known = m->node[rank] == m->node[world->rank] || agreement >> 32 == call->agreement >> 32;
+    s.absent = (known && agreement != call->agreement) || atomic_load(&r->recover) != m->steps;
+    s.left = tshi_control_has_left(world, rank);
+    if (atomic_load(&m->page->record[world->rank].undelivered) != 0) s.absent = s.left = false;
+    return s;
+}
+
+static tsh_status leaver_error(tshi_channel_call *call, int rank) {
+    call->peer_left = true;
+    return tshi_fail(TSH_ERR_PEER, "rank %d has left the world; %.80s #%llu waits for it", rank, call->name,
+                     call->number);
+}
+
+/* The error of a call that waits for that rank, which was so before this rank emptied its queue. */
+static tsh_status poll_wait(tshi_channel_call *call, int rank, sight s) {
     tsh_world *world = call->group->world;
     double now = tshi_clock();
+    tsh_status status = TSH_OK;
+    if (s.failed && (s.absent || world->machine.broken != TSH_OK))
+        status = tshi_control_failure(world);
+    else if (s.failed)
+        status = tshi_control_lasting_failure(world);
+    if (status != TSH_OK) return tshi_control_add_call(world, status, call->name, call->number);
     if (now < call->next_poll) return TSH_OK;
     call->next_poll = now + LONGEST_NAP;
     tshi_signal_poll(world);
     tshi_machine_poll(world);
-    tsh_status status = tshi_control_has_failed(world) ? tshi_control_failure(world) : TSH_OK;
-    if (status != TSH_OK) return tshi_control_add_call(world, status, call->name, call->number);
-    bool gone = left && (call->had_left || world->machine.nodes == 1);
-    call->had_left = left;
-    if (!gone) return check_wait(call, rank);
-    snprintf(words, sizeof words, "rank %d has left the world; %.80s #%llu waits for it", rank, call->name,
-             call->number);
-    call->peer_left = true;
-    return tshi_fail(TSH_ERR_PEER, "%s", words);
+    return s.left ? leaver_error(call, rank) : check_wait(call, rank);
 }
 
 static double nap_seconds(const tshi_channel_call *call) {
-    if (!call->group->world->pending) return LONGEST_NAP;
+    const tsh_world *world = call->group->world;
+    if (!world->pending) return tshi_control_has_failed(world) ? WORK_NAP : LONGEST_NAP;
     double seconds = (tshi_clock() - call->since) / NAP_SHARE;
     if (seconds < SHORTEST_NAP) return SHORTEST_NAP;
     return seconds < WORK_NAP ? seconds : WORK_NAP;
@@ -138,7 +172,6 @@ static void begin_to_wait(tshi_channel_call *call, int rank) {
     tsh_world *world = call->group->world;
     double now = tshi_clock();
     world->machine.channel.waits++;
-    call->had_left = false;
     call->next_poll = now + FIRST_POLL;
     if (call->since == 0) {
         call->since = now;
@@ -231,9 +264,9 @@ static tsh_status wait_slowly(tshi_channel_call *call, arrival *in) {
     while (status == TSH_OK && !has_arrived(in)) {
         if (world->pending) tshi_world_progress(world);
         tshi_packet_doze(own_queue(world), (long)(nap_seconds(call) * 1e9));
-        bool left = tshi_control_has_left(world, in->from);
+        sight s = look_at(call, in->from);
         status = take_packets(call, in);
-        if (status == TSH_OK && !has_arrived(in)) status = poll_wait(call, in->from, left);
+        if (status == TSH_OK && !has_arrived(in)) status = poll_wait(call, in->from, s);
     }
     tshi_waits_end(&world->machine.waits);
     return status;
@@ -268,10 +301,10 @@ static tsh_status wait_for_room(tshi_channel_call *call, int rank, tshi_packet_q
     while (status == TSH_OK && !tshi_packet_add(queue, packet)) {
         wake_relay_for(world, queue);
         if (world->pending) tshi_world_progress(world);
-        bool left = tshi_control_has_left(world, rank);
+        sight s = look_at(call, rank);
         status = take_packets(call, NULL);
         tshi_packet_doze(own_queue(world), (long)(SHORTEST_NAP * 1e9));
-        if (status == TSH_OK) status = poll_wait(call, rank, left);
+        if (status == TSH_OK) status = poll_wait(call, rank, s);
     }
     tshi_waits_end(&world->machine.waits);
     return status;
@@ -304,6 +337,16 @@ tsh_status tshi_channel_send(tshi_channel_call *call, int member, uint32_t offse
     wake_relay_for(world, queue);
     world->machine.channel.sent++;
     return status;
+}
+
+tsh_status tshi_channel_open(tsh_world *world) {
+    tshi_pool *spare = &world->machine.channel.spare;
+    for (int i = 0; i < TSHI_PACKET_SLOTS; i++) {
+        void *early = tshi_calloc(&world->allocator, 1, sizeof(tshi_early_packet));
+        if (!early) return TSH_ERR_MEMORY;
+        tshi_pool_give(spare, early);
+    }
+    return TSH_OK;
 }
 
 void tshi_channel_close(tsh_world *world) {

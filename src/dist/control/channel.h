@@ -10,15 +10,23 @@
 
 #include "dist/world.h"
 
-/* A call of a group's ranks, in which they send each other messages. */
+/* A call of a group's ranks, in which they send each other messages.
+ *
+ * After a failure that a recovery may end, a rank that waits in a call gives up only if the member that it waits for is
+ * not in this call and has sent nothing to it.
+ *
+ * Invariant: a rank receives what the member that it waits for has sent, even if some rank fails at that time; so a
+ * failure after an agreement does not change what other members have from it. It holds because a rank writes in its
+ * record which call it is in before it looks for failures, and that it is in none after it has sent its last message;
+ * a waiting rank looks for failures, then reads that record, then empties its queue. */
 typedef struct tshi_channel_call {
     tsh_group *group;
     const char *name;          /* "mesh_create data=2,model=2" */
     unsigned long long number; /* for messages to the user */
     uint32_t message;          /* number of the next one, the same on all ranks */
+    uint64_t agreement;        /* what its members have in their records */
     double since;              /* 0 until the call waits for long */
     double next_warning, next_poll;
-    bool had_left;  /* the rank waited for, at the last poll */
     bool peer_left; /* a receive has failed with TSH_ERR_PEER because the member has left the world */
 } tshi_channel_call;
 
@@ -32,6 +40,9 @@ tsh_status tshi_channel_send(tshi_channel_call *call, int member, uint32_t offse
 /* Receives that message of a member. Bytes past `room` are discarded. *bytes, if not NULL: those of the message. */
 tsh_status tshi_channel_receive(tshi_channel_call *call, int member, uint32_t offset, void *out, size_t room,
                                 size_t *bytes);
+/* Takes memory for a queue of packets that come before they are waited for. More takes more memory; without it the
+ * world breaks. */
+tsh_status tshi_channel_open(tsh_world *world);
 void tshi_channel_close(tsh_world *world);
 
 #endif

@@ -5,7 +5,8 @@
  *
  * head      magic "tSHc", version 1, kind 1, zero 2, length of the body 4; then the body
  * BEAT      machine of the sender 4. Sent each second, and first by the hub on a connection
- * NEWS      rank 4, state 1, left 1, zero 2, recover 4, step 8 + 8, reason (the rest, up to TSHI_MESSAGE_SIZE - 1)
+ * NEWS      rank 4, state 1, left 1, zero 2, recover 4, agreement 8, step 8 + 8, reason (the rest, up to
+ *           TSHI_MESSAGE_SIZE - 1)
  * PACKET    from 4, to 4, group 8, epoch 4, number 4, total 4, at 4, data (the rest, up to TSHI_PACKET_BYTES): a part of
  *           a message from a rank to another; total is at most TSHI_PACKET_MOST, and the data lies within
  * FAREWELL  empty: the sender's last message, as its ranks have left or wait no longer */
@@ -15,7 +16,7 @@
 #include "dist/control/packets.h"
 
 #define TSHI_NEWS_HEAD 12
-#define TSHI_NEWS_MOST (TSHI_NEWS_HEAD + 28 + TSHI_MESSAGE_SIZE - 1) /* bytes of a whole message */
+#define TSHI_NEWS_MOST (TSHI_NEWS_HEAD + 36 + TSHI_MESSAGE_SIZE - 1) /* bytes of a whole message */
 
 typedef enum tshi_news_kind { TSHI_NEWS_BEAT = 1, TSHI_NEWS_RANK, TSHI_NEWS_FAREWELL, TSHI_NEWS_PACKET } tshi_news_kind;
 

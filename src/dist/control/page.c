@@ -74,6 +74,24 @@ void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step) {
     tell_relay(page);
 }
 
+void tshi_page_set_agreement(tshi_page *page, int rank, uint64_t agreement) {
+    atomic_store(&page->record[rank].agreement, agreement);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&page->failures, memory_order_relaxed) != 0) tell_relay(page);
+}
+
+/* Reads the steps before `failures`, and that before the agreement. When all ranks have made this rank's steps, what
+ * has failed has done so after them. */
+uint64_t tshi_page_told_agreement(const tshi_page *page, int rank) {
+    uint32_t steps = atomic_load(&page->record[rank].recover);
+    for (int i = 0; i < page->size; i++) {
+        if ((int32_t)(atomic_load(&page->record[i].recover) - steps) < 0) return 0;
+    }
+    if (atomic_load(&page->failures) == 0) return 0;
+    uint64_t agreement = atomic_load(&page->record[rank].agreement), none = tshi_agreement(steps, 0);
+    return agreement >> 32 == none >> 32 ? agreement : none;
+}
+
 /* Reads in the opposite order of the writes, so that a step of a recovery is never older than the state read with
  * it. */
 void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out) {
@@ -98,5 +116,9 @@ void tshi_page_apply(tshi_page *page, const tshi_rank_news *news) {
         if (now != news->state) tshi_page_set_state(page, news->rank, now, news->state);
     }
     if (recovered) tshi_page_recover_step(page, news->rank, news->recover);
+    if (news->agreement != atomic_load(&r->agreement)) {
+        atomic_store(&r->agreement, news->agreement);
+        tell_relay(page);
+    }
     if (news->left && !atomic_load(&r->left)) tshi_page_leave(page, news->rank);
 }

@@ -5,6 +5,7 @@
  *   state                                a peer that finds the rank DEAD; the relay
  *   recover                              the relay
  *   left                                 the relay
+ *   agreement                            the relay, at any time
  *
  * Invariant: a rank that sees a state sees its reason and step or those of a later state, and a rank that sees a step
  * of a recovery sees the state that the rank had then, or a later one. It holds because every writer, the relay too,
@@ -41,10 +42,12 @@ typedef struct tshi_rank_record {
     _Atomic uint32_t left;                           /* the rank has destroyed its world */
     _Atomic uint32_t recover;                        /* the last step of a recovery that it has made */
     _Atomic uint32_t sleepers;                       /* ranks that sleep on `recover` */
+    _Atomic uint64_t agreement;                      /* see tshi_agreement */
     tshi_tape_step step;                             /* of FAILED */
     char reason[TSHI_MESSAGE_SIZE];                  /* of FAILED and STUCK; of DEAD, "" unless its machine was lost */
     /* Only ranks of its own machine use the rest. */
     _Atomic uint32_t unmapped_peers; /* it has unmapped the GPU memory of its peers */
+    _Atomic uint32_t undelivered;    /* packets that the relay keeps for it until its queue has room */
     int32_t process;                 /* its PID in ... */
     uint64_t namespace;              /* ... this PID namespace; both are set before any rank has joined */
     uint64_t heap_at, heap_bytes; /* in the mapped file; the machine's first rank sets both before any rank maps it */
@@ -67,9 +70,16 @@ typedef struct tshi_page {
 typedef struct tshi_rank_news {
     int32_t rank;
     uint32_t state, left, recover;
+    uint64_t agreement;
     tshi_tape_step step;
     char reason[TSHI_MESSAGE_SIZE];
 } tshi_rank_news;
+
+/* The agreement that a rank takes part in: the lower half of its number, and above it 1 + the steps of recoveries that
+ * the rank has made. number 0: none. */
+static inline uint64_t tshi_agreement(uint32_t steps, uint64_t number) {
+    return ((uint64_t)steps + 1) << 32 | (number ? (uint32_t)number | 1 : 0);
+}
 
 /* A multiple of TSHI_LINE_BYTES. A new page is zeroed, except for its size. */
 size_t tshi_page_bytes(int size);
@@ -88,7 +98,13 @@ void tshi_page_set_state(tshi_page *page, int rank, uint32_t from, uint32_t to);
 /* Both wake the ranks that sleep until this rank recovers. */
 void tshi_page_leave(tshi_page *page, int rank);
 void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step);
+/* Sets that of this rank. After a failure the relay passes it on. */
+void tshi_page_set_agreement(tshi_page *page, int rank, uint64_t agreement);
+/* What the relay sends of record[rank].agreement, for a rank of this machine: 0 (not known) until a failure is known
+ * here that no recovery has ended. */
+uint64_t tshi_page_told_agreement(const tshi_page *page, int rank);
 
+/* All but the agreement. */
 void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out);
 /* Applies the news of a rank on another machine. A rank that is STUCK or DEAD, or has left, stays so. */
 void tshi_page_apply(tshi_page *page, const tshi_rank_news *news);

@@ -30,12 +30,12 @@
 #define LONGEST_LEAVE 2.0
 /* Seconds after LONGEST_LEAVE in which the other end may still receive the farewell. */
 #define LONGEST_FAREWELL 0.5
-#define STACK_BYTES      ((size_t)256 << 10)
 #define BUFFER_BYTES     8192
 
 /* The last state of a rank that was sent on a connection. */
 typedef struct told {
     uint32_t state, left, recover;
+    uint64_t agreement;
 } told;
 
 typedef struct kept_packet {
@@ -165,10 +165,12 @@ static void deliver_kept(tshi_relay *relay) {
     relay->undelivered = (kept_packets){0};
     while (kept) {
         kept_packet *next = kept->next;
-        if (deliver(relay, &kept->packet))
+        if (deliver(relay, &kept->packet)) {
+            atomic_fetch_sub(&relay->plan.page->record[kept->packet.to].undelivered, 1);
             free(kept);
-        else
+        } else {
             append(&relay->undelivered, kept);
+        }
         kept = next;
     }
 }
@@ -182,13 +184,18 @@ static spoke *link_to(const tshi_relay *relay, int node) {
     return NULL;
 }
 
+static void keep_undelivered(tshi_relay *relay, const tshi_packet *packet) {
+    atomic_fetch_add(&relay->plan.page->record[packet->to].undelivered, 1);
+    keep_packet(relay, &relay->undelivered, packet);
+}
+
 static void pass_on(tshi_relay *relay, const tshi_packet *packet) {
     int node = relay->roster.node[packet->to];
     spoke *l = node == relay->node ? NULL : link_to(relay, node);
     if (l)
         keep_packet(relay, &l->packets, packet);
     else if (node == relay->node && !deliver(relay, packet))
-        keep_packet(relay, &relay->undelivered, packet);
+        keep_undelivered(relay, packet);
 }
 
 /* Takes what this machine's ranks have sent to others. */
@@ -281,20 +288,30 @@ static void fill_packets(spoke *l) {
     }
 }
 
+/* A rank of another machine has been told of by its own relay. */
+static uint64_t agreement_of(const tshi_relay *relay, int rank) {
+    const tshi_page *page = relay->plan.page;
+    bool own = relay->roster.node[rank] == relay->node;
+    return own ? tshi_page_told_agreement(page, rank) : atomic_load(&page->record[rank].agreement);
+}
+
+static bool is_told(const tshi_relay *relay, const told *before, int rank) {
+    const tshi_rank_record *r = &relay->plan.page->record[rank];
+    return atomic_load(&r->state) == before->state && atomic_load(&r->left) == before->left &&
+           atomic_load(&r->recover) == before->recover && agreement_of(relay, rank) == before->agreement;
+}
+
 /* Appends the ranks whose record differs from told[] to the send buffer, until it is full. */
 static void fill_news(tshi_relay *relay, spoke *l) {
     for (; l->next < relay->roster.size && has_room(l); l->next++) {
-        const tshi_rank_record *r = &relay->plan.page->record[l->next];
         told *before = &l->told[l->next];
-        if (is_behind(relay, l, l->next)) continue;
-        if (atomic_load(&r->state) == before->state && atomic_load(&r->left) == before->left &&
-            atomic_load(&r->recover) == before->recover)
-            continue;
+        if (is_behind(relay, l, l->next) || is_told(relay, before, l->next)) continue;
         tshi_news news = {.kind = TSHI_NEWS_RANK};
         tshi_page_read(relay->plan.page, l->next, &news.rank);
+        news.rank.agreement = agreement_of(relay, l->next);
         take_packets(relay);
         if (l->packets.first) return;
-        *before = (told){news.rank.state, news.rank.left, news.rank.recover};
+        *before = (told){news.rank.state, news.rank.left, news.rank.recover, news.rank.agreement};
         write_news(l, &news);
     }
 }
@@ -460,16 +477,11 @@ static void *run_relay(void *argument) {
 
 /* Blocks all signals in the thread: they are for the program's own threads. Returns an errno. */
 static int start_thread(tshi_relay *relay) {
-    pthread_attr_t attributes;
     sigset_t all, before;
-    int error = pthread_attr_init(&attributes);
-    if (error != 0) return error;
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&relay->thread, &attributes, run_relay, relay);
+    int error = pthread_create(&relay->thread, NULL, run_relay, relay);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     return error;
 }
 

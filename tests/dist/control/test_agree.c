@@ -11,6 +11,7 @@
 #include "support/ranks.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,27 @@ static const char *other_bytes(tsh_group *group, int other) {
     tsh_status status = tshi_control_gather(group, "facts", TSH_OK, mine, bytes, all);
     free(all);
     return status == TSH_ERR_MISMATCH ? "" : "gathers of different sizes did not fail";
+}
+
+/* A rank fails as soon as it has come out of an agreement: the others still come out of that one, and fail in the
+ * next. */
+static const char *fails_after(tsh_group *group, int round) {
+    static _Thread_local char words[TSHI_MESSAGE_SIZE + 64];
+    tsh_world *world = group->world;
+    const char *call = "the agreement before the failure";
+    tsh_status status = tshi_control_agree(group, "go on", TSH_OK), wanted = TSH_OK;
+    if (status == TSH_OK && group->rank == round % group->size) {
+        tshi_control_fail(world, "out of paper", (tshi_tape_step){0});
+    } else if (status == TSH_OK) {
+        call = "the agreement after the failure";
+        status = tshi_control_agree(group, "go on", TSH_OK);
+        wanted = TSH_ERR_PEER;
+    }
+    snprintf(words, sizeof words, "round %d: %s: status %d, %s", round, call, status, tsh_error_message());
+    if (status != wanted || (wanted != TSH_OK && !strstr(words, "out of paper"))) return words;
+    status = tshi_recover_groups(world);
+    snprintf(words, sizeof words, "round %d: recover: %s", round, tsh_error_message());
+    return status == TSH_OK ? "" : words;
 }
 
 static const char *everything(tsh_group *group) {
@@ -168,6 +190,46 @@ Test(agree, a_recovery_forgets_the_messages_of_before, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_threads(4, recovers, NULL));
 }
 
+static void fails_often(tshi_rank *r, void *arg) {
+    const char *words = "";
+    (void)arg;
+    for (int round = 0; round < 100 && !words[0]; round++) words = fails_after(tsh_world_group(r->world), round);
+    tshi_check(r, !words[0], "%s", words);
+}
+
+Test(agree, a_failure_after_an_agreement_does_not_change_it, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run_each(2, 6, fails_often, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(5, fails_often, NULL));
+}
+
+/* Member 2 is stopped between its vote and the verdict, which member 3 has from it. Meanwhile member 0, which has the
+ * verdict, fails: member 3 waits on. Member 1, which lets all that happen, votes last. */
+static void stop_member(const tsh_world *world, int rank) {
+    const tshi_machine *m = &world->machine;
+    /* Two votes of world_init, and the member's. */
+    while (atomic_load(&m->channel.queue[0].added) < 3) tshi_nap(1e-4);
+    kill(m->page->record[rank].process, SIGSTOP);
+}
+
+static void waits_on(tshi_rank *r, void *arg) {
+    tsh_group *group = tsh_world_group(r->world);
+    const tshi_page *page = r->world->machine.page;
+    (void)arg;
+    if (r->rank == 1) stop_member(r->world, 2);
+    tshi_check_ok(r, tshi_control_agree(group, "go on", TSH_OK));
+    if (r->rank == 0) tsh_world_fail(r->world, "out of paper");
+    if (r->rank == 1) {
+        while (!atomic_load(&page->failures)) tshi_nap(1e-4);
+        tshi_nap(0.2); /* so that member 3 has seen the failure, most often */
+        kill(page->record[2].process, SIGCONT);
+    }
+    tshi_check_ok(r, tsh_world_recover(r->world));
+}
+
+Test(agree, a_member_between_waits_for_the_verdict_after_a_failure, .timeout = 60) {
+    cr_assert_str_empty(tshi_test_run(4, waits_on, NULL));
+}
+
 /* Rank 0 agrees with its peers, who are in a collective: the wait graph finds it at once, and names both calls. */
 static void agrees_alone(tshi_rank *r, void *arg) {
     tsh_mesh *mesh = NULL;
@@ -232,7 +294,7 @@ static void make_world(const tshi_test_machines *m, int rank) {
 }
 
 /* What a rank is ordered to do. Its words go to the test. */
-enum { EVERYTHING, AGREE, LATENCY, DIE };
+enum { EVERYTHING, AGREE, LATENCY, FAIL_AFTER, DIE };
 
 static void act(tshi_test_machines *m, int rank, int argument) {
     char *words = (char *)m->member[rank].bytes;
@@ -242,6 +304,8 @@ static void act(tshi_test_machines *m, int rank, int argument) {
     if (argument == EVERYTHING) snprintf(words, 1024, "%s", everything(&mine.group));
     if (argument == AGREE && tshi_control_agree(&mine.group, "go on", TSH_OK) != TSH_OK)
         snprintf(words, 1024, "%s", tsh_error_message());
+    for (int i = 0; argument == FAIL_AFTER && i < 50 && !words[0]; i++)
+        snprintf(words, 1024, "%s", fails_after(&mine.group, i));
     double start = tshi_now();
     for (int i = 0; argument == LATENCY && i < 200; i++) tshi_control_agree(&mine.group, "go on", TSH_OK);
     m->member[rank].seconds = (tshi_now() - start) / 200;
@@ -267,14 +331,18 @@ static void all_do(tshi_test_machines *m, int argument) {
     for (int i = 0; i < size; i++) await(m, i);
 }
 
+static void all_do_well(tshi_test_machines *m, int argument) {
+    all_do(m, argument);
+    for (int i = 0; i < m->machines * m->ranks; i++) {
+        cr_assert_str_empty((const char *)m->member[i].bytes, "rank %d: %s", i, (const char *)m->member[i].bytes);
+    }
+}
+
 static void several_machines(int machines, int ranks) {
     tshi_test_machines m = {.machines = machines, .ranks = ranks, .raw = -1, .act = act};
     tshi_test_machines_begin(&m);
-    all_do(&m, EVERYTHING);
-    for (int i = 0; i < machines * ranks; i++) {
-        cr_assert_str_empty((const char *)m.member[i].bytes, "rank %d: %s", i, (const char *)m.member[i].bytes);
-    }
-    all_do(&m, LATENCY);
+    all_do_well(&m, EVERYTHING);
+    all_do_well(&m, LATENCY);
     printf("%d machines of %d ranks: an agreement takes %.0f us\n", machines, ranks, m.member[0].seconds * 1e6);
     tshi_test_machines_end(&m);
 }
@@ -286,6 +354,15 @@ Test(agree, gathers_and_verdicts_on_two_machines, .timeout = 120) {
 
 Test(agree, gathers_and_verdicts_on_three_machines, .timeout = 120) {
     several_machines(3, 2);
+}
+
+Test(agree, a_failure_after_an_agreement_of_several_machines_does_not_change_it, .timeout = 120) {
+    for (int machines = 2; machines <= 3; machines++) {
+        tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1, .act = act};
+        tshi_test_machines_begin(&m);
+        all_do_well(&m, FAIL_AFTER);
+        tshi_test_machines_end(&m);
+    }
 }
 
 static void check_words(const tshi_test_machines *m, int but, const char *words) {

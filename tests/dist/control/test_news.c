@@ -11,6 +11,7 @@
 static tshi_news of_rank(size_t length) {
     tshi_news news = {.kind = TSHI_NEWS_RANK, .rank = {.rank = 0x01020304, .state = TSHI_FAILED, .left = 1}};
     news.rank.recover = 0xfffffff0u;
+    news.rank.agreement = UINT64_C(0x8899aabbccddeeff);
     news.rank.step = (tshi_tape_step){UINT64_C(0x1122334455667788), 5};
     memset(news.rank.reason, 'a', length);
     return news;
@@ -23,6 +24,7 @@ static void check_same(const tshi_news *got, const tshi_news *wanted) {
     cr_assert_eq(got->rank.state, wanted->rank.state);
     cr_assert_eq(got->rank.left, wanted->rank.left);
     cr_assert_eq(got->rank.recover, wanted->rank.recover);
+    cr_assert_eq(got->rank.agreement, wanted->rank.agreement);
     cr_assert_eq(got->rank.step.tape, wanted->rank.step.tape);
     cr_assert_eq(got->rank.step.number, wanted->rank.step.number);
     cr_assert_str_eq(got->rank.reason, wanted->rank.reason);
@@ -74,9 +76,10 @@ Test(news, what_is_written_is_read, .timeout = 60) {
 }
 
 Test(news, bytes_are_in_the_order_that_the_header_says, .timeout = 60) {
-    const unsigned char wanted[] = {'t',  'S',  'H',  'c',  1, 2, 0,    0,   30,  0,   0,    0,    4,    3,
-                                    2,    1,    1,    1,    0, 0, 0xf0, 255, 255, 255, 0x88, 0x77, 0x66, 0x55,
-                                    0x44, 0x33, 0x22, 0x11, 5, 0, 0,    0,   0,   0,   0,    0,    'a',  'a'};
+    const unsigned char wanted[] = {'t',  'S',  'H',  'c',  1,    2,    0,    0,    38,   0,    0,    0,    4,
+                                    3,    2,    1,    1,    1,    0,    0,    0xf0, 255,  255,  255,  0xff, 0xee,
+                                    0xdd, 0xcc, 0xbb, 0xaa, 0x99, 0x88, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22,
+                                    0x11, 5,    0,    0,    0,    0,    0,    0,    0,    'a',  'a'};
     unsigned char bytes[TSHI_NEWS_MOST];
     const tshi_news news = of_rank(2);
     cr_assert_eq(tshi_news_write(&news, bytes), sizeof wanted);

@@ -113,7 +113,7 @@ tsh_status tshi_mpi_group_prepare(tsh_group *group, uint64_t *address) {
     return group->state ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-tsh_status tshi_mpi_group_open(tsh_group *group, const uint64_t *address) {
+tsh_status tshi_mpi_group_open(tsh_group *group, uint64_t address) {
     MPI_Comm comm = MPI_COMM_NULL;
     (void)address;
     int error = create_comm(group, &comm);

@@ -191,7 +191,7 @@ tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm 
 tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size);
 void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg);
 tsh_status tshi_mpi_group_prepare(tsh_group *group, uint64_t *address);
-tsh_status tshi_mpi_group_open(tsh_group *group, const uint64_t *address);
+tsh_status tshi_mpi_group_open(tsh_group *group, uint64_t address);
 void tshi_mpi_group_close(tsh_group *group);
 
 /* --- entry_barrier.c ---------------------------------------------------------------------------------------------- */

@@ -87,9 +87,9 @@ tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address) {
     return status;
 }
 
-tsh_status tshi_shm_open(tsh_group *group, const uint64_t *address) {
+tsh_status tshi_shm_open(tsh_group *group, uint64_t address) {
     tshi_shm_group *lg = group->state;
-    lg->block = tshi_heap_block_at(group->world, group->ranks[0], address[0]);
+    lg->block = tshi_heap_block_at(group->world, group->ranks[0], address);
     lg->open = true;
     return TSH_OK;
 }

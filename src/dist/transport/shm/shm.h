@@ -181,7 +181,7 @@ tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size);
 void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local);
 void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg);
 tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address);
-tsh_status tshi_shm_open(tsh_group *group, const uint64_t *address);
+tsh_status tshi_shm_open(tsh_group *group, uint64_t address);
 void tshi_shm_close(tsh_group *group);
 
 /* --- wait.c: waiting ---------------------------------------------------------------------------------------------- */
