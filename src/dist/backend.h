@@ -2,16 +2,16 @@
  *
  * Each group has one. In a world of several machines the groups whose members are on one machine share its memory
  * (world->local), the others have the transport that connects all ranks (world->control). On GPUs NCCL may move the
- * data (world->data): such a group has a control group of the same ranks and of one of the two others, which runs
- * calls on host memory; every other group is its own
- * control group. registry.c lists the transports; no other file outside a transport's folder names one. */
+ * data (world->data): such a group has a control group of the same ranks and of one of the two others, in which its
+ * ranks agree; every other group is its own control group. registry.c lists the transports; no other file outside a
+ * transport's folder names one. */
 #ifndef TSHI_BACKEND_H
 #define TSHI_BACKEND_H
 
 #include "dist/collectives/work.h"
 #include "dist/control/page.h"
 
-#define TSHI_TRANSPORTS 5 /* places in world->state */
+#define TSHI_TRANSPORTS 6 /* places in world->state */
 
 struct tshi_exchange_plan; /* collectives/redistribute.h */
 
@@ -111,7 +111,8 @@ typedef struct tshi_group_ops {
     /* --- calls ---------------------------------------------------------------------------------------------------- */
 
     /* Runs the call; returns when no peer touches this rank's buffers any more, or (in_order) when the call is queued.
-     * A call marked `failed` returns that status and its message. Collective over the group, waits. */
+     * A call marked `failed` returns that status and its message. Collective over the group, waits. NULL: the transport
+     * only connects ranks, and a world that has it as its control transport needs a data transport. */
     tsh_status (*run)(tsh_group *group, const tshi_comm_call *call);
     /* Runs a box exchange without packing: call->in and call->out are this rank's parts of the source and the
      * destination (NULL for an empty part), call->count the elements of the whole tensor. The ranks compare dtypes and

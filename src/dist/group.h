@@ -40,7 +40,7 @@ struct tsh_group {
     tshi_pool works;             /* of tsh_work with room for counts */
     tsh_group *next;             /* the world's list of live groups */
     /* The group of the same ranks in which they agree and report failures: this one, or, if `ops` is a data transport
-     * only, a group of the control transport, whose calls take host memory. */
+     * only, a group of another transport. */
     tsh_group *control;
 };
 

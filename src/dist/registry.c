@@ -12,13 +12,15 @@
 #define MPI_OPS NULL
 #endif
 #ifdef TSHARD_HAVE_NCCL
-#define NCCL_OPS &tshi_nccl_ops
+#define NCCL_OPS  &tshi_nccl_ops
+#define HOSTS_OPS &tshi_hosts_ops
 #else
-#define NCCL_OPS NULL
+#define NCCL_OPS  NULL
+#define HOSTS_OPS NULL
 #endif
 
-/* Which ranks a transport connects. */
-typedef enum reach { ONE_RANK, ONE_MACHINE, MACHINES, DRY_RUN } reach;
+/* Which ranks a transport connects. CONTROL: those of several machines, for another transport that moves the data. */
+typedef enum reach { ONE_RANK, ONE_MACHINE, MACHINES, CONTROL, DRY_RUN } reach;
 
 /* The first one whose probe takes a world connects its ranks. */
 static const struct {
@@ -28,11 +30,16 @@ static const struct {
     const char *option; /* the CMake option that builds the transport; NULL: it is always built */
     bool finds_ranks;   /* init_method may be NAME:// */
 } transports[] = {
-    {"plan", &tshi_plan_ops, DRY_RUN, NULL, false},     {"mpi", MPI_OPS, MACHINES, "TSHARD_MPI", true},
-    {"local", &tshi_shm_ops, ONE_MACHINE, NULL, false}, {"self", &tshi_self_ops, ONE_RANK, NULL, false},
-    {"nccl", NCCL_OPS, MACHINES, "TSHARD_NCCL", false},
+    {"plan", &tshi_plan_ops, DRY_RUN, NULL, false},  {"hosts", HOSTS_OPS, CONTROL, "TSHARD_NCCL", false},
+    {"mpi", MPI_OPS, MACHINES, "TSHARD_MPI", true},  {"local", &tshi_shm_ops, ONE_MACHINE, NULL, false},
+    {"self", &tshi_self_ops, ONE_RANK, NULL, false}, {"nccl", NCCL_OPS, MACHINES, "TSHARD_NCCL", false},
 };
 enum { TRANSPORTS = sizeof transports / sizeof *transports };
+
+/* TSHARD_BACKEND may name it. */
+static bool is_choice(int i) {
+    return transports[i].reach != ONE_RANK && transports[i].reach != CONTROL;
+}
 
 /* The transport's index in the table, or TRANSPORTS. */
 static int place_of(const char *name) {
@@ -69,7 +76,7 @@ bool tshi_backend_is(const char *name) {
 static int next_name(const char *name) {
     int next = TRANSPORTS;
     for (int i = 0; i < TRANSPORTS; i++) {
-        if (transports[i].reach == ONE_RANK || strcmp(transports[i].name, name) <= 0) continue;
+        if (!is_choice(i) || strcmp(transports[i].name, name) <= 0) continue;
         if (next == TRANSPORTS || strcmp(transports[i].name, transports[next].name) < 0) next = i;
     }
     return next;
@@ -95,7 +102,7 @@ static tsh_status check_asked(const tshi_settings *settings) {
     const char *asked = tshi_setting_value(TSHI_SETTING_BACKEND);
     int backend = asked ? place_of(asked) : TRANSPORTS, method = TRANSPORTS;
     char text[64];
-    if (asked && (backend == TRANSPORTS || transports[backend].reach == ONE_RANK)) {
+    if (asked && (backend == TRANSPORTS || !is_choice(backend))) {
         tshi_backend_names(text, sizeof text);
         return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"%.64s\"; it must be %s", asked, text);
     }
@@ -134,9 +141,10 @@ tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **
     }
     if (status != TSH_OK || takes || !start->roster) return status;
     return tshi_fail(TSH_ERR_UNSUPPORTED,
-                     "world_init: the ranks are on %d machines (%s); ranks on several need a build with -D%s=ON",
+                     "world_init: the ranks are on %d machines (%s); ranks on several need a build with -D%s=ON, or on "
+                     "GPUs with -D%s=ON",
                      start->roster->nodes, tshi_roster_hosts(start->roster, hosts, sizeof hosts),
-                     transports[first_of(MACHINES)].option);
+                     transports[first_of(MACHINES)].option, transports[first_of(CONTROL)].option);
 }
 
 tsh_status tshi_backend_take_data(tsh_world *world) {

@@ -5,7 +5,7 @@
 #include "dist/backend.h"
 
 /* Not all of them are in every build. Each is named by its own folder and by registry.c. */
-extern const tshi_group_ops tshi_self_ops, tshi_shm_ops, tshi_mpi_ops, tshi_nccl_ops, tshi_plan_ops;
+extern const tshi_group_ops tshi_self_ops, tshi_shm_ops, tshi_mpi_ops, tshi_nccl_ops, tshi_hosts_ops, tshi_plan_ops;
 
 /* The backend of that name; NULL: this build has none. */
 const tshi_group_ops *tshi_backend_find(const char *name);

@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#define LONGEST_JOIN 120.0 /* seconds */
+
 /* --- the log ------------------------------------------------------------------------------------------------------ */
 
 static void pass_line(void *user, tsh_log_level level, const char *line) {
@@ -140,6 +142,16 @@ static tsh_status open_local(tsh_world *world, const tshi_start *start) {
     return status;
 }
 
+/* This rank joins after a failure too, because its peers wait for it. */
+static tsh_status join(tsh_world *world, tsh_status mine) {
+    double timeout = world->timeout;
+    if (!world->control->world_join) return mine;
+    if (timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
+    tsh_status status = world->control->world_join(world, mine);
+    world->timeout = timeout;
+    return status;
+}
+
 static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     const tshi_settings *settings = start->settings;
     const tshi_group_ops *control = world->control;
@@ -163,8 +175,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     watch_tensors(world, world->host);
     watch_tensors(world, world->device);
     if (status == TSH_OK) status = world_group_create(world);
-    /* This rank joins after a failure too, because its peers wait for it. */
-    if (control->world_join) status = control->world_join(world, status);
+    status = join(world, status);
     if (status != TSH_OK) return status;
     status = tshi_backend_take_data(world);
     if (status == TSH_OK) status = record_open(world);

@@ -1,18 +1,30 @@
-/* nccl_host WHAT [FILE]: a rank over NCCL's stand-in that is a process, for test_nccl_hosts.sh. The environment says who
- * it is, as torchrun sets it. WHAT:
- *   run    sums, meshes and messages, whose results it checks
- *   kill, stop    rank 1 does so to itself in the middle of that, and writes the time to FILE; the others go on until they
+/* nccl_host WHAT [RANK FILE]: a rank over NCCL's stand-in that is a process, for test_nccl_hosts.sh. The environment says
+ * who it is, as torchrun sets it, and in EXPECT_NODES on how many machines the ranks are. WHAT:
+ *   run           sums, meshes and messages, whose results it checks
+ *   endless       the same, over and over, until there is an error; "begun" is printed after the first
+ *   lacks         a rank without NCCL
+ *   recover       as run, while each rank in turn reports a failure, after which the world recovers
+ *   kill, stop    RANK does so to itself in the middle of that, and writes the time to FILE; the others go on until they
  *                 have an error, and print it with the seconds since then */
 #include "standin/standin.h"
 #include "support/clock.h"
 #include "tshard/tshard.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { N = 1000 };
+
+/* In the place of the C library's: each thread has the default size. The kernels' shared memory is thread-local here, and
+ * the 560 KB of it have no room in the small stack that the relay's thread asks for. */
+int pthread_attr_setstacksize(pthread_attr_t *attributes, size_t bytes) {
+    (void)attributes;
+    (void)bytes;
+    return 0;
+}
 
 static tsh_world *world;
 static tsh_tensor *x, *y;
@@ -58,11 +70,33 @@ static tsh_status step(const tsh_mesh *mesh) {
     return status == TSH_OK ? check_ring() : status;
 }
 
+/* One rank reports a failure after its step. The others hear of it in their next one, or at the end of this. */
+static tsh_status step_and_recover(const tsh_mesh *mesh, int failing) {
+    const char *words = "it has had enough";
+    bool fails = tsh_world_rank(world) == failing;
+    tsh_status status = step(mesh);
+    if (fails && status == TSH_OK) tsh_world_fail(world, words);
+    if (!fails && status == TSH_OK) status = step(mesh);
+    if (!fails && status == TSH_OK) return wrong("the status after a failure", 0, 1);
+    if (!fails && (status != TSH_ERR_PEER || !strstr(tsh_error_message(), words))) return status;
+    return fails && status != TSH_OK ? status : tsh_world_recover(world);
+}
+
 static void end_here(const char *what, const char *file) {
     FILE *to = fopen(file, "w");
     fprintf(to, "%.4f\n", tshi_now());
     fclose(to);
     raise(strcmp(what, "kill") ? SIGSTOP : SIGKILL);
+}
+
+/* The world is of so many machines, and NCCL moves its data. */
+static tsh_status check_world(void) {
+    const char *nodes = getenv("EXPECT_NODES"), *backend = tsh_group_backend(tsh_world_group(world));
+    if (nodes && tsh_world_node_count(world) != atoi(nodes))
+        return wrong("the number of machines", (float)tsh_world_node_count(world), (float)atoi(nodes));
+    if (!strcmp(backend, "nccl")) return TSH_OK;
+    fprintf(stderr, "the world has the backend %s\n", backend);
+    return TSH_ERR_STATE;
 }
 
 static int report(tsh_status status, const char *file) {
@@ -77,19 +111,23 @@ static int report(tsh_status status, const char *file) {
 
 int main(int argc, char **argv) {
     const tsh_tensor_config config = {.ndim = 1, .shape = {N}};
-    const char *what = argc > 1 ? argv[1] : "run", *file = argc > 2 ? argv[2] : NULL;
+    const char *what = argc > 1 ? argv[1] : "run", *file = argc > 3 ? argv[3] : NULL;
+    int victim = argc > 3 ? atoi(argv[2]) : -1;
     tsh_mesh *mesh = NULL;
     standin_gpus(8);
     standin_lazy(true);
+    if (!strcmp(what, "lacks")) standin_lack("ncclGetVersion");
     tsh_status status = tsh_world_init(NULL, &world);
-    if (status == TSH_OK && strcmp(tsh_group_backend(tsh_world_group(world)), "nccl"))
-        return fprintf(stderr, "the world has the backend %s\n", tsh_group_backend(tsh_world_group(world)));
+    if (status == TSH_OK) status = check_world();
     if (status == TSH_OK) status = tsh_mesh_create(world, "data=2,model=-1", &mesh);
     if (status == TSH_OK) status = tsh_tensor_create(tsh_world_mesh(world), &config, &x);
     if (status == TSH_OK) status = tsh_tensor_create(tsh_world_mesh(world), &config, &y);
-    for (int i = 0; status == TSH_OK && (file ? i < 1000 : i < 5); i++) {
-        if (file && i == 3 && tsh_world_rank(world) == 1) end_here(what, file);
-        status = step(mesh);
+    bool endless = file || !strcmp(what, "endless");
+    for (int i = 0; status == TSH_OK && (endless || i < 5); i++) {
+        if (i == 1) printf("begun\n");
+        fflush(stdout);
+        if (i == 3 && tsh_world_rank(world) == victim) end_here(what, file);
+        status = strcmp(what, "recover") ? step(mesh) : step_and_recover(mesh, i % tsh_world_size(world));
     }
     int code = report(status, file);
     tsh_tensor_release(x);

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# test_nccl_hosts.sh BUILD [TIMES]: NCCL's side without MPI. Ranks are processes over NCCL's stand-in, which share a folder; the
-# environment is torchrun's. On one host, a network namespace: a run, a rank that is killed, each TIMES
-# times (1), and one that is stopped. The time until all others knew of a death is printed, and more than MOST seconds is a
-# failure: 30 where it is not set, for machines that are busy.
+# test_nccl_hosts.sh BUILD [TIMES]: NCCL's side without MPI. Ranks are processes over NCCL's stand-in, which share a folder;
+# the environment is torchrun's. On one host and on two, which are network namespaces: a run, recoveries, ranks that are
+# killed, each TIMES times (1), and one that is stopped; on two, a link that is cut, and the other ways to start a job. The
+# time until all others knew of a death is printed, and more than MOST seconds is a failure: 30 where it is not set, for
+# machines that are busy.
 set -uo pipefail
 # shellcheck source=tests/support/hosts.sh
 . "$(dirname "$0")/../support/hosts.sh"
-program=$1/tests/cuda/nccl_host
+program=$1/tests/cuda/nccl_host launcher=$1/bin/tshard-run
 [ -x "$program" ] || { echo "skipped: stand-ins are not built with sanitizers"; exit 77; }
 times=${2:-1}
 code=0
-port=29700 counts=1
+port=29700
 hosts_up ipv4
+export STANDIN_NCCL_FOLDER=$folder/nccl TSHARD_DEVICE=cuda OPENBLAS_NUM_THREADS=1
+unset TSHARD_BACKEND RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 
 fail() {
     code=1
@@ -19,56 +22,126 @@ fail() {
     tail -n 20 "$folder"/log.* "$folder"/err.*
 }
 
-# start HOSTS WHAT...: four ranks, the first half on the first host.
-start() {
-    local hosts=$1 rank side
-    shift
+anew() {
     port=$((port + 1))
     rm -rf "$folder"/nccl "$folder"/log.* "$folder"/err.*
     mkdir "$folder/nccl"
     pid=()
+}
+
+# start HOSTS WHAT...: four ranks, the first half on the first host.
+start() {
+    local hosts=$1 rank side
+    shift
+    anew
     for rank in 0 1 2 3; do
         side=a local_size=4
         [ "$hosts" = 1 ] || { side=$(cut -c $((rank / 2 + 1)) <<< ab) local_size=2; }
-        on "$side" env STANDIN_NCCL_FOLDER="$folder/nccl" MASTER_ADDR="$net.1" MASTER_PORT=$port RANK=$rank WORLD_SIZE=4 \
-            LOCAL_RANK=$((rank % local_size)) LOCAL_WORLD_SIZE=$local_size TSHARD_DEVICE=cuda TSHARD_BACKEND=nccl \
+        on "$side" env MASTER_ADDR="$net.1" MASTER_PORT=$port RANK=$rank WORLD_SIZE=4 \
+            LOCAL_RANK=$((rank % local_size)) LOCAL_WORLD_SIZE=$local_size EXPECT_NODES="$hosts" \
             TSHARD_TIMEOUT="${timeout:-60}" "$program" "$@" > "$folder/log.$rank" 2> "$folder/err.$rank" &
         pid[rank]=$!
     done
 }
 
-# others PATTERN: ranks 0, 2 and 3 have ended with such a line.
+# others VICTIM PATTERN: all ranks but that one have ended with such a line.
 others() {
     local rank
-    for rank in 0 2 3; do
+    for rank in 0 1 2 3; do
+        [ "$rank" = "$1" ] && continue
         wait "${pid[rank]}"
-        grep -qE -- "$1" "$folder/log.$rank" || { fail "$what: rank $rank"; return 1; }
+        grep -qE -- "$2" "$folder/log.$rank" || { fail "$what: rank $rank"; return 1; }
     done
 }
 
-for hosts in $counts; do
-    what="$hosts hosts, a run"
-    start "$hosts" run
-    for rank in 0 1 2 3; do wait "${pid[rank]}" || { fail "$what: rank $rank"; break; }; done
-    [ -n "$(find "$folder/nccl" -name '*call*' -print -quit)" ] || fail "$what: NCCL has not moved the data"
+# all_well: the ranks, or launchers, have ended without an error, and NCCL has moved the data.
+all_well() {
+    local rank
+    for rank in "${!pid[@]}"; do wait "${pid[rank]}" || { fail "$what: rank $rank"; return; }; done
+    if [ -n "$(find "$folder/nccl" -name '*call*' -print -quit)" ]; then
+        echo "$what: all ranks are well"
+    else
+        fail "$what: NCCL has not moved the data"
+    fi
+}
 
-    : > "$folder/seconds"
-    for ((round = 0; round < times; round++)); do
-        what="$hosts hosts, a death"
-        start "$hosts" kill "$folder/time"
-        others 'TSH_ERR_PEER.*rank 1.*died' || break
-        cat "$folder"/log.[023] | sed -nE 's/^rank .: ([0-9.]+) s.*/\1/p' | sort -n | tail -n 1 >> "$folder/seconds"
+end_all() {
+    for side in a b; do processes_on $side | xargs -r kill -9 2> /dev/null; done
+    wait
+}
+
+for hosts in 1 2; do
+    for run in run recover; do
+        what="$hosts hosts, $run"
+        start "$hosts" $run
+        all_well
     done
-    sort -n "$folder/seconds" | awk -v what="$what" -v most="${MOST:-30}" '{ s[NR] = $1 } END {
-        printf "%s: %d times, median %.3f s, longest %.3f s\n", what, NR, s[int((NR + 1) / 2)], s[NR]; exit s[NR] > most }' ||
-        fail "$what took too long"
+
+    # On two hosts ranks 0 and 2 have the relays: with each of them its host is lost to the other.
+    victims=1
+    [ "$hosts" = 1 ] || victims="1 2 0"
+    for victim in $victims; do
+        : > "$folder/seconds"
+        for ((round = 0; round < times; round++)); do
+            what="$hosts hosts, the death of rank $victim"
+            start "$hosts" kill "$victim" "$folder/time"
+            others "$victim" "TSH_ERR_PEER.*rank $victim(.*died|: machine host-. .*cannot be reached: its connection ended)" || break
+            wait
+            cat "$folder"/log.? | sed -nE 's/^rank .: ([0-9.]+) s.*/\1/p' | sort -n | tail -n 1 >> "$folder/seconds"
+        done
+        sort -n "$folder/seconds" | awk -v what="$what" -v most="${MOST:-30}" '{ s[NR] = $1 } END {
+            printf "%s: %d times, median %.3f s, longest %.3f s\n", what, NR, s[int((NR + 1) / 2)], s[NR]; exit s[NR] > most }' ||
+            fail "$what took too long"
+        end_all
+    done
 
     what="$hosts hosts, a stopped rank"
     timeout=3
-    start "$hosts" stop "$folder/time"
-    others 'not done within 3 s' && echo "$what: all others have said so"
+    start "$hosts" stop 1 "$folder/time"
+    others 1 'not done within 3 s' && echo "$what: all others have said so"
     timeout=60
-    for side in a b; do processes_on $side | xargs -r kill -9 2> /dev/null; done
-    wait
+    end_all
 done
+
+what="2 hosts, a link that is cut"
+timeout=5
+start 2 endless
+for rank in 0 1 2 3; do
+    until grep -q begun "$folder/log.$rank" || ! kill -0 "${pid[rank]}" 2> /dev/null; do sleep 0.05; done
+done
+hosts_apart
+others - 'TSH_ERR_PEER.*machine host-. .*cannot be reached: nothing has come from it for 5 s' && echo "$what: all ranks have said so"
+hosts_joined
+timeout=60
+end_all
+
+what="2 hosts, tshard-run"
+anew
+export EXPECT_NODES=2 TSHARD_TIMEOUT=60
+for node in 0 1; do
+    on "$(cut -c $((node + 1)) <<< ab)" "$launcher" --nnodes 2 --node-rank $node --master-addr "$net.1" --master-port $port -n 2 \
+        "$program" run > "$folder/log.$node" 2> "$folder/err.$node" &
+    pid[node]=$!
+done
+all_well
+
+what="2 hosts, tcp://"
+anew
+for rank in 0 1 2 3; do
+    on "$(cut -c $((rank / 2 + 1)) <<< ab)" env TSHARD_INIT="tcp://$net.1:$port" RANK=$rank WORLD_SIZE=4 "$program" run \
+        > "$folder/log.$rank" 2> "$folder/err.$rank" &
+    pid[rank]=$!
+done
+all_well
+
+# Where a rank has no NCCL, all of them say which, and what to do.
+what="2 hosts, no NCCL on one"
+anew
+for rank in 0 1 2 3; do
+    on "$(cut -c $((rank / 2 + 1)) <<< ab)" env TSHARD_INIT="tcp://$net.1:$port" RANK=$rank WORLD_SIZE=4 \
+        "$program" "$([ $rank = 3 ] && echo lacks || echo run)" > "$folder/log.$rank" 2> "$folder/err.$rank" &
+    pid[rank]=$!
+done
+others - 'TSH_ERR_UNSUPPORTED: world_init: GPUs on several machines need NCCL, or TSHARD_BACKEND=mpi, but rank 3: ' &&
+    echo "$what: all ranks have said so"
 exit $code

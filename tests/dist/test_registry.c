@@ -1,5 +1,6 @@
 /* Which backend a world takes, and the errors for one that this build lacks. */
 #include "dist/registry.h"
+#include "dist/rendezvous/rendezvous.h"
 #include "dist/world.h"
 #include "support/collectives.h"
 
@@ -58,9 +59,51 @@ Test(registry, backends_are_found_by_name, .timeout = 60) {
     tshi_backend_names(names, sizeof names);
     cr_assert_str_eq(names, "local, mpi, nccl or plan");
     cr_assert_null(tshi_backend_find("locale"));
+    cr_assert(!tsh_backend_supports("hosts", TSH_CUDA, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_REDUCE_SUM),
+              "hosts only connects ranks");
     cr_assert_null(tshi_backend_find(NULL));
     setenv("TSHARD_BACKEND", "local", 1);
     cr_assert(tshi_backend_is("local") && !tshi_backend_is("mpi"));
+}
+
+/* What takes a world of two ranks that the rendezvous has found on so many machines. */
+static tsh_status choose(tsh_device_kind device, int machines, const char *asked, const tshi_group_ops **out) {
+    static const tsh_world_config config;
+    int node[] = {0, machines - 1};
+    char host[2][TSHI_HOST_SIZE] = {"node-a", "node-b"};
+    tshi_settings settings = {.size = 2, .local_size = 1, .device = device};
+    const tshi_roster roster = {.size = 2, .nodes = machines, .node = node, .host = host};
+    const tshi_start start = {.config = &config, .settings = &settings, .roster = &roster};
+    if (asked)
+        setenv("TSHARD_BACKEND", asked, 1);
+    else
+        unsetenv("TSHARD_BACKEND");
+    return tshi_backend_connect(&start, out);
+}
+
+Test(registry, gpus_on_several_machines_need_no_mpi, .timeout = 60) {
+    const tshi_group_ops *hosts = tshi_backend_find("hosts"), *taken;
+    unset_launcher();
+    if (hosts) {
+        cr_assert_eq(choose(TSH_CUDA, 2, NULL, &taken), TSH_OK, "%s", tsh_error_message());
+        cr_assert_eq(taken, hosts);
+        cr_assert_eq(choose(TSH_CUDA, 2, "nccl", &taken), TSH_OK, "%s", tsh_error_message());
+        cr_assert_eq(taken, hosts);
+        cr_assert_eq(choose(TSH_CPU, 2, "nccl", &taken), TSH_ERR_ARGUMENT);
+        cr_assert_str_eq(tsh_error_message(),
+                         "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
+    } else if (!tshi_backend_find("mpi")) {
+        cr_assert_eq(choose(TSH_CUDA, 2, NULL, &taken), TSH_ERR_UNSUPPORTED);
+        cr_assert_str_eq(tsh_error_message(),
+                         "world_init: the ranks are on 2 machines (node-a, node-b); ranks on several need a build with "
+                         "-DTSHARD_MPI=ON, or on GPUs with -DTSHARD_NCCL=ON");
+    }
+    cr_assert_eq(choose(TSH_CUDA, 2, "local", &taken), TSH_ERR_ARGUMENT, "not hosts: %s", tsh_error_message());
+    cr_assert_eq(choose(TSH_CUDA, 2, "hosts", &taken), TSH_ERR_ARGUMENT, "nobody asks for it");
+    for (int device = TSH_CPU; device <= TSH_CUDA; device++) {
+        cr_assert_eq(choose(device, 1, NULL, &taken), TSH_OK, "%s", tsh_error_message());
+        cr_assert_eq(taken, tshi_backend_of_machine());
+    }
 }
 
 /* The control backend moves the data, and a group is its own control group, where there is one backend. */

@@ -33,7 +33,7 @@ bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dty
 bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
                           tsh_reduce_op reduce) {
     const tshi_group_ops *ops = tshi_backend_find(backend);
-    return ops && takes_device(ops, device) && backend_supports(ops, op, dtype, reduce);
+    return ops && ops->run && takes_device(ops, device) && backend_supports(ops, op, dtype, reduce);
 }
 
 /* --- running ------------------------------------------------------------------------------------------------------ */

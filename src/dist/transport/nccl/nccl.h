@@ -187,6 +187,11 @@ tsh_status tshi_nccl_stream_take(tsh_group *group);
 tsh_status tshi_nccl_group_split(tsh_group *parent, tsh_group *group);
 void tshi_nccl_group_close(tsh_group *group);
 
+/* --- world.c ------------------------------------------------------------------------------------------------------ */
+
+/* The error of a world on CPUs whose TSHARD_BACKEND is nccl. */
+tsh_status tshi_nccl_refuse_cpu(void);
+
 /* --- recover.c ---------------------------------------------------------------------------------------------------- */
 
 /* See tshi_group_ops. */

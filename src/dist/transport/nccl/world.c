@@ -103,6 +103,10 @@ static int streams_of(const fact *facts, int size) {
     return TSHI_CUDA_COMMUNICATIONS;
 }
 
+tsh_status tshi_nccl_refuse_cpu(void) {
+    return tshi_fail(TSH_ERR_ARGUMENT, "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
+}
+
 static tsh_status decide(tsh_world *world, bool *use, int *streams) {
     char why[TSHI_LINE + 32];
     bool wanted = false;
@@ -115,6 +119,10 @@ static tsh_status decide(tsh_world *world, bool *use, int *streams) {
     *streams = streams_of(facts, world->size);
     world->host->ops->memory.release(world->host, facts);
     if (!*use && wanted) return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is required, but %s", why);
+    if (!*use && !world->control->run) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED,
+                         "world_init: GPUs on several machines need NCCL, or TSHARD_BACKEND=mpi, but %s", why);
+    }
     log_choice(world, version, why);
     return TSH_OK;
 }
@@ -154,11 +162,7 @@ static tsh_status raise_group(tsh_world *world) {
 }
 
 static tsh_status take_data(tsh_world *world, bool *takes) {
-    if (world->device == world->host) {
-        if (!tshi_backend_is("nccl")) return TSH_OK;
-        return tshi_fail(TSH_ERR_ARGUMENT,
-                         "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
-    }
+    if (world->device == world->host) return tshi_backend_is("nccl") ? tshi_nccl_refuse_cpu() : TSH_OK;
     int streams;
     tsh_status status = decide(world, takes, &streams);
     if (status != TSH_OK || !*takes) return status;

@@ -4,8 +4,6 @@
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/transport/shm/shm.h"
 
-#define LONGEST_JOIN 120.0
-
 /* Polls before the first yield. Spinning helps only a rank whose peer runs on another core; SPINS_SHARED is for
  * oversubscribed machines. */
 #define SPINS        4000
@@ -45,10 +43,7 @@ static tsh_status join(tsh_world *world) {
     lg->block = (tshi_heap_block *)(void *)world->machine.area;
     lg->open = true;
     world->group->state = lg;
-    double timeout = world->timeout;
-    if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
     tsh_status status = tshi_control_agree(world->group, "world_init", TSH_OK);
-    world->timeout = timeout;
     if (status != TSH_OK) return status;
     tshi_shm_count_cores(world);
     world->spins = tshi_shm_of(world)->spins;
