@@ -2,10 +2,11 @@
  * who it is, as torchrun sets it, and in EXPECT_NODES on how many machines the ranks are. WHAT:
  *   run           sums, meshes and messages, whose results it checks
  *   endless       the same, over and over, until there is an error; "begun" is printed after the first
- *   lacks         a rank without NCCL
+ *   lacks, gpuless    run, on a rank without NCCL, or without a GPU
  *   recover       as run, while each rank in turn reports a failure, after which the world recovers
  *   kill, stop    RANK does so to itself in the middle of that, and writes the time to FILE; the others go on until they
- *                 have an error, and print it with the seconds since then */
+ *                 have an error, and print it with the seconds since then
+ *   leave         RANK destroys its world then, and ends */
 #include "standin/standin.h"
 #include "support/clock.h"
 #include "tshard/tshard.h"
@@ -116,6 +117,7 @@ int main(int argc, char **argv) {
     tsh_mesh *mesh = NULL;
     standin_gpus(8);
     standin_lazy(true);
+    if (!strcmp(what, "gpuless")) standin_gpus(0);
     if (!strcmp(what, "lacks")) standin_lack("ncclGetVersion");
     tsh_status status = tsh_world_init(NULL, &world);
     if (status == TSH_OK) status = check_world();
@@ -126,7 +128,9 @@ int main(int argc, char **argv) {
     for (int i = 0; status == TSH_OK && (endless || i < 5); i++) {
         if (i == 1) printf("begun\n");
         fflush(stdout);
-        if (i == 3 && tsh_world_rank(world) == victim) end_here(what, file);
+        bool ends = i == 3 && tsh_world_rank(world) == victim;
+        if (ends && !strcmp(what, "leave")) break;
+        if (ends) end_here(what, file);
         status = strcmp(what, "recover") ? step(mesh) : step_and_recover(mesh, i % tsh_world_size(world));
     }
     int code = report(status, file);

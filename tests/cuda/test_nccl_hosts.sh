@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# test_nccl_hosts.sh BUILD [TIMES]: NCCL's side without MPI. Ranks are processes over NCCL's stand-in, which share a folder;
-# the environment is torchrun's. On one host and on two, which are network namespaces: a run, recoveries, ranks that are
-# killed, each TIMES times (1), and one that is stopped; on two, a link that is cut, and the other ways to start a job. The
-# time until all others knew of a death is printed, and more than MOST seconds is a failure: 30 where it is not set, for
-# machines that are busy.
+# test_nccl_hosts.sh BUILD [TIMES [PROGRAM]]: NCCL's side without MPI. Ranks are processes over NCCL's stand-in, which share a folder;
+# the environment is torchrun's. On one host and on two, which are network namespaces: runs, recoveries, ranks that are
+# killed, each TIMES times (1), one that is stopped and one that leaves; on two, a link that is cut, the other ways to start
+# a job, and ranks that cannot join. The time until all others knew of a death is printed, and more than MOST seconds is a
+# failure: 30 where it is not set, for machines that are busy.
 set -uo pipefail
 # shellcheck source=tests/support/hosts.sh
 . "$(dirname "$0")/../support/hosts.sh"
-program=$1/tests/cuda/nccl_host launcher=$1/bin/tshard-run
-[ -x "$program" ] || { echo "skipped: stand-ins are not built with sanitizers"; exit 77; }
+program=$1/tests/cuda/${3:-nccl_host} launcher=$1/bin/tshard-run
+[ -x "$program" ] || { echo "skipped: the stand-ins are not built"; exit 77; }
 times=${2:-1}
 code=0
 port=29700
@@ -44,6 +44,13 @@ start() {
     done
 }
 
+# clean: no sanitizer has found anything.
+clean() {
+    ! grep -qE 'Sanitizer|runtime error' "$folder"/err.* && return
+    fail "$what: a sanitizer's report"
+    return 1
+}
+
 # others VICTIM PATTERN: all ranks but that one have ended with such a line.
 others() {
     local rank
@@ -52,17 +59,16 @@ others() {
         wait "${pid[rank]}"
         grep -qE -- "$2" "$folder/log.$rank" || { fail "$what: rank $rank"; return 1; }
     done
+    clean
 }
 
 # all_well: the ranks, or launchers, have ended without an error, and NCCL has moved the data.
 all_well() {
     local rank
     for rank in "${!pid[@]}"; do wait "${pid[rank]}" || { fail "$what: rank $rank"; return; }; done
-    if [ -n "$(find "$folder/nccl" -name '*call*' -print -quit)" ]; then
-        echo "$what: all ranks are well"
-    else
-        fail "$what: NCCL has not moved the data"
-    fi
+    clean || return
+    [ -n "$(find "$folder/nccl" -name '*call*' -print -quit)" ] || { fail "$what: NCCL has not moved the data"; return; }
+    echo "$what: all ranks are well"
 }
 
 end_all() {
@@ -76,6 +82,11 @@ for hosts in 1 2; do
         start "$hosts" $run
         all_well
     done
+    what="$hosts hosts, run with TSHARD_CHECK=1"
+    export TSHARD_CHECK=1
+    start "$hosts" run
+    unset TSHARD_CHECK
+    all_well
 
     # On two hosts ranks 0 and 2 have the relays: with each of them its host is lost to the other.
     victims=1
@@ -101,6 +112,14 @@ for hosts in 1 2; do
     others 1 'not done within 3 s' && echo "$what: all others have said so"
     timeout=60
     end_all
+
+    # Those that have an error leave, too, which others may notice first.
+    for victim in $victims; do
+        what="$hosts hosts, rank $victim leaves"
+        start "$hosts" leave "$victim" "$folder/time"
+        others "$victim" "TSH_ERR_PEER.*rank . has left the world" && echo "$what: all others have said so"
+        wait "${pid[victim]}" || fail "$what: rank $victim"
+    done
 done
 
 what="2 hosts, a link that is cut"
@@ -125,23 +144,27 @@ for node in 0 1; do
 done
 all_well
 
+# tcp WHAT...: of each rank.
+tcp() {
+    local rank
+    anew
+    for rank in 0 1 2 3; do
+        on "$(cut -c $((rank / 2 + 1)) <<< ab)" env TSHARD_INIT="tcp://$net.1:$port" RANK=$rank WORLD_SIZE=4 "$program" \
+            "${@:rank + 1:1}" > "$folder/log.$rank" 2> "$folder/err.$rank" &
+        pid[rank]=$!
+    done
+}
+
 what="2 hosts, tcp://"
-anew
-for rank in 0 1 2 3; do
-    on "$(cut -c $((rank / 2 + 1)) <<< ab)" env TSHARD_INIT="tcp://$net.1:$port" RANK=$rank WORLD_SIZE=4 "$program" run \
-        > "$folder/log.$rank" 2> "$folder/err.$rank" &
-    pid[rank]=$!
-done
+tcp run run run run
 all_well
 
-# Where a rank has no NCCL, all of them say which, and what to do.
+# A rank that cannot join: all say which, and why.
 what="2 hosts, no NCCL on one"
-anew
-for rank in 0 1 2 3; do
-    on "$(cut -c $((rank / 2 + 1)) <<< ab)" env TSHARD_INIT="tcp://$net.1:$port" RANK=$rank WORLD_SIZE=4 \
-        "$program" "$([ $rank = 3 ] && echo lacks || echo run)" > "$folder/log.$rank" 2> "$folder/err.$rank" &
-    pid[rank]=$!
-done
+tcp run run run lacks
 others - 'TSH_ERR_UNSUPPORTED: world_init: GPUs on several machines need NCCL, or TSHARD_BACKEND=mpi, but rank 3: ' &&
     echo "$what: all ranks have said so"
+what="2 hosts, no GPU on one"
+tcp run gpuless run run
+others 1 'TSH_ERR_PEER: rank 1: no GPU: ' && echo "$what: all ranks have said so"
 exit $code
