@@ -95,8 +95,8 @@ Test(registry, gpus_on_several_machines_need_no_mpi, .timeout = 60) {
     } else if (!tshi_backend_find("mpi")) {
         cr_assert_eq(choose(TSH_CUDA, 2, NULL, &taken), TSH_ERR_UNSUPPORTED);
         cr_assert_str_eq(tsh_error_message(),
-                         "world_init: the ranks are on 2 machines (node-a, node-b); ranks on several need a build with "
-                         "-DTSHARD_MPI=ON, or on GPUs with -DTSHARD_NCCL=ON");
+                         "world_init: the ranks are on 2 machines (node-a: rank 0; node-b: rank 1); ranks on several "
+                         "need a build with -DTSHARD_MPI=ON, or on GPUs with -DTSHARD_NCCL=ON");
     }
     cr_assert_eq(choose(TSH_CUDA, 2, "local", &taken), TSH_ERR_ARGUMENT, "not hosts: %s", tsh_error_message());
     cr_assert_eq(choose(TSH_CUDA, 2, "hosts", &taken), TSH_ERR_ARGUMENT, "nobody asks for it");
