@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_nccl_hosts.sh BUILD [TIMES [PROGRAM]]: NCCL's side without MPI. Ranks are processes over NCCL's stand-in, which share a folder;
-# the environment is torchrun's. On one host and on two, which are network namespaces: runs, recoveries, ranks that are
-# killed, each TIMES times (1), one that is stopped and one that leaves; on two, a link that is cut, the other ways to start
-# a job, and ranks that cannot join. The time until all others knew of a death is printed, and more than MOST seconds is a
+# test_nccl_hosts.sh BUILD [TIMES [PROGRAM]]: NCCL's side without MPI. Ranks are processes over NCCL's stand-in, which share
+# a folder; the environment is torchrun's. On one host and on two, which are network namespaces: runs, recoveries, ranks
+# that are killed, each TIMES times (1), that are stopped, or leave; on two, a link that is cut, the other ways to start a
+# job, and ranks that cannot join. The time until all others knew of a death is printed, and more than MOST seconds is a
 # failure: 30 where it is not set, for machines that are busy.
 set -uo pipefail
 # shellcheck source=tests/support/hosts.sh
@@ -106,12 +106,16 @@ for hosts in 1 2; do
         end_all
     done
 
-    what="$hosts hosts, a stopped rank"
-    timeout=3
-    start "$hosts" stop 1 "$folder/time"
-    others 1 'not done within 3 s' && echo "$what: all others have said so"
+    # With a relay its host is silent, which the other one may notice first.
+    timeout=5
+    for victim in $victims; do
+        what="$hosts hosts, rank $victim is stopped"
+        start "$hosts" stop "$victim" "$folder/time"
+        others "$victim" 'not done within 5 s|machine host-. .*cannot be reached: nothing has come from it for 5 s' &&
+            echo "$what: all others have said so"
+        end_all
+    done
     timeout=60
-    end_all
 
     # Those that have an error leave, too, which others may notice first.
     for victim in $victims; do
@@ -164,7 +168,11 @@ what="2 hosts, no NCCL on one"
 tcp run run run lacks
 others - 'TSH_ERR_UNSUPPORTED: world_init: GPUs on several machines need NCCL, or TSHARD_BACKEND=mpi, but rank 3: ' &&
     echo "$what: all ranks have said so"
-what="2 hosts, no GPU on one"
-tcp run gpuless run run
-others 1 'TSH_ERR_PEER: rank 1: no GPU: ' && echo "$what: all ranks have said so"
+for victim in 1 2; do
+    what="2 hosts, no GPU on rank $victim"
+    commands=(run run run run)
+    commands[victim]=gpuless
+    tcp "${commands[@]}"
+    others "$victim" "TSH_ERR_PEER: rank $victim: no GPU: " && echo "$what: all ranks have said so"
+done
 exit $code
