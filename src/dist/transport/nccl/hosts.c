@@ -1,6 +1,5 @@
 /* The control transport of GPUs on several machines: ranks that the rendezvous has found agree, and hear of failures
  * and deaths, over the connections of the control channel, and NCCL moves the data. No MPI takes part. */
-#include "base/cpu.h"
 #include "dist/control/agree.h"
 #include "dist/control/control.h"
 #include "dist/registry.h"
