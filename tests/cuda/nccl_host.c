@@ -11,21 +11,12 @@
 #include "support/clock.h"
 #include "tshard/tshard.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { N = 1000 };
-
-/* In the place of the C library's: each thread has the default size. The kernels' shared memory is thread-local here, and
- * the 560 KB of it have no room in the small stack that the relay's thread asks for. */
-int pthread_attr_setstacksize(pthread_attr_t *attributes, size_t bytes) {
-    (void)attributes;
-    (void)bytes;
-    return 0;
-}
 
 static tsh_world *world;
 static tsh_tensor *x, *y;
