@@ -81,6 +81,8 @@ void tshi_group_free(tsh_group *group) {
     *link = group->next;
     if (world->group == group) world->group = NULL;
     if (group->control != group) tshi_group_free(group->control);
+    if (group->near) tshi_group_free(group->near);
+    if (group->far) tshi_group_free(group->far);
     tshi_free(&world->allocator, group->ranks);
     tshi_free(&world->allocator, group->counts);
     tshi_pool_clear(&group->works, &world->allocator);
@@ -162,7 +164,13 @@ static const tshi_group_ops *host_transport(const tsh_world *world, const int *r
     return on_one_machine(world, ranks, n) ? world->local : world->control;
 }
 
-/* The control group comes after the data group in the world's list, which is freed from its head. */
+/* Moves `inner`, the head of the world's list, behind the group that owns it: the list is freed from its head. */
+static void list_behind(tsh_group *group, tsh_group *inner) {
+    group->world->groups = inner->next;
+    inner->next = group->next;
+    group->next = inner;
+}
+
 static tsh_status control_new(tsh_group *group) {
     tsh_world *world = group->world;
     tsh_group *control =
@@ -170,9 +178,7 @@ static tsh_status control_new(tsh_group *group) {
     if (!control) return TSH_ERR_MEMORY;
     group->control = control;
     tshi_group_own_mesh(control, "control");
-    world->groups = control->next;
-    control->next = group->next;
-    group->next = control;
+    list_behind(group, control);
     return TSH_OK;
 }
 
@@ -222,8 +228,50 @@ tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, 
             status = parent->ops->split(parent, groups[i] && groups[i]->size > 1 ? groups[i] : NULL);
     }
     world->host->ops->memory.release(world->host, all);
+    for (int i = 0; i < n && status == TSH_OK; i++) {
+        if (groups[i]) status = tshi_group_open_levels(groups[i]);
+    }
     world->host->purpose = before;
     return status;
+}
+
+/* --- two levels --------------------------------------------------------------------------------------------------- */
+
+/* Members on each machine, if all machines have as many and the members of each are neighbours; else 0. */
+static int members_a_machine(const tsh_group *group) {
+    const int *node = group->world->machine.node, *ranks = group->ranks;
+    int k = 1;
+    while (k < group->size && node[ranks[k]] == node[ranks[0]]) k++;
+    if (k == 1 || k == group->size || group->size % k != 0) return 0;
+    for (int i = 0; i < group->size; i++) {
+        if (node[ranks[i]] != node[ranks[i - i % k]]) return 0;
+        for (int first = 0; i % k == 0 && first < i; first += k) {
+            if (node[ranks[first]] == node[ranks[i]]) return 0;
+        }
+    }
+    return k;
+}
+
+/* The n members from `first` on, `stride` apart, as a group of that one. */
+static tsh_group *level_of(tsh_group *group, int first, int stride, int n) {
+    const tsh_allocator *allocator = &group->world->allocator;
+    int *ranks = tshi_calloc(allocator, (size_t)n, sizeof *ranks);
+    for (int i = 0; ranks && i < n; i++) ranks[i] = first + i * stride;
+    tsh_group *level = ranks ? tshi_group_of(group, ranks, n) : NULL;
+    if (level) list_behind(group, level);
+    tshi_free(allocator, ranks);
+    return level;
+}
+
+tsh_status tshi_group_open_levels(tsh_group *group) {
+    const tsh_world *world = group->world;
+    bool may = world->data == world->control && world->local != world->control && group->ops == world->control;
+    int k = may ? members_a_machine(group) : 0;
+    if (k == 0) return TSH_OK;
+    group->near = level_of(group, group->rank - group->rank % k, 1, k);
+    group->far = level_of(group, group->rank % k, k, group->size / k);
+    tsh_group *levels[] = {group->near, group->far};
+    return tshi_groups_open(group, levels, 2, group->near && group->far ? TSH_OK : TSH_ERR_MEMORY);
 }
 
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out) {

@@ -42,6 +42,9 @@ struct tsh_group {
     /* The group of the same ranks in which they agree and report failures: this one, or, if `ops` is a data transport
      * only, a group of another transport. */
     tsh_group *control;
+    /* Of a group over several machines with the same number of members on each, neighbours in its order: the members of
+     * this rank's machine, and those with this rank's index on each machine. NULL: its calls have one level. Owned. */
+    tsh_group *near, *far;
 };
 
 /* Gathers `bytes` bytes of every rank, in the order of the group's ranks, into memory of world->host, which the caller
@@ -66,6 +69,8 @@ tsh_group *tshi_group_of(tsh_group *parent, const int *ranks, int n);
  * rank gets none there. status: this rank's status so far. After a failure the caller frees the groups. Collective over
  * parent, waits. */
 tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, tsh_status status);
+/* Opens group->near and group->far, where it gets them. Collective over the group, waits. */
+tsh_status tshi_group_open_levels(tsh_group *group);
 /* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over
  * parent. */
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out);

@@ -9,10 +9,11 @@
  *   TSHI_COUNTING    all counts of an all_to_all are gathered    an error, or the move
  *   TSHI_EXCHANGING  all messages of the exchange have ended     TSHI_IDLE
  *
- * The move is a blocking call of MPI (move.c) or an exchange of messages (exchange.c). Invariant: all members take the
+ * The move is a blocking call of MPI (move.c), an exchange of messages (exchange.c), or calls of two levels (levels.h). Invariant: all members take the
  * same phases unless the world breaks. It holds because each transition depends only on values that the entry barrier
  * or a gather has given to all members. */
 #include "base/cpu.h"
+#include "dist/collectives/levels.h"
 #include "dist/registry.h"
 #include "dist/transport/mpi/mpi.h"
 
@@ -113,6 +114,7 @@ static tsh_status begin(tsh_group *group, const tshi_comm_call *call, const char
     op->text = text;
     op->moves = moves;
     op->async = work != NULL || mpi->watched;
+    op->given_up = false;
     op->trouble_seen = 0;
     op->regular = equal_parts(group, call);
     if (call->failed == TSH_OK) op->call.failed = prepare(group, op);
@@ -157,8 +159,19 @@ static bool advance_exchange(tsh_group *group) {
     return op->phase == TSHI_IDLE || op->step + op->done != before;
 }
 
-/* Moves the data: in a blocking call of MPI if all members wait for this call and the counts fit, else in an
- * exchange. */
+/* A recovery finishes calls that have been given up; no member still waits for the levels of such a call. */
+static void move_in_levels(tsh_group *group) {
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    const tshi_comm_call *call = &op->call;
+    tsh_device *host = group->world->host;
+    tsh_status status = op->given_up ? TSH_ERR_STATE : tshi_levels_run(group, call);
+    if (status == TSH_OK && tshi_collectives[call->op].reduces && call->reduce == TSH_REDUCE_AVG)
+        tshi_mpi_divide(host, call->dtype, tshi_elements_out(group, call), group->size, call->out);
+    tshi_mpi_op_end(group, status);
+}
+
+/* Moves the data: in two levels or in a blocking call of MPI if all members wait for this call and the counts fit, else
+ * in an exchange. */
 static bool move(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     if (!op->moves) {
@@ -166,6 +179,10 @@ static bool move(tsh_group *group) {
         return true;
     }
     op->phase = TSHI_EXCHANGING;
+    if (!op->async && tshi_levels_take(group, &op->call)) {
+        move_in_levels(group);
+        return true;
+    }
     bool pair = tshi_exchange_is_pair(group);
     if (pair || op->async || !tshi_move_fits(group)) {
         tsh_status status = !pair || op->async ? tshi_exchange_begin(group) : TSH_OK;
@@ -321,12 +338,13 @@ static bool keep_data(tsh_group *group) {
 }
 
 void tshi_mpi_give_up(tsh_group *group) {
-    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     if (op->phase == TSHI_IDLE || tshi_entry_is_over(group)) return;
     if (op->phase == TSHI_EXCHANGING) {
         tshi_exchange_abandon(group);
         return;
     }
+    op->given_up = true;
     keep_counts(group);
     if (!keep_data(group)) lack_memory(group->world);
 }

@@ -98,8 +98,9 @@ typedef struct tshi_mpi_op {
     bool regular;      /* this rank's parts are equal; after the entry barrier: all members' are */
     uint64_t identity; /* the hash that all members must agree on */
     tshi_signature signature;
-    bool moves; /* false: the ranks only compare */
-    void *out;  /* the target of the result: call.out, or scratch */
+    bool moves;    /* false: the ranks only compare */
+    bool given_up; /* this rank has returned from the call, which a recovery may finish */
+    void *out;     /* the target of the result: call.out, or scratch */
     void *scratch;
     void *kept; /* a copy of the data of a call that the caller has given up and a recovery may finish, or NULL */
     tshi_comm_call call;

@@ -14,6 +14,7 @@ void await_rank(int rank);
 /* collectives.c */
 void scenario_matrix(tshi_rank *r); /* every collective x dtype x size x spread, blocking and started */
 void scenario_short(tshi_rank *r);  /* some of it */
+void scenario_levels(tshi_rank *r); /* sizes at which machines with as many ranks each take two levels */
 void scenario_chunks(tshi_rank *r); /* every collective where MPI takes a few elements a call */
 void scenario_cases(tshi_rank *r);  /* cases with known answers */
 void scenario_large(tshi_rank *r);  /* counts and offsets past 2^31 */
