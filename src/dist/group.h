@@ -42,8 +42,8 @@ struct tsh_group {
     /* The group of the same ranks in which they agree and report failures: this one, or, if `ops` is a data transport
      * only, a group of another transport. */
     tsh_group *control;
-    /* Of a group over several machines with the same number of members on each, neighbours in its order: the members of
-     * this rank's machine, and those with this rank's index on each machine. NULL: its calls have one level. Owned. */
+    /* The members of this rank's machine, and those with this rank's index on each machine. NULL unless the group spans
+     * machines that have equally many members, which are neighbours in the group's order. Owned. */
     tsh_group *near, *far;
 };
 
