@@ -35,14 +35,14 @@ void scenario_short(tshi_rank *r) {
 
 /* A rank whose count differs: all members have the error, with both sides, and the group works afterwards. */
 static void mismatch(tshi_rank *r, tsh_group *group) {
-    tsh_tensor *t = tshi_test_vector(r, TSH_FLOAT32, r->rank == r->size - 1 ? 20000 : 20001);
+    tsh_tensor *t = tshi_test_vector(r, TSH_FLOAT32, r->rank == r->size - 1 ? 50000 : 50001);
     tsh_status status = tsh_all_reduce(group, t, TSH_REDUCE_SUM);
     const char *words = tsh_error_message();
     tshi_check(r, status == TSH_ERR_MISMATCH, "status %d: %s", (int)status, words);
-    tshi_check(r, strstr(words, "all_reduce float32 [20000]") && strstr(words, "all_reduce float32 [20001]"), "%s",
+    tshi_check(r, strstr(words, "all_reduce float32 [50000]") && strstr(words, "all_reduce float32 [50001]"), "%s",
                words);
     tsh_tensor_release(t);
-    t = tshi_test_vector(r, TSH_FLOAT32, 20000);
+    t = tshi_test_vector(r, TSH_FLOAT32, 50000);
     status = tsh_broadcast(group, t, r->rank == 1 ? 99 : 0);
     tshi_check(r, status == (r->rank == 1 ? TSH_ERR_RANGE : TSH_ERR_PEER), "broadcast: status %d: %s", (int)status,
                tsh_error_message());
@@ -55,15 +55,15 @@ void scenario_levels(tshi_rank *r) {
     bool even = machines > 1 && r->size % machines == 0 && r->size / machines > 1;
     tshi_check(r, (group->far != NULL) == even, "%d ranks on %d machines: two levels: %d", r->size, machines,
                group->far != NULL);
-    for (int dtype = 0; dtype < TSH_DTYPE_COUNT; dtype++) tshi_try_all(r, group, (tsh_dtype)dtype, 33003);
+    for (int dtype = 0; dtype < TSH_DTYPE_COUNT; dtype++) tshi_try_all(r, group, (tsh_dtype)dtype, 140001);
     mismatch(r, group);
     tshi_try_all(r, group, TSH_FLOAT32, 8192);
     if (r->rank == 0) tsh_world_fail(r->world, "rank 0 has had enough");
-    tsh_tensor *t = tshi_test_vector(r, TSH_FLOAT32, 20000);
+    tsh_tensor *t = tshi_test_vector(r, TSH_FLOAT32, 50000);
     tsh_status status = tsh_all_reduce(group, t, TSH_REDUCE_SUM);
     tshi_check(r, status == TSH_ERR_PEER || r->rank == 0, "status %d", (int)status);
     tsh_tensor_release(t);
-    if (tshi_check_ok(r, tsh_world_recover(r->world))) tshi_try_all(r, group, TSH_FLOAT32, 20000);
+    if (tshi_check_ok(r, tsh_world_recover(r->world))) tshi_try_all(r, group, TSH_FLOAT32, 50000);
 }
 
 void scenario_chunks(tshi_rank *r) {
@@ -479,6 +479,6 @@ void scenario_messages(tshi_rank *r) {
     tshi_check_ok(r, tsh_barrier(group)); /* otherwise it would be received from any source */
     new_tensor(r, group);
     unlike(r, group, 10);
-    unlike(r, group, 20000);
+    unlike(r, group, 50000);
     tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 100);
 }
