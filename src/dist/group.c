@@ -221,6 +221,7 @@ tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, 
     tsh_memory_purpose before = tshi_device_purpose(world->host, TSH_MEMORY_COMMUNICATION);
     if (status == TSH_OK) status = prepare_all(groups, n, mine);
     uint64_t *all = tshi_group_gather(parent, "group_create: memory", mine, (size_t)n * sizeof *mine, &status);
+    bool agreed = status == TSH_OK;
     for (int i = 0; i < n && status == TSH_OK; i++) {
         if (groups[i]) groups[i]->id = groups[i]->control->id = tshi_control_group_id(parent, i);
         if (groups[i]) status = open_one(parent, groups[i]->control, all, n, i);
@@ -228,8 +229,8 @@ tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, 
             status = parent->ops->split(parent, groups[i] && groups[i]->size > 1 ? groups[i] : NULL);
     }
     world->host->ops->memory.release(world->host, all);
-    for (int i = 0; i < n && status == TSH_OK; i++) {
-        if (groups[i]) status = tshi_group_open_levels(groups[i]);
+    for (int i = 0; agreed && i < n; i++) {
+        if (groups[i]) status = tshi_group_open_levels(groups[i], status);
     }
     world->host->purpose = before;
     return status;
@@ -263,15 +264,16 @@ static tsh_group *level_of(tsh_group *group, int first, int stride, int n) {
     return level;
 }
 
-tsh_status tshi_group_open_levels(tsh_group *group) {
+tsh_status tshi_group_open_levels(tsh_group *group, tsh_status status) {
     const tsh_world *world = group->world;
     bool may = world->data == world->control && world->local != world->control && group->ops == world->control;
     int k = may ? members_a_machine(group) : 0;
-    if (k == 0) return TSH_OK;
+    if (k == 0) return status;
     group->near = level_of(group, group->rank - group->rank % k, 1, k);
     group->far = level_of(group, group->rank % k, k, group->size / k);
+    if (status == TSH_OK && !(group->near && group->far)) status = TSH_ERR_MEMORY;
     tsh_group *levels[] = {group->near, group->far};
-    return tshi_groups_open(group, levels, 2, group->near && group->far ? TSH_OK : TSH_ERR_MEMORY);
+    return tshi_groups_open(group, levels, 2, status);
 }
 
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out) {

@@ -69,8 +69,9 @@ tsh_group *tshi_group_of(tsh_group *parent, const int *ranks, int n);
  * rank gets none there. status: this rank's status so far. After a failure the caller frees the groups. Collective over
  * parent, waits. */
 tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, tsh_status status);
-/* Opens group->near and group->far, where it gets them. Collective over the group, waits. */
-tsh_status tshi_group_open_levels(tsh_group *group);
+/* Opens group->near and group->far, where it gets them. status: this rank's status so far. Collective over the group,
+ * waits. */
+tsh_status tshi_group_open_levels(tsh_group *group, tsh_status status);
 /* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over
  * parent. */
 tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out);

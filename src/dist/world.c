@@ -178,7 +178,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     status = join(world, status);
     if (status != TSH_OK) return status;
     status = tshi_backend_take_data(world);
-    if (status == TSH_OK) status = tshi_group_open_levels(world->group);
+    if (status == TSH_OK) status = tshi_group_open_levels(world->group, TSH_OK);
     if (status == TSH_OK) status = record_open(world);
     if (status == TSH_OK) status = tshi_trace_from_environment(world);
     /* Ranks on other machines could hear of this rank before they hear of the peer that its words are about. */

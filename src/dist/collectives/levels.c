@@ -1,7 +1,7 @@
 /* Two levels, for m machines with k members each; rank i k + j is member j of machine i.
  *
  *   all_reduce       reduce-scatter on each machine, all-reduce of slice j over far (between two machines, a
- *                  reduce-scatter and an all-gather of a long slice), all-gather on each machine
+ *                    reduce-scatter and an all-gather of a long slice), all-gather on each machine
  *   all_gather       all-gather over far of the parts of the members j, m all-gathers on each machine
  *   reduce_scatter   m reduce-scatters on each machine, reduce-scatter over far
  *   broadcast        broadcast on the root's machine, broadcast of slice j over far, all-gather on the other machines

@@ -9,9 +9,9 @@
  *   TSHI_COUNTING    all counts of an all_to_all are gathered    an error, or the move
  *   TSHI_EXCHANGING  all messages of the exchange have ended     TSHI_IDLE
  *
- * The move is a blocking call of MPI (move.c), an exchange of messages (exchange.c), or calls of two levels (levels.h). Invariant: all members take the
- * same phases unless the world breaks. It holds because each transition depends only on values that the entry barrier
- * or a gather has given to all members. */
+ * The move is a blocking call of MPI (move.c), an exchange of messages (exchange.c), or calls of two levels (levels.h).
+ * Invariant: all members take the same phases unless the world breaks. It holds because each transition depends only on
+ * values that the entry barrier or a gather has given to all members. */
 #include "base/cpu.h"
 #include "dist/collectives/levels.h"
 #include "dist/registry.h"
