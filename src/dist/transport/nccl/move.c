@@ -184,3 +184,14 @@ ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const
     set_type(&m, call->op == TSH_COLLECTIVE_BARRIER ? TSH_FLOAT32 : call->dtype);
     return moves[call->op](&m);
 }
+
+ncclResult_t tshi_nccl_move_messages(const tsh_group *group, ncclComm_t comm, cudaStream_t stream) {
+    const tshi_nccl *nccl = tshi_nccl_of(group->world);
+    ncclResult_t result = nccl->library->group_start();
+    if (result != ncclSuccess) return result;
+    for (const tsh_work *w = group->messages; w && result == ncclSuccess; w = w->next) {
+        if (tshi_nccl_is_held(w)) result = tshi_nccl_move(nccl, group, &w->call, comm, stream);
+    }
+    ncclResult_t ended = nccl->library->group_end();
+    return result == ncclSuccess ? ended : result;
+}

@@ -109,33 +109,44 @@ static inline tshi_cuda_device *tshi_nccl_device(const tsh_world *world) {
     return tshi_cuda(world->device);
 }
 
+/* A message that is not queued yet. */
+static inline bool tshi_nccl_is_held(const tsh_work *work) {
+    const tshi_nccl_event *e = work->state;
+    return !work->done && e && !e->queued;
+}
+
 /* --- move.c ------------------------------------------------------------------------------------------------------- */
 
 bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op);
 /* Queues the call's data on the stream. */
 ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_comm_call *call, ncclComm_t comm,
                             cudaStream_t stream);
+/* Queues the messages of the group that are held back. */
+ncclResult_t tshi_nccl_move_messages(const tsh_group *group, ncclComm_t comm, cudaStream_t stream);
 
-/* --- collective.c ------------------------------------------------------------------------------------------------- */
+/* --- queue.c ------------------------------------------------------------------------------------------------------ */
 
-/* Launches a graph that holds calls of the world's groups: it counts as a call. The device calls it. */
-tsh_status tshi_nccl_launch(void *world, cudaGraphExec_t exec);
-/* See tshi_group_ops. */
-tsh_status tshi_nccl_run(tsh_group *group, const tshi_comm_call *call);
-tsh_status tshi_nccl_start(tsh_work *work);
-void tshi_nccl_progress(tsh_work *work);
-void tshi_nccl_drop(tsh_work *work);
-void tshi_nccl_join(tsh_work *work);
-tsh_status tshi_nccl_nap(tsh_group *group, const tsh_work *work, double since);
 /* Takes an event for a work that starts. */
 tsh_status tshi_nccl_event_take(tsh_world *world, tshi_nccl_event **out);
 /* Queues a call, or for a message those of its group that are held back, under the number. */
 tsh_status tshi_nccl_enqueue(tsh_group *group, const tshi_comm_call *call, uint64_t number, tshi_nccl_in_flight **out);
 /* Records the event of a work that has just been queued. */
 tsh_status tshi_nccl_mark_queued(tsh_group *group, tshi_nccl_event *e);
+/* Launches a graph that holds calls of the world's groups: it counts as a call. The device calls it. */
+tsh_status tshi_nccl_launch(void *world, cudaGraphExec_t exec);
+/* Gives back the event of a work. See tshi_group_ops. */
+void tshi_nccl_drop(tsh_work *work);
 /* Ends a work. */
 void tshi_nccl_end(tsh_work *work, tsh_status status);
 
+/* --- collective.c ------------------------------------------------------------------------------------------------- */
+
+/* See tshi_group_ops. */
+tsh_status tshi_nccl_run(tsh_group *group, const tshi_comm_call *call);
+tsh_status tshi_nccl_start(tsh_work *work);
+void tshi_nccl_progress(tsh_work *work);
+void tshi_nccl_join(tsh_work *work);
+tsh_status tshi_nccl_nap(tsh_group *group, const tsh_work *work, double since);
 /* --- comm.c: calls under way, and the end of communicators -------------------------------------------------------- */
 
 /* The present result of a call on comm that returned `result`. */
@@ -201,8 +212,6 @@ tsh_status tshi_nccl_recover(tsh_world *world);
 
 /* Holds a message back. */
 tsh_status tshi_nccl_message_start(tsh_work *work);
-/* Passes the messages of the group that are held back to NCCL. */
-ncclResult_t tshi_nccl_move_messages(const tsh_group *group, ncclComm_t comm, cudaStream_t stream);
 /* Queues the messages that are held back. The device calls it. */
 void tshi_nccl_submit_all(void *world);
 /* See tshi_group_ops. */

@@ -18,14 +18,9 @@
  * batch, or never. */
 #include "dist/transport/nccl/nccl.h"
 
-static bool is_held(const tsh_work *work) {
-    const tshi_nccl_event *e = work->state;
-    return !work->done && e && !e->queued;
-}
-
 static tsh_work *first_held(const tsh_group *group) {
     tsh_work *w = group->messages;
-    while (w && !is_held(w)) w = w->next;
+    while (w && !tshi_nccl_is_held(w)) w = w->next;
     return w;
 }
 
@@ -54,17 +49,6 @@ tsh_status tshi_nccl_message_start(tsh_work *work) {
     return TSH_OK;
 }
 
-ncclResult_t tshi_nccl_move_messages(const tsh_group *group, ncclComm_t comm, cudaStream_t stream) {
-    const tshi_nccl *nccl = tshi_nccl_of(group->world);
-    ncclResult_t result = nccl->library->group_start();
-    if (result != ncclSuccess) return result;
-    for (const tsh_work *w = group->messages; w && result == ncclSuccess; w = w->next) {
-        if (is_held(w)) result = tshi_nccl_move(nccl, group, &w->call, comm, stream);
-    }
-    ncclResult_t ended = nccl->library->group_end();
-    return result == ncclSuccess ? ended : result;
-}
-
 static tsh_status queue_batch(tsh_group *group, const tsh_work *first) {
     tshi_nccl_in_flight *entry;
     tsh_status status = tshi_nccl_failure(group);
@@ -85,7 +69,7 @@ void tshi_nccl_submit_all(void *of) {
     tshi_cuda_use(tshi_nccl_device(world));
     tsh_status status = queue_batch(group, first);
     for (tsh_work *w = first; w; w = w->next) {
-        if (!is_held(w)) continue;
+        if (!tshi_nccl_is_held(w)) continue;
         tsh_status marked = status == TSH_OK ? tshi_nccl_mark_queued(group, w->state) : status;
         if (marked != TSH_OK) tshi_nccl_end(w, marked);
     }
@@ -93,5 +77,5 @@ void tshi_nccl_submit_all(void *of) {
 
 void tshi_nccl_submit(tsh_world *world, const tsh_work *work) {
     bool opened = tshi_nccl_of(world) != NULL; /* the ranks also agree while the world is made */
-    if (opened && (!work || is_held(work))) tshi_nccl_submit_all(world);
+    if (opened && (!work || tshi_nccl_is_held(work))) tshi_nccl_submit_all(world);
 }
