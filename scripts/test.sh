@@ -200,7 +200,7 @@ stage_format() {
         *"version 14."*) ;;
         *) echo "the style is checked with clang-format 14 alone"; return 77 ;;
     esac
-    find include src tests tools examples benchmarks \( -name '*.c' -o -name '*.h' \) -print0 |
+    find include src tests tools examples benchmarks -regextype egrep -regex '.*\.(c|h|inc|cc|cu|cuh)' -print0 |
         xargs -0 clang-format --dry-run --Werror
 }
 

@@ -207,7 +207,8 @@ __global__ void __launch_bounds__(THREADS)
             const int64_t query = t.first + mine + r;
             factor[r] = total[r] == 0 ? S(0) : S(1) / total[r];
             if (log_sums && lane == 0 && t.column == 0 && query < a.queries)
-                log_sums[row_of(a, t.batch, t.head, query)] = total[r] == 0 ? S(INFINITY) : (most[r] + log2(total[r])) * S(LN_2);
+                log_sums[row_of(a, t.batch, t.head, query)] =
+                    total[r] == 0 ? S(INFINITY) : (most[r] + log2(total[r])) * S(LN_2);
         }
         put(y + query_at(a, t.batch, t.head, t.first), a.heads * a.dim, a.queries - t.first, t.column, a.dim, false,
             sum, factor);

@@ -288,7 +288,8 @@ void clip(tsh_device *device, int64_t n, const double *squares, double scale, do
     launch(device, "clip", clip_all<T>, blocks, THREADS, n, squares, scale, max_norm, (T *)x);
 }
 
-template <typename T> constexpr tshi_optimizer_ops table = {.sgd = sgd<T>, .adamw = adamw<T>, .lion = lion<T>, .clip = clip<T>};
+template <typename T>
+constexpr tshi_optimizer_ops table = {.sgd = sgd<T>, .adamw = adamw<T>, .lion = lion<T>, .clip = clip<T>};
 
 } // namespace
 
