@@ -194,7 +194,7 @@ static void run_narrow(tsh_dtype dtype, int64_t n, bool has_master, bool wide, c
     buffer_free(&grad);
 }
 
-Test(cuda_optimizer, master_weights_wide_gradients_and_rounding_by_chance) {
+Test(cuda_optimizer, master_weights_wide_gradients_and_stochastic_rounding) {
     const tshi_rounding r = {.seed = 7, .stream = UINT64_C(1) << 63 | 5, .first = 11, .run = 13, .stride = 29};
     const int64_t sizes[] = {0, 1, 13, 4096, 5000};
     for (int s = 0; s < 5; s++) {

@@ -288,7 +288,7 @@ Test(combinations, master_weights_are_the_same_at_each_level) {
     every_mesh((plan){.low_bits = TSH_MASTER_WEIGHTS, .max_norm = 0.4});
 }
 
-Test(combinations, rounding_by_chance_is_the_same_at_each_level) {
+Test(combinations, stochastic_rounding_is_the_same_at_each_level) {
     every_mesh((plan){.low_bits = TSH_STOCHASTIC_ROUNDING});
 }
 

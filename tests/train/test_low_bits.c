@@ -97,7 +97,7 @@ static uint64_t stream_of(const char *name) {
 }
 
 /* Steps of 2^-10 g are exact in float32. */
-static void by_chance(tshi_rank *r, void *axes) {
+static void stochastic(tshi_rank *r, void *axes) {
     const tsh_sgd_config config = {.lr = 0x1p-10, .low_bits = TSH_STOCHASTIC_ROUNDING};
     double start[SIZE], g[SIZE], p[SIZE];
     tsh_mesh *mesh = NULL;
@@ -137,8 +137,8 @@ static void by_chance(tshi_rank *r, void *axes) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(low_bits, rounding_by_chance_depends_on_global_elements_and_steps_alone) {
-    cr_assert_str_empty(tshi_test_run_meshes(by_chance));
+Test(low_bits, stochastic_rounding_depends_on_global_elements_and_steps_alone) {
+    cr_assert_str_empty(tshi_test_run_meshes(stochastic));
 }
 
 /* 400 steps of 2^-12 from 1, whose neighbours in bfloat16 are 2^-8 and 2^-7 away. */
