@@ -61,7 +61,6 @@ static bool make_matrix(const tsh_group *group) {
 static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
     op->scratch = NULL;
     if (!op->regular && !make_matrix(group)) return TSH_ERR_MEMORY;
-    if (!op->moves) return TSH_OK;
     bool pair = tshi_exchange_is_pair(group);
     tsh_status status = pair || op->async || !tshi_move_fits(group) ? tshi_exchange_begin(group) : TSH_OK;
     return status == TSH_OK && !pair ? tshi_move_prepare(group) : status;
@@ -97,9 +96,8 @@ static void keep_counts(tsh_group *group) {
     call->out_counts = call->out_counts ? mg->kept + p : NULL;
 }
 
-/* text: compared instead of the call; NULL: the call itself. */
-static tsh_status begin(tsh_group *group, const tshi_comm_call *call, const char *text, bool moves,
-                        const tsh_work *work) {
+/* work: the call that is started; NULL: the caller waits for it. */
+static tsh_status begin(tsh_group *group, const tshi_comm_call *call, const tsh_work *work) {
     tsh_world *world = group->world;
     tshi_mpi *mpi = tshi_mpi_of(world);
     tshi_mpi_group *mg = group->state;
@@ -111,18 +109,13 @@ static tsh_status begin(tsh_group *group, const tshi_comm_call *call, const char
         if (status != TSH_OK) return status;
     }
     op->call = *call;
-    op->text = text;
-    op->moves = moves;
     op->async = work != NULL || mpi->watched;
     op->given_up = false;
     op->trouble_seen = 0;
     op->regular = equal_parts(group, call);
     if (call->failed == TSH_OK) op->call.failed = prepare(group, op);
     tshi_failure_keep(&op->outcome, op->call.failed);
-    if (text)
-        tshi_signature_of_text(&op->signature, text, group->calls + 1);
-    else
-        tshi_signature_of_call(&op->signature, group, &op->call, group->calls + 1);
+    tshi_signature_of_call(&op->signature, group, &op->call, group->calls + 1);
     op->identity = identity_of(group, op);
     if (work) {
         keep_counts(group);
@@ -131,10 +124,7 @@ static tsh_status begin(tsh_group *group, const tshi_comm_call *call, const char
     }
     int error = tshi_entry_arrive(group);
     /* After the arrival, so that this bookkeeping overlaps with its way to the peers. */
-    if (moves)
-        tshi_group_note(group, call);
-    else
-        group->calls++;
+    tshi_group_note(group, call);
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
@@ -174,10 +164,6 @@ static void move_in_levels(tsh_group *group) {
  * in an exchange. */
 static bool move(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    if (!op->moves) {
-        tshi_mpi_op_end(group, TSH_OK);
-        return true;
-    }
     op->phase = TSHI_EXCHANGING;
     if (!op->async && tshi_levels_take(group, &op->call)) {
         move_in_levels(group);
@@ -211,7 +197,7 @@ static bool compare_start(tsh_group *group) {
     bool failed = op->call.failed != TSH_OK;
     mine->signature = op->signature;
     if (failed) mine->signature.kind = TSHI_KIND_FAILED;
-    snprintf(mine->text, sizeof mine->text, "%s", failed ? op->outcome.words : op->text ? op->text : "");
+    snprintf(mine->text, sizeof mine->text, "%s", failed ? op->outcome.words : "");
     op->phase = TSHI_COMPARING;
     int bytes = (int)sizeof *mine;
     int error = MPI_Iallgather(mine, bytes, MPI_BYTE, mine + 1, bytes, MPI_BYTE, mg->comm, &op->request);
@@ -270,7 +256,7 @@ static bool pass_entry(tsh_group *group, int verdict) {
     mg->moved = mg->entered;
     op->async = (verdict & TSHI_ENTRY_ASYNC) != 0;
     bool watched = tshi_mpi_of(group->world)->watched;
-    if (verdict & TSHI_ENTRY_DIFFER || !op->moves || watched) {
+    if (verdict & TSHI_ENTRY_DIFFER || watched) {
         op->regular = op->regular && !(verdict & TSHI_ENTRY_IRREGULAR) && !(verdict & TSHI_ENTRY_DIFFER);
         return compare_start(group);
     }
@@ -320,7 +306,7 @@ bool tshi_mpi_advance(tsh_group *group) {
 static bool keep_data(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     tshi_comm_call *call = &op->call;
-    if (call->failed != TSH_OK || !op->moves || op->kept) return true;
+    if (call->failed != TSH_OK || op->kept) return true;
     size_t element = tsh_dtype_size(call->dtype), in_bytes = (size_t)tshi_elements_in(group, call) * element,
            out_bytes = (size_t)tshi_elements_out(group, call) * element;
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out, low = in < out ? in : out;
@@ -382,7 +368,7 @@ static tsh_status wait_op(tsh_group *group) {
 }
 
 static tsh_status mpi_run(tsh_group *group, const tshi_comm_call *call) {
-    tsh_status status = begin(group, call, NULL, true, NULL);
+    tsh_status status = begin(group, call, NULL);
     return status == TSH_OK ? wait_op(group) : status;
 }
 
@@ -390,7 +376,7 @@ static tsh_status mpi_run(tsh_group *group, const tshi_comm_call *call) {
 
 static tsh_status mpi_start(tsh_work *work) {
     if (tshi_is_message(work->call.op)) return tshi_mpi_message_start(work);
-    return begin(work->group, &work->call, NULL, true, work);
+    return begin(work->group, &work->call, work);
 }
 
 static void mpi_progress(tsh_work *work) {

@@ -49,7 +49,7 @@ static void say_late(const tsh_group *group, bool sure, const char *ranks, const
                  sure && !stopped[0] ? ranks : "");
 }
 
-tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const char *what) {
+tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message) {
     tsh_world *world = group->world;
     tshi_waits *waits = &world->machine.waits;
     const tshi_mpi_group *mg = group->state;
@@ -57,8 +57,9 @@ tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const ch
     tshi_mpi_publish_wait(group, message);
     bool sure = tshi_waits_name(waits, ranks, sizeof ranks, stopped, sizeof stopped);
     say_late(group, sure, ranks, stopped, late, sizeof late);
+    const char *name = tsh_collective_name(message ? message->call.op : mg->op.call.op);
     unsigned long long number = message ? message->message_number : mg->op.signature.number;
-    snprintf(words, sizeof words, "%.160s #%llu: %s", what, number, late);
+    snprintf(words, sizeof words, "%s #%llu: %s", name, number, late);
     tshi_waits_leave(waits);
     if (tshi_deadline_report(world, words)) tshi_group_log_recent_calls(group);
     tshi_mpi_skip_finalize();
@@ -146,8 +147,8 @@ bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since) {
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     char ranks[TSHI_LINE], stopped[TSHI_LINE];
     const char *name = tsh_collective_name(message ? message->call.op : op->call.op);
-    tshi_deadline deadline = tshi_deadline_since(world, since, !message && op->text ? op->text : name,
-                                                 message ? message->message_number : op->signature.number);
+    tshi_deadline deadline =
+        tshi_deadline_since(world, since, name, message ? message->message_number : op->signature.number);
     if (mpi->waiting_since != since) {
         mpi->waiting_since = since;
         mpi->next_warning = deadline.next_warning;
@@ -172,10 +173,7 @@ tsh_status tshi_mpi_poll_call(tsh_group *group, double since) {
     bool free = op->phase == TSHI_IDLE || tshi_entry_withdraw(group);
     if (!free && (!late || (op->phase == TSHI_AT_ENTRY && mg->block))) return TSH_OK;
     tshi_failure why;
-    tshi_failure_keep(&why,
-                      status != TSH_OK && free
-                          ? tshi_mpi_stop(group)
-                          : tshi_mpi_time_out(group, NULL, op->text ? op->text : tsh_collective_name(op->call.op)));
+    tshi_failure_keep(&why, status != TSH_OK && free ? tshi_mpi_stop(group) : tshi_mpi_time_out(group, NULL));
     tshi_mpi_give_up(group);
     return tshi_failure_report(&why);
 }
@@ -186,9 +184,7 @@ tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
         status = tshi_mpi_poll_call(group, since);
     } else {
         tshi_mpi_poll(group->world); /* a failure ends the message in tshi_mpi_message_progress */
-        if (tshi_mpi_late(group, work, since)) {
-            status = tshi_mpi_time_out(group, work, tsh_collective_name(work->call.op));
-        }
+        if (tshi_mpi_late(group, work, since)) status = tshi_mpi_time_out(group, work);
     }
     if (status == TSH_OK) tshi_mpi_doze(tshi_clock() - since);
     return status;

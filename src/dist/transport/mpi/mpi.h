@@ -98,7 +98,6 @@ typedef struct tshi_mpi_op {
     bool regular;      /* this rank's parts are equal; after the entry barrier: all members' are */
     uint64_t identity; /* the hash that all members must agree on */
     tshi_signature signature;
-    bool moves;    /* false: the ranks only compare */
     bool given_up; /* this rank has returned from the call, which a recovery may finish */
     void *out;     /* the target of the result: call.out, or scratch */
     void *scratch;
@@ -111,7 +110,6 @@ typedef struct tshi_mpi_op {
     MPI_Request request; /* of the entry barrier, or of the gather that compares or counts */
     tsh_tensor *held[2];
     double trouble_seen; /* when this rank first saw a failure in this call; 0: it has not */
-    const char *text;    /* of an agreement, else NULL */
     uint64_t mine[3];
     tshi_failure outcome; /* before the call ends: the reason why it cannot be made */
 } tshi_mpi_op;
@@ -284,8 +282,8 @@ void tshi_mpi_publish_wait(tsh_group *group, const tsh_work *message);
 /* True if the wait that began at `since` has passed the deadline; before that it warns. The wait stays published until
  * tshi_mpi_end_wait. message: the message waited for; NULL: the group's call. */
 bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since);
-/* Returns the error of a passed deadline. Breaks the world. message as above; what: the name of the call. */
-tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const char *what);
+/* Returns the error of a passed deadline. Breaks the world. message as above. */
+tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message);
 /* Yields the processor for the first 2 ms of a wait, then sleeps, longer as the wait lasts. */
 void tshi_mpi_doze(double waited);
 tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since);
