@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Every machine's page gets that state of a rank, but that of the machine `but`. */
@@ -273,6 +274,7 @@ Test(relay, a_machine_is_stopped_for_a_while, .timeout = 120) {
     tshi_test_machines m = {.machines = 2, .ranks = 1, .raw = -1, .timeout = 60};
     tshi_test_machines_begin(&m);
     kill(m.pid[1], SIGSTOP);
+    cr_assert_eq(waitpid(m.pid[1], NULL, WUNTRACED), m.pid[1]); /* until all of its threads have stopped */
     tshi_test_order_do(&m, 0, TSHI_ORDER_FAIL, 0);
     tshi_nap(0.2);
     cr_assert_eq(tshi_page_state(m.page[1], 0), TSHI_ALIVE);
