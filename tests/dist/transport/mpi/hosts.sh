@@ -37,7 +37,7 @@ case $("$launcher" --version 2>&1) in
 esac
 
 code=0
-for run in "4 place 2" "4 short 2" "4 groups 2" "4 messages 2" "4 misuse 2" "4 recover 2" "3 leave 2" "4 levels 2" "3 levels 2" "6 levels 2"; do
+for run in "4 place 2" "4 short 2" "4 groups 2" "4 messages 2" "4 misuse 2" "4 recover 2" "3 leave 2" "4 levels 2" "3 levels 2"; do
     read -r ranks scenario nodes <<< "$run"
     # The first without TSHARD_INIT: that the ranks are on several machines is enough.
     export TSHARD_INIT=mpi://
