@@ -199,8 +199,8 @@ tsh_group *tshi_group_of(tsh_group *parent, const int *ranks, int n) {
     return group;
 }
 
-/* Allocates nothing, as its members have agreed that none has failed. all: `each` addresses of every rank of the
- * parent, of which the group's is the k-th. */
+/* all: `each` addresses from each rank of the parent; number k, from 0, is for this group. Must not allocate: the
+ * members have already agreed that none of them has failed. */
 static tsh_status open_one(tsh_group *parent, tsh_group *group, const uint64_t *all, int each, int k) {
     ptrdiff_t first = tsh_group_rank_of(parent, group->ranks[0]);
     return group->ops->open ? group->ops->open(group, all[each * first + k]) : TSH_OK;

@@ -6,8 +6,8 @@
  *   reduce_scatter   m reduce-scatters on each machine, reduce-scatter over far
  *   broadcast        broadcast on the root's machine, broadcast of slice j over far, all-gather on the other machines
  *
- * Invariant: which steps a member takes depends only on what all members have compared. A member whose step fails still
- * takes the others, marked as failed, so that none of them waits for it in vain. */
+ * Invariant: all members of a level take the same steps. It holds because the choice of steps depends only on what all
+ * members have compared, and a member whose step fails takes the remaining steps too, marked as failed. */
 #include "dist/collectives/levels.h"
 
 /* Bytes of the whole from which a call takes two levels; at 64 KiB they gained nothing. */

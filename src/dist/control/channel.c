@@ -11,8 +11,8 @@
 /* Polls without a pause instruction, and yields before the first sleep. */
 #define EAGER_POLLS 64
 #define YIELDS      64
-/* Seconds: the longest sleep, and the time between two polls for deaths. With works in flight a sleep lasts 1 / NAP_SHARE of the
- * wait so far, within the other two. */
+/* Seconds: the longest sleep, and the time between two polls for deaths. With works in flight a sleep lasts
+ * 1 / NAP_SHARE of the wait so far, within the other two. */
 #define LONGEST_NAP  50e-3
 #define FIRST_POLL   40e-3
 #define NAP_SHARE    16

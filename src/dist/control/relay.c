@@ -288,7 +288,7 @@ static void fill_packets(spoke *l) {
     }
 }
 
-/* A rank of another machine has been told of by its own relay. */
+/* For a rank of another machine: what that machine's relay has sent. */
 static uint64_t agreement_of(const tshi_relay *relay, int rank) {
     const tshi_page *page = relay->plan.page;
     bool own = relay->roster.node[rank] == relay->node;

@@ -202,8 +202,6 @@ Test(agree, a_failure_after_an_agreement_does_not_change_it, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_threads(5, fails_often, NULL));
 }
 
-/* Member 2 is stopped between its vote and the verdict, which member 3 has from it. Meanwhile member 0, which has the
- * verdict, fails: member 3 waits on. Member 1, which lets all that happen, votes last. */
 static void stop_member(const tsh_world *world, int rank) {
     const tshi_machine *m = &world->machine;
     /* Two votes of world_init, and the member's. */
@@ -211,6 +209,8 @@ static void stop_member(const tsh_world *world, int rank) {
     kill(m->page->record[rank].process, SIGSTOP);
 }
 
+/* Member 1 stops member 2 between its vote and the verdict, and votes last. Member 0 reaches the verdict, and fails.
+ * Member 3, which receives the verdict from member 2, waits until member 2 goes on. */
 static void waits_on(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world);
     const tshi_page *page = r->world->machine.page;

@@ -19,7 +19,7 @@ static tsh_status probe(const tshi_start *start, bool *takes) {
     return asked && !*takes ? tshi_nccl_refuse_cpu() : TSH_OK;
 }
 
-/* A rank that fails does not wait for the others, which hear of it from its state. */
+/* A rank that has failed returns at once. The other ranks see its state on the control page. */
 static tsh_status join(tsh_world *world, tsh_status mine) {
     if (mine != TSH_OK) tshi_world_fail_in(world, tsh_error_message(), (tshi_tape_step){0});
     tsh_status status = mine == TSH_OK ? tshi_control_agree(world->group, "world_init", TSH_OK) : mine;
