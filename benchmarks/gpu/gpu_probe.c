@@ -140,7 +140,8 @@ static void check_ipc(void) {
     printf("  another process reads %s\n", seen == 0x01010101 ? "what this one wrote" : "SOMETHING ELSE");
 }
 
-/* Streams share the hardware's queues: how many stand behind a busy one that they do not depend on. */
+/* Streams share the hardware's queues: how many stand behind one that is busy and has a kernel waiting, on which they do
+ * not depend. */
 static void check_queues(void) {
     enum { STREAMS = 32 };
     cudaStream_t streams[STREAMS];
@@ -155,6 +156,7 @@ static void check_queues(void) {
     }
     probe_need(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     probe_hold();
+    probe_need(gpu_touch(bed.stream, bed.data), "a kernel");
     for (int i = 0; i < STREAMS; i++) {
         probe_need(gpu_touch(streams[i], bed.data + 64 * i), "a kernel");
         probe_need(cudaEventRecord(events[i], streams[i]), "cudaEventRecord");

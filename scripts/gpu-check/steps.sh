@@ -72,16 +72,23 @@ with_vectors() {
     return $code
 }
 
-check() { TSHARD_CUDA_MANAGED=0 "$bin/check_vectors" "$1" --device cuda --ranks "${2:-1,2}"; }
+check() { TSHARD_CUDA_MANAGED=0 "$bin/check_vectors" "$1" --device cuda --ranks 1,2; }
+
+check_one() { with_vectors "$1" check; }
+
+# NAME...: 12 files at once, as each row starts ranks of its own, which open the GPU in a second or two.
+check_each() { printf '%s\n' "$@" | xargs -P 12 -I '{}' bash "$0" check_one '{}'; }
 
 vectors_chosen() {
     built check_vectors
-    with_vectors "$(pick "linear_uneven embedding layer_norm causal_attention gelu_erf cross_entropy_mean_ls10_w adamw mlp_lm tiny_gpt" linear_uneven)" check
+    # shellcheck disable=SC2046
+    check_each $(pick "linear_uneven embedding layer_norm causal_attention gelu_erf cross_entropy_mean_ls10_w adamw mlp_lm tiny_gpt" linear_uneven)
 }
 
 vectors() {
     built check_vectors
-    if [ -n "$quick" ]; then with_vectors adamw check; else check tests/data/vectors; fi
+    # shellcheck disable=SC2046
+    check_each $(pick "$(basename -s .txt tests/data/vectors/*.txt)" adamw)
 }
 
 # figures PROGRAM: the lines that are read, and behind some of them figures, by the program of awk; each at once, so that

@@ -117,7 +117,9 @@ static tshi_cuda_report checked(const int64_t *target, int64_t rows) {
     tshi_cuda_report *report = tshi_cuda(gpu())->report;
     tshi_classes c = {.rows = rows, .n = 10, .classes = 40, .ignore_index = IGNORED};
     *report = (tshi_cuda_report){0};
+    gpu_waits(false);
     cr_assert_eq(tshi_cuda_targets_check(gpu(), &c, target), -1);
+    gpu_waits(true);
     return *report;
 }
 
@@ -141,6 +143,8 @@ Test(cuda_cross_entropy, the_first_report_stands) {
     int64_t target[2] = {50, 60};
     cr_assert_eq(checked(target, 2).value, 50);
     tshi_classes c = {.rows = 1, .n = 10, .classes = 40};
+    gpu_waits(false);
     tshi_cuda_targets_check(gpu(), &c, target + 1);
+    gpu_waits(true);
     cr_assert_eq(tshi_cuda(gpu())->report->value, 50);
 }

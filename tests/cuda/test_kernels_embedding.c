@@ -137,7 +137,9 @@ Test(cuda_embedding, gradients_are_the_same_every_time) {
 /* What the report of a check says, and that it is cleared as the host does. */
 static void expect_report(const int64_t *ids, int64_t n, int64_t vocabulary, int64_t place) {
     tshi_cuda_report *report = tshi_cuda(gpu())->report;
+    gpu_waits(false);
     cr_assert_eq(tshi_cuda_ids_check(gpu(), n, ids, vocabulary), -1);
+    gpu_waits(true);
     cr_assert_eq(report->found, place >= 0);
     if (place < 0) return;
     cr_assert_eq(report->index, place, "%lld", (long long)report->index);
@@ -158,8 +160,10 @@ Test(cuda_embedding, the_first_wrong_id_is_reported) {
         expect_report(ids, N, 50, places[i]);
     }
     tshi_cuda_report *report = tshi_cuda(gpu())->report;
+    gpu_waits(false);
     tshi_cuda_ids_check(gpu(), N, ids, 50);
     tshi_cuda_ids_check(gpu(), 1, (int64_t[]){77}, 50);
+    gpu_waits(true);
     cr_assert_eq(report->value, -1, "the first is kept until it is reported");
     free(ids);
 }
