@@ -74,10 +74,6 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
          .text = "1: ranks on one machine also share memory, so that they notice failures sooner than by MPI"},
     [TSHI_SETTING_TF32] = {"TSHARD_TF32", TSHI_SWITCH, .initial = "0",
                            .text = "1: float32 matrix products on a GPU's tensor cores, with 10 bits of mantissa"},
-    [TSHI_SETTING_CUDA_TUNE] =
-        {"TSHARD_CUDA_TUNE", TSHI_SWITCH, .computed = "1 in a world of one rank that is not deterministic",
-         .text = "1: at the second call of a matrix product, a GPU times the library's first few algorithms and keeps "
-                 "the fastest; runs and ranks may choose different ones, so that their bits differ"},
     [TSHI_SETTING_CUDNN] = {"TSHARD_CUDNN", TSHI_SWITCH, .initial = "1",
                             .text = "1: 16-bit attention on a GPU uses cuDNN if it is installed and supports the call; "
                                     "the last bits of gradients may then differ from run to run, except where ranks "

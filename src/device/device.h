@@ -173,7 +173,6 @@ struct tsh_device {
     struct tshi_owner *owner;  /* the thread and process that own the world (base/owner.h), or NULL */
     int threads;               /* BLAS threads; 0 on a GPU */
     bool checked;              /* TSHARD_CHECK: handles of released tensors are not reused */
-    bool tunes; /* TSHARD_CUDA_TUNE: algorithms are chosen by timing, so another device may choose differently */
 };
 
 /* True when the device keeps a record or writes a trace: one test on the hot path before either is looked at. */
@@ -189,11 +188,6 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
 /* The GPU of index local_rank modulo the number of GPUs. TSHARD_CUDA_MANAGED and TSHARD_TF32 (0 or 1) are read now.
  * TSH_ERR_UNSUPPORTED, with the reason, without a driver, a GPU or cuBLASLt, and in builds without CUDA. */
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out);
-
-/* Sets CUDA's environment variables for a world of several ranks, where kernels wait for those of peers and must not
- * keep other kernels from starting. Variables that are set already stay; it has no effect once the program has used
- * a GPU. */
-void tshi_device_prepare_cuda(void);
 
 void tshi_device_destroy(tsh_device *device);
 

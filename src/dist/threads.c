@@ -27,7 +27,6 @@ tsh_status tsh_thread_rendezvous_create(int world_size, tsh_thread_rendezvous **
                          TSHI_MOST_RANKS);
     }
     /* It changes the environment, which the ranks' threads read. */
-    if (world_size > 1) tshi_device_prepare_cuda();
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
     size_t size = (size_t)world_size;
     tsh_thread_rendezvous *threads = tshi_calloc(&allocator, 1, sizeof *threads);

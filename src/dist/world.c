@@ -66,12 +66,7 @@ static tsh_status devices_create(tsh_world *world, const tshi_settings *settings
     world->device = world->host;
     if (status == TSH_OK) world->host->purpose = TSH_MEMORY_COMMUNICATION; /* until the ranks are connected */
     if (status != TSH_OK || settings->device != TSH_CUDA) return status;
-    if (world->size > 1) tshi_device_prepare_cuda();
-    status = tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
-    if (status != TSH_OK) return status;
-    /* Ranks that each chose kernels by their own timings would get different bits from the same inputs. */
-    world->device->tunes = world->size == 1 && !world->deterministic;
-    return tshi_setting_switch(TSHI_SETTING_CUDA_TUNE, &world->device->tunes);
+    return tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
 }
 
 /* --- the record, where one is asked for --------------------------------------------------------------------------- */

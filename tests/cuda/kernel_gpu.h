@@ -43,6 +43,7 @@ static inline tsh_device *gpu_open(void) {
     tsh_device *device = NULL;
     int reads = 0;
     setenv("TSHARD_CUDA_MANAGED", "1", 1); /* every launch is waited for */
+    setenv("TSHARD_CUDNN", "0", 1);        /* the kernels are the library's own */
     if (tshi_device_create_cuda(NULL, 0, &device) != TSH_OK) cr_skip_test("%s", tsh_error_message());
     tshi_cuda(device)->processors = 3; /* grids are smaller than the work */
     cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, tshi_cuda(device)->ordinal);

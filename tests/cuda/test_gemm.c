@@ -143,98 +143,6 @@ Test(cuda_gemm, sums_of_16_bits_are_rounded_once) {
     close_device(device);
 }
 
-/* --- algorithms that are timed ------------------------------------------------------------------------------------ */
-
-/* Runs of algorithm `number` in three of the same products, of which the second one times all algorithms. */
-static uint64_t runs_of(tsh_device *device, const gemm_case *c, int number) {
-    uint64_t before = standin_cublaslt_runs(number);
-    for (int i = 0; i < 3; i++) check_gemm(device, c);
-    return standin_cublaslt_runs(number) - before;
-}
-
-Test(cuda_gemm, the_fastest_algorithm_is_kept) {
-    tsh_device *device = open_device();
-    device->tunes = true;
-    standin_cublaslt_takes(1, 5);
-    standin_cublaslt_takes(2, 1);
-    standin_cublaslt_takes(4, 3);
-    for (int t = 0; t < 4; t++) {
-        gemm_case c = {.dtype = dtypes[t], .m = 3, .n = 7, .k = 16, .more = 1, .alpha = 1, .beta = t % 2};
-        cr_expect_eq(runs_of(device, &c, 2), 2 + 2, "%s: two trials and two products", tsh_dtype_name(dtypes[t]));
-    }
-    cr_expect_eq(standin_cublaslt_runs(0), 0);
-    cr_expect_eq(standin_cublaslt_runs(1), 4 * (1 + 2), "a first product, and two trials");
-    uint64_t asked = standin_calls("cublasLtMatmulAlgoGetHeuristic");
-    check_gemm(device, &(gemm_case){.dtype = dtypes[0], .m = 3, .n = 7, .k = 16, .more = 1, .alpha = 1});
-    cr_expect_eq(standin_calls("cublasLtMatmulAlgoGetHeuristic"), asked, "it is timed once");
-    close_device(device);
-}
-
-/* A difference within what timings vary by changes nothing. */
-Test(cuda_gemm, the_recommended_algorithm_stays_where_others_are_as_fast) {
-    tsh_device *device = open_device();
-    device->tunes = true;
-    standin_cublaslt_takes(1, 9);
-    standin_cublaslt_takes(2, 8.8);
-    standin_cublaslt_takes(4, 20);
-    gemm_case c = {.dtype = TSH_FLOAT32, .m = 3, .n = 7, .k = 16, .alpha = 1};
-    cr_expect_eq(runs_of(device, &c, 1), 3 + 2);
-    close_device(device);
-}
-
-/* Ranks, and runs that have to have the same bits, take what the library recommends. */
-Test(cuda_gemm, nothing_is_timed_unless_the_device_tunes) {
-    tsh_device *device = open_device();
-    standin_cublaslt_takes(1, 5);
-    cr_assert_not(device->tunes);
-    gemm_case c = {.dtype = TSH_FLOAT32, .m = 3, .n = 7, .k = 16, .alpha = 1};
-    cr_expect_eq(runs_of(device, &c, 1), 3);
-    cr_expect_eq(standin_calls("cublasLtMatmulAlgoGetHeuristic"), 1);
-    close_device(device);
-}
-
-/* The host cannot wait while a graph is captured: a product is timed when it returns later. */
-Test(cuda_gemm, nothing_is_timed_within_a_capture) {
-    tsh_device *device = open_device();
-    device->tunes = true;
-    standin_cublaslt_takes(1, 5);
-    float *x = get(device, 64), *y = get(device, 64);
-    tsh_graph *graph = NULL;
-    for (int i = 0; i < 4; i++) {
-        if (i == 1) cr_assert_eq(tsh_graph_capture_begin(device), TSH_OK);
-        cr_assert_eq(device->ops->product.gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 2, 1, x, 2, x, 1, 0, y, 1), TSH_OK);
-        if (i == 2) cr_assert_eq(tsh_graph_capture_end(device, &graph), TSH_OK, "%s", tsh_error_message());
-        cr_expect_eq(standin_calls("cublasLtMatmul"), (uint64_t)(i < 3 ? i + 1 : 4 + 3 * 2));
-    }
-    tsh_graph_destroy(graph);
-    device->ops->memory.release(device, x);
-    device->ops->memory.release(device, y);
-    close_device(device);
-}
-
-static bool tune_once(void) {
-    tsh_device *device = NULL;
-    float x[4] = {1, 2, 3, 4};
-    if (tshi_device_create_cuda(NULL, 0, &device) != TSH_OK) return true;
-    device->tunes = true;
-    void *at = device->ops->memory.alloc(device, 64);
-    bool failed = !at;
-    if (at) device->ops->copy.from_host(device, sizeof x, x, at);
-    for (int i = 0; i < 3 && !failed; i++) {
-        failed = device->ops->product.gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 2, 1, at, 2, at, 1, 1, (float *)at + 8,
-                                           1) != TSH_OK;
-    }
-    failed |= device->ops->check(device) != TSH_OK;
-    begin_to_clean_up();
-    device->ops->memory.release(device, at);
-    tshi_device_destroy(device);
-    return failed;
-}
-
-Test(cuda_gemm, failures_of_trials_leave_nothing) {
-    cr_assert_gt(fail_each_call("timing a product", tune_once), 30);
-}
-
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 /* Vectors that the library's epilogues cannot take, for they do not begin at 16 bytes, are added by a kernel. */
@@ -435,19 +343,6 @@ Test(cuda_gemm, epilogues_of_tf32) {
         &(affine_case){.dtype = TSH_FLOAT32, .m = 4, .n = 16, .k = 8, .bias = true, .pre = true, .f = TSHI_GELU_TANH});
     cr_assert_eq(standin_calls("cublasLtMatmul"), 1);
     cr_assert_eq(standin_calls("cudaGetLastError"), 0);
-    close_device(device);
-}
-
-/* A first bias gradient is the product's own: no kernel beside it, none of another's memory. */
-Test(cuda_gemm, a_first_bias_gradient_is_the_products) {
-    tsh_device *device = open_device();
-    check_backward(device, TSH_BFLOAT16, TSH_BFLOAT16, 9, 16, 4, 0, 0, true);
-    check_backward(device, TSH_FLOAT32, TSH_FLOAT32, 9, 16, 4, 1, 0, true);
-    check_backward(device, TSH_BFLOAT16, TSH_FLOAT32, 9, 16, 4, 1, 0, true);
-    cr_assert_eq(standin_calls("cudaGetLastError"), 0);
-    check_backward(device, TSH_FLOAT32, TSH_FLOAT32, 9, 16, 4, 1, 1, true);
-    check_backward(device, TSH_BFLOAT16, TSH_FLOAT32, 9, 16, 4, 1, 1, true);
-    cr_assert_eq(standin_calls("cudaGetLastError"), 2, "two sums are added to what was there");
     close_device(device);
 }
 

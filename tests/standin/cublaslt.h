@@ -1,4 +1,4 @@
-/* The stand-in of cuBLASLt: which of its algorithms run, and how long they take by the clock of events. */
+/* The stand-in of cuBLASLt: which of its algorithms run. */
 #ifndef STANDIN_CUBLASLT_H
 #define STANDIN_CUBLASLT_H
 
@@ -8,7 +8,5 @@
 
 /* Products that algorithm `number` has computed in this process. */
 uint64_t standin_cublaslt_runs(int number);
-/* From now on a product takes algorithm `number` so long. */
-void standin_cublaslt_takes(int number, double ms);
 
 #endif

@@ -69,7 +69,6 @@ size_t standin_total_memory(void);
 typedef struct mark {
     struct CUstream_st *stream;
     bool reached;
-    double at; /* milliseconds, by the clock of events */
     int uses;
 } mark;
 

@@ -60,8 +60,6 @@ bool standin_queue_again(cudaStream_t stream, bool (*ready)(void *data), void *(
 /* A launch on a stream that is being captured: run(data) runs at each launch of the graph, drop(data) when the graph is
  * destroyed. Returns false for a stream that is not captured, and does nothing then. */
 bool standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data));
-/* What runs now takes so many milliseconds by the clock of events, which stands still otherwise. */
-void standin_tick(double ms);
 /* Everything that can run, on all streams. */
 void standin_progress(void);
 /* Waits for all streams of a GPU; false: they have not come to an end within some seconds. */

@@ -3,13 +3,11 @@
  * cuBLASLt is column-major: a row-major C = A B is C^T = B^T A^T there, so the operands are swapped, and an output
  * feature (a column of y = x w^T + b) is a row, to which the epilogue adds the bias.
  *
- * A plan caches a product's descriptors and the first algorithm of cuBLASLt's heuristic, or that there is none. With
- * device->tunes the second call of a product times the first few algorithms, and keeps the fastest. */
+ * A plan caches a product's descriptors and the first algorithm of cuBLASLt's heuristic, or that there is none. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernels/kernels.h"
 
 #include <cublasLt.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,10 +16,6 @@
 #define BUCKETS                1024               /* a power of two */
 #define MOST_PLANS             4096               /* beyond this, shapes do not repeat: all plans are dropped */
 #define MOST_ALIGNMENT         256
-#define CANDIDATES             5
-#define MOST_TUNED             256                 /* beyond this, shapes repeat only briefly (prompts of generation) */
-#define TRIAL_BYTES            ((size_t)256 << 20) /* of scratch memory, at most, for a trial */
-#define WORTH                  0.97f /* a later candidate must be faster than this times the best so far */
 
 #define STRINGIFY_(x)          #x
 #define STRINGIFY(x)           STRINGIFY_(x)
@@ -67,8 +61,8 @@ typedef struct product {
 /* The descriptors are allocated by the library: the one loaded at run time may have larger ones than the header. */
 typedef struct plan {
     product key;
-    struct plan *next;           /* in the bucket */
-    bool works, returned, tuned; /* works: there is an algorithm; returned: it has run before */
+    struct plan *next; /* in the bucket */
+    bool works;        /* there is an algorithm */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t layout[3];
     cublasLtMatmulAlgo_t algorithm;
@@ -80,7 +74,7 @@ typedef struct tshi_cuda_blas {
     void *workspace;
     size_t workspace_bytes;
     plan *buckets[BUCKETS];
-    int plans, tuned;
+    int plans;
     int fused, refused; /* plans with an epilogue: with an algorithm, and without one */
     tshi_pool structs;
 } tshi_cuda_blas;
@@ -88,8 +82,8 @@ typedef struct tshi_cuda_blas {
 /* The operands of an epilogue. */
 typedef struct extras {
     cublasLtEpilogue_t epilogue;
-    const void *bias; /* or its gradient */
-    void *argument;   /* GELU's argument, which forward stores and backward reads */
+    const void *bias;
+    void *argument; /* GELU's argument, which forward stores and backward reads */
     int64_t argument_ld;
 } extras;
 
@@ -261,31 +255,23 @@ static bool cannot(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* Asks the heuristic for up to `wanted` algorithms, the best first. *count may become 0, with success. */
-static cublasStatus_t ask(const tshi_cuda_blas *blas, plan *p, int wanted, cublasLtMatmulAlgo_t *out, int *count) {
+/* Asks the heuristic for its first algorithm. If it has none, p->works stays false, with success. */
+static cublasStatus_t choose(const tshi_cuda_blas *blas, plan *p) {
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
+    cublasLtMatmulHeuristicResult_t result;
     int found = 0;
-    *count = 0;
     cublasStatus_t status = blas->lt.preference_create(&preference);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     status = prefer(blas, &p->key, preference);
     bool preferred = status == CUBLAS_STATUS_SUCCESS;
     if (preferred) {
         status = blas->lt.heuristic(blas->handle, p->desc, p->layout[LEFT], p->layout[RIGHT], p->layout[OUT],
-                                    p->layout[OUT], preference, wanted, results, &found);
+                                    p->layout[OUT], preference, 1, &result, &found);
     }
     blas->lt.preference_destroy(preference);
     if (preferred && cannot(status)) return CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; i < found && status == CUBLAS_STATUS_SUCCESS; i++)
-        if (results[i].state == CUBLAS_STATUS_SUCCESS) out[(*count)++] = results[i].algo;
-    return status;
-}
-
-static cublasStatus_t choose(const tshi_cuda_blas *blas, plan *p) {
-    int count = 0;
-    cublasStatus_t status = ask(blas, p, 1, &p->algorithm, &count);
-    p->works = count > 0;
+    p->works = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (p->works) p->algorithm = result.algo;
     return status;
 }
 
@@ -392,70 +378,15 @@ static product product_of(const gemm_call *g, const extras *e) {
     return key;
 }
 
-/* Queues the product, with `c` instead of g->c. */
-static cublasStatus_t launch(tshi_cuda_device *device, const gemm_call *g, plan *p,
-                             const cublasLtMatmulAlgo_t *algorithm, void *c) {
+static cublasStatus_t launch(tshi_cuda_device *device, const gemm_call *g, plan *p) {
     const tshi_cuda_blas *blas = device->blas;
     const float single[2] = {(float)g->alpha, (float)g->beta};
     bool is_double = g->dtype == TSH_FLOAT64;
     const void *alpha = is_double ? (const void *)&g->alpha : &single[0];
     const void *beta = is_double ? (const void *)&g->beta : &single[1];
-    return blas->lt.matmul(blas->handle, p->desc, alpha, g->b, p->layout[LEFT], g->a, p->layout[RIGHT], beta, c,
-                           p->layout[OUT], c, p->layout[OUT], algorithm, blas->workspace, blas->workspace_bytes,
+    return blas->lt.matmul(blas->handle, p->desc, alpha, g->b, p->layout[LEFT], g->a, p->layout[RIGHT], beta, g->c,
+                           p->layout[OUT], g->c, p->layout[OUT], &p->algorithm, blas->workspace, blas->workspace_bytes,
                            device->compute);
-}
-
-/* Times the second of two runs; the first loads the kernel. INFINITY if the algorithm cannot run. */
-static tsh_status time_one(tshi_cuda_device *device, const gemm_call *g, plan *p, const cublasLtMatmulAlgo_t *algorithm,
-                           void *c, const cudaEvent_t *events, float *ms) {
-    *ms = INFINITY;
-    cublasStatus_t status = launch(device, g, p, algorithm, c);
-    if (cannot(status)) return TSH_OK;
-    cudaError_t error = cudaEventRecord(events[0], device->compute);
-    if (status == CUBLAS_STATUS_SUCCESS) status = launch(device, g, p, algorithm, c);
-    if (status != CUBLAS_STATUS_SUCCESS) return blas_fail(&device->blas->lt, status, "timing a matrix product");
-    if (error == cudaSuccess) error = cudaEventRecord(events[1], device->compute);
-    device->waits++;
-    if (error == cudaSuccess) error = tshi_cuda_wait_event(device, events[1]);
-    if (error == cudaSuccess) error = cudaEventElapsedTime(ms, events[0], events[1]);
-    return tshi_cuda_fail(error, "timing a matrix product");
-}
-
-static tsh_status keep_fastest(tshi_cuda_device *device, const gemm_call *g, plan *p, void *c) {
-    cublasLtMatmulAlgo_t candidates[CANDIDATES];
-    cudaEvent_t events[2] = {NULL, NULL};
-    int count = 0;
-    float best = INFINITY;
-    tsh_status status = blas_fail(&device->blas->lt, ask(device->blas, p, CANDIDATES, candidates, &count),
-                                  "cuBLASLt, asked for algorithms");
-    if (count < 2) return status;
-    for (int i = 0; i < 2 && status == TSH_OK; i++)
-        status = tshi_cuda_fail(cudaEventCreate(&events[i]), "cudaEventCreate");
-    for (int i = 0; i < count && status == TSH_OK; i++) {
-        float ms;
-        status = time_one(device, g, p, &candidates[i], c, events, &ms);
-        if (status != TSH_OK || !(ms < WORTH * best)) continue;
-        best = ms;
-        p->algorithm = candidates[i];
-    }
-    for (int i = 0; i < 2; i++)
-        if (events[i]) cudaEventDestroy(events[i]);
-    return status;
-}
-
-/* Chooses the algorithm of a repeated product by its time. Trials write to C, or to scratch memory if beta is not 0. */
-static tsh_status tune(tsh_device *device, const gemm_call *g, plan *p) {
-    tshi_cuda_device *cuda = tshi_cuda(device);
-    size_t bytes = (size_t)g->m * (size_t)g->ldc * tsh_dtype_size(g->to);
-    if (cuda->capturing) return TSH_OK; /* the host cannot wait during a capture: a later call tunes */
-    p->tuned = true;
-    if (cuda->blas->tuned == MOST_TUNED || (g->beta != 0 && bytes > TRIAL_BYTES)) return TSH_OK;
-    void *c = g->beta == 0 ? g->c : tshi_cuda_alloc(device, bytes);
-    if (!c) return TSH_OK; /* the heuristic's first algorithm stays */
-    cuda->blas->tuned++;
-    tsh_status status = keep_fastest(cuda, g, p, c);
-    if (c != g->c) tshi_cuda_release(device, c);
-    return status;
 }
 
 /* For dims of at least 1. *done is false, with TSH_OK, if cuBLASLt has no algorithm. */
@@ -469,9 +400,7 @@ static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras 
     tsh_status status = plan_of(cuda, &key, e, &p);
     if (status != TSH_OK || !p->works) return status;
     status = blas_fail(lt, set_extras(lt, p, e), "cublasLtMatmulDescSetAttribute");
-    if (status == TSH_OK && device->tunes && p->returned && !p->tuned) status = tune(device, g, p);
-    p->returned = true;
-    if (status == TSH_OK) status = blas_fail(lt, launch(cuda, g, p, &p->algorithm, g->c), "cublasLtMatmul");
+    if (status == TSH_OK) status = blas_fail(lt, launch(cuda, g, p), "cublasLtMatmul");
     if (status != TSH_OK) return status;
     *done = true;
     if (cuda->managed) tshi_cuda_wait(device, "cublasLtMatmul");
@@ -569,32 +498,12 @@ tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int6
     return status == TSH_OK && !done ? affine_in_steps(device, &g, b, f, pre, y) : status;
 }
 
-/* dW with db fused as its epilogue: the sums of dY's columns. add: they go to scratch memory, and are added to db then.
- * They have db's dtype, so with `add` a 16-bit sum would be rounded twice: not done then. */
-static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64_t n, bool add, void *db, bool *done) {
-    *done = false;
-    if (add && tsh_dtype_size(g->to) == 2) return TSH_OK;
-    void *sums = add ? tshi_cuda_alloc(device, (size_t)n * tsh_dtype_size(g->to)) : db;
-    if (!sums) return TSH_ERR_MEMORY;
-    extras e = {.epilogue = CUBLASLT_EPILOGUE_BGRADB, .bias = sums};
-    tsh_status status = multiply(device, g, &e, done);
-    if (!add) return status;
-    if (status == TSH_OK && *done) tshi_cuda_elementwise[g->to].axpby(device, n, 1, sums, 1, db, db);
-    tshi_cuda_release(device, sums);
-    return status;
-}
-
 tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                      const void *x, const void *dy, tsh_dtype to, double beta, void *dw, double beta_b,
                                      void *db) {
     gemm_call g = {dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k, to};
-    bool done = false, wide = to != dtype;
-    tsh_status status = check_sizes(&g);
-    if (status == TSH_OK && db && m > 0 && n > 0 && k > 0) {
-        status = backward_at_once(device, &g, n, beta_b != 0, db, &done);
-    }
-    if (status != TSH_OK || done) return status;
-    status = run(device, &g);
+    bool wide = to != dtype;
+    tsh_status status = run(device, &g);
     if (status != TSH_OK || !db) return status;
     if (beta_b == 0 && wide) tshi_cuda_zero(device, (size_t)n * tsh_dtype_size(to), db);
     if (wide)

@@ -7,5 +7,3 @@ tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_ran
     *out = NULL;
     return tshi_fail(TSH_ERR_UNSUPPORTED, "this build of tshard has no CUDA (configure it with -DTSHARD_CUDA=ON)");
 }
-
-void tshi_device_prepare_cuda(void) {}

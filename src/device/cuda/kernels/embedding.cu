@@ -9,9 +9,11 @@
 namespace {
 using namespace tshi;
 
-constexpr int SORTED = 2048;      // keys that a block sorts in its shared memory
-constexpr int SORTERS = 1024;     // threads that sort them
+constexpr int SORTED = 4096;      // keys of a run that one launch sorts
+constexpr int PLACED = 32;        // of them, those that a block places
+constexpr int SORTERS = 512;      // threads of this block
 constexpr int MERGED = 8;         // sorted runs that a launch merges into one
+constexpr int MERGERS = 64;       // threads of its blocks: few, so that few keys keep all multiprocessors busy
 constexpr int STRETCH = 32;       // keys of a block of the sum
 constexpr int AHEAD = 4;          // keys whose rows are in flight at once
 constexpr int MOST_COLUMNS = 128; // threads of a block of the sum
@@ -98,29 +100,29 @@ template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys,
     return place;
 }
 
-// Makes the keys of all indices, and sorts each block of SORTED keys.
-__global__ void __launch_bounds__(SORTERS) sort_blocks(int64_t n, const int64_t *ids, int64_t start, int64_t rows,
-                                                       int64_t padding, key_parts parts, uint64_t *keys) {
-    __shared__ uint64_t buffer[2][SORTED];
-    uint64_t *from = buffer[0], *to = buffer[1];
-    const int64_t base = (int64_t)blockIdx.x * SORTED, mine = n - base < SORTED ? n - base : SORTED;
-    for (int i = threadIdx.x; i < mine; i += SORTERS) {
-        int64_t id = ids[base + i], row = id - start;
-        bool counts = id != padding && id >= start && row < rows;
-        from[i] = (uint64_t)(counts ? row : rows) << parts.bits | (uint64_t)(base + i);
+// Makes the keys of all indices, and sorts each run of SORTED: a key's place is the number of smaller keys in its run.
+__global__ void __launch_bounds__(SORTERS) sort_runs(int64_t n, const int64_t *ids, int64_t start, int64_t rows,
+                                                     int64_t padding, key_parts parts, uint64_t *keys) {
+    constexpr int GROUP = SORTERS / PLACED; // threads that count for a key
+    __shared__ uint64_t run[SORTED];
+    const int64_t first = (int64_t)blockIdx.x * PLACED, base = first & ~(int64_t)(SORTED - 1);
+    const int length = n - base < SORTED ? (int)(n - base) : SORTED;
+    for (int i = threadIdx.x; i < length; i += SORTERS) {
+        const int64_t id = ids[base + i], row = id - start;
+        const bool counts = id != padding && id >= start && row < rows;
+        run[i] = (uint64_t)(counts ? row : rows) << parts.bits | (uint64_t)(base + i);
     }
     barrier();
-    for (int run = 1; run < mine; run *= 2) {
-        for (int i = threadIdx.x; i < mine; i += SORTERS) to[merged_place<2>(from, mine, run, i)] = from[i];
-        barrier();
-        uint64_t *sorted = to;
-        to = from;
-        from = sorted;
-    }
-    for (int i = threadIdx.x; i < mine; i += SORTERS) keys[base + i] = from[i];
+    const int mine = (int)(first - base) + threadIdx.x / GROUP;
+    const uint64_t key = mine < length ? run[mine] : 0;
+    int smaller = 0;
+#pragma unroll 8
+    for (int i = threadIdx.x % GROUP; i < length; i += GROUP) smaller += run[i] < key;
+    for (int step = GROUP / 2; step > 0; step /= 2) smaller += shuffle_xor(smaller, step);
+    if (threadIdx.x % GROUP == 0 && mine < length) keys[base + smaller] = key;
 }
 
-__global__ void __launch_bounds__(256) merge_runs(int64_t n, int64_t run, const uint64_t *from, uint64_t *to) {
+__global__ void __launch_bounds__(MERGERS) merge_runs(int64_t n, int64_t run, const uint64_t *from, uint64_t *to) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
         to[merged_place<MERGED>(from, n, run, i)] = from[i];
 }
@@ -129,9 +131,10 @@ __global__ void __launch_bounds__(256) merge_runs(int64_t n, int64_t run, const 
 uint64_t *sort_places(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t padding,
                       key_parts parts, uint64_t *keys, uint64_t *spare) {
     const char *what = "embedding_backward";
-    launch(device, what, sort_blocks, (unsigned)up(n, SORTED), SORTERS, n, ids, start, rows, padding, parts, keys);
+    launch(device, what, sort_runs, (unsigned)up(n, PLACED), SORTERS, n, ids, start, rows, padding, parts, keys);
     for (int64_t run = SORTED; run < n; run *= MERGED) {
-        launch(device, what, merge_runs, blocks_for(device, n, 256), 256, n, run, (const uint64_t *)keys, spare);
+        launch(device, what, merge_runs, blocks_for(device, n, MERGERS), MERGERS, n, run, (const uint64_t *)keys,
+               spare);
         uint64_t *sorted = spare;
         spare = keys;
         keys = sorted;

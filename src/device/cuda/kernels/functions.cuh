@@ -8,15 +8,32 @@ namespace tshi {
 
 template <typename T> struct gelu_erf {
     using S = sum_t<T>;
-    // The normal distribution function, by erfc, which has no cancellation in the negative tail.
-    static __device__ S cdf(S x) {
-        return S(0.5) * erfc(x * S(-0.70710678118654752440));
+    // exp(-x^2 / 2): the normal density times sqrt(2 pi).
+    static __device__ S density(S x) {
+        return exp_of<T>(S(-0.5) * x * x);
+    }
+    // The normal distribution function, by erfc, which has no cancellation in the negative tail. 16-bit types have
+    // erfc(z) = exp(-z^2) t P(t), t = 1 / (1 + 0.38 z), a minimax fit over [0, 14] with a relative error of 1.3e-6: exact
+    // erfc would take longer than the memory.
+    static __device__ S cdf(S x, S density) {
+        if (sizeof(T) > 2) return S(0.5) * erfc(x * S(-0.70710678118654752440));
+        const S t = reciprocal(S(1) + S(0.38 * 0.70710678118654752440) * fabs(x));
+        S p = S(-0.1254173855);
+        p = p * t + S(0.3360351567);
+        p = p * t + S(-0.0699108626);
+        p = p * t + S(0.2478322111);
+        p = p * t + S(0.1805953160);
+        p = p * t + S(0.2165771990);
+        p = p * t + S(0.2142873295);
+        const S tail = S(0.5) * density * t * p;
+        return x < S(0) ? tail : S(1) - tail;
     }
     static __device__ S value(S x) {
-        return x * cdf(x);
+        return x * cdf(x, density(x));
     }
     static __device__ S gradient(S x, S dy) {
-        return (cdf(x) + x * S(0.39894228040143267794) * exp_of<T>(S(-0.5) * x * x)) * dy;
+        const S d = density(x);
+        return (cdf(x, d) + x * S(0.39894228040143267794) * d) * dy;
     }
 };
 

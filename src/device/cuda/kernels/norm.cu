@@ -57,7 +57,7 @@ __device__ inline void each_chunk(const C *row, int64_t chunks, int lane, int gr
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(MOST_THREADS, 1)
+__global__ void __launch_bounds__(MOST_THREADS, W > 4 ? 1 : 2) // wide packs would spill registers
     normalise(int group, bool rms, int64_t rows, int64_t cols, sum_t<T> eps, const T *x, const T *gamma, const T *beta,
               T *y, sum_t<T> *mean, sum_t<T> *rstd) {
     using S = sum_t<T>;
