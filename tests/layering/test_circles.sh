@@ -11,7 +11,7 @@ trap 'rm -rf "$objects"' EXIT
 failures=0
 
 # Folders that are not clean yet; none is to be added.
-unclean="dist/transport/shm dist/transport/mpi"
+unclean="dist/transport/mpi"
 
 # expect good|bad LINES [FOLDER...]: the lines are those of `nm -P`, behind a file's name.
 expect() {

@@ -84,6 +84,8 @@ size_t tshi_machine_bytes(int size, size_t area_bytes);
 /* The machine has more ranks than the union of their affinity masks has cores. The same on all ranks of the machine,
  * once all have joined. */
 bool tshi_machine_oversubscribed(const tsh_world *world);
+/* Polls of a peer before the first yield, where each rank has a core: a peer on another core answers sooner. */
+#define TSHI_SPINS 4000
 /* Polls for deaths. Warns once if the program has closed the descriptor that the poll needs. */
 void tshi_machine_poll(tsh_world *world);
 

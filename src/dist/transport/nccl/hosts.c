@@ -7,7 +7,6 @@
 #include "dist/transport/nccl/nccl.h"
 
 #define PLACE 5
-#define SPINS 4000 /* polls of a rank that waits for a message, where each rank has a core */
 
 /* Takes worlds of several machines on GPUs whose ranks the rendezvous has found, unless TSHARD_BACKEND says
  * otherwise. */
@@ -23,7 +22,7 @@ static tsh_status probe(const tshi_start *start, bool *takes) {
 static tsh_status join(tsh_world *world, tsh_status mine) {
     if (mine != TSH_OK) tshi_world_fail_in(world, tsh_error_message(), (tshi_tape_step){0});
     tsh_status status = mine == TSH_OK ? tshi_control_agree(world->group, "world_init", TSH_OK) : mine;
-    if (status == TSH_OK && !tshi_machine_oversubscribed(world)) world->spins = SPINS;
+    if (status == TSH_OK && !tshi_machine_oversubscribed(world)) world->spins = TSHI_SPINS;
     return status;
 }
 

@@ -330,7 +330,6 @@ static void move_nothing(const tsh_group *group, const tshi_comm_call *call, boo
 
 /* The publish and move functions of a collective. */
 typedef struct transport {
-    size_t near_bytes; /* measured: where a copy into the slot costs as much as a second sync */
     /* Fills the slot, and returns the bytes in its payload. */
     size_t (*publish)(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot);
     /* Called when all have published. far: some rank's data is not in its slot. */
@@ -338,35 +337,18 @@ typedef struct transport {
 } transport;
 
 static const transport transports[TSH_COLLECTIVE_COUNT] = {
-    [TSH_COLLECTIVE_ALL_REDUCE] = {1024, publish_whole, move_reduce},
-    [TSH_COLLECTIVE_ALL_GATHER] = {1024, publish_all_gather, move_all_gather},
-    [TSH_COLLECTIVE_REDUCE_SCATTER] = {1024, publish_whole, move_reduce_scatter},
-    [TSH_COLLECTIVE_BROADCAST] = {2048, publish_broadcast, move_broadcast},
-    [TSH_COLLECTIVE_ALL_TO_ALL] = {1024, publish_all_to_all, move_all_to_all},
-    [TSH_COLLECTIVE_BARRIER] = {0, publish_nothing, move_nothing},
-    [TSH_COLLECTIVE_REDUCE] = {4096, publish_reduce, move_reduce},
-    [TSH_COLLECTIVE_GATHER] = {4096, publish_gather, move_gather},
-    [TSH_COLLECTIVE_SCATTER] = {4096, publish_scatter, move_scatter},
+    [TSH_COLLECTIVE_ALL_REDUCE] = {publish_whole, move_reduce},
+    [TSH_COLLECTIVE_ALL_GATHER] = {publish_all_gather, move_all_gather},
+    [TSH_COLLECTIVE_REDUCE_SCATTER] = {publish_whole, move_reduce_scatter},
+    [TSH_COLLECTIVE_BROADCAST] = {publish_broadcast, move_broadcast},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {publish_all_to_all, move_all_to_all},
+    [TSH_COLLECTIVE_BARRIER] = {publish_nothing, move_nothing},
+    [TSH_COLLECTIVE_REDUCE] = {publish_reduce, move_reduce},
+    [TSH_COLLECTIVE_GATHER] = {publish_gather, move_gather},
+    [TSH_COLLECTIVE_SCATTER] = {publish_scatter, move_scatter},
 };
 
-void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local) {
-    lg->spins = local->spins;
-    /* On an oversubscribed machine a second sync costs a context switch, more than any copy that fits the slot. */
-    for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
-        lg->near_bytes[i] = local->oversubscribed ? TSHI_SLOT_PAYLOAD : transports[i].near_bytes;
-    }
-}
-
 /* --- running ------------------------------------------------------------------------------------------------------ */
-
-tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_comm_call *call) {
-    tshi_shm_group *lg = group->state;
-    tshi_slot *slot = &lg->draft;
-    lg->name = tsh_collective_name(call->op);
-    tshi_signature_of_call(&slot->signature, group, call, tshi_group_note(group, call));
-    slot->flags = 0;
-    return slot;
-}
 
 /* This rank may return when it has published: it receives nothing, and its data fits the slot. */
 static bool only_contributes(const tsh_group *group, const tshi_comm_call *call) {

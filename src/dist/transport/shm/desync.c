@@ -4,8 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
-    return tshi_signature_describe(&slot->signature, (const char *)tshi_payload(slot), text, size);
+tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_comm_call *call) {
+    tshi_shm_group *lg = group->state;
+    tshi_slot *slot = &lg->draft;
+    lg->name = tsh_collective_name(call->op);
+    tshi_signature_of_call(&slot->signature, group, call, tshi_group_note(group, call));
+    slot->flags = 0;
+    return slot;
 }
 
 tsh_status tshi_shm_compare(const tsh_group *group, uint32_t sync, bool *far) {

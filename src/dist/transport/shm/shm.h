@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#define TSHI_FEW_SPINS 8
 /* Bytes of data in a slot: a call whose data fits needs one sync only. */
 #define TSHI_SLOT_PAYLOAD 4160
 /* Slots of a member: a power of two; fewer in groups of TSHI_LARGE_GROUP or more, to keep their blocks small. */
@@ -86,8 +87,7 @@ typedef struct tshi_shm {
     bool maps;           /* ranks map GPU memory of their peers, and wait for each other when they leave */
     bool direct;         /* every rank can map the GPU memory of every other: collectives run on it in place */
     bool oversubscribed; /* see tshi_machine_oversubscribed */
-    int spins;           /* polls of a peer before the first yield */
-    int yields;          /* yields before the first sleep */
+    int spins;           /* polls of a peer before the first yield: TSHI_SPINS, or TSHI_FEW_SPINS if oversubscribed */
     /* The wait in progress. */
     double waiting_since, next_warning, next_look;
     int naps;
@@ -136,6 +136,11 @@ static inline unsigned char *tshi_payload(tshi_slot *slot) {
     return (unsigned char *)slot + sizeof *slot;
 }
 
+/* "all_reduce float32 [8] sum #3". */
+static inline char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
+    return tshi_signature_describe(&slot->signature, (const char *)tshi_payload(slot), text, size);
+}
+
 /* The end of the payload, behind the counts of at most TSHI_REDUCE_MOST ranks; a call on GPUs has no other data
  * there. */
 static inline unsigned char *tshi_slot_share(tshi_slot *slot) {
@@ -149,10 +154,8 @@ static inline uint64_t tshi_shm_heap_offset(const tsh_world *world, const void *
     return (uint64_t)((const char *)data - world->machine.heap[world->rank]);
 }
 
-/* --- collective.c, exchange.c ------------------------------------------------------------------------------------- */
+/* --- exchange.c --------------------------------------------------------------------------------------------------- */
 
-/* The draft of this rank's next slot, with the call's signature. */
-tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_comm_call *call);
 /* See tshi_group_ops.exchange. */
 tsh_status tshi_shm_exchange(tsh_group *group, const tshi_comm_call *call, const struct tshi_exchange_plan *plan);
 
@@ -162,8 +165,6 @@ tsh_status tshi_shm_probe(const tshi_start *start, bool *takes);
 tsh_status tshi_shm_world_open(tsh_world *world, const tshi_start *start, void **heap);
 tsh_status tshi_shm_world_join(tsh_world *world, tsh_status mine);
 void tshi_shm_world_close(tsh_world *world);
-/* Sets oversubscribed and spins, once all ranks of this machine have joined. */
-void tshi_shm_count_cores(tsh_world *world);
 /* Sets local->direct if tensors live on GPUs and a trial shows that every rank can map every other's GPU memory. Logs
  * the result. */
 tsh_status tshi_shm_take_data(tsh_world *world, bool *takes);
@@ -177,7 +178,9 @@ size_t tshi_shm_open_bytes(int size);
 size_t tshi_shm_message_bytes(const tshi_comm_call *send);
 /* The private state of a group of `size`, without the block. NULL with the message set. */
 tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size);
-/* Sets spins and near_bytes, once the number of cores is known. */
+/* Sets the world's oversubscribed and spins, once all ranks of this machine have joined. */
+void tshi_shm_count_cores(tsh_world *world);
+/* Sets the group's spins and near_bytes, once the cores are counted. */
 void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local);
 void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg);
 tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address);
@@ -227,6 +230,13 @@ tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t targe
 
 /* --- failure.c: what stops a call -------------------------------------------------------------------------------- */
 
+/* Polls for deaths, failures, cycles of waits and the deadline, while this rank waits for world rank `rank` (-1:
+ * any). */
+tsh_status tshi_shm_poll(tshi_wait *wait, int rank);
+void tshi_shm_wake(tsh_group *group);
+
+/* --- settle.c: memory that peers touch --------------------------------------------------------------------------- */
+
 /* Before and after this rank touches its peers' memory for a call that all have published. move returns the error of a
  * world that has failed since: peers may have left the call, and this rank must not touch their memory. */
 tsh_status tshi_shm_move(const tsh_group *group);
@@ -238,10 +248,9 @@ tsh_status tshi_shm_depart(tsh_group *group, const tshi_comm_call *call, const s
 /* Waits while *word is `held`, which a peer sets for as long as it reads `bytes` at `data`. */
 void tshi_shm_await_reader(tsh_world *world, int rank, _Atomic uint32_t *word, uint32_t held, const void *data,
                            size_t bytes);
-/* Polls for deaths, failures, cycles of waits and the deadline, while this rank waits for world rank `rank` (-1:
- * any). */
-tsh_status tshi_shm_poll(tshi_wait *wait, int rank);
-void tshi_shm_wake(tsh_group *group);
+
+/* --- recover.c: see tshi_group_ops ------------------------------------------------------------------------------- */
+
 void tshi_shm_stop(tsh_group *group);
 void tshi_shm_restart(tsh_group *group);
 void tshi_shm_leave(tsh_world *world);
@@ -269,6 +278,8 @@ void tshi_messages_sweep(tsh_world *world, bool all);
 
 /* --- desync.c: comparing calls ------------------------------------------------------------------------------------ */
 
+/* The draft of this rank's next slot, with the call's signature. */
+tshi_slot *tshi_shm_open_slot(tsh_group *group, const tshi_comm_call *call);
 /* Compares the signatures that all members have published in that sync; TSH_ERR_MISMATCH with both calls, or
  * TSH_ERR_PEER. *far: some member's data is not in its slot. */
 tsh_status tshi_shm_compare(const tsh_group *group, uint32_t sync, bool *far);
@@ -284,8 +295,6 @@ size_t tshi_shm_put_counts(const tsh_group *group, const tshi_comm_call *call);
 /* Compares the calls from which this rank has returned early, up to that sync. Returns the first mismatch, for the next
  * call to report; if that call has failed itself (`failed`, `words`), logs the mismatch and returns `failed`. */
 tsh_status tshi_shm_compare_late(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
-/* "all_reduce float32 [8] sum #3" of a slot. */
-char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
 /* A call that cannot be made on this rank. refuse: writes tsh_error_message() into this rank's next slot. refused:
  * after it is published, returns `failed` with that message, which another failure may have replaced. run_failed: both,
  * with the sync between them. */

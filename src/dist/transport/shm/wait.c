@@ -14,6 +14,7 @@
 #define SHORTEST_NAP 20e-6
 #define LONGEST_NAP  1e-3
 #define LOOK_EVERY   50e-3
+#define YIELDS       64 /* before the first sleep */
 
 /* alone: the number of works in flight for which the futex wakes this rank. */
 static long nap_length(const tsh_world *world, double since, int alone) {
@@ -26,8 +27,7 @@ static long nap_length(const tsh_world *world, double since, int alone) {
 
 tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
                          int rank) {
-    const tshi_shm *local = tshi_shm_of(wait->world);
-    for (int i = 0; i < local->yields; i++) {
+    for (int i = 0; i < YIELDS; i++) {
         if (tshi_reached(word, target)) return TSH_OK;
         if (wait->world->pending) tshi_world_progress(wait->world);
         sched_yield();
@@ -184,7 +184,7 @@ tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
         local->naps = 0;
         tshi_shm_publish_wait(&wait);
     }
-    if (local->naps++ < local->yields) {
+    if (local->naps++ < YIELDS) {
         sched_yield();
         return TSH_OK;
     }

@@ -4,12 +4,6 @@
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/transport/shm/shm.h"
 
-/* Polls before the first yield. Spinning helps only a rank whose peer runs on another core; SPINS_SHARED is for
- * oversubscribed machines. */
-#define SPINS        4000
-#define YIELDS       64
-#define SPINS_SHARED 8
-
 /* Takes worlds of threads, and of processes that the rendezvous has found on one machine. */
 tsh_status tshi_shm_probe(const tshi_start *start, bool *takes) {
     const tshi_roster *roster = start->roster;
@@ -26,15 +20,8 @@ tsh_status tshi_shm_world_open(tsh_world *world, const tshi_start *start, void *
     (void)heap;
     if (!local) return TSH_ERR_MEMORY;
     world->state[TSHI_SHM_PLACE] = local;
-    local->spins = SPINS_SHARED; /* until the cores are counted */
-    local->yields = YIELDS;
+    local->spins = TSHI_FEW_SPINS; /* until the cores are counted */
     return TSH_OK;
-}
-
-void tshi_shm_count_cores(tsh_world *world) {
-    tshi_shm *local = tshi_shm_of(world);
-    local->oversubscribed = tshi_machine_oversubscribed(world);
-    local->spins = local->oversubscribed ? SPINS_SHARED : SPINS;
 }
 
 static tsh_status join(tsh_world *world) {
