@@ -534,7 +534,7 @@ Test(nccl, the_input_gradient_is_scattered_beside_the_weight_gradient) {
 static void data_parallel(tshi_rank *r, void *arg) {
     enum { STEPS = 4 };
     (void)arg;
-    steps s = {NULL};
+    steps s = {0};
     if (open_steps(r, &s)) {
         tshi_cuda_device *device = tshi_cuda(tsh_world_device(r->world));
         tshi_check(r, tsh_data_parallel_buckets(s.dp) > 1, "one bucket");
@@ -557,7 +557,7 @@ Test(nccl, a_data_parallel_step_never_waits) {
 /* One rank does not make the step: its peer ends its own, and gets the error where it waits. */
 static void data_parallel_fails(tshi_rank *r, void *arg) {
     _Atomic bool *ended = arg;
-    steps s = {NULL};
+    steps s = {0};
     if (open_steps(r, &s)) {
         if (r->rank == 1) {
             while (!*ended) nap(100);

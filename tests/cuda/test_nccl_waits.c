@@ -294,7 +294,7 @@ static void elsewhere(tshi_rank *r, void *arg) {
 /* Each call of a data-parallel step, and a recovery. */
 static void steps_elsewhere(tshi_rank *r, void *arg) {
     (void)arg;
-    steps s = {NULL};
+    steps s = {0};
     turn_away(r);
     for (int i = 0; open_steps(r, &s) && i < 2; i++) {
         turn_away(r);
@@ -313,7 +313,7 @@ static void steps_elsewhere(tshi_rank *r, void *arg) {
         expect_weight(r, &s, 1);
         turn_away(r);
         close_steps(&s);
-        s = (steps){NULL};
+        s = (steps){0};
         /* The other rank, which may hear of the failure in this call, has done all this by then. */
         tshi_group_agree(tsh_world_group(r->world), "done", TSH_OK);
         if (r->rank == i) tsh_world_fail(r->world, "enough of it");

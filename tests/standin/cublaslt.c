@@ -101,7 +101,8 @@ static cublasStatus_t descriptor_free(void *descriptor) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
     cublasStatus_t status;
     if (fails("cublasLtMatmulDescCreate", &status)) return status;
-    const desc d = {.compute = compute, .scale = scale, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
+    const desc d = {
+        .compute = (int32_t)compute, .scale = (int32_t)scale, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
     *out = descriptor_new(&d, sizeof d, sizeof **out);
     return status;
 }
@@ -138,7 +139,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
     cublasStatus_t status;
     if (fails("cublasLtMatrixLayoutCreate", &status)) return status;
     if (ld < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
-    const layout l = {.rows = (int64_t)rows, .cols = (int64_t)cols, .ld = ld, .type = type};
+    const layout l = {.rows = (int64_t)rows, .cols = (int64_t)cols, .ld = ld, .type = (int32_t)type};
     *out = descriptor_new(&l, sizeof l, sizeof **out);
     return status;
 }
