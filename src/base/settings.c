@@ -36,6 +36,10 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
         {"TSHARD_TOKEN", TSHI_TEXT, .computed = "`tshard-run` draws one",
          .text = "the job's secret, at most 255 characters: connections without it are refused. Use at least 16 random "
                  "characters (`openssl rand -hex 16`), because an eavesdropper can test guesses offline"},
+    [TSHI_SETTING_RESTART] =
+        {"TSHARD_RESTART", TSHI_NUMBER, .high = 1000000, .initial = "0",
+         .text = "how often the job's ranks have been started again; `tshard-run` sets it. Ranks that have different "
+                 "numbers never join"},
     [TSHI_SETTING_BACKEND] =
         {"TSHARD_BACKEND", TSHI_TEXT,
          .computed = "by the launcher's variables; "

@@ -62,15 +62,11 @@ static void write_input(guard_state *guard) {
 
 /* --- signals ------------------------------------------------------------------------------------------------------ */
 
-static bool asks_to_end(int number) {
-    return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
-}
-
 static void take_signal(guard_state *guard, int number) {
     if (number == SIGCHLD) return;
     kill(guard->supervisor, number);
     if (number == SIGTSTP) raise(SIGSTOP);
-    if (!asks_to_end(number)) return;
+    if (!run_asks_to_end(number)) return;
     kill(guard->supervisor, SIGCONT); /* if it is stopped, it would not hear of it */
     if (++guard->asked_to_end == 2) guard->deadline = tshi_clock() + last_seconds;
 }

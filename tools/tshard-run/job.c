@@ -1,6 +1,6 @@
 /* The supervisor: from the first rank's start to the last one's end. */
 #define _GNU_SOURCE
-#include "run.h"
+#include "launchers.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -40,7 +40,7 @@ typedef struct job_state {
     job_phase phase;
     double deadline; /* of NOTICING and ENDING */
     int first_failed, stop_signal;
-    bool told_to_stop; /* by a signal that came before any failure */
+    run_launchers *launchers;
     bool stopped_others, guard_gone;
     int control, output; /* epolls: signals, guard and deaths; and the streams */
     int signal_fd, life;
@@ -112,7 +112,10 @@ static void check_rank(job_state *job, int index) {
     rank->pidfd = -1;
     job->running--;
     if (info.si_code == CLD_EXITED && info.si_status == 0) return;
-    if (job->first_failed < 0) job->first_failed = index;
+    if (job->first_failed < 0) {
+        job->first_failed = index;
+        run_launchers_failed(job->launchers);
+    }
     enter(job, NOTICING);
 }
 
@@ -128,17 +131,22 @@ static void take_signal(job_state *job, int number) {
     case SIGTSTP: signal_groups(job, SIGSTOP); break;
     case SIGCONT: signal_groups(job, SIGCONT); break;
     default:
-        if (job->stop_signal) {
-            enter(job, KILLING);
-        } else {
-            job->stop_signal = number;
-            job->told_to_stop = job->first_failed < 0;
-            enter(job, ENDING);
-        }
+        if (!job->stop_signal) job->stop_signal = number;
+        enter(job, run_launchers_signal(job->launchers, number) ? KILLING : ENDING);
     }
 }
 
-enum { EVENT_SIGNAL = -1, EVENT_GUARD = -2 };
+/* What the launchers of all nodes have agreed on. */
+static void obey_launchers(job_state *job) {
+    static const job_phase phases[] = {
+        [RUN_GO_ON] = RUNNING, [RUN_FAIL] = NOTICING, [RUN_STOP_BY_SIGNAL] = ENDING, [RUN_KILL] = KILLING};
+    int number;
+    const run_order order = run_launchers_serve(job->launchers, &number);
+    if (!job->stop_signal) job->stop_signal = number;
+    enter(job, phases[order]);
+}
+
+enum { EVENT_SIGNAL = -1, EVENT_GUARD = -2, EVENT_LAUNCHERS = -3 };
 
 /* The kernel lists events in the order in which they came, so the rank that died first is the first one noted. */
 static void handle_control(job_state *job) {
@@ -153,25 +161,34 @@ static void handle_control(job_state *job) {
             while (read(job->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
                 take_signal(job, (int)info.ssi_signo);
             }
-        } else if (!job->guard_gone) {
+        } else if (what == EVENT_GUARD && !job->guard_gone) {
             epoll_ctl(job->control, EPOLL_CTL_DEL, job->life, NULL);
             job->guard_gone = true;
+            run_launchers_leave(job->launchers);
             enter(job, KILLING);
         }
     }
 }
 
 static void handle_deadline(job_state *job) {
+    obey_launchers(job);
     bool timed = job->phase == NOTICING || job->phase == ENDING;
     if (timed && tshi_clock() >= job->deadline) enter(job, job->phase == NOTICING ? ENDING : KILLING);
 }
 
-/* Milliseconds until the next deadline, at most `limit` (-1: none). */
-static int timeout_ms(const job_state *job, int limit) {
-    if (job->phase != NOTICING && job->phase != ENDING) return limit;
-    double left = 1e3 * (job->deadline - tshi_clock()) + 1.0;
+/* Milliseconds, at most `limit` (-1: none). */
+static int sooner(double seconds, int limit) {
+    double left = 1e3 * seconds + 1.0;
     int ms = left < 1.0 ? 1 : left > 1e9 ? 1000000000 : (int)left;
     return limit >= 0 && limit < ms ? limit : ms;
+}
+
+/* Milliseconds until the next deadline, at most `limit` (-1: none). */
+static int timeout_ms(const job_state *job, int limit) {
+    double patience = run_launchers_patience(job->launchers);
+    if (patience >= 0) limit = sooner(patience, limit);
+    if (job->phase != NOTICING && job->phase != ENDING) return limit;
+    return sooner(job->deadline - tshi_clock(), limit);
 }
 
 /* Seconds that are left to a reader that has taken nothing since then. A job that goes on, or has ended well, waits for
@@ -365,37 +382,35 @@ static bool is_in_sight(const run_stream *stream) {
     return stream->sink->fd == STDERR_FILENO && stream->shown > 0 && stream->sink->lines - stream->shown < IN_SIGHT;
 }
 
-/* What it said last, on stderr or, when it said nothing there, on stdout, and in which file, unless the screen shows
- * all of it. */
-static void add_last_words(const job_state *job, char *out, size_t size) {
+/* What it said last, on stderr or, when it said nothing there, on stdout, and in which file. True: the screen shows all
+ * of it. */
+static bool add_last_words(const job_state *job, char *out, size_t size) {
     char text[RUN_TAIL + 1], path[4096] = "";
     int index = job->first_failed, stream = job->streams[2 * index + 1].total > 0;
-    if (!job->options->log_dir && is_in_sight(&job->streams[2 * index + stream])) return;
-    if (run_stream_tail(&job->streams[2 * index + stream], text) == 0) return;
+    if (run_stream_tail(&job->streams[2 * index + stream], text) == 0) return true;
     if (job->options->log_dir) log_path(job, index, stream, path, sizeof path);
     add(out, size, "the last that rank %d wrote to %s%s%.400s:\n", job->options->first_rank + index,
         stream ? "stderr" : "stdout", path[0] ? ", " : "", path);
     for (char *rest = text, *line; (line = strsep(&rest, "\n"));) add(out, size, "tshard-run:   %s\n", line);
     add(out, size, "tshard-run: ");
+    return !job->options->log_dir && is_in_sight(&job->streams[2 * index + stream]);
 }
 
-/* In one piece: a reader that has stopped is waited for once. */
-static void describe_failure(const job_state *job) {
+/* In one piece: a reader that has stopped is waited for once. The last words of the rank are for the screens that do not
+ * show them yet, those of the other nodes among them. */
+static void describe_failure(const job_state *job, run_outcome *out) {
     const run_rank *rank = &job->ranks[job->first_failed];
-    const char *others = job->options->world_size == 1 ? ""
-                         : job->stopped_others         ? "; the others were stopped"
-                                                       : "; the others have ended";
-    int number = job->options->first_rank + job->first_failed;
-    char host[RUN_NAME_SIZE] = "", text[3072] = "";
+    const int number = job->options->first_rank + job->first_failed;
+    char host[RUN_NAME_SIZE] = "";
     gethostname(host, sizeof host - 1);
-    add_last_words(job, text, sizeof text);
+    const bool in_sight = add_last_words(job, out->text, sizeof out->text - 1024);
+    if (in_sight) out->shown = strlen(out->text);
+    add(out->text, sizeof out->text, "rank %d (pid %d on %s) ", number, (int)rank->pid, host);
     if (rank->wait_code == CLD_EXITED) {
-        run_say("%srank %d (pid %d on %s) exited with code %d%s", text, number, (int)rank->pid, host, rank->wait_status,
-                others);
+        add(out->text, sizeof out->text, "exited with code %d", rank->wait_status);
     } else {
-        run_say("%srank %d (pid %d on %s) was killed by signal %d (%s%s)%s", text, number, (int)rank->pid, host,
-                rank->wait_status, strsignal(rank->wait_status), rank->wait_code == CLD_DUMPED ? ", core dumped" : "",
-                others);
+        add(out->text, sizeof out->text, "was killed by signal %d (%s%s)", rank->wait_status,
+            strsignal(rank->wait_status), rank->wait_code == CLD_DUMPED ? ", core dumped" : "");
     }
 }
 
@@ -408,20 +423,32 @@ static int verdict_on_output(const job_state *job) {
     return job->stop_signal ? 128 + job->stop_signal : 1;
 }
 
-static int verdict(const job_state *job) {
-    if (job->first_failed < 0) return verdict_on_output(job);
-    if (job->told_to_stop) {
-        run_say("stopped by signal %d (%s)", job->stop_signal, strsignal(job->stop_signal));
-        return 128 + job->stop_signal;
+static void verdict(const job_state *job, run_outcome *out) {
+    out->failed = job->first_failed >= 0;
+    out->stopped_others = job->stopped_others;
+    if (!out->failed) {
+        out->code = verdict_on_output(job);
+        return;
     }
     const run_rank *rank = &job->ranks[job->first_failed];
-    describe_failure(job);
-    return rank->wait_code == CLD_EXITED ? rank->wait_status : 128 + rank->wait_status;
+    out->code = rank->wait_code == CLD_EXITED ? rank->wait_status : 128 + rank->wait_status;
+    describe_failure(job, out);
 }
 
-/* Three descriptors a rank: the usual soft limit of 1024 ends at some 330 ranks. */
+/* The ranks could not be started. This node's screen shows why. */
+static void give_up(const job_state *job, run_outcome *out) {
+    char host[RUN_NAME_SIZE] = "";
+    gethostname(host, sizeof host - 1);
+    out->unusable = true;
+    add(out->text, sizeof out->text, "tshard-run on %s (node %d) could not start its ranks, and says why", host,
+        job->options->node_rank);
+    out->shown = strlen(out->text);
+    run_launchers_failed(job->launchers);
+}
+
+/* Three descriptors a rank, and one a node: the usual soft limit of 1024 ends at some 330 ranks. */
 static void raise_descriptor_limit(struct rlimit wanted) {
-    rlim_t need = 3 * RUN_MAX_RANKS + 64;
+    rlim_t need = 3 * RUN_MAX_RANKS + RUN_MAX_NODES + 64;
     if (wanted.rlim_cur >= need) return;
     wanted.rlim_cur = wanted.rlim_max < need ? wanted.rlim_max : need;
     setrlimit(RLIMIT_NOFILE, &wanted);
@@ -440,7 +467,9 @@ static bool open_job(job_state *job, const run_link *link) {
         run_say("cannot start: %s", strerror(errno));
         return false;
     }
-    return watch(job->control, job->signal_fd, EVENT_SIGNAL) && watch(job->control, link->life, EVENT_GUARD);
+    const int others = run_launchers_fd(job->launchers);
+    return watch(job->control, job->signal_fd, EVENT_SIGNAL) && watch(job->control, link->life, EVENT_GUARD) &&
+           (others < 0 || watch(job->control, others, EVENT_LAUNCHERS));
 }
 
 static void close_job(job_state *job) {
@@ -452,49 +481,47 @@ static void close_job(job_state *job) {
     free(job->streams);
 }
 
-/* From start to end once. *again: a rank failed by itself, and no signal has asked to stop. */
-static int run_once(const run_options *options, const run_link *link, int null_input, bool *again) {
-    job_state job = {
-        .options = options, .first_failed = -1, .life = link->life, .control = -1, .output = -1, .signal_fd = -1};
-    int code = 1;
-    *again = false;
+/* One attempt, from start to end. */
+static void run_once(const run_options *options, const run_link *link, int null_input, run_launchers *launchers,
+                     run_outcome *out) {
+    job_state job = {.options = options,
+                     .launchers = launchers,
+                     .first_failed = -1,
+                     .life = link->life,
+                     .control = -1,
+                     .output = -1,
+                     .signal_fd = -1};
+    *out = (run_outcome){.code = 1};
     open_sink(&job, 0, STDOUT_FILENO);
     open_sink(&job, 1, STDERR_FILENO);
     if (open_job(&job, link)) {
-        code = start_ranks(&job, link, null_input);
-        if (code == 0) supervise(&job);
+        out->code = start_ranks(&job, link, null_input);
+        if (out->code == 0) supervise(&job);
         signal_groups(&job, SIGKILL);
         run_sweep();
         run_tell_keeper(link, 0);
         drain_output(&job);
-        if (code == 0) {
-            code = verdict(&job);
-            *again = job.first_failed >= 0 && !job.stop_signal && !job.guard_gone;
-        }
     }
+    if (out->code == 0)
+        verdict(&job, out);
+    else
+        give_up(&job, out);
     close_job(&job);
-    return code;
 }
 
 int run_job(run_options *options, const run_link *link) {
     int code = 1, null_input = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    bool again;
     if (null_input < 0) {
         run_say("cannot open /dev/null: %s", strerror(errno));
         return 1;
     }
     raise_descriptor_limit(link->descriptors);
-    if (options->max_restarts > 0 && options->nnodes > 1 && options->node_rank == 0) {
-        run_say("--max-restarts: each of the %d nodes starts only its own ranks again; they wait until those of the "
-                "others have failed and started again too",
-                options->nnodes);
-    }
-    for (options->attempt = 0;; options->attempt++) {
-        code = run_once(options, link, null_input, &again);
-        if (!again || options->attempt >= options->max_restarts) break;
-        run_say("starting all ranks%s again, %d of %d times%s", options->nnodes > 1 ? " of this node" : "",
-                options->attempt + 1, options->max_restarts,
-                options->nnodes > 1 ? "; they wait for those of the other nodes, which go on until they fail too" : "");
-    }
+    run_launchers *launchers = run_launchers_open(options, link, &code);
+    if (!launchers) return code;
+    run_outcome outcome;
+    do {
+        run_once(options, link, null_input, launchers, &outcome);
+    } while (run_launchers_again(launchers, &outcome, &code));
+    run_launchers_close(launchers);
     return code;
 }

@@ -21,6 +21,7 @@
 #define RUN_USAGE_EXIT      2
 #define RUN_NOT_FOUND_EXIT  127
 #define RUN_NOT_USABLE_EXIT 126
+#define RUN_DEFAULT_PORT    29500
 #define RUN_MAX_RANKS       1024
 #define RUN_MAX_NODES       1024
 #define RUN_NAME_SIZE       256
@@ -46,7 +47,7 @@ typedef struct run_options {
     const char *log_dir;        /* NULL: no files */
     int redirects;              /* what goes to files alone */
     int max_restarts;
-    int attempt; /* the job's own: restarts so far */
+    int attempt; /* restarts so far */
     run_bind bind;
     const char *bind_list; /* of RUN_BIND_LIST: sets of cores, "0-3:4,6" */
     bool report_bindings;
@@ -86,6 +87,8 @@ typedef struct run_signals {
 void run_signals_open(run_signals *signals);
 /* Those of `taken` are pending from here on, for a signalfd. */
 void run_signals_block(run_signals *signals);
+/* INT, TERM, HUP or QUIT. */
+bool run_asks_to_end(int number);
 /* In a rank's process: all is as it was at the start. */
 void run_signals_restore(const run_signals *signals);
 

@@ -42,6 +42,10 @@ void run_signals_block(run_signals *signals) {
     sigprocmask(SIG_BLOCK, &signals->taken, NULL);
 }
 
+bool run_asks_to_end(int number) {
+    return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+}
+
 void run_signals_restore(const run_signals *signals) {
     for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
         signal(changed[i], sigismember(&signals->ignored_at_start, changed[i]) ? SIG_IGN : SIG_DFL);

@@ -51,10 +51,9 @@ static bool take_token(run_plan *plan) {
 }
 
 bool run_plan_prepare(run_plan *plan) {
-    const int default_port = 29500;
     if (!take_token(plan)) return false;
     plan->port = plan->options->port;
-    if (plan->port == 0) plan->port = plan->options->nnodes > 1 ? default_port : free_port();
+    if (plan->port == 0) plan->port = plan->options->nnodes > 1 ? RUN_DEFAULT_PORT : free_port();
     if (plan->port == 0) {
         run_say("no free port on 127.0.0.1: %s", strerror(errno));
         return false;
@@ -112,6 +111,7 @@ static bool set_environment(const run_plan *plan, int index) {
                    {"GROUP_RANK", o->node_rank},
                    {"GROUP_WORLD_SIZE", o->nnodes},
                    {"TORCHELASTIC_RESTART_COUNT", o->attempt},
+                   {"TSHARD_RESTART", o->attempt},
                    {"TORCHELASTIC_MAX_RESTARTS", o->max_restarts},
                    {"MASTER_PORT", plan->port}};
     const char *run_id = o->run_id ? o->run_id : o->nnodes == 1 ? plan->token : "none";
@@ -175,12 +175,11 @@ static int start_failed(const run_plan *plan, int number) {
 
 /* True when the job has to end: such a signal is pending, or the guard has ended. The main loop then finds out why. */
 static bool is_to_end(const run_link *link) {
-    const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     struct pollfd life = {.fd = link->life, .events = POLLIN};
     sigset_t pending;
     bool found = poll(&life, 1, 0) > 0;
     sigpending(&pending);
-    for (size_t i = 0; i < sizeof ending / sizeof *ending; i++) found = found || sigismember(&pending, ending[i]) == 1;
+    for (int i = 1; i < NSIG; i++) found = found || (run_asks_to_end(i) && sigismember(&pending, i) == 1);
     return found;
 }
 

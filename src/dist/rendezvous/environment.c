@@ -2,6 +2,7 @@
 #include "base/cpu.h"
 #include "base/hash.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -204,16 +205,19 @@ static tsh_status read_address(tshi_settings *s) {
         if (agent && !strcmp(agent, "True")) s->port += s->port < 65535 ? 1 : -1;
     }
     if (status == TSH_OK) status = tshi_setting_text(TSHI_SETTING_TOKEN, s->token, sizeof s->token);
+    if (status == TSH_OK) status = tshi_setting_number(TSHI_SETTING_RESTART, &s->restart);
     return status;
 }
 
-/* Ranks of one job have the same key. The address is not in it: one may be written in many ways. */
+/* Ranks of one job have the same key, and those of a restart another one: a late rank of an earlier start cannot join.
+ * The address is not in it: one may be written in many ways. */
 static void make_key(tshi_settings *s) {
-    const char *const parts[] = {"tshard", s->path, s->job, s->group_name, s->token};
-    char port[16];
+    char port[16], restart[24];
+    const char *const parts[] = {"tshard", s->path, s->job, s->group_name, s->token, restart};
     tshi_sha256 hash;
     tshi_sha256_begin(&hash);
     snprintf(port, sizeof port, "%d", s->port);
+    snprintf(restart, sizeof restart, "%" PRIu64, s->restart);
     tshi_sha256_add(&hash, port, strlen(port) + 1);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) tshi_sha256_add(&hash, parts[i], strlen(parts[i]) + 1);
     tshi_sha256_end(&hash, s->key);

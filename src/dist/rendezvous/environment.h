@@ -56,9 +56,9 @@ typedef struct tshi_settings {
     char path[TSHI_PATH_SIZE]; /* of file:// */
     char token[TSHI_JOB_SIZE];
     char job[TSHI_JOB_SIZE];
+    uint64_t restart; /* TSHARD_RESTART */
     char group_name[TSHI_JOB_SIZE];
-    unsigned char
-        key[TSHI_KEY_SIZE]; /* made of path, token, job and group name; after the rendezvous: only of this world */
+    unsigned char key[TSHI_KEY_SIZE]; /* made of path, token, job, restart and group name; then: only of this world */
 } tshi_settings;
 
 /* Reads configuration, environment and defaults. TSH_ERR_ARGUMENT for a malformed value. */

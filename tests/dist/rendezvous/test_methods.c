@@ -476,15 +476,18 @@ Test(methods, port_that_is_in_use, .timeout = 120) {
     }
 }
 
-static void wrong_token(tshi_rank *r, void *arg) {
+/* The variable whose value rank 1 has wrong at first: it finds no rank 0 then, and does not disturb it. */
+static const char *wrong;
+
+static void wrong_at_first(tshi_rank *r, void *arg) {
     if (r->rank == 1) {
-        char token[128];
-        snprintf(token, sizeof token, "%s", getenv("TSHARD_TOKEN"));
-        setenv("TSHARD_TOKEN", "another token", 1);
+        char value[128];
+        snprintf(value, sizeof value, "%s", getenv(wrong));
+        setenv(wrong, "12345", 1);
         setenv("TSHARD_TIMEOUT", "0.5", 1);
         tshi_check_status(r, init(r, arg, false), TSH_ERR_TIMEOUT,
                           "another job is there: its token or its group_name is not ours");
-        setenv("TSHARD_TOKEN", token, 1);
+        setenv(wrong, value, 1);
         setenv("TSHARD_TIMEOUT", "60", 1);
     }
     if (!tshi_check_ok(r, init(r, arg, false))) return;
@@ -492,11 +495,22 @@ static void wrong_token(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(methods, wrong_token, .timeout = 120) {
+static void wrong_variable(const char *name) {
     char text[128];
     write_method(&methods[1], text);
     tshi_test_options options = {.ranks = 2, .bare = true};
-    cr_assert_str_empty(tshi_test_run_with(&options, wrong_token, text, NULL, NULL));
+    wrong = name;
+    cr_assert_str_empty(tshi_test_run_with(&options, wrong_at_first, text, NULL, NULL));
+}
+
+Test(methods, wrong_token, .timeout = 120) {
+    wrong_variable("TSHARD_TOKEN");
+}
+
+/* A rank of an earlier start of the job. */
+Test(methods, wrong_restart, .timeout = 120) {
+    setenv("TSHARD_RESTART", "1", 1);
+    wrong_variable("TSHARD_RESTART");
 }
 
 static void second_rank_0(tshi_rank *r, void *arg) {
