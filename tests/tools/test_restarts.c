@@ -285,7 +285,7 @@ Test(restarts, strangers_and_a_late_launcher, .timeout = 120) {
     setenv("TSHARD_TOKEN", "another secret than the others have", 1);
     setenv("TSHARD_TIMEOUT", "1", 1);
     start_node(1, 2, "1", script);
-    expect_end(1, 1, "another job is there: its token or its group_name is not ours");
+    expect_end(1, 1, "another job is there: its token, its group_name or its number of restarts is not ours");
     expect_text(nodes[0].out, "here", 0);
     set_environment();
     start_node(1, 2, "1", script);

@@ -83,7 +83,7 @@ static tshi_connect_end greet(tshi_rendezvous *r, int fd, const unsigned char *l
     bool same = !memcmp(challenge.group, r->group, sizeof challenge.group);
     if (same && leader) same = !memcmp(challenge.leader, leader, sizeof challenge.leader);
     if (!same) {
-        snprintf(reason, size, "another job is there: its token or its group_name is not ours");
+        snprintf(reason, size, "another job is there: its token, its group_name or its number of restarts is not ours");
         return TSHI_CONNECT_OTHER;
     }
     if (send_hello(r, fd, &challenge, nonce)) return TSHI_CONNECT_ANSWERED;

@@ -486,7 +486,7 @@ static void wrong_at_first(tshi_rank *r, void *arg) {
         setenv(wrong, "12345", 1);
         setenv("TSHARD_TIMEOUT", "0.5", 1);
         tshi_check_status(r, init(r, arg, false), TSH_ERR_TIMEOUT,
-                          "another job is there: its token or its group_name is not ours");
+                          "another job is there: its token, its group_name or its number of restarts is not ours");
         setenv(wrong, value, 1);
         setenv("TSHARD_TIMEOUT", "60", 1);
     }
