@@ -51,13 +51,13 @@ typedef struct tsh_world_config {
 } tsh_world_config;
 
 /* Join the world; without RANK in the environment it has one rank. Collective; waits at most 120 s for all ranks, and
- * warns every 5 s (TSHARD_WARN) of missing ones. config may be NULL. Ranks on several machines start MPI, unless they
- * are on GPUs and no MPI launcher has started them, where NCCL moves all data. A call that starts MPI without an MPI
- * launcher sets environment variables, so no other thread may use the environment during it. A program that uses MPI
- * itself calls tsh_world_init_mpi (mpi.h). TSH_ERR_ARGUMENT for malformed or contradicting variables that the
- * configuration does not replace, TSH_ERR_TIMEOUT, TSH_ERR_SYSTEM, TSH_ERR_MEMORY, TSH_ERR_UNSUPPORTED where the build
- * lacks the backend, or NCCL, without which GPUs of several machines are not connected, cannot run on every rank;
- * TSH_ERR_STATE where MPI already runs with other ranks, TSH_ERR_PEER when a rank is lost during the call. */
+ * warns every 5 s (TSHARD_WARN) of missing ones. config may be NULL. Ranks on several machines start MPI; ranks on GPUs
+ * need no MPI, as NCCL moves their data, and start it only if an MPI launcher has started them. A call that starts MPI
+ * without an MPI launcher sets environment variables, so no other thread may use the environment during it. A program
+ * that uses MPI itself calls tsh_world_init_mpi (mpi.h). TSH_ERR_ARGUMENT for malformed or contradicting variables that
+ * the configuration does not replace, TSH_ERR_TIMEOUT, TSH_ERR_SYSTEM, TSH_ERR_MEMORY; TSH_ERR_UNSUPPORTED when the
+ * build lacks the backend, and on GPUs of several machines when a rank cannot use NCCL; TSH_ERR_STATE when MPI already
+ * runs with other ranks; TSH_ERR_PEER when a rank is lost during the call. */
 TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out);
 /* Leave the world. Not collective, but ranks that still wait for this one get TSH_ERR_PEER. The caller first destroys
  * the groups, meshes, tensors and tapes of the world, and all objects that hold them. Objects that are still alive are

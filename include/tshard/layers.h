@@ -150,7 +150,7 @@ typedef struct tsh_embedding_config {
      * so that replicas of the table stay equal; each rank must have as many LOCAL ids. COLUMN: one all-reduce of a
      * number for each id. The backward of an earlier tsh_embedding_project in the step uses the scaled rows. */
     double max_norm;
-    double norm_type;       /* x|x|^p)^(1/p), INFINITY for the largest |x|; 0 means 2 */
+    double norm_type;       /* p of (sum |x|^p)^(1/p), INFINITY for the largest |x|; 0 means 2 */
     bool gather_output;     /* COLUMN: the output is REPLICATED, not SHARD(last) */
     bool sequence_parallel; /* ROW: the output is SHARD(0), not REPLICATED */
     tsh_dtype dtype;

@@ -104,10 +104,10 @@ TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* Fuses the optimizer's step of this parameter [rows, cols], the weight of one linear layer or tsh_affine, into
  * backward: each piece of the gradient is used as soon as it is computed, and never stored. Set the learning rate
- * before backward. tsh_clip_grad_norm, loss scales and gradient accumulation do not apply to the parameter; a backward that fails
- * may have stepped it. When the parameter has other uses in the step, is summed over ranks or has float32 gradients and
- * 16-bit values, tsh_optimizer_step steps it as usual. TSH_ERR_ARGUMENT for any other tensor, TSH_ERR_STATE for a
- * parameter that a tsh_data_parallel shards or that has TSH_STOCHASTIC_ROUNDING, _MEMORY. */
+ * before backward. tsh_clip_grad_norm, loss scales and gradient accumulation do not apply to the parameter; a backward
+ * that fails may have stepped it. When the parameter has other uses in the step, is summed over ranks or has float32
+ * gradients and 16-bit values, tsh_optimizer_step steps it as usual. TSH_ERR_ARGUMENT for any other tensor,
+ * TSH_ERR_STATE for a parameter that a tsh_data_parallel shards or that has TSH_STOCHASTIC_ROUNDING, _MEMORY. */
 TSH_API tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *parameter);
 /* tsh_tensor_zero_grad for all parameters. */
 TSH_API void tsh_optimizer_zero_grad(tsh_optimizer *optimizer);
