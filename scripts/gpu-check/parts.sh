@@ -22,24 +22,24 @@ part_a() {
     done
     step machine    2   30 "the GPU"                                  gpu
     step probe     10   60 "the probe of CUDA is built"               probe_build gpu_probe
-    step probe     20  120 "what CUDA does"                           cuda
-    step probe      3   30 "streams with 32 queues"                   queues 32
+    step probe     10  120 "what CUDA does"                           cuda
+    step probe      2   30 "streams with 32 queues"                   queues 32
     stay
     step build     60  300 "build"                                    build
-    step vectors   20  100 "golden vectors, a choice, 1 and 2 ranks"  vectors_chosen
-    step kernels    8   60 "kernels beside a copy, bfloat16"          kernels bfloat16
-    step layers     8   60 "attention, and against our own, bfloat16" attention
-    step layers     5   60 "attention without cuDNN, bfloat16"        own_attention
-    step layers     5   60 "linear 8192, bfloat16"                    linear 8192 bfloat16
-    step layers     5   60 "linear 8192, bfloat16, captured"          linear 8192 bfloat16 --graph
-    step layers     5   60 "mlp 4096/16384, bfloat16"                 mlp 4096 4096 16384
-    step layers     5   60 "mlp 4096/16384, captured"                 mlp 4096 4096 16384 --graph
-    step layers     5   60 "mlp 64/1024/4096, bfloat16"               mlp 64 1024 4096
-    step layers     5   60 "mlp 64/1024/4096, captured"               mlp 64 1024 4096 --graph
-    step torch     60  180 "layers beside PyTorch"                    torch_layers
-    step kernels    8   60 "kernels beside a copy, float32"           kernels float32
-    step layers     5   60 "linear 4096, float32"                     linear 4096 float32
-    step layers     5   60 "linear 4096, TF32"                        tf32 linear 4096 float32
+    step kernels    2   60 "kernels beside a copy, bfloat16"          kernels bfloat16
+    step layers     4   60 "attention, and against our own, bfloat16" attention
+    step layers     2   60 "attention without cuDNN, bfloat16"        own_attention
+    step layers     2   60 "linear 8192, bfloat16"                    linear 8192 bfloat16
+    step layers     2   60 "linear 8192, bfloat16, captured"          linear 8192 bfloat16 --graph
+    step layers     2   60 "mlp 4096/16384, bfloat16"                 mlp 4096 4096 16384
+    step layers     2   60 "mlp 4096/16384, captured"                 mlp 4096 4096 16384 --graph
+    step layers     2   60 "mlp 64/1024/4096, bfloat16"               mlp 64 1024 4096
+    step layers     2   60 "mlp 64/1024/4096, captured"               mlp 64 1024 4096 --graph
+    step kernels    2   60 "kernels beside a copy, float32"           kernels float32
+    step layers     2   60 "linear 4096, float32"                     linear 4096 float32
+    step layers     2   60 "linear 4096, TF32"                        tf32 linear 4096 float32
+    step vectors   35  100 "golden vectors, a choice, 1 and 2 ranks"  vectors_chosen
+    step torch    100  180 "layers beside PyTorch"                    torch_layers
 }
 
 part_b() {
@@ -47,16 +47,16 @@ part_b() {
     step probe     10   60 "the probe of CUDA is built"               probe_build gpu_probe
     stay
     step build    120  330 "build, with the suites"                   build tests
-    step suites    20  120 "the kernels' own suites"                  kernel_suites
+    step suites    15  120 "the kernels' own suites"                  kernel_suites
     step suites    60  240 "suites, 4 at once"                        suites
-    step ranks      5   60 "mlp, two ranks on the GPU"                two_ranks mlp
-    step ranks     10   60 "a text, two ranks on the GPU"             two_ranks text
+    step ranks      4   60 "mlp, two ranks on the GPU"                two_ranks mlp
+    step ranks      5   60 "a text, two ranks on the GPU"             two_ranks text
     step sanitizer 15  120 "racecheck: kernels, bfloat16"             sanitize_kernels racecheck bfloat16
     step sanitizer 15  120 "racecheck: kernels, float32"              sanitize_kernels racecheck float32
     step sanitizer 15  120 "memcheck: kernels, bfloat16"              sanitize_kernels memcheck bfloat16
     step sanitizer 15  120 "initcheck: kernels, bfloat16"             sanitize_kernels initcheck bfloat16
     step sanitizer 30  120 "memcheck: golden vectors"                 sanitize_vectors memcheck
-    step vectors   60  300 "golden vectors, all"                      vectors
+    step vectors   90  300 "golden vectors, all"                      vectors
     step sanitizer 30  120 "racecheck: golden vectors"                sanitize_vectors racecheck
 }
 
@@ -70,11 +70,11 @@ part_c() {
     step nccl      20  120 "what NCCL does, one rank"                 nccl 1
     step nccl      20  120 "what NCCL does, two ranks"                nccl 2
     step build     60  300 "build"                                    build
-    step gpt       90  200 "GPT-2 124M, training"                     gpt train
-    step gpt       30  100 "GPT-2 124M, generation"                   gpt generate
+    step gpt       80  200 "GPT-2 124M, training"                     gpt train
+    step gpt        4  100 "GPT-2 124M, generation"                   gpt generate
     step nccl      10   60 "a text, two ranks over NCCL"              two_ranks text nccl
-    step lost      15   60 "a rank is killed"                         lost KILL
-    step lost      25   60 "a rank is stopped"                        lost STOP
+    step lost       4   60 "a rank is killed"                         lost KILL
+    step lost      16   60 "a rank is stopped"                        lost STOP
     step lost      15   60 "a rank is killed, over NCCL"              lost KILL nccl
     step lost      25   60 "a rank is stopped, over NCCL"             lost STOP nccl
 }
