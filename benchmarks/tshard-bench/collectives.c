@@ -175,15 +175,14 @@ int bench_collectives(int argc, char **argv) {
         {"factor", BENCH_COUNT, "4", "from one size to the next, 2 or more", &sweep.factor, NULL},
         {"dtype", BENCH_CHOICE, "float32", "of the elements", &sweep.dtype, bench_dtype_names()},
     };
-    int code =
-        bench_options_parse("collectives",
-                            "Measures collectives over the ranks it is started with. Sizes and bandwidths are "
-                            "those of nccl-tests: the size\nis that of the larger buffer of a rank, algbw is "
-                            "size / time, busbw what each rank's link would have to carry;\nGB are 10^9 bytes. "
-                            "send_recv is a round trip of ranks 0 and 1, its busbw that of one way. "
-                            "The time is the median over repetitions of the slowest rank's. wrong: elements that "
-                            "are not what\nthey should be; any makes the exit code 1.",
-                            options, (int)(sizeof options / sizeof *options), &common, argc, argv);
+    int code = bench_options_parse("collectives",
+                                   "Measures collectives over the ranks it is started with. Sizes and bandwidths are "
+                                   "those of nccl-tests: the size\nis that of the larger buffer of a rank, algbw is "
+                                   "size / time, busbw what each rank's link would have to carry;\nGB are 10^9 bytes. "
+                                   "send_recv is a round trip of ranks 0 and 1, its busbw that of one way. The time\n"
+                                   "is the median over repetitions of the slowest rank's. wrong: elements that are not "
+                                   "what they should be;\nany makes the exit code 1.",
+                                   options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     if (sweep.factor < 2 || sweep.min_bytes > sweep.max_bytes) {
         bench_say("collectives: --factor must be 2 or more, and --min-bytes no more than --max-bytes");
