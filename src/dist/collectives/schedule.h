@@ -123,6 +123,9 @@ bool tshi_steps_reserve(const tshi_schedule *m, size_t bytes, void **memory, siz
 
 /* --- schedule_entry.c: what all members send to all ------------------------------------------------------------------------ */
 
+/* Up to so many members the one for whose block a call waits has not made it. */
+#define TSHI_MOST_DIRECT 8
+
 enum { TSHI_ENTRY_ASYNC = 1, TSHI_ENTRY_IRREGULAR = 2, TSHI_ENTRY_DIFFER = 4 };
 
 /* Bytes of a member's block. */

@@ -1,7 +1,7 @@
 /* What all members of a group send to all: the blocks with which a call begins, and an all-gather.
  *
  *   members          the blocks travel
- *   up to MOST_DIRECT   from each member to each, all at once
+ *   up to TSHI_MOST_DIRECT   from each member to each, all at once
  *   more             in ceil(log2 p) steps (Bruck): in step k a member sends the 2^k blocks that it has to the member 2^k
  *                    before it, and appends those of the member 2^k after it
  *
@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-#define MOST_DIRECT 8
 /* Bytes of a contribution that travels with the block: of few members, and of all members together. */
 #define SMALL     ((size_t)2048)
 #define SMALL_ALL ((size_t)16384)
@@ -31,7 +30,7 @@ static size_t aligned(size_t bytes) {
 
 static size_t small(int size) {
     size_t each = SMALL_ALL / (size_t)size / ALIGN * ALIGN;
-    return size <= MOST_DIRECT ? SMALL : each;
+    return size <= TSHI_MOST_DIRECT ? SMALL : each;
 }
 
 size_t tshi_entry_room(int size) {
@@ -135,7 +134,7 @@ static void finish_bruck(tshi_schedule *m, int64_t step) {
 tsh_status tshi_entry_begin(tshi_schedule *m, uint64_t hash, uint32_t flags) {
     const tsh_group *group = m->group;
     const tshi_comm_call *call = &m->call;
-    bool direct = group->size <= MOST_DIRECT;
+    bool direct = group->size <= TSHI_MOST_DIRECT;
     m->steps = (tshi_schedule_steps){.count = 1, .window = 1, .post = post_direct};
     for (int i = 0; i < group->size; i++) m->block[i] = direct ? (size_t)i * tshi_entry_room(group->size) : 0;
     if (!direct) {

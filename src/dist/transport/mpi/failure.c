@@ -38,7 +38,9 @@ tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
 static void say_late(const tsh_group *group, bool sure, const char *ranks, const char *stopped, char *text, size_t n) {
     double seconds = group->world->timeout;
     bool comes = tshi_mpi_group_of(group)->call.phase <= TSHI_ENTERING && ranks[0];
-    if (comes)
+    if (comes && !sure && group->size > TSHI_MOST_DIRECT)
+        snprintf(text, n, "one of the others did not come within %g s%s", seconds, stopped);
+    else if (comes)
         snprintf(text, n, "%s did not come within %g s%s", ranks, seconds, stopped);
     else
         snprintf(text, n, "not done within %g s%s%s%s", seconds, stopped, sure && !stopped[0] ? "; waits for " : "",
