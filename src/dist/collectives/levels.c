@@ -1,7 +1,6 @@
 /* Two levels, for m machines with k members each; rank i k + j is member j of machine i.
  *
- *   all_reduce       reduce-scatter on each machine, all-reduce of slice j over far (between two machines, a
- *                    reduce-scatter and an all-gather of a long slice), all-gather on each machine
+ *   all_reduce       reduce-scatter on each machine, all-reduce of slice j over far, all-gather on each machine
  *   all_gather       all-gather over far of the parts of the members j, m all-gathers on each machine
  *   reduce_scatter   m reduce-scatters on each machine, reduce-scatter over far
  *   broadcast        broadcast on the root's machine, broadcast of slice j over far, all-gather on the other machines
@@ -12,8 +11,6 @@
 
 /* Bytes of the whole from which a call takes two levels; at 64 KiB they gained nothing. */
 #define LEAST ((int64_t)128 << 10)
-/* Bytes of a slice from which two machines reduce-scatter and all-gather it, measured faster than MPI_Allreduce. */
-#define HALVES_LEAST ((int64_t)256 << 10)
 
 static int64_t bytes_of(const tshi_comm_call *call, int64_t elements) {
     return elements * (int64_t)tsh_dtype_size(call->dtype);
@@ -70,20 +67,13 @@ static tsh_status reduce_slices(tsh_group *level, const tshi_comm_call *call, ts
     return take_step(level, &step, status);
 }
 
-static tsh_status reduce_across(tsh_group *far, const tshi_comm_call *call, tsh_status status) {
-    if (far->size != 2 || bytes_of(call, call->count) < HALVES_LEAST) return take_step(far, call, status);
-    tshi_span mine = split(far, call->count);
-    status = reduce_slices(far, call, mine, status);
-    return gather_slices(far, call, mine, status);
-}
-
 static tsh_status all_reduce(tsh_group *group, const tshi_comm_call *call) {
     tshi_span mine = split(group->near, call->count);
     tshi_comm_call across = *call;
     across.in = across.out = at(call, call->out, mine.start);
     across.count = mine.count;
     tsh_status status = reduce_slices(group->near, call, mine, TSH_OK);
-    status = reduce_across(group->far, &across, status);
+    status = take_step(group->far, &across, status);
     return gather_slices(group->near, call, mine, status);
 }
 

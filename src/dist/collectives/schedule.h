@@ -1,11 +1,11 @@
 /* Collectives as messages between the members of a group, for transports that send contiguous bytes.
  *
- *   phase           what travels                                                        next
- *   TSHI_ENTERING   each member's hash of the call, and its whole contribution if the   the result of a small call,
- *                   contributions are small (schedule_entry.c)                                   or a phase below
- *   TSHI_COMPARING  each member's signature: the hashes differ                          an error, COUNTING or MOVING
- *   TSHI_COUNTING   all counts of an all_to_all with unequal parts                      an error, or MOVING
- *   TSHI_MOVING     the data (schedule_move.c), or calls of two levels (levels.h)               TSHI_IDLE
+ *   phase           what travels                                             next
+ *   TSHI_ENTERING   each member's hash of the call, and its contribution if   the result of a small call, calls of two
+ *                   that is small (schedule_entry.c)                          levels (levels.h), or a phase below
+ *   TSHI_COMPARING  each member's signature: the hashes differ                an error, or TSHI_COUNTING
+ *   TSHI_COUNTING   all counts of an all_to_all with unequal parts            an error, or TSHI_MOVING
+ *   TSHI_MOVING     the data (schedule_move.c)                                TSHI_IDLE
  *
  * No function here waits, except for two levels: the transport calls tshi_schedule_advance until the phase is TSHI_IDLE,
  * whether the caller waits for the call or has started it.
