@@ -48,9 +48,8 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
                  "work and bytes, but computes and sends nothing ([planning.md](planning.md))"},
     [TSHI_SETTING_CHECK] =
         {"TSHARD_CHECK", TSHI_SWITCH, .initial = "0",
-         .text = "1: slower runs that find mistakes: the `mpi` backend uses only non-blocking MPI calls, so that no "
-                 "rank waits forever for one that stops inside a call; ranks of the `nccl` backend compare every call "
-                 "first; handles of tensors are not reused; optimizers compare what must be equal on all ranks "
+         .text = "1: slower runs that find mistakes: ranks of the `nccl` backend compare every call first; handles of "
+                 "tensors are not reused; optimizers compare what must be equal on all ranks "
                  "([failures.md](failures.md#mistakes-that-are-caught))"},
     [TSHI_SETTING_LOG] =
         {"TSHARD_LOG", TSHI_CHOICE, .choices = {"error", "warning", "info", "debug"},
@@ -73,9 +72,6 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
         {"TSHARD_DETERMINISTIC", TSHI_SWITCH, .initial = "0",
          .text = "1: losses and gradients have the same bits at any number of ranks, because each rank computes with "
                  "whole tensors; matrix products use one thread unless TSHARD_BLAS_THREADS is set"},
-    [TSHI_SETTING_MPI_SHARED] =
-        {"TSHARD_MPI_SHARED", TSHI_SWITCH, .initial = "1",
-         .text = "1: ranks on one machine also share memory, so that they notice failures sooner than by MPI"},
     [TSHI_SETTING_TF32] = {"TSHARD_TF32", TSHI_SWITCH, .initial = "0",
                            .text = "1: float32 matrix products on a GPU's tensor cores, with 10 bits of mantissa"},
     [TSHI_SETTING_CUDNN] = {"TSHARD_CUDNN", TSHI_SWITCH, .initial = "1",

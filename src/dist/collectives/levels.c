@@ -1,7 +1,6 @@
 /* Two levels, for m machines with k members each; rank i k + j is member j of machine i.
  *
- *   all_reduce       reduce-scatter on each machine, all-reduce of slice j over far (between two machines, a
- *                    reduce-scatter and an all-gather of a long slice), all-gather on each machine
+ *   all_reduce       reduce-scatter on each machine, all-reduce of slice j over far, all-gather on each machine
  *   all_gather       all-gather over far of the parts of the members j, m all-gathers on each machine
  *   reduce_scatter   m reduce-scatters on each machine, reduce-scatter over far
  *   broadcast        broadcast on the root's machine, broadcast of slice j over far, all-gather on the other machines
@@ -12,8 +11,6 @@
 
 /* Bytes of the whole from which a call takes two levels; at 64 KiB they gained nothing. */
 #define LEAST ((int64_t)128 << 10)
-/* Bytes of a slice from which two machines reduce-scatter and all-gather it, measured faster than MPI_Allreduce. */
-#define HALVES_LEAST ((int64_t)256 << 10)
 
 static int64_t bytes_of(const tshi_comm_call *call, int64_t elements) {
     return elements * (int64_t)tsh_dtype_size(call->dtype);
@@ -70,20 +67,13 @@ static tsh_status reduce_slices(tsh_group *level, const tshi_comm_call *call, ts
     return take_step(level, &step, status);
 }
 
-static tsh_status reduce_across(tsh_group *far, const tshi_comm_call *call, tsh_status status) {
-    if (far->size != 2 || bytes_of(call, call->count) < HALVES_LEAST) return take_step(far, call, status);
-    tshi_span mine = split(far, call->count);
-    status = reduce_slices(far, call, mine, status);
-    return gather_slices(far, call, mine, status);
-}
-
 static tsh_status all_reduce(tsh_group *group, const tshi_comm_call *call) {
     tshi_span mine = split(group->near, call->count);
     tshi_comm_call across = *call;
     across.in = across.out = at(call, call->out, mine.start);
     across.count = mine.count;
     tsh_status status = reduce_slices(group->near, call, mine, TSH_OK);
-    status = reduce_across(group->far, &across, status);
+    status = take_step(group->far, &across, status);
     return gather_slices(group->near, call, mine, status);
 }
 
@@ -152,9 +142,44 @@ static tsh_status in_parts(tsh_group *group, const tshi_comm_call *call) {
     return status;
 }
 
+/* --- averages ----------------------------------------------------------------------------------------------------- */
+
+#define TILE 512
+
+static void divide_halves(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, uint16_t *x) {
+    float tile[TILE];
+    for (int64_t i = 0; i < n; i += TILE) {
+        int64_t some = n - i < TILE ? n - i : TILE;
+        device->ops->copy.convert(device, some, dtype, x + i, TSH_FLOAT32, tile);
+        for (int64_t k = 0; k < some; k++) tile[k] /= (float)ranks;
+        device->ops->copy.convert(device, some, TSH_FLOAT32, tile, dtype, x + i);
+    }
+}
+
+/* x /= ranks. */
+static void divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, void *x) {
+    bool complex_type = tshi_dtype_is_complex(dtype);
+    if (dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16) {
+        divide_halves(device, dtype, n, ranks, x);
+    } else if (dtype == TSH_FLOAT32 || dtype == TSH_COMPLEX64) {
+        float *f = x;
+        for (int64_t i = 0; i < (complex_type ? 2 * n : n); i++) f[i] /= (float)ranks;
+    } else if (dtype == TSH_FLOAT64 || dtype == TSH_COMPLEX128) {
+        double *d = x;
+        for (int64_t i = 0; i < (complex_type ? 2 * n : n); i++) d[i] /= (double)ranks;
+    }
+}
+
 tsh_status tshi_levels_run(tsh_group *group, const tshi_comm_call *call) {
     tshi_comm_call step = *call;
-    if (step.reduce == TSH_REDUCE_AVG) step.reduce = TSH_REDUCE_SUM;
-    if (call->op == TSH_COLLECTIVE_ALL_REDUCE) return all_reduce(group, &step);
-    return call->op == TSH_COLLECTIVE_BROADCAST ? broadcast(group, &step) : in_parts(group, &step);
+    bool averages = tshi_collectives[call->op].reduces && call->reduce == TSH_REDUCE_AVG;
+    if (averages) step.reduce = TSH_REDUCE_SUM;
+    tsh_status status = TSH_OK;
+    if (call->op == TSH_COLLECTIVE_ALL_REDUCE)
+        status = all_reduce(group, &step);
+    else
+        status = call->op == TSH_COLLECTIVE_BROADCAST ? broadcast(group, &step) : in_parts(group, &step);
+    if (status == TSH_OK && averages)
+        divide(group->world->host, call->dtype, tshi_elements_out(group, call), group->size, call->out);
+    return status;
 }

@@ -77,7 +77,6 @@ static tsh_status read_switches(tshi_settings *s) {
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_PLAN, &s->logs_plans);
     if (status == TSH_OK && !s->deterministic)
         status = tshi_setting_switch(TSHI_SETTING_DETERMINISTIC, &s->deterministic);
-    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_MPI_SHARED, &s->shared);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_SIGUSR1, &s->logs_recent_calls);
     if (status == TSH_OK) status = read_log(&s->log);
     return status;

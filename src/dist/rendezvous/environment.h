@@ -45,7 +45,6 @@ typedef struct tshi_settings {
     bool checked;      /* TSHARD_CHECK */
     bool logs_plans;   /* TSHARD_PLAN */
     bool deterministic;
-    bool shared;            /* TSHARD_MPI_SHARED */
     bool logs_recent_calls; /* TSHARD_SIGUSR1 */
     int log;                /* TSHARD_LOG: the least level of a line, or -1 where it is not set */
     /* The rendezvous: its address and its names. Ranks with different jobs, tokens or group names never see each

@@ -4,7 +4,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 
 #define DEATH_EVERY 0.02 /* seconds */
 
@@ -35,14 +34,13 @@ tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
     return tshi_control_stick(world, TSH_ERR_SYSTEM, words);
 }
 
-/* Writes "rank 3 did not come within 2 s; rank 3 is stopped"; without shared memory the missing rank is unknown. */
+/* Writes "rank 3 did not come within 2 s; rank 3 is stopped". */
 static void say_late(const tsh_group *group, bool sure, const char *ranks, const char *stopped, char *text, size_t n) {
-    const tshi_mpi_group *mg = group->state;
     double seconds = group->world->timeout;
-    bool comes = mg->op.phase == TSHI_AT_ENTRY || mg->op.phase == TSHI_IDLE;
-    if (!mg->block && comes && mg->op.phase == TSHI_AT_ENTRY)
-        snprintf(text, n, "one of the others did not come within %g s", seconds);
-    else if (comes && ranks[0])
+    bool comes = tshi_mpi_group_of(group)->call.phase <= TSHI_ENTERING && ranks[0];
+    if (comes && !sure && group->size > TSHI_MOST_DIRECT)
+        snprintf(text, n, "one of the others did not come within %g s%s", seconds, stopped);
+    else if (comes)
         snprintf(text, n, "%s did not come within %g s%s", ranks, seconds, stopped);
     else
         snprintf(text, n, "not done within %g s%s%s%s", seconds, stopped, sure && !stopped[0] ? "; waits for " : "",
@@ -57,8 +55,8 @@ tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message) {
     tshi_mpi_publish_wait(group, message);
     bool sure = tshi_waits_name(waits, ranks, sizeof ranks, stopped, sizeof stopped);
     say_late(group, sure, ranks, stopped, late, sizeof late);
-    const char *name = tsh_collective_name(message ? message->call.op : mg->op.call.op);
-    unsigned long long number = message ? message->message_number : mg->op.signature.number;
+    const char *name = tsh_collective_name(message ? message->call.op : mg->call.call.op);
+    unsigned long long number = message ? message->message_number : mg->call.signature.number;
     snprintf(words, sizeof words, "%s #%llu: %s", name, number, late);
     tshi_waits_leave(waits);
     if (tshi_deadline_report(world, words)) tshi_group_log_recent_calls(group);
@@ -88,14 +86,11 @@ tsh_status tshi_mpi_check_peers(tsh_group *group, bool look, bool waits) {
 tsh_status tshi_mpi_group_failure(tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
     tsh_status status = tshi_mpi_failure(group->world);
-    if (status != TSH_OK || mg->op.phase == TSHI_IDLE) return status;
-    /* A shared entry barrier shows which members have entered. Elsewhere messages of a rank that has left may still be
-     * in flight. */
-    double seconds = mg->op.phase == TSHI_AT_ENTRY && mg->block ? 0 : TSHI_GRACE;
+    if (status != TSH_OK || mg->call.phase == TSHI_IDLE) return status;
     for (int i = 0; i < group->size; i++) {
-        if (!tshi_mpi_has_left(group->world, group->ranks[i], seconds)) continue;
+        if (!tshi_mpi_has_left(group->world, group->ranks[i], TSHI_GRACE)) continue;
         return tshi_fail(TSH_ERR_PEER, "rank %d has left (it exited, or destroyed its world) before %s #%llu",
-                         group->ranks[i], tsh_collective_name(mg->op.call.op), (unsigned long long)group->calls);
+                         group->ranks[i], tsh_collective_name(mg->call.call.op), (unsigned long long)group->calls);
     }
     return TSH_OK;
 }
@@ -130,12 +125,11 @@ void tshi_mpi_end_receive(MPI_Request *request, double deadline) {
 
 void tshi_mpi_publish_wait(tsh_group *group, const tsh_work *message) {
     tshi_waits *waits = &group->world->machine.waits;
-    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    tshi_waits_begin(waits, message ? message->message_number : op->signature.number);
+    const tshi_schedule *call = &tshi_mpi_group_of(group)->call;
+    tshi_waits_begin(waits, message ? message->message_number : call->signature.number);
     for (int i = 0; i < group->size; i++) {
-        /* After the entry barrier every member takes part in the rest of the call. */
-        bool waits_for = op->phase == TSHI_AT_ENTRY ? tshi_entry_lacks(group, i) : op->phase != TSHI_IDLE;
-        if (message) waits_for = message->call.root == TSH_ANY_RANK || message->call.root == i;
+        bool waits_for =
+            message ? message->call.root == TSH_ANY_RANK || message->call.root == i : tshi_schedule_await(call, i);
         if (waits_for) tshi_waits_add(waits, group->ranks[i]);
     }
     tshi_waits_publish(waits);
@@ -144,7 +138,7 @@ void tshi_mpi_publish_wait(tsh_group *group, const tsh_work *message) {
 bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since) {
     tsh_world *world = group->world;
     tshi_mpi *mpi = tshi_mpi_of(world);
-    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    const tshi_schedule *op = &tshi_mpi_group_of(group)->call;
     char ranks[TSHI_LINE], stopped[TSHI_LINE];
     const char *name = tsh_collective_name(message ? message->call.op : op->call.op);
     tshi_deadline deadline =
@@ -163,18 +157,61 @@ bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since) {
     return late;
 }
 
+/* A member has begun to recover, and discards the messages of this call. */
+static bool some_member_recovers(const tsh_group *group) {
+    const tshi_machine *m = &group->world->machine;
+    for (int i = 0; i < group->size; i++) {
+        if (tshi_reached(&m->page->record[group->ranks[i]].recover, m->steps + 1)) return true;
+    }
+    return false;
+}
+
+/* Messages between the memory of callers, in TSHI_MOVING, are under way between members that have all made the call:
+ * the call ends all the same, or when a member recovers. In other phases some member may have seen the failure before
+ * it made the call, so that the call does not end; a call that does ends within TSHI_GRACE. */
+static bool may_stop(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    double now = tshi_clock();
+    if (mg->call.stopped) return true;
+    if (mg->call.phase == TSHI_MOVING) return some_member_recovers(group);
+    if (mg->trouble_seen == 0) mg->trouble_seen = now;
+    return now - mg->trouble_seen >= TSHI_GRACE;
+}
+
+/* In a broken world, or without the member that has left, messages may never end: this waits for them only briefly. */
+static void abandon(tsh_group *group) {
+    tshi_schedule *call = &tshi_mpi_group_of(group)->call;
+    double end = tshi_clock() + TSHI_GRACE;
+    while (!tshi_schedule_stop(call)) {
+        if (tshi_clock() >= end) return;
+        sched_yield();
+    }
+    tshi_schedule_end(call, TSH_ERR_STATE);
+}
+
+tsh_status tshi_mpi_give_up(tsh_group *group) {
+    tsh_world *world = group->world;
+    tshi_schedule *call = &tshi_mpi_group_of(group)->call;
+    tshi_failure why;
+    bool lasts = world->machine.broken != TSH_OK || tshi_mpi_failure(world) == TSH_OK;
+    if (!lasts && call->phase != TSHI_IDLE && !(may_stop(group) && tshi_schedule_stop(call))) return TSH_OK;
+    tshi_failure_keep(&why, tshi_mpi_stop(group));
+    if (lasts)
+        abandon(group);
+    else
+        tshi_schedule_end(call, TSH_ERR_STATE);
+    return tshi_failure_report(&why);
+}
+
 tsh_status tshi_mpi_poll_call(tsh_group *group, double since) {
-    const tshi_mpi_group *mg = group->state;
-    const tshi_mpi_op *op = &mg->op;
     tshi_mpi_poll(group->world);
     tsh_status status = tshi_mpi_group_failure(group);
     bool late = tshi_mpi_late(group, NULL, since);
-    if (status == TSH_OK && !late) return TSH_OK;
-    bool free = op->phase == TSHI_IDLE || tshi_entry_withdraw(group);
-    if (!free && (!late || (op->phase == TSHI_AT_ENTRY && mg->block))) return TSH_OK;
+    if (status != TSH_OK) status = tshi_mpi_give_up(group);
+    if (status != TSH_OK || !late) return status;
     tshi_failure why;
-    tshi_failure_keep(&why, status != TSH_OK && free ? tshi_mpi_stop(group) : tshi_mpi_time_out(group, NULL));
-    tshi_mpi_give_up(group);
+    tshi_failure_keep(&why, tshi_mpi_time_out(group, NULL));
+    abandon(group);
     return tshi_failure_report(&why);
 }
 

@@ -1,139 +1,108 @@
-/* Groups over MPI: each has a communicator, and on one machine a block of shared memory for its entry barriers. */
-#include "dist/control/agree.h"
+/* Groups over MPI: their numbers and their calls. */
 #include "dist/transport/mpi/mpi.h"
 
-#include <string.h>
+#include <stdio.h>
 
-#define TAG_GROUP     7
-#define MOST_AT_ENTRY 512 /* members: each reads the words of all others */
+/* --- messages of a call ------------------------------------------------------------------------------------------- */
 
-tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
-    const tsh_allocator *allocator = &world->allocator;
-    size_t n = (size_t)size;
-    tshi_mpi_group *mg = tshi_calloc(allocator, 1, sizeof *mg);
-    if (!mg) return NULL;
-    mg->comm = MPI_COMM_NULL;
-    mg->counts = tshi_calloc(allocator, 2 * n, sizeof *mg->counts);
-    mg->kept = tshi_calloc(allocator, 2 * n, sizeof *mg->kept);
-    mg->detail = tshi_calloc(allocator, 1 + n, sizeof *mg->detail);
-    mg->sent = tshi_calloc(allocator, n, sizeof *mg->sent);
-    mg->all = tshi_calloc(allocator, 3 * n, sizeof *mg->all);
-    if (mg->all && mg->counts && mg->kept && mg->detail && mg->sent) return mg;
-    tshi_mpi_group_free(world, mg);
-    return NULL;
+static MPI_Request *handle_of(tshi_request *request) {
+    _Static_assert(sizeof(MPI_Request) <= sizeof request->handle, "a handle holds a request of MPI");
+    return (MPI_Request *)(void *)&request->handle;
 }
 
-void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg) {
-    const tsh_allocator *allocator = &world->allocator;
-    if (!mg) return;
-    tshi_free(allocator, mg->counts);
-    tshi_free(allocator, mg->kept);
-    tshi_free(allocator, mg->all);
-    tshi_free(allocator, mg->matrix);
-    tshi_free(allocator, mg->request);
-    tshi_free(allocator, mg->terms);
-    tshi_free(allocator, mg->fold);
-    tshi_free(allocator, mg->detail);
-    tshi_free(allocator, mg->sent);
-    tshi_free(allocator, mg);
+static tsh_status check(tsh_group *group, int error) {
+    return error == MPI_SUCCESS
+               ? TSH_OK
+               : tshi_mpi_error(group->world, tsh_collective_name(tshi_mpi_group_of(group)->call.call.op), error);
 }
 
-/* --- shared memory ------------------------------------------------------------------------------------------------ */
-
-static bool share_machine(const tsh_group *group) {
-    const int *node = group->world->machine.node;
-    if (!tshi_mpi_of(group->world)->shared) return false;
-    for (int i = 1; i < group->size; i++) {
-        if (node[group->ranks[i]] != node[group->ranks[0]]) return false;
-    }
-    return group->size <= MOST_AT_ENTRY;
+static tsh_status group_send(tsh_group *group, int member, uint64_t tag, const void *data, size_t bytes,
+                             tshi_request *out) {
+    return check(group,
+                 MPI_Isend(data, (int)bytes, MPI_BYTE, group->ranks[member], tshi_mpi_tag(group, TSHI_FOR_CALL, tag),
+                           tshi_mpi_of(group->world)->comm, handle_of(out)));
 }
 
-/* Broadcast by the first member. */
-typedef struct place {
-    uint64_t id;    /* the group's number */
-    uint64_t block; /* its offset in that rank's heap, plus 1; 0: there is no block */
-} place;
-
-static tshi_entry_block *block_new(const tsh_group *group) {
-    size_t bytes = (size_t)group->size * sizeof(tshi_entry_member);
-    tshi_heap_block *block = tshi_heap_block_new(group->world, sizeof(tshi_entry_block) + bytes, group->size);
-    tshi_entry_block *entry = (tshi_entry_block *)(void *)block;
-    if (entry) memset(entry->member, 0, bytes);
-    return entry;
+static tsh_status group_receive(tsh_group *group, int member, uint64_t tag, void *data, size_t room,
+                                tshi_request *out) {
+    return check(group,
+                 MPI_Irecv(data, (int)room, MPI_BYTE, group->ranks[member], tshi_mpi_tag(group, TSHI_FOR_CALL, tag),
+                           tshi_mpi_of(group->world)->comm, handle_of(out)));
 }
 
-/* Gives all members the group's number and its block; a group without a block has none on any member. */
-static int share_block(tsh_group *group, tshi_mpi_group *mg) {
-    tsh_world *world = group->world;
-    bool here = share_machine(group);
-    place p = {0};
-    tshi_heap_blocks_sweep(world, false);
-    if (group->rank == 0) {
-        p.id = (uint64_t)world->rank << 32 | ++tshi_mpi_of(world)->next_group;
-        if (here) mg->block = block_new(group);
-        if (mg->block) p.block = tshi_heap_block_offset(world, &mg->block->head) + 1;
-    }
-    int error = MPI_Bcast(&p, (int)sizeof p, MPI_BYTE, 0, mg->comm);
-    mg->id = p.id;
-    if (error == MPI_SUCCESS && here && p.block) {
-        mg->block = (tshi_entry_block *)(void *)tshi_heap_block_at(world, group->ranks[0], p.block - 1);
-    }
-    return error;
+static tsh_status group_test(tsh_group *group, tshi_request *request) {
+    int done = 0;
+    int error = MPI_Test(handle_of(request), &done, MPI_STATUS_IGNORE);
+    request->active = error == MPI_SUCCESS && !done;
+    return check(group, error);
 }
+
+static void group_cancel(tshi_request *request) {
+    MPI_Cancel(handle_of(request));
+}
+
+static tsh_status group_fail(tsh_group *group, tsh_status status) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    return tshi_control_stick(group->world, status, words);
+}
+
+static const tshi_message_ops messages = {group_send, group_receive, group_test, group_cancel, group_fail};
 
 /* --- opening and closing ------------------------------------------------------------------------------------------ */
 
-tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm comm) {
-    mg->comm = comm;
-    group->state = mg;
-    int error = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    if (error == MPI_SUCCESS) error = share_block(group, mg);
-    return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(group->world, "group_create", error);
+static bool is_apart(const tsh_group *group) {
+    const int *node = group->world->machine.node;
+    for (int i = 1; i < group->size; i++) {
+        if (node[group->ranks[i]] != node[group->ranks[0]]) return true;
+    }
+    return false;
 }
 
-/* Out of the world's communicator, whose ranks are the world's. */
-static int create_comm(const tsh_group *group, MPI_Comm *out) {
-    MPI_Group all, members;
-    MPI_Comm comm = tshi_mpi_group_of(group->world->group->control)->comm;
-    int error = MPI_Comm_group(comm, &all);
-    if (error != MPI_SUCCESS) return error;
-    error = MPI_Group_incl(all, group->size, group->ranks, &members);
-    if (error == MPI_SUCCESS) {
-        error = MPI_Comm_create_group(comm, members, TAG_GROUP, out);
-        MPI_Group_free(&members);
-    }
-    MPI_Group_free(&all);
-    return error;
+static void group_free(const tsh_world *world, tshi_mpi_group *mg) {
+    tshi_schedule_close(&mg->call);
+    tshi_free(&world->allocator, mg->sent);
+    tshi_free(&world->allocator, mg->claims);
+    tshi_free(&world->allocator, mg);
 }
 
 tsh_status tshi_mpi_group_prepare(tsh_group *group, uint64_t *address) {
+    const tsh_world *world = group->world;
+    const tshi_mpi *mpi = tshi_mpi_of(world);
+    size_t n = (size_t)group->size;
+    tshi_mpi_group *mg = tshi_calloc(&world->allocator, 1, sizeof *mg);
     (void)address;
-    group->state = tshi_mpi_group_new(group->world, group->size);
-    return group->state ? TSH_OK : TSH_ERR_MEMORY;
+    if (!mg) return TSH_ERR_MEMORY;
+    mg->call = (tshi_schedule){.ops = &messages, .apart = is_apart(group)};
+    tsh_status status = tshi_schedule_open(&mg->call, group);
+    mg->sent = tshi_calloc(&world->allocator, n, sizeof *mg->sent);
+    if (group != world->group) mg->claims = tshi_calloc(&world->allocator, 1 + n, tshi_mpi_claim_bytes(mpi));
+    if (status == TSH_OK && mg->sent && (mg->claims || group == world->group)) {
+        group->state = mg;
+        return TSH_OK;
+    }
+    group_free(world, mg);
+    return TSH_ERR_MEMORY;
 }
 
 tsh_status tshi_mpi_group_open(tsh_group *group, uint64_t address) {
-    MPI_Comm comm = MPI_COMM_NULL;
+    tshi_mpi_group *mg = group->state;
     (void)address;
-    int error = create_comm(group, &comm);
-    return error == MPI_SUCCESS ? tshi_mpi_group_attach(group, group->state, comm)
-                                : tshi_mpi_error(group->world, "group_create", error);
+    tsh_status status = tshi_mpi_number_take(group);
+    tshi_free(&group->world->allocator, mg->claims);
+    mg->claims = NULL;
+    return status;
 }
 
 void tshi_mpi_group_close(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
+    tshi_mpi *mpi = tshi_mpi_of(group->world);
     int finalized = 1;
-    group->state = NULL;
     if (!mg) return;
+    if (mg->number) tshi_mpi_number_give(mpi, mg->number);
     MPI_Finalized(&finalized);
-    /* The watcher thread no longer reads this group. */
-    tshi_watcher_pass(&tshi_mpi_of(group->world)->watch.thread);
-    /* With a call still in flight the communicator and its buffers are leaked, as MPI may still use them. */
-    if (mg->op.phase > TSHI_AT_ENTRY || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) return;
-    if (mg->comm != MPI_COMM_NULL && !finalized && group->world->machine.broken == TSH_OK) {
-        MPI_Comm_free(&mg->comm);
-    }
-    if (mg->block) tshi_heap_block_release(group->world, &mg->block->head, group->ranks[0]);
-    tshi_mpi_group_free(group->world, mg);
+    /* With a call still in flight the memory is leaked, as MPI may still use it. */
+    bool ended = mg->call.phase == TSHI_IDLE || (!finalized && tshi_schedule_stop(&mg->call));
+    if (ended) group_free(group->world, mg);
+    group->state = NULL;
 }

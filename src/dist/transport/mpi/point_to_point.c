@@ -1,9 +1,9 @@
 /* Point to point over MPI.
  *
- *   message   direction              tag             carries
- *   header    sender to receiver     epoch           count, kind, number; up to INLINE_BYTES of data
- *   data      sender to receiver     epoch, number   the data, if it is larger
- *   reply     receiver to sender     epoch, number   the status: whether the message matches its receive
+ *   message   direction              number in tag   carries
+ *   header    sender to receiver     none            count, kind, number; up to INLINE_BYTES of data
+ *   data      sender to receiver     its number      the data, if it is larger
+ *   reply     receiver to sender     its number      the status: whether the message matches its receive
  *
  * Invariant: both sides return the same status. The sender ends only after the reply, and the receiver takes the data
  * of a mismatched message too, into memory of its own, so that the sender's request ends. */
@@ -13,12 +13,7 @@
 #include <string.h>
 
 #define INLINE_BYTES 1024
-/* A tag contains the epoch (the number of recoveries), and for data and replies the number of the message too. */
-#define TAG_HEADER  1024
-#define TAG_EPOCHS  1024
-#define TAG_DATA    (TAG_HEADER + TAG_EPOCHS)
-#define TAG_NUMBERS 8192
-#define LOOK_EVERY  16u
+#define LOOK_EVERY   16u
 
 typedef struct header {
     int64_t count;
@@ -43,22 +38,10 @@ typedef struct tshi_mpi_message {
     bool moves;          /* the data is in flight between the memory of both callers */
     double trouble_seen; /* when this rank first saw a failure during this message; 0: it has not */
     int peer;
-    int64_t moved;                 /* elements of the data already passed to MPI */
+    size_t moved;                  /* bytes of the data already passed to MPI */
     void *dropping;                /* memory for the data of a mismatched message */
     struct tshi_mpi_message *next; /* in mpi->given_up */
 } message;
-
-void tshi_mpi_count_tags(tshi_mpi *mpi) {
-    int *most = NULL, known = 0;
-    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &known);
-    mpi->tag_epochs = known ? (uint32_t)((*most - TAG_DATA) / (2 * TAG_NUMBERS)) : 0;
-    if (mpi->tag_epochs == 0)
-        mpi->tag_epochs = 1; /* for an MPI with the smallest MPI_TAG_UB that the standard allows */
-}
-
-static int tag_of(const tshi_mpi *mpi, uint32_t number, bool replies) {
-    return TAG_DATA + (int)(2 * (mpi->epoch % mpi->tag_epochs) + replies) * TAG_NUMBERS + (int)(number % TAG_NUMBERS);
-}
 
 static void message_free(tsh_world *world, message *m) {
     if (m->dropping) world->host->ops->memory.release(world->host, m->dropping);
@@ -73,25 +56,35 @@ static void message_end(tsh_work *work, tsh_status status) {
 
 /* --- large data --------------------------------------------------------------------------------------------------- */
 
+static MPI_Comm comm_of(const tsh_work *work) {
+    return tshi_mpi_of(work->group->world)->comm;
+}
+
+static int peer_of(const tsh_work *work) {
+    return work->group->ranks[((const message *)work->state)->peer];
+}
+
 /* Starts the next chunk of the data, if any is left. */
-static int move_chunk(tsh_work *work, int64_t count, tsh_dtype dtype, void *data, bool send) {
+static int move_chunk(tsh_work *work, size_t bytes, void *data, bool send) {
     message *m = work->state;
-    const tshi_mpi *mpi = tshi_mpi_of(work->group->world);
-    const tshi_mpi_group *mg = work->group->state;
-    int64_t chunk = mpi->chunk, rest = count - m->moved;
-    if (rest <= 0) return MPI_SUCCESS;
-    int n = (int)(rest < chunk ? rest : chunk), tag = tag_of(mpi, m->header.number, false);
-    char *at = (char *)data + (size_t)m->moved * tsh_dtype_size(dtype);
-    m->moved += n;
-    if (send) return MPI_Isend(at, n, tshi_mpi_type(dtype), m->peer, tag, mg->comm, &m->request[1]);
-    return MPI_Irecv(at, n, tshi_mpi_type(dtype), m->peer, tag, mg->comm, &m->request[1]);
+    size_t chunk = (size_t)tshi_mpi_of(work->group->world)->chunk, rest = bytes - m->moved;
+    if (rest == 0) return MPI_SUCCESS;
+    int n = (int)(rest < chunk ? rest : chunk), tag = tshi_mpi_tag(work->group, TSHI_FOR_DATA, m->header.number);
+    char *at = (char *)data + m->moved;
+    m->moved += (size_t)n;
+    if (send) return MPI_Isend(at, n, MPI_BYTE, peer_of(work), tag, comm_of(work), &m->request[1]);
+    return MPI_Irecv(at, n, MPI_BYTE, peer_of(work), tag, comm_of(work), &m->request[1]);
+}
+
+static size_t bytes_of(const tsh_work *work) {
+    return tshi_message_bytes(tshi_kind_of(&work->call), work->call.count);
 }
 
 /* --- sending ------------------------------------------------------------------------------------------------------ */
 
 static void fill_header(tsh_work *work, message *m) {
     const tshi_comm_call *call = &work->call;
-    size_t bytes = tshi_message_bytes(tshi_kind_of(call), call->count);
+    size_t bytes = bytes_of(work);
     header *h = &m->header;
     h->count = call->count;
     h->kind = tshi_kind_of(call);
@@ -102,31 +95,25 @@ static void fill_header(tsh_work *work, message *m) {
 
 static int send_start(tsh_work *work) {
     message *m = work->state;
-    tsh_group *group = work->group;
-    const tshi_comm_call *call = &work->call;
-    const tshi_mpi *mpi = tshi_mpi_of(group->world);
-    MPI_Comm comm = tshi_mpi_group_of(group)->comm;
-    m->peer = call->root;
+    m->peer = work->call.root;
     fill_header(work, m);
-    int error = MPI_Irecv(&m->reply, (int)sizeof m->reply, MPI_BYTE, m->peer, tag_of(mpi, m->header.number, true), comm,
-                          &m->request[2]);
+    int error = MPI_Irecv(&m->reply, (int)sizeof m->reply, MPI_BYTE, peer_of(work),
+                          tshi_mpi_tag(work->group, TSHI_FOR_REPLY, m->header.number), comm_of(work), &m->request[2]);
     if (error == MPI_SUCCESS) {
-        error = MPI_Isend(&m->header, HEADER_BYTES + (int)m->header.bytes, MPI_BYTE, m->peer,
-                          TAG_HEADER + (int)(mpi->epoch % TAG_EPOCHS), comm, &m->request[0]);
+        error = MPI_Isend(&m->header, HEADER_BYTES + (int)m->header.bytes, MPI_BYTE, peer_of(work),
+                          tshi_mpi_tag(work->group, TSHI_FOR_HEADER, 0), comm_of(work), &m->request[0]);
     }
-    if (m->header.bytes) m->moved = call->count;
-    if (error != MPI_SUCCESS) return error;
-    return move_chunk(work, call->count, call->dtype, (void *)(uintptr_t)call->in, true);
+    if (m->header.bytes) m->moved = m->header.bytes;
+    return error == MPI_SUCCESS ? move_chunk(work, bytes_of(work), (void *)(uintptr_t)work->call.in, true) : error;
 }
 
 static int send_progress(tsh_work *work) {
     message *m = work->state;
-    const tshi_comm_call *call = &work->call;
     int done = 0, error = MPI_SUCCESS;
-    if (m->moved < call->count) {
+    if (m->moved < bytes_of(work)) {
         error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
         if (error != MPI_SUCCESS || !done) return error;
-        return move_chunk(work, call->count, call->dtype, (void *)(uintptr_t)call->in, true);
+        return move_chunk(work, bytes_of(work), (void *)(uintptr_t)work->call.in, true);
     }
     error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);
     if (error != MPI_SUCCESS || !done) return error;
@@ -140,11 +127,10 @@ static int send_progress(tsh_work *work) {
 
 static int receive_start(tsh_work *work) {
     message *m = work->state;
-    const tshi_mpi *mpi = tshi_mpi_of(work->group->world);
-    int from = work->call.root == TSH_ANY_RANK ? MPI_ANY_SOURCE : work->call.root;
     m->peer = work->call.root;
-    return MPI_Irecv(&m->header, (int)sizeof m->header, MPI_BYTE, from, TAG_HEADER + (int)(mpi->epoch % TAG_EPOCHS),
-                     tshi_mpi_group_of(work->group)->comm, &m->request[0]);
+    int from = m->peer == TSH_ANY_RANK ? MPI_ANY_SOURCE : peer_of(work);
+    return MPI_Irecv(&m->header, (int)sizeof m->header, MPI_BYTE, from, tshi_mpi_tag(work->group, TSHI_FOR_HEADER, 0),
+                     comm_of(work), &m->request[0]);
 }
 
 /* Fills the reply with the status that both sides will return. */
@@ -165,24 +151,22 @@ static int receive_data(tsh_work *work) {
     message *m = work->state;
     const header *h = &m->header;
     tsh_device *device = work->group->world->host;
-    MPI_Comm comm = tshi_mpi_group_of(work->group)->comm;
     void *to = work->call.out;
     judge(work);
     bool good = m->reply.status == TSH_OK;
+    size_t bytes = tshi_message_bytes(h->kind, h->count);
     if (h->bytes > 0) {
-        m->moved = h->count;
+        m->moved = bytes;
         if (good) device->ops->copy.from_host(device, h->bytes, h->data, to);
-    } else if (!good && h->count > 0) {
-        size_t bytes = (size_t)h->count * tsh_dtype_size(tshi_kind_dtype(h->kind));
+    } else if (!good && bytes > 0) {
         m->dropping = to = device->ops->memory.alloc(device, bytes);
         if (!to) return MPI_ERR_NO_MEM;
     }
-    int error = move_chunk(work, h->count, tshi_kind_dtype(h->kind), to, false);
+    int error = move_chunk(work, bytes, to, false);
     if (error != MPI_SUCCESS) return error;
     m->moves = h->bytes == 0;
-    size_t bytes = m->reply.status == TSH_OK ? sizeof m->reply.status : sizeof m->reply;
-    return MPI_Isend(&m->reply, (int)bytes, MPI_BYTE, m->peer, tag_of(tshi_mpi_of(work->group->world), h->number, true),
-                     comm, &m->request[2]);
+    return MPI_Isend(&m->reply, (int)(good ? sizeof m->reply.status : sizeof m->reply), MPI_BYTE, peer_of(work),
+                     tshi_mpi_tag(work->group, TSHI_FOR_REPLY, h->number), comm_of(work), &m->request[2]);
 }
 
 static void receive_end(tsh_work *work) {
@@ -204,16 +188,17 @@ static int receive_progress(tsh_work *work) {
         error = MPI_Test(&m->request[0], &done, &from);
         if (error != MPI_SUCCESS || !done) return error;
         m->has_header = true;
-        m->peer = from.MPI_SOURCE;
+        m->peer = tsh_group_rank_of(work->group, from.MPI_SOURCE);
         /* After a failure the sender may have given up the data that follows its header. */
         if (h->bytes == 0 && tshi_mpi_failure(work->group->world) != TSH_OK) return MPI_SUCCESS;
         error = receive_data(work);
         if (error != MPI_SUCCESS) return error;
     }
-    while (m->moved < h->count) {
+    size_t bytes = tshi_message_bytes(h->kind, h->count);
+    while (m->moved < bytes) {
         error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
         if (error != MPI_SUCCESS || !done) return error;
-        error = move_chunk(work, h->count, tshi_kind_dtype(h->kind), m->dropping ? m->dropping : work->call.out, false);
+        error = move_chunk(work, bytes, m->dropping ? m->dropping : work->call.out, false);
         if (error != MPI_SUCCESS) return error;
     }
     error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);
@@ -323,19 +308,23 @@ bool tshi_mpi_messages_ended(tsh_world *world) {
     return mpi->given_up == NULL;
 }
 
-tsh_status tshi_mpi_messages_discard(tsh_group *group) {
-    MPI_Comm comm = tshi_mpi_group_of(group)->comm;
+/* One message at a time: the one after it can match only when this one has come. */
+tsh_status tshi_mpi_messages_discard(tsh_world *world) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
     MPI_Status status;
-    MPI_Count bytes = 0;
-    int there = 0;
-    while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &there, &status) == MPI_SUCCESS && there) {
-        MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-        size_t n = (size_t)bytes / sizeof(int64_t) + 1; /* received as int64_t: MPI's counts are ints */
-        void *memory = tshi_calloc(&group->world->allocator, n, sizeof(int64_t));
-        if (!memory) return tshi_control_stick(group->world, TSH_ERR_MEMORY, "world_recover: no memory");
-        int error = MPI_Recv(memory, (int)n, MPI_INT64_T, status.MPI_SOURCE, status.MPI_TAG, comm, MPI_STATUS_IGNORE);
-        tshi_free(&group->world->allocator, memory);
-        if (error != MPI_SUCCESS) return tshi_mpi_error(group->world, "world_recover", error);
+    int there = 1, bytes = 0, error = MPI_SUCCESS;
+    while (error == MPI_SUCCESS && there) {
+        error = MPI_Test(&mpi->discarding, &there, MPI_STATUS_IGNORE); /* true where there is none */
+        if (error != MPI_SUCCESS || !there) break;
+        tshi_free(&world->allocator, mpi->discarded);
+        mpi->discarded = NULL;
+        error = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &there, &status);
+        if (error != MPI_SUCCESS || !there) break;
+        MPI_Get_count(&status, MPI_BYTE, &bytes);
+        mpi->discarded = tshi_calloc(&world->allocator, 1, (size_t)bytes + 1);
+        if (!mpi->discarded) return tshi_control_stick(world, TSH_ERR_MEMORY, "world_recover: no memory");
+        error =
+            MPI_Irecv(mpi->discarded, bytes, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, mpi->comm, &mpi->discarding);
     }
-    return TSH_OK;
+    return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, "world_recover", error);
 }

@@ -167,7 +167,7 @@ static int missing(const tshi_settings *s, char *text, size_t size) {
 static bool can_look(const tshi_settings *s) {
     const char *job = tshi_variable("PMIX_NAMESPACE");
     if (!job || strncmp(s->job, job, strlen(job)) != 0) return false;
-    return s->size > 1 && s->local_known && s->local_size == s->size && s->shared;
+    return s->size > 1 && s->local_known && s->local_size == s->size;
 }
 
 /* Waits until all ranks have arrived. */

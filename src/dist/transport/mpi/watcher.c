@@ -63,9 +63,3 @@ void tshi_watcher_end(tshi_watcher *watcher) {
     pthread_cond_destroy(&watcher->wake);
     pthread_mutex_destroy(&watcher->lock);
 }
-
-void tshi_watcher_pass(tshi_watcher *watcher) {
-    if (!watcher->running) return;
-    pthread_mutex_lock(&watcher->lock);
-    pthread_mutex_unlock(&watcher->lock);
-}

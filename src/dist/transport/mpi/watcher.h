@@ -19,7 +19,5 @@ typedef struct tshi_watcher {
 bool tshi_watcher_begin(tshi_watcher *watcher, double every, void (*look)(void *user), void *user);
 /* Ends the thread: afterwards `look` is not called. Does nothing unless the watcher is running. */
 void tshi_watcher_end(tshi_watcher *watcher);
-/* Waits until a call of `look` in progress has returned. */
-void tshi_watcher_pass(tshi_watcher *watcher);
 
 #endif

@@ -8,7 +8,7 @@
 
 #define SPINS    4000
 #define PATIENCE 120.0
-/* The most elements in one call of MPI, whose counts are ints. */
+/* The most bytes in one call of MPI. */
 #define CHUNK ((int64_t)1 << 30)
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
@@ -65,10 +65,9 @@ tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void *
     if (!mpi) return TSH_ERR_MEMORY;
     world->state[TSHI_MPI_PLACE] = mpi;
     mpi->base = start->communicator ? *(const MPI_Comm *)start->communicator : MPI_COMM_WORLD;
-    mpi->recovery = MPI_COMM_NULL;
+    mpi->comm = MPI_COMM_NULL;
+    mpi->discarding = MPI_REQUEST_NULL;
     mpi->chunk = CHUNK;
-    mpi->watched = settings->checked;
-    mpi->shared = settings->shared;
     mpi->left = tshi_calloc(allocator, size, sizeof *mpi->left);
     return mpi->left ? TSH_OK : TSH_ERR_MEMORY;
 }
@@ -108,37 +107,25 @@ static bool find_rdma(void) {
 tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     if (!mpi) return mine;
-    tshi_mpi_group *mg = mine == TSH_OK ? tshi_mpi_group_new(world, world->size) : NULL;
-    MPI_Comm comm = MPI_COMM_NULL;
-    int failed = mg == NULL, any = 0;
+    uint64_t unused;
+    if (mine == TSH_OK) mine = tshi_mpi_count_tags(world);
+    if (mine == TSH_OK) mine = tshi_mpi_group_prepare(world->group, &unused);
+    int failed = mine != TSH_OK, any = 0;
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", failed ? tsh_error_message() : "");
     tsh_status come = tshi_mpi_gather(mpi->base, world->timeout < PATIENCE ? world->timeout : PATIENCE,
-                                      world->warn_every, &world->log, &mpi->recovery);
-    if (come != TSH_OK) {
-        tshi_mpi_group_free(world, mg);
-        return come;
-    }
-    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, mpi->recovery);
-    if (error == MPI_SUCCESS && any) {
-        tshi_mpi_group_free(world, mg);
-        if (failed) return tshi_fail(mine == TSH_OK ? TSH_ERR_MEMORY : mine, "%s", words);
-        return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
-    }
-    if (error == MPI_SUCCESS) error = tshi_mpi_ops_create(mpi);
-    if (error == MPI_SUCCESS) error = MPI_Comm_dup(mpi->recovery, &comm);
-    if (error != MPI_SUCCESS) {
-        tshi_mpi_group_free(world, mg);
-        return tshi_mpi_error(world, "world_init", error);
-    }
-    tshi_mpi_count_tags(mpi);
+                                      world->warn_every, &world->log, &mpi->comm);
+    if (come != TSH_OK) return come;
+    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, mpi->comm);
+    if (error != MPI_SUCCESS) return tshi_mpi_error(world, "world_init", error);
+    if (failed) return tshi_fail(mine, "%s", words);
+    if (any) return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
     mpi->ready = true;
     tshi_mpi_list(world);
     mpi->oversubscribed = tshi_machine_oversubscribed(world);
     mpi->rdma = world->machine.nodes > 1 && find_rdma();
     world->spins = mpi->oversubscribed ? 0 : SPINS;
-    if (!mpi->watched) tshi_watch_open(world);
-    return tshi_mpi_group_attach(world->group, mg, comm);
+    return TSH_OK;
 }
 
 bool tshi_mpi_rdma(const tsh_world *world) {
@@ -158,17 +145,16 @@ void tshi_mpi_leave(tsh_world *world) {
     tshi_control_leave(world);
     mpi->ready = false;
     tshi_mpi_unlist(world);
-    tshi_mpi_ops_free(mpi);
     if (!tshi_mpi_messages_ended(world)) tshi_mpi_skip_finalize();
-    if (world->machine.broken == TSH_OK) MPI_Comm_free(&mpi->recovery);
+    if (world->machine.broken == TSH_OK) MPI_Comm_free(&mpi->comm);
 }
 
 void tshi_mpi_world_close(tsh_world *world) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     const tsh_allocator *allocator = &world->allocator;
-    tshi_watcher_end(&mpi->watch.thread);
     tshi_pool_clear(&mpi->messages, allocator);
     tshi_free(allocator, mpi->left);
+    tshi_free(allocator, mpi->taken);
     tshi_free(allocator, mpi);
     world->state[TSHI_MPI_PLACE] = NULL;
 }

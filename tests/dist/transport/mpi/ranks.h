@@ -41,7 +41,6 @@ void scenario_troubles(tshi_rank *r); /* ranks that fail or differ, seed after s
 void scenario_lost(tshi_rank *r);     /* one that dies or stops */
 void scenario_blame(tshi_rank *r);    /* a stopped rank that its peers wait for, on two axes */
 void scenario_ring(tshi_rank *r);
-void scenario_hung(tshi_rank *r);         /* the last rank stops inside a collective */
 void scenario_absent(int rank, int size); /* before there is a world */
 
 /* wireup.c */
