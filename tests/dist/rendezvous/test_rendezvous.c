@@ -21,30 +21,13 @@
 
 /* --- variables ---------------------------------------------------------------------------------------------------- */
 
-static const char *const variables[] = {"RANK",
-                                        "WORLD_SIZE",
-                                        "LOCAL_RANK",
-                                        "LOCAL_WORLD_SIZE",
-                                        "MASTER_ADDR",
-                                        "MASTER_PORT",
-                                        "TSHARD_TOKEN",
-                                        "TSHARD_RESTART",
-                                        "TSHARD_TIMEOUT",
-                                        "TSHARD_DEVICE",
-                                        "TSHARD_HEAP",
-                                        "TSHARD_BLAS_THREADS",
-                                        "TSHARD_SEED",
-                                        "TSHARD_WARN",
-                                        "TSHARD_SIGUSR1",
-                                        "TSHARD_LOG",
-                                        "TSHARD_CHECK",
-                                        "TSHARD_BACKEND",
-                                        "OMPI_COMM_WORLD_RANK",
-                                        "OMPI_COMM_WORLD_SIZE",
-                                        "PMI_RANK",
-                                        "PMI_SIZE",
-                                        "SLURM_PROCID",
-                                        "SLURM_NTASKS"};
+static const char *const variables[] = {
+    "RANK",           "WORLD_SIZE",     "LOCAL_RANK",           "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",    "MASTER_PORT",    "TSHARD_TOKEN",         "TSHARD_RESTART",
+    "TSHARD_TIMEOUT", "TSHARD_DEVICE",  "TSHARD_HEAP",          "TSHARD_BLAS_THREADS",
+    "TSHARD_SEED",    "TSHARD_WARN",    "TSHARD_SIGUSR1",       "TSHARD_LOG",
+    "TSHARD_CHECK",   "TSHARD_BACKEND", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",       "PMI_SIZE",       "SLURM_PROCID",         "SLURM_NTASKS"};
 
 static void clear_environment(void) {
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
