@@ -502,9 +502,12 @@ static tsh_status copy_roster(const tshi_relay_plan *plan, tshi_roster *out) {
     return TSH_OK;
 }
 
-static tsh_status allocate(tshi_relay *relay, int nodes) {
+/* For the links that there are: all machines but the hub have one. */
+static tsh_status allocate(tshi_relay *relay, const tshi_machine_links *links) {
     const tsh_allocator *allocator = relay->plan.allocator;
-    size_t size = (size_t)relay->plan.roster->size, n = (size_t)nodes, items;
+    size_t size = (size_t)relay->plan.roster->size, n = 0, items;
+    for (int i = 0; i < links->nodes; i++) n += links->connection[i] >= 0;
+    if (n == 0) n = 1; /* no memory has no address */
     tsh_status status = tshi_size_mul(n, size, &items);
     if (status == TSH_OK) status = copy_roster(&relay->plan, &relay->roster);
     if (status != TSH_OK) return status;
@@ -564,7 +567,7 @@ tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_machine_links *lin
     relay->node = links->node;
     relay->hub = links->hub == links->node;
     relay->process = getpid();
-    status = allocate(relay, links->nodes);
+    status = allocate(relay, links);
     if (status != TSH_OK) goto done;
     list_ranks(relay);
     add_links(relay, links);
