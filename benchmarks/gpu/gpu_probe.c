@@ -140,8 +140,8 @@ static void check_ipc(void) {
     printf("  another process reads %s\n", seen == 0x01010101 ? "what this one wrote" : "SOMETHING ELSE");
 }
 
-/* Streams share the hardware's queues: how many stand behind one that is busy and has a kernel waiting, on which they do
- * not depend. */
+/* Streams share the hardware's queues: counts those that are blocked by a stream on which they do not depend, which is
+ * busy and has another kernel queued. */
 static void check_queues(void) {
     enum { STREAMS = 32 };
     cudaStream_t streams[STREAMS];

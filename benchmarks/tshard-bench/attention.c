@@ -49,7 +49,8 @@ static int both(void *context, int calls) {
 
 enum { RESULTS = 4 }; /* y, dq, dk, dv */
 
-/* |x - y| / |y| in the Euclidean norm: a causal call's first rows are far larger than its last, and their rounding too. */
+/* |x - y| / |y| in the Euclidean norm. A largest difference would say little: the first rows of a causal call are far
+ * larger than the last ones, and so are their rounding errors. */
 static double differ(const double *x, const double *y, int64_t n) {
     double differences = 0, squares = 0;
     for (int64_t i = 0; i < n; i++) {

@@ -45,7 +45,7 @@ uint64_t tshi_failures(void);
 tsh_status tshi_fail_errno(int error, const char *format, ...) TSH_PRINTF(2, 3);
 
 /* Appends to a text in a buffer of `size` bytes; a text that does not fit ends with "...". Returns text. */
-char *tshi_append(char *text, size_t size, const char *format, ...) TSH_PRINTF(3, 4);
+TSHI_TOOLS char *tshi_append(char *text, size_t size, const char *format, ...) TSH_PRINTF(3, 4);
 
 /* Formats a line, and passes it to the sink. */
 void tshi_log(const tsh_log_sink *log, tsh_log_level level, const char *format, ...) TSH_PRINTF(3, 4);

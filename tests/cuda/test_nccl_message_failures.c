@@ -1,4 +1,4 @@
-/* Messages between GPUs over NCCL's stand-in when something fails: deadlines, ranks that fail, recoveries, mismatches. */
+/* Messages between GPUs over NCCL's stand-in when something fails: deadlines, failing ranks, recoveries. */
 #include "cuda/nccl_values.h"
 
 TestSuite(nccl_message_failures, .timeout = 120);

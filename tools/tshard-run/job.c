@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -366,16 +365,6 @@ static int start_ranks(job_state *job, const run_link *link, int null_input) {
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-/* Adds to text, as much as there is room. */
-static void add(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void add(char *text, size_t size, const char *format, ...) {
-    size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, size - used, format, arguments);
-    va_end(arguments);
-}
-
 /* Does stderr show the stream's newest line near its end? */
 static bool is_in_sight(const run_stream *stream) {
     enum { IN_SIGHT = 10 };
@@ -389,15 +378,15 @@ static bool add_last_words(const job_state *job, char *out, size_t size) {
     int index = job->first_failed, stream = job->streams[2 * index + 1].total > 0;
     if (run_stream_tail(&job->streams[2 * index + stream], text) == 0) return true;
     if (job->options->log_dir) log_path(job, index, stream, path, sizeof path);
-    add(out, size, "the last that rank %d wrote to %s%s%.400s:\n", job->options->first_rank + index,
-        stream ? "stderr" : "stdout", path[0] ? ", " : "", path);
-    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) add(out, size, "tshard-run:   %s\n", line);
-    add(out, size, "tshard-run: ");
+    tshi_append(out, size, "the last that rank %d wrote to %s%s%.400s:\n", job->options->first_rank + index,
+                stream ? "stderr" : "stdout", path[0] ? ", " : "", path);
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) tshi_append(out, size, "tshard-run:   %s\n", line);
+    tshi_append(out, size, "tshard-run: ");
     return !job->options->log_dir && is_in_sight(&job->streams[2 * index + stream]);
 }
 
-/* In one piece: a reader that has stopped is waited for once. The last words of the rank are for the screens that do not
- * show them yet, those of the other nodes among them. */
+/* Written in one piece, so that a reader that has stopped is waited for only once. The rank's last output is included
+ * for the screens that do not show it yet, such as those of the other nodes. */
 static void describe_failure(const job_state *job, run_outcome *out) {
     const run_rank *rank = &job->ranks[job->first_failed];
     const int number = job->options->first_rank + job->first_failed;
@@ -405,12 +394,12 @@ static void describe_failure(const job_state *job, run_outcome *out) {
     gethostname(host, sizeof host - 1);
     const bool in_sight = add_last_words(job, out->text, sizeof out->text - 1024);
     if (in_sight) out->shown = strlen(out->text);
-    add(out->text, sizeof out->text, "rank %d (pid %d on %s) ", number, (int)rank->pid, host);
+    tshi_append(out->text, sizeof out->text, "rank %d (pid %d on %s) ", number, (int)rank->pid, host);
     if (rank->wait_code == CLD_EXITED) {
-        add(out->text, sizeof out->text, "exited with code %d", rank->wait_status);
+        tshi_append(out->text, sizeof out->text, "exited with code %d", rank->wait_status);
     } else {
-        add(out->text, sizeof out->text, "was killed by signal %d (%s%s)", rank->wait_status,
-            strsignal(rank->wait_status), rank->wait_code == CLD_DUMPED ? ", core dumped" : "");
+        tshi_append(out->text, sizeof out->text, "was killed by signal %d (%s%s)", rank->wait_status,
+                    strsignal(rank->wait_status), rank->wait_code == CLD_DUMPED ? ", core dumped" : "");
     }
 }
 
@@ -440,8 +429,8 @@ static void give_up(const job_state *job, run_outcome *out) {
     char host[RUN_NAME_SIZE] = "";
     gethostname(host, sizeof host - 1);
     out->unusable = true;
-    add(out->text, sizeof out->text, "tshard-run on %s (node %d) could not start its ranks, and says why", host,
-        job->options->node_rank);
+    tshi_append(out->text, sizeof out->text, "tshard-run on %s (node %d) could not start its ranks, and says why", host,
+                job->options->node_rank);
     out->shown = strlen(out->text);
     run_launchers_failed(job->launchers);
 }

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,15 +33,6 @@ struct run_launchers {
 
 /* --- deciding ----------------------------------------------------------------------------------------------------- */
 
-static void add_words(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void add_words(char *text, size_t size, const char *format, ...) {
-    size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, size - used, format, arguments);
-    va_end(arguments);
-}
-
 /* The words for the end of the attempt, and the exit code of a job that ends with it. */
 static run_message describe_end(const run_launchers *all) {
     run_message end = {.kind = RUN_END, .node = all->cause};
@@ -56,11 +46,11 @@ static run_message describe_end(const run_launchers *all) {
     }
     if (all->cause >= 0) *o = all->outcome;
     if (o->failed && !o->unusable && all->options->world_size > 1) {
-        add_words(o->text, sizeof o->text, "; the others %s", all->any_stopped ? "were stopped" : "have ended");
+        tshi_append(o->text, sizeof o->text, "; the others %s", all->any_stopped ? "were stopped" : "have ended");
     }
     if (!all->lost[0]) return end;
-    add_words(o->text, sizeof o->text, "%s%s; the ranks of all nodes were stopped. Start the job again on all nodes",
-              o->text[0] ? "\ntshard-run: " : "", all->lost);
+    tshi_append(o->text, sizeof o->text, "%s%s; the ranks of all nodes were stopped. Start the job again on all nodes",
+                o->text[0] ? "\ntshard-run: " : "", all->lost);
     if (o->code == 0) o->code = 1;
     return end;
 }
@@ -129,7 +119,7 @@ static void take_outcome(run_launchers *all, int node, const run_outcome *o) {
 }
 
 static void note_lost(run_launchers *all, const char *text) {
-    add_words(all->lost, sizeof all->lost, "%s%s", all->lost[0] ? "\ntshard-run: " : "", text);
+    tshi_append(all->lost, sizeof all->lost, "%s%s", all->lost[0] ? "\ntshard-run: " : "", text);
     all->final = true;
 }
 
@@ -144,7 +134,7 @@ static void decide_on(run_launchers *all, int node, const run_message *m) {
         if (all->order < RUN_FAIL) tell_all(all, &(run_message){.kind = RUN_STOP});
         take_outcome(all, node, &(run_outcome){0});
         break;
-    default: break; /* only node 0 sends the others */
+    default: break; /* STOP, START and END come from node 0 only */
     }
 }
 
@@ -207,7 +197,8 @@ static void wait_for_others(run_launchers *all) {
     run_links_serve(&all->links, handle, all);
 }
 
-/* This launcher does not wait for the others: its guard is gone, it has been asked to end twice, or node 0 is lost. */
+/* True if this launcher no longer waits for the others: its guard has ended, a second signal has asked to end, or the
+ * link to node 0 is lost. */
 static bool is_alone(const run_launchers *all) {
     return all->left || all->asked > 1 || (all->options->node_rank != 0 && all->lost[0]);
 }

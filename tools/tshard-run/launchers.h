@@ -1,12 +1,13 @@
-/* Restarts are the job's: when a rank fails, the tshard-runs of all nodes, its launchers, stop their ranks and start them
- * anew together. Node 0's launcher decides; each of the others has a link to it, a TCP connection. A launcher that has
- * no links (one node, or --max-restarts 0) decides for itself.
+/* Restarts of a job. Each node has a launcher, its tshard-run. When a rank fails, all launchers stop their ranks and
+ * start them again together. The launcher of node 0 decides; every other launcher has a link to it, which is a TCP
+ * connection. A launcher without links (one node, or --max-restarts 0) decides alone.
  *
- * Before any rank is started, the launchers find each other by a rendezvous at MASTER_ADDR:MASTER_PORT, under a key made
- * of the job's token: a connection without it never becomes a link. From then on:
+ * Before any rank is started, the launchers find each other by a rendezvous at MASTER_ADDR:MASTER_PORT, under a key
+ * made of the job's token: a connection without the token never becomes a link. From then on:
  *
  *   a launcher   its ranks     leaves this state
- *   RUNS         run           when the first of them fails, or a signal asks to end: FAILED to node 0; by STOP -> STOPS
+ *   RUNS         run           when the first of them fails, or a signal asks to end: FAILED to node 0
+ *                              by STOP -> STOPS
  *                              when all have ended with 0: STOPPED to node 0 -> WAITS
  *   STOPS        are to end    when all have ended: STOPPED to node 0 -> WAITS
  *   WAITS        none          by START -> RUNS; by END: it exits with the code that END carries
@@ -17,9 +18,9 @@
  *   STOPS        are to end    when all have STOPPED: START to all -> RUNS; or END to all, when no restart is left, a
  *                              signal has asked to end, a program cannot be started or a link was lost
  *
- * Node 0 handles its own launcher's messages as it does the others'. A link is lost when it ends, or brings nothing for
- * run_links.silence seconds, in which the other end sends a BEAT every second. Node 0 counts a lost node as stopped; a
- * launcher that has lost node 0 stops its ranks and ends. */
+ * Node 0's launcher handles what it reports itself like the messages of the others. A link is lost when its connection
+ * ends, or when nothing arrives for run_links.silence seconds; both ends send a BEAT every second. Node 0 counts a lost
+ * node as stopped; a launcher that has lost node 0 stops its ranks and ends. */
 #ifndef RUN_LAUNCHERS_H
 #define RUN_LAUNCHERS_H
 
@@ -61,7 +62,7 @@ typedef struct run_message {
 
 /* Returns the bytes written. */
 size_t run_message_write(const run_message *message, unsigned char out[RUN_MESSAGE_MOST]);
-/* The bytes of the message that these begin with; 0: it is not complete; -1: this is none. */
+/* Reads the message at the start of `bytes`. Returns its length; 0 for an incomplete message, -1 for an invalid one. */
 int run_message_read(const unsigned char *bytes, size_t size, run_message *out);
 
 typedef struct run_connection {
@@ -82,12 +83,13 @@ typedef struct run_links {
 
 typedef void run_message_fn(void *user, int node, const run_message *message);
 
-/* Finds the other launchers. 0, or the code to exit with, having said why. signal_fd: a signal that asks to end ends the
- * search, as the guard's end does. */
+/* Finds the other launchers. Returns 0, or the code to exit with after printing the reason. The search also ends when a
+ * signal from signal_fd asks to end, or when the guard has ended. */
 int run_links_open(run_links *links, const run_options *options, const run_link *guard, int signal_fd);
 /* To the node, or to all (-1). A link that does not take it ends, and is reported as lost by the next serve. */
 void run_links_send(run_links *links, int node, const run_message *message);
-/* Sends beats that are due, and calls `handle` for each message that has come and each link that is lost. Never waits. */
+/* Sends beats that are due, and calls `handle` for each message that has arrived and for each lost link. Never
+ * waits. */
 void run_links_serve(run_links *links, run_message_fn *handle, void *user);
 /* Seconds until the next serve is due. */
 double run_links_patience(const run_links *links);
@@ -114,10 +116,10 @@ run_order run_launchers_serve(run_launchers *all, int *number);
 void run_launchers_failed(run_launchers *all);
 /* A signal asks this launcher to end. True: it is not the first one. */
 bool run_launchers_signal(run_launchers *all, int number);
-/* The guard is gone: this launcher ends without the others. */
+/* The guard has ended: this launcher ends without waiting for the others. */
 void run_launchers_leave(run_launchers *all);
-/* This node's ranks have ended. Waits for those of the others and says how they ended. True: they start again, as
- * attempt options->attempt. False: the job is over, and *code is to exit with. */
+/* Called when this node's ranks have ended: waits for the other nodes' ranks, and prints how the attempt ended. True:
+ * all ranks start again, as attempt options->attempt. False: the job is over; *code is the exit code. */
 bool run_launchers_again(run_launchers *all, const run_outcome *outcome, int *code);
 
 #endif

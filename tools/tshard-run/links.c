@@ -29,8 +29,8 @@ static const double farewell_seconds = 2.0;
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-/* Byte by byte, integers little-endian: kind 1, flags 1, signal 1, code 1, attempt 4, most 4, node 2, shown 2, length of
- * the text 2, zero 2; the text. */
+/* A message's fields in order, with their bytes, integers little-endian: kind 1, flags 1, signal 1, code 1, attempt 4,
+ * most 4, node 2, shown 2, length of the text 2, zero 2; then the text. */
 enum { FLAG_FAILED = 1, FLAG_UNUSABLE = 2, FLAG_STOPPED_OTHERS = 4, FLAG_KILL = 8, FLAGS = 16 };
 
 static void put_number(unsigned char *out, int bytes, unsigned value) {
@@ -93,7 +93,8 @@ int run_message_read(const unsigned char *bytes, size_t size, run_message *out) 
 
 /* --- finding each other ------------------------------------------------------------------------------------------- */
 
-/* What a thread searches, so that signals are heard meanwhile. It ends with the process where the search is given up. */
+/* A search for the launchers, on a thread of its own so that this one can handle signals. A search that is given up
+ * runs until the process ends. */
 typedef struct search {
     tshi_settings settings;
     tshi_roster roster;

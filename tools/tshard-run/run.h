@@ -9,6 +9,7 @@
 #ifndef RUN_H
 #define RUN_H
 
+#include "base/base.h"
 #include "base/clock.h"
 
 #include <signal.h>

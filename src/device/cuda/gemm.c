@@ -3,7 +3,8 @@
  * cuBLASLt is column-major: a row-major C = A B is C^T = B^T A^T there, so the operands are swapped, and an output
  * feature (a column of y = x w^T + b) is a row, to which the epilogue adds the bias.
  *
- * A plan caches a product's descriptors and the first algorithm of cuBLASLt's heuristic, or that there is none. */
+ * A plan caches a product's descriptors and the first algorithm that cuBLASLt's heuristic names; a plan without an
+ * algorithm records that cuBLASLt has none for the product. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernels/kernels.h"
 

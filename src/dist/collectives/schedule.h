@@ -7,11 +7,11 @@
  *   TSHI_COUNTING   all counts of an all_to_all with unequal parts            an error, or TSHI_MOVING
  *   TSHI_MOVING     the data (schedule_move.c)                                TSHI_IDLE
  *
- * No function here waits, except for two levels: the transport calls tshi_schedule_advance until the phase is TSHI_IDLE,
+ * No function here waits, except for two levels: the transport calls tshi_schedule_advance until the phase is IDLE,
  * whether the caller waits for the call or has started it.
  *
- * Invariant: all members take the same phases unless a rank fails. It holds because each transition depends only on what
- * all members have sent to all. A member in TSHI_MOVING knows that all members have made the call. */
+ * Invariant: all members take the same phases unless a rank fails. It holds because each change of phase depends only
+ * on what all members have sent to all. A member in TSHI_MOVING knows that all members have made the call. */
 #ifndef TSHI_SCHEDULE_H
 #define TSHI_SCHEDULE_H
 
@@ -85,8 +85,8 @@ typedef struct tshi_schedule {
     tshi_detail *detail;       /* [size] */
     char *gathered;            /* TSHI_COMPARING, TSHI_COUNTING: one of the two, and the bytes of a member */
     size_t gathered_bytes;
-    /* TSHI_MOVING (schedule_move.c): the elements of a message, the operands of a reduction, received blocks, and this rank's
-     * part of a `reduce` to another rank. */
+    /* TSHI_MOVING (schedule_move.c): the elements of a message, the operands of a reduction, received blocks, and this
+     * rank's part of a `reduce` to another rank. */
     int64_t elements;
     const void **terms;
     void *fold, *part;
@@ -109,7 +109,7 @@ void tshi_schedule_end(tshi_schedule *m, tsh_status status);
 /* The call waits for a message to or from that member. */
 bool tshi_schedule_await(const tshi_schedule *m, int member);
 
-/* --- schedule_steps.c ------------------------------------------------------------------------------------------------------ */
+/* --- schedule_steps.c --------------------------------------------------------------------------------------------- */
 
 /* Posts a message of a step; nothing for 0 bytes of data. */
 tsh_status tshi_step_send(tshi_schedule *m, int64_t step, int member, const void *data, size_t bytes);
@@ -121,7 +121,7 @@ tsh_status tshi_steps_advance(tshi_schedule *m);
 /* Grows *memory, of *room bytes, to at least `bytes`; its contents are lost. */
 bool tshi_steps_reserve(const tshi_schedule *m, size_t bytes, void **memory, size_t *room);
 
-/* --- schedule_entry.c: what all members send to all ------------------------------------------------------------------------ */
+/* --- schedule_entry.c: what all members send to all --------------------------------------------------------------- */
 
 /* Up to so many members the one for whose block a call waits has not made it. */
 #define TSHI_MOST_DIRECT 8
@@ -141,7 +141,7 @@ void tshi_entry_finish(tshi_schedule *m);
 /* Begins an all-gather of `bytes` bytes for each member in `all`, where this member's already are. */
 tsh_status tshi_gather_begin(tshi_schedule *m, void *all, size_t bytes);
 
-/* --- schedule_move.c ------------------------------------------------------------------------------------------------------- */
+/* --- schedule_move.c ---------------------------------------------------------------------------------------------- */
 
 /* Begins to move the data of the call. */
 tsh_status tshi_move_begin(tshi_schedule *m);

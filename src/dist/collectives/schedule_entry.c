@@ -1,9 +1,9 @@
 /* What all members of a group send to all: the blocks with which a call begins, and an all-gather.
  *
- *   members          the blocks travel
+ *   members                  the blocks travel
  *   up to TSHI_MOST_DIRECT   from each member to each, all at once
- *   more             in ceil(log2 p) steps (Bruck): in step k a member sends the 2^k blocks that it has to the member 2^k
- *                    before it, and appends those of the member 2^k after it
+ *   more                     in ceil(log2 p) steps (Bruck): in step k a member sends the 2^k blocks that it has to the
+ *                            member 2^k before it, and appends those of the member 2^k after it
  *
  * A block is an entry_head with the member's whole contribution to the call behind it if that is small: then the call
  * needs no other message, and each member computes its result in the order of the ranks. */

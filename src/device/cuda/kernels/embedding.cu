@@ -74,8 +74,8 @@ struct key_parts {
     }
 };
 
-// The position of the key at `at` once WAYS runs of `run` keys, both powers of two, are merged. The binary searches in the
-// other runs advance together.
+// The position of the key at `at` once WAYS runs of `run` keys, both powers of two, are merged. The binary searches in
+// the other runs advance together.
 template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys, int64_t n, int64_t run, int64_t at) {
     const uint64_t key = keys[at];
     const int64_t first = at & ~(WAYS * run - 1);

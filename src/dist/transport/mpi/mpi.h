@@ -1,6 +1,6 @@
 /* The transport over MPI: messages between two ranks, in non-blocking calls that this rank progresses only inside the
  * library's calls. Collectives are schedules of such messages (schedule.h). All groups of a world share a communicator,
- * and a tag says of which group, epoch and call a message is (tag.c). */
+ * and a message's tag names its group, epoch and call (tag.c). */
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 
@@ -99,7 +99,7 @@ tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, con
 void tshi_mpi_list(tsh_world *world);
 void tshi_mpi_unlist(tsh_world *world);
 
-/* --- tag.c: which group, epoch and call a message is of ----------------------------------------------------------- */
+/* --- tag.c: group, epoch and call of a message -------------------------------------------------------------------- */
 
 typedef enum tshi_purpose { TSHI_FOR_CALL, TSHI_FOR_HEADER, TSHI_FOR_DATA, TSHI_FOR_REPLY } tshi_purpose;
 

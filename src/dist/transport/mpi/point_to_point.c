@@ -314,7 +314,7 @@ tsh_status tshi_mpi_messages_discard(tsh_world *world) {
     MPI_Status status;
     int there = 1, bytes = 0, error = MPI_SUCCESS;
     while (error == MPI_SUCCESS && there) {
-        error = MPI_Test(&mpi->discarding, &there, MPI_STATUS_IGNORE); /* true where there is none */
+        error = MPI_Test(&mpi->discarding, &there, MPI_STATUS_IGNORE); /* a null request is done */
         if (error != MPI_SUCCESS || !there) break;
         tshi_free(&world->allocator, mpi->discarded);
         mpi->discarded = NULL;
