@@ -12,18 +12,9 @@ if(TSHARD_SANITIZE)
     list(JOIN TSHARD_SANITIZE "," sanitizers)
     set(sanitize_options -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_compile_options(tshard_flags INTERFACE ${sanitize_options})
+    target_compile_definitions(tshard_flags INTERFACE TSHARD_SANITIZED)
     # Every link needs the runtime, also that of a program that only uses the library.
     add_link_options(${sanitize_options})
-endif()
-
-# Clones of a function for several instruction sets, chosen at load time, need the compiler, the linker and the C
-# library to agree. A sanitizer's runtime is not yet up when the choice is made, so they never go together.
-include(CheckCSourceCompiles)
-check_c_source_compiles("__attribute__((target_clones(\"default\", \"avx2\"))) static int one(int x) { return x + 1; }
-int (*const volatile pointer)(int) = one;
-int main(void) { return pointer(-1); }" TSHARD_CLONES_WORK)
-if(TSHARD_SANITIZE OR NOT TSHARD_CLONES_WORK)
-    target_compile_definitions(tshard_flags INTERFACE TSHARD_NO_CLONES)
 endif()
 
 # GCC clears and copies what is larger than a few words by string instructions, which start slowly: vectors are faster for

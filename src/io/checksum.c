@@ -1,6 +1,5 @@
-/* Checksums of tensors, in vector code. */
+/* Checksums of tensors. */
 #include "io/checksum.h"
-#include "device/cpu/kernels/clones.h"
 #include "tensor/runs.h"
 
 #include <string.h>
@@ -8,7 +7,6 @@
 #define STEP UINT64_C(0x9e3779b97f4a7c15)
 
 #define SUM(name, type)                                                                                                \
-    TSHI_CLONES                                                                                                        \
     static uint64_t name(uint64_t first, int64_t n, const char *data) {                                                \
         uint64_t sum = 0;                                                                                              \
         for (int64_t i = 0; i < n; i++) {                                                                              \

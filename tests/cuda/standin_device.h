@@ -42,8 +42,8 @@ static inline void *get(tsh_device *device, size_t bytes) {
 static inline void *put_numbers(tsh_device *device, tsh_dtype dtype, int64_t n, const double *numbers, size_t skew) {
     size_t bytes = (size_t)n * tsh_dtype_size(dtype);
     char *rounded = malloc(bytes + 1), *pointer = get(device, bytes + skew);
-    extern void tshi_cpu_convert(tsh_device *, int64_t, tsh_dtype, const void *, tsh_dtype, void *);
-    tshi_cpu_convert(NULL, n, TSH_FLOAT64, numbers, dtype, rounded);
+    extern void tshi_cpu_convert_base(tsh_device *, int64_t, tsh_dtype, const void *, tsh_dtype, void *);
+    tshi_cpu_convert_base(NULL, n, TSH_FLOAT64, numbers, dtype, rounded);
     device->ops->copy.from_host(device, bytes, rounded, pointer + skew);
     free(rounded);
     return pointer + skew;
@@ -52,9 +52,9 @@ static inline void *put_numbers(tsh_device *device, tsh_dtype dtype, int64_t n, 
 static inline void get_numbers(tsh_device *device, tsh_dtype dtype, int64_t n, const void *from, double *numbers) {
     size_t bytes = (size_t)n * tsh_dtype_size(dtype);
     char *rounded = malloc(bytes + 1);
-    extern void tshi_cpu_convert(tsh_device *, int64_t, tsh_dtype, const void *, tsh_dtype, void *);
+    extern void tshi_cpu_convert_base(tsh_device *, int64_t, tsh_dtype, const void *, tsh_dtype, void *);
     device->ops->copy.to_host(device, bytes, from, rounded);
-    tshi_cpu_convert(NULL, n, dtype, rounded, TSH_FLOAT64, numbers);
+    tshi_cpu_convert_base(NULL, n, dtype, rounded, TSH_FLOAT64, numbers);
     free(rounded);
 }
 

@@ -2,7 +2,7 @@
 #ifndef TSHARD_ATTENTION_CASES_H
 #define TSHARD_ATTENTION_CASES_H
 
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "kernel_test.h"
 
 typedef struct attention_case {
@@ -68,7 +68,7 @@ static inline void attend(const tshi_attention *a, attention_tensors *t, int64_t
     if (a->causal && i + a->keys - a->queries + 1 < n) n = i + a->keys - a->queries + 1;
     for (int64_t j = 0; j < n; j++) {
         uint32_t word;
-        tshi_cpu_words(a->seed, a->stream, element + j, 1, &word);
+        tshi_cpu_words_base(a->seed, a->stream, element + j, 1, &word);
         keep[j] = (word >> 8) * 0x1p-24 >= a->dropout ? 1 / (1 - a->dropout) : 0;
         p[j] = a->scale * dot_of(&t->q, at, &t->k, first + j * step, a->dim);
         most = fmax(most, p[j]);

@@ -2,14 +2,13 @@
 #ifndef FEW_ROWS_CASES_H
 #define FEW_ROWS_CASES_H
 
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/isa/kernels.h"
 #include "kernel_test.h"
-
-typedef void few_rows_fn(tsh_dtype dtype, const tshi_few_rows *p);
 
 /* Weights of a dtype; `narrow`: those of x as well. */
 typedef struct few_rows_case {
-    few_rows_fn *run;
+    tshi_few_rows_fn *run;
     tsh_dtype dtype;
     bool narrow;
 } few_rows_case;
@@ -21,7 +20,7 @@ static void *narrowed(tsh_dtype dtype, const buffer *w) {
     if (dtype == TSH_FLOAT32)
         memcpy(values, w->data, (size_t)w->n * sizeof(float));
     else
-        tshi_cpu_narrow(dtype, w->n, w->data, values);
+        tshi_cpu_narrow_base(dtype, w->n, w->data, values);
     return values;
 }
 
@@ -93,7 +92,7 @@ static void check_few_rows_alone(few_rows_case c) {
     free(factors);
 }
 
-static void check_few_rows_all(few_rows_fn *run) {
+static void check_few_rows_all(tshi_few_rows_fn *run) {
     static const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_BFLOAT16, TSH_FLOAT16};
     for (int d = 0; d < 3; d++) {
         check_few_rows_sizes((few_rows_case){run, dtypes[d], false});

@@ -2,7 +2,7 @@
  * takes, values and gradients are those of one rank, whose gradients agree with central differences. In float32 and 16
  * bits they are those of float64, within the rounding of a few results. */
 #include "autograd/grad/accumulate.h"
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "functional/functional.h"
 #include "support/function_cases.h"
 #include "support/ranks.h"
@@ -47,7 +47,7 @@ static tsh_tensor *make_input(tshi_rank *r, const function_case *c, int k, tsh_l
         whole[i] = term * value(i, k);
         whole_ids[i] = ids ? (i * 5 + 1) % spec->vocabulary : 0;
     }
-    tshi_cpu_convert(NULL, numel, TSH_FLOAT64, whole, dtype, elements);
+    tshi_cpu_convert_base(NULL, numel, TSH_FLOAT64, whole, dtype, elements);
     tsh_tensor *t = NULL;
     if (!tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &t))) return NULL;
     bool part = layout.kind == TSH_KIND_REPLICATED || layout.kind == TSH_KIND_SHARD;
@@ -68,7 +68,7 @@ static tsh_tensor *objective_of(tsh_tape *tape, tsh_tensor *y) {
     for (int64_t i = 0; i < numel; i++) whole[i] = value(i, 7);
     tsh_tensor *coefficients = NULL;
     if (tsh_tensor_create(tsh_tensor_mesh(y), &config, &coefficients) != TSH_OK) return NULL;
-    tshi_cpu_convert(NULL, numel, TSH_FLOAT64, whole, config.dtype, elements);
+    tshi_cpu_convert_base(NULL, numel, TSH_FLOAT64, whole, config.dtype, elements);
     tsh_tensor_write_whole(coefficients, elements);
     tsh_tensor *loss = tsh_sum(tape, tsh_mul(tape, y, coefficients), TSH_ALL_DIMS);
     tsh_tensor_release(coefficients); /* the tape keeps what it needs */
@@ -90,7 +90,7 @@ static int64_t read_whole(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, bool sum_
     if (!tshi_check(r, tsh_tensor_local_numel(t) <= MOST, "more than %d elements", MOST)) return 0;
     double elements[MOST];
     tshi_check_ok(r, tsh_tensor_read(t, elements, tsh_tensor_local_numel(t)));
-    tshi_cpu_convert(NULL, tsh_tensor_local_numel(t), tsh_tensor_dtype(t), elements, TSH_FLOAT64, to);
+    tshi_cpu_convert_base(NULL, tsh_tensor_local_numel(t), tsh_tensor_dtype(t), elements, TSH_FLOAT64, to);
     return tsh_tensor_local_numel(t);
 }
 

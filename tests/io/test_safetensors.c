@@ -1,5 +1,5 @@
 /* Safetensors files: one that Python has written, headers that the format forbids, and boxes against loops. */
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "support/values.h"

@@ -131,6 +131,8 @@ xargs awk '
             next
         }
         gsub(/[ \t]+/, " ", text)
+        while (match(text, /TSHI_ISA\([A-Za-z_0-9]+\)/)) # the name of each instruction set
+            text = substr(text, 1, RSTART - 1) substr(text, RSTART + 9, RLENGTH - 10) substr(text, RSTART + RLENGTH)
         scan(text)
     }
     END { exit bad > 0 }' <<< "$files"

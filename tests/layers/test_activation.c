@@ -1,6 +1,6 @@
 /* Linear layers with their activation in them: values and gradients by plain loops, everything as of the layer and the
  * function called one after the other, and what is kept in memory. */
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
@@ -130,8 +130,8 @@ static tsh_tensor *parameter(const way *w, int which) {
 static void open_way(tshi_rank *r, const variant *v, sizes s, tsh_activation f, tsh_dtype dtype, bool bias,
                      const truth *t, unsigned wants, way *w) {
     double weight[MOST], b[MOST];
-    tshi_cpu_convert(NULL, MOST, TSH_FLOAT64, t->in[W], dtype, weight);
-    tshi_cpu_convert(NULL, MOST, TSH_FLOAT64, t->in[B], dtype, b);
+    tshi_cpu_convert_base(NULL, MOST, TSH_FLOAT64, t->in[W], dtype, weight);
+    tshi_cpu_convert_base(NULL, MOST, TSH_FLOAT64, t->in[B], dtype, b);
     w->layer = make_layer(r, v, s, f, dtype, bias);
     tshi_check_ok(r, tsh_linear_load(w->layer, weight, bias ? b : NULL));
     tsh_tensor_config config = {dtype, 2, {s.n, s.in}, {v->x}};

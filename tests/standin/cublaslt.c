@@ -3,7 +3,7 @@
 #include "standin/cublaslt.h"
 #include "standin/standin.h"
 
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 
 #include <cublasLt.h>
 #include <math.h>
@@ -315,12 +315,12 @@ static tsh_dtype dtype_of(int32_t type) {
 
 static double get(tsh_dtype dtype, const void *from, int64_t i) {
     double value;
-    tshi_cpu_convert(NULL, 1, dtype, (const char *)from + (size_t)i * tsh_dtype_size(dtype), TSH_FLOAT64, &value);
+    tshi_cpu_convert_base(NULL, 1, dtype, (const char *)from + (size_t)i * tsh_dtype_size(dtype), TSH_FLOAT64, &value);
     return value;
 }
 
 static void put(tsh_dtype dtype, double value, void *to, int64_t i) {
-    tshi_cpu_convert(NULL, 1, TSH_FLOAT64, &value, dtype, (char *)to + (size_t)i * tsh_dtype_size(dtype));
+    tshi_cpu_convert_base(NULL, 1, TSH_FLOAT64, &value, dtype, (char *)to + (size_t)i * tsh_dtype_size(dtype));
 }
 
 /* op(X)[i, j], by columns. */

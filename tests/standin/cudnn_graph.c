@@ -2,7 +2,7 @@
  * says so. */
 #include "standin/cudnn.h"
 
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "device/cuda/cudnn/api.h"
 
 #include <math.h>
@@ -145,8 +145,8 @@ static void *in_memory(const standin_cudnn_tensor *t, position i) {
 static double rounded(int type, double value) {
     uint32_t bits;
     if (type == TSHI_CUDNN_INT32 || type == TSHI_CUDNN_BOOLEAN) return value;
-    tshi_cpu_convert(NULL, 1, TSH_FLOAT64, &value, dtype_of(type), &bits);
-    tshi_cpu_convert(NULL, 1, dtype_of(type), &bits, TSH_FLOAT64, &value);
+    tshi_cpu_convert_base(NULL, 1, TSH_FLOAT64, &value, dtype_of(type), &bits);
+    tshi_cpu_convert_base(NULL, 1, dtype_of(type), &bits, TSH_FLOAT64, &value);
     return value;
 }
 
@@ -158,7 +158,7 @@ static void load(const standin_cudnn_tensor *t, double *values) {
         return;
     }
     if (t->is_virtual) return;
-    do tshi_cpu_convert(NULL, 1, dtype_of(t->type), in_memory(t, i), TSH_FLOAT64, &values[at++]);
+    do tshi_cpu_convert_base(NULL, 1, dtype_of(t->type), in_memory(t, i), TSH_FLOAT64, &values[at++]);
     while (next(t, &i));
 }
 
@@ -167,7 +167,8 @@ static void save(const standin_cudnn_tensor *t, double *values) {
     int64_t at = 0;
     do {
         values[at] = rounded(t->type, values[at]);
-        if (!t->is_virtual) tshi_cpu_convert(NULL, 1, TSH_FLOAT64, &values[at], dtype_of(t->type), in_memory(t, i));
+        if (!t->is_virtual)
+            tshi_cpu_convert_base(NULL, 1, TSH_FLOAT64, &values[at], dtype_of(t->type), in_memory(t, i));
         at++;
     } while (next(t, &i));
 }

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #endif
 #include "support/files.h"
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "io/file.h"
 
 #include <ftw.h>
@@ -103,7 +103,7 @@ void tshi_test_write(const char *name, const tshi_test_content *contents, int co
         char *elements = malloc((size_t)n * 8 + 1);
         require(values && elements, "no memory");
         tshi_test_content_values(&contents[i], values);
-        tshi_cpu_convert(NULL, n, TSH_FLOAT64, values, contents[i].dtype, elements);
+        tshi_cpu_convert_base(NULL, n, TSH_FLOAT64, values, contents[i].dtype, elements);
         require(tshi_file_write(fd, path, elements, (size_t)entries[i].bytes, entries[i].offset) == TSH_OK, name);
         free(values);
         free(elements);

@@ -1,5 +1,5 @@
 #include "support/tensors.h"
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "support/values.h"
 #include "tshard/functional.h"
 
@@ -20,7 +20,7 @@ tsh_tensor *tshi_test_tensor(tshi_rank *r, const tsh_mesh *mesh, const tsh_tenso
     int64_t n = 1;
     for (int d = 0; d < config->ndim; d++) n *= config->shape[d];
     void *elements = malloc((size_t)n * 8 + 8);
-    if (elements) tshi_cpu_convert(NULL, n, TSH_FLOAT64, whole, config->dtype, elements);
+    if (elements) tshi_cpu_convert_base(NULL, n, TSH_FLOAT64, whole, config->dtype, elements);
     if (tshi_check(r, elements, "no memory") && tshi_check_ok(r, tsh_tensor_create(mesh, config, &t))) {
         tshi_check_ok(r, tsh_tensor_write_whole(t, elements));
     }
@@ -47,7 +47,7 @@ void tshi_test_set_grad(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, const doubl
 double tshi_test_element(const tsh_tensor *t, int64_t i) {
     double value;
     const char *data = tsh_tensor_data(t);
-    tshi_cpu_convert(NULL, 1, t->dtype, data + (size_t)i * tsh_dtype_size(t->dtype), TSH_FLOAT64, &value);
+    tshi_cpu_convert_base(NULL, 1, t->dtype, data + (size_t)i * tsh_dtype_size(t->dtype), TSH_FLOAT64, &value);
     return value;
 }
 

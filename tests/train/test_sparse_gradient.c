@@ -1,5 +1,5 @@
 /* Sparse gradients and sampled classes against plain loops in float64. */
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -99,7 +99,7 @@ static void set_up(tshi_rank *r, const settings *s, state *m) {
     tshi_check_ok(r, tsh_mesh_create(r->world, "ranks=-1", &m->mesh));
     tshi_check_ok(r, tsh_tape_create(r->world, &m->tape));
     tshi_check_ok(r, tsh_linear_create(tsh_mesh_group(m->mesh, "ranks"), &layer, &m->layer));
-    tshi_cpu_convert(NULL, CLASSES * FEATURES, TSH_FLOAT64, weight, s->dtype, typed);
+    tshi_cpu_convert_base(NULL, CLASSES * FEATURES, TSH_FLOAT64, weight, s->dtype, typed);
     tshi_check_ok(r, tsh_linear_load(m->layer, typed, NULL));
     tshi_check_ok(r, tsh_tensor_create(m->mesh, &x, &m->x));
     tshi_check_ok(r, tsh_tensor_require_grad(m->x));
@@ -133,7 +133,7 @@ static void write_batch(tshi_rank *r, state *m, int step) {
         target[b] = label(step, b);
         for (int f = 0; f < FEATURES; f++) x[b][f] = feature(step, b, f);
     }
-    tshi_cpu_convert(NULL, BATCH * FEATURES, TSH_FLOAT64, x, tsh_tensor_dtype(m->x), typed);
+    tshi_cpu_convert_base(NULL, BATCH * FEATURES, TSH_FLOAT64, x, tsh_tensor_dtype(m->x), typed);
     tshi_check_ok(r, tsh_tensor_write_whole(m->x, typed));
     tshi_check_ok(r, tsh_tensor_write_whole(m->target, target));
 }

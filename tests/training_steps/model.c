@@ -1,5 +1,5 @@
 #include "training_steps/model.h"
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ void *tshi_model_values(const tshi_training_program *p, uint64_t salt, tsh_dtype
     if (!wide || !narrow) abort();
     for (int64_t i = 0; i < count; i++)
         wide[i] = (double)(tshi_program_draw(p, salt * 4099 + (uint64_t)i, 49) - 24) / 64 + ones;
-    tshi_cpu_convert(NULL, count, TSH_FLOAT64, wide, dtype, narrow);
+    tshi_cpu_convert_base(NULL, count, TSH_FLOAT64, wide, dtype, narrow);
     free(wide);
     return narrow;
 }

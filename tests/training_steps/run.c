@@ -1,5 +1,5 @@
 #include "training_steps/run.h"
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "support/clock.h"
 #include "support/failing_backward.h"
 
@@ -49,7 +49,7 @@ static void add_whole(run *u, tshi_training_entry_kind kind, int index, const ch
     void *whole = malloc(sizeof *to * (size_t)(count + 1));
     if (!whole) abort();
     if (to && tshi_check_ok(u->r, tsh_tensor_read_whole(t, whole)))
-        tshi_cpu_convert(NULL, count, tsh_tensor_dtype(t), whole, TSH_FLOAT64, to);
+        tshi_cpu_convert_base(NULL, count, tsh_tensor_dtype(t), whole, TSH_FLOAT64, to);
     free(whole);
 }
 
@@ -319,10 +319,10 @@ static void clip_by_hand(const tsh_tensor *parameter) {
     char *at = t ? tsh_tensor_data(t) : NULL;
     for (int64_t i = 0; t && i < tsh_tensor_local_numel(t); i++, at += tsh_dtype_size(dtype)) {
         double x;
-        tshi_cpu_convert(NULL, 1, dtype, at, TSH_FLOAT64, &x);
+        tshi_cpu_convert_base(NULL, 1, dtype, at, TSH_FLOAT64, &x);
         if (fabs(x) <= MOST_VALUE) continue;
         x = x > 0 ? MOST_VALUE : -MOST_VALUE;
-        tshi_cpu_convert(NULL, 1, TSH_FLOAT64, &x, dtype, at);
+        tshi_cpu_convert_base(NULL, 1, TSH_FLOAT64, &x, dtype, at);
     }
 }
 

@@ -2,7 +2,7 @@
  * beside them in expected.safetensors. */
 #include "base/base.h"
 #include "cases.h"
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "io/safetensors.h"
 #include "transformer/model.h"
 

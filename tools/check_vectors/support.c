@@ -1,5 +1,5 @@
 #include "cases.h"
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ void *cv_elements(cv_run *run, const tshi_vector *v, int64_t start, int64_t coun
     if (v->integer) {
         memcpy(buffer, v->integers + start, (size_t)count * sizeof *v->integers);
     } else {
-        tshi_cpu_convert(NULL, count, TSH_FLOAT64, v->values + start, run->dtype, buffer);
+        tshi_cpu_convert_base(NULL, count, TSH_FLOAT64, v->values + start, run->dtype, buffer);
     }
     return buffer;
 }
@@ -104,7 +104,7 @@ double *cv_read(cv_run *run, const tsh_tensor *t) {
     void *raw = calloc((size_t)n + 1, 8);
     double *values = calloc((size_t)n + 1, sizeof *values);
     if (tshi_check(run->rank, raw && values, "no memory") && tshi_check_ok(run->rank, tsh_tensor_read(t, raw, n))) {
-        tshi_cpu_convert(NULL, n, t->dtype, raw, TSH_FLOAT64, values);
+        tshi_cpu_convert_base(NULL, n, t->dtype, raw, TSH_FLOAT64, values);
     } else {
         free(values);
         values = NULL;

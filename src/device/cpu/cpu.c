@@ -60,7 +60,8 @@ static void cpu_describe(const tsh_device *device, char *text, size_t size) {
     int threads = device->threads;
     char libraries[160];
     tshi_cpu_product_libraries(libraries, sizeof libraries);
-    snprintf(text, size, "%d BLAS thread%s, %s", threads, threads == 1 ? "" : "s", libraries);
+    snprintf(text, size, "%s kernels, %d BLAS thread%s, %s", ((const tshi_cpu_device *)device)->isa->name, threads,
+             threads == 1 ? "" : "s", libraries);
 }
 
 /* Unknown: it depends on the CPU's model and clock, and on other processes. */
@@ -136,6 +137,7 @@ static const tshi_offload_ops offload_ops = {
 
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
+/* Without the vector kernels. */
 static const tshi_device_ops cpu_ops = {
     .name = "cpu",
     .kind = TSH_CPU,
@@ -151,30 +153,36 @@ static const tshi_device_ops cpu_ops = {
              .from_host = tshi_cpu_copy,
              .strided = tshi_cpu_copy_strided,
              .permute = tshi_cpu_permute,
-             .zero = tshi_cpu_zero,
-             .fill = tshi_cpu_fill,
-             .convert = tshi_cpu_convert},
+             .zero = tshi_cpu_zero},
     .product = {.gemm = tshi_cpu_gemm,
                 .affine = tshi_cpu_affine,
                 .affine_backward = tshi_cpu_affine_backward,
                 .gemm_unary_backward = tshi_cpu_gemm_unary_backward},
     .targets_check = tshi_cpu_targets_check,
     .ids_check = tshi_cpu_ids_check,
-    .reduce = tshi_cpu_reduce,
-    .top = {.find = tshi_cpu_top, .merge = tshi_cpu_top_merge, .backward = tshi_cpu_top_backward},
-    .elementwise = tshi_cpu_elementwise,
-    .sum = tshi_cpu_sum,
-    .softmax = tshi_cpu_softmax,
-    .loss = tshi_cpu_loss,
-    .cross_entropy = tshi_cpu_cross_entropy,
-    .embedding = tshi_cpu_embedding,
-    .norm = tshi_cpu_norm,
-    .attention = tshi_cpu_attention,
-    .random = tshi_cpu_random,
-    .optimizer = tshi_cpu_optimizer,
     .event = &event_ops,
     .offload = &offload_ops,
 };
+
+static void set_ops(tshi_cpu_device *cpu) {
+    const tshi_isa *isa = cpu->isa;
+    cpu->ops = cpu_ops;
+    cpu->ops.copy.fill = isa->fill;
+    cpu->ops.copy.convert = isa->convert;
+    cpu->ops.reduce = isa->reduce;
+    cpu->ops.top = *isa->top;
+    cpu->ops.elementwise = isa->elementwise;
+    cpu->ops.sum = isa->sum;
+    cpu->ops.softmax = isa->softmax;
+    cpu->ops.loss = isa->loss;
+    cpu->ops.cross_entropy = isa->cross_entropy;
+    cpu->ops.embedding = isa->embedding;
+    cpu->ops.norm = isa->norm;
+    cpu->ops.attention = isa->attention;
+    cpu->ops.random = isa->random;
+    cpu->ops.optimizer = isa->optimizer;
+    cpu->base.ops = &cpu->ops;
+}
 
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
                                   tsh_device **out) {
@@ -183,14 +191,18 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
         return tshi_fail(TSH_ERR_ARGUMENT, "the tensor memory of a CPU has to be aligned to 64 bytes");
     }
     if (threads < 1) return tshi_fail(TSH_ERR_ARGUMENT, "a CPU needs at least 1 thread, not %d", threads);
+    const tshi_isa *isa = NULL;
+    tsh_status status = tshi_isa_choose(&isa);
+    if (status != TSH_OK) return status;
     tsh_allocator hooks = tshi_allocator_resolve(allocator);
     tshi_cpu_device *device = tshi_calloc(&hooks, 1, sizeof *device);
     if (!device) return TSH_ERR_MEMORY;
-    device->base.ops = &cpu_ops;
+    device->isa = isa;
+    set_ops(device);
     device->base.allocator = hooks;
     device->index.allocator = &device->base.allocator;
     device->base.threads = threads;
-    tsh_status status = tshi_slabs_add(&device->heap, &device->index, heap, size & ~(TSHI_BLOCK_UNIT - 1));
+    status = tshi_slabs_add(&device->heap, &device->index, heap, size & ~(TSHI_BLOCK_UNIT - 1));
     if (status != TSH_OK) {
         cpu_destroy(&device->base);
         return status;

@@ -2,7 +2,7 @@
  * with a function for each dtype. In a dry run a kernel is counted and computes nothing; in a traced run it is an
  * event around the device's own kernel. */
 #include "device/plan/kernels.h"
-#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/isa/kernels.h"
 #include "device/record.h"
 #include "device/trace.h"
 
@@ -151,7 +151,7 @@ static void plan_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double val
     if (is_tensor(device, to))
         event = begin_kernel(device, "fill", dtype, (uint64_t)n * tsh_dtype_size(dtype));
     else
-        tshi_cpu_fill(device, dtype, n, value, to);
+        tshi_cpu_fill_base(device, dtype, n, value, to);
     if (!event) return;
     device->trace->behind->copy.fill(device, dtype, n, value, to);
     tshi_trace_close(event);
@@ -166,7 +166,7 @@ static void plan_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, co
     else if (is_tensor(device, from))
         give_zeros(device, (size_t)n * to_size, to);
     else
-        tshi_cpu_convert(device, n, from_dtype, from, to_dtype, to);
+        tshi_cpu_convert_base(device, n, from_dtype, from, to_dtype, to);
     if (!event) return;
     device->trace->behind->copy.convert(device, n, from_dtype, from, to_dtype, to);
     tshi_trace_close(event);
@@ -349,7 +349,7 @@ static int64_t updated(int count, const tshi_update *updates) {
 /* --- by dtype ----------------------------------------------------------------------------------------------------- */
 
 #define KERNELS "device/plan/kernels.inc"
-#include "device/cpu/kernels/each_dtype.inc"
+#include "device/cpu/isa/each_dtype.inc"
 
 void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *t) {
     ops->copy = (tshi_copy_ops){.within = plan_copy,

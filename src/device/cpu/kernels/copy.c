@@ -5,7 +5,7 @@
 
 /* --- large copies ------------------------------------------------------------------------------------------------- */
 
-#if defined(__SSE2__) && !defined(TSHARD_NO_CLONES) /* a sanitizer cannot check intrinsic stores */
+#if defined(__SSE2__) && !defined(TSHARD_SANITIZED) /* a sanitizer cannot check intrinsic stores */
 #include <emmintrin.h>
 
 #define LINE  64
@@ -86,4 +86,16 @@ void tshi_cpu_copy_strided(tsh_device *device, int64_t outer, size_t bytes, cons
 
 void tshi_cpu_zero(tsh_device *device, size_t bytes, void *to) {
     if (bytes > 0) memset(to, 0, bytes);
+}
+
+void tshi_cpu_repeat(size_t size, const void *element, int64_t n, size_t most, void *to) {
+    size_t bytes = (size_t)n * size;
+    if (bytes == 0) return;
+    size_t whole = size < most ? most / size * size : size;
+    memcpy(to, element, size);
+    for (size_t done = size, more; done < bytes; done += more) {
+        more = done < bytes - done ? done : bytes - done;
+        if (more > whole) more = whole;
+        memcpy((char *)to + done, to, more);
+    }
 }

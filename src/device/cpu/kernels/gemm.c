@@ -48,14 +48,18 @@ void tshi_cpu_product_libraries(char *text, size_t size) {
 #endif
 }
 
-static void scale(tsh_dtype dtype, int64_t m, int64_t n, double beta, void *c, int64_t ldc) {
+static const tshi_isa *isa_of(const tsh_device *device) {
+    return ((const tshi_cpu_device *)device)->isa;
+}
+
+static void scale(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, double beta, void *c, int64_t ldc) {
     size_t size = tsh_dtype_size(dtype);
     for (int64_t i = 0; i < m; i++) {
         void *row = (char *)c + (size_t)i * (size_t)ldc * size;
         if (beta == 0.0)
             memset(row, 0, (size_t)n * size);
         else
-            tshi_cpu_elementwise[dtype].axpby(NULL, n, beta, row, 0.0, NULL, row);
+            isa_of(device)->elementwise[dtype].axpby(NULL, n, beta, row, 0.0, NULL, row);
     }
 }
 
@@ -87,7 +91,7 @@ static tsh_status float_gemm(const tsh_device *device, tsh_dtype dtype, bool tra
                              double beta, void *c, int64_t ldc) {
     if (dtype == TSH_FLOAT32 && has_few_rows(device, transpose_a, transpose_b, m)) {
         const tshi_few_rows p = {m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc, false};
-        tshi_cpu_few_rows(dtype, &p);
+        isa_of(device)->few_rows(dtype, &p);
         return TSH_OK;
     }
     if (dtype == TSH_FLOAT32)
@@ -125,15 +129,17 @@ typedef struct half_finish {
 } half_finish;
 
 /* Converts the tile [at, at + wide) along m or n by [from, from + depth) along k to float32. */
-static void widen_tile(tsh_dtype dtype, const half_factor *f, int64_t at, int64_t wide, int64_t from, int64_t depth) {
+static void widen_tile(const tsh_device *device, tsh_dtype dtype, const half_factor *f, int64_t at, int64_t wide,
+                       int64_t from, int64_t depth) {
     int64_t rows = f->depth_first ? depth : wide, cols = f->depth_first ? wide : depth;
     const uint16_t *data = f->data + (f->depth_first ? from * f->ld + at : at * f->ld + from);
-    for (int64_t r = 0; r < rows; r++) tshi_cpu_widen(dtype, cols, data + r * f->ld, f->tile + r * cols);
+    for (int64_t r = 0; r < rows; r++) isa_of(device)->widen(dtype, cols, data + r * f->ld, f->tile + r * cols);
 }
 
 /* Stores `cols` elements of `sum` to row `row` of the output, from column `at` on. */
-static void finish_row(tsh_dtype dtype, const half_finish *f, int64_t row, int64_t at, int64_t cols, float *sum) {
-    const tshi_elementwise_ops *ops = &tshi_cpu_elementwise[TSH_FLOAT32];
+static void finish_row(const tsh_device *device, tsh_dtype dtype, const half_finish *f, int64_t row, int64_t at,
+                       int64_t cols, float *sum) {
+    const tshi_elementwise_ops *ops = &isa_of(device)->elementwise[TSH_FLOAT32];
     float more[TILE_ROWS];
     int64_t to = row * f->ldc + at;
     if (f->wide_c) {
@@ -141,16 +147,16 @@ static void finish_row(tsh_dtype dtype, const half_finish *f, int64_t row, int64
         return;
     }
     if (f->beta != 0.0) {
-        tshi_cpu_widen(dtype, cols, f->c + to, more);
+        isa_of(device)->widen(dtype, cols, f->c + to, more);
         ops->axpby(NULL, cols, 1, sum, f->beta, more, sum);
     }
     if (f->bias) {
-        tshi_cpu_widen(dtype, cols, f->bias + at, more);
+        isa_of(device)->widen(dtype, cols, f->bias + at, more);
         ops->axpby(NULL, cols, 1, sum, 1, more, sum);
     }
-    if (f->pre) tshi_cpu_narrow(dtype, cols, sum, f->pre + to);
+    if (f->pre) isa_of(device)->narrow(dtype, cols, sum, f->pre + to);
     if (f->f != TSHI_IDENTITY) ops->unary(NULL, f->f, NULL, cols, sum, sum);
-    tshi_cpu_narrow(dtype, cols, sum, f->c + to);
+    isa_of(device)->narrow(dtype, cols, sum, f->c + to);
 }
 
 /* The length of the largest equal pieces of n that are at most `most`. */
@@ -164,8 +170,8 @@ static int64_t smaller(int64_t a, int64_t b) {
 }
 
 /* Tiles of A are converted again for each column of tiles of B; those of B are converted once if k fits in a tile. */
-static tsh_status half_tiles(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t rows, int64_t cols,
-                             int64_t depth, double alpha, half_factor a, half_factor b, float *sum,
+static tsh_status half_tiles(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t rows,
+                             int64_t cols, int64_t depth, double alpha, half_factor a, half_factor b, float *sum,
                              const half_finish *finish) {
     tsh_status status = TSH_OK;
     for (int64_t j = 0; j < n; j += cols) {
@@ -174,21 +180,21 @@ static tsh_status half_tiles(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, i
             int64_t high = smaller(rows, m - i);
             for (int64_t l = 0; l < k && status == TSH_OK; l += depth) {
                 int64_t deep = smaller(depth, k - l);
-                widen_tile(dtype, &a, i, high, l, deep);
-                if (i == 0 || depth < k) widen_tile(dtype, &b, j, wide, l, deep);
+                widen_tile(device, dtype, &a, i, high, l, deep);
+                if (i == 0 || depth < k) widen_tile(device, dtype, &b, j, wide, l, deep);
                 status = single(a.depth_first, !b.depth_first, high, wide, deep, (float)alpha, a.tile,
                                 a.depth_first ? high : deep, b.tile, b.depth_first ? wide : deep, l > 0, sum, wide);
             }
             if (status != TSH_OK) return status;
-            for (int64_t r = 0; r < high; r++) finish_row(dtype, finish, i + r, j, wide, sum + r * wide);
+            for (int64_t r = 0; r < high; r++) finish_row(device, dtype, finish, i + r, j, wide, sum + r * wide);
         }
     }
     return TSH_OK;
 }
 
 /* True where the few-rows kernel takes 16-bit rows of x without conversion. */
-static bool takes_narrow(tsh_dtype dtype) {
-    return dtype == TSH_BFLOAT16 && tshi_cpu_multiplies_bfloat16();
+static bool takes_narrow(const tsh_device *device, tsh_dtype dtype) {
+    return dtype == TSH_BFLOAT16 && isa_of(device)->multiplies_bfloat16;
 }
 
 /* The scratch memory of half_gemm: x in float32 and the sums of a piece, or a tile of each factor and of their
@@ -197,7 +203,7 @@ size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool 
                                 int64_t m, int64_t n, int64_t k) {
     if (!is_half(dtype)) return 0;
     if (has_few_rows(device, transpose_a, transpose_b, m)) {
-        return (size_t)(m * (TILE_ROWS + (takes_narrow(dtype) ? 0 : k))) * sizeof(float);
+        return (size_t)(m * (TILE_ROWS + (takes_narrow(device, dtype) ? 0 : k))) * sizeof(float);
     }
     int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS), depth = even_pieces(k, TILE_DEPTH);
     return (size_t)(rows * cols + (rows + cols) * depth) * sizeof(float);
@@ -207,12 +213,12 @@ size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool 
 static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
                                 const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
                                 const half_finish *finish) {
-    bool narrow = takes_narrow(dtype);
+    bool narrow = takes_narrow(device, dtype);
     int64_t wide = narrow ? 0 : k; /* float32 elements for a row of x */
     float *sum = device->ops->memory.alloc(device, tshi_cpu_product_scratch(device, dtype, false, true, m, n, k));
     if (!sum) return TSH_ERR_MEMORY;
     float *wide_x = sum + m * TILE_ROWS;
-    for (int64_t i = 0; i < m; i++) tshi_cpu_widen(dtype, wide, x + i * ldx, wide_x + i * k);
+    for (int64_t i = 0; i < m; i++) isa_of(device)->widen(dtype, wide, x + i * ldx, wide_x + i * k);
     for (int64_t j = 0; j < n; j += TILE_ROWS) {
         int64_t cols = smaller(TILE_ROWS, n - j);
         const tshi_few_rows p = {.m = m,
@@ -226,8 +232,8 @@ static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, 
                                  .ldw = ldw,
                                  .y = sum,
                                  .ldy = TILE_ROWS};
-        tshi_cpu_few_rows(dtype, &p);
-        for (int64_t i = 0; i < m; i++) finish_row(dtype, finish, i, j, cols, sum + i * TILE_ROWS);
+        isa_of(device)->few_rows(dtype, &p);
+        for (int64_t i = 0; i < m; i++) finish_row(device, dtype, finish, i, j, cols, sum + i * TILE_ROWS);
     }
     device->ops->memory.release(device, sum);
     return TSH_OK;
@@ -244,8 +250,9 @@ static tsh_status half_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_
         device->ops->memory.alloc(device, tshi_cpu_product_scratch(device, dtype, transpose_a, transpose_b, m, n, k));
     if (!tiles) return TSH_ERR_MEMORY;
     float *tile_a = tiles + rows * cols, *tile_b = tile_a + rows * depth;
-    tsh_status status = half_tiles(dtype, m, n, k, rows, cols, depth, alpha, (half_factor){a, lda, transpose_a, tile_a},
-                                   (half_factor){b, ldb, !transpose_b, tile_b}, tiles, finish);
+    tsh_status status =
+        half_tiles(device, dtype, m, n, k, rows, cols, depth, alpha, (half_factor){a, lda, transpose_a, tile_a},
+                   (half_factor){b, ldb, !transpose_b, tile_b}, tiles, finish);
     device->ops->memory.release(device, tiles);
     return status;
 }
@@ -258,7 +265,7 @@ tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, 
     tsh_status status = tshi_check_product("the BLAS", m, n, k, lda, ldb, ldc);
     if (status != TSH_OK || m == 0 || n == 0) return status;
     if (k == 0 || alpha == 0.0) {
-        scale(dtype, m, n, beta, c, ldc);
+        scale(device, dtype, m, n, beta, c, ldc);
         return TSH_OK;
     }
     if (!is_half(dtype))
@@ -277,10 +284,11 @@ tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64
     }
     void *product = pre ? pre : y;
     bool done = dtype == TSH_FLOAT32 && tshi_cpu_primitive_affine((tshi_cpu_device *)device, m, n, k, x, w, b, product);
-    if (b && !done) tshi_cpu_elementwise[dtype].bias(device, m, n, NULL, b, product);
+    if (b && !done) isa_of(device)->elementwise[dtype].bias(device, m, n, NULL, b, product);
     tsh_status status = TSH_OK;
     if (!done) status = tshi_cpu_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, b ? 1 : 0, product, n);
-    if (status == TSH_OK && f != TSHI_IDENTITY) tshi_cpu_elementwise[dtype].unary(device, f, NULL, m * n, product, y);
+    if (status == TSH_OK && f != TSHI_IDENTITY)
+        isa_of(device)->elementwise[dtype].unary(device, f, NULL, m * n, product, y);
     return status;
 }
 
@@ -291,7 +299,7 @@ static tsh_status wide_product(tsh_device *device, tsh_dtype dtype, int64_t m, i
     tsh_status status = tshi_check_product("the BLAS", n, k, m, n, k, k);
     if (status != TSH_OK || n == 0 || k == 0) return status;
     if (m > 0) return half_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, &finish);
-    scale(TSH_FLOAT32, n, k, beta, dw, k);
+    scale(device, TSH_FLOAT32, n, k, beta, dw, k);
     return TSH_OK;
 }
 
@@ -303,17 +311,17 @@ tsh_status tshi_cpu_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t
     if (status != TSH_OK || !db) return status;
     if (beta_b == 0 && wide) memset(db, 0, (size_t)n * tsh_dtype_size(to));
     if (wide)
-        tshi_cpu_sum[dtype].bias_backward_wide(device, m, n, dy, db);
+        isa_of(device)->sum[dtype].bias_backward_wide(device, m, n, dy, db);
     else if (beta_b == 0)
-        tshi_cpu_sum[dtype].over_dim(device, 1, m, n, 1, dy, db);
+        isa_of(device)->sum[dtype].over_dim(device, 1, m, n, 1, dy, db);
     else
-        tshi_cpu_sum[dtype].bias_backward(device, m, n, dy, db);
+        isa_of(device)->sum[dtype].bias_backward(device, m, n, dy, db);
     return TSH_OK;
 }
 
 tsh_status tshi_cpu_gemm_unary_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                         const void *a, const void *b, tshi_unary f, const void *z, void *c) {
     tsh_status status = tshi_cpu_gemm(device, dtype, false, false, m, n, k, 1, a, k, b, n, 0, c, n);
-    if (status == TSH_OK) tshi_cpu_elementwise[dtype].unary_backward(device, f, NULL, m * n, z, c, 0, c);
+    if (status == TSH_OK) isa_of(device)->elementwise[dtype].unary_backward(device, f, NULL, m * n, z, c, 0, c);
     return status;
 }

@@ -1,0 +1,61 @@
+/* The vector kernels of the CPU: the sources in isa/ are compiled once for each instruction set, and each has a table.
+ * A device takes the table of the best instruction set that the CPU has, or the one that TSHARD_CPU_ISA names.
+ *
+ *   x86-64   base, avx2 (with FMA and F16C), avx512 (F, VL, DQ, BW), avx512bf16
+ *   others   base: what the build's own flags allow */
+#ifndef TSHI_CPU_ISA_H
+#define TSHI_CPU_ISA_H
+
+#include "device/kernels.h"
+
+/* y = alpha x W^T + beta y; with beta = 0, y is not read. x [m, k], y [m, n], W [n, k], whose rows are ldx, ldy and ldw
+ * elements apart. */
+typedef struct tshi_few_rows {
+    int64_t m, n, k;
+    float alpha;
+    const void *x; /* float32; bfloat16 with narrow_x */
+    int64_t ldx;
+    const void *w; /* in the call's dtype: float32, bfloat16 or float16 */
+    int64_t ldw;
+    float beta;
+    float *y;
+    int64_t ldy;
+    bool narrow_x; /* x is bfloat16; needs tshi_isa.multiplies_bfloat16 */
+} tshi_few_rows;
+/* Up to this many rows of x, this kernel beats a library on one thread. */
+#define TSHI_FEW_ROWS 8
+typedef void tshi_few_rows_fn(tsh_dtype dtype, const tshi_few_rows *p);
+
+/* Conversions of bfloat16 or float16 to float32, and back with rounding to nearest even. */
+typedef void tshi_widen_fn(tsh_dtype from_dtype, int64_t n, const void *from, float *to);
+typedef void tshi_narrow_fn(tsh_dtype to_dtype, int64_t n, const float *from, void *to);
+
+typedef struct tshi_isa {
+    const char *name;         /* "avx2" */
+    int vector_bytes;         /* of explicit vectors */
+    bool multiplies_bfloat16; /* has dot products of bfloat16 that accumulate in float32 */
+    tshi_widen_fn *widen;
+    tshi_narrow_fn *narrow;
+    tshi_few_rows_fn *few_rows;
+    tshi_fill_fn *fill;
+    tshi_convert_fn *convert;
+    tshi_reduce_fn *reduce;
+    const tshi_top_ops *top;
+    /* by dtype */
+    const tshi_elementwise_ops *elementwise;
+    const tshi_sum_ops *sum;
+    const tshi_loss_ops *loss;
+    const tshi_softmax_ops *softmax;
+    const tshi_cross_entropy_ops *cross_entropy;
+    const tshi_embedding_ops *embedding;
+    const tshi_norm_ops *norm;
+    const tshi_attention_ops *attention;
+    const tshi_random_ops *random;
+    const tshi_optimizer_ops *optimizer;
+} tshi_isa;
+
+/* The instruction set that TSHARD_CPU_ISA names, or the best one that this CPU has. TSH_ERR_UNSUPPORTED where the CPU or
+ * this build lacks the one that is named. */
+tsh_status tshi_isa_choose(const tshi_isa **out);
+
+#endif

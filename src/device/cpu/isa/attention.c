@@ -1,0 +1,212 @@
+/* Attention with an online softmax, and rotary position embedding. */
+#include "device/cpu/isa/half.h"
+#include "device/cpu/isa/kernels.h"
+#include "device/cpu/isa/vector_math.h"
+
+#include <float.h>
+
+#define PAIRS  64 /* pairs in a rotary tile */
+
+#define LOG2_E 1.44269504088896340736
+#define LN_2   0.69314718055994530942
+
+/* Block sizes: copies of a block's keys fit L1 several times over, and so do as many rows. The rows whose sums are
+ * kept while all keys go by fit L2. */
+#define BLOCK_ELEMENTS 4096
+#define MOST_KEYS      128
+#define ROWS_OF_BLOCK  64
+#define ROWS_AT_ONCE   512
+#define ROWS_AHEAD     8
+#define CACHED_AHEAD   32
+#define FEW_QUERIES    32 /* with so few queries, the heads that share a KV head are processed together */
+
+#define ROW_PART       128 /* elements converted at a time */
+
+/* Register tiles of a product: TILE_ROWS rows of TILE_VECTORS vectors. Vectors of 64 bytes come with 32 registers. */
+#define TILE_ROWS 6
+#if TSHI_VECTOR_BYTES == 64
+#define TILE_VECTORS 4
+#else
+#define TILE_VECTORS 2
+#endif
+
+/* A block of query rows: row `first` + r is query (first + r) % queries of head `head` + (first + r) / queries. */
+typedef struct attention_rows {
+    int64_t batch, kv_head, head, first, count;
+} attention_rows;
+
+/* Offsets of the parts of the scratch memory, in elements. */
+typedef struct attention_room {
+    void *scratch;
+    int64_t width; /* row length: dim, padded to whole vectors */
+    int64_t keys;  /* keys in a block */
+    int64_t queries_at, most_at, key_rows_at, key_columns_at, scores_at, size;
+    int64_t sums_at;                                                                     /* forward only */
+    int64_t value_columns_at, dscores_at, dy_at, delta_at, dq_at, dk_at, dv_at, keep_at; /* backward only */
+} attention_room;
+
+static int64_t take(attention_room *room, int64_t elements) {
+    int64_t at = room->size;
+    room->size += (elements + 15) / 16 * 16;
+    return at;
+}
+
+static attention_room room_of(const tshi_attention *a, void *scratch, int64_t rows, int64_t block) {
+    attention_room room = {.scratch = scratch, .width = a->dim > 0 ? (a->dim + 15) / 16 * 16 : 16};
+    int64_t keys = BLOCK_ELEMENTS / room.width / 16 * 16;
+    room.keys = keys < 16 ? 16 : keys > MOST_KEYS ? MOST_KEYS : keys;
+    room.queries_at = take(&room, rows * room.width);
+    room.most_at = take(&room, rows);
+    room.key_rows_at = take(&room, room.keys * room.width);
+    room.key_columns_at = take(&room, room.keys * room.width);
+    room.scores_at = take(&room, block * room.keys);
+    return room;
+}
+
+static int64_t heads_at_once(const tshi_attention *a) {
+    return a->queries < FEW_QUERIES ? a->sharers : 1;
+}
+
+static attention_room forward_room(const tshi_attention *a, void *scratch) {
+    int64_t rows = heads_at_once(a) * a->queries;
+    rows = rows < ROWS_AT_ONCE ? rows : ROWS_AT_ONCE;
+    attention_room room = room_of(a, scratch, rows, TILE_ROWS);
+    room.sums_at = take(&room, rows * (room.width + 16));
+    return room;
+}
+
+static attention_room backward_room(const tshi_attention *a, void *scratch) {
+    attention_room room = room_of(a, scratch, a->queries, ROWS_OF_BLOCK);
+    room.value_columns_at = take(&room, room.keys * room.width);
+    room.dscores_at = take(&room, ROWS_OF_BLOCK * room.keys);
+    room.dy_at = take(&room, a->queries * room.width);
+    room.delta_at = take(&room, a->queries);
+    room.dq_at = take(&room, a->queries * room.width);
+    room.dk_at = take(&room, a->keys * room.width);
+    room.dv_at = take(&room, a->keys * room.width);
+    room.keep_at = take(&room, room.keys > room.width ? room.keys : room.width);
+    return room;
+}
+
+static int64_t scratch_size(const tshi_attention *a, bool backward) {
+    return backward ? backward_room(a, NULL).size : forward_room(a, NULL).size;
+}
+
+/* This rank's first query head that reads KV head `kv_head`. */
+static int64_t first_sharer(const tshi_attention *a, int64_t kv_head) {
+    int64_t head = kv_head * a->sharers - a->shift;
+    return head < 0 ? 0 : head < a->heads ? head : a->heads;
+}
+
+/* How many keys query i of batch b attends to: they are the first ones. */
+static int64_t seen(const tshi_attention *a, int64_t b, int64_t i) {
+    int64_t n = a->lengths ? a->lengths[b] : a->keys, reach = i + a->keys - a->queries + 1;
+    if (a->causal && reach < n) n = reach;
+    return n > 0 ? n : 0;
+}
+
+/* How many of the n keys from `key` on the query attends to. */
+static int64_t seen_of_block(const tshi_attention *a, int64_t b, int64_t i, int64_t key, int64_t n) {
+    int64_t see = seen(a, b, i) - key;
+    return see < 0 ? 0 : see < n ? see : n;
+}
+
+static int64_t head_of_row(const tshi_attention *a, const attention_rows *rows, int64_t r) {
+    return rows->head + (rows->first + r) / a->queries;
+}
+
+/* The offset of a row in q and y. */
+static int64_t element_of_row(const tshi_attention *a, const attention_rows *rows, int64_t r) {
+    int64_t i = (rows->first + r) % a->queries;
+    return ((rows->batch * a->queries + i) * a->heads + head_of_row(a, rows, r)) * a->dim;
+}
+
+static int64_t statistic_of_row(const tshi_attention *a, const attention_rows *rows, int64_t r) {
+    return (rows->batch * a->heads + head_of_row(a, rows, r)) * a->queries + (rows->first + r) % a->queries;
+}
+
+/* The global index of the row's probability of key 0, for dropout. */
+static int64_t row_element(const tshi_attention *a, const attention_rows *rows, int64_t r) {
+    int64_t head = (rows->batch + a->batch_start) * a->heads_whole + a->head_start + head_of_row(a, rows, r);
+    return (head * a->queries + (rows->first + r) % a->queries) * a->keys;
+}
+
+/* Prefetches n elements at `at`: a head's rows are strided, which the hardware prefetcher does not follow. They may
+ * lie past the tensor's end. */
+TSHI_INLINE void prefetch_row(tsh_dtype stored, const void *tensor, int64_t at, int64_t n) {
+    const int64_t size = (int64_t)tsh_dtype_size(stored);
+    const uintptr_t first = (uintptr_t)tensor + (uintptr_t)(at * size);
+    for (int64_t byte = 0; byte < n * size; byte += 64) __builtin_prefetch((const void *)(first + (uintptr_t)byte));
+}
+
+/* The cosines and sines of pairs [first, first + n) at a position. */
+static void turns(const tshi_rotary *r, int64_t position, int64_t first, int n, double *cosine, double *sine) {
+    const double step = -2.0 / (double)r->dims, log_theta = log(r->theta), at = (double)position;
+    const double often = r->original / 6.283185307179586, range = 1 / (r->high - r->low);
+    double angle[PAIRS];
+    for (int i = 0; i < n; i++) angle[i] = exp((double)(first + i) * step * log_theta);
+    for (int i = 0; i < n; i++) {
+        double s = (often * angle[i] - r->low) * range;
+        s = s < 0 ? 0 : s > 1 ? 1 : s;
+        angle[i] *= at * ((1 - s) / r->factor + s);
+    }
+    for (int i = 0; i < n; i++) cosine[i] = cos(angle[i]);
+    for (int i = 0; i < n; i++) sine[i] = sin(angle[i]);
+}
+
+/* --- by type and vector ------------------------------------------------------------------------------------------- */
+
+/* 2^r for |r| <= 1/2 by a minimax polynomial (relative error 2e-9 before rounding). */
+#define INTEGER int32_t
+#define WORD    uint32_t
+#define POWER_COEFFICIENTS                                                                                             \
+    { 1.0f, 0.6931472f, 0.24022646f, 0.055503286f, 0.009618489f, 0.0013399931f, 0.00015345812f }
+#define POWER_DEGREE 6
+#define POWER_LOWEST -126.0f
+#define POWER_ROUND  0x1.8p23f
+#define POWER_SHIFT  23
+#define POWER_ONE    0x3F800000u
+
+#include "device/cpu/isa/float32.inc"
+
+#include "device/cpu/isa/attention_blocks.inc"
+
+#undef INTEGER
+#undef WORD
+#undef POWER_COEFFICIENTS
+#undef POWER_DEGREE
+#undef POWER_LOWEST
+#undef POWER_ROUND
+#undef POWER_SHIFT
+#undef POWER_ONE
+/* Relative error 3e-18. */
+#define INTEGER int64_t
+#define WORD    uint64_t
+#define POWER_COEFFICIENTS                                                                                             \
+    {                                                                                                                  \
+        1.0, 0.6931471805599453, 0.24022650695910155, 0.055504108664819925, 0.009618129107588335,                      \
+            0.001333355814678995, 0.00015403530462514614, 1.5252733489960805e-05, 1.321543308959463e-06,               \
+            1.0178198033328528e-07, 7.074105626245659e-09, 4.4352809446103363e-10                                      \
+    }
+#define POWER_DEGREE 11
+#define POWER_LOWEST -1022.0
+#define POWER_ROUND  0x1.8p52
+#define POWER_SHIFT  52
+#define POWER_ONE    0x3FF0000000000000u
+
+#include "device/cpu/isa/float64.inc"
+
+#include "device/cpu/isa/attention_blocks.inc"
+
+#define KERNELS "device/cpu/isa/attention.inc"
+#include "device/cpu/isa/each_dtype.inc"
+
+const tshi_attention_ops TSHI_ISA(tshi_cpu_attention)[TSH_DTYPE_COUNT] = {
+    [TSH_FLOAT32] = {.rotary = rotary_f32, .scratch = scratch_size, .forward = forward_f32, .backward = backward_f32},
+    [TSH_FLOAT64] = {.rotary = rotary_f64, .scratch = scratch_size, .forward = forward_f64, .backward = backward_f64},
+    [TSH_BFLOAT16] = {.rotary = rotary_bf16,
+                      .scratch = scratch_size,
+                      .forward = forward_bf16,
+                      .backward = backward_bf16},
+    [TSH_FLOAT16] = {.rotary = rotary_f16, .scratch = scratch_size, .forward = forward_f16, .backward = backward_f16},
+};

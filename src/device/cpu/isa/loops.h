@@ -1,0 +1,47 @@
+/* Vector code: what a loop is marked with, and the width of explicit vectors. Files of this folder are compiled once for
+ * each instruction set (device/cpu/isa.h). */
+#ifndef TSHI_CPU_LOOPS_H
+#define TSHI_CPU_LOOPS_H
+
+/* Bytes of explicit vectors. */
+#if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
+#define TSHI_VECTOR_BYTES 64
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define TSHI_VECTOR_BYTES 32
+#else
+#define TSHI_VECTOR_BYTES 16
+#endif
+#if TSHI_VECTOR_BYTES > 16
+#include <immintrin.h>
+#endif
+
+#if defined(__GNUC__)
+#define TSHI_INLINE static inline __attribute__((always_inline))
+#else
+#define TSHI_INLINE static inline
+#endif
+
+/* Unrolls a loop with a constant number of iterations completely. */
+#if defined(__clang__)
+#define TSHI_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+#define TSHI_UNROLL _Pragma("GCC unroll 16")
+#else
+#define TSHI_UNROLL
+#endif
+
+/* Promises that a loop's iterations are independent, even where an output is also an input. */
+#if defined(__clang__)
+#define TSHI_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+/* clang does not vectorise loops around a libm call, and would warn. */
+#pragma clang diagnostic ignored "-Wpass-failed"
+#elif defined(__GNUC__)
+#define TSHI_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define TSHI_INDEPENDENT
+#endif
+
+/* Independent accumulators of a reduction over a row: enough to fill the widest vectors. */
+#define TSHI_LANES 16
+
+#endif
