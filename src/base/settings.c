@@ -29,6 +29,9 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
                               .computed = "the last of these that the CPU has",
                               .text = "the vector instructions of the CPU's kernels; matrix products of libraries "
                                       "choose their own"},
+    [TSHI_SETTING_PRODUCTS] = {"TSHARD_PRODUCTS", TSHI_CHOICE, .choices = {"onednn", "blas"},
+                               .computed = "by the CPU and the sizes of a product",
+                               .text = "the library of float32 matrix products"},
     [TSHI_SETTING_SEED] = {"TSHARD_SEED", TSHI_NUMBER, .high = UINT64_MAX, .initial = "0",
                            .text = "the seed of all random numbers"},
     [TSHI_SETTING_INIT] =

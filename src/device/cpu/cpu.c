@@ -59,7 +59,7 @@ static void cpu_destroy(tsh_device *device) {
 static void cpu_describe(const tsh_device *device, char *text, size_t size) {
     int threads = device->threads;
     char libraries[160];
-    tshi_cpu_product_libraries(libraries, sizeof libraries);
+    tshi_cpu_product_libraries(device, libraries, sizeof libraries);
     snprintf(text, size, "%s kernels, %d BLAS thread%s, %s", ((const tshi_cpu_device *)device)->isa->name, threads,
              threads == 1 ? "" : "s", libraries);
 }
@@ -202,7 +202,8 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
     device->base.allocator = hooks;
     device->index.allocator = &device->base.allocator;
     device->base.threads = threads;
-    status = tshi_slabs_add(&device->heap, &device->index, heap, size & ~(TSHI_BLOCK_UNIT - 1));
+    status = tshi_cpu_products_choose(device);
+    if (status == TSH_OK) status = tshi_slabs_add(&device->heap, &device->index, heap, size & ~(TSHI_BLOCK_UNIT - 1));
     if (status != TSH_OK) {
         cpu_destroy(&device->base);
         return status;

@@ -1,6 +1,7 @@
-/* Matrix products: float32 by oneDNN where it is built in, the rest by a CBLAS. The OpenBLAS of a distribution is
- * often older than the CPU and then falls back to generic kernels; oneDNN generates code at run time for the
- * instructions that the CPU has. */
+/* Matrix products: float32 by oneDNN where it is built in, or by a CBLAS, the rest by the CBLAS. The OpenBLAS of a
+ * distribution is often older than the CPU and then falls back to generic kernels; oneDNN generates code at run time for
+ * the instructions that the CPU has. */
+#include "base/settings.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/primitives.h"
 
@@ -31,7 +32,7 @@ void tshi_cpu_product_threads(int threads) {
     (void)threads;
 }
 
-void tshi_cpu_product_libraries(char *text, size_t size) {
+void tshi_cpu_product_libraries(const tsh_device *device, char *text, size_t size) {
     char blas[128] = "a CBLAS";
 #if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
     char version[32] = "";
@@ -42,7 +43,14 @@ void tshi_cpu_product_libraries(char *text, size_t size) {
 #endif
 #ifdef TSHARD_HAVE_ONEDNN
     const dnnl_version_t *v = dnnl_version();
-    snprintf(text, size, "oneDNN %d.%d.%d for float32, %s for float64", v->major, v->minor, v->patch, blas);
+    char onednn[32];
+    snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    tshi_products products = ((const tshi_cpu_device *)device)->products;
+    if (products == TSHI_PRODUCTS_BLAS)
+        snprintf(text, size, "%s", blas);
+    else
+        snprintf(text, size, "%s%s%s%s", onednn, products == TSHI_PRODUCTS_BY_SIZES ? " and " : " for float32, ", blas,
+                 products == TSHI_PRODUCTS_BY_SIZES ? "" : " for float64");
 #else
     snprintf(text, size, "%s", blas);
 #endif
@@ -63,18 +71,65 @@ static void scale(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t 
     }
 }
 
-static tsh_status single(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
-                         const void *a, int64_t lda, const void *b, int64_t ldb, float beta, void *c, int64_t ldc) {
+/* --- which library multiplies float32 ----------------------------------------------------------------------------- */
+
+/* OpenBLAS, with kernels for AVX2 or more. */
+static bool has_fast_blas(void) {
+#if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
+    static const char *const cores[] = {"Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids"};
+    const char *core = openblas_get_corename ? openblas_get_corename() : "";
+    for (size_t i = 0; i < sizeof cores / sizeof *cores; i++) {
+        if (!strcmp(core, cores[i])) return true;
+    }
+#endif
+    return false;
+}
+
+tsh_status tshi_cpu_products_choose(tshi_cpu_device *cpu) {
+    enum { ONEDNN, BLAS, BY_SIZES };
+    int choice = BY_SIZES;
+    tsh_status status = tshi_setting_choice(TSHI_SETTING_PRODUCTS, &choice);
+    if (status != TSH_OK) return status;
 #ifdef TSHARD_HAVE_ONEDNN
-    dnnl_status_t status =
-        dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    if (status == dnnl_out_of_memory) return tshi_fail(TSH_ERR_MEMORY, "dnnl_sgemm: out of memory");
-    return status == dnnl_success ? TSH_OK : tshi_fail(TSH_ERR_SYSTEM, "dnnl_sgemm: status %d", (int)status);
+    cpu->products = choice == BLAS                                    ? TSHI_PRODUCTS_BLAS
+                    : choice == ONEDNN                                ? TSHI_PRODUCTS_ONEDNN
+                    : cpu->isa->vector_bytes == 32 && has_fast_blas() ? TSHI_PRODUCTS_BY_SIZES
+                                                                      : TSHI_PRODUCTS_ONEDNN;
 #else
+    cpu->products = TSHI_PRODUCTS_BLAS;
+    if (choice == ONEDNN)
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "TSHARD_PRODUCTS is onednn, but this build has no oneDNN");
+#endif
+    return TSH_OK;
+}
+
+/* Products for which oneDNN's code for AVX2 is slow, by up to a half on a Zen 3: op(B) = B with rows that are multiples of
+ * half a page long, whose columns alias in L1, unless there are so many rows of A that it copies B; and dW = dY^T X of
+ * medium size, whose sums it does not split. For the others it is as fast as OpenBLAS or faster. */
+static bool blas_is_faster(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, int64_t ldb) {
+    if (transpose_b) return false;
+    if (!transpose_a) return ldb % 512 == 0 && m < 512;
+    return k >= 48 && m * n > 1 << 17 && m * n <= 1 << 18;
+}
+
+/* A float32 product. The choice depends only on the sizes, the machine and the settings. */
+static tsh_status single(const tsh_device *device, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                         float alpha, const void *a, int64_t lda, const void *b, int64_t ldb, float beta, void *c,
+                         int64_t ldc) {
+#ifdef TSHARD_HAVE_ONEDNN
+    tshi_products products = ((const tshi_cpu_device *)device)->products;
+    bool blas = products == TSHI_PRODUCTS_BLAS ||
+                (products == TSHI_PRODUCTS_BY_SIZES && blas_is_faster(transpose_a, transpose_b, m, n, k, ldb));
+    if (!blas) {
+        dnnl_status_t status =
+            dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        if (status == dnnl_out_of_memory) return tshi_fail(TSH_ERR_MEMORY, "dnnl_sgemm: out of memory");
+        return status == dnnl_success ? TSH_OK : tshi_fail(TSH_ERR_SYSTEM, "dnnl_sgemm: status %d", (int)status);
+    }
+#endif
     cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m,
                 (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
     return TSH_OK;
-#endif
 }
 
 static bool is_half(tsh_dtype dtype) {
@@ -95,7 +150,7 @@ static tsh_status float_gemm(const tsh_device *device, tsh_dtype dtype, bool tra
         return TSH_OK;
     }
     if (dtype == TSH_FLOAT32)
-        return single(transpose_a, transpose_b, m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc);
+        return single(device, transpose_a, transpose_b, m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc);
     cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m,
                 (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
     return TSH_OK;
@@ -182,7 +237,7 @@ static tsh_status half_tiles(const tsh_device *device, tsh_dtype dtype, int64_t 
                 int64_t deep = smaller(depth, k - l);
                 widen_tile(device, dtype, &a, i, high, l, deep);
                 if (i == 0 || depth < k) widen_tile(device, dtype, &b, j, wide, l, deep);
-                status = single(a.depth_first, !b.depth_first, high, wide, deep, (float)alpha, a.tile,
+                status = single(device, a.depth_first, !b.depth_first, high, wide, deep, (float)alpha, a.tile,
                                 a.depth_first ? high : deep, b.tile, b.depth_first ? wide : deep, l > 0, sum, wide);
             }
             if (status != TSH_OK) return status;

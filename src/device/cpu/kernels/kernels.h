@@ -25,7 +25,7 @@ size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool 
                                 int64_t m, int64_t n, int64_t k);
 void tshi_cpu_product_threads(int threads);
 /* Writes the names of the matrix product libraries in use. */
-void tshi_cpu_product_libraries(char *text, size_t size);
+void tshi_cpu_product_libraries(const tsh_device *device, char *text, size_t size);
 
 /* check.c */
 tshi_targets_check_fn tshi_cpu_targets_check;
