@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Numbers of a call's messages. */
-enum { VOTE, FACTS, NUMBERS };
-
 /* What goes up the tree is of the members of a subtree; down the tree it is the verdict on all.
  *
  *   status              `words`, which travel only if the status is not TSH_OK
@@ -23,25 +20,45 @@ typedef struct vote {
     char words[TSHI_MESSAGE_SIZE];
 } vote;
 
+/* What each member passes and gets beside its vote. */
+typedef struct facts {
+    size_t passes, gets; /* bytes of a member; a gather: what one member passes */
+    char *up;            /* [group size] what the members pass: on member 0 of all, else of this one's subtree */
+    char *down;          /* [group size] what the members get: of this one's subtree; a gather: the same as `up` */
+    int parts;           /* of a fetch; 0: a gather */
+} facts;
+
 /* A member's part in a call. */
 typedef struct ballot {
     tshi_channel_call call;
     vote vote;
-    const void *mine;
-    char *all; /* facts, of `vote.bytes` for each member */
+    facts facts;
+    unsigned char *wire; /* [room] a message on its way in or out */
+    size_t room;
+    unsigned char bare[sizeof(vote)]; /* `wire` where no facts travel */
 } ballot;
 
-static tsh_status send_vote(ballot *b, int to) {
-    const vote *v = &b->vote;
-    size_t head =
-        v->status == TSH_OK ? offsetof(vote, text) + strlen(v->text) : offsetof(vote, words) + strlen(v->words);
-    return tshi_channel_send(&b->call, to, VOTE, v, head + 1);
+static size_t head_of(const vote *v) {
+    return 1 + (v->status == TSH_OK ? offsetof(vote, text) + strlen(v->text) : offsetof(vote, words) + strlen(v->words));
 }
 
-static tsh_status receive_vote(ballot *b, int from, vote *out) {
-    memset(out, 0, sizeof *out);
-    tsh_status status = tshi_channel_receive(&b->call, from, VOTE, out, sizeof *out, NULL);
+/* Sends the vote, and the facts behind it unless it is against. */
+static tsh_status send_vote(ballot *b, int to, const char *behind, size_t bytes) {
+    size_t head = head_of(&b->vote), more = b->vote.status == TSH_OK ? bytes : 0;
+    memcpy(b->wire, &b->vote, head);
+    if (more) memcpy(b->wire + head, behind, more);
+    return tshi_channel_send(&b->call, to, b->wire, head + more);
+}
+
+/* Receives a vote, and the facts if there are as many as this member expects. */
+static tsh_status receive_vote(ballot *b, int from, vote *out, char *behind, size_t bytes) {
+    size_t got = 0;
+    memset(b->wire, 0, sizeof *out);
+    tsh_status status = tshi_channel_receive(&b->call, from, b->wire, b->room, &got);
+    memcpy(out, b->wire, sizeof *out);
     out->text[sizeof out->text - 1] = out->words[sizeof out->words - 1] = '\0';
+    size_t head = head_of(out);
+    if (bytes && out->status == TSH_OK && got == head + bytes && got <= b->room) memcpy(behind, b->wire + head, bytes);
     return status;
 }
 
@@ -79,52 +96,65 @@ static bool has_left(ballot *b, tsh_status status) {
     return true;
 }
 
-/* Members [member, member + n) of the subtree of that child. */
-static int subtree(const tsh_group *group, int child, int bit) {
-    return bit < group->size - child ? bit : group->size - child;
+/* Members [member, member + n) are the subtree of that one, whose parent is `member - bit`. */
+static size_t subtree(const tsh_group *group, int member, int bit) {
+    return (size_t)(bit < group->size - member ? bit : group->size - member);
 }
 
-/* A child sends its facts unless its own vote is against; they are received even if the verdict will be against, so
- * that it can send them. */
+/* What the member gets for its subtree. */
+static char *down_to(const ballot *b, int member, int bit, size_t *bytes) {
+    const facts *f = &b->facts;
+    bool gather = f->parts == 0;
+    *bytes = f->gets * (gather ? (size_t)b->call.group->size : subtree(b->call.group, member, bit));
+    return f->down + (gather ? 0 : (size_t)member * f->gets);
+}
+
 static tsh_status collect(ballot *b, int child, int bit) {
-    const tsh_group *group = b->call.group;
+    const facts *f = &b->facts;
     vote theirs;
-    tsh_status status = receive_vote(b, child, &theirs);
+    tsh_status status = receive_vote(b, child, &theirs, f->up + (size_t)child * f->passes,
+                                     subtree(b->call.group, child, bit) * f->passes);
     if (has_left(b, status)) return TSH_OK;
-    if (status != TSH_OK) return status;
-    combine(&b->vote, child, &theirs);
-    if (theirs.status != TSH_OK || !theirs.bytes) return TSH_OK;
-    size_t room = b->all ? (size_t)subtree(group, child, bit) * b->vote.bytes : 0;
-    return tshi_channel_receive(&b->call, child, FACTS, room ? b->all + (size_t)child * b->vote.bytes : NULL, room,
-                                NULL);
+    if (status == TSH_OK) combine(&b->vote, child, &theirs);
+    return status;
 }
 
 static tsh_status send_up(ballot *b, int parent, int bit) {
     const tsh_group *group = b->call.group;
-    size_t bytes = b->vote.bytes;
-    tsh_status status = send_vote(b, parent);
-    if (status != TSH_OK || b->vote.status != TSH_OK || !bytes) return status;
-    return tshi_channel_send(&b->call, parent, FACTS, b->all + (size_t)group->rank * bytes,
-                             (size_t)subtree(group, group->rank, bit) * bytes);
+    const facts *f = &b->facts;
+    return send_vote(b, parent, f->up + (size_t)group->rank * f->passes, subtree(group, group->rank, bit) * f->passes);
 }
 
-static tsh_status receive_down(ballot *b, int parent) {
+static tsh_status receive_down(ballot *b, int parent, int bit) {
     vote verdict;
-    size_t bytes = b->vote.bytes;
-    tsh_status status = receive_vote(b, parent, &verdict);
+    size_t bytes;
+    char *mine = down_to(b, b->call.group->rank, bit, &bytes);
+    tsh_status status = receive_vote(b, parent, &verdict, mine, bytes);
     if (has_left(b, status)) return TSH_OK;
     if (status != TSH_OK) return status;
     b->vote.status = verdict.status;
     memcpy(b->vote.words, verdict.words, sizeof verdict.words);
-    if (verdict.status != TSH_OK || !bytes) return TSH_OK;
-    return tshi_channel_receive(&b->call, parent, FACTS, b->all, (size_t)b->call.group->size * bytes, NULL);
+    return TSH_OK;
 }
 
-static tsh_status send_down(ballot *b, int child) {
-    size_t bytes = b->vote.bytes;
-    tsh_status status = send_vote(b, child);
-    if (status != TSH_OK || b->vote.status != TSH_OK || !bytes) return status;
-    return tshi_channel_send(&b->call, child, FACTS, b->all, (size_t)b->call.group->size * bytes);
+static tsh_status send_down(ballot *b, int child, int bit) {
+    size_t bytes;
+    const char *theirs = down_to(b, child, bit, &bytes);
+    return send_vote(b, child, theirs, bytes);
+}
+
+/* On member 0: finds what each member fetches. A member passes its parts, then the members from which it fetches. */
+static void deal(const ballot *b) {
+    const facts *f = &b->facts;
+    int size = b->call.group->size;
+    size_t part = f->parts ? f->gets / (size_t)f->parts : 0;
+    for (int i = 0; i < size * f->parts; i++) {
+        int32_t from;
+        size_t member = (size_t)(i / f->parts), k = (size_t)(i % f->parts);
+        memcpy(&from, f->up + member * f->passes + f->gets + k * sizeof from, sizeof from);
+        if (from < 0 || from >= size) continue;
+        memcpy(f->down + member * f->gets + k * part, f->up + (size_t)from * f->passes + k * part, part);
+    }
 }
 
 static tsh_status walk_tree(ballot *b) {
@@ -135,12 +165,42 @@ static tsh_status walk_tree(ballot *b) {
         if (me + bit < group->size) status = collect(b, me + bit, bit);
     }
     if (status == TSH_OK && me == 0) reach_verdict(group, &b->vote);
+    if (status == TSH_OK && me == 0 && b->vote.status == TSH_OK) deal(b);
     if (status == TSH_OK && me > 0) status = send_up(b, me - bit, bit);
-    if (status == TSH_OK && me > 0) status = receive_down(b, me - bit);
+    if (status == TSH_OK && me > 0) status = receive_down(b, me - bit, bit);
     for (bit /= 2; status == TSH_OK && bit > 0; bit /= 2) {
-        if (me + bit < group->size) status = send_down(b, me + bit);
+        if (me + bit < group->size) status = send_down(b, me + bit, bit);
     }
     return status;
+}
+
+/* Votes of a text, with facts for which this takes memory, and for a fetch those that travel. Returns this member's
+ * status. */
+static tsh_status begin_ballot(ballot *b, tsh_group *group, const char *text, tsh_status failed, facts f) {
+    size_t size = (size_t)group->size, most = f.passes > f.gets ? f.passes : f.gets;
+    size_t fetched = f.parts ? f.passes + f.gets : 0, bytes = 0;
+    memset(&b->vote, 0, sizeof b->vote);
+    tshi_signature_of_text(&b->vote.first, text, ++group->calls);
+    snprintf(b->vote.text, sizeof b->vote.text, "%s", text);
+    b->vote.bytes = f.passes;
+    b->wire = b->bare;
+    b->room = sizeof b->bare;
+    b->facts = (facts){.up = (char *)b->bare, .down = (char *)b->bare};
+    if (failed != TSH_OK || !f.passes) return failed;
+    failed = tshi_size_mul(size, most + fetched, &bytes);
+    unsigned char *wire = failed == TSH_OK ? tshi_calloc(&group->world->allocator, 1, sizeof(vote) + bytes) : NULL;
+    if (!wire) return failed == TSH_OK ? TSH_ERR_MEMORY : failed;
+    b->wire = wire;
+    b->room = sizeof(vote) + size * most;
+    b->facts = f;
+    if (!fetched) return TSH_OK;
+    b->facts.up = (char *)wire + b->room;
+    b->facts.down = b->facts.up + size * f.passes;
+    return TSH_OK;
+}
+
+static void end_ballot(ballot *b, const tsh_group *group) {
+    if (b->wire != b->bare) tshi_free(&group->world->allocator, b->wire);
 }
 
 /* The ballot has this member's signature, text and facts. */
@@ -154,7 +214,7 @@ static tsh_status decide(ballot *b, tsh_group *group, const char *name, tsh_stat
     }
     tsh_status status = tshi_channel_begin(&b->call, group, name);
     if (status == TSH_OK) status = walk_tree(b);
-    tshi_channel_end(&b->call, NUMBERS);
+    tshi_channel_end(&b->call);
     if (status == TSH_OK && b->call.peer_left) status = tshi_control_break(group->world, TSH_ERR_PEER, b->vote.words);
     if (status != TSH_OK) return status;
     if (failed != TSH_OK) return tshi_fail(failed, "%s", own);
@@ -179,13 +239,26 @@ tsh_status tshi_control_gather(tsh_group *group, const char *text, tsh_status fa
         if (failed == TSH_OK) gather_alone(group, mine, bytes, all);
         return failed;
     }
+    failed = begin_ballot(&b, group, text, failed, (facts){.passes = bytes, .gets = bytes, .up = all, .down = all});
     if (failed == TSH_OK && bytes) memcpy((char *)all + (size_t)group->rank * bytes, mine, bytes);
-    memset(&b.vote, 0, sizeof b.vote);
-    b.all = failed == TSH_OK ? all : NULL;
-    b.vote.bytes = bytes;
-    tshi_signature_of_text(&b.vote.first, text, ++group->calls);
-    snprintf(b.vote.text, sizeof b.vote.text, "%s", text);
-    return decide(&b, group, text, failed);
+    tsh_status status = decide(&b, group, text, failed);
+    end_ballot(&b, group);
+    return status;
+}
+
+tsh_status tshi_control_fetch(tsh_group *group, const char *text, tsh_status failed, const int32_t *from, int n,
+                              void *parts, size_t bytes) {
+    ballot b;
+    size_t all = (size_t)n * bytes, indices = (size_t)n * sizeof *from;
+    if (is_alone(group)) return failed;
+    failed = begin_ballot(&b, group, text, failed, (facts){.passes = all + indices, .gets = all, .parts = n});
+    char *mine = b.facts.up + (size_t)group->rank * b.facts.passes;
+    if (failed == TSH_OK) memcpy(mine, parts, all);
+    if (failed == TSH_OK) memcpy(mine + all, from, indices);
+    tsh_status status = decide(&b, group, text, failed);
+    if (status == TSH_OK) memcpy(parts, b.facts.down + (size_t)group->rank * all, all);
+    end_ballot(&b, group);
+    return status;
 }
 
 tsh_status tshi_control_agree(tsh_group *group, const char *text, tsh_status failed) {
@@ -210,9 +283,8 @@ static tsh_status compare_counts(tsh_group *group, const tshi_comm_call *call) {
 tsh_status tshi_control_compare(tsh_group *group, const tshi_comm_call *call) {
     ballot b;
     if (is_alone(group)) return call->failed;
-    memset(&b.vote, 0, sizeof b.vote);
-    b.all = NULL;
-    tshi_signature_of_call(&b.vote.first, group, call, ++group->calls);
+    begin_ballot(&b, group, "", TSH_OK, (facts){0});
+    tshi_signature_of_call(&b.vote.first, group, call, group->calls);
     tsh_status status = decide(&b, group, tsh_collective_name(call->op), call->failed);
     return status == TSH_OK && call->in_counts ? compare_counts(group, call) : status;
 }

@@ -44,6 +44,26 @@ static const char *gathers(tsh_group *group, size_t bytes, int round) {
     return words;
 }
 
+/* Each member fetches a part of the next one, a part of member 0 and a part of the last. */
+static const char *fetches(tsh_group *group, size_t bytes, int round) {
+    static _Thread_local char words[TSHI_MESSAGE_SIZE + 64];
+    const int32_t from[3] = {(group->rank + 1) % group->size, 0, group->size - 1};
+    unsigned char *parts = malloc(3 * bytes), *wanted = malloc(bytes);
+    words[0] = '\0';
+    for (int k = 0; k < 3; k++) fill(parts + (size_t)k * bytes, bytes, group->rank, round + k);
+    if (tshi_control_fetch(group, "parts", TSH_OK, from, 3, parts, bytes) != TSH_OK)
+        snprintf(words, sizeof words, "fetch: %s", tsh_error_message());
+    for (int k = 0; k < 3 && !words[0]; k++) {
+        fill(wanted, bytes, from[k], round + k);
+        if (memcmp(wanted, parts + (size_t)k * bytes, bytes) != 0)
+            snprintf(words, sizeof words, "the %zu bytes of part %d, of member %d, in round %d", bytes, k, from[k],
+                     round);
+    }
+    free(parts);
+    free(wanted);
+    return words;
+}
+
 /* All agree but one member, which has another text, or has failed. */
 static const char *differs(tsh_group *group, int other, bool fails) {
     static _Thread_local char words[2 * TSHI_MESSAGE_SIZE + 64];
@@ -102,6 +122,7 @@ static const char *everything(tsh_group *group) {
     const size_t bytes[] = {1, 8, TSHI_PACKET_BYTES, TSHI_PACKET_BYTES + 1, 5000, MOST_FACTS};
     const char *words = "";
     for (int i = 0; i < 6 && !words[0]; i++) words = gathers(group, bytes[i], i);
+    for (int i = 0; i < 6 && !words[0]; i++) words = fetches(group, bytes[i], i);
     for (int i = 0; i < group->size && !words[0]; i++) {
         words = differs(group, i, false);
         if (!words[0]) words = differs(group, i, true);
@@ -124,7 +145,7 @@ Test(agree, gathers_and_verdicts_on_one_machine, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_threads(3, one_machine, NULL));
 }
 
-/* The sum of the messages that all ranks have sent so far. A gather sends 4 (p - 1). */
+/* The sum of the messages that all ranks have sent so far. */
 static uint64_t count_messages(tshi_rank *r) {
     uint64_t mine = r->world->machine.channel.sent, all[8] = {0}, sum = 0;
     tshi_check_ok(r, tshi_control_gather(tsh_world_group(r->world), "count", TSH_OK, &mine, sizeof mine, all));
@@ -137,11 +158,15 @@ static void counts(tshi_rank *r, void *arg) {
     (void)arg;
     const uint64_t one = 2 * ((uint64_t)r->size - 1), before = count_messages(r);
     for (int i = 0; i < 5; i++) tshi_check_ok(r, tshi_group_agree(tsh_world_group(r->world), "again", TSH_OK));
-    uint64_t agreements = count_messages(r) - before - 2 * one;
+    uint64_t after = count_messages(r), agreements = after - before - one;
     tshi_check(r, agreements == 5 * one, "%llu messages", (unsigned long long)agreements);
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=-1,model=1", &mesh));
+    agreements = count_messages(r) - after - one;
+    tshi_check(r, agreements == 2 * one, "%llu messages for a mesh", (unsigned long long)agreements);
     tsh_mesh_destroy(mesh);
 }
 
+/* Facts travel with the votes. */
 Test(agree, an_agreement_takes_two_messages_for_each_peer, .timeout = 60) {
     cr_assert_str_empty(tshi_test_run_each(1, 6, counts, NULL));
 }
