@@ -39,7 +39,8 @@ typedef struct ballot {
 } ballot;
 
 static size_t head_of(const vote *v) {
-    return 1 + (v->status == TSH_OK ? offsetof(vote, text) + strlen(v->text) : offsetof(vote, words) + strlen(v->words));
+    return 1 +
+           (v->status == TSH_OK ? offsetof(vote, text) + strlen(v->text) : offsetof(vote, words) + strlen(v->words));
 }
 
 /* Sends the vote, and the facts behind it unless it is against. */

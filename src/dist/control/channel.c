@@ -335,6 +335,7 @@ tsh_status tshi_channel_send(tshi_channel_call *call, int member, const void *da
     } while (status == TSH_OK && at < bytes);
     wake_relay_for(world, queue);
     world->machine.channel.sent++;
+    world->machine.channel.sent_bytes += bytes;
     return status;
 }
 
