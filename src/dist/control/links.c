@@ -108,7 +108,7 @@ static tsh_status listen_for_children(const tshi_machine_links *links, double de
 }
 
 /* At the hub: tells the machines whose parent is that one where it listens. */
-static tsh_status introduce(tshi_machine_links *links, int parent, double deadline) {
+static tsh_status introduce(const tshi_machine_links *links, int parent, double deadline) {
     int child[TSHI_FAN_OUT], n = children_of(links, parent, child);
     char port[PORT_BYTES] = "", text[TSHI_ENDPOINT_TEXT] = "";
     tshi_endpoint there = {.length = sizeof there.address};
@@ -119,10 +119,7 @@ static tsh_status introduce(tshi_machine_links *links, int parent, double deadli
     port[sizeof port - 1] = '\0';
     tshi_endpoint_set_port(&there, atoi(port));
     tshi_endpoint_text(&there, text);
-    for (int i = 0; i < n; i++) {
-        tshi_socket_write(links->connection[child[i]], text, sizeof text, deadline);
-        tshi_socket_close(&links->connection[child[i]], 1);
-    }
+    for (int i = 0; i < n; i++) tshi_socket_write(links->connection[child[i]], text, sizeof text, deadline);
     return TSH_OK;
 }
 
@@ -165,6 +162,9 @@ static tsh_status grow_tree(tshi_machine_links *links, const tshi_settings *mach
     tsh_status status = TSH_OK;
     for (int place = 1; parent < 0 && status == TSH_OK && place < links->nodes; place++)
         status = introduce(links, at_place(links, place), deadline);
+    for (int i = 0; parent < 0 && i < links->nodes; i++) {
+        if (parent_of(links, i) != links->hub) tshi_socket_close(&links->connection[i], 1);
+    }
     if (parent < 0) return status;
     bool has_children = children_of(links, links->node, child) > 0;
     if (has_children) status = listen_for_children(links, deadline, &listener);

@@ -363,8 +363,8 @@ static void all_do_well(tshi_test_machines *m, int argument) {
     }
 }
 
-static void several_machines(int machines, int ranks) {
-    tshi_test_machines m = {.machines = machines, .ranks = ranks, .raw = -1, .act = act};
+static void several_machines(int machines, int ranks, int fan_out) {
+    tshi_test_machines m = {.machines = machines, .ranks = ranks, .raw = -1, .fan_out = fan_out, .act = act};
     tshi_test_machines_begin(&m);
     all_do_well(&m, EVERYTHING);
     all_do_well(&m, LATENCY);
@@ -373,17 +373,23 @@ static void several_machines(int machines, int ranks) {
 }
 
 Test(agree, gathers_and_verdicts_on_two_machines, .timeout = 120) {
-    several_machines(2, 1);
-    several_machines(2, 3);
+    several_machines(2, 1, 0);
+    several_machines(2, 3, 0);
 }
 
 Test(agree, gathers_and_verdicts_on_three_machines, .timeout = 120) {
-    several_machines(3, 2);
+    several_machines(3, 2, 0);
+}
+
+Test(agree, gathers_and_verdicts_in_deep_trees_of_machines, .timeout = 120) {
+    several_machines(4, 1, 1);
+    several_machines(7, 1, 2);
 }
 
 Test(agree, a_failure_after_an_agreement_of_several_machines_does_not_change_it, .timeout = 120) {
-    for (int machines = 2; machines <= 3; machines++) {
+    for (int machines = 2; machines <= 4; machines++) {
         tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1, .act = act};
+        m.fan_out = machines == 4; /* a chain */
         tshi_test_machines_begin(&m);
         all_do_well(&m, FAIL_AFTER);
         tshi_test_machines_end(&m);
@@ -398,18 +404,19 @@ static void check_words(const tshi_test_machines *m, int but, const char *words)
 }
 
 /* Rank `rank` leaves, or dies, while the others wait in an agreement. */
-static void one_goes(int rank, bool dies) {
-    tshi_test_machines m = {.machines = 2, .ranks = 2, .raw = -1, .act = act};
+static void one_goes(int machines, int rank, bool dies) {
+    tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1, .act = act};
     char words[64];
+    m.fan_out = machines > 2; /* a chain */
     tshi_test_machines_begin(&m);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * machines; i++) {
         if (i != rank) order(&m, i, AGREE);
     }
     if (dies)
         tshi_test_machines_kill(&m, rank);
     else
         tshi_test_order_do(&m, rank, TSHI_ORDER_LEAVE, 0);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * machines; i++) {
         if (i != rank) await(&m, i);
     }
     snprintf(words, sizeof words, dies ? "rank %d died" : "rank %d has left the world", rank);
@@ -418,11 +425,18 @@ static void one_goes(int rank, bool dies) {
 }
 
 Test(agree, a_rank_dies_in_an_agreement_of_two_machines, .timeout = 120) {
-    one_goes(1, true);
-    one_goes(3, true);
+    one_goes(2, 1, true);
+    one_goes(2, 3, true);
 }
 
 Test(agree, a_rank_leaves_before_an_agreement_of_two_machines, .timeout = 120) {
-    one_goes(1, false);
-    one_goes(3, false);
+    one_goes(2, 1, false);
+    one_goes(2, 3, false);
+}
+
+Test(agree, a_rank_leaves_or_dies_before_an_agreement_of_a_chain_of_machines, .timeout = 120) {
+    one_goes(4, 7, false);
+    one_goes(4, 1, false);
+    one_goes(4, 7, true);
+    one_goes(4, 3, true);
 }
