@@ -3,6 +3,7 @@
 #include "dist/control/channel.h"
 #include "dist/control/control.h"
 
+#include <stdalign.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,13 +21,18 @@ typedef struct vote {
     char words[TSHI_MESSAGE_SIZE];
 } vote;
 
-/* What each member passes and gets beside its vote. */
+/* What members pass and get beside their votes. In a gather `up` and `down` are one, the caller's, and in a reduction
+ * also those of all members. */
 typedef struct facts {
-    size_t passes, gets; /* bytes of a member; a gather: what one member passes */
+    size_t passes, gets; /* bytes of a member; a gather and a reduction: the same */
     char *up;            /* [group size] what the members pass: on member 0 of all, else of this one's subtree */
-    char *down;          /* [group size] what the members get: of this one's subtree; a gather: the same as `up` */
-    int parts;           /* of a fetch; 0: a gather */
+    char *down;          /* [group size] what the members get: of this one's subtree; a gather: of all */
+    int parts;           /* of a fetch; else 0 */
+    tshi_control_combine *combine; /* of a reduction; else NULL */
+    char *theirs;                  /* of a reduction: those of a child */
 } facts;
+
+#define BARE_BYTES (sizeof(vote) + 1280) /* no memory is taken for the claims of tags (transport/mpi) */
 
 /* A member's part in a call. */
 typedef struct ballot {
@@ -35,7 +41,7 @@ typedef struct ballot {
     facts facts;
     unsigned char *wire; /* [room] a message on its way in or out */
     size_t room;
-    unsigned char bare[sizeof(vote)]; /* `wire` where no facts travel */
+    alignas(16) unsigned char bare[BARE_BYTES]; /* `wire`, and the facts of a call, where they are few */
 } ballot;
 
 static size_t head_of(const vote *v) {
@@ -64,7 +70,7 @@ static tsh_status receive_vote(ballot *b, int from, vote *out, char *behind, siz
 }
 
 /* Combines the votes of two adjacent subtrees. `mine` is of the lower ranks, whose failure comes first. */
-static void combine(vote *mine, int child, const vote *theirs) {
+static void combine_votes(vote *mine, int child, const vote *theirs) {
     if (mine->status == TSH_ERR_PEER || (mine->status != TSH_OK && theirs->status != TSH_ERR_PEER)) return;
     bool same = tshi_signatures_equal(&mine->first, &theirs->first) && mine->bytes == theirs->bytes;
     if (theirs->status == TSH_ERR_PEER || same) {
@@ -102,28 +108,38 @@ static size_t subtree(const tsh_group *group, int member, int bit) {
     return (size_t)(bit < group->size - member ? bit : group->size - member);
 }
 
+/* What the member passes for its subtree. */
+static char *up_from(const ballot *b, int member, int bit, size_t *bytes) {
+    const facts *f = &b->facts;
+    *bytes = f->passes * (f->combine ? 1 : subtree(b->call.group, member, bit));
+    return f->up + (f->combine ? 0 : (size_t)member * f->passes);
+}
+
 /* What the member gets for its subtree. */
 static char *down_to(const ballot *b, int member, int bit, size_t *bytes) {
     const facts *f = &b->facts;
-    bool gather = f->parts == 0;
-    *bytes = f->gets * (gather ? (size_t)b->call.group->size : subtree(b->call.group, member, bit));
-    return f->down + (gather ? 0 : (size_t)member * f->gets);
+    size_t gathered = f->combine ? 1 : (size_t)b->call.group->size;
+    *bytes = f->gets * (f->parts ? subtree(b->call.group, member, bit) : gathered);
+    return f->down + (f->parts ? (size_t)member * f->gets : 0);
 }
 
 static tsh_status collect(ballot *b, int child, int bit) {
     const facts *f = &b->facts;
+    size_t bytes;
+    char *to = up_from(b, child, bit, &bytes);
     vote theirs;
-    tsh_status status = receive_vote(b, child, &theirs, f->up + (size_t)child * f->passes,
-                                     subtree(b->call.group, child, bit) * f->passes);
+    tsh_status status = receive_vote(b, child, &theirs, f->combine ? f->theirs : to, bytes);
     if (has_left(b, status)) return TSH_OK;
-    if (status == TSH_OK) combine(&b->vote, child, &theirs);
-    return status;
+    if (status != TSH_OK) return status;
+    combine_votes(&b->vote, child, &theirs);
+    if (f->combine && b->vote.status == TSH_OK) f->combine(f->up, f->theirs, f->passes);
+    return TSH_OK;
 }
 
 static tsh_status send_up(ballot *b, int parent, int bit) {
-    const tsh_group *group = b->call.group;
-    const facts *f = &b->facts;
-    return send_vote(b, parent, f->up + (size_t)group->rank * f->passes, subtree(group, group->rank, bit) * f->passes);
+    size_t bytes;
+    const char *mine = up_from(b, b->call.group->rank, bit, &bytes);
+    return send_vote(b, parent, mine, bytes);
 }
 
 static tsh_status receive_down(ballot *b, int parent, int bit) {
@@ -175,11 +191,9 @@ static tsh_status walk_tree(ballot *b) {
     return status;
 }
 
-/* Votes of a text, with facts for which this takes memory, and for a fetch those that travel. Returns this member's
- * status. */
+/* Votes of a text, with facts for which this may take memory. Returns this member's status. */
 static tsh_status begin_ballot(ballot *b, tsh_group *group, const char *text, tsh_status failed, facts f) {
-    size_t size = (size_t)group->size, most = f.passes > f.gets ? f.passes : f.gets;
-    size_t fetched = f.parts ? f.passes + f.gets : 0, bytes = 0;
+    size_t size = (size_t)group->size, most = f.passes > f.gets ? f.passes : f.gets, bytes = 0, more = 0;
     memset(&b->vote, 0, sizeof b->vote);
     tshi_signature_of_text(&b->vote.first, text, ++group->calls);
     snprintf(b->vote.text, sizeof b->vote.text, "%s", text);
@@ -188,15 +202,19 @@ static tsh_status begin_ballot(ballot *b, tsh_group *group, const char *text, ts
     b->room = sizeof b->bare;
     b->facts = (facts){.up = (char *)b->bare, .down = (char *)b->bare};
     if (failed != TSH_OK || !f.passes) return failed;
-    failed = tshi_size_mul(size, most + fetched, &bytes);
-    unsigned char *wire = failed == TSH_OK ? tshi_calloc(&group->world->allocator, 1, sizeof(vote) + bytes) : NULL;
-    if (!wire) return failed == TSH_OK ? TSH_ERR_MEMORY : failed;
+    failed = tshi_size_mul(f.combine ? 1 : size, most, &bytes);
+    if (failed == TSH_OK) failed = tshi_size_mul(f.parts ? size : f.combine ? 1 : 0, f.passes + f.gets, &more);
+    if (failed != TSH_OK) return failed;
+    size_t room = (sizeof(vote) + bytes + 15) / 16 * 16;
+    unsigned char *wire =
+        room + more <= sizeof b->bare ? b->bare : tshi_calloc(&group->world->allocator, 1, room + more);
+    if (!wire) return TSH_ERR_MEMORY;
     b->wire = wire;
-    b->room = sizeof(vote) + size * most;
+    b->room = room;
     b->facts = f;
-    if (!fetched) return TSH_OK;
-    b->facts.up = (char *)wire + b->room;
-    b->facts.down = b->facts.up + size * f.passes;
+    if (f.combine) b->facts.theirs = (char *)wire + room;
+    if (f.parts) b->facts.up = (char *)wire + room;
+    if (f.parts) b->facts.down = b->facts.up + size * f.passes;
     return TSH_OK;
 }
 
@@ -258,6 +276,17 @@ tsh_status tshi_control_fetch(tsh_group *group, const char *text, tsh_status fai
     if (failed == TSH_OK) memcpy(mine + all, from, indices);
     tsh_status status = decide(&b, group, text, failed);
     if (status == TSH_OK) memcpy(parts, b.facts.down + (size_t)group->rank * all, all);
+    end_ballot(&b, group);
+    return status;
+}
+
+tsh_status tshi_control_reduce(tsh_group *group, const char *text, tsh_status failed, void *mine, size_t bytes,
+                               tshi_control_combine *combine) {
+    ballot b;
+    if (is_alone(group)) return failed;
+    const facts f = {.passes = bytes, .gets = bytes, .up = mine, .down = mine, .combine = combine};
+    failed = begin_ballot(&b, group, text, failed, f);
+    tsh_status status = decide(&b, group, text, failed);
     end_ballot(&b, group);
     return status;
 }

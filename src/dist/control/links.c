@@ -68,8 +68,8 @@ static tsh_status lost_hub(void) {
     return tshi_fail_errno(errno, "reading from the hub, the machine that connects the others");
 }
 
-/* The hub sends its machine number, which the rendezvous tells only the hub itself. The rendezvous has the connection to
- * the hub at this machine's own index. A write to a machine that is gone may fail here: the relay finds it. */
+/* The hub sends its machine number, which the rendezvous tells only the hub itself. The rendezvous has the connection
+ * to the hub at this machine's own index. A write to a machine that is gone may fail here: the relay finds it. */
 static tsh_status find_hub(tshi_machine_links *links, double deadline) {
     unsigned char bytes[TSHI_NEWS_MOST];
     tshi_news beat = {.kind = TSHI_NEWS_BEAT, .machine = links->node};
@@ -123,59 +123,84 @@ static tsh_status introduce(const tshi_machine_links *links, int parent, double 
     return TSH_OK;
 }
 
-/* This machine's part in the rendezvous of `parent`, which has number 0, and its children: with the parent's listener, or
- * where the parent listens. */
-static tsh_status join_family(tshi_machine_links *links, const tshi_settings *machines, const tsh_allocator *allocator,
-                              double deadline, int parent, int *listener, const char *where) {
-    const tsh_log_sink quiet = {.fn = drop_line};
-    int connection[TSHI_FAN_OUT + 1], member[TSHI_FAN_OUT + 1] = {parent}, endpoints = 0;
-    tshi_endpoint endpoint[TSHI_ENDPOINTS];
-    tshi_settings s = *machines;
+/* A machine and its children, in a rendezvous of their own in which the parent has number 0. */
+typedef struct family {
+    tshi_settings settings;
+    tsh_log_sink quiet;
     tshi_rendezvous r;
-    tshi_roster roster = {0};
-    s.size = 1 + children_of(links, parent, member + 1);
-    for (s.rank = 0; member[s.rank] != links->node;) s.rank++;
-    for (int i = 0; i < s.size; i++) connection[i] = -1;
-    tshi_hmac(machines->key, TSHI_KEY_SIZE, "family", 6, &parent, sizeof parent, s.key);
-    tsh_status status = tshi_rendezvous_begin(&s, &quiet, allocator, deadline, &r);
-    r.connections = connection;
-    r.numbers = member;
-    const tshi_acceptor_plan plan = {.listeners = listener, .n = 1};
-    if (status == TSH_OK && where && !tshi_address_split(where, s.address, &s.port))
+    int machine[TSHI_FAN_OUT + 1], connection[TSHI_FAN_OUT + 1];
+    tshi_roster roster;
+} family;
+
+static tsh_status family_begin(family *f, const tshi_machine_links *links, const tshi_rendezvous *machines,
+                               int parent) {
+    static const unsigned char purpose[] = "family";
+    const tshi_settings *s = machines->settings;
+    *f = (family){.settings = *s, .quiet = *machines->log, .machine = {parent}};
+    f->settings.size = 1 + children_of(links, parent, f->machine + 1);
+    for (f->settings.rank = 0; f->machine[f->settings.rank] != links->node;) f->settings.rank++;
+    for (int i = 0; i <= TSHI_FAN_OUT; i++) f->connection[i] = -1;
+    tshi_hmac(s->key, TSHI_KEY_SIZE, purpose, sizeof purpose, &parent, sizeof parent, f->settings.key);
+    tsh_status status = tshi_rendezvous_begin(&f->settings, &f->quiet, machines->allocator, machines->deadline, &f->r);
+    f->r.connections = f->connection;
+    f->r.numbers = f->machine;
+    return status;
+}
+
+/* `where` the parent listens. */
+static tsh_status join_parent(tshi_machine_links *links, const tshi_rendezvous *machines, int parent,
+                              const char *where) {
+    tshi_endpoint endpoint[TSHI_ENDPOINTS];
+    int n = 0;
+    family f;
+    tsh_status status = family_begin(&f, links, machines, parent);
+    tshi_settings *s = &f.settings;
+    if (status == TSH_OK && !tshi_address_split(where, s->address, &s->port))
         status = tshi_fail(TSH_ERR_SYSTEM, "the hub sent an invalid message");
-    if (status == TSH_OK && where) status = tshi_tcp_resolve(s.address, s.port, deadline, endpoint, &endpoints);
-    if (status == TSH_OK)
-        status =
-            where ? tshi_connector_run(&r, endpoint, endpoints, &roster) : tshi_roster_gather(&r, &plan, NULL, &roster);
-    tshi_roster_free(&roster, allocator);
-    for (int i = 0; i < s.size; i++) {
-        /* A member has the parent's connection at its own index. */
-        if (connection[i] >= 0) links->connection[where ? parent : member[i]] = connection[i];
+    if (status == TSH_OK) status = tshi_tcp_resolve(s->address, s->port, machines->deadline, endpoint, &n);
+    if (status == TSH_OK) status = tshi_connector_run(&f.r, endpoint, n, &f.roster);
+    links->connection[parent] = f.connection[s->rank];
+    tshi_roster_free(&f.roster, machines->allocator);
+    return status;
+}
+
+static tsh_status take_children(tshi_machine_links *links, const tshi_rendezvous *machines, int *listener) {
+    const tshi_acceptor_plan plan = {.listeners = listener, .n = 1};
+    family f;
+    tsh_status status = family_begin(&f, links, machines, links->node);
+    if (status == TSH_OK) status = tshi_roster_gather(&f.r, &plan, NULL, &f.roster);
+    for (int i = 1; i < f.settings.size; i++) links->connection[f.machine[i]] = f.connection[i];
+    tshi_roster_free(&f.roster, machines->allocator);
+    return status;
+}
+
+/* At the hub: afterwards it has only the connections to its children. */
+static tsh_status introduce_all(tshi_machine_links *links, double deadline) {
+    tsh_status status = TSH_OK;
+    for (int place = 1; status == TSH_OK && place < links->nodes; place++)
+        status = introduce(links, at_place(links, place), deadline);
+    for (int i = 0; i < links->nodes; i++) {
+        if (parent_of(links, i) != links->hub) tshi_socket_close(&links->connection[i], 1);
     }
     return status;
 }
 
-static tsh_status grow_tree(tshi_machine_links *links, const tshi_settings *machines, const tsh_allocator *allocator,
-                            double deadline) {
-    int child[TSHI_FAN_OUT], listener = -1, parent = parent_of(links, links->node);
+static tsh_status leave_star(tshi_machine_links *links, const tshi_rendezvous *machines, int parent) {
     char where[TSHI_ENDPOINT_TEXT] = "";
-    tsh_status status = TSH_OK;
-    for (int place = 1; parent < 0 && status == TSH_OK && place < links->nodes; place++)
-        status = introduce(links, at_place(links, place), deadline);
-    for (int i = 0; parent < 0 && i < links->nodes; i++) {
-        if (parent_of(links, i) != links->hub) tshi_socket_close(&links->connection[i], 1);
-    }
-    if (parent < 0) return status;
+    bool told = tshi_socket_read(links->connection[links->hub], where, sizeof where, machines->deadline);
+    tsh_status status = told ? TSH_OK : lost_hub();
+    where[sizeof where - 1] = '\0';
+    tshi_socket_close(&links->connection[links->hub], 1);
+    return status == TSH_OK ? join_parent(links, machines, parent, where) : status;
+}
+
+static tsh_status grow_tree(tshi_machine_links *links, const tshi_rendezvous *machines) {
+    int child[TSHI_FAN_OUT], listener = -1, parent = parent_of(links, links->node);
+    if (parent < 0) return introduce_all(links, machines->deadline);
     bool has_children = children_of(links, links->node, child) > 0;
-    if (has_children) status = listen_for_children(links, deadline, &listener);
-    if (status == TSH_OK && parent != links->hub) {
-        if (!tshi_socket_read(links->connection[links->hub], where, sizeof where, deadline)) status = lost_hub();
-        where[sizeof where - 1] = '\0';
-        tshi_socket_close(&links->connection[links->hub], 1);
-        if (status == TSH_OK) status = join_family(links, machines, allocator, deadline, parent, NULL, where);
-    }
-    if (status == TSH_OK && has_children)
-        status = join_family(links, machines, allocator, deadline, links->node, &listener, NULL);
+    tsh_status status = has_children ? listen_for_children(links, machines->deadline, &listener) : TSH_OK;
+    if (status == TSH_OK && parent != links->hub) status = leave_star(links, machines, parent);
+    if (status == TSH_OK && has_children) status = take_children(links, machines, &listener);
     tshi_socket_close(&listener, 1);
     return status;
 }
@@ -199,7 +224,8 @@ tsh_status tshi_links_open(const tshi_settings *settings, const tshi_roster *ros
     tsh_status status = tshi_rendezvous_run(&s, &quiet, allocator, deadline, out->connection, &machines);
     tshi_roster_free(&machines, allocator);
     if (status == TSH_OK) status = find_hub(out, deadline);
-    if (status == TSH_OK) status = grow_tree(out, &s, allocator, deadline);
+    const tshi_rendezvous r = {.settings = &s, .log = &quiet, .allocator = allocator, .deadline = deadline};
+    if (status == TSH_OK) status = grow_tree(out, &r);
     if (status == TSH_OK) {
         without_delay(out);
     } else {

@@ -1,14 +1,15 @@
 /* The connections between machines, a tree: the first rank of each machine is connected to those of its parent and of
- * its children. The root is the hub, the machine that listens in the rendezvous. With the machines numbered from the hub
- * on, 0 to n - 1, the parent of machine v > 0 is (v - 1) / fan-out. With at most fan-out + 1 machines it is a star.
+ * its children. The root is the hub, the machine that listens in the rendezvous. With the machines numbered from the
+ * hub on, 0 to n - 1, the parent of machine v > 0 is (v - 1) / fan-out. With at most fan-out + 1 machines it is a
+ * star.
  *
  *   1  every machine connects to the hub, by a second rendezvous with a key of its own
  *   2  a machine that has children, but not the hub, listens, and tells the hub its port
  *   3  the hub tells each machine whose parent is another one where that parent listens, and ends their connection
  *   4  that machine joins its parent by a rendezvous of the parent and its children, also with a key of its own
  *
- * Invariant: no machine waits in a circle. It holds because a machine does its part of each step before it waits for the
- * next, and in step 4 joins its parent before it waits for its children. */
+ * Invariant: no machine waits in a circle. It holds because a machine does its part of each step before it waits for
+ * the next, and in step 4 joins its parent before it waits for its children. */
 #ifndef TSHI_LINKS_H
 #define TSHI_LINKS_H
 

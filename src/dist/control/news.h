@@ -4,7 +4,7 @@
  * and padding are valid; its caller checks ranks and the machine against its roster.
  *
  * head      magic "tSHc", version 1, kind 1, zero 2, length of the body 4; then the body
- * BEAT      machine of the sender 4. Sent each second, and first by the hub on a connection
+ * BEAT      machine of the sender 4. Sent each second, and before that by the hub to each machine that connects
  * NEWS      rank 4, state 1, left 1, zero 2, recover 4, agreement 8, step 8 + 8, reason (the rest, up to
  *           TSHI_MESSAGE_SIZE - 1)
  * PACKET    from 4, to 4, group 8, epoch 4, number 4, total 4, at 4, data (the rest, up to TSHI_PACKET_BYTES): a part of

@@ -255,16 +255,17 @@ static bool is_told(const tshi_relay *relay, tshi_relay_link *l, int rank) {
 /* Appends the ranks whose record differs from told[] to the send buffer, until it is full. */
 static void fill_news(tshi_relay *relay, tshi_relay_link *l) {
     for (; l->next < relay->roster.size && has_room(l); l->next++) {
-        if (is_behind(relay, l, l->next) || is_told(relay, l, l->next)) continue;
+        int rank = (l->first + l->next) % relay->roster.size;
+        if (is_behind(relay, l, rank) || is_told(relay, l, rank)) continue;
         tshi_news news = {.kind = TSHI_NEWS_RANK};
-        tshi_page_read(relay->plan.page, l->next, &news.rank);
-        news.rank.agreement = agreement_of(relay, l->next);
+        tshi_page_read(relay->plan.page, rank, &news.rank);
+        news.rank.agreement = agreement_of(relay, rank);
         take_packets(relay);
         if (l->packets.first) return;
-        l->told[l->next] = (tshi_told){.agreement = news.rank.agreement,
-                                       .recover = news.rank.recover,
-                                       .state = (uint8_t)news.rank.state,
-                                       .left = (uint8_t)news.rank.left};
+        l->told[rank] = (tshi_told){.agreement = news.rank.agreement,
+                                    .recover = news.rank.recover,
+                                    .state = (uint8_t)news.rank.state,
+                                    .left = (uint8_t)news.rank.left};
         write_news(relay, l, &news);
     }
     if (l->next == relay->roster.size && relay->now >= l->tell_left) l->tell_left = 0;
@@ -352,12 +353,16 @@ static int wait_for_any(tshi_relay *relay, int longest) {
     return live;
 }
 
+/* The first cause of all failures is told first, so that it is the first cause at the other end, too. */
 static void compare_page(tshi_relay *relay) {
     uint32_t changed = atomic_load_explicit(&relay->plan.page->changed, memory_order_acquire);
+    uint32_t cause = atomic_load(&relay->plan.page->cause);
     for (int i = 0; i < relay->n; i++) {
         tshi_relay_link *l = &relay->links[i];
         bool due = l->tell_left > 0 && relay->now >= l->tell_left;
-        if (changed != relay->seen || due) l->next = 0;
+        if (changed == relay->seen && !due) continue;
+        l->first = cause ? (int)cause - 1 : 0;
+        l->next = 0;
     }
     relay->seen = changed;
 }

@@ -64,6 +64,31 @@ static const char *fetches(tsh_group *group, size_t bytes, int round) {
     return words;
 }
 
+static void add_up(void *mine, const void *theirs, size_t bytes) {
+    uint64_t *sum = mine;
+    const uint64_t *more = theirs;
+    for (size_t i = 0; i < bytes / sizeof *sum; i++) sum[i] += more[i];
+}
+
+/* The sum of what all members pass. */
+static const char *reduces(tsh_group *group, size_t bytes, int round) {
+    static _Thread_local char words[TSHI_MESSAGE_SIZE + 64];
+    const uint64_t size = (uint64_t)group->size;
+    const size_t n = bytes / sizeof(uint64_t) + 1;
+    uint64_t *sum = malloc(n * sizeof *sum);
+    words[0] = '\0';
+    for (size_t i = 0; i < n; i++) sum[i] = i + (uint64_t)(group->rank + round);
+    if (tshi_control_reduce(group, "sums", TSH_OK, sum, n * sizeof *sum, add_up) != TSH_OK)
+        snprintf(words, sizeof words, "reduce: %s", tsh_error_message());
+    for (size_t i = 0; i < n && !words[0]; i++) {
+        if (sum[i] != size * (i + (uint64_t)round) + size * (size - 1) / 2)
+            snprintf(words, sizeof words, "sum %zu of %zu in round %d is %llu", i, n, round,
+                     (unsigned long long)sum[i]);
+    }
+    free(sum);
+    return words;
+}
+
 /* All agree but one member, which has another text, or has failed. */
 static const char *differs(tsh_group *group, int other, bool fails) {
     static _Thread_local char words[2 * TSHI_MESSAGE_SIZE + 64];
@@ -123,6 +148,7 @@ static const char *everything(tsh_group *group) {
     const char *words = "";
     for (int i = 0; i < 6 && !words[0]; i++) words = gathers(group, bytes[i], i);
     for (int i = 0; i < 6 && !words[0]; i++) words = fetches(group, bytes[i], i);
+    for (int i = 0; i < 6 && !words[0]; i++) words = reduces(group, bytes[i], i);
     for (int i = 0; i < group->size && !words[0]; i++) {
         words = differs(group, i, false);
         if (!words[0]) words = differs(group, i, true);

@@ -137,7 +137,8 @@ Test(relay, a_rank_leaves_before_the_others, .timeout = 120) {
     leave_early(1);
 }
 
-/* In a chain the last machine leaves, then the one before it, and so on: each is known to have left, and takes no time. */
+/* In a chain the last machine leaves, then the one before it, and so on: each is known to have left, and takes no
+ * time. */
 Test(relay, machines_of_a_chain_leave_one_by_one, .timeout = 120) {
     tshi_test_machines m = {.machines = 4, .ranks = 1, .raw = -1, .fan_out = 1};
     tshi_test_machines_begin(&m);
