@@ -353,7 +353,7 @@ static int wait_for_any(tshi_relay *relay, int longest) {
     return live;
 }
 
-/* The first cause of all failures is told first, so that it is the first cause at the other end, too. */
+/* The first cause of all failures is sent first, so it becomes the first cause at the other end as well. */
 static void compare_page(tshi_relay *relay) {
     uint32_t changed = atomic_load_explicit(&relay->plan.page->changed, memory_order_acquire);
     uint32_t cause = atomic_load(&relay->plan.page->cause);
