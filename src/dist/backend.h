@@ -77,9 +77,9 @@ typedef struct tshi_group_ops {
 
     /* --- groups --------------------------------------------------------------------------------------------------- */
 
-    /* Opening a group takes three steps: each member prepares, all members of the parent gather the addresses and
-     * learn whether a rank has failed, each member opens. `close` undoes either.
-     * prepare: makes group->state. *address: what this member tells the others, 0 at first. Does not wait. NULL: there
+    /* Opening a group takes three steps: each member prepares, each fetches the addresses of its groups' first members
+     * and learns whether a rank of the parent has failed, each member opens. `close` undoes either.
+     * prepare: makes group->state. *address: what this member would tell the others as a group's first, 0 before. Does not wait. NULL: there
      * is nothing to prepare. */
     tsh_status (*prepare)(tsh_group *group, uint64_t *address);
     /* address: that of the group's first member. Collective over the group, waits. NULL: nothing is left to do. */

@@ -89,21 +89,39 @@ void tshi_group_free(tsh_group *group) {
     tshi_free(&world->allocator, group);
 }
 
-static tsh_status agree(tsh_group *group, const char *text, tsh_status failed, const void *mine, size_t bytes,
-                        void *all) {
+/* Before an agreement: this rank has no calls of its own in flight that the others may wait for. */
+static tsh_status begin_agreement(tsh_group *group, const char *text, tsh_status failed, tshi_trace_event **event) {
     tsh_status own = tshi_owner_check(&group->world->owner, text);
     if (own != TSH_OK) return own;
     const tsh_device *device = group->world->device;
     tshi_world_submit(group->world);
-    tshi_trace_event *event = device && device->trace ? tshi_traced_agree(group) : NULL;
+    *event = device && device->trace ? tshi_traced_agree(group) : NULL;
     if (!group->ops->in_order) tshi_group_drain(group, failed);
+    return TSH_OK;
+}
+
+static tsh_status gather(tsh_group *group, const char *text, tsh_status failed, const void *mine, size_t bytes,
+                         void *all) {
+    tshi_trace_event *event;
+    tsh_status own = begin_agreement(group, text, failed, &event);
+    if (own != TSH_OK) return own;
     tsh_status status = tshi_control_gather(group, text, failed, mine, bytes, all);
     if (event) tshi_trace_close(event);
     return status;
 }
 
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
-    return agree(group, text, failed, NULL, 0, NULL);
+    return gather(group, text, failed, NULL, 0, NULL);
+}
+
+tsh_status tshi_group_fetch(tsh_group *group, const char *what, const int32_t *from, int n, void *parts, size_t bytes,
+                            tsh_status failed) {
+    tshi_trace_event *event;
+    tsh_status own = begin_agreement(group, what, failed, &event);
+    if (own != TSH_OK) return own;
+    tsh_status status = tshi_control_fetch(group, what, failed, from, n, parts, bytes);
+    if (event) tshi_trace_close(event);
+    return status;
 }
 
 void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status) {
@@ -112,7 +130,7 @@ void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, si
     tsh_memory_purpose before = tshi_device_purpose(host, TSH_MEMORY_COMMUNICATION);
     char *all = host->ops->memory.alloc(host, total);
     host->purpose = before;
-    *status = agree(group, what, *status == TSH_OK && !all ? TSH_ERR_MEMORY : *status, mine, bytes, all);
+    *status = gather(group, what, *status == TSH_OK && !all ? TSH_ERR_MEMORY : *status, mine, bytes, all);
     if (*status == TSH_OK) return all;
     host->ops->memory.release(host, all);
     return NULL;
@@ -199,13 +217,6 @@ tsh_group *tshi_group_of(tsh_group *parent, const int *ranks, int n) {
     return group;
 }
 
-/* all: `each` addresses from each rank of the parent; number k, from 0, is for this group. Must not allocate: the
- * members have already agreed that none of them has failed. */
-static tsh_status open_one(tsh_group *parent, tsh_group *group, const uint64_t *all, int each, int k) {
-    ptrdiff_t first = tsh_group_rank_of(parent, group->ranks[0]);
-    return group->ops->open ? group->ops->open(group, all[each * first + k]) : TSH_OK;
-}
-
 static tsh_status prepare_all(tsh_group *const *groups, int n, uint64_t *address) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < n && status == TSH_OK; i++) {
@@ -217,18 +228,21 @@ static tsh_status prepare_all(tsh_group *const *groups, int n, uint64_t *address
 
 tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, tsh_status status) {
     tsh_world *world = parent->world;
-    uint64_t mine[TSH_MAX_AXES] = {0};
+    uint64_t address[TSH_MAX_AXES] = {0};
+    int32_t first[TSH_MAX_AXES] = {0};
     tsh_memory_purpose before = tshi_device_purpose(world->host, TSH_MEMORY_COMMUNICATION);
-    if (status == TSH_OK) status = prepare_all(groups, n, mine);
-    uint64_t *all = tshi_group_gather(parent, "group_create: memory", mine, (size_t)n * sizeof *mine, &status);
+    if (status == TSH_OK) status = prepare_all(groups, n, address);
+    for (int i = 0; i < n; i++) first[i] = groups[i] ? tsh_group_rank_of(parent, groups[i]->ranks[0]) : parent->rank;
+    status = tshi_group_fetch(parent, "group_create: memory", first, n, address, sizeof *address, status);
     bool agreed = status == TSH_OK;
+    /* No member fails for want of memory from here on: `open` allocates nothing. */
     for (int i = 0; i < n && status == TSH_OK; i++) {
-        if (groups[i]) groups[i]->id = groups[i]->control->id = tshi_control_group_id(parent, i);
-        if (groups[i]) status = open_one(parent, groups[i]->control, all, n, i);
+        tsh_group *control = groups[i] ? groups[i]->control : NULL;
+        if (control) groups[i]->id = control->id = tshi_control_group_id(parent, i);
+        if (control && control->ops->open) status = control->ops->open(control, address[i]);
         if (status == TSH_OK && parent->ops->split)
             status = parent->ops->split(parent, groups[i] && groups[i]->size > 1 ? groups[i] : NULL);
     }
-    world->host->ops->memory.release(world->host, all);
     for (int i = 0; agreed && i < n; i++) {
         if (groups[i]) status = tshi_group_open_levels(groups[i], status);
     }

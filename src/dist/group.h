@@ -51,6 +51,10 @@ struct tsh_group {
  * releases. *status: this rank's status so far, and on return the outcome; NULL unless it is TSH_OK. `what` names the
  * call in errors. Collective; waits. */
 void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status);
+/* Replaces part k of the `n` parts of `bytes` bytes each at `parts` by part k of the group's rank from[k]: what each rank
+ * needs of one other. After a failure the parts are as they were. Collective; waits. */
+tsh_status tshi_group_fetch(tsh_group *group, const char *what, const int32_t *from, int n, void *parts, size_t bytes,
+                            tsh_status failed);
 
 /* A group without the transport's state, in the world's list. A group of one rank always uses `self`. NULL with the
  * message set. */

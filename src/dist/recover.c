@@ -44,17 +44,15 @@ static tshi_steps *next_tape(const tsh_world *world, int64_t number) {
 
 enum { STREAM, TAPES, POSITION, LEAST, NEXT_TAPE, FIGURES }; /* maxima over the ranks; negated, minima */
 
-static void take_maxima(int64_t *most, const int64_t *all, int ranks) {
-    memcpy(most, all, FIGURES * sizeof *most);
-    for (int i = FIGURES; i < FIGURES * ranks; i++) {
-        if (all[i] > most[i % FIGURES]) most[i % FIGURES] = all[i];
-    }
+static void take_maxima(void *mine, const void *theirs, size_t bytes) {
+    int64_t *most = mine;
+    const int64_t *others = theirs;
+    for (size_t i = 0; i < bytes / sizeof *most; i++) most[i] = others[i] > most[i] ? others[i] : most[i];
 }
 
 /* The failure reached the ranks in different steps, after different numbers of random streams and tapes: all go on with
- * those of the furthest rank. One gather for each tape that some rank has: it finds the tape after that, too. `all` has
- * room for the figures of all ranks, or is NULL without memory. */
-static tsh_status catch_up(tsh_world *world, int64_t *all) {
+ * those of the furthest rank. One reduction for each tape that some rank has: it finds the tape after that, too. */
+static tsh_status catch_up(tsh_world *world) {
     int64_t tape = 0;
     while (tape != INT64_MAX) {
         tshi_steps *next = next_tape(world, tape), *s = next_tape(world, tape - 1);
@@ -62,10 +60,8 @@ static tsh_status catch_up(tsh_world *world, int64_t *all) {
         int64_t position = position_of(s),
                 most[FIGURES] = {(int64_t)world->next_stream, (int64_t)world->tapes, position, -position,
                                  next ? -(int64_t)next->tape : -INT64_MAX};
-        tsh_status status =
-            tshi_control_gather(world->group, "world_recover", all ? TSH_OK : TSH_ERR_MEMORY, most, sizeof most, all);
+        tsh_status status = tshi_control_reduce(world->group, "world_recover", TSH_OK, most, sizeof most, take_maxima);
         if (status != TSH_OK) return status;
-        take_maxima(most, all, world->size);
         world->next_stream = (uint64_t)most[STREAM];
         world->tapes = (uint64_t)most[TAPES];
         if (s) skip_to(s, most[POSITION], -most[LEAST]);
@@ -112,11 +108,7 @@ tsh_status tsh_world_recover(tsh_world *world) {
     tsh_status status = tshi_owner_enter(&world->owner, "world_recover");
     if (status != TSH_OK) return status;
     status = world->data->recover ? world->data->recover(world) : tshi_recover_groups(world);
-    if (status == TSH_OK && world->size > 1) {
-        int64_t *all = tshi_calloc(&world->allocator, (size_t)world->size, FIGURES * sizeof *all);
-        status = catch_up(world, all);
-        tshi_free(&world->allocator, all);
-    }
+    if (status == TSH_OK && world->size > 1) status = catch_up(world);
     if (status == TSH_OK) world->recoveries++;
     tshi_owner_leave(&world->owner);
     return status;

@@ -45,13 +45,11 @@ static tsh_status save_begin(tshi_checkpoint_save *save, const char *path, const
         made = status == TSH_OK;
     }
     describe_call("checkpoint_save", path, what->step, tensors, text);
-    uint64_t *tokens = tshi_group_gather(world->group, text, &token, sizeof token, &status);
-    if (status == TSH_OK) {
-        tshi_step_hidden(path, what->step, tokens[0], save->folder); /* as long as that of rank 0, which fits */
-        world->host->ops->memory.release(world->host, tokens);
-    } else if (made) {
+    status = tshi_group_fetch(world->group, text, &(const int32_t){0}, 1, &token, sizeof token, status);
+    if (status == TSH_OK)
+        tshi_step_hidden(path, what->step, token, save->folder); /* as long as that of rank 0, which fits */
+    else if (made)
         tshi_folder_remove(save->folder);
-    }
     /* Without a copy, the save reads the caller's tensors. */
     tsh_parameters_destroy(tensors);
     return status;
@@ -159,10 +157,8 @@ static tsh_status agree_on_folder(tsh_world *world, const char *path, const tsh_
     tsh_status status = tshi_checkpoint_check("checkpoint_load", path, what);
     if (status == TSH_OK && world->rank == 0) status = choose_step(path, &world->log, &step);
     describe_call("checkpoint_load", path, 0, NULL, text);
-    int64_t *steps = tshi_group_gather(world->group, text, &step, sizeof step, &status);
+    status = tshi_group_fetch(world->group, text, &(const int32_t){0}, 1, &step, sizeof step, status);
     if (status != TSH_OK) return status;
-    step = steps[0];
-    world->host->ops->memory.release(world->host, steps);
     tshi_step_name(step, name);
     return tshi_path_join(folder, path, step < 0 ? "" : name);
 }

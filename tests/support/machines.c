@@ -40,7 +40,8 @@ tsh_status tshi_test_machines_connect(const tshi_test_machines *m, const tshi_ro
     tshi_settings settings = {.method = TSHI_INIT_TCP, .port = m->port, .timeout = LONGEST, .warn_every = LONGEST};
     snprintf(settings.address, sizeof settings.address, "%s", m->address);
     settings.address_known = true;
-    return tshi_links_open(&settings, roster, &allocator, tshi_clock() + LONGEST, out);
+    return tshi_links_open(&settings, roster, &allocator, m->fan_out ? m->fan_out : TSHI_FAN_OUT,
+                           tshi_clock() + LONGEST, out);
 }
 
 /* --- a rank ------------------------------------------------------------------------------------------------------- */

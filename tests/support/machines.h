@@ -34,6 +34,7 @@ typedef struct tshi_test_member {
 typedef struct tshi_test_machines tshi_test_machines;
 struct tshi_test_machines {
     int machines, ranks; /* of each machine */
+    int fan_out;         /* of the tree of machines; 0: TSHI_FAN_OUT */
     double timeout;
     int raw;  /* this machine has connections, and no relay; -1: all have one */
     int port; /* of the rendezvous */

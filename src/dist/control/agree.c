@@ -3,11 +3,9 @@
 #include "dist/control/channel.h"
 #include "dist/control/control.h"
 
+#include <stdalign.h>
 #include <stdio.h>
 #include <string.h>
-
-/* Numbers of a call's messages. */
-enum { VOTE, FACTS, NUMBERS };
 
 /* What goes up the tree is of the members of a subtree; down the tree it is the verdict on all.
  *
@@ -23,30 +21,56 @@ typedef struct vote {
     char words[TSHI_MESSAGE_SIZE];
 } vote;
 
+/* What members pass and get beside their votes. In a gather `up` and `down` are one, the caller's, and in a reduction
+ * also those of all members. */
+typedef struct facts {
+    size_t passes, gets; /* bytes of a member; a gather and a reduction: the same */
+    char *up;            /* [group size] what the members pass: on member 0 of all, else of this one's subtree */
+    char *down;          /* [group size] what the members get: of this one's subtree; a gather: of all */
+    int parts;           /* of a fetch; else 0 */
+    tshi_control_combine *combine; /* of a reduction; else NULL */
+    char *theirs;                  /* of a reduction: those of a child */
+} facts;
+
+#define BARE_BYTES (sizeof(vote) + 1280) /* no memory is taken for the claims of tags (transport/mpi) */
+
 /* A member's part in a call. */
 typedef struct ballot {
     tshi_channel_call call;
     vote vote;
-    const void *mine;
-    char *all; /* facts, of `vote.bytes` for each member */
+    facts facts;
+    unsigned char *wire; /* [room] a message on its way in or out */
+    size_t room;
+    alignas(16) unsigned char bare[BARE_BYTES]; /* `wire`, and the facts of a call, where they are few */
 } ballot;
 
-static tsh_status send_vote(ballot *b, int to) {
-    const vote *v = &b->vote;
-    size_t head =
-        v->status == TSH_OK ? offsetof(vote, text) + strlen(v->text) : offsetof(vote, words) + strlen(v->words);
-    return tshi_channel_send(&b->call, to, VOTE, v, head + 1);
+static size_t head_of(const vote *v) {
+    return 1 +
+           (v->status == TSH_OK ? offsetof(vote, text) + strlen(v->text) : offsetof(vote, words) + strlen(v->words));
 }
 
-static tsh_status receive_vote(ballot *b, int from, vote *out) {
-    memset(out, 0, sizeof *out);
-    tsh_status status = tshi_channel_receive(&b->call, from, VOTE, out, sizeof *out, NULL);
+/* Sends the vote, and the facts behind it unless it is against. */
+static tsh_status send_vote(ballot *b, int to, const char *behind, size_t bytes) {
+    size_t head = head_of(&b->vote), more = b->vote.status == TSH_OK ? bytes : 0;
+    memcpy(b->wire, &b->vote, head);
+    if (more) memcpy(b->wire + head, behind, more);
+    return tshi_channel_send(&b->call, to, b->wire, head + more);
+}
+
+/* Receives a vote, and the facts if there are as many as this member expects. */
+static tsh_status receive_vote(ballot *b, int from, vote *out, char *behind, size_t bytes) {
+    size_t got = 0;
+    memset(b->wire, 0, sizeof *out);
+    tsh_status status = tshi_channel_receive(&b->call, from, b->wire, b->room, &got);
+    memcpy(out, b->wire, sizeof *out);
     out->text[sizeof out->text - 1] = out->words[sizeof out->words - 1] = '\0';
+    size_t head = head_of(out);
+    if (bytes && out->status == TSH_OK && got == head + bytes && got <= b->room) memcpy(behind, b->wire + head, bytes);
     return status;
 }
 
 /* Combines the votes of two adjacent subtrees. `mine` is of the lower ranks, whose failure comes first. */
-static void combine(vote *mine, int child, const vote *theirs) {
+static void combine_votes(vote *mine, int child, const vote *theirs) {
     if (mine->status == TSH_ERR_PEER || (mine->status != TSH_OK && theirs->status != TSH_ERR_PEER)) return;
     bool same = tshi_signatures_equal(&mine->first, &theirs->first) && mine->bytes == theirs->bytes;
     if (theirs->status == TSH_ERR_PEER || same) {
@@ -79,52 +103,75 @@ static bool has_left(ballot *b, tsh_status status) {
     return true;
 }
 
-/* Members [member, member + n) of the subtree of that child. */
-static int subtree(const tsh_group *group, int child, int bit) {
-    return bit < group->size - child ? bit : group->size - child;
+/* Members [member, member + n) are the subtree of that one, whose parent is `member - bit`. */
+static size_t subtree(const tsh_group *group, int member, int bit) {
+    return (size_t)(bit < group->size - member ? bit : group->size - member);
 }
 
-/* A child sends its facts unless its own vote is against; they are received even if the verdict will be against, so
- * that it can send them. */
+/* What the member passes for its subtree. */
+static char *up_from(const ballot *b, int member, int bit, size_t *bytes) {
+    const facts *f = &b->facts;
+    *bytes = f->passes * (f->combine ? 1 : subtree(b->call.group, member, bit));
+    return f->up + (f->combine ? 0 : (size_t)member * f->passes);
+}
+
+/* What the member gets for its subtree. */
+static char *down_to(const ballot *b, int member, int bit, size_t *bytes) {
+    const facts *f = &b->facts;
+    size_t gathered = f->combine ? 1 : (size_t)b->call.group->size;
+    *bytes = f->gets * (f->parts ? subtree(b->call.group, member, bit) : gathered);
+    return f->down + (f->parts ? (size_t)member * f->gets : 0);
+}
+
 static tsh_status collect(ballot *b, int child, int bit) {
-    const tsh_group *group = b->call.group;
+    const facts *f = &b->facts;
+    size_t bytes;
+    char *to = up_from(b, child, bit, &bytes);
     vote theirs;
-    tsh_status status = receive_vote(b, child, &theirs);
+    tsh_status status = receive_vote(b, child, &theirs, f->combine ? f->theirs : to, bytes);
     if (has_left(b, status)) return TSH_OK;
     if (status != TSH_OK) return status;
-    combine(&b->vote, child, &theirs);
-    if (theirs.status != TSH_OK || !theirs.bytes) return TSH_OK;
-    size_t room = b->all ? (size_t)subtree(group, child, bit) * b->vote.bytes : 0;
-    return tshi_channel_receive(&b->call, child, FACTS, room ? b->all + (size_t)child * b->vote.bytes : NULL, room,
-                                NULL);
+    combine_votes(&b->vote, child, &theirs);
+    if (f->combine && b->vote.status == TSH_OK) f->combine(f->up, f->theirs, f->passes);
+    return TSH_OK;
 }
 
 static tsh_status send_up(ballot *b, int parent, int bit) {
-    const tsh_group *group = b->call.group;
-    size_t bytes = b->vote.bytes;
-    tsh_status status = send_vote(b, parent);
-    if (status != TSH_OK || b->vote.status != TSH_OK || !bytes) return status;
-    return tshi_channel_send(&b->call, parent, FACTS, b->all + (size_t)group->rank * bytes,
-                             (size_t)subtree(group, group->rank, bit) * bytes);
+    size_t bytes;
+    const char *mine = up_from(b, b->call.group->rank, bit, &bytes);
+    return send_vote(b, parent, mine, bytes);
 }
 
-static tsh_status receive_down(ballot *b, int parent) {
+static tsh_status receive_down(ballot *b, int parent, int bit) {
     vote verdict;
-    size_t bytes = b->vote.bytes;
-    tsh_status status = receive_vote(b, parent, &verdict);
+    size_t bytes;
+    char *mine = down_to(b, b->call.group->rank, bit, &bytes);
+    tsh_status status = receive_vote(b, parent, &verdict, mine, bytes);
     if (has_left(b, status)) return TSH_OK;
     if (status != TSH_OK) return status;
     b->vote.status = verdict.status;
     memcpy(b->vote.words, verdict.words, sizeof verdict.words);
-    if (verdict.status != TSH_OK || !bytes) return TSH_OK;
-    return tshi_channel_receive(&b->call, parent, FACTS, b->all, (size_t)b->call.group->size * bytes, NULL);
+    return TSH_OK;
 }
 
-static tsh_status send_down(ballot *b, int child) {
-    size_t bytes = b->vote.bytes;
-    tsh_status status = send_vote(b, child);
-    if (status != TSH_OK || b->vote.status != TSH_OK || !bytes) return status;
-    return tshi_channel_send(&b->call, child, FACTS, b->all, (size_t)b->call.group->size * bytes);
+static tsh_status send_down(ballot *b, int child, int bit) {
+    size_t bytes;
+    const char *theirs = down_to(b, child, bit, &bytes);
+    return send_vote(b, child, theirs, bytes);
+}
+
+/* On member 0: finds what each member fetches. A member passes its parts, then the members from which it fetches. */
+static void deal(const ballot *b) {
+    const facts *f = &b->facts;
+    int size = b->call.group->size;
+    size_t part = f->parts ? f->gets / (size_t)f->parts : 0;
+    for (int i = 0; i < size * f->parts; i++) {
+        int32_t from;
+        size_t member = (size_t)(i / f->parts), k = (size_t)(i % f->parts);
+        memcpy(&from, f->up + member * f->passes + f->gets + k * sizeof from, sizeof from);
+        if (from < 0 || from >= size) continue;
+        memcpy(f->down + member * f->gets + k * part, f->up + (size_t)from * f->passes + k * part, part);
+    }
 }
 
 static tsh_status walk_tree(ballot *b) {
@@ -135,12 +182,44 @@ static tsh_status walk_tree(ballot *b) {
         if (me + bit < group->size) status = collect(b, me + bit, bit);
     }
     if (status == TSH_OK && me == 0) reach_verdict(group, &b->vote);
+    if (status == TSH_OK && me == 0 && b->vote.status == TSH_OK) deal(b);
     if (status == TSH_OK && me > 0) status = send_up(b, me - bit, bit);
-    if (status == TSH_OK && me > 0) status = receive_down(b, me - bit);
+    if (status == TSH_OK && me > 0) status = receive_down(b, me - bit, bit);
     for (bit /= 2; status == TSH_OK && bit > 0; bit /= 2) {
-        if (me + bit < group->size) status = send_down(b, me + bit);
+        if (me + bit < group->size) status = send_down(b, me + bit, bit);
     }
     return status;
+}
+
+/* Votes of a text, with facts for which this may take memory. Returns this member's status. */
+static tsh_status begin_ballot(ballot *b, tsh_group *group, const char *text, tsh_status failed, facts f) {
+    size_t size = (size_t)group->size, most = f.passes > f.gets ? f.passes : f.gets, bytes = 0, more = 0;
+    memset(&b->vote, 0, sizeof b->vote);
+    tshi_signature_of_text(&b->vote.first, text, ++group->calls);
+    snprintf(b->vote.text, sizeof b->vote.text, "%s", text);
+    b->vote.bytes = f.passes;
+    b->wire = b->bare;
+    b->room = sizeof b->bare;
+    b->facts = (facts){.up = (char *)b->bare, .down = (char *)b->bare};
+    if (failed != TSH_OK || !f.passes) return failed;
+    failed = tshi_size_mul(f.combine ? 1 : size, most, &bytes);
+    if (failed == TSH_OK) failed = tshi_size_mul(f.parts ? size : f.combine ? 1 : 0, f.passes + f.gets, &more);
+    if (failed != TSH_OK) return failed;
+    size_t room = (sizeof(vote) + bytes + 15) / 16 * 16;
+    unsigned char *wire =
+        room + more <= sizeof b->bare ? b->bare : tshi_calloc(&group->world->allocator, 1, room + more);
+    if (!wire) return TSH_ERR_MEMORY;
+    b->wire = wire;
+    b->room = room;
+    b->facts = f;
+    if (f.combine) b->facts.theirs = (char *)wire + room;
+    if (f.parts) b->facts.up = (char *)wire + room;
+    if (f.parts) b->facts.down = b->facts.up + size * f.passes;
+    return TSH_OK;
+}
+
+static void end_ballot(ballot *b, const tsh_group *group) {
+    if (b->wire != b->bare) tshi_free(&group->world->allocator, b->wire);
 }
 
 /* The ballot has this member's signature, text and facts. */
@@ -154,7 +233,7 @@ static tsh_status decide(ballot *b, tsh_group *group, const char *name, tsh_stat
     }
     tsh_status status = tshi_channel_begin(&b->call, group, name);
     if (status == TSH_OK) status = walk_tree(b);
-    tshi_channel_end(&b->call, NUMBERS);
+    tshi_channel_end(&b->call);
     if (status == TSH_OK && b->call.peer_left) status = tshi_control_break(group->world, TSH_ERR_PEER, b->vote.words);
     if (status != TSH_OK) return status;
     if (failed != TSH_OK) return tshi_fail(failed, "%s", own);
@@ -179,13 +258,37 @@ tsh_status tshi_control_gather(tsh_group *group, const char *text, tsh_status fa
         if (failed == TSH_OK) gather_alone(group, mine, bytes, all);
         return failed;
     }
+    failed = begin_ballot(&b, group, text, failed, (facts){.passes = bytes, .gets = bytes, .up = all, .down = all});
     if (failed == TSH_OK && bytes) memcpy((char *)all + (size_t)group->rank * bytes, mine, bytes);
-    memset(&b.vote, 0, sizeof b.vote);
-    b.all = failed == TSH_OK ? all : NULL;
-    b.vote.bytes = bytes;
-    tshi_signature_of_text(&b.vote.first, text, ++group->calls);
-    snprintf(b.vote.text, sizeof b.vote.text, "%s", text);
-    return decide(&b, group, text, failed);
+    tsh_status status = decide(&b, group, text, failed);
+    end_ballot(&b, group);
+    return status;
+}
+
+tsh_status tshi_control_fetch(tsh_group *group, const char *text, tsh_status failed, const int32_t *from, int n,
+                              void *parts, size_t bytes) {
+    ballot b;
+    size_t all = (size_t)n * bytes, indices = (size_t)n * sizeof *from;
+    if (is_alone(group)) return failed;
+    failed = begin_ballot(&b, group, text, failed, (facts){.passes = all + indices, .gets = all, .parts = n});
+    char *mine = b.facts.up + (size_t)group->rank * b.facts.passes;
+    if (failed == TSH_OK) memcpy(mine, parts, all);
+    if (failed == TSH_OK) memcpy(mine + all, from, indices);
+    tsh_status status = decide(&b, group, text, failed);
+    if (status == TSH_OK) memcpy(parts, b.facts.down + (size_t)group->rank * all, all);
+    end_ballot(&b, group);
+    return status;
+}
+
+tsh_status tshi_control_reduce(tsh_group *group, const char *text, tsh_status failed, void *mine, size_t bytes,
+                               tshi_control_combine *combine) {
+    ballot b;
+    if (is_alone(group)) return failed;
+    const facts f = {.passes = bytes, .gets = bytes, .up = mine, .down = mine, .combine = combine};
+    failed = begin_ballot(&b, group, text, failed, f);
+    tsh_status status = decide(&b, group, text, failed);
+    end_ballot(&b, group);
+    return status;
 }
 
 tsh_status tshi_control_agree(tsh_group *group, const char *text, tsh_status failed) {
@@ -210,9 +313,8 @@ static tsh_status compare_counts(tsh_group *group, const tshi_comm_call *call) {
 tsh_status tshi_control_compare(tsh_group *group, const tshi_comm_call *call) {
     ballot b;
     if (is_alone(group)) return call->failed;
-    memset(&b.vote, 0, sizeof b.vote);
-    b.all = NULL;
-    tshi_signature_of_call(&b.vote.first, group, call, ++group->calls);
+    begin_ballot(&b, group, "", TSH_OK, (facts){0});
+    tshi_signature_of_call(&b.vote.first, group, call, group->calls);
     tsh_status status = decide(&b, group, tsh_collective_name(call->op), call->failed);
     return status == TSH_OK && call->in_counts ? compare_counts(group, call) : status;
 }

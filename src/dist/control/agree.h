@@ -1,11 +1,16 @@
 /* Agreement among the ranks of a group, over the channel (channel.h): on the text of what they are about to do, on a
  * call, and on facts that each needs of all others.
  *
- * The members form a binomial tree: the parent of member m is m without its lowest bit. A vote goes up the tree, and the
- * verdict comes down: 2 (p - 1) messages. Facts travel with both, as messages of their own.
+ * The members form a binomial tree: the parent of member m is m without its lowest bit. A vote goes up the tree, and
+ * the verdict comes down: 2 (p - 1) messages. Facts travel in the same messages, so that they cost none of their own:
  *
- * Invariant: all members reach the same verdict, that of member 0. A member that returns TSH_OK has it from a verdict to
- * which every member has contributed. */
+ *            up, from a member to its parent     down, to a member            bytes in all
+ *   gather   the facts of its subtree            the facts of all members     O(p^2), down
+ *   fetch    the parts of its subtree            what its subtree fetches     O(p log p)
+ *   reduce   one fact, combined                  the same                     O(p)
+ *
+ * Invariant: all members reach the same verdict, that of member 0. A member that returns TSH_OK has it from a verdict
+ * to which every member has contributed. */
 #ifndef TSHI_AGREE_H
 #define TSHI_AGREE_H
 
@@ -19,6 +24,16 @@ tsh_status tshi_control_agree(tsh_group *group, const char *text, tsh_status fai
  * that failed passes the same `bytes`; its `mine` and `all` are not used. */
 tsh_status tshi_control_gather(tsh_group *group, const char *text, tsh_status failed, const void *mine, size_t bytes,
                                void *all);
+/* Agrees, and replaces part k of the `n` parts of `bytes` bytes each at `parts` by part k of member from[k]. Every rank
+ * passes the same `n` and `bytes`. After a failure the parts are as they were. */
+tsh_status tshi_control_fetch(tsh_group *group, const char *text, tsh_status failed, const int32_t *from, int n,
+                              void *parts, size_t bytes);
+/* Combines the facts of another member with those at `mine`. Both are aligned as memory of malloc is. */
+typedef void tshi_control_combine(void *mine, const void *theirs, size_t bytes);
+/* Agrees, and combines the `bytes` bytes at `mine` of all members, in any order; every rank gets the result there.
+ * After a failure they are undefined. */
+tsh_status tshi_control_reduce(tsh_group *group, const char *text, tsh_status failed, void *mine, size_t bytes,
+                               tshi_control_combine *combine);
 /* Compares a call of the group's ranks before it is made. */
 tsh_status tshi_control_compare(tsh_group *group, const tshi_comm_call *call);
 /* The id of a group that members of `parent` open now, after an agreement. `place` tells groups apart that are opened

@@ -56,9 +56,9 @@ tsh_status tshi_channel_begin(tshi_channel_call *call, tsh_group *group, const c
     return tshi_control_has_failed(world) ? tshi_control_failure(group->world) : TSH_OK;
 }
 
-void tshi_channel_end(tshi_channel_call *call, uint32_t numbers) {
+void tshi_channel_end(tshi_channel_call *call) {
     const tsh_world *world = call->group->world;
-    call->group->messages_made = call->message + numbers;
+    call->group->messages_made = call->message + 1;
     tshi_page_set_agreement(world->machine.page, world->rank, tshi_agreement(call->group->epoch, 0));
 }
 
@@ -272,16 +272,15 @@ static tsh_status wait_slowly(tshi_channel_call *call, arrival *in) {
     return status;
 }
 
-tsh_status tshi_channel_receive(tshi_channel_call *call, int member, uint32_t offset, void *out, size_t room,
-                                size_t *bytes) {
+tsh_status tshi_channel_receive(tshi_channel_call *call, int member, void *out, size_t room, size_t *bytes) {
     tsh_world *world = call->group->world;
-    arrival in = {.from = call->group->ranks[member], .number = call->message + offset, .out = out, .room = room};
+    arrival in = {.from = call->group->ranks[member], .number = call->message, .out = out, .room = room};
     tsh_status status = TSH_OK;
     if (world->machine.channel.first) take_early(call, &in);
     while (status == TSH_OK && !has_arrived(&in)) {
         status = comes_soon(world) ? take_packets(call, &in) : wait_slowly(call, &in);
     }
-    if (bytes) *bytes = in.total;
+    *bytes = in.total;
     return status;
 }
 
@@ -316,13 +315,13 @@ static tshi_packet_queue *queue_to(const tsh_world *world, int rank) {
     return &m->channel.queue[m->node[rank] == m->node[world->rank] ? rank : world->size];
 }
 
-tsh_status tshi_channel_send(tshi_channel_call *call, int member, uint32_t offset, const void *data, size_t bytes) {
+tsh_status tshi_channel_send(tshi_channel_call *call, int member, const void *data, size_t bytes) {
     tsh_world *world = call->group->world;
     tshi_packet packet = {.from = world->rank,
                           .to = call->group->ranks[member],
                           .group = call->group->id,
                           .epoch = world->machine.steps,
-                          .number = call->message + offset,
+                          .number = call->message,
                           .total = (uint32_t)bytes};
     tshi_packet_queue *queue = queue_to(world, packet.to);
     tsh_status status = TSH_OK;
@@ -336,6 +335,7 @@ tsh_status tshi_channel_send(tshi_channel_call *call, int member, uint32_t offse
     } while (status == TSH_OK && at < bytes);
     wake_relay_for(world, queue);
     world->machine.channel.sent++;
+    world->machine.channel.sent_bytes += bytes;
     return status;
 }
 

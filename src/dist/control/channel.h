@@ -10,7 +10,7 @@
 
 #include "dist/world.h"
 
-/* A call of a group's ranks, in which they send each other messages.
+/* A call of a group's ranks, in which each sends any other one at most one message.
  *
  * After a failure that a recovery may end, a rank that waits in a call gives up only if the member that it waits for is
  * not in this call and has sent nothing to it.
@@ -23,7 +23,7 @@ typedef struct tshi_channel_call {
     tsh_group *group;
     const char *name;          /* "mesh_create data=2,model=2" */
     unsigned long long number; /* for messages to the user */
-    uint32_t message;          /* number of the next one, the same on all ranks */
+    uint32_t message;          /* its number, the same on all ranks; the messages of a call have one number */
     uint64_t agreement;        /* what its members have in their records */
     double since;              /* 0 until the call waits for long */
     double next_warning, next_poll;
@@ -32,14 +32,13 @@ typedef struct tshi_channel_call {
 
 /* `name` must outlive the call. Fails if a rank has failed. */
 tsh_status tshi_channel_begin(tshi_channel_call *call, tsh_group *group, const char *name);
-/* Ends the call, whatever its outcome. It had `numbers` numbers of messages on every rank. */
-void tshi_channel_end(tshi_channel_call *call, uint32_t numbers);
+/* Ends the call, whatever its outcome. */
+void tshi_channel_end(tshi_channel_call *call);
 
-/* Sends message number call->message + `offset` to a member. Waits while its queue is full. */
-tsh_status tshi_channel_send(tshi_channel_call *call, int member, uint32_t offset, const void *data, size_t bytes);
-/* Receives that message of a member. Bytes past `room` are discarded. *bytes, if not NULL: those of the message. */
-tsh_status tshi_channel_receive(tshi_channel_call *call, int member, uint32_t offset, void *out, size_t room,
-                                size_t *bytes);
+/* Sends the call's message to a member: one, to each that receives it. Waits while its queue is full. */
+tsh_status tshi_channel_send(tshi_channel_call *call, int member, const void *data, size_t bytes);
+/* Receives the call's message of a member. Bytes past `room` are discarded. *bytes: those of the message. */
+tsh_status tshi_channel_receive(tshi_channel_call *call, int member, void *out, size_t room, size_t *bytes);
 /* Takes memory for a queue of packets that come before they are waited for. More takes more memory; without it the
  * world breaks. */
 tsh_status tshi_channel_open(tsh_world *world);

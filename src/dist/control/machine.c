@@ -232,7 +232,7 @@ static tsh_status open_waits(tsh_world *world, size_t area_bytes) {
     return status;
 }
 
-/* The first rank of each machine connects to the hub, and starts the relay. */
+/* The first rank of each machine connects to its neighbours, and starts the relay. */
 static tsh_status connect_machines(tsh_world *world, const tshi_settings *settings, const tshi_roster *roster,
                                    double deadline) {
     tshi_machine *m = &world->machine;
@@ -244,7 +244,7 @@ static tsh_status connect_machines(tsh_world *world, const tshi_settings *settin
                             .timeout = world->timeout,
                             .allocator = &world->allocator};
     if (m->nodes == 1 || m->ranks[0] != world->rank) return TSH_OK;
-    tsh_status status = tshi_links_open(settings, roster, &world->allocator, deadline, &links);
+    tsh_status status = tshi_links_open(settings, roster, &world->allocator, TSHI_FAN_OUT, deadline, &links);
     return status == TSH_OK ? tshi_relay_begin(&plan, &links, &m->relay) : status;
 }
 

@@ -44,7 +44,7 @@ typedef struct tshi_channel {
     struct tshi_early_packet *first, **end; /* taken from this rank's queue before they were waited for */
     tshi_pool spare;                        /* of tshi_early_packet */
     uint64_t waits;                         /* numbers them */
-    uint64_t sent;                          /* messages so far */
+    uint64_t sent, sent_bytes;              /* messages so far */
 } tshi_channel;
 
 /* What a rank knows of its machine. All zeros in a world of one rank. */

@@ -4,7 +4,7 @@
 
 static const unsigned char magic[5] = {'t', 'S', 'H', 'c', 1};
 
-enum { BEAT_BYTES = 4, RANK_BYTES = 36, PACKET_BYTES = 32 };
+enum { BEAT_BYTES = 4, FAREWELL_BYTES = 1, RANK_BYTES = 36, PACKET_BYTES = 32 };
 
 static unsigned char *put_number(unsigned char *at, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) *at++ = (unsigned char)(value >> (8 * i));
@@ -46,6 +46,7 @@ static unsigned char *put_packet(unsigned char *at, const tshi_packet *packet) {
 size_t tshi_news_write(const tshi_news *news, unsigned char out[TSHI_NEWS_MOST]) {
     unsigned char *at = out + TSHI_NEWS_HEAD;
     if (news->kind == TSHI_NEWS_BEAT) at = put_number(at, (uint32_t)news->machine, 4);
+    if (news->kind == TSHI_NEWS_FAREWELL) at = put_number(at, news->all_left, 1);
     if (news->kind == TSHI_NEWS_RANK) at = put_rank(at, &news->rank);
     if (news->kind == TSHI_NEWS_PACKET) at = put_packet(at, &news->packet);
     size_t size = (size_t)(at - out);
@@ -60,7 +61,7 @@ static bool is_length(tshi_news_kind kind, uint64_t length) {
     switch (kind) {
     case TSHI_NEWS_BEAT: return length == BEAT_BYTES;
     case TSHI_NEWS_RANK: return length >= RANK_BYTES && length <= TSHI_NEWS_MOST - TSHI_NEWS_HEAD;
-    case TSHI_NEWS_FAREWELL: return length == 0;
+    case TSHI_NEWS_FAREWELL: return length == FAREWELL_BYTES;
     case TSHI_NEWS_PACKET: return length >= PACKET_BYTES && length <= PACKET_BYTES + TSHI_PACKET_BYTES;
     default: return false;
     }
@@ -104,6 +105,8 @@ int tshi_news_read(const unsigned char *bytes, size_t size, tshi_news *out) {
     if (size < TSHI_NEWS_HEAD + length) return 0;
     const unsigned char *body = at;
     if (out->kind == TSHI_NEWS_BEAT) out->machine = (int)(int32_t)(uint32_t)get_number(&at, 4);
+    if (out->kind == TSHI_NEWS_FAREWELL && *body > 1) return -1;
+    if (out->kind == TSHI_NEWS_FAREWELL) out->all_left = *body == 1;
     if (out->kind == TSHI_NEWS_PACKET && !get_packet(body, body + length, &out->packet)) return -1;
     if (out->kind == TSHI_NEWS_RANK && !get_rank(body, body + length, &out->rank)) return -1;
     return (int)(TSHI_NEWS_HEAD + length);

@@ -203,8 +203,11 @@ static int waits_for(const tshi_waits *waits, int rank) {
 }
 
 /* Follows the waits backwards from this rank, and returns true if they lead back to it. Each of those waits has stood
- * since `before` was read: at that time the whole cycle existed, so none of its waits can end. */
+ * since `before` was read: at that time the whole cycle existed, so none of its waits can end. Looks forwards first:
+ * that way only the rows of a few ranks are read, and most often it ends there. */
 static bool find_cycle(tshi_waits *waits) {
+    follow(waits);
+    if (!has(waits->seen, waits->rank)) return false;
     memset(waits->seen, 0, waits->words * sizeof *waits->seen);
     put(waits->seen, waits->rank);
     for (bool grows = true; grows;) {

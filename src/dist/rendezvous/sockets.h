@@ -29,6 +29,7 @@ typedef struct tshi_endpoint {
 /* All addresses of a host, or of several with commas between them, as tshi_resolve finds them, at most
  * TSHI_ENDPOINTS. */
 tsh_status tshi_tcp_resolve(const char *hosts, int port, double deadline, tshi_endpoint *out, int *n);
+void tshi_endpoint_set_port(tshi_endpoint *endpoint, int port);
 /* "127.0.0.1:29500", "[::1]:29500" */
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]);
 /* A socket that listens there, or -1 with errno set. `shared`: other sockets of this user may listen there too. */

@@ -33,6 +33,14 @@ tsh_status tshi_tcp_resolve(const char *hosts, int port, double deadline, tshi_e
     return status;
 }
 
+void tshi_endpoint_set_port(tshi_endpoint *endpoint, int port) {
+    in_port_t number = htons((uint16_t)port);
+    if (endpoint->address.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)&endpoint->address)->sin6_port = number;
+    else
+        ((struct sockaddr_in *)(void *)&endpoint->address)->sin_port = number;
+}
+
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]) {
     char host[56], service[12];
     const struct sockaddr *address = (const void *)&endpoint->address;

@@ -44,6 +44,51 @@ static const char *gathers(tsh_group *group, size_t bytes, int round) {
     return words;
 }
 
+/* Each member fetches a part of the next one, a part of member 0 and a part of the last. */
+static const char *fetches(tsh_group *group, size_t bytes, int round) {
+    static _Thread_local char words[TSHI_MESSAGE_SIZE + 64];
+    const int32_t from[3] = {(group->rank + 1) % group->size, 0, group->size - 1};
+    unsigned char *parts = malloc(3 * bytes), *wanted = malloc(bytes);
+    words[0] = '\0';
+    for (int k = 0; k < 3; k++) fill(parts + (size_t)k * bytes, bytes, group->rank, round + k);
+    if (tshi_control_fetch(group, "parts", TSH_OK, from, 3, parts, bytes) != TSH_OK)
+        snprintf(words, sizeof words, "fetch: %s", tsh_error_message());
+    for (int k = 0; k < 3 && !words[0]; k++) {
+        fill(wanted, bytes, from[k], round + k);
+        if (memcmp(wanted, parts + (size_t)k * bytes, bytes) != 0)
+            snprintf(words, sizeof words, "the %zu bytes of part %d, of member %d, in round %d", bytes, k, from[k],
+                     round);
+    }
+    free(parts);
+    free(wanted);
+    return words;
+}
+
+static void add_up(void *mine, const void *theirs, size_t bytes) {
+    uint64_t *sum = mine;
+    const uint64_t *more = theirs;
+    for (size_t i = 0; i < bytes / sizeof *sum; i++) sum[i] += more[i];
+}
+
+/* The sum of what all members pass. */
+static const char *reduces(tsh_group *group, size_t bytes, int round) {
+    static _Thread_local char words[TSHI_MESSAGE_SIZE + 64];
+    const uint64_t size = (uint64_t)group->size;
+    const size_t n = bytes / sizeof(uint64_t) + 1;
+    uint64_t *sum = malloc(n * sizeof *sum);
+    words[0] = '\0';
+    for (size_t i = 0; i < n; i++) sum[i] = i + (uint64_t)(group->rank + round);
+    if (tshi_control_reduce(group, "sums", TSH_OK, sum, n * sizeof *sum, add_up) != TSH_OK)
+        snprintf(words, sizeof words, "reduce: %s", tsh_error_message());
+    for (size_t i = 0; i < n && !words[0]; i++) {
+        if (sum[i] != size * (i + (uint64_t)round) + size * (size - 1) / 2)
+            snprintf(words, sizeof words, "sum %zu of %zu in round %d is %llu", i, n, round,
+                     (unsigned long long)sum[i]);
+    }
+    free(sum);
+    return words;
+}
+
 /* All agree but one member, which has another text, or has failed. */
 static const char *differs(tsh_group *group, int other, bool fails) {
     static _Thread_local char words[2 * TSHI_MESSAGE_SIZE + 64];
@@ -102,6 +147,8 @@ static const char *everything(tsh_group *group) {
     const size_t bytes[] = {1, 8, TSHI_PACKET_BYTES, TSHI_PACKET_BYTES + 1, 5000, MOST_FACTS};
     const char *words = "";
     for (int i = 0; i < 6 && !words[0]; i++) words = gathers(group, bytes[i], i);
+    for (int i = 0; i < 6 && !words[0]; i++) words = fetches(group, bytes[i], i);
+    for (int i = 0; i < 6 && !words[0]; i++) words = reduces(group, bytes[i], i);
     for (int i = 0; i < group->size && !words[0]; i++) {
         words = differs(group, i, false);
         if (!words[0]) words = differs(group, i, true);
@@ -124,7 +171,7 @@ Test(agree, gathers_and_verdicts_on_one_machine, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_threads(3, one_machine, NULL));
 }
 
-/* The sum of the messages that all ranks have sent so far. A gather sends 4 (p - 1). */
+/* The sum of the messages that all ranks have sent so far. */
 static uint64_t count_messages(tshi_rank *r) {
     uint64_t mine = r->world->machine.channel.sent, all[8] = {0}, sum = 0;
     tshi_check_ok(r, tshi_control_gather(tsh_world_group(r->world), "count", TSH_OK, &mine, sizeof mine, all));
@@ -137,11 +184,15 @@ static void counts(tshi_rank *r, void *arg) {
     (void)arg;
     const uint64_t one = 2 * ((uint64_t)r->size - 1), before = count_messages(r);
     for (int i = 0; i < 5; i++) tshi_check_ok(r, tshi_group_agree(tsh_world_group(r->world), "again", TSH_OK));
-    uint64_t agreements = count_messages(r) - before - 2 * one;
+    uint64_t after = count_messages(r), agreements = after - before - one;
     tshi_check(r, agreements == 5 * one, "%llu messages", (unsigned long long)agreements);
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=-1,model=1", &mesh));
+    agreements = count_messages(r) - after - one;
+    tshi_check(r, agreements == 2 * one, "%llu messages for a mesh", (unsigned long long)agreements);
     tsh_mesh_destroy(mesh);
 }
 
+/* Facts travel with the votes. */
 Test(agree, an_agreement_takes_two_messages_for_each_peer, .timeout = 60) {
     cr_assert_str_empty(tshi_test_run_each(1, 6, counts, NULL));
 }
@@ -338,8 +389,8 @@ static void all_do_well(tshi_test_machines *m, int argument) {
     }
 }
 
-static void several_machines(int machines, int ranks) {
-    tshi_test_machines m = {.machines = machines, .ranks = ranks, .raw = -1, .act = act};
+static void several_machines(int machines, int ranks, int fan_out) {
+    tshi_test_machines m = {.machines = machines, .ranks = ranks, .raw = -1, .fan_out = fan_out, .act = act};
     tshi_test_machines_begin(&m);
     all_do_well(&m, EVERYTHING);
     all_do_well(&m, LATENCY);
@@ -348,17 +399,23 @@ static void several_machines(int machines, int ranks) {
 }
 
 Test(agree, gathers_and_verdicts_on_two_machines, .timeout = 120) {
-    several_machines(2, 1);
-    several_machines(2, 3);
+    several_machines(2, 1, 0);
+    several_machines(2, 3, 0);
 }
 
 Test(agree, gathers_and_verdicts_on_three_machines, .timeout = 120) {
-    several_machines(3, 2);
+    several_machines(3, 2, 0);
+}
+
+Test(agree, gathers_and_verdicts_in_deep_trees_of_machines, .timeout = 120) {
+    several_machines(4, 1, 1);
+    several_machines(7, 1, 2);
 }
 
 Test(agree, a_failure_after_an_agreement_of_several_machines_does_not_change_it, .timeout = 120) {
-    for (int machines = 2; machines <= 3; machines++) {
+    for (int machines = 2; machines <= 4; machines++) {
         tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1, .act = act};
+        m.fan_out = machines == 4; /* a chain */
         tshi_test_machines_begin(&m);
         all_do_well(&m, FAIL_AFTER);
         tshi_test_machines_end(&m);
@@ -373,18 +430,19 @@ static void check_words(const tshi_test_machines *m, int but, const char *words)
 }
 
 /* Rank `rank` leaves, or dies, while the others wait in an agreement. */
-static void one_goes(int rank, bool dies) {
-    tshi_test_machines m = {.machines = 2, .ranks = 2, .raw = -1, .act = act};
+static void one_goes(int machines, int rank, bool dies) {
+    tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1, .act = act};
     char words[64];
+    m.fan_out = machines > 2; /* a chain */
     tshi_test_machines_begin(&m);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * machines; i++) {
         if (i != rank) order(&m, i, AGREE);
     }
     if (dies)
         tshi_test_machines_kill(&m, rank);
     else
         tshi_test_order_do(&m, rank, TSHI_ORDER_LEAVE, 0);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * machines; i++) {
         if (i != rank) await(&m, i);
     }
     snprintf(words, sizeof words, dies ? "rank %d died" : "rank %d has left the world", rank);
@@ -393,11 +451,18 @@ static void one_goes(int rank, bool dies) {
 }
 
 Test(agree, a_rank_dies_in_an_agreement_of_two_machines, .timeout = 120) {
-    one_goes(1, true);
-    one_goes(3, true);
+    one_goes(2, 1, true);
+    one_goes(2, 3, true);
 }
 
 Test(agree, a_rank_leaves_before_an_agreement_of_two_machines, .timeout = 120) {
-    one_goes(1, false);
-    one_goes(3, false);
+    one_goes(2, 1, false);
+    one_goes(2, 3, false);
+}
+
+Test(agree, a_rank_leaves_or_dies_before_an_agreement_of_a_chain_of_machines, .timeout = 120) {
+    one_goes(4, 7, false);
+    one_goes(4, 1, false);
+    one_goes(4, 7, true);
+    one_goes(4, 3, true);
 }

@@ -20,6 +20,7 @@ static tshi_news of_rank(size_t length) {
 static void check_same(const tshi_news *got, const tshi_news *wanted) {
     cr_assert_eq(got->kind, wanted->kind);
     cr_assert_eq(got->machine, wanted->machine);
+    cr_assert_eq(got->all_left, wanted->all_left);
     cr_assert_eq(got->rank.rank, wanted->rank.rank);
     cr_assert_eq(got->rank.state, wanted->rank.state);
     cr_assert_eq(got->rank.left, wanted->rank.left);
@@ -73,6 +74,7 @@ Test(news, what_is_written_is_read, .timeout = 60) {
     }
     check_round_trip(&(const tshi_news){.kind = TSHI_NEWS_BEAT, .machine = 70000});
     check_round_trip(&(const tshi_news){.kind = TSHI_NEWS_FAREWELL});
+    check_round_trip(&(const tshi_news){.kind = TSHI_NEWS_FAREWELL, .all_left = true});
 }
 
 Test(news, bytes_are_in_the_order_that_the_header_says, .timeout = 60) {
@@ -129,6 +131,14 @@ Test(news, other_bytes_are_refused, .timeout = 60) {
     check_packet_refused(40, 0x31);
     check_packet_refused(43, 255);
     check_packet_refused(39, 0x80); /* a message of 2 GiB */
+}
+
+Test(news, a_farewell_says_whether_all_have_left, .timeout = 60) {
+    unsigned char bytes[TSHI_NEWS_MOST];
+    tshi_news news = {.kind = TSHI_NEWS_FAREWELL};
+    size_t size = tshi_news_write(&news, bytes);
+    bytes[size - 1] = 2;
+    cr_assert_eq(tshi_news_read(bytes, size, &news), -1);
 }
 
 /* Whatever comes, it is read within its bounds and is no message that could not have been written. */

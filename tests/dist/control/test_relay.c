@@ -73,8 +73,8 @@ static void recover_all(tshi_test_machines *m) {
     }
 }
 
-static void fail_and_recover(int machines) {
-    tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1};
+static void fail_and_recover(int machines, int fan_out) {
+    tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1, .fan_out = fan_out};
     tshi_test_machines_begin(&m);
     for (int rank = 0; rank < machines * m.ranks; rank++) {
         tshi_test_order_do(&m, rank, TSHI_ORDER_FAIL, 0);
@@ -102,20 +102,25 @@ static void fail_and_recover(int machines) {
 }
 
 Test(relay, failures_and_recovery_on_two_machines, .timeout = 120) {
-    fail_and_recover(2);
+    fail_and_recover(2, 0);
 }
 
 Test(relay, failures_and_recovery_on_three_machines, .timeout = 120) {
-    fail_and_recover(3);
+    fail_and_recover(3, 0);
 }
 
 Test(relay, failures_and_recovery_on_five_machines, .timeout = 120) {
-    fail_and_recover(5);
+    fail_and_recover(5, 0);
+}
+
+Test(relay, failures_and_recovery_in_deep_trees, .timeout = 120) {
+    fail_and_recover(4, 1);
+    fail_and_recover(7, 2);
 }
 
 /* A rank that leaves is known to have left, and its end is no death; the relay of its machine goes on. */
-Test(relay, a_rank_leaves_before_the_others, .timeout = 120) {
-    tshi_test_machines m = {.machines = 3, .ranks = 2, .raw = -1};
+static void leave_early(int fan_out) {
+    tshi_test_machines m = {.machines = 3, .ranks = 2, .raw = -1, .fan_out = fan_out};
     tshi_test_machines_begin(&m);
     tshi_test_order_do(&m, 3, TSHI_ORDER_LEAVE, 0);
     cr_assert_eq(tshi_test_machines_reap(&m, 3), 0);
@@ -124,6 +129,26 @@ Test(relay, a_rank_leaves_before_the_others, .timeout = 120) {
     await_everywhere(&m, -1, 2, TSHI_FAILED);
     cr_assert_eq(tshi_page_state(m.page[0], 3), TSHI_ALIVE);
     cr_assert_eq(m.page[0]->failures, 1);
+    tshi_test_machines_end(&m);
+}
+
+Test(relay, a_rank_leaves_before_the_others, .timeout = 120) {
+    leave_early(0);
+    leave_early(1);
+}
+
+/* In a chain the last machine leaves, then the one before it, and so on: each is known to have left, and takes no
+ * time. */
+Test(relay, machines_of_a_chain_leave_one_by_one, .timeout = 120) {
+    tshi_test_machines m = {.machines = 4, .ranks = 1, .raw = -1, .fan_out = 1};
+    tshi_test_machines_begin(&m);
+    for (int rank = 3; rank >= 0; rank--) {
+        tshi_test_order_do(&m, rank, TSHI_ORDER_LEAVE, 0);
+        cr_assert_eq(tshi_test_machines_reap(&m, rank), 0);
+        for (int i = 0; i < rank; i++) await_value(&m.page[i]->record[rank].left, 1, "left");
+        printf("machine %d of a chain left in %.1f ms\n", rank, m.member[rank].left_in * 1e3);
+    }
+    check_peace(&m);
     tshi_test_machines_end(&m);
 }
 
@@ -146,8 +171,8 @@ Test(relay, the_first_machine_leaves_before_the_others, .timeout = 120) {
 /* --- deaths ------------------------------------------------------------------------------------------------------- */
 
 /* Each rank of each machine dies in a run of its own. */
-static void die(int machines, int rank) {
-    tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1};
+static void die(int machines, int fan_out, int rank) {
+    tshi_test_machines m = {.machines = machines, .ranks = 2, .raw = -1, .fan_out = fan_out};
     int machine = rank / m.ranks;
     bool relay = rank % m.ranks == 0;
     tshi_test_machines_begin(&m);
@@ -170,7 +195,7 @@ static void die(int machines, int rank) {
         cr_assert_eq(m.page[i]->cause, rank + 1);
     }
     /* Behind a hub that has died are the other machines. */
-    if (rank == 0 && machines > 2) {
+    if (rank == 0 && machines > 2 && fan_out == 0) {
         cr_assert(tshi_test_await_state(&m, 1, 4, TSHI_DEAD) >= 0);
         check_words(&m, 1, 4, "machine c is reached over machine a (ranks 0, 1), which cannot be reached: its conn");
     }
@@ -178,15 +203,22 @@ static void die(int machines, int rank) {
 }
 
 Test(relay, deaths_on_two_machines, .timeout = 240) {
-    for (int rank = 0; rank < 4; rank++) die(2, rank);
+    for (int rank = 0; rank < 4; rank++) die(2, 0, rank);
 }
 
 Test(relay, deaths_on_three_machines, .timeout = 240) {
-    for (int rank = 0; rank < 6; rank++) die(3, rank);
+    for (int rank = 0; rank < 6; rank++) die(3, 0, rank);
 }
 
 Test(relay, deaths_on_five_machines, .timeout = 240) {
-    for (int rank = 0; rank < 10; rank += 3) die(5, rank);
+    for (int rank = 0; rank < 10; rank += 3) die(5, 0, rank);
+}
+
+/* Of a leaf, of a machine in the middle and of the root, a rank with the relay and one without. */
+Test(relay, deaths_in_deep_trees, .timeout = 240) {
+    static const int chain[] = {0, 1, 4, 5, 8, 9}, tree[] = {0, 2, 3, 12, 13};
+    for (int i = 0; i < 6; i++) die(5, 1, chain[i]);
+    for (int i = 0; i < 5; i++) die(7, 2, tree[i]);
 }
 
 /* What a rank has failed with stays the reason when it dies. */

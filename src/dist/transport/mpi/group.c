@@ -62,7 +62,7 @@ static bool is_apart(const tsh_group *group) {
 static void group_free(const tsh_world *world, tshi_mpi_group *mg) {
     tshi_schedule_close(&mg->call);
     tshi_free(&world->allocator, mg->sent);
-    tshi_free(&world->allocator, mg->claims);
+    tshi_free(&world->allocator, mg->claim);
     tshi_free(&world->allocator, mg);
 }
 
@@ -76,8 +76,8 @@ tsh_status tshi_mpi_group_prepare(tsh_group *group, uint64_t *address) {
     mg->call = (tshi_schedule){.ops = &messages, .apart = is_apart(group)};
     tsh_status status = tshi_schedule_open(&mg->call, group);
     mg->sent = tshi_calloc(&world->allocator, n, sizeof *mg->sent);
-    if (group != world->group) mg->claims = tshi_calloc(&world->allocator, 1 + n, tshi_mpi_claim_bytes(mpi));
-    if (status == TSH_OK && mg->sent && (mg->claims || group == world->group)) {
+    if (group != world->group) mg->claim = tshi_calloc(&world->allocator, 1, tshi_mpi_claim_bytes(mpi));
+    if (status == TSH_OK && mg->sent && (mg->claim || group == world->group)) {
         group->state = mg;
         return TSH_OK;
     }
@@ -89,8 +89,8 @@ tsh_status tshi_mpi_group_open(tsh_group *group, uint64_t address) {
     tshi_mpi_group *mg = group->state;
     (void)address;
     tsh_status status = tshi_mpi_number_take(group);
-    tshi_free(&group->world->allocator, mg->claims);
-    mg->claims = NULL;
+    tshi_free(&group->world->allocator, mg->claim);
+    mg->claim = NULL;
     return status;
 }
 

@@ -44,11 +44,11 @@ typedef struct tshi_mpi {
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_mpi_group {
-    tshi_schedule call;            /* the collective in flight */
-    double trouble_seen;           /* when this rank first saw a failure in this call; 0: it has not */
-    uint32_t number;               /* the same on all members, and of no other group that one of them is in */
-    uint32_t *sent;                /* [size] messages to each member */
-    struct tshi_mpi_claim *claims; /* [1 + size], while the group is opened */
+    tshi_schedule call;           /* the collective in flight */
+    double trouble_seen;          /* when this rank first saw a failure in this call; 0: it has not */
+    uint32_t number;              /* the same on all members, and of no other group that one of them is in */
+    uint32_t *sent;               /* [size] messages to each member */
+    struct tshi_mpi_claim *claim; /* while the group is opened */
 } tshi_mpi_group;
 
 static inline tshi_mpi *tshi_mpi_of(const tsh_world *world) {
@@ -108,7 +108,7 @@ int tshi_mpi_tag(const tsh_group *group, tshi_purpose purpose, uint64_t number);
 tsh_status tshi_mpi_count_tags(tsh_world *world);
 /* Bytes of a claim. */
 size_t tshi_mpi_claim_bytes(const tshi_mpi *mpi);
-/* Gives the group a number, the same on all members. mg->claims is allocated. Collective over the group, waits. */
+/* Gives the group a number, the same on all members. mg->claim is allocated. Collective over the group, waits. */
 tsh_status tshi_mpi_number_take(tsh_group *group);
 void tshi_mpi_number_give(tshi_mpi *mpi, uint32_t number);
 

@@ -56,19 +56,11 @@ size_t tshi_mpi_claim_bytes(const tshi_mpi *mpi) {
     return sizeof(tshi_mpi_claim) + mpi->group_numbers / BITS * sizeof(uint64_t);
 }
 
-static tshi_mpi_claim *claim_of(const tsh_group *group, int i) {
-    const tshi_mpi_group *mg = group->state;
-    return (tshi_mpi_claim *)(void *)((char *)mg->claims + (size_t)i * tshi_mpi_claim_bytes(tshi_mpi_of(group->world)));
-}
-
-/* Combines all members' claims in the first one. */
-static void combine(const tsh_group *group) {
-    tshi_mpi_claim *all = claim_of(group, 0);
-    for (int i = 1; i <= group->size; i++) {
-        const tshi_mpi_claim *claim = claim_of(group, i);
-        if (claim->next > all->next) all->next = claim->next;
-        for (uint32_t k = 0; k < tshi_mpi_of(group->world)->group_numbers / BITS; k++) all->taken[k] |= claim->taken[k];
-    }
+static void combine_claims(void *mine, const void *theirs, size_t bytes) {
+    tshi_mpi_claim *all = mine;
+    const tshi_mpi_claim *claim = theirs;
+    if (claim->next > all->next) all->next = claim->next;
+    for (size_t k = 0; k < (bytes - sizeof *all) / sizeof *all->taken; k++) all->taken[k] |= claim->taken[k];
 }
 
 static uint64_t bit_of(uint32_t number) {
@@ -78,14 +70,13 @@ static uint64_t bit_of(uint32_t number) {
 tsh_status tshi_mpi_number_take(tsh_group *group) {
     tshi_mpi *mpi = tshi_mpi_of(group->world);
     tshi_mpi_group *mg = group->state;
-    tshi_mpi_claim *mine = claim_of(group, 0);
+    tshi_mpi_claim *mine = mg->claim;
     mine->next = mpi->next_group;
     memcpy(mine->taken, mpi->taken, mpi->group_numbers / BITS * sizeof *mine->taken);
     tsh_status status =
-        tshi_control_gather(group, "group_create", TSH_OK, mine, tshi_mpi_claim_bytes(mpi), claim_of(group, 1));
+        tshi_control_reduce(group, "group_create", TSH_OK, mine, tshi_mpi_claim_bytes(mpi), combine_claims);
     group->calls = 0; /* the group's first call is the program's */
     if (status != TSH_OK) return status;
-    combine(group);
     for (uint32_t i = 0; i < mpi->group_numbers; i++) {
         uint32_t number = (uint32_t)(mine->next + i) % mpi->group_numbers;
         if (mine->taken[number / BITS] & bit_of(number)) continue;

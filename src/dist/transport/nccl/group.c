@@ -31,10 +31,9 @@ tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
         ncclResult_t result = nccl->library->get_unique_id(&id);
         if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
     }
-    ncclUniqueId *ids = tshi_group_gather(group, "nccl: id", &id, sizeof id, &status);
+    status = tshi_group_fetch(group, "nccl: id", &(const int32_t){0}, 1, &id, sizeof id, status);
     if (status != TSH_OK) return status;
-    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, ids[0], group->rank, &config);
-    world->host->ops->memory.release(world->host, ids);
+    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);
     status = tshi_nccl_settle(world, comm, result, "ncclCommInitRankConfig");
     return attach(group, group, comm, status);
 }
