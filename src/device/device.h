@@ -112,23 +112,12 @@ typedef struct tshi_device_ops {
     double (*matrix_rate)(tsh_device *device, tsh_dtype dtype, double *clock);
 
     tshi_memory_ops memory;
-    tshi_copy_ops copy;
-    tshi_product_ops product;
-    tshi_targets_check_fn *targets_check;
-    tshi_ids_check_fn *ids_check;
-    tshi_reduce_fn *reduce;
-    tshi_top_ops top;
-    /* Arrays of TSH_DTYPE_COUNT tables; all slots are NULL for a dtype that the device does not compute with. */
-    const tshi_elementwise_ops *elementwise;
-    const tshi_sum_ops *sum;
-    const tshi_softmax_ops *softmax;
-    const tshi_loss_ops *loss;
-    const tshi_cross_entropy_ops *cross_entropy;
-    const tshi_embedding_ops *embedding;
-    const tshi_norm_ops *norm;
-    const tshi_attention_ops *attention;
-    const tshi_random_ops *random;
-    const tshi_optimizer_ops *optimizer;
+    /* The kernels. A float table is an array of TSH_DTYPE_COUNT tables; all slots are NULL for a dtype that the device
+     * does not compute with. */
+#define TABLE(table)       tshi_##table##_ops table;
+#define FLOAT_TABLE(table) const tshi_##table##_ops *table;
+#define LONE(name, ...)    tshi_##name##_fn *name;
+#include "device/kernels.def"
 
     const tshi_event_ops *event;
     const tshi_offload_ops *offload;
