@@ -271,7 +271,7 @@ static tsh_status count_call(calibration *c, kernel_run *run, operands *o, tshi_
     tsh_device counts = {.ops = &planned.ops, .allocator = c->device->allocator, .record = record};
     if (!record) return TSH_ERR_MEMORY;
     record->heap_bytes = SIZE_MAX; /* all operands are tensors */
-    tshi_dry_kernels(&planned, c->device->ops);
+    tshi_dry_kernels(&planned, c->device->ops, c->device->ops);
     place_operands(c, o);
     run(&counts, o);
     *out = record->count == 1 ? record->entries[0] : (tshi_record_entry){.bytes = 0};

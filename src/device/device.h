@@ -178,6 +178,10 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
  * TSH_ERR_UNSUPPORTED, with the reason, without a driver, a GPU or cuBLASLt, and in builds without CUDA. */
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out);
 
+/* A GPU's table, whose list of kernels and sizes of scratch memory are known without a GPU; NULL in builds without CUDA,
+ * with the message set. */
+const tshi_device_ops *tshi_cuda_table(void);
+
 void tshi_device_destroy(tsh_device *device);
 
 /* Accounting of alloc and release. reserve: the allocator's limit allows `size` bytes more of tensor memory; false

@@ -23,7 +23,7 @@ static tsh_device *noted_device(void) {
 /* The kernels of a dry run and of a trace take the places of the device's own. */
 static void expect_replaced(const tshi_device_ops *own) {
     static tshi_planned dry, timed;
-    tshi_dry_kernels(&dry, own);
+    tshi_dry_kernels(&dry, own, own);
     expect_replaced_slots(own, &dry.ops, false);
     tshi_timed_kernels(&timed, own);
     expect_replaced_slots(own, &timed.ops, true);

@@ -59,7 +59,7 @@ const tshi_offload_ops tshi_dry_offload = {
 
 /* --- products and attention --------------------------------------------------------------------------------------- */
 
-/* The scratch memory of the CPU's products counts towards the peak. */
+/* The scratch memory of the CPU's products counts towards the peak; a GPU's is its device's own, once for all. */
 static tsh_status count_product(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
                                 int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc) {
     tshi_record_call call = {.kind = TSHI_RECORD_PRODUCT,
@@ -69,7 +69,8 @@ static tsh_status count_product(tsh_device *device, tsh_dtype dtype, bool transp
                              .size = {m, n, k, transpose_a, transpose_b}};
     tsh_status status = tshi_check_product("the BLAS", m, n, k, lda, ldb, ldc);
     if (status != TSH_OK || m == 0 || n == 0 || k == 0) return status;
-    size_t scratch = tshi_cpu_product_scratch(device, dtype, transpose_a, transpose_b, m, n, k);
+    const bool on_cpu = device->ops->kind == TSH_CPU;
+    size_t scratch = on_cpu ? tshi_cpu_product_scratch(device, dtype, transpose_a, transpose_b, m, n, k) : 0;
     void *meanwhile = scratch ? device->ops->memory.alloc(device, scratch) : NULL;
     if (scratch && !meanwhile) return TSH_ERR_MEMORY;
     device->ops->memory.release(device, meanwhile);
@@ -160,22 +161,20 @@ static void count_attention(tsh_device *device, tsh_dtype dtype, const tshi_atte
 
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
-#define SET(place, function)                                                                                           \
-    if (place) place = function;
-#define SET_FLOAT(of, table, slot)        SET(p->tables.table[of].slot, dry_##table##_##slot##_##of)
+#define SET(filled, place, function)      place = (filled) ? function : NULL;
+#define SET_FLOAT(of, table, slot)        SET(own->table[of].slot, p->tables.table[of].slot, dry_##table##_##slot##_##of)
 #define KERNEL(table, slot, ...)          EACH_FLOAT(SET_FLOAT, table, slot)
 #define OPTIONAL_KERNEL(table, slot, ...) EACH_FLOAT(SET_FLOAT, table, slot)
 #define ATTENTION(slot, ...)              EACH_FLOAT(SET_FLOAT, attention, slot)
 #define SIZE(table, slot, ...)
-#define SLOT(table, slot, ...) SET(p->ops.table.slot, dry_##table##_##slot)
-#define LONE(name, ...)        SET(p->ops.name, dry_##name)
-#define TABLE(table)
+#define SLOT(table, slot, ...) SET(own->table.slot, p->ops.table.slot, dry_##table##_##slot)
+#define LONE(name, ...)        SET(own->name, p->ops.name, dry_##name)
 #define FLOAT_TABLE(table)                                                                                             \
     memcpy(p->tables.table, own->table, sizeof p->tables.table);                                                       \
     p->ops.table = p->tables.table;
 
-void tshi_dry_kernels(tshi_planned *p, const tshi_device_ops *own) {
-    p->ops = *own;
-    p->inner = own;
+void tshi_dry_kernels(tshi_planned *p, const tshi_device_ops *host, const tshi_device_ops *own) {
+    p->ops = *host;
+    p->inner = host;
 #include "device/kernels.def"
 }

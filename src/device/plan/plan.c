@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 static void describe_dry(const tsh_device *device, char *text, size_t size) {
-    (void)device;
-    snprintf(text, size, "a dry run: kernels are counted, not run");
+    const char *of = device->ops->kind == TSH_CPU ? "" : " of a GPU";
+    snprintf(text, size, "a dry run%s: kernels are counted, not run", of);
 }
 
 static tshi_planned *new_planned(const tsh_device *device) {
@@ -16,13 +16,16 @@ static tshi_planned *new_planned(const tsh_device *device) {
     return planned;
 }
 
-tshi_planned *tshi_plan_device(tsh_device *device, const void *heap, size_t bytes) {
+tshi_planned *tshi_plan_device(tsh_device *device, const tshi_device_ops *own, const void *heap, size_t bytes) {
     tshi_planned *planned = new_planned(device);
     if (!planned) return NULL;
     device->record->planned = true;
     device->record->heap = heap;
     device->record->heap_bytes = bytes;
-    tshi_dry_kernels(planned, device->ops);
+    tshi_dry_kernels(planned, device->ops, own);
+    planned->ops.name = own->name;
+    planned->ops.kind = own->kind;
+    planned->ops.computes = own->computes;
     planned->ops.describe = describe_dry;
     planned->ops.offload = &tshi_dry_offload;
     device->ops = &planned->ops;

@@ -96,17 +96,15 @@ static tshi_trace_event *open_product(tsh_device *device, bool transpose_a, bool
 
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
-#define SET(place, function)                                                                                           \
-    if (place) place = function;
-#define SET_FLOAT(of, table, slot)        SET(p->tables.table[of].slot, timed_##table##_##slot##_##of)
+#define SET(filled, place, function)      place = (filled) ? function : NULL;
+#define SET_FLOAT(of, table, slot)        SET(own->table[of].slot, p->tables.table[of].slot, timed_##table##_##slot##_##of)
 #define KERNEL(table, slot, ...)          EACH_FLOAT(SET_FLOAT, table, slot)
 #define OPTIONAL_KERNEL(table, slot, ...) EACH_FLOAT(SET_FLOAT, table, slot)
 #define ATTENTION(slot, ...)              EACH_FLOAT(SET_FLOAT, attention, slot)
 #define SIZE(table, slot, ...)
 #define LONE_CHECK(name, ...)
-#define SLOT(table, slot, ...) SET(p->ops.table.slot, timed_##table##_##slot)
-#define LONE(name, ...)        SET(p->ops.name, timed_##name)
-#define TABLE(table)
+#define SLOT(table, slot, ...) SET(own->table.slot, p->ops.table.slot, timed_##table##_##slot)
+#define LONE(name, ...)        SET(own->name, p->ops.name, timed_##name)
 #define FLOAT_TABLE(table)                                                                                             \
     memcpy(p->tables.table, own->table, sizeof p->tables.table);                                                       \
     p->ops.table = p->tables.table;

@@ -39,6 +39,17 @@ Test(plan, has_every_kernel_of_the_cpu, .timeout = 60) {
     tsh_world_destroy(world);
 }
 
+Test(plan, of_a_gpu_needs_cuda_and_no_gpu, .timeout = 60) {
+    const bool built = tshi_cuda_table() != NULL;
+    const tsh_world_config config = {.device = TSH_CUDA};
+    tsh_world *world = NULL;
+    setenv("TSHARD_BACKEND", "plan", 1);
+    cr_assert_eq(tsh_world_init(&config, &world), built ? TSH_OK : TSH_ERR_UNSUPPORTED, "%s", tsh_error_message());
+    cr_expect(built || strstr(tsh_error_message(), "-DTSHARD_CUDA=ON"), "%s", tsh_error_message());
+    cr_expect(!built || tsh_device_kind_of(tsh_world_device(world)) == TSH_CUDA);
+    tsh_world_destroy(world);
+}
+
 static long resident_kilobytes(void) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
