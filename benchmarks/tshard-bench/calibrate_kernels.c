@@ -1,7 +1,7 @@
 /* The kernels whose cost is memory: how many bytes of each family a rank reads and writes a second, by the bytes of a
  * call. The planned device counts them, so that a plan's bytes are those that were measured. */
 #include "calibrate.h"
-#include "device/plan/kernels.h"
+#include "device/plan/plan.h"
 #include "device/record.h"
 
 #include <string.h>
@@ -266,13 +266,12 @@ static int run_kernel(void *context, int calls) {
 
 /* The call as a planned device records it: its family, dtype and bytes. */
 static tsh_status count_call(calibration *c, kernel_run *run, operands *o, tshi_record_entry *out) {
-    tshi_device_ops ops = *c->device->ops;
-    static tshi_plan_tables tables;
+    static tshi_planned planned;
     tshi_record *record = tshi_record_create(&c->device->allocator);
-    tsh_device counts = {.ops = &ops, .allocator = c->device->allocator, .record = record};
+    tsh_device counts = {.ops = &planned.ops, .allocator = c->device->allocator, .record = record};
     if (!record) return TSH_ERR_MEMORY;
     record->heap_bytes = SIZE_MAX; /* all operands are tensors */
-    tshi_plan_kernels(&ops, &tables);
+    tshi_dry_kernels(&planned, c->device->ops, c->device->ops);
     place_operands(c, o);
     run(&counts, o);
     *out = record->count == 1 ? record->entries[0] : (tshi_record_entry){.bytes = 0};

@@ -112,23 +112,12 @@ typedef struct tshi_device_ops {
     double (*matrix_rate)(tsh_device *device, tsh_dtype dtype, double *clock);
 
     tshi_memory_ops memory;
-    tshi_copy_ops copy;
-    tshi_product_ops product;
-    tshi_targets_check_fn *targets_check;
-    tshi_ids_check_fn *ids_check;
-    tshi_reduce_fn *reduce;
-    tshi_top_ops top;
-    /* Arrays of TSH_DTYPE_COUNT tables; all slots are NULL for a dtype that the device does not compute with. */
-    const tshi_elementwise_ops *elementwise;
-    const tshi_sum_ops *sum;
-    const tshi_softmax_ops *softmax;
-    const tshi_loss_ops *loss;
-    const tshi_cross_entropy_ops *cross_entropy;
-    const tshi_embedding_ops *embedding;
-    const tshi_norm_ops *norm;
-    const tshi_attention_ops *attention;
-    const tshi_random_ops *random;
-    const tshi_optimizer_ops *optimizer;
+    /* The kernels. A float table is an array of TSH_DTYPE_COUNT tables; all slots are NULL for a dtype that the device
+     * does not compute with. */
+#define TABLE(table)       tshi_##table##_ops table;
+#define FLOAT_TABLE(table) const tshi_##table##_ops *table;
+#define LONE(name, ...)    tshi_##name##_fn *name;
+#include "device/kernels.def"
 
     const tshi_event_ops *event;
     const tshi_offload_ops *offload;
@@ -188,6 +177,10 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
 /* The GPU of index local_rank modulo the number of GPUs. TSHARD_CUDA_MANAGED and TSHARD_TF32 (0 or 1) are read now.
  * TSH_ERR_UNSUPPORTED, with the reason, without a driver, a GPU or cuBLASLt, and in builds without CUDA. */
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out);
+
+/* A GPU's table, whose list of kernels and sizes of scratch memory are known without a GPU; NULL in builds without CUDA,
+ * with the message set. */
+const tshi_device_ops *tshi_cuda_table(void);
 
 void tshi_device_destroy(tsh_device *device);
 

@@ -196,11 +196,11 @@ uint32_t tshi_trace_add_group(tshi_trace_file *trace, const char *axis, const in
 /* --- functions and ranges ----------------------------------------------------------------------------------------- */
 
 static void push(const tshi_trace_file *trace, const char *name) {
-    if (trace->behind->range) trace->behind->range->push(name);
+    if (trace->profiler) trace->profiler->push(name);
 }
 
 static void pop(const tshi_trace_file *trace) {
-    if (trace->behind->range) trace->behind->range->pop();
+    if (trace->profiler) trace->profiler->pop();
 }
 
 void tshi_trace_function_begin(tshi_trace_file *trace, const tsh_device *device, const char *name) {

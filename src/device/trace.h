@@ -91,9 +91,8 @@ typedef struct tshi_trace_file {
     int groups_count, groups_room;
     tshi_trace_event *function[TSHI_TRACE_DEPTH], *range[TSHI_TRACE_DEPTH];
     int functions, ranges;
-    /* The device's own table, and the one that replaces it during the trace and times its kernels (device/plan). */
-    const tshi_device_ops *behind;
-    struct tshi_planned *timed;
+    struct tshi_planned *timed;     /* the device's table during the trace, which times its kernels (device/plan) */
+    const tshi_range_ops *profiler; /* gets the ranges, too; NULL: there is none */
 } tshi_trace_file;
 
 /* Creates the folder, if it does not exist, and in it the file FOLDER/rank.R. */

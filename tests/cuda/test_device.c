@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #endif
 #include "cuda/standin_device.h"
+#include "device/plan/plan.h"
+#include "support/slots.h"
 
 #include <sys/resource.h>
 
@@ -18,6 +20,15 @@ Test(cuda_device, says_what_it_is) {
     for (int d = 0; d < TSH_DTYPE_COUNT; d++) {
         cr_expect_eq(tshi_device_computes(device, (tsh_dtype)d), d <= TSH_FLOAT16, "%s", tsh_dtype_name((tsh_dtype)d));
     }
+    close_device(device);
+}
+
+Test(cuda_device, has_every_kernel_and_so_has_its_trace) {
+    static tshi_planned timed;
+    tsh_device *device = open_device();
+    expect_filled_slots(device->ops);
+    tshi_timed_kernels(&timed, device->ops);
+    expect_replaced_slots(device->ops, &timed.ops, true);
     close_device(device);
 }
 

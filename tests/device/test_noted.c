@@ -1,8 +1,10 @@
-/* Kernels of a traced device: a trace changes nothing of what runs. */
+/* The slots of a device, and the kernels that take their places in a dry run and in a trace, which changes nothing of
+ * what runs. */
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* of kernels that stand in for others */
 #include "device/plan/plan.h"
 #include "device/trace.h"
 #include "support/files.h"
+#include "support/slots.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -12,59 +14,25 @@ TestSuite(noted_kernels, .timeout = 60);
 
 static _Alignas(4096) char noted_heap[1 << 16];
 
-typedef void (*any_slot)(void);
-
-/* A slot of `noted` is empty where the device's own is, and nowhere else; one that is not is another function. */
-static void expect_slots(const char *of, const void *own, const void *noted, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += sizeof(any_slot)) {
-        any_slot before, after;
-        memcpy(&before, (const char *)own + at, sizeof before);
-        memcpy(&after, (const char *)noted + at, sizeof after);
-        cr_expect_eq(!before, !after, "byte %zu of %s: the slot is %s", at, of, after ? "new" : "lost");
-        cr_expect(!before || before != after, "byte %zu of %s: the kernel is not noted", at, of);
-    }
-}
-
-/* `own` has the tables `own_tables`. */
-static void expect_noted(const tshi_device_ops *own, const tshi_plan_tables *own_tables) {
-    static tshi_plan_tables tables;
-    tshi_device_ops noted = *own;
-    tshi_timed_kernels(&noted, &tables);
-    const size_t first = offsetof(tshi_device_ops, copy), last = offsetof(tshi_device_ops, event);
-    expect_slots("the device", (const char *)own + first, (const char *)&noted + first, last - first);
-    for (int d = 0; d < TSH_DTYPE_COUNT; d++) {
-        cr_expect(tables.attention[d].scratch == own_tables->attention[d].scratch);
-        tables.attention[d].scratch = NULL; /* a number, and no kernel */
-    }
-    tshi_plan_tables kernels = *own_tables;
-    for (int d = 0; d < TSH_DTYPE_COUNT; d++) kernels.attention[d].scratch = NULL;
-    expect_slots("the tables", &kernels, &tables, sizeof tables);
-}
-
 static tsh_device *noted_device(void) {
     tsh_device *device = NULL;
     cr_assert_eq(tshi_device_create_cpu(NULL, noted_heap, sizeof noted_heap, 1, &device), TSH_OK);
     return device;
 }
 
-static void copy_tables(const tshi_device_ops *ops, tshi_plan_tables *t) {
-    memcpy(t->elementwise, ops->elementwise, sizeof t->elementwise);
-    memcpy(t->sum, ops->sum, sizeof t->sum);
-    memcpy(t->softmax, ops->softmax, sizeof t->softmax);
-    memcpy(t->loss, ops->loss, sizeof t->loss);
-    memcpy(t->cross_entropy, ops->cross_entropy, sizeof t->cross_entropy);
-    memcpy(t->embedding, ops->embedding, sizeof t->embedding);
-    memcpy(t->norm, ops->norm, sizeof t->norm);
-    memcpy(t->attention, ops->attention, sizeof t->attention);
-    memcpy(t->random, ops->random, sizeof t->random);
-    memcpy(t->optimizer, ops->optimizer, sizeof t->optimizer);
+/* The kernels of a dry run and of a trace take the places of the device's own. */
+static void expect_replaced(const tshi_device_ops *own) {
+    static tshi_planned dry, timed;
+    tshi_dry_kernels(&dry, own, own);
+    expect_replaced_slots(own, &dry.ops, false);
+    tshi_timed_kernels(&timed, own);
+    expect_replaced_slots(own, &timed.ops, true);
 }
 
 Test(noted_kernels, slots_of_the_cpu) {
-    static tshi_plan_tables own;
     tsh_device *device = noted_device();
-    copy_tables(device->ops, &own);
-    expect_noted(device->ops, &own);
+    expect_filled_slots(device->ops);
+    expect_replaced(device->ops);
     tshi_device_destroy(device);
 }
 
@@ -85,19 +53,18 @@ static bool fake_whole_backward(tsh_device *device, bool log, int64_t rows, int6
 }
 
 Test(noted_kernels, slots_of_a_device_with_all_of_them) {
-    static tshi_plan_tables own;
+    static tshi_softmax_ops softmax[TSH_DTYPE_COUNT];
     tsh_device *device = noted_device();
-    copy_tables(device->ops, &own);
     tshi_device_ops ops = *device->ops;
-    ops.softmax = own.softmax;
+    memcpy(softmax, ops.softmax, sizeof softmax);
     for (int d = 0; d < TSH_DTYPE_COUNT; d++) {
         if (!tshi_device_computes(device, (tsh_dtype)d)) continue;
-        own.softmax[d].whole = fake_whole;
-        own.softmax[d].whole_backward = fake_whole_backward;
+        softmax[d].whole = fake_whole;
+        softmax[d].whole_backward = fake_whole_backward;
     }
-    const any_slot *slots = (const any_slot *)&own;
-    for (size_t i = 0; i < sizeof own.softmax[0] / sizeof *slots; i++) cr_expect(slots[i] != NULL);
-    expect_noted(&ops, &own);
+    ops.softmax = softmax;
+    expect_filled_slots(&ops);
+    expect_replaced(&ops);
     tshi_device_destroy(device);
 }
 

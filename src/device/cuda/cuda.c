@@ -152,6 +152,10 @@ static const tshi_device_ops cuda_ops = {
     .range = &tshi_cuda_range_ops,
 };
 
+const tshi_device_ops *tshi_cuda_table(void) {
+    return &cuda_ops;
+}
+
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out) {
     *out = NULL;
     tsh_allocator hooks = tshi_allocator_resolve(allocator);

@@ -1,25 +1,33 @@
-/* The device of a dry run: the CPU's with another table of functions. A device with a trace is made likewise. */
+/* The device of a dry run and that of a trace: each is a device with another table of functions. */
 #include "device/plan/plan.h"
 #include "device/trace.h"
 
 #include <stdio.h>
 
-static void describe(const tsh_device *device, char *text, size_t size) {
-    (void)device;
-    snprintf(text, size, "a dry run: kernels are counted, not run");
+static void describe_dry(const tsh_device *device, char *text, size_t size) {
+    const char *of = device->ops->kind == TSH_CPU ? "" : " of a GPU";
+    snprintf(text, size, "a dry run%s: kernels are counted, not run", of);
 }
 
-tshi_planned *tshi_plan_device(tsh_device *device, const void *heap, size_t bytes) {
+static tshi_planned *new_planned(const tsh_device *device) {
     tshi_planned *planned = tshi_calloc(&device->allocator, 1, sizeof *planned);
     if (!planned) return NULL;
     planned->allocator = device->allocator;
+    return planned;
+}
+
+tshi_planned *tshi_plan_device(tsh_device *device, const tshi_device_ops *own, const void *heap, size_t bytes) {
+    tshi_planned *planned = new_planned(device);
+    if (!planned) return NULL;
     device->record->planned = true;
     device->record->heap = heap;
     device->record->heap_bytes = bytes;
-    planned->ops = *device->ops;
-    planned->ops.describe = describe;
-    planned->ops.offload = &tshi_plan_offload;
-    tshi_plan_kernels(&planned->ops, &planned->tables);
+    tshi_dry_kernels(planned, device->ops, own);
+    planned->ops.name = own->name;
+    planned->ops.kind = own->kind;
+    planned->ops.computes = own->computes;
+    planned->ops.describe = describe_dry;
+    planned->ops.offload = &tshi_dry_offload;
     device->ops = &planned->ops;
     return planned;
 }
@@ -31,12 +39,10 @@ void tshi_planned_free(tshi_planned *planned) {
 }
 
 tsh_status tshi_trace_attach(tsh_device *device, tshi_trace_file *trace) {
-    tshi_planned *timed = tshi_calloc(&device->allocator, 1, sizeof *timed);
+    tshi_planned *timed = new_planned(device);
     if (!timed) return TSH_ERR_MEMORY;
-    timed->allocator = device->allocator;
-    timed->ops = *device->ops;
-    tshi_timed_kernels(&timed->ops, &timed->tables);
-    trace->behind = device->ops;
+    tshi_timed_kernels(timed, device->ops);
+    trace->profiler = device->ops->range;
     trace->timed = timed;
     device->trace = trace;
     device->ops = &timed->ops;
@@ -45,8 +51,9 @@ tsh_status tshi_trace_attach(tsh_device *device, tshi_trace_file *trace) {
 
 void tshi_trace_detach(tsh_device *device) {
     tshi_trace_file *trace = device->trace;
-    device->ops = trace->behind;
+    device->ops = trace->timed->inner;
     device->trace = NULL;
     tshi_planned_free(trace->timed);
     trace->timed = NULL;
+    trace->profiler = NULL;
 }

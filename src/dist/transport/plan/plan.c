@@ -18,7 +18,8 @@
 typedef struct planned_world {
     void *heap;
     size_t heap_bytes;
-    tshi_planned *planned; /* the device, once there is one */
+    const tshi_device_ops *gpu; /* the table of the GPU that the job is to run on; NULL: a CPU */
+    tshi_planned *planned;      /* the device, once there is one */
 } planned_world;
 
 static tsh_status plan_probe(const tshi_start *start, bool *takes) {
@@ -43,6 +44,11 @@ static tsh_status plan_world_open(tsh_world *world, const tshi_start *start, voi
     planned_world *p = tshi_calloc(&world->allocator, 1, sizeof *p);
     if (!p) return TSH_ERR_MEMORY;
     world->state[PLACE] = p;
+    if (start->settings->device == TSH_CUDA) {
+        p->gpu = tshi_cuda_table();
+        if (!p->gpu) return TSH_ERR_UNSUPPORTED;
+        start->settings->device = TSH_CPU; /* where the dry run is */
+    }
     p->heap = reserve(&p->heap_bytes);
     if (!p->heap) return tshi_fail_errno(errno, "world_init: no address space for the tensors of a plan");
     *heap = p->heap;
@@ -54,7 +60,10 @@ static tsh_status plan_world_join(tsh_world *world, tsh_status mine) {
     planned_world *p = world->state[PLACE];
     if (mine != TSH_OK) return mine;
     world->host->record = tshi_record_create(&world->allocator);
-    if (world->host->record) p->planned = tshi_plan_device(world->host, p->heap, p->heap_bytes);
+    if (world->host->record) {
+        const tshi_device_ops *own = p->gpu ? p->gpu : world->host->ops;
+        p->planned = tshi_plan_device(world->host, own, p->heap, p->heap_bytes);
+    }
     return p->planned ? TSH_OK : TSH_ERR_MEMORY;
 }
 
@@ -67,7 +76,7 @@ static void plan_world_close(tsh_world *world) {
 }
 
 /* The most ranks that share one machine: there the first rank of a group takes memory for it, and each sender memory
- * for its messages, which count as peak memory. */
+ * for its messages, which count as peak memory of a CPU. */
 #define ONE_MACHINE 64
 #define TAKEN       4
 
@@ -80,7 +89,7 @@ typedef struct planned_group {
 static tsh_status take(tsh_group *group, size_t bytes) {
     const tsh_world *world = group->world;
     int i = 0;
-    if (world->size > ONE_MACHINE || bytes == 0) return TSH_OK;
+    if (world->size > ONE_MACHINE || world->host->ops->kind != TSH_CPU || bytes == 0) return TSH_OK;
     if (!group->state) group->state = tshi_calloc(&world->allocator, 1, sizeof(planned_group));
     planned_group *g = group->state;
     if (!g) return TSH_ERR_MEMORY;

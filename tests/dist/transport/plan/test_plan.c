@@ -1,6 +1,7 @@
 /* Planned worlds: one rank of N, without the others. */
 #include "device/plan/plan.h"
 #include "dist/world.h"
+#include "support/slots.h"
 #include "tshard/functional.h"
 #include "tshard/train.h"
 
@@ -27,42 +28,25 @@ static tsh_world *open_world(int rank, int size) {
 
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
-/* A table is an array of functions. */
-static void expect_other_functions(const char *what, const void *planned, const void *real, size_t bytes, int same) {
-    void *const *a = planned, *const *b = real;
-    int equal = 0;
-    for (size_t i = 0; i < bytes / sizeof(void *); i++) {
-        cr_expect(!b[i] || a[i], "%s: slot %zu is empty in a plan", what, i);
-        equal += b[i] && a[i] == b[i];
-    }
-    cr_expect_eq(equal, same, "%s: %d slots run the CPU's kernels in a plan", what, equal);
-}
-
 /* A kernel that the CPU has and a plan lacks would run on memory that has no pages. */
 Test(plan, has_every_kernel_of_the_cpu, .timeout = 60) {
     tsh_world *world = open_world(0, 2);
     static char heap[1 << 16] __attribute__((aligned(4096)));
     tsh_device *cpu;
     cr_assert_eq(tshi_device_create_cpu(NULL, heap, sizeof heap, 1, &cpu), TSH_OK);
-    const tshi_device_ops *p = world->device->ops, *c = cpu->ops;
-    expect_other_functions("copies", &p->copy, &c->copy, sizeof p->copy, 0);
-    expect_other_functions("products", &p->product, &c->product, sizeof p->product, 0);
-    expect_other_functions("top", &p->top, &c->top, sizeof p->top, 0);
-    for (int d = 0; d < TSH_DTYPE_COUNT; d++) {
-        if (!(c->computes >> d & 1)) continue;
-        expect_other_functions("elementwise", &p->elementwise[d], &c->elementwise[d], sizeof *p->elementwise, 0);
-        expect_other_functions("sum", &p->sum[d], &c->sum[d], sizeof *p->sum, 0);
-        expect_other_functions("softmax", &p->softmax[d], &c->softmax[d], sizeof *p->softmax, 0);
-        expect_other_functions("loss", &p->loss[d], &c->loss[d], sizeof *p->loss, 0);
-        expect_other_functions("cross entropy", &p->cross_entropy[d], &c->cross_entropy[d], sizeof *p->cross_entropy,
-                               0);
-        expect_other_functions("embedding", &p->embedding[d], &c->embedding[d], sizeof *p->embedding, 0);
-        expect_other_functions("norm", &p->norm[d], &c->norm[d], sizeof *p->norm, 0);
-        expect_other_functions("attention", &p->attention[d], &c->attention[d], sizeof *p->attention, 1); /* scratch */
-        expect_other_functions("random", &p->random[d], &c->random[d], sizeof *p->random, 0);
-        expect_other_functions("optimizer", &p->optimizer[d], &c->optimizer[d], sizeof *p->optimizer, 0);
-    }
+    expect_replaced_slots(cpu->ops, world->device->ops, false);
     tshi_device_destroy(cpu);
+    tsh_world_destroy(world);
+}
+
+Test(plan, of_a_gpu_needs_cuda_and_no_gpu, .timeout = 60) {
+    const bool built = tshi_cuda_table() != NULL;
+    const tsh_world_config config = {.device = TSH_CUDA};
+    tsh_world *world = NULL;
+    setenv("TSHARD_BACKEND", "plan", 1);
+    cr_assert_eq(tsh_world_init(&config, &world), built ? TSH_OK : TSH_ERR_UNSUPPORTED, "%s", tsh_error_message());
+    cr_expect(built || strstr(tsh_error_message(), "-DTSHARD_CUDA=ON"), "%s", tsh_error_message());
+    cr_expect(!built || tsh_device_kind_of(tsh_world_device(world)) == TSH_CUDA);
     tsh_world_destroy(world);
 }
 
