@@ -1,4 +1,5 @@
 #include "products.h"
+#include "base/clock.h"
 #include "device/device.h"
 
 #include <cblas.h>
@@ -6,11 +7,13 @@
 #include <dnnl.h>
 #endif
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { BUFFERS = 6 };
 enum { X, WEIGHT, Y, DX, DWEIGHT, DY };
+enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, KINDS };
 
 struct products {
     tsh_device *device;
@@ -18,6 +21,7 @@ struct products {
     int layers;
     products_layer *layer;          /* [layers] */
     tsh_tensor *(*tensor)[BUFFERS]; /* [layers] */
+    bool (*by_blas)[KINDS];         /* [layers]; float32 on a CPU: the CBLAS was faster than oneDNN */
 };
 
 static tsh_status create_buffers(const tsh_mesh *mesh, products *p, int i) {
@@ -35,28 +39,6 @@ static tsh_status create_buffers(const tsh_mesh *mesh, products *p, int i) {
     return status;
 }
 
-tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out) {
-    *out = NULL;
-    products *p = calloc(1, sizeof *p);
-    if (!p) return TSH_ERR_MEMORY;
-    p->layer = calloc((size_t)n, sizeof *p->layer);
-    p->tensor = calloc((size_t)n, sizeof *p->tensor);
-    p->device = tsh_world_device(tsh_mesh_world(mesh));
-    p->dtype = dtype;
-    p->layers = p->layer && p->tensor ? n : 0;
-    tsh_status status = p->layers == n ? TSH_OK : TSH_ERR_MEMORY;
-    for (int i = 0; i < n && status == TSH_OK; i++) {
-        p->layer[i] = layers[i];
-        bool fits = layers[i].batch <= INT_MAX && layers[i].in <= INT_MAX && layers[i].out <= INT_MAX;
-        status = fits ? create_buffers(mesh, p, i) : TSH_ERR_OVERFLOW;
-    }
-    if (status == TSH_OK)
-        *out = p;
-    else
-        products_destroy(p);
-    return status;
-}
-
 void products_destroy(products *p) {
     if (!p) return;
     for (int i = 0; i < p->layers; i++) {
@@ -64,11 +46,12 @@ void products_destroy(products *p) {
     }
     free(p->tensor);
     free(p->layer);
+    free(p->by_blas);
     free(p);
 }
 
-/* c [m, n] = op(a) op(b), rows packed, on a CPU: float32 through oneDNN where tshard has it. */
-static void multiply_here(tsh_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a,
+/* c [m, n] = op(a) op(b), rows packed, on a CPU: float32 through oneDNN where tshard has it, unless `blas`. */
+static void multiply_here(tsh_dtype dtype, bool blas, bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a,
                           const void *b, void *c) {
     if (m == 0 || n == 0 || k == 0) return;
     int64_t lda = ta ? m : k, ldb = tb ? k : n;
@@ -79,38 +62,92 @@ static void multiply_here(tsh_dtype dtype, bool ta, bool tb, int64_t m, int64_t 
         return;
     }
 #ifdef TSHARD_HAVE_ONEDNN
-    dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, n);
-#else
+    if (!blas) {
+        dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, n);
+        return;
+    }
+#endif
     cblas_sgemm(CblasRowMajor, cblas_a, cblas_b, (int)m, (int)n, (int)k, 1.0f, a, (int)lda, b, (int)ldb, 0.0f, c,
                 (int)n);
-#endif
 }
 
 /* A GPU's product is one call of its library, with the algorithm that it was chosen for these sizes: the slot makes it.
  * On a CPU that is done here, so that tshard's own way to the library counts as tshard's. */
-static tsh_status multiply(const products *p, bool ta, bool tb, int64_t m, int64_t n, int64_t k, const tsh_tensor *a,
-                           const tsh_tensor *b, tsh_tensor *c) {
-    tsh_device *device = p->device;
-    if (tsh_device_kind_of(device) == TSH_CPU) {
-        multiply_here(p->dtype, ta, tb, m, n, k, tsh_tensor_data(a), tsh_tensor_data(b), tsh_tensor_data(c));
+static tsh_status multiply(const products *p, int layer, int kind) {
+    static const struct {
+        int a, b, c;
+    } factors[KINDS] = {
+        [FORWARD] = {X, WEIGHT, Y}, [INPUT_GRADIENT] = {DY, WEIGHT, DX}, [WEIGHT_GRADIENT] = {DY, X, DWEIGHT}};
+    const products_layer *l = &p->layer[layer];
+    const bool ta = kind == WEIGHT_GRADIENT, tb = kind == FORWARD;
+    const int64_t m = ta ? l->out : l->batch, n = tb ? l->out : l->in;
+    const int64_t k = kind == FORWARD ? l->in : kind == INPUT_GRADIENT ? l->out : l->batch;
+    tsh_tensor *const *t = p->tensor[layer];
+    const void *a = tsh_tensor_data(t[factors[kind].a]), *b = tsh_tensor_data(t[factors[kind].b]);
+    void *c = tsh_tensor_data(t[factors[kind].c]);
+    if (tsh_device_kind_of(p->device) == TSH_CPU) {
+        multiply_here(p->dtype, p->by_blas[layer][kind], ta, tb, m, n, k, a, b, c);
         return TSH_OK;
     }
-    return device->ops->product.gemm(device, p->dtype, ta, tb, m, n, k, 1, tsh_tensor_data(a), ta ? m : k,
-                                     tsh_tensor_data(b), tb ? k : n, 0, tsh_tensor_data(c), n);
+    return p->device->ops->product.gemm(p->device, p->dtype, ta, tb, m, n, k, 1, a, ta ? m : k, b, tb ? k : n, 0, c, n);
+}
+
+/* The shortest of three runs. */
+static double seconds_of(products *p, int layer, int kind, bool blas) {
+    double shortest = INFINITY;
+    p->by_blas[layer][kind] = blas;
+    for (int i = 0; i < 3; i++) {
+        double begin = tshi_clock();
+        multiply(p, layer, kind);
+        shortest = fmin(shortest, tshi_clock() - begin);
+    }
+    return shortest;
+}
+
+/* The library that takes less time for each product. */
+static void choose_libraries(products *p) {
+#ifdef TSHARD_HAVE_ONEDNN
+    for (int i = 0; i < p->layers; i++) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            double onednn = seconds_of(p, i, kind, false), blas = seconds_of(p, i, kind, true);
+            p->by_blas[i][kind] = blas < onednn;
+        }
+    }
+#else
+    (void)p;
+#endif
+}
+
+tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out) {
+    *out = NULL;
+    products *p = calloc(1, sizeof *p);
+    if (!p) return TSH_ERR_MEMORY;
+    p->layer = calloc((size_t)n, sizeof *p->layer);
+    p->tensor = calloc((size_t)n, sizeof *p->tensor);
+    p->by_blas = calloc((size_t)n, sizeof *p->by_blas);
+    p->device = tsh_world_device(tsh_mesh_world(mesh));
+    p->dtype = dtype;
+    p->layers = p->layer && p->tensor && p->by_blas ? n : 0;
+    tsh_status status = p->layers == n ? TSH_OK : TSH_ERR_MEMORY;
+    for (int i = 0; i < n && status == TSH_OK; i++) {
+        p->layer[i] = layers[i];
+        bool fits = layers[i].batch <= INT_MAX && layers[i].in <= INT_MAX && layers[i].out <= INT_MAX;
+        status = fits ? create_buffers(mesh, p, i) : TSH_ERR_OVERFLOW;
+    }
+    if (status == TSH_OK && dtype == TSH_FLOAT32 && tsh_device_kind_of(p->device) == TSH_CPU) choose_libraries(p);
+    if (status == TSH_OK)
+        *out = p;
+    else
+        products_destroy(p);
+    return status;
 }
 
 tsh_status products_run(const products *p) {
     tsh_status status = TSH_OK;
-    for (int i = 0; i < p->layers && status == TSH_OK; i++) {
-        const products_layer *l = &p->layer[i];
-        tsh_tensor *const *t = p->tensor[i];
-        status = multiply(p, false, true, l->batch, l->out, l->in, t[X], t[WEIGHT], t[Y]);
-    }
+    for (int i = 0; i < p->layers && status == TSH_OK; i++) status = multiply(p, i, FORWARD);
     for (int i = p->layers - 1; i >= 0 && status == TSH_OK; i--) {
-        const products_layer *l = &p->layer[i];
-        tsh_tensor *const *t = p->tensor[i];
-        status = multiply(p, false, false, l->batch, l->in, l->out, t[DY], t[WEIGHT], t[DX]);
-        if (status == TSH_OK) status = multiply(p, true, false, l->out, l->in, l->batch, t[DY], t[X], t[DWEIGHT]);
+        status = multiply(p, i, INPUT_GRADIENT);
+        if (status == TSH_OK) status = multiply(p, i, WEIGHT_GRADIENT);
     }
     return status;
 }
