@@ -1,5 +1,5 @@
-# Cross build for 64-bit ARM on Debian, with the libraries that `scripts/arm64.sh libraries` unpacks; `scripts/arm64.sh run`
-# runs its programs.
+# Cross build for 64-bit ARM on Debian: `scripts/arm64.sh libraries` unpacks its libraries, `scripts/arm64.sh run` runs its
+# programs.
 set(sysroot ${CMAKE_CURRENT_LIST_DIR}/../build-arm64/sysroot)
 cmake_path(NORMAL_PATH sysroot)
 set(CMAKE_SYSTEM_NAME Linux)

@@ -1,5 +1,5 @@
-# What the library stands on: a CBLAS, on x86 oneDNN for float32 products where it is there, Jansson, the vector maths library
-# where the C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
+# What the library stands on: a CBLAS, on x86 oneDNN for float32 products where it is there, Jansson, the vector maths
+# library where the C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
 #   tshard_dependencies      include directories and definitions for compiling
 #   tshard_backends          also those of MPI, CUDA and NCCL, for the few files that see them: all others are compiled
 #                            alike in builds with and without, and are found in a compiler's cache
