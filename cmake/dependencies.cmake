@@ -1,5 +1,5 @@
-# What the library stands on: a CBLAS, oneDNN for float32 products where it is there, Jansson, the vector maths library
-# where the C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
+# What the library stands on: a CBLAS, on x86 oneDNN for float32 products where it is there, Jansson, the vector maths
+# library where the C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
 #   tshard_dependencies      include directories and definitions for compiling
 #   tshard_backends          also those of MPI, CUDA and NCCL, for the few files that see them: all others are compiled
 #                            alike in builds with and without, and are found in a compiler's cache
@@ -51,6 +51,11 @@ if(NOT TSHARD_CBLAS_WORKS)
     message(FATAL_ERROR "${blas_missing}. Found ${blas_libraries}, but a program that calls cblas_sgemm does not link.")
 endif()
 
+# oneDNN generates code for x86 only. Elsewhere its products are plain loops, unless it was built with a library of the
+# CPU's maker: TSHARD_ONEDNN=ON takes it.
+if(TSHARD_ONEDNN STREQUAL "AUTO" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(TSHARD_ONEDNN OFF)
+endif()
 set(onednn_missing "On Debian and Ubuntu: apt-get install libdnnl-dev")
 if(NOT TSHARD_ONEDNN STREQUAL "OFF")
     find_library(TSHARD_ONEDNN_LIBRARY dnnl)

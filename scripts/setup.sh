@@ -36,6 +36,8 @@ setup_table_all="
 ccache           |have_command ccache                        |what one stage has compiled, for the next
 mmdebstrap       |have_command mmdebstrap                    |a minimal system, for the README's commands
 clang            |have_command clang                         |a second compiler's warnings and code
+gcc-aarch64-linux-gnu |have_command aarch64-linux-gnu-gcc    |the build for 64-bit ARM
+qemu-user-static |have_command qemu-aarch64-static           |its suites
 valgrind         |have_command valgrind                      |memory errors in a training step
 libc6-dbg        |have_libc_symbols                          |symbols that valgrind reads
 mkdocs python3-pygments |have_command mkdocs                |the site of docs/

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
 
 # What shares nothing with the build of `newcomer` is built beside it; the others find in the cache what it has compiled.
-all_stages=(newcomer asan clang tsan fuzz gcc install package valgrind mpich cuda gpu docs format)
+all_stages=(newcomer asan clang tsan fuzz gcc arm64 install package valgrind mpich cuda gpu docs format)
 quick_stages=(gcc format)
 # TSHARD_TEST_DEVICE=cuda scripts/test.sh: the suites on a GPU alone.
 [ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu) quick_stages=(gpu)
@@ -83,6 +83,25 @@ build_clang() {
         test_device_{attention,few_rows}_{128,256}
 }
 stage_clang() { suites build-clang 'base|device|layout|tensor|functional'; }
+
+# 64-bit ARM under emulation, which takes some twenty times as long: the kernels, and ranks that wait for each other in
+# shared memory. The other suites run on x86 only: attention, cross_entropy, async and redistribute take minutes, and
+# QEMU knows no memory nodes (base.cpu). These compute: one at a time on each core.
+runs_arm64() { [ "$(id -u)" = 0 ] && grep -q '^ID=debian' /etc/os-release && scripts/arm64.sh run true; }
+build_arm64() {
+    ! runs_arm64 || {
+        scripts/arm64.sh libraries && preset arm64 test_{base,device,layout,tensor,dist,autograd,train}
+    }
+}
+stage_arm64() {
+    runs_arm64 || { echo "programs of ARM64 run as root, on Debian with Linux 6.7 or newer"; return 77; }
+    local kernels="convert|elementwise|norm|optimizer|random|reduce|softmax|top"
+    local rooms="base[.](base|number|settings)|device[.](cpu|permute|philox|few_rows[.].*|gemm[.]bf16)"
+    rooms+="|device[.]($kernels)[.]base|layout[.].*|tensor[.].*|dist[.]collectives[.](known_answers|messages|own_reduction|parts)"
+    rooms+="|autograd[.](mark|micro_batches|tape|transition)|train[.](clip|optimizer)"
+    OPENBLAS_NUM_THREADS=1 scripts/arm64.sh run ctest --test-dir build-arm64 -j "$(nproc)" --output-on-failure \
+        --no-tests=error --tests-regex "^($rooms)$"
+}
 
 build_asan() { preset asan; }
 stage_asan() { suites build-asan '.*' 'install|layering|docs|extended'; }

@@ -13,7 +13,7 @@ TSHI_TOOLS double tshi_clock(void);
 /* Sleeps; a signal ends it early. */
 TSHI_TOOLS void tshi_sleep(double seconds);
 
-/* A cheap counter with a constant rate: cycles of the time stamp counter, or nanoseconds. */
+/* A cheap counter with a constant rate: that of the time stamp counter or of the generic timer, or nanoseconds. */
 static inline uint64_t tshi_ticks(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();

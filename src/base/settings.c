@@ -25,7 +25,8 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
     [TSHI_SETTING_BLAS_THREADS] = {"TSHARD_BLAS_THREADS", TSHI_NUMBER, .low = 1, .high = 4096,
                                    .computed = "cores granted / ranks on this machine",
                                    .text = "threads of a rank's matrix products"},
-    [TSHI_SETTING_CPU_ISA] = {"TSHARD_CPU_ISA", TSHI_CHOICE, .choices = {"base", "avx2", "avx512", "avx512bf16"},
+    [TSHI_SETTING_CPU_ISA] = {"TSHARD_CPU_ISA", TSHI_CHOICE,
+                              .choices = {"base", "avx2", "avx512", "avx512bf16", "bf16"},
                               .computed = "the last of these that the CPU has",
                               .text = "the vector instructions of the CPU's kernels; matrix products of libraries "
                                       "choose their own"},

@@ -44,7 +44,7 @@ typedef enum tshi_setting_type {
     TSHI_CHOICE
 } tshi_setting_type;
 
-#define TSHI_CHOICES 4
+#define TSHI_CHOICES 5
 
 typedef struct tshi_setting {
     const char *name;

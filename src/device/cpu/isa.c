@@ -4,7 +4,7 @@
 #include <string.h>
 
 extern const tshi_isa tshi_isa_table_base;
-#ifdef TSHARD_X86_ISAS
+#if defined(TSHARD_X86_ISAS)
 extern const tshi_isa tshi_isa_table_avx2, tshi_isa_table_avx512, tshi_isa_table_avx512bf16;
 
 /* Every CPU with AVX2 has F16C. */
@@ -19,9 +19,20 @@ static bool cpu_has(const tshi_isa *isa) {
     return isa == &tshi_isa_table_avx512 || __builtin_cpu_supports("avx512bf16");
 }
 
-/* In the order of TSHI_SETTING_CPU_ISA's choices: the best is the last. */
+/* The best is the last. */
 static const tshi_isa *const isas[] = {&tshi_isa_table_base, &tshi_isa_table_avx2, &tshi_isa_table_avx512,
                                        &tshi_isa_table_avx512bf16};
+#elif defined(TSHARD_ARM64_ISAS)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+extern const tshi_isa tshi_isa_table_bf16;
+
+static bool cpu_has(const tshi_isa *isa) {
+    return isa == &tshi_isa_table_base || (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
+}
+
+static const tshi_isa *const isas[] = {&tshi_isa_table_base, &tshi_isa_table_bf16};
 #else
 static bool cpu_has(const tshi_isa *isa) {
     return isa == &tshi_isa_table_base;
@@ -32,15 +43,25 @@ static const tshi_isa *const isas[] = {&tshi_isa_table_base};
 
 enum { ISAS = sizeof isas / sizeof *isas };
 
+/* The instruction set of that name; NULL where the build lacks it. */
+static const tshi_isa *isa_named(const char *name) {
+    for (int i = 0; i < ISAS; i++) {
+        if (strcmp(isas[i]->name, name) == 0) return isas[i];
+    }
+    return NULL;
+}
+
 tsh_status tshi_isa_choose(const tshi_isa **out) {
     int best = ISAS - 1, wanted = -1;
     tsh_status status = tshi_setting_choice(TSHI_SETTING_CPU_ISA, &wanted);
     if (status != TSH_OK) return status;
     while (!cpu_has(isas[best])) best--;
-    if (wanted > best) {
+    const char *name = tshi_setting_value(TSHI_SETTING_CPU_ISA);
+    const tshi_isa *isa = wanted < 0 ? isas[best] : isa_named(name);
+    if (!isa || !cpu_has(isa)) {
         return tshi_fail(TSH_ERR_UNSUPPORTED, "TSHARD_CPU_ISA is %s, but this CPU or this build has no more than %s",
-                         tshi_setting_value(TSHI_SETTING_CPU_ISA), isas[best]->name);
+                         name, isas[best]->name);
     }
-    *out = isas[wanted < 0 ? best : wanted];
+    *out = isa;
     return TSH_OK;
 }

@@ -2,6 +2,7 @@
  * A device takes the table of the best instruction set that the CPU has, or the one that TSHARD_CPU_ISA names.
  *
  *   x86-64   base, avx2 (with FMA and F16C), avx512 (F, VL, DQ, BW), avx512bf16
+ *   arm64    base (NEON), bf16
  *   others   base: what the build's own flags allow */
 #ifndef TSHI_CPU_ISA_H
 #define TSHI_CPU_ISA_H

@@ -51,13 +51,12 @@ static void tell_relay(tshi_page *page) {
 
 void tshi_page_set_state(tshi_page *page, int rank, uint32_t from, uint32_t to) {
     uint32_t was = from, none = 0;
-    if (!atomic_compare_exchange_strong(&page->record[rank].state, &was, to)) return;
-    if (from == TSHI_ALIVE && to != TSHI_ALIVE) {
-        atomic_compare_exchange_strong(&page->cause, &none, (uint32_t)rank + 1);
-        atomic_fetch_add(&page->failures, 1);
-    } else if (from != TSHI_ALIVE && to == TSHI_ALIVE) {
-        atomic_fetch_sub(&page->failures, 1);
-    }
+    bool fails = from == TSHI_ALIVE && to != TSHI_ALIVE, recovers = from != TSHI_ALIVE && to == TSHI_ALIVE;
+    if (fails) atomic_fetch_add(&page->failures, 1);
+    bool set = atomic_compare_exchange_strong(&page->record[rank].state, &was, to);
+    if (set ? recovers : fails) atomic_fetch_sub(&page->failures, 1);
+    if (!set) return;
+    if (fails) atomic_compare_exchange_strong(&page->cause, &none, (uint32_t)rank + 1);
     tell_relay(page);
 }
 

@@ -9,7 +9,8 @@
  *
  * Invariant: a rank that sees a state sees its reason and step or those of a later state, and a rank that sees a step
  * of a recovery sees the state that the rank had then, or a later one. It holds because every writer, the relay too,
- * stores in this order with release, and tshi_page_read loads in the opposite order. */
+ * stores in this order with release, and tshi_page_read loads in the opposite order. `failures` counts a rank before
+ * its state changes: what is seen of a failure is counted, and the count may come first. */
 #ifndef TSHI_PAGE_H
 #define TSHI_PAGE_H
 
@@ -85,7 +86,7 @@ static inline uint64_t tshi_agreement(uint32_t steps, uint64_t number) {
 size_t tshi_page_bytes(int size);
 
 static inline uint32_t tshi_page_state(const tshi_page *page, int rank) {
-    return atomic_load_explicit(&page->record[rank].state, memory_order_acquire);
+    return atomic_load(&page->record[rank].state);
 }
 
 /* The counter *word, which only increases, is at `target` or past it. */

@@ -21,10 +21,11 @@ static int64_t ticks_ahead(void) {
 }
 
 /* When a process started, in ticks since the machine did, from the 22nd field of its stat line; 0: there is none, or it
- * has ended and waits for its parent to reap it. */
+ * has ended and waits for its parent to reap it. The line is that of its first thread, which is the kernel's own where
+ * QEMU runs the program and makes up the process's. */
 static uint64_t start_of(uint32_t number, bool *readable) {
     char path[48], line[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", number);
+    snprintf(path, sizeof path, "/proc/%u/task/%u/stat", number, number);
     FILE *file = fopen(path, "re");
     *readable = file != NULL;
     if (!file) return 0;

@@ -22,9 +22,9 @@
 
 #define ROW_PART       128 /* elements converted at a time */
 
-/* Register tiles of a product: TILE_ROWS rows of TILE_VECTORS vectors. Vectors of 64 bytes come with 32 registers. */
+/* Register tiles of a product: TILE_ROWS rows of TILE_VECTORS vectors. */
 #define TILE_ROWS 6
-#if TSHI_VECTOR_BYTES == 64
+#if TSHI_VECTOR_REGISTERS == 32
 #define TILE_VECTORS 4
 #else
 #define TILE_VECTORS 2

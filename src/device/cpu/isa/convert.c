@@ -16,6 +16,18 @@ static void bfloat16_narrow_all(int64_t n, const float *from, tshi_bfloat16 *to)
     for (int64_t i = 0; i < n; i++) to[i] = tshi_narrow_bf16(from[i]);
 }
 
+#if defined(__aarch64__)
+/* GCC makes vectors of the CPU's conversions where a loop has nothing else; other loops convert by LOAD and SAVE. */
+static void float16_widen_all(int64_t n, const __fp16 *from, float *to) {
+    TSHI_INDEPENDENT
+    for (int64_t i = 0; i < n; i++) to[i] = (float)from[i];
+}
+
+static void float16_narrow_all(int64_t n, const float *from, __fp16 *to) {
+    TSHI_INDEPENDENT
+    for (int64_t i = 0; i < n; i++) to[i] = (__fp16)from[i];
+}
+#else
 static void float16_widen_all(int64_t n, const tshi_float16 *from, float *to) {
     TSHI_INDEPENDENT
     for (int64_t i = 0; i < n; i++) to[i] = tshi_widen_f16(from[i]);
@@ -25,6 +37,7 @@ static void float16_narrow_all(int64_t n, const float *from, tshi_float16 *to) {
     TSHI_INDEPENDENT
     for (int64_t i = 0; i < n; i++) to[i] = tshi_narrow_f16(from[i]);
 }
+#endif
 
 void TSHI_ISA(tshi_cpu_widen)(tsh_dtype half, int64_t n, const void *from, float *to) {
     if (half == TSH_BFLOAT16)

@@ -11,7 +11,7 @@
 
 /* ROWS rows of x by WEIGHT_ROWS rows of W at once, with VECTORS accumulators to a sum. */
 #define ROWS 2
-#if TSHI_VECTOR_BYTES == 16
+#if TSHI_VECTOR_BYTES == 16 && TSHI_VECTOR_REGISTERS == 16
 #define WEIGHT_ROWS 1
 #define VECTORS     4
 #else
@@ -43,6 +43,10 @@ TSHI_INLINE floats load_weights(tsh_dtype dtype, const char *w) {
     __m128i half = _mm_loadu_si128((const __m128i *)w);
     if (dtype == TSH_FLOAT16) return (floats)_mm256_cvtph_ps(half);
     return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+#elif defined(__aarch64__)
+    uint16x4_t half = vld1_u16((const uint16_t *)(const void *)w);
+    if (dtype == TSH_FLOAT16) return (floats)vcvt_f32_f16(vreinterpret_f16_u16(half));
+    return (floats)vshll_n_u16(half, 16);
 #else
     words bits = __builtin_convertvector(*(const halves *)w, words);
     if (dtype == TSH_BFLOAT16) return (floats)(bits << 16);
@@ -57,7 +61,11 @@ TSHI_INLINE floats load_weights(tsh_dtype dtype, const char *w) {
 
 /* The sums of WEIGHT_ROWS vectors. */
 TSHI_INLINE void horizontal_sums(const floats all[WEIGHT_ROWS], float *total) {
-#if TSHI_VECTOR_BYTES == 16
+#if defined(__aarch64__)
+    float32x4_t low = vpaddq_f32((float32x4_t)all[0], (float32x4_t)all[1]);
+    float32x4_t high = vpaddq_f32((float32x4_t)all[2], (float32x4_t)all[3]);
+    vst1q_f32(total, vpaddq_f32(low, high));
+#elif TSHI_VECTOR_BYTES == 16
     total[0] = (all[0][0] + all[0][1]) + (all[0][2] + all[0][3]);
 #else
     __m256 v[4];
@@ -83,7 +91,7 @@ TSHI_INLINE void horizontal_sums(const floats all[WEIGHT_ROWS], float *total) {
 #undef FEW
 
 /* These instructions flush subnormals to zero. */
-#ifdef __AVX512BF16__
+#ifdef TSHI_MULTIPLIES_BFLOAT16
 #define NATIVE
 #define X      uint16_t
 #define FEW(f) f##_bfloat16
@@ -91,7 +99,7 @@ TSHI_INLINE void horizontal_sums(const floats all[WEIGHT_ROWS], float *total) {
 #endif
 
 void TSHI_ISA(tshi_cpu_few_rows)(tsh_dtype dtype, const tshi_few_rows *p) {
-#ifdef __AVX512BF16__
+#ifdef TSHI_MULTIPLIES_BFLOAT16
     if (p->narrow_x) {
         multiply_bfloat16(TSH_BFLOAT16, p);
         return;

@@ -13,6 +13,20 @@
 #endif
 #if TSHI_VECTOR_BYTES > 16
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+/* Vectors of 64 bytes come with 32 registers; so do those of 64-bit ARM. */
+#if TSHI_VECTOR_BYTES == 64 || defined(__aarch64__)
+#define TSHI_VECTOR_REGISTERS 32
+#else
+#define TSHI_VECTOR_REGISTERS 16
+#endif
+
+/* Dot products of bfloat16 that accumulate in float32. */
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define TSHI_MULTIPLIES_BFLOAT16
 #endif
 
 #if defined(__GNUC__)

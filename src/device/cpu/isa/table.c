@@ -8,7 +8,7 @@
 const tshi_isa TSHI_ISA(tshi_isa_table) = {
     .name = TEXT(TSHI_ISA_NAME),
     .vector_bytes = TSHI_VECTOR_BYTES,
-#ifdef __AVX512BF16__
+#ifdef TSHI_MULTIPLIES_BFLOAT16
     .multiplies_bfloat16 = true,
 #endif
     .widen = TSHI_ISA(tshi_cpu_widen),

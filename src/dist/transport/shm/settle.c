@@ -1,10 +1,10 @@
 /* Memory that peers touch, and when they no longer do.
  *
  * Invariant: a call returns an error only when no peer touches its memory any more. Each rank sets `moving` before it
- * checks for failures and moves data; a rank that leaves a call has seen the failure before it reads its peers'
- * `moving`. Both are sequentially consistent, so either the mover sees the failure and moves nothing, or the leaving
- * rank sees the mover and waits. If the mover takes too long, the leaving rank gives its own pages a private copy, and
- * the mover goes on with the shared ones. */
+ * checks for failures and moves data; a rank that leaves a call has seen the state of a rank that has failed, which
+ * `failures` counted before, and then reads its peers' `moving`. All are sequentially consistent, so either the mover
+ * sees the failure and moves nothing, or the leaving rank sees the mover and waits. If the mover takes too long, the
+ * leaving rank gives its own pages a private copy, and the mover goes on with the shared ones. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
