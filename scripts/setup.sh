@@ -36,8 +36,6 @@ setup_table_all="
 ccache           |have_command ccache                        |what one stage has compiled, for the next
 mmdebstrap       |have_command mmdebstrap                    |a minimal system, for the README's commands
 clang            |have_command clang                         |a second compiler's warnings and code
-gcc-aarch64-linux-gnu |have_command aarch64-linux-gnu-gcc    |the build for 64-bit ARM
-qemu-user-static |have_command qemu-aarch64-static           |its suites
 valgrind         |have_command valgrind                      |memory errors in a training step
 libc6-dbg        |have_libc_symbols                          |symbols that valgrind reads
 mkdocs python3-pygments |have_command mkdocs                |the site of docs/
@@ -55,6 +53,8 @@ setup_table_optional="
 libopenmpi-dev openmpi-bin |have_command mpicc               |the mpi backend, and what tshard-bench is compared with
 libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
 libhwloc-dev     |have_module hwloc                          |cores by caches and memory nodes
+gcc-aarch64-linux-gnu |have_command aarch64-linux-gnu-gcc    |the build for 64-bit ARM
+qemu-user-static |have_command qemu-aarch64-static           |its suites
 gnuplot-nox      |have_command gnuplot                       |tshard-bench --plot"
 
 # Print "package|why" for each line of the table $1 whose check fails.
