@@ -30,9 +30,10 @@ tshi_any_kernel *tshi_slot_kernel(const tshi_device_ops *ops, const tshi_kernel_
     tshi_any_kernel *kernel = NULL;
     const char *at = (const char *)ops + slot->at;
     if (slot->table_bytes) {
-        memcpy(&at, at, sizeof at);
-        if (!at) return NULL;
-        at += (size_t)dtype * slot->table_bytes + slot->at_in_table;
+        const char *tables;
+        memcpy(&tables, at, sizeof tables);
+        if (!tables) return NULL;
+        at = tables + (size_t)dtype * slot->table_bytes + slot->at_in_table;
     }
     memcpy(&kernel, at, sizeof kernel);
     return kernel;
