@@ -73,6 +73,7 @@ static void scale(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t 
 
 /* --- which library multiplies float32 ----------------------------------------------------------------------------- */
 
+#ifdef TSHARD_HAVE_ONEDNN
 /* OpenBLAS, with kernels for AVX2 or more. */
 static bool has_fast_blas(void) {
 #if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
@@ -84,6 +85,7 @@ static bool has_fast_blas(void) {
 #endif
     return false;
 }
+#endif
 
 tsh_status tshi_cpu_products_choose(tshi_cpu_device *cpu) {
     enum { ONEDNN, BLAS, BY_SIZES };
@@ -103,6 +105,7 @@ tsh_status tshi_cpu_products_choose(tshi_cpu_device *cpu) {
     return TSH_OK;
 }
 
+#ifdef TSHARD_HAVE_ONEDNN
 /* Products for which oneDNN's code for AVX2 is slow, by up to a half on a Zen 3: op(B) = B with rows that are multiples of
  * half a page long, whose columns alias in L1, unless there are so many rows of A that it copies B; and dW = dY^T X of
  * medium size, whose sums it does not split. For the others it is as fast as OpenBLAS or faster. */
@@ -111,6 +114,7 @@ static bool blas_is_faster(bool transpose_a, bool transpose_b, int64_t m, int64_
     if (!transpose_a) return ldb % 512 == 0 && m < 512;
     return k >= 48 && m * n > 1 << 17 && m * n <= 1 << 18;
 }
+#endif
 
 /* A float32 product. The choice depends only on the sizes, the machine and the settings. */
 static tsh_status single(const tsh_device *device, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
