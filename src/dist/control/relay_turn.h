@@ -34,7 +34,7 @@ typedef struct tshi_kept_packets {
 typedef struct tshi_relay_link {
     int fd;           /* -1: closed */
     int node;         /* the machine at the other end */
-    int first, next;  /* the first rank whose record is compared with told[], and how many have been */
+    int first, next;  /* records are compared with told[] from rank `first` on; `next` have been compared */
     bool parting;     /* this end has sent its farewell */
     double tell_left; /* when news go out of ranks that have left and not changed otherwise; 0: there are none */
     double heard, next_beat;
