@@ -11,7 +11,7 @@
 #define LOOK_EVERY    50e-3
 /* Milliseconds between two reads of the page while a packet waits until its rank has room for it. */
 #define BUSY_MS 1
-/* Seconds that the relay waits before it sends that a rank has left: one farewell tells it of all ranks that leave then. */
+/* Seconds that the relay waits before it sends that a rank has left: one farewell tells of all that leave then. */
 #define LEFT_AFTER    0.1
 #define LONGEST_LEAVE 2.0
 /* Seconds after LONGEST_LEAVE in which the other end may still receive the farewell. */

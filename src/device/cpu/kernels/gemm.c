@@ -106,8 +106,8 @@ tsh_status tshi_cpu_products_choose(tshi_cpu_device *cpu) {
 }
 
 #ifdef TSHARD_HAVE_ONEDNN
-/* Products for which oneDNN 2.6 with AVX2 takes up to twice OpenBLAS's time, measured on a Zen 3: A B with fewer than 512
- * rows of A and rows of B that are multiples of 512 elements long, and A^T B with 2^17 to 2^18 elements. oneDNN was as
+/* Products for which oneDNN 2.6 with AVX2 takes up to twice OpenBLAS's time, measured on a Zen 3: A B with fewer than
+ * 512 rows of A and rows of B that are multiples of 512 elements long, and A^T B with 2^17 to 2^18 elements. oneDNN was as
  * fast or faster for most of the other sizes. */
 static bool blas_is_faster(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, int64_t ldb) {
     if (transpose_b) return false;

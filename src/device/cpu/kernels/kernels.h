@@ -1,5 +1,5 @@
-/* The CPU's kernels that have no vector code of their own; device/kernels.h says what each does. Only matrix products use
- * the device argument, for its threads, its vector kernels and scratch memory; all other kernels accept NULL. */
+/* The CPU's kernels that have no vector code of their own; device/kernels.h says what each does. Only matrix products
+ * use the device argument, for its threads, its vector kernels and scratch memory; all other kernels accept NULL. */
 #ifndef TSHI_CPU_KERNELS_H
 #define TSHI_CPU_KERNELS_H
 
