@@ -6,6 +6,7 @@
                                            with the memory that it would take)
     compare_collectives.py --what local    the local backend against the best of the MPIs that are here; with more
                                            --ranks than cores, MPI yields
+    two_hosts.sh BUILD RATE compare        the ucx backend against Open MPI, on two hosts
 
 Each program is started in turn, round after round, its ranks pinned to cores; ratios are medians over the rounds of
 MPI's time to tshard's. --peer adds a build directory with another MPI's mpi_collectives (-DMPI_C_COMPILER=mpicc.mpich)
@@ -29,9 +30,10 @@ KIB, MIB = 1 << 10, 1 << 20
 
 def arguments():
     parser = command_line.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", choices=["mpi", "local"], default="local", help="default: %(default)s")
+    parser.add_argument("--what", choices=["mpi", "local", "ucx"], default="local", help="default: %(default)s")
     parser.add_argument("--build", type=command_line.folder, default="build", help="build directory (default: %(default)s)")
     parser.add_argument("--mpiexec", default="mpirun", help="launcher of that build's MPI (default: %(default)s)")
+    parser.add_argument("--launchers", metavar="FOLDER", help="of two_hosts.sh: FOLDER/ucx and FOLDER/mpi start ranks")
     parser.add_argument("--peer", action="append", default=[], metavar="BUILD:MPIEXEC")
     parser.add_argument("--apart", action="store_true", help="mpi: programs of their own")
     parser.add_argument("--ranks", type=command_line.whole, default=2, help="default: %(default)s")
@@ -89,6 +91,9 @@ def commands(options, op):
     sizes = sizes_of(options, op)
     bench = [program(options.build, "tshard-bench"), "collectives", "--json", "--op", op, "--min-bytes", sizes[0],
              "--max-bytes", sizes[1], "--factor", sizes[2], "--seconds", sizes[3]]
+    if options.what == "ucx":
+        return [[os.path.join(options.launchers, "ucx")] + bench,
+                [os.path.join(options.launchers, "mpi"), program(options.build, "mpi_collectives"), op, *sizes]]
     if options.what == "mpi":
         ours = ["env", "TSHARD_INIT=mpi://"] + launch(options.mpiexec, options.ranks) + bench
     else:
@@ -137,6 +142,8 @@ def judge(options, row, more):
         return False
     if options.what == "local":
         return row["ratio"] >= least_ratio(options, row["op"], row["bytes"])
+    if options.what == "ucx":
+        return row["ratio"] >= 0.95
     return more < 1 if row["bytes"] < 64 * KIB else row["ratio"] >= 0.97
 
 

@@ -3,7 +3,7 @@
 
 A linear layer by column, by row and dense, the efficiency of a large MLP, how much faster a small one is on two ranks
 than on one, and beside MPI (compare_collectives.py): the all-reduce at every size, every collective and messages, more
-ranks than cores, the mpi backend. Every rank has a core and one BLAS thread. The exit code is 0 when all demands are
+ranks than cores, the mpi backend. Every rank has a core and one thread. The exit code is 0 when all demands are
 fulfilled. On a machine that does other work meanwhile the figures are those of that work.
 """
 import json

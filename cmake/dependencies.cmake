@@ -1,10 +1,11 @@
 # What the library stands on: a CBLAS, on x86 oneDNN for float32 products where it is there, Jansson, the vector maths
-# library where the C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
+# library where the C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none. UCX is opened at run time.
 #   tshard_dependencies      include directories and definitions for compiling
-#   tshard_backends          also those of MPI, CUDA and NCCL, for the few files that see them: all others are compiled
+#   tshard_backends          also those of MPI, UCX, CUDA and NCCL, for the few files that see them: all others are compiled
 #                            alike in builds with and without, and are found in a compiler's cache
 #   TSHARD_LINK_LIBRARIES    for linking; names rather than paths where possible, because they are exported
-#   TSHARD_HAVE_MPI          whether the mpi backend is built
+#   TSHARD_HAVE_MPI          whether the mpi backend is built; TSHARD_HAVE_UCX: the ucx backend
+#   TSHARD_HAVE_TOKENIZERS   whether tokenizers are built, on PCRE2 and utf8proc
 #   TSHARD_LINK_DIRECTORIES  where they lie, when that is no default place
 
 include(CheckCSourceCompiles)
@@ -92,6 +93,31 @@ if(NOT TSHARD_JANSSON_LIBRARY OR NOT TSHARD_JANSSON_INCLUDE)
     message(FATAL_ERROR "tshard needs Jansson (jansson.h and a library). On Debian and Ubuntu: apt-get install libjansson-dev")
 endif()
 
+# Tokenizers: regular expressions with Unicode's properties, and normal forms.
+set(TSHARD_HAVE_TOKENIZERS OFF)
+if(NOT TSHARD_TOKENIZERS STREQUAL "OFF")
+    find_library(TSHARD_PCRE2_LIBRARY pcre2-8)
+    find_path(TSHARD_PCRE2_INCLUDE pcre2.h)
+    find_library(TSHARD_UTF8PROC_LIBRARY utf8proc)
+    find_path(TSHARD_UTF8PROC_INCLUDE utf8proc.h)
+    set(TSHARD_PCRE2_VERSION 0)
+    if(TSHARD_PCRE2_LIBRARY AND TSHARD_PCRE2_INCLUDE)
+        file(STRINGS ${TSHARD_PCRE2_INCLUDE}/pcre2.h version_lines REGEX "#define PCRE2_M[A-Z]+ +[0-9]+")
+        string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
+        string(REGEX REPLACE "^2;" "" version_numbers "${version_numbers}")
+        list(JOIN version_numbers "." TSHARD_PCRE2_VERSION)
+    endif()
+    if(TSHARD_PCRE2_VERSION VERSION_GREATER_EQUAL 10.42 AND TSHARD_UTF8PROC_LIBRARY AND TSHARD_UTF8PROC_INCLUDE)
+        set(TSHARD_HAVE_TOKENIZERS ON)
+    endif()
+endif()
+if(TSHARD_TOKENIZERS STREQUAL "ON" AND NOT TSHARD_HAVE_TOKENIZERS)
+    message(FATAL_ERROR "TSHARD_TOKENIZERS=ON, but there is no PCRE2 10.42 or later, or no utf8proc. On Debian and Ubuntu: "
+                        "apt-get install libpcre2-dev libutf8proc-dev")
+elseif(TSHARD_TOKENIZERS STREQUAL "AUTO" AND NOT TSHARD_HAVE_TOKENIZERS)
+    message(STATUS "Without PCRE2 10.42 or utf8proc, tokenizers are left out (Debian: libpcre2-dev libutf8proc-dev)")
+endif()
+
 check_library_exists(mvec _ZGVbN4v_expf "" TSHARD_MVEC_WORKS)
 
 add_library(tshard_dependencies INTERFACE)
@@ -112,9 +138,16 @@ if(TSHARD_MVEC_WORKS)
     list(APPEND TSHARD_LINK_LIBRARIES mvec)
 endif()
 target_include_directories(tshard_dependencies SYSTEM INTERFACE ${TSHARD_JANSSON_INCLUDE})
+if(TSHARD_HAVE_TOKENIZERS)
+    target_include_directories(tshard_dependencies SYSTEM INTERFACE ${TSHARD_PCRE2_INCLUDE} ${TSHARD_UTF8PROC_INCLUDE})
+    list(APPEND TSHARD_LINK_LIBRARIES pcre2-8 utf8proc)
+endif()
 list(APPEND TSHARD_LINK_LIBRARIES jansson m Threads::Threads)
 set(TSHARD_LINK_DIRECTORIES ${blas_directories})
 set(found_libraries ${TSHARD_JANSSON_LIBRARY})
+if(TSHARD_HAVE_TOKENIZERS)
+    list(APPEND found_libraries ${TSHARD_PCRE2_LIBRARY} ${TSHARD_UTF8PROC_LIBRARY})
+endif()
 if(TSHARD_USE_ONEDNN)
     list(APPEND found_libraries ${TSHARD_ONEDNN_LIBRARY})
 endif()
@@ -138,7 +171,6 @@ if(NOT TSHARD_MPI STREQUAL "OFF" AND MPI_C_FOUND)
     target_include_directories(tshard_backends SYSTEM INTERFACE ${MPI_C_INCLUDE_DIRS})
     target_compile_definitions(tshard_backends INTERFACE TSHARD_HAVE_MPI)
     list(APPEND TSHARD_LINK_LIBRARIES ${MPI_C_LIBRARIES})
-    # tshard-pmix, with which Open MPI starts where no launcher of MPI has started the ranks.
     set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
     check_c_source_compiles("#include <mpi.h>
 #ifndef OPEN_MPI
@@ -146,19 +178,30 @@ if(NOT TSHARD_MPI STREQUAL "OFF" AND MPI_C_FOUND)
 #endif
 int main(void) { return 0; }" TSHARD_MPI_IS_OPEN_MPI)
     unset(CMAKE_REQUIRED_INCLUDES)
-    if(PkgConfig_FOUND AND TSHARD_MPI_IS_OPEN_MPI)
-        pkg_check_modules(PMIX QUIET IMPORTED_TARGET pmix)
-        # Its rpath is of no use where the library is found without: Debian allows none.
-        find_library(TSHARD_PMIX_LIBRARY pmix PATHS ${CMAKE_C_IMPLICIT_LINK_DIRECTORIES} NO_DEFAULT_PATH)
-        if(PMIX_FOUND AND TSHARD_PMIX_LIBRARY)
-            set_target_properties(PkgConfig::PMIX PROPERTIES INTERFACE_LINK_OPTIONS "")
-        endif()
-    endif()
-    if(TSHARD_MPI_IS_OPEN_MPI AND NOT PMIX_FOUND)
-        message(STATUS "No PMIx: ranks on several machines need mpirun or srun (Debian: libpmix-dev)")
-    endif()
 elseif(TSHARD_MPI STREQUAL "AUTO")
     message(STATUS "No MPI: the mpi backend is left out (Debian: libopenmpi-dev openmpi-bin)")
+endif()
+
+# UCX's headers: the library is opened when ranks on several machines need it.
+set(TSHARD_HAVE_UCX OFF)
+if(NOT TSHARD_UCX STREQUAL "OFF")
+    find_path(TSHARD_UCX_INCLUDE ucp/api/ucp.h)
+    if(TSHARD_UCX_INCLUDE)
+        file(STRINGS ${TSHARD_UCX_INCLUDE}/ucp/api/ucp_version.h version_lines REGEX "#define UCP_API_M[A-Z]+ +[0-9]+")
+        string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
+        list(JOIN version_numbers "." TSHARD_UCX_VERSION)
+        if(TSHARD_UCX_VERSION VERSION_GREATER_EQUAL 1.13)
+            set(TSHARD_HAVE_UCX ON)
+        endif()
+    endif()
+endif()
+if(TSHARD_HAVE_UCX)
+    target_include_directories(tshard_backends SYSTEM INTERFACE ${TSHARD_UCX_INCLUDE})
+    target_compile_definitions(tshard_backends INTERFACE TSHARD_HAVE_UCX)
+elseif(TSHARD_UCX STREQUAL "ON")
+    message(FATAL_ERROR "TSHARD_UCX=ON, but there is no UCX 1.13 or later. On Debian and Ubuntu: apt-get install libucx-dev")
+elseif(TSHARD_UCX STREQUAL "AUTO")
+    message(STATUS "No UCX: the ucx backend is left out, ranks on several machines need mpirun or srun (Debian: libucx-dev)")
 endif()
 
 # Which cores and memory nodes are neighbours: for tshard-run alone.

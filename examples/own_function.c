@@ -81,7 +81,7 @@ static tsh_status check(tsh_tape *tape, tsh_layout layout, double *worst) {
     tsh_tensor *x = NULL, *c = NULL;
     tsh_status status = tsh_tensor_create_normal(mesh, &config, 0, 1, &x);
     if (status == TSH_OK) status = tsh_tensor_create_arange(mesh, &config, 1, 0.5, &c);
-    if (status == TSH_OK) status = tsh_tensor_require_grad(x);
+    if (status == TSH_OK) status = tsh_tensor_require_grad(x, true);
     if (status == TSH_OK) status = tsh_gradient_check(tape, objective, &x, 1, 0, c, worst);
     tsh_tensor_release(c);
     tsh_tensor_release(x);

@@ -83,7 +83,7 @@ static tsh_status swish_create(const tsh_mesh *mesh, int64_t features, swish *ou
     const tsh_tensor_config config = {.ndim = 1, .shape = {features}, .layout = {TSH_SHARD(0)}};
     tsh_status status = tsh_tensor_create(mesh, &config, &out->slope);
     if (status == TSH_OK) status = tsh_tensor_write_boxes(out->slope, slopes, &features);
-    return status == TSH_OK ? tsh_tensor_require_grad(out->slope) : status;
+    return status == TSH_OK ? tsh_tensor_require_grad(out->slope, true) : status;
 }
 
 static tsh_tensor *swish_apply(tsh_tape *tape, const swish *layer, tsh_tensor *x) {

@@ -27,7 +27,9 @@ ninja-build      |have_command ninja                         |the build, in para
 pkg-config       |have_command pkg-config                    |finds the libraries below
 libopenblas-dev  |have_cblas                                 |matrix products
 libdnnl-dev      |have_header dnnl.h                         |matrix products of float32, by the CPU's newest instructions
-libjansson-dev   |have_header jansson.h                      |the JSON of model files"
+libjansson-dev   |have_header jansson.h                      |the JSON of model files
+libpcre2-dev     |have_module libpcre2-8                     |tokenizers: regular expressions
+libutf8proc-dev  |have_header utf8proc.h                     |tokenizers: normal forms of Unicode"
 setup_table_test="
 libcriterion-dev |have_module criterion                      |the test suites
 python3          |have_command python3                       |checks of the pages that tools write
@@ -43,7 +45,7 @@ doxygen          |have_command doxygen                       |the reference in i
 chromium-headless-shell |have_browser                        |a browser that looks at the site
 libopenmpi-dev openmpi-bin |have_command mpicc.openmpi       |the mpi backend on Open MPI
 libmpich-dev mpich |have_command mpicc.mpich                 |the mpi backend on MPICH
-libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
+libucx-dev       |have_header ucp/api/ucp.h                  |the ucx backend: CPUs of several machines without MPI
 dpkg-dev fakeroot lintian |have_command dpkg-shlibdeps && have_command lintian |Debian packages
 python3-numpy    |/usr/bin/python3 -c 'import numpy' 2> /dev/null |the example in Python
 libhwloc-dev     |have_module hwloc                          |cores by caches and memory nodes
@@ -51,7 +53,7 @@ bash-completion  |[ -r /usr/share/bash-completion/bash_completion ] |completion 
 iproute2         |have_command ip                            |several machines, as network namespaces"
 setup_table_optional="
 libopenmpi-dev openmpi-bin |have_command mpicc               |the mpi backend, and what tshard-bench is compared with
-libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
+libucx-dev       |have_header ucp/api/ucp.h                  |the ucx backend: CPUs of several machines without MPI
 libhwloc-dev     |have_module hwloc                          |cores by caches and memory nodes
 gcc-aarch64-linux-gnu |have_command aarch64-linux-gnu-gcc    |the build for 64-bit ARM
 qemu-user-static |have_command qemu-aarch64-static           |its suites

@@ -95,7 +95,7 @@ build_arm64() {
 }
 stage_arm64() {
     runs_arm64 || { echo "programs of ARM64 run as root, on Debian with Linux 6.7 or newer"; return 77; }
-    local kernels="convert|elementwise|norm|optimizer|random|reduce|softmax|top"
+    local kernels="convert|elementwise|embedding|functions|loss|norm|optimizer|random|reduce|softmax|top"
     local rooms="base[.](base|number|settings)|device[.](cpu|permute|philox|few_rows[.].*|gemm[.]bf16)"
     rooms+="|device[.]($kernels)[.]base|layout[.].*|tensor[.].*|dist[.]collectives[.](known_answers|messages|own_reduction|parts)"
     rooms+="|autograd[.](mark|micro_batches|tape|transition)|train[.](clip|optimizer)"
@@ -153,7 +153,7 @@ stage_package() {
 
 # The mpi backend on the other MPI: Debian has both side by side, and the build takes Open MPI where nothing else is
 # said.
-build_mpich() { ! have_command mpicc.mpich || preset mpich mpi_ranks mpi_host own_function; }
+build_mpich() { ! have_command mpicc.mpich || preset mpich tagged_ranks mpi_host own_function; }
 stage_mpich() {
     have_command mpicc.mpich || { echo "there is no MPICH (mpicc.mpich)"; return 77; }
     suites build-mpich mpi

@@ -159,7 +159,7 @@ static tsh_status make(const bed *b, tsh_world *world, int64_t tokens, int64_t h
         .dtype = (tsh_dtype)b->dtype, .ndim = 4, .shape = {b->batch, tokens, heads, b->dim}};
     tsh_status status = tsh_tensor_create(tsh_world_mesh(world), &config, out);
     if (status == TSH_OK) status = tsh_tensor_init(*out, &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1});
-    return status == TSH_OK && leaf ? tsh_tensor_require_grad(*out) : status;
+    return status == TSH_OK && leaf ? tsh_tensor_require_grad(*out, true) : status;
 }
 
 /* All keys of every sequence. */

@@ -91,7 +91,7 @@ static int attend(void *context, int calls) {
         bytes[i] = (size_t)(a->batch * a->queries * a->heads * a->dim) * tsh_dtype_size(w->dtype);
     }
     bytes[SUMS] = (size_t)(a->batch * a->heads * a->queries) * sum;
-    bytes[SCRATCH] = (size_t)ops->scratch(a, w->backward) * sum;
+    bytes[SCRATCH] = (size_t)ops->scratch(device, a, w->backward) * sum;
     for (int i = 0; i < calls; i++) {
         void *at[BUFFERS];
         calibrate_place(w->c, BUFFERS, bytes, at);

@@ -69,7 +69,7 @@ static tsh_status measure(const bench_collective *collective, bench_trial *trial
 /* --- all sizes ---------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_sweep {
-    int64_t min_bytes, max_bytes, factor;
+    int64_t min_bytes, max_bytes, factor, members;
     int op, dtype;
     tsh_group *group;
     bench_meter *meter;
@@ -174,6 +174,8 @@ int bench_collectives(int argc, char **argv) {
         {"max-bytes", BENCH_SIZE, "64M", "last size", &sweep.max_bytes, NULL},
         {"factor", BENCH_COUNT, "4", "from one size to the next, 2 or more", &sweep.factor, NULL},
         {"dtype", BENCH_CHOICE, "float32", "of the elements", &sweep.dtype, bench_dtype_names()},
+        {"members", BENCH_COUNT, "1", "of each group of neighbouring ranks; 1: all ranks are one", &sweep.members,
+         NULL},
     };
     int code = bench_options_parse("collectives",
                                    "Measures collectives over the ranks it is started with. Sizes and bandwidths are "
@@ -190,7 +192,11 @@ int bench_collectives(int argc, char **argv) {
     }
     tsh_world *world = NULL;
     if (tsh_world_init(NULL, &world) != TSH_OK) return bench_failed(NULL, "world_init");
-    sweep.group = tsh_world_group(world);
+    tsh_mesh *mesh = NULL;
+    char axes[64];
+    snprintf(axes, sizeof axes, "others=%d,members=%d", tsh_world_size(world) / (int)sweep.members, (int)sweep.members);
+    if (sweep.members > 1 && tsh_mesh_create(world, axes, &mesh) != TSH_OK) return bench_failed(world, "mesh_create");
+    sweep.group = mesh ? tsh_mesh_group(mesh, "members") : tsh_world_group(world);
     if (sweep.op < BENCH_CALLS && bench_calls[sweep.op].least_ranks > tsh_world_size(world)) {
         bench_say("collectives: %s wants %d ranks or more", op_names[sweep.op], bench_calls[sweep.op].least_ranks);
         tsh_world_destroy(world);
@@ -202,6 +208,7 @@ int bench_collectives(int argc, char **argv) {
     else
         code = bench_failed(world, "meter");
     bench_meter_destroy(sweep.meter);
+    tsh_mesh_destroy(mesh);
     tsh_world_destroy(world);
     return code;
 }

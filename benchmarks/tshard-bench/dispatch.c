@@ -30,7 +30,7 @@ tsh_status bench_node_seconds(tsh_world *world, double seconds, int64_t nodes, i
     tsh_status status = tsh_tape_create(world, &c.tape);
     if (status == TSH_OK) status = tsh_tensor_create_full(tsh_world_mesh(world), &config, 1, &c.x);
     if (status == TSH_OK) status = tsh_tensor_create_full(tsh_world_mesh(world), &config, 1, &c.y);
-    if (status == TSH_OK) status = tsh_tensor_require_grad(c.x);
+    if (status == TSH_OK) status = tsh_tensor_require_grad(c.x, true);
     if (status == TSH_OK) status = bench_meter_create(world, seconds, &meter);
     if (status == TSH_OK) status = bench_measure(meter, steps, &c, node);
     *node /= (double)nodes;

@@ -13,7 +13,8 @@ typedef struct layers_model {
     const char *shard; /* for the report */
     int64_t batch;
     tsh_dtype dtype;
-    bool graph; /* capture the step once, measure its replays */
+    bool graph;          /* capture the step once, measure its replays */
+    const char *weights; /* of the ranks, as in a mesh's text; NULL: equal parts */
     int count;
     struct {
         int64_t in, out;
@@ -38,13 +39,11 @@ typedef struct layers_result {
 /* What the columns are, for --help. */
 #define LAYERS_HELP                                                                                                    \
     "Beside it, in turn with it, the same matrix products alone, on every rank at once, without a tape and without\n"  \
-    "communication: efficiency is their time over that of forward and backward. A step also zeroes the gradients "     \
-    "and\n"                                                                                                            \
-    "resets the tape. Communication is the time inside collectives, waiting for other ranks included, and the bytes\n" \
-    "that a ring would send from a rank. Allocations are those of all measured steps, of all ranks.\n"                 \
-    "On a GPU (TSHARD_DEVICE=cuda) its own events are the clock; with --graph the step is captured and replayed, "     \
-    "and\n"                                                                                                            \
-    "all of it counts as backward."
+    "communication: efficiency is their time divided by forward plus backward time. A step also zeroes the\n"          \
+    "gradients and resets the tape. Communication is the time inside collectives, waiting for other ranks\n"           \
+    "included, and the bytes that a ring would send from a rank. Allocations are those of all measured steps, of\n"    \
+    "all ranks. On a GPU (TSHARD_DEVICE=cuda) its own events are the clock; with --graph the step is captured and\n"   \
+    "replayed, and all of it counts as backward."
 
 /* What a command says about itself. */
 typedef struct layers_command {

@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "tshard/graph.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 enum { WARM_UP_STEPS = 3, FEWEST_STEPS = 7 };
@@ -86,7 +87,7 @@ static tsh_status create_trial(trial *t) {
     tsh_status status = create_layers(t);
     if (status == TSH_OK) status = create_input(t, m->layer[0].in, in, &t->x);
     if (status == TSH_OK) status = create_input(t, m->layer[last].out, out, &t->dy);
-    if (status == TSH_OK) status = tsh_tensor_require_grad(t->x);
+    if (status == TSH_OK) status = tsh_tensor_require_grad(t->x, true);
     if (status == TSH_OK) status = tsh_parameters_add(t->parameters, "x", t->x);
     if (status == TSH_OK) status = tsh_tape_create(tsh_group_world(t->group), &t->tape);
     if (status == TSH_OK) status = create_products(t);
@@ -276,7 +277,12 @@ tsh_status layers_measure(const layers_place *place, const layers_model *model, 
     t.foreign_bytes = bytes_in_use(&t);
     int steps = 0;
     *out = (layers_result){.shard = model->shard};
-    tsh_status status = create_trial(&t);
+    tsh_mesh *mesh = NULL;
+    char axes[512];
+    snprintf(axes, sizeof axes, "model=%s", model->weights ? model->weights : "-1");
+    tsh_status status = model->weights ? tsh_mesh_create(place->world, axes, &mesh) : TSH_OK;
+    if (status == TSH_OK && mesh) t.group = tsh_mesh_group(mesh, "model");
+    if (status == TSH_OK) status = create_trial(&t);
     if (status == TSH_OK) status = warm_up(&t, &steps);
     if (status != TSH_OK) goto done;
     tsh_device_reset_peak(tsh_world_device(place->world));
@@ -290,5 +296,6 @@ tsh_status layers_measure(const layers_place *place, const layers_model *model, 
     out->rate = device->ops->matrix_rate(device, model->dtype, &out->clock);
 done:
     destroy_trial(&t);
+    tsh_mesh_destroy(mesh);
     return status;
 }

@@ -52,7 +52,7 @@ static const char *plural(int64_t n) {
     return n == 1 ? "" : "s";
 }
 
-/* "2 ranks (local), each with 1 BLAS thread, oneDNN ..." */
+/* "2 ranks (local), each with 1 thread, oneDNN ..." */
 static void describe_place(tsh_world *world, char *text, size_t size) {
     int ranks = tsh_world_size(world);
     char libraries[256];

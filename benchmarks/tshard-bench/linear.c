@@ -34,7 +34,7 @@ int bench_linear(int argc, char **argv) {
     for (int i = 0; i < SHARDINGS; i++) {
         if (shard != SHARDINGS && shard != i) continue;
         models[n++] =
-            (layers_model){shardings[i].name, batch, (tsh_dtype)dtype, graph, 1, {{in, out, shardings[i].shard}}};
+            (layers_model){shardings[i].name, batch, (tsh_dtype)dtype, graph, NULL, 1, {{in, out, shardings[i].shard}}};
     }
     char title[160];
     snprintf(title, sizeof title, "linear: y = x W^T + b, batch %lld, in %lld, out %lld", (long long)batch,

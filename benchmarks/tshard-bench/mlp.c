@@ -6,6 +6,7 @@ int bench_mlp(int argc, char **argv) {
     int64_t batch, hidden, ffn;
     int dtype;
     bool graph = false;
+    const char *weights = NULL;
     bench_common common;
     const bench_option options[] = {
         {"batch", BENCH_COUNT, "1024", "rows of x", &batch, NULL},
@@ -13,6 +14,7 @@ int bench_mlp(int argc, char **argv) {
         {"ffn", BENCH_COUNT, "4096", "features between the layers", &ffn, NULL},
         {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
         {"graph", BENCH_FLAG, NULL, "on a GPU: capture a step and measure its replays", &graph, NULL},
+        {"weights", BENCH_TEXT, NULL, "of the ranks, like 3:1, or auto, which measures them", &weights, NULL},
     };
     int code = bench_options_parse(
         "mlp",
@@ -20,8 +22,13 @@ int bench_mlp(int argc, char **argv) {
         "W1 is split over the ranks by column, W2 by row.\n" LAYERS_HELP,
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
-    const layers_model model = {"column, row", batch, (tsh_dtype)dtype,
-                                graph,         2,     {{hidden, ffn, TSH_COLUMN}, {ffn, hidden, TSH_ROW}}};
+    const layers_model model = {.shard = "column, row",
+                                .batch = batch,
+                                .dtype = (tsh_dtype)dtype,
+                                .graph = graph,
+                                .weights = weights,
+                                .count = 2,
+                                .layer = {{hidden, ffn, TSH_COLUMN}, {ffn, hidden, TSH_ROW}}};
     char title[200];
     snprintf(title, sizeof title, "mlp: y = gelu(x W1^T + b1) W2^T + b2, batch %lld, hidden %lld, ffn %lld",
              (long long)batch, (long long)hidden, (long long)ffn);

@@ -8,7 +8,7 @@ enum {
     DTYPES = TSH_DTYPE_COUNT,
     OPS = TSH_COLLECTIVE_COUNT,
     REDUCTIONS = TSH_REDUCE_OP_COUNT,
-    BACKENDS = 4,
+    BACKENDS = 5,
     MOST_COLUMNS = 2 * BACKENDS
 };
 
@@ -59,7 +59,7 @@ static bool alike(const table *t, int a, int b) {
 }
 
 static void fill(table *t) {
-    static const char *const backends[BACKENDS] = {"self", "local", "mpi", "nccl"};
+    static const char *const backends[BACKENDS] = {"self", "local", "ucx", "mpi", "nccl"};
     for (int i = 0; i < MOST_COLUMNS; i++) {
         column c = {backends[i % BACKENDS], i < BACKENDS ? TSH_CPU : TSH_CUDA};
         if (any(&c)) t->columns[t->column_count++] = c;

@@ -23,6 +23,10 @@ static const char *take(const option_row *o, const char *text) {
     case OPTION_FLAG: *(bool *)o->value = true; return NULL;
     case OPTION_TEXT: *(const char **)o->value = text; return NULL;
     case OPTION_PATH: *(const char **)o->value = text; return text[0] ? NULL : "a path";
+    case OPTION_AXIS:
+        *(const char **)o->value = text;
+        good = text[0] >= '0' && text[0] <= '9' && !text[strspn(text, "0123456789:")];
+        return good || strcmp(text, "auto") == 0 ? NULL : "a number of ranks, weights like 3:1, or auto";
     case OPTION_SEED: return parse_seed(text, o->value) ? NULL : "a whole number, 0 to 18446744073709551615";
     case OPTION_RATE: return parse_number(text, DBL_TRUE_MIN, DBL_MAX, o->value) ? NULL : "a number above 0";
     case OPTION_DTYPE: return parse_dtype(text, o->value) ? NULL : "float32, float64, bfloat16 or float16";

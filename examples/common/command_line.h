@@ -12,6 +12,7 @@ typedef enum option_kind {
     OPTION_NUMBER, /* double, low to high */
     OPTION_RATE,   /* double above 0 */
     OPTION_SEED,   /* uint64_t */
+    OPTION_AXIS,   /* const char *, the size of a mesh's axis, or weights: "2", "3:1", "auto" */
     OPTION_DTYPE   /* tsh_dtype, of floating-point numbers */
 } option_kind;
 

@@ -25,8 +25,11 @@ static tsh_checkpoint describe(const saved_run *r, int64_t numbers[RUN_NUMBERS],
         values[count++] = (tsh_value){.name = "loss_scale", .kind = TSH_VALUE_DOUBLE, .data = &r->scale->scale};
         values[count++] = (tsh_value){.name = "loss_scale_good_steps", .data = &r->scale->good_steps};
     }
-    return (tsh_checkpoint){
-        .parameters = r->parameters, .optimizer = r->optimizer, .values = values, .value_count = count};
+    return (tsh_checkpoint){.parameters = r->parameters,
+                            .optimizer = r->optimizer,
+                            .values = values,
+                            .value_count = count,
+                            .other_states = r->other_states};
 }
 
 bool run_can_save(const char *program, const char *folder) {
@@ -63,5 +66,9 @@ bool run_load(const saved_run *r, const char *folder, int64_t *steps) {
             return fails(r->program, "the checkpoint is of a run with another", values[i].name);
     }
     *steps = c.step;
+    if (c.new_states + c.ignored_states && tsh_world_rank(r->world) == 0)
+        fprintf(stderr,
+                "%s: of the checkpoint's optimizer, the states of %d parameters are not used; those of %d start anew\n",
+                r->program, c.ignored_states, c.new_states);
     return true;
 }

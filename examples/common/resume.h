@@ -14,11 +14,13 @@ enum { RUN_NUMBERS = 8 }; /* at most */
 
 typedef struct saved_run {
     const char *program;
+    const tsh_world *world;
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
     tsh_loss_scale *scale; /* or NULL */
     const run_number *numbers;
     int count;
+    bool other_states; /* the checkpoint may be of a run that trained other parameters */
 } saved_run;
 
 /* Creates the folder if it is missing; false after printing why checkpoints cannot be saved there. */

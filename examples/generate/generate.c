@@ -19,6 +19,7 @@ typedef struct session {
     int64_t *ids, *lengths; /* [prompts, longest]; [prompts] */
     int64_t *last, *places; /* [prompts]: the token generated last, and its position */
     bool terminal;          /* progress is shown */
+    tsh_text_stream *words; /* NULL: the text is not printed as it comes */
 } session;
 
 static double now(void) {
@@ -50,6 +51,7 @@ static tsh_status open_session(session *s) {
 static void close_session(session *s) {
     model_input_release(&s->token);
     model_input_release(&s->prompt);
+    tsh_text_stream_destroy(s->words);
     model_cache_destroy(s->cache);
     tsh_tape_destroy(s->tape);
     free(s->lengths);
@@ -118,16 +120,32 @@ static bool take(const session *s, outcome *out) {
     return more && out->passes < s->o->tokens;
 }
 
+/* Prints what the last token adds to the text, or at the end what is left of it. */
+static tsh_status print_words(session *s, bool end) {
+    const char *text;
+    size_t length;
+    if (!s->words) return TSH_OK;
+    tsh_status status =
+        end ? tsh_text_stream_end(s->words, &text, &length) : tsh_text_stream_add(s->words, s->last[0], &text, &length);
+    if (status != TSH_OK) return status;
+    fwrite(text, 1, length, stdout);
+    fflush(stdout);
+    return TSH_OK;
+}
+
 static tsh_status generate_once(session *s, outcome *out, double seconds[2]) {
     double start = now(), shown = start;
     out->passes = 0;
     for (int64_t b = 0; b < s->prompts->count; b++) out->count[b] = 0;
     tsh_status status = read_prompts(s);
     double prompt_end = now();
+    if (status == TSH_OK) status = print_words(s, false);
     for (int64_t i = 1; status == TSH_OK && take(s, out); i++) {
         status = read_tokens(s, i);
+        if (status == TSH_OK) status = print_words(s, false);
         if (now() - shown > 0.2) show_progress(s, i, (shown = now()) - start);
     }
+    if (status == TSH_OK) status = print_words(s, true);
     show_progress(s, s->o->tokens, 0);
     seconds[0] = prompt_end - start;
     seconds[1] = now() - prompt_end;
@@ -188,12 +206,17 @@ static tsh_status run(session *s, outcome *out) {
     return status;
 }
 
-bool generate(model *m, const options *o, const id_lines *prompts, bool speaks, outcome *out, char words[MODEL_WORDS]) {
-    session s = {.m = m, .o = o, .prompts = prompts, .terminal = speaks && isatty(STDERR_FILENO)};
+bool generate(model *m, const options *o, const id_lines *prompts, const tokenizer *t, bool speaks, outcome *out,
+              char words[MODEL_WORDS]) {
+    bool prints = speaks && tokenizer_library(t) && prompts->count == 1 && o->repeat == 1 && !o->json;
+    session s = {.m = m, .o = o, .prompts = prompts, .terminal = speaks && !prints && isatty(STDERR_FILENO)};
     size_t count = (size_t)prompts->count;
     *out = (outcome){.ids = calloc(count * (size_t)o->tokens, sizeof *out->ids),
                      .count = calloc(count, sizeof *out->count)};
-    tsh_status status = out->ids && out->count ? run(&s, out) : TSH_ERR_MEMORY;
+    tsh_status status = out->ids && out->count ? TSH_OK : TSH_ERR_MEMORY;
+    if (status == TSH_OK && prints) status = tsh_text_stream_create(tokenizer_library(t), false, &s.words);
+    if (status == TSH_OK) status = run(&s, out);
+    out->printed = prints;
     if (status != TSH_OK) {
         bool step = s.tape && tsh_tape_status(s.tape) != TSH_OK;
         snprintf(words, MODEL_WORDS, "%s", step ? tsh_tape_message(s.tape) : tsh_error_message());

@@ -7,6 +7,7 @@
 
 typedef struct options {
     const char *model;                       /* a folder */
+    const char *adapter;                     /* the folder of a low-rank adapter, or NULL */
     const char *prompt_ids, *text, *prompts; /* one of them, or none with prompt_tokens; prompts: a file */
     int64_t prompt_tokens, batch;            /* that many ids, drawn from the seed, in each of so many prompts */
     int64_t tokens, repeat;
@@ -31,12 +32,15 @@ typedef struct outcome {
     double prompt_seconds, token_seconds; /* medians of the repetitions; of all passes but the prompts' */
     double stream_bytes_per_s;            /* of all ranks together; 0: not measured */
     double weight_bytes;                  /* that all ranks together read for a pass */
+    bool printed;                         /* the text went to stdout, as it came */
     uint64_t allocations;                 /* of tensor memory on this rank, in the last repetition */
 } outcome;
 
 /* Generates options.tokens ids after each prompt, or fewer if one ends the text, the same on every rank. The caller
- * frees the outcome's arrays. A rank that `speaks` shows its progress on a terminal. False, with words, on failure. */
-bool generate(model *m, const options *o, const id_lines *prompts, bool speaks, outcome *out, char words[MODEL_WORDS]);
+ * frees the outcome's arrays. A rank that `speaks` prints the text of a single prompt token by token, if t is the
+ * library's, or shows its progress on a terminal; t may be NULL. False, with words, on failure. */
+bool generate(model *m, const options *o, const id_lines *prompts, const tokenizer *t, bool speaks, outcome *out,
+              char words[MODEL_WORDS]);
 
 /* The sum of a number over all ranks. */
 tsh_status sum_over_ranks(tsh_world *world, double *value);

@@ -45,6 +45,8 @@ static bool open_model(job *j) {
     tsh_status status = tsh_mesh_create(j->world, "model=-1", &j->mesh);
     if (status == TSH_OK) status = model_create(tsh_mesh_group(j->mesh, "model"), &j->config, &wanted, &j->m);
     if (status == TSH_OK && !j->o->random_weights) status = model_load(j->m, j->o->model);
+    if (status == TSH_OK && j->o->adapter) status = model_load_adapter(j->m, j->o->adapter);
+    if (status == TSH_OK) status = model_merge(j->m, true);
     return status == TSH_OK || fails(j, tsh_error_message());
 }
 
@@ -81,25 +83,12 @@ static void print_json_text(const unsigned char *s, size_t length) {
     }
 }
 
-/* The bytes of a sequence's text; the caller frees them. */
-static char *text_of(const job *j, int64_t b, size_t *length) {
-    char *text = malloc((size_t)j->result.count[b] * TOKEN_BYTES + 1);
-    *length = 0;
-    for (int64_t i = 0; text && i < j->result.count[b]; i++) {
-        size_t n;
-        const char *bytes = tokenizer_decode(j->words, ids_of(j, b)[i], &n);
-        memcpy(text + *length, bytes, n);
-        *length += n;
-    }
-    return text;
-}
-
 static void print_text(const job *j, int64_t b) {
     size_t length;
-    char *text = text_of(j, b, &length);
-    if (j->o->json)
+    char *text = tokenizer_text(j->words, ids_of(j, b), j->result.count[b], &length);
+    if (text && j->o->json)
         print_json_text((const unsigned char *)text, length);
-    else
+    else if (text)
         fwrite(text, 1, length, stdout);
     free(text);
 }
@@ -144,7 +133,7 @@ static void report(const job *j) {
         return;
     }
     for (int64_t b = 0; b < j->prompts.count; b++) {
-        if (j->words) print_text(j, b);
+        if (j->words && !j->result.printed) print_text(j, b);
         if (!j->words) print_ids(j, b, ",");
         printf("\n");
     }
@@ -163,7 +152,7 @@ static bool run(job *j) {
     if (!read_config(j)) return false;
     if (!prompts_read(j->world, j->o, &j->config, j->words, &j->prompts, words)) return fails(j, words);
     if (!open_model(j)) return false;
-    if (!generate(j->m, j->o, &j->prompts, j->speaks, &j->result, words)) {
+    if (!generate(j->m, j->o, &j->prompts, j->words, j->speaks, &j->result, words)) {
         fprintf(stderr, "generate: %s\n", words); /* each rank has its own */
         return false;
     }

@@ -12,7 +12,8 @@ static const char help[] =
     "model.safetensors. Each rank holds its heads, its part of the MLPs and of the vocabulary.\n"
     "\n"
     "  --model DIR         the model's folder\n"
-    "  --prompt TEXT       the text to continue, if the tokens of DIR/tokenizer.json are characters or bytes\n"
+    "  --adapter DIR       the folder of a low-rank adapter in PEFT's format, which is added to the weights\n"
+    "  --prompt TEXT       the text to continue; DIR/tokenizer.json makes its tokens\n"
     "  --prompt-ids LIST   the ids to continue, as 1,2,3\n"
     "  --prompts FILE      prompts that are continued at once: the ids of each on a line of the file\n"
     "  --prompt-tokens N   a prompt of N ids drawn from the seed, to measure\n"
@@ -36,6 +37,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
     static const double most = 1e9;
     *out = (options){.tokens = 32, .batch = 1, .repeat = 1, .dtype = TSH_FLOAT32};
     const option_row rows[] = {{"model", OPTION_TEXT, &out->model, 0, 0},
+                               {"adapter", OPTION_TEXT, &out->adapter, 0, 0},
                                {"prompt", OPTION_TEXT, &out->text, 0, 0},
                                {"prompt-ids", OPTION_TEXT, &out->prompt_ids, 0, 0},
                                {"prompts", OPTION_PATH, &out->prompts, 0, 0},

@@ -35,6 +35,12 @@ static bool take_one(const options *o, int64_t vocabulary, const tokenizer *t, i
     bool good = o->text ? tokenizer_encode(t, o->text, &line->ids, &line->count, why)
                         : ids_parse(o->prompt_ids, vocabulary, &line->ids, &line->count, why);
     out->longest = line->count;
+    for (int64_t i = 0; good && i < line->count; i++) {
+        if (line->ids[i] < vocabulary) continue;
+        snprintf(why, sizeof why, "its token %lld is past the vocabulary: the model has the ids 0 to %lld",
+                 (long long)line->ids[i], (long long)vocabulary - 1);
+        good = false;
+    }
     if (!good) snprintf(words, MODEL_WORDS, "%s: %.1900s", o->text ? "--prompt" : "--prompt-ids", why);
     return good;
 }

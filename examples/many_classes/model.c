@@ -157,7 +157,9 @@ static tsh_tensor *batch_loss(model *m) {
     const options *o = m->o;
     int64_t count = (int64_t)ceil(o->sample * (double)o->classes);
     tsh_tensor *y = features(m), *places = NULL;
-    if (o->sample == 0)
+    if (o->sample == 0 && !o->in_backward)
+        return tsh_linear_cross_entropy(m->tape, y, tsh_linear_weight(m->classifier), m->labels, NULL);
+    if (o->sample == 0) /* pieces of the classifier's gradient need the gradient of all logits */
         return tsh_cross_entropy(m->tape, tsh_linear_forward(m->tape, m->classifier, y), m->labels, NULL);
     tsh_tensor *rows = tsh_sample_classes(m->tape, tsh_linear_weight(m->classifier), m->labels, count, &places);
     return tsh_cross_entropy(m->tape, tsh_linear_forward_rows(m->tape, m->classifier, y, rows), places, NULL);

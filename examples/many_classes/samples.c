@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Class vectors, labels and noise have disjoint streams of random numbers. */
-enum { DIRECTIONS = 1, LABELS, NOISE };
+/* Class vectors and noise have disjoint streams of random numbers. */
+enum { DIRECTIONS = 1, NOISE };
 
 static double uniform(const options *o, uint64_t stream, uint64_t index) {
     return ((double)(random_bits(o->seed + stream * 0x9e3779b97f4a7c15u, index) >> 11) + 0.5) * 0x1p-53;
@@ -29,10 +29,11 @@ static void direction(const options *o, int64_t class, double *out) {
 
 bool samples_draw(const options *o, int64_t first, float *x, int64_t *labels) {
     double *d = calloc((size_t)o->inputs, sizeof *d), deviation = o->noise / sqrt((double)o->inputs);
+    const tsh_batches classes = {.items = o->drawn, .batch = o->batch, .seed = o->seed}; /* an epoch has each once */
     if (!d) return false;
     for (int64_t b = 0; b < o->batch; b++) {
-        int64_t sample = first + b, which = (int64_t)(uniform(o, LABELS, (uint64_t)sample) * (double)o->drawn);
-        labels[b] = which * (o->classes / o->drawn);
+        int64_t sample = first + b;
+        labels[b] = tsh_batches_item(&classes, sample) * (o->classes / o->drawn);
         direction(o, labels[b], d);
         for (int64_t i = 0; i < o->inputs; i++) {
             double noise = deviation * normal(o, NOISE, (uint64_t)(sample * o->inputs + i));

@@ -8,7 +8,7 @@ runs a network of two layers and compares it with NumPy. Where libtshard.so is i
 LD_LIBRARY_PATH names it. The structures are those of the headers of tshard 0.1."""
 import ctypes
 import sys
-from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int64, c_void_p
+from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
 
 import numpy as np
 
@@ -23,7 +23,7 @@ DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.int32): 
 class Layout(ctypes.Structure):
     """tsh_layout; zeros are REPLICATED."""
     _fields_ = [("kind", c_int), ("dim", c_int), ("order", c_int), ("sharing", c_int), ("units", c_int64),
-                ("blocks", c_int64)]
+                ("blocks", c_int64), ("cuts", c_uint64)]
 
 
 class TensorConfig(ctypes.Structure):

@@ -1,4 +1,4 @@
-/* train_gpt: trains a GPT of a text's characters. Batches, what is printed, evaluation, and the text that it writes. */
+/* train_gpt: trains a GPT of a text's characters. What is printed, evaluation, and the text that it writes. */
 #define _POSIX_C_SOURCE 200809L
 #include "numbers.h"
 #include "program.h"
@@ -13,66 +13,17 @@
 
 enum { WARM_UP = 5 }; /* the first steps, whose times are not counted */
 
-/* The text's first nine tenths are for training, the rest for validation. */
-typedef struct part {
-    const unsigned char *symbols;
-    int64_t length;
-    uint64_t seed; /* of the windows that are drawn from it */
-} part;
-
 typedef struct run {
     const options *o;
     model *m;
     text t;
-    part training, validation;
+    windows training, validation;
     int64_t *inputs, *targets; /* [batch, block] */
     double *times;             /* [steps] seconds */
     int64_t first_step, timed;
     progress progress;
     double val_loss;
 } run;
-
-/* --- batches ------------------------------------------------------------------------------------------------------ */
-
-static int64_t common_divisor(int64_t a, int64_t b) {
-    return b ? common_divisor(b, a % b) : a;
-}
-
-/* Where window number `number` starts. The windows of an epoch do not overlap, come in an order that looks random, and
- * cover the part; the next epoch cuts it elsewhere. They depend only on the part's seed and their number, so any number
- * of ranks gets the same batches. */
-static int64_t window_start(const part *p, int64_t block, int64_t number) {
-    int64_t places = p->length - block, windows = places > block ? places / block : 1, index = number % windows;
-    uint64_t epoch = (uint64_t)(number / windows), stride = random_bits(p->seed, 2 * epoch) % (uint64_t)windows;
-    uint64_t bits = random_bits(p->seed, 2 * epoch + 1);
-    while (common_divisor((int64_t)stride, windows) > 1) stride++;
-    int64_t place = (int64_t)((stride * (uint64_t)index + bits) % (uint64_t)windows);
-    int64_t starts = places - (windows - 1) * block; /* of the first window */
-    return place * block + (int64_t)((bits >> 32) % (uint64_t)starts);
-}
-
-static void draw_batch(const run *r, const part *p, int64_t number) {
-    int64_t block = r->o->block;
-    for (int64_t b = 0; b < r->o->batch; b++) {
-        const unsigned char *window = p->symbols + window_start(p, block, number * r->o->batch + b);
-        for (int64_t i = 0; i < block; i++) {
-            r->inputs[b * block + i] = window[i];
-            r->targets[b * block + i] = window[i + 1];
-        }
-    }
-}
-
-static bool split_text(run *r) {
-    int64_t first = r->t.length * 9 / 10;
-    r->training = (part){r->t.symbols, first, r->o->seed};
-    r->validation = (part){r->t.symbols + first, r->t.length - first, ~r->o->seed};
-    if (r->validation.length > r->o->block) return true;
-    fprintf(
-        stderr,
-        "train_gpt: the text has %lld bytes, of which the last %lld are for validation: a block of %lld wants more\n",
-        (long long)r->t.length, (long long)r->validation.length, (long long)r->o->block);
-    return false;
-}
 
 /* --- what is printed ---------------------------------------------------------------------------------------------- */
 
@@ -100,17 +51,10 @@ static void report_end(run *r) {
 
 /* --- training ----------------------------------------------------------------------------------------------------- */
 
-/* Up to the highest rate over the warm-up, then down to the lowest one as half a cosine. */
-static double rate_at(const options *o, int64_t step) {
-    if (step < o->warmup) return o->lr * (double)(step + 1) / (double)(o->warmup + 1);
-    double done = (double)(step - o->warmup) / fmax(1, (double)(o->steps - o->warmup));
-    return o->min_lr + 0.5 * (1 + cos(acos(-1) * done)) * (o->lr - o->min_lr);
-}
-
 static bool evaluate(run *r, int64_t step) {
     double sum = 0, loss = 0;
     for (int64_t i = 0; i < r->o->eval_batches; i++) {
-        draw_batch(r, &r->validation, i);
+        windows_draw(&r->validation, r->o, i, r->inputs, r->targets);
         if (!model_loss(r->m, r->inputs, r->targets, &loss)) return false;
         sum += loss;
     }
@@ -122,11 +66,13 @@ static bool evaluate(run *r, int64_t step) {
 static bool train(run *r) {
     const options *o = r->o;
     bool good = true;
+    const tsh_lr_schedule rates = {
+        .kind = TSH_LR_COSINE, .lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps};
     progress_begin(&r->progress, r->first_step);
     for (int64_t step = r->first_step; good && step < o->steps; step++) {
         double loss, begin = seconds_now();
-        draw_batch(r, &r->training, step);
-        good = model_step(r->m, r->inputs, r->targets, rate_at(o, step), &loss);
+        windows_draw(&r->training, o, step, r->inputs, r->targets);
+        good = model_step(r->m, r->inputs, r->targets, tsh_lr_at(&rates, step), &loss) == TSH_OK;
         r->times[r->timed++] = seconds_now() - begin;
         if (good) progress_step(&r->progress, step + 1, loss);
         if (!good || ((step + 1) % o->eval_every != 0 && step + 1 != o->steps)) continue;
@@ -136,13 +82,23 @@ static bool train(run *r) {
     return model_finish_save(r->m) && good;
 }
 
+/* A character, or the id of a token. */
+static void write_symbol(const run *r, int64_t symbol) {
+    if (!r->progress.speaks) return;
+    if (r->t.symbols)
+        putchar(r->t.letter[symbol]);
+    else
+        printf("%lld ", (long long)symbol);
+}
+
 /* The text goes on from the first character of the validation part. Every rank predicts, with the same random numbers;
  * one rank prints. */
 static bool write_text(run *r) {
     int64_t block = r->o->block, length = 1, *window = calloc((size_t)block, sizeof *window);
     bool good = window != NULL;
-    if (good) window[0] = r->validation.symbols[0];
-    if (good && r->progress.speaks) printf("\nIt writes:\n\n%c", r->t.letter[window[0]]);
+    if (good) window[0] = text_symbol(&r->t, r->validation.first);
+    if (good && r->progress.speaks) printf("\nIt writes:\n\n");
+    if (good) write_symbol(r, window[0]);
     for (int64_t i = 0; good && i < r->o->sample; i++) {
         float *probabilities = model_predict(r->m, window, length);
         good = probabilities != NULL;
@@ -154,7 +110,7 @@ static bool write_text(run *r) {
         free(probabilities);
         if (length == block) memmove(window, window + 1, (size_t)--length * sizeof *window);
         window[length++] = symbol;
-        if (r->progress.speaks) putchar(r->t.letter[symbol]);
+        write_symbol(r, symbol);
     }
     if (good && r->progress.speaks) putchar('\n');
     free(window);
@@ -200,14 +156,17 @@ static bool run_all(tsh_world *world, const options *o) {
                             .ranks = tsh_world_size(world),
                             .json = o->json,
                             .speaks = speaks};
-    if (!text_read("train_gpt", world, o->text, o->block, &r.t)) return false;
+    bool read = o->tokens ? tokens_read("train_gpt", world, o->tokens, o->block, &r.t)
+                          : text_read("train_gpt", world, o->text, o->block, &r.t);
+    if (!read) return false;
     if (speaks && !o->json) {
-        printf("%lld bytes, %lld distinct; a loss of %.4f would be guessing\n", (long long)r.t.length,
-               (long long)r.t.vocabulary, log((double)r.t.vocabulary));
+        printf("%lld %s, %lld %s; a loss of %.4f would be guessing\n", (long long)r.t.length,
+               r.t.symbols ? "bytes" : "tokens", (long long)r.t.vocabulary,
+               r.t.symbols ? "distinct" : "in the vocabulary", log((double)r.t.vocabulary));
     }
     int64_t symbols = symbols_of(o, &r.t);
-    if (symbols && split_text(&r)) r.m = model_create(world, o, symbols);
-    bool good = r.m && run_with_model(&r);
+    bool good = symbols && windows_split("train_gpt", &r.t, o, &r.training, &r.validation);
+    good = good && model_create(world, o, symbols, &r.m) == TSH_OK && run_with_model(&r);
     model_destroy(r.m);
     text_free(&r.t);
     return good;

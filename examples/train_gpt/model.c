@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct model {
     tsh_world *world;
@@ -31,6 +32,13 @@ struct model {
 static bool fails(const char *what, const char *why) {
     fprintf(stderr, "train_gpt: %s: %s\n", what, why);
     return false;
+}
+
+/* As `fails`, for a call of the library; prints nothing where the program will go on after a death. Returns status. */
+static tsh_status fails_with(const options *o, tsh_status status, const char *what, const char *why) {
+    bool goes_on = o->survives && (status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT);
+    if (!goes_on) fails(what, why);
+    return status;
 }
 
 /* --- the model ---------------------------------------------------------------------------------------------------- */
@@ -88,18 +96,59 @@ static tsh_status create_layers(model *m) {
     return tsh_norm_create(m->group, &(tsh_norm_config){.features = o->embed, .dtype = o->dtype}, &m->norm);
 }
 
-static tsh_status create_optimizer(model *m) {
-    const options *o = m->o;
+/* Freezes everything but the layers that --train-only names. */
+static tsh_status freeze_others(const model *m) {
+    char name[256];
+    const char *names = m->o->train_only;
+    tsh_status status = names ? tsh_parameters_freeze(m->parameters, "*") : TSH_OK;
+    while (status == TSH_OK && names && *names) {
+        size_t length = strcspn(names, ",");
+        snprintf(name, sizeof name, "%.*s", (int)length, names);
+        status = tsh_parameters_unfreeze(m->parameters, name);
+        names += length + (names[length] == ',');
+    }
+    return status;
+}
+
+static tsh_status register_layers(model *m) {
     char name[32];
     tsh_status status = tsh_parameters_create(m->world, &m->parameters);
     if (status == TSH_OK) status = tsh_embedding_register(m->tokens, m->parameters, "tokens");
     if (status == TSH_OK) status = tsh_embedding_register(m->positions, m->parameters, "positions");
-    for (int64_t i = 0; i < o->layers && status == TSH_OK; i++) {
+    for (int64_t i = 0; i < m->o->layers && status == TSH_OK; i++) {
         snprintf(name, sizeof name, "layers.%lld", (long long)i);
         status = tsh_block_register(m->blocks[i], m->parameters, name);
     }
-    if (status == TSH_OK) status = tsh_norm_register(m->norm, m->parameters, "norm");
-    if (status != TSH_OK) return status;
+    return status == TSH_OK ? tsh_norm_register(m->norm, m->parameters, "norm") : status;
+}
+
+/* Loads the weights of a checkpoint with as many heads, which no parameter's shape shows. False after printing why
+ * not. */
+static bool load_base(model *m) {
+    int64_t heads = 0;
+    tsh_value value = {.name = "heads", .data = &heads};
+    tsh_checkpoint c = {.parameters = m->parameters, .values = &value, .value_count = 1};
+    if (tsh_checkpoint_load(m->o->base, &c) != TSH_OK) return fails("the base", tsh_error_message());
+    if (heads != m->o->heads) return fails("the base", "its layers have another number of heads");
+    tsh_world_seed(m->world, m->o->seed);
+    return true;
+}
+
+/* With --lora: freezes everything, and adds adapters to the blocks. */
+static tsh_status adapt_layers(model *m) {
+    char name[32];
+    const tsh_lora_config config = {.rank = m->o->lora, .alpha = m->o->lora_alpha};
+    if (!m->o->lora) return TSH_OK;
+    tsh_status status = tsh_parameters_freeze(m->parameters, "*");
+    for (int64_t i = 0; i < m->o->layers && status == TSH_OK; i++) {
+        snprintf(name, sizeof name, "layers.%lld", (long long)i);
+        status = tsh_block_adapt(m->blocks[i], &config, m->parameters, name);
+    }
+    return status;
+}
+
+static tsh_status create_optimizer(model *m) {
+    const options *o = m->o;
     const tsh_precision precision = {
         .storage = o->dtype, .reduction = TSH_FLOAT32, .arithmetic = arithmetic_in(o->arithmetic)};
     const tsh_adamw_config adamw = {.lr = o->lr,
@@ -111,7 +160,10 @@ static tsh_status create_optimizer(model *m) {
                                                 : o->stochastic   ? TSH_STOCHASTIC_ROUNDING
                                                                   : TSH_LOSE_LOW_BITS};
     bool mixed = o->dtype != TSH_FLOAT64 && (o->master_weights || o->stochastic);
-    if (mixed || precision.arithmetic) status = tsh_parameters_set_precision(m->parameters, &precision);
+    tsh_status status = adapt_layers(m);
+    if (status == TSH_OK && (mixed || precision.arithmetic))
+        status = tsh_parameters_set_precision(m->parameters, &precision);
+    if (status == TSH_OK) status = freeze_others(m);
     const tsh_data_parallel_config sums = {
         .level = (tsh_zero_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
     tsh_group *data = tsh_mesh_group(m->mesh, "data");
@@ -140,33 +192,55 @@ static tsh_status create_tensors(model *m) {
     return status == TSH_OK ? create_places(m, 1, TSH_REPLICATED, &m->prompt) : status;
 }
 
+/* The size of the axis that an option leaves open: what `other` leaves, unless that takes all ranks itself. */
+static const char *open_size(const char *other) {
+    return strcmp(other, "auto") == 0 ? "1" : "-1";
+}
+
 static tsh_status create_mesh(model *m) {
-    char axes[64];
-    long long share = m->o->model_parallel, copies = m->o->data_parallel;
-    snprintf(axes, sizeof axes, "data=%lld,model=%lld", copies ? copies : share ? -1 : 1, share ? share : -1);
+    char axes[1024];
+    const char *share = m->o->model_parallel, *copies = m->o->data_parallel;
+    snprintf(axes, sizeof axes, "data=%s,model=%s",
+             copies  ? copies
+             : share ? open_size(share)
+                     : "1",
+             share    ? share
+             : copies ? open_size(copies)
+                      : "-1");
     tsh_status status = tsh_mesh_create(m->world, axes, &m->mesh);
     if (status == TSH_OK) m->group = tsh_mesh_group(m->mesh, "model");
     return status;
 }
 
-model *model_create(tsh_world *world, const options *o, int64_t vocabulary) {
+tsh_status model_create(tsh_world *world, const options *o, int64_t vocabulary, model **out) {
     model *m = calloc(1, sizeof *m);
     tsh_block **blocks = calloc((size_t)o->layers, sizeof(tsh_block *));
+    *out = NULL;
     if (!m || !blocks) {
         fails("the model", "no memory");
         free(blocks);
         free(m);
-        return NULL;
+        return TSH_ERR_MEMORY;
     }
     *m = (model){.world = world, .o = o, .vocabulary = vocabulary, .blocks = blocks};
     tsh_world_seed(world, o->seed);
-    if (create_mesh(m) == TSH_OK && tsh_tape_create(world, &m->tape) == TSH_OK && create_layers(m) == TSH_OK &&
-        create_optimizer(m) == TSH_OK && create_tensors(m) == TSH_OK) {
-        return m;
+    tsh_status status = create_mesh(m);
+    if (status == TSH_OK) status = tsh_tape_create(world, &m->tape);
+    if (status == TSH_OK) status = create_layers(m);
+    if (status == TSH_OK) status = register_layers(m);
+    if (status == TSH_OK && o->base && !load_base(m)) {
+        model_destroy(m);
+        return TSH_ERR_IO;
     }
-    fails("the model", tsh_error_message());
+    if (status == TSH_OK) status = create_optimizer(m);
+    if (status == TSH_OK) status = create_tensors(m);
+    if (status == TSH_OK) {
+        *out = m;
+        return TSH_OK;
+    }
+    fails_with(o, status, "the model", tsh_error_message());
     model_destroy(m);
-    return NULL;
+    return status;
 }
 
 void model_destroy(model *m) {
@@ -200,8 +274,15 @@ int64_t model_parameters(const model *m) {
     return count;
 }
 
-/* ids and places [batch, block] -> logits [batch block, vocabulary], each rank of the group with its part of the
- * vocabulary. */
+tsh_parameters *model_list(const model *m) {
+    return m->parameters;
+}
+
+tsh_optimizer *model_optimizer(const model *m) {
+    return m->optimizer;
+}
+
+/* ids and places [batch, block] -> features [batch block, embed], which the table of tokens turns into logits. */
 static tsh_tensor *forward(model *m, tsh_tensor *ids, tsh_tensor *places, int64_t batch) {
     const int64_t flat[] = {-1};
     tsh_tape *t = m->tape;
@@ -213,21 +294,19 @@ static tsh_tensor *forward(model *m, tsh_tensor *ids, tsh_tensor *places, int64_
     tsh_mark start = tsh_tape_mark(t); /* in an evaluation a block's output is freed when the next one has used it */
     for (int64_t i = 0; i < m->o->layers; i++)
         x = tsh_tape_free_since(t, start, tsh_block_forward(t, m->blocks[i], x, &sequences));
-    return tsh_embedding_project(t, m->tokens, tsh_norm_forward(t, m->norm, x));
+    return tsh_norm_forward(t, m->norm, x);
 }
 
-/* The mean loss of the batch, a tensor of the step. NULL after saying why. */
-static tsh_tensor *batch_loss(model *m, const int64_t *inputs, const int64_t *targets) {
+/* The mean loss of the batch, a tensor of the step. */
+static tsh_status batch_loss(model *m, const int64_t *inputs, const int64_t *targets, tsh_tensor **loss) {
     tsh_status status = tsh_tensor_write_whole(m->inputs, inputs);
+    *loss = NULL;
     if (status == TSH_OK) status = tsh_tensor_write_whole(m->targets, targets);
-    if (status != TSH_OK) {
-        fails("the batch", tsh_error_message());
-        return NULL;
-    }
+    if (status != TSH_OK) return fails_with(m->o, status, "the batch", tsh_error_message());
     tsh_tensor *wanted = tsh_reshape(m->tape, m->targets, 1, (const int64_t[]){-1});
-    tsh_tensor *loss = tsh_cross_entropy(m->tape, forward(m, m->inputs, m->places, m->o->batch), wanted, NULL);
-    if (!loss) fails("a step", tsh_tape_message(m->tape));
-    return loss;
+    tsh_tensor *features = forward(m, m->inputs, m->places, m->o->batch);
+    *loss = tsh_linear_cross_entropy(m->tape, features, tsh_embedding_weight(m->tokens), wanted, NULL);
+    return *loss ? TSH_OK : fails_with(m->o, tsh_tape_status(m->tape), "a step", tsh_tape_message(m->tape));
 }
 
 /* Clips the gradients and steps, unless a gradient of the scaled loss has overflowed. */
@@ -243,30 +322,35 @@ static tsh_status update(model *m) {
     return status == TSH_OK && finite ? tsh_optimizer_step(m->optimizer) : status;
 }
 
-static bool learn(model *m, tsh_tensor *mean, double lr) {
+static tsh_status learn(model *m, tsh_tensor *mean, double lr) {
     tsh_tensor *scaled = m->o->scales_loss ? tsh_loss_scale_apply(m->tape, &m->scale, mean) : mean;
-    if (tsh_backward(m->tape, scaled) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
-    tsh_status status = tsh_optimizer_set_lr(m->optimizer, lr);
+    tsh_status status = tsh_backward(m->tape, scaled);
+    if (status != TSH_OK) return fails_with(m->o, status, "a step", tsh_tape_message(m->tape));
+    status = tsh_optimizer_set_lr(m->optimizer, lr);
     if (status == TSH_OK) status = update(m);
-    if (status != TSH_OK) return fails("a step", tsh_error_message());
+    if (status != TSH_OK) return fails_with(m->o, status, "a step", tsh_error_message());
     tsh_optimizer_zero_grad(m->optimizer);
-    return true;
+    return TSH_OK;
 }
 
-bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {
-    /* Backward frees the unscaled loss unless it is retained. */
-    tsh_tensor *mean = tsh_tensor_retain(batch_loss(m, inputs, targets));
-    bool learnt = mean && learn(m, mean, lr);
-    if (learnt) *loss = tsh_tensor_item(mean);
+tsh_status model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {
+    tsh_tensor *mean;
+    tsh_status status = batch_loss(m, inputs, targets, &mean);
+    tsh_tensor_retain(mean); /* backward frees the unscaled loss unless it is retained */
+    if (status == TSH_OK) status = learn(m, mean, lr);
+    if (status == TSH_OK) *loss = tsh_tensor_item(mean);
     tsh_tensor_release(mean);
-    return learnt && (tsh_tape_reset(m->tape) == TSH_OK || fails("a step", tsh_error_message()));
+    if (status != TSH_OK) return status;
+    status = tsh_tape_reset(m->tape);
+    return status == TSH_OK ? status : fails_with(m->o, status, "a step", tsh_error_message());
 }
 
 bool model_loss(model *m, const int64_t *inputs, const int64_t *targets, double *loss) {
     bool recording = tsh_tape_set_recording(m->tape, false);
-    tsh_tensor *mean = batch_loss(m, inputs, targets);
+    tsh_tensor *mean;
+    tsh_status status = batch_loss(m, inputs, targets, &mean);
     tsh_tape_set_recording(m->tape, recording);
-    if (!mean) return false;
+    if (status != TSH_OK) return false;
     *loss = tsh_tensor_item(mean);
     return tsh_tape_reset(m->tape) == TSH_OK || fails("an evaluation", tsh_error_message());
 }
@@ -276,7 +360,8 @@ float *model_predict(model *m, const int64_t *window, int64_t length) {
     bool recording = tsh_tape_set_recording(m->tape, false);
     tsh_status status = tsh_tensor_write_whole(m->prompt, window);
     /* Tokens after the window's end do not affect its last prediction. */
-    tsh_tensor *logits = tsh_slice(m->tape, forward(m, m->prompt, m->prompt_places, 1), 0, length - 1, 1);
+    tsh_tensor *logits = tsh_embedding_project(m->tape, m->tokens, forward(m, m->prompt, m->prompt_places, 1));
+    logits = tsh_slice(m->tape, logits, 0, length - 1, 1);
     logits = tsh_gather(m->tape, logits, m->group, -1);
     tsh_tensor *y = tsh_softmax(m->tape, tsh_scale(m->tape, logits, 1 / 0.8), -1); /* temperature 0.8 */
     y = tsh_cast(m->tape, y, TSH_FLOAT32);
@@ -300,7 +385,9 @@ static saved_run describe_run(model *m, const text *t, run_number numbers[RUN_NU
     numbers[2] = (run_number){"block", m->o->block};
     numbers[3] = (run_number){"text_bytes", t->length};
     numbers[4] = (run_number){"heads", m->o->heads};
-    return (saved_run){"train_gpt", m->parameters, m->optimizer, m->o->scales_loss ? &m->scale : NULL, numbers, 5};
+    return (saved_run){
+        "train_gpt", m->world, m->parameters,           m->optimizer, m->o->scales_loss ? &m->scale : NULL,
+        numbers,     5,        m->o->train_only != NULL};
 }
 
 bool model_save(model *m, const text *t, int64_t steps) {

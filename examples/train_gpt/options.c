@@ -32,6 +32,8 @@ static const char help[] =
     "\n"
     "  --text FILE          the text (default: the C sources of tshard); the first 90 % is for training, the rest for\n"
     "                       validation\n"
+    "  --tokens FILE        instead, a file of 16-bit token ids, as tokenize, nanoGPT and llm.c write them; ids are\n"
+    "                       written in place of characters\n"
     "  --vocabulary N       size of the vocabulary, at least the number of symbols in the text (that number)\n"
     "  --layers N           transformer blocks (4)\n"
     "  --heads N            query heads (4)\n"
@@ -44,6 +46,10 @@ static const char help[] =
     "  --warmup N           steps (100); it falls to\n"
     "  --min-lr RATE        at the last step (a tenth of --lr), as a cosine does\n"
     "  --weight-decay X     of matrices (0.1)\n"
+    "  --train-only NAMES   freeze all parameters except those of these layers: layers.3,norm\n"
+    "  --lora R             freeze all parameters, and train low-rank adapters of rank R of all layers in blocks\n"
+    "  --lora-alpha X       of the adapters' factor X / R (R)\n"
+    "  --base FOLDER        start with the weights of the newest checkpoint in this folder\n"
     "  --clip NORM          largest norm of the gradients (1)\n"
     "  --seed N             of parameters, batches and the written text (1337)\n"
     "  --dtype TYPE         float32, float64, bfloat16 or float16 (float32)\n"
@@ -54,6 +60,7 @@ static const char help[] =
     "  --loss-scale         a dynamic loss scale, for float16\n"
     "  --model-parallel M   ranks that share one copy of the model (all that --data-parallel leaves)\n"
     "  --data-parallel D    copies of the model, over which the batch is split\n"
+    "                       M and D may be weights, as 3:1 of two, or auto, which measures them\n"
     "  --zero LEVEL         what the copies shard: nothing (0), the optimizer's states (1), gradients too (2),\n"
     "                       parameters too (3); the losses stay the same (0)\n"
     "  --sequence-parallel  norms and residuals of a block are split by tokens\n"
@@ -72,6 +79,9 @@ static const char help[] =
 /* NULL, or why these sizes are invalid. */
 static const char *contradiction(const options *o) {
     if (o->master_weights && o->stochastic) return "--master-weights or --stochastic";
+    if (o->lora && o->train_only) return "--lora or --train-only";
+    if (o->text && o->tokens) return "--text or --tokens";
+    if (o->base && o->resume) return "--base or --resume";
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
@@ -81,6 +91,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
     static const double size = 1e6, count = 1e9;
     *out = defaults;
     const option_row rows[] = {{"text", OPTION_PATH, &out->text, 0, 0},
+                               {"tokens", OPTION_PATH, &out->tokens, 0, 0},
                                {"vocabulary", OPTION_COUNT, &out->vocabulary, 1, size},
                                {"layers", OPTION_COUNT, &out->layers, 1, size},
                                {"heads", OPTION_COUNT, &out->heads, 1, size},
@@ -93,6 +104,10 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"warmup", OPTION_COUNT, &out->warmup, 0, count},
                                {"min-lr", OPTION_NUMBER, &out->min_lr, 0, DBL_MAX},
                                {"weight-decay", OPTION_NUMBER, &out->weight_decay, 0, DBL_MAX},
+                               {"train-only", OPTION_PATH, &out->train_only, 0, 0},
+                               {"lora", OPTION_COUNT, &out->lora, 1, size},
+                               {"lora-alpha", OPTION_NUMBER, &out->lora_alpha, 0, DBL_MAX},
+                               {"base", OPTION_PATH, &out->base, 0, 0},
                                {"clip", OPTION_RATE, &out->clip, 0, 0},
                                {"seed", OPTION_SEED, &out->seed, 0, 0},
                                {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
@@ -100,8 +115,8 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"master-weights", OPTION_FLAG, &out->master_weights, 0, 0},
                                {"stochastic", OPTION_FLAG, &out->stochastic, 0, 0},
                                {"loss-scale", OPTION_FLAG, &out->scales_loss, 0, 0},
-                               {"model-parallel", OPTION_COUNT, &out->model_parallel, 1, size},
-                               {"data-parallel", OPTION_COUNT, &out->data_parallel, 1, size},
+                               {"model-parallel", OPTION_AXIS, &out->model_parallel, 0, 0},
+                               {"data-parallel", OPTION_AXIS, &out->data_parallel, 0, 0},
                                {"zero", OPTION_COUNT, &out->zero, 0, TSH_ZERO_PARAMETERS},
                                {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},
                                {"recompute", OPTION_FLAG, &out->recompute, 0, 0},

@@ -10,11 +10,11 @@
 #include <string.h>
 
 /* Fill inputs [batch, context] and targets [batch] with the step's windows of the text and the symbols that follow
- * them. The windows depend only on the seed and their number, so any number of ranks gets the same batches. */
+ * them. An epoch has a window at each byte, in a shuffled order, the same at any number of ranks. */
 static void text_batch(const text *t, const options *o, int64_t step, int64_t *inputs, int64_t *targets) {
+    const tsh_batches windows = {.items = t->length - o->context, .batch = o->batch, .seed = o->seed};
     for (int64_t b = 0; b < o->batch; b++) {
-        uint64_t bits = random_bits(o->seed, (uint64_t)(step * o->batch + b));
-        const unsigned char *window = t->symbols + bits % (uint64_t)(t->length - o->context);
+        const unsigned char *window = t->symbols + tsh_batches_item(&windows, step * o->batch + b);
         for (int64_t c = 0; c < o->context; c++) inputs[b * o->context + c] = window[c];
         targets[b] = window[o->context];
     }

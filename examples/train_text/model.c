@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct model {
     tsh_world *world;
@@ -79,9 +80,10 @@ static tsh_status create_tensors(model *m) {
 }
 
 static tsh_status create_mesh(model *m, tsh_world *world) {
-    char axes[64];
-    int64_t ranks = m->o->model_parallel ? m->o->model_parallel : tsh_world_size(world);
-    snprintf(axes, sizeof axes, "data=-1,model=%lld", (long long)ranks);
+    char axes[1024];
+    const char *share = m->o->model_parallel;
+    bool all = !share || strcmp(share, "auto") == 0;
+    snprintf(axes, sizeof axes, "data=%s,model=%s", all ? "1" : "-1", share ? share : "-1");
     tsh_status status = tsh_mesh_create(world, axes, &m->mesh);
     if (status == TSH_OK) m->group = tsh_mesh_group(m->mesh, "model");
     return status;
@@ -157,7 +159,7 @@ static saved_run describe_run(const model *m, const text *t, run_number numbers[
     numbers[0] = (run_number){"seed", (int64_t)m->o->seed};
     numbers[1] = (run_number){"batch", m->o->batch};
     numbers[2] = (run_number){"text_bytes", t->length};
-    return (saved_run){"train_text", m->parameters, m->optimizer, NULL, numbers, 3};
+    return (saved_run){"train_text", m->world, m->parameters, m->optimizer, NULL, numbers, 3, false};
 }
 
 bool model_save(model *m, const text *t, int64_t steps) {

@@ -19,7 +19,8 @@ static const char help[] =
     "  --hidden N          features of the hidden layers (256)\n"
     "  --lr RATE           highest learning rate (0.004); it rises over the first steps and falls to 0 at the last\n"
     "  --seed N            of parameters, batches and the written text (0)\n"
-    "  --model-parallel M  ranks that share one copy of the model (all); the batch is split over the copies\n"
+    "  --model-parallel M  ranks that share one copy of the model (all); the batch is split over the copies;\n"
+    "                      3:1 are two by weight, auto measures weights\n"
     "  --sample N          bytes to write at the end (600)\n"
     "  --save FOLDER       save checkpoints into this folder, which keeps the last three\n"
     "  --every N           steps from one to the next (500); the last step is saved too\n"
@@ -38,7 +39,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"hidden", OPTION_COUNT, &out->hidden, 1, size},
                                {"lr", OPTION_RATE, &out->lr, 0, 0},
                                {"seed", OPTION_SEED, &out->seed, 0, 0},
-                               {"model-parallel", OPTION_COUNT, &out->model_parallel, 1, size},
+                               {"model-parallel", OPTION_AXIS, &out->model_parallel, 0, 0},
                                {"sample", OPTION_COUNT, &out->sample, 0, count},
                                {"save", OPTION_PATH, &out->save, 0, 0},
                                {"every", OPTION_COUNT, &out->every, 1, count},

@@ -18,8 +18,8 @@ typedef struct options {
     int64_t steps, every, batch, context, embed, hidden;
     double lr;
     uint64_t seed;
-    int64_t model_parallel; /* ranks that share one copy of the model; 0: all */
-    int64_t sample;         /* bytes to write after training */
+    const char *model_parallel; /* ranks that share one copy of the model, as in a mesh's text; NULL: all */
+    int64_t sample;             /* bytes to write after training */
     bool json;
 } options;
 

@@ -84,6 +84,39 @@ tsh_status model_load(model *m, const char *folder) {
     return tsh_load(m->parameters, folder, &options);
 }
 
+static bool names_head(const tsh_lora_config *config) {
+    for (const char *const *t = config->targets; t && *t; t++) {
+        if (strcmp(*t, "lm_head") == 0) return true;
+    }
+    return false;
+}
+
+tsh_status model_adapt(model *m, const tsh_lora_config *config) {
+    char name[64];
+    tsh_status status = tsh_parameters_freeze(m->parameters, "*");
+    for (int64_t i = 0; status == TSH_OK && i < m->config.layers; i++) {
+        snprintf(name, sizeof name, "%s.%lld", m->block_names, (long long)i);
+        status = tsh_block_adapt(m->blocks[i], config, m->parameters, name);
+    }
+    bool head = status == TSH_OK && m->head && names_head(config);
+    return head ? tsh_linear_adapt(m->head, config, m->parameters, "lm_head") : status;
+}
+
+tsh_status model_load_adapter(model *m, const char *folder) {
+    tsh_lora_config *config;
+    tsh_status status = tsh_adapter_config_read(tsh_group_world(m->group), folder, &config);
+    if (status != TSH_OK) return status;
+    status = model_adapt(m, config);
+    tsh_adapter_config_destroy(config);
+    return status == TSH_OK ? tsh_adapter_load(m->parameters, folder) : status;
+}
+
+tsh_status model_merge(model *m, bool merged) {
+    tsh_status status = m->head ? tsh_linear_merge(m->head, merged) : TSH_OK;
+    for (int64_t i = 0; status == TSH_OK && i < m->config.layers; i++) status = tsh_block_merge(m->blocks[i], merged);
+    return status;
+}
+
 tsh_tensor *model_forward(model *m, tsh_tape *tape, const model_input *in) {
     return m->kind->forward(m, tape, in);
 }
@@ -164,6 +197,7 @@ tsh_block_config model_block(const model *m) {
 
 tsh_status model_add_blocks(model *m, tsh_block_config block, const char *prefix) {
     tsh_status status = TSH_OK;
+    m->block_names = prefix;
     for (int64_t i = 0; status == TSH_OK && i < m->config.layers; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s.%lld", prefix, (long long)i);

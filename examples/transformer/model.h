@@ -28,6 +28,7 @@ struct model {
     tsh_linear *head;                 /* NULL: tied, or none */
     tsh_name_rule rules[MODEL_RULES]; /* the parameters' names and places in the files, for tsh_load and tsh_save */
     int rule_count;
+    const char *block_names; /* of blocks: "model.layers" */
 };
 
 /* Sequences of as many tokens, one after another: the ids, their positions, and which keys are seen. */
@@ -49,6 +50,14 @@ void model_destroy(model *m);
 /* Fills the weights from FOLDER's safetensors files; each rank reads only its own part. Names may lack the
  * prefix "transformer." of GPT-2's, and may have the prefix "bert.". */
 tsh_status model_load(model *m, const char *folder);
+
+/* Freezes the weights, and adds low-rank adapters to the layers that the configuration names, within blocks and
+ * "lm_head"; their parameters are appended to the model's. Call it after model_load. */
+tsh_status model_adapt(model *m, const tsh_lora_config *config);
+/* The same as FOLDER's adapter_config.json says, with the factors in its adapter_model.safetensors. */
+tsh_status model_load_adapter(model *m, const char *folder);
+/* Adds the adapters to the weights, or subtracts them again. */
+tsh_status model_merge(model *m, bool merged);
 
 /* Input of a fixed size, for many calls. lengths: whether sequences may be shorter than `tokens`. */
 tsh_status model_input_create(const model *m, int64_t batch, int64_t tokens, bool lengths, model_input *out);

@@ -18,6 +18,7 @@ struct tokenizer {
     bool letters;    /* tokens are bytes, written as GPT-2's letters for them */
     bool adds_blank; /* before a text that does not begin with one */
     char path[1024];
+    tsh_tokenizer *library; /* NULL: the tokens above */
 };
 
 /* Bytes of the character that begins here, 0 at the end of the text. */
@@ -147,8 +148,12 @@ bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]
     bool good = json_is_object(vocabulary) && read_ways(t, json, words) && fill(t, vocabulary, words);
     if (json && !json_is_object(vocabulary))
         snprintf(words, MODEL_WORDS, "%s: there is no object of tokens and ids; --prompt-ids takes ids", t->path);
+    if (!good && inner && tsh_tokenizer_load(t->path, &t->library) != TSH_OK) {
+        size_t said = strlen(words);
+        snprintf(words + said, MODEL_WORDS - said, " (%.500s)", tsh_error_message());
+    }
     json_decref(json);
-    if (good) return true;
+    if (good || (t && t->library)) return true;
     tokenizer_close(t);
     *out = NULL;
     return false;
@@ -156,6 +161,7 @@ bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]
 
 void tokenizer_close(tokenizer *t) {
     if (t) free(t->tokens);
+    if (t) tsh_tokenizer_destroy(t->library);
     free(t);
 }
 
@@ -177,7 +183,24 @@ static int encode_character(const tokenizer *t, const char *text, size_t length,
     return (int)length;
 }
 
+/* By the library, with the special tokens of its template. */
+static bool encode_by_library(const tokenizer *t, const char *text, int64_t **ids, int64_t *count,
+                              char words[MODEL_WORDS]) {
+    const int64_t *made;
+    *ids = NULL;
+    if (tsh_tokenizer_encode(t->library, text, strlen(text), true, &made, count) != TSH_OK) {
+        snprintf(words, MODEL_WORDS, "%s", tsh_error_message());
+        return false;
+    }
+    *ids = malloc((size_t)*count * sizeof **ids + 1);
+    if (*ids) memcpy(*ids, made, (size_t)*count * sizeof **ids);
+    if (!*ids) snprintf(words, MODEL_WORDS, "no memory for the ids");
+    if (*ids && *count == 0) snprintf(words, MODEL_WORDS, "an empty text; a prompt has at least one token");
+    return *ids && *count > 0;
+}
+
 bool tokenizer_encode(const tokenizer *t, const char *text, int64_t **ids, int64_t *count, char words[MODEL_WORDS]) {
+    if (t->library) return encode_by_library(t, text, ids, count, words);
     *count = 0;
     *ids = calloc(strlen(text) + 2, sizeof **ids);
     if (*ids && t->adds_blank && *text && *text != ' ') *count = encode_character(t, " ", 1, *ids);
@@ -195,10 +218,23 @@ bool tokenizer_encode(const tokenizer *t, const char *text, int64_t **ids, int64
     return *count > 0;
 }
 
-const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length) {
-    bool known = id >= 0 && id < t->count;
-    *length = known ? t->tokens[id].length : 0;
-    return known ? t->tokens[id].bytes : "";
+char *tokenizer_text(const tokenizer *t, const int64_t *ids, int64_t count, size_t *length) {
+    const char *made = NULL;
+    *length = 0;
+    if (t->library && tsh_tokenizer_decode(t->library, ids, count, false, &made, length) != TSH_OK) return NULL;
+    char *text = malloc(t->library ? *length + 1 : (size_t)count * TOKEN_BYTES + 1);
+    if (text && made) memcpy(text, made, *length);
+    for (int64_t i = 0; text && !made && i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= t->count) continue;
+        const token *part = &t->tokens[ids[i]];
+        memcpy(text + *length, part->bytes, part->length);
+        *length += part->length;
+    }
+    return text;
+}
+
+tsh_tokenizer *tokenizer_library(const tokenizer *t) {
+    return t ? t->library : NULL;
 }
 
 /* Skips blanks, with at most one comma among them. */

@@ -1,4 +1,4 @@
-/* Tokenizers whose tokens are characters or bytes: the vocabulary of a tokenizer.json without merges. */
+/* The tokenizer of a model's folder: the library's, or a vocabulary whose tokens are characters or bytes. */
 #ifndef TRANSFORMER_TOKENIZER_H
 #define TRANSFORMER_TOKENIZER_H
 
@@ -6,17 +6,21 @@
 
 typedef struct tokenizer tokenizer;
 
-enum { TOKEN_BYTES = 4 }; /* of a token's text, at most */
+enum { TOKEN_BYTES = 4 }; /* of a token's text in a vocabulary of characters or bytes, at most */
 
-/* Reads FOLDER/tokenizer.json, or a plain object of tokens and ids in FOLDER/vocab.json. Tokens are characters in
- * UTF-8, bytes written as "<0x0A>" or, where the pre-tokenizer is a ByteLevel, as GPT-2's letters for them, or special
- * ones in angle or square brackets. False, with words, if there is no such file or its tokens are longer. */
+/* Reads FOLDER/tokenizer.json, or a plain object of tokens and ids in FOLDER/vocab.json. If all tokens are characters
+ * in UTF-8, bytes written as "<0x0A>" or, where the pre-tokenizer is a ByteLevel, as GPT-2's letters for them, or
+ * special ones in angle or square brackets, a text is taken apart into these; else tsh_tokenizer_load reads the file.
+ * False, with words, if there is no such file or neither is possible. */
 bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]);
 void tokenizer_close(tokenizer *t);
 /* The ids of a text; the caller frees *ids. False, with words, for a character that is no token. */
 bool tokenizer_encode(const tokenizer *t, const char *text, int64_t **ids, int64_t *count, char words[MODEL_WORDS]);
-/* The bytes of a token; none for a special token and for an id without a token. */
-const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length);
+/* The text of ids [count], without special tokens and ids that have no token; the caller frees it. NULL without
+ * memory. */
+char *tokenizer_text(const tokenizer *t, const int64_t *ids, int64_t count, size_t *length);
+/* The library's tokenizer, whose streams give a text token by token; NULL if the tokens are characters or bytes. */
+tsh_tokenizer *tokenizer_library(const tokenizer *t);
 
 /* The ids of a text like "1,2,3" or "1 2 3"; false, with words, if one is not a number or not a token of the model, or
  * if there are none. The caller frees *ids. */

@@ -161,6 +161,10 @@ TSH_API tsh_tensor *tsh_reduce(tsh_tape *tape, tsh_tensor *x, const tsh_group *g
 /* A REPLICATED x that each rank uses in its own way: its gradient is summed over the group. */
 TSH_API tsh_tensor *tsh_copy(tsh_tape *tape, tsh_tensor *x, const tsh_group *group);
 
+/* x without its gradient: the same values, in x's memory and layouts, for backward a constant. Owned by the tape. No
+ * communication. */
+TSH_API tsh_tensor *tsh_detach(tsh_tape *tape, tsh_tensor *x);
+
 /* --- gradient check ----------------------------------------------------------------------------------------------- */
 
 /* Computes a one-element objective from `inputs` on the tape; NULL on failure. */

@@ -69,7 +69,7 @@ typedef struct tsh_memory_use {
     bool backward;  /* the peak was in backward */
 } tsh_memory_use;
 
-/* Writes the libraries of this device's matrix products, "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21
+/* Writes the libraries of this device's matrix products, "1 thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21
  * (Haswell kernels) for float64", into text, always terminated (size > 0). Returns text. */
 TSH_API char *tsh_device_describe(const tsh_device *device, char *text, size_t size);
 

@@ -42,7 +42,7 @@ typedef struct tsh_world_config {
     double timeout;                 /* seconds; TSHARD_TIMEOUT, default 600 (rendezvous: at most 120) */
     size_t heap_bytes;  /* address space for this rank's tensors; TSHARD_HEAP (bytes, or 512M, 4G), default all of the
                         * machine's memory. Pages are allocated when they are first used. */
-    int blas_threads;   /* TSHARD_BLAS_THREADS, default: granted cores / ranks on the machine */
+    int blas_threads;   /* of this rank; TSHARD_BLAS_THREADS, default: granted cores / ranks on the machine */
     uint64_t seed;      /* TSHARD_SEED, default 0: see tsh_world_seed */
     bool deterministic; /* or TSHARD_DETERMINISTIC: the same bits of losses and gradients at any number of ranks, see
                          * docs/layouts.md; the same on every rank */
@@ -93,6 +93,32 @@ TSH_API void tsh_world_fail(tsh_world *world, const char *reason);
  * TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not make the call. See docs/failures.md. */
 TSH_API tsh_status tsh_world_recover(tsh_world *world);
 
+/* What a rank brings to tsh_world_continue, the same on every rank apart from `step`. */
+typedef struct tsh_continue_config {
+    int64_t step;  /* that this rank has completed: its optimizer has made it */
+    int min_ranks; /* TSHARD_MIN_RANKS, default 1: with fewer ranks the job ends */
+    double wait;   /* seconds for ranks that live and do not come; default: the world's timeout */
+} tsh_continue_config;
+
+/* What the ranks have agreed on. */
+typedef struct tsh_continued {
+    int former_size, former_rank; /* of the world that has broken */
+    /* The least and the largest step that one of the ranks has completed. They differ where some ranks had stepped when
+     * the death reached them, and others not: tsh_protection_move takes all to one step. */
+    int64_t first_step, last_step;
+} tsh_continued;
+
+/* Go on with fewer ranks, after a call has returned TSH_ERR_PEER or TSH_ERR_TIMEOUT because ranks have died or are
+ * lost: all ranks that live call it, and get a new world of those that have come, numbered in the order of their former
+ * ranks. `world` stays, broken, so that its tensors can be read, until the caller destroys it. Ranks that die in the
+ * meantime are left out. A rank that lives and does not come within the wait is lost: its own call, whenever it comes,
+ * returns TSH_ERR_STATE. The ranks of rank 0's machine decide: a rank that cannot reach them gets TSH_ERR_TIMEOUT.
+ * Collective, waits. config and what may be NULL. TSH_ERR_STATE where no rank is lost or the world has been continued,
+ * TSH_ERR_PEER with fewer than min_ranks, TSH_ERR_UNSUPPORTED over MPI and NCCL, on GPUs, in threads. See
+ * docs/elastic.md. */
+TSH_API tsh_status tsh_world_continue(tsh_world *world, const tsh_continue_config *config, tsh_world **out,
+                                      tsh_continued *what);
+
 /* --- groups and meshes -------------------------------------------------------------------------------------------- */
 
 /* A group of world ranks[0..n), in that order, owned by the caller. Collective over the WORLD; lists that differ by
@@ -112,15 +138,32 @@ TSH_API int tsh_group_size(const tsh_group *group);
 /* Group rank to world rank and back; -1 for a rank outside the group. */
 TSH_API int tsh_group_world_rank(const tsh_group *group, int group_rank);
 TSH_API int tsh_group_rank_of(const tsh_group *group, int world_rank);
-/* "self", "local", "mpi" or "nccl": the backend that moves the group's data. */
+/* "self", "local", "ucx", "mpi" or "nccl": the backend that moves the group's data. */
 TSH_API const char *tsh_group_backend(const tsh_group *group);
 TSH_API tsh_world *tsh_group_world(const tsh_group *group);
 /* The mesh whose axis the group is. A group that was not made by a mesh is the only axis of a mesh of its own. */
 TSH_API const tsh_mesh *tsh_group_mesh(const tsh_group *group);
 
+/* The part of n >= 0 items that rank `index` of the group holds of a dim that is SHARD along it: *length items from
+ * *start on, by the weights of the mesh axis that the group is, else balanced; either may be NULL. Invalid arguments
+ * set both to 0. */
+TSH_API void tsh_group_part(const tsh_group *group, int64_t n, int index, int64_t *start, int64_t *length);
+
+/* weights[0..size) = the measured speed of each of the group's ranks, from 1 to 20: for about a second all ranks run
+ * matrix products and copy memory at the same time. Every rank gets the same numbers, in a dry run ones. Other work on
+ * the machines disturbs them. TSH_ERR_ARGUMENT. Collective over the group, waits. */
+TSH_API tsh_status tsh_group_measure(tsh_group *group, int64_t *weights);
+
 /* A mesh of the world's ranks: "data=2,model=2" numbers them with the last axis fastest, so that model groups are
  * contiguous blocks. One size may be -1, and is then computed from the others. The product must be the world's size
- * (TSH_ERR_ARGUMENT names both numbers). Owned by the caller. Collective over the world. */
+ * (TSH_ERR_ARGUMENT names both numbers). Owned by the caller. Collective over the world.
+ *
+ * "model=3:1" is an axis of two ranks with weights: dims that are SHARD along it split as tsh_split_by_weight says, in
+ * items or in the units and blocks of the layout, so that machines of different speed finish together. Everything that
+ * follows from layouts follows the weights: batches, heads, vocabularies, gradients, ZeRO slices, checkpoints. A rank
+ * of weight 0 holds nothing. REPLICATED, PARTIAL and LOCAL do not change, and equal weights are the balanced split.
+ * Weights are from 0 to 2147483647, one of them above 0. "model=auto" is "model=-1" with measured weights, as
+ * tsh_group_measure says, of two ranks with one index the smaller; tsh_mesh_create_on does not take it. */
 TSH_API tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out);
 /* A mesh of a group's ranks. Owned by the caller. Collective over parent. */
 TSH_API tsh_status tsh_mesh_create_in(tsh_group *parent, const char *axes, tsh_mesh **out);
@@ -175,11 +218,12 @@ typedef void tsh_join_fn(void *user, tsh_dtype dtype, int64_t count, const void 
 TSH_API tsh_status tsh_all_reduce_with(tsh_group *group, tsh_tensor *tensor, int64_t item, tsh_join_fn *join,
                                        void *user);
 /* out on every rank = the `in` of all ranks, in the order of ranks. in holds counts[rank] elements, out their sum;
- * counts NULL: the balanced split of out's dim 0. in may be this rank's part of out. */
+ * counts NULL: the balanced split of out's dim 0, whatever the weights of the group's axis. in may be this rank's part
+ * of out. */
 TSH_API tsh_status tsh_all_gather_into_tensor(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                               const int64_t *counts);
-/* out = this rank's part of (op over ranks of in). out holds counts[rank] elements, in their sum; counts NULL: the
- * balanced split of in's dim 0. out may be this rank's part of in; otherwise in does not change. */
+/* out = this rank's part of (op over ranks of in). out holds counts[rank] elements, in their sum; counts NULL: as
+ * for tsh_all_gather_into_tensor. out may be this rank's part of in; otherwise in does not change. */
 TSH_API tsh_status tsh_reduce_scatter_tensor(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
                                              const int64_t *counts, tsh_reduce_op op);
 /* tensor on every rank = tensor of `root`, a rank of the group. In this and the other calls with a root, a rank that
@@ -310,8 +354,8 @@ TSH_API void tsh_group_reset_stats(tsh_group *group);
 
 /* True when `op` works on `dtype` in this group (for reductions: with `reduce`). Pure. */
 TSH_API bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce);
-/* As tsh_group_supports, for a backend ("self", "local", "mpi", "nccl") and a kind of device, without a world. False
- * for a backend or device that this build lacks. Pure. */
+/* As tsh_group_supports, for a backend ("self", "local", "ucx", "mpi", "nccl") and a kind of device, without a world.
+ * False for a backend or device that this build lacks. Pure. */
 TSH_API bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
                                   tsh_reduce_op reduce);
 

@@ -91,8 +91,8 @@ TSH_API tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype);
 TSH_API tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p);
 
 /* x with a new global shape (one size may be -1), its elements in the same order. A sharded dim stays sharded when it
- * keeps its size, or when it merges with later dims or splits, and each rank's slice remains a balanced one; otherwise
- * x is gathered along the axis first.
+ * keeps its size, or when it merges with later dims or splits, and each rank's slice is its part of the new dim;
+ * otherwise x is gathered along the axis first.
  *   R -> R    S(d) -> S(e)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape);
 /* y = x with its dims permuted: dim d of y is dim order[d] of x. transpose swaps two dims.
@@ -147,7 +147,7 @@ TSH_API tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor 
 
 /* Sampled classes (An et al., "Partial FC", 2021): a training step that computes with some of very many classes. From
  * each rank's part of `weight` [classes, ...], REPLICATED or SHARD(0) along one axis, it draws the classes that occur
- * in target, and random others up to the rank's balanced share of `count`. Where more of a rank's classes occur in
+ * in target, and random others up to the rank's share of `count`. Where more of a rank's classes occur in
  * target, the shares of all ranks grow alike. target int64 [...] is gathered; negative targets are no class, and are
  * kept. Returns the drawn classes, int64 [n], as row numbers within the rank's part, in the layout of the weight's
  * rows, for tsh_take_rows. *places (or NULL): the target as indices of drawn classes, int64 [...], REPLICATED, for
@@ -245,6 +245,42 @@ typedef struct tsh_cross_entropy_config {
  * TSH_ERR_RANGE for a target outside [0, V) that is not ignore_index. config may be NULL. */
 TSH_API tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                                       const tsh_cross_entropy_config *config);
+
+/* What tsh_linear_cross_entropy keeps between forward and backward. */
+typedef enum tsh_linear_loss_memory {
+    /* KEEP where the weight has at least 8 times fewer features than there are rows here, else RECOMPUTE */
+    TSH_LINEAR_LOSS_DEFAULT = 0,
+    /* five numbers a row: backward makes each chunk's logits again */
+    TSH_LINEAR_LOSS_RECOMPUTE,
+    /* the gradients of x and weight, which forward makes while it has a chunk's logits. RECOMPUTE is used where that is
+     * impossible: classes that are split over ranks, 16-bit dtypes, TSH_REDUCTION_NONE, a z-loss beside class weights,
+     * a deterministic world */
+    TSH_LINEAR_LOSS_KEEP
+} tsh_linear_loss_memory;
+
+/* Options of tsh_linear_cross_entropy; zeros are the defaults. */
+typedef struct tsh_linear_cross_entropy_config {
+    tsh_cross_entropy_config loss; /* class weights [V] are split as the rows of the weight, or REPLICATED */
+    double z_loss;                 /* z >= 0: adds z lse^2 to each row that is not ignored, lse = log sum_j exp l_j */
+    /* Rows whose logits exist at a time. 0: a 32nd of the rows, at least 32; all of them where their logits take no more
+     * than 4 MiB. A deterministic world ignores it: chunks then change no bit. */
+    int64_t chunk;
+    tsh_linear_loss_memory memory;
+} tsh_linear_cross_entropy_config;
+
+/* tsh_cross_entropy of the logits l = x W^T, without a tensor of all logits: they are made for a chunk of rows at a
+ * time. x [..., in], weight [V, in] of x's dtype, a linear layer's or an embedding's; target int64 [...]. Class weights
+ * do not apply to the z-loss, whose mean is over the rows that are not ignored (Chowdhery et al., "PaLM", 2022). Result
+ * and dtype as tsh_cross_entropy. The weight is not moved. Along an axis:
+ *   all REPLICATED                          no communication; loss REPLICATED
+ *   weight SHARD(0) (by vocabulary)         one all-gather of five numbers a row forward; backward sums dx, as of a
+ *                                           column layer: an all-reduce, a reduce-scatter for an x that is SHARD(0)
+ *   x, target SHARD(0) (by batch)           mean and sum: one all-reduce of four numbers, loss REPLICATED; none: no
+ *                                           communication, loss SHARD(0). dW is summed
+ *   x LOCAL                                 no communication; loss LOCAL
+ * A weight that is SHARD(1) is refused with TSH_ERR_LAYOUT. TSH_ERR_RANGE as tsh_cross_entropy. config may be NULL. */
+TSH_API tsh_tensor *tsh_linear_cross_entropy(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *target,
+                                             const tsh_linear_cross_entropy_config *config);
 
 /* --- losses of elements ------------------------------------------------------------------------------------------- */
 

@@ -19,8 +19,8 @@ extern "C" {
 typedef struct tsh_graph tsh_graph;
 
 /* Begin a capture; does not wait. Work that needs the host cannot be captured: reading and writing tensors from the
- * host, messages, collectives that wait for other ranks (backends "local" and "mpi"). Such a call fails, or makes
- * tsh_graph_capture_end fail. TSH_ERR_UNSUPPORTED on a CPU, TSH_ERR_STATE inside a capture or with
+ * host, messages, collectives that wait for other ranks (backends "local", "ucx" and "mpi"). Such a call fails, or
+ * makes tsh_graph_capture_end fail. TSH_ERR_UNSUPPORTED on a CPU, TSH_ERR_STATE inside a capture or with
  * TSHARD_CUDA_MANAGED=1. */
 TSH_API tsh_status tsh_graph_capture_begin(tsh_device *device);
 /* End the capture; afterwards the device works as before, also when the capture has failed. The caller destroys *out

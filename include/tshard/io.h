@@ -66,6 +66,26 @@ typedef struct tsh_save_options {
  * _STATE, _MEMORY, _OVERFLOW, _MISMATCH. */
 TSH_API tsh_status tsh_save(tsh_parameters *list, const char *path, const tsh_save_options *options);
 
+/* --- adapters ----------------------------------------------------------------------------------------------------- */
+
+/* The configuration in FOLDER/adapter_config.json, as PEFT writes it for a LoRA adapter: r, lora_alpha, use_rslora and
+ * target_modules, a list of names or "all-linear". tsh_adapter_config_destroy frees it. Collective over the world;
+ * waits. TSH_ERR_IO for a file that is not such a configuration, _UNSUPPORTED for one of an adapter that computes
+ * something else (use_dora), has ranks of its own for some layers (rank_pattern) or trains whole layers
+ * (modules_to_save); _ARGUMENT, _MEMORY, _MISMATCH. */
+TSH_API tsh_status tsh_adapter_config_read(tsh_world *world, const char *folder, tsh_lora_config **out);
+TSH_API void tsh_adapter_config_destroy(tsh_lora_config *config);
+/* Fills those parameters of the list that tsh_linear_adapt has named from FOLDER/adapter_model.safetensors, where the
+ * names begin with "base_model.model.". The layers' names must be the base's in Hugging Face's files, and the adapters
+ * must not be merged. Collective over the world; waits. Errors as tsh_load; TSH_ERR_ARGUMENT for a list without
+ * adapters. */
+TSH_API tsh_status tsh_adapter_load(tsh_parameters *list, const char *folder);
+/* Writes those parameters, and the configuration, into a folder, which may exist, as PEFT loads them. base: the name or
+ * path of the base model, or NULL. Collective over the world; waits. Errors as tsh_save; TSH_ERR_ARGUMENT for a list
+ * without adapters. */
+TSH_API tsh_status tsh_adapter_save(tsh_parameters *list, const char *folder, const tsh_lora_config *config,
+                                    const char *base);
+
 #ifdef __cplusplus
 }
 #endif

@@ -61,8 +61,33 @@ TSH_API tsh_status tsh_parameters_add(tsh_parameters *list, const char *name, ts
 TSH_API int tsh_parameters_count(const tsh_parameters *list);
 TSH_API tsh_tensor *tsh_parameters_tensor(const tsh_parameters *list, int index);
 TSH_API const char *tsh_parameters_name(const tsh_parameters *list, int index);
+/* tsh_tensor_require_grad(t, false), or true, for each parameter that the pattern matches: its name, or the name of a
+ * layer that contains it, with `*` as in tsh_sharding_rule. "layers.3" freezes all of that layer, "layers.*.mlp" the
+ * MLPs of all layers, "*" everything. Call it before tsh_data_parallel_create and before creating the optimizer: a
+ * frozen parameter then has no gradient, no bucket, no optimizer state, and costs no collective in a step. Every rank
+ * makes the same call. TSH_ERR_ARGUMENT for a pattern that matches no parameter; TSH_ERR_STATE as
+ * tsh_tensor_require_grad; nothing changes then. */
+TSH_API tsh_status tsh_parameters_freeze(tsh_parameters *list, const char *pattern);
+TSH_API tsh_status tsh_parameters_unfreeze(tsh_parameters *list, const char *pattern);
 /* tsh_tensor_zero_grad for all parameters. */
 TSH_API void tsh_parameters_zero_grad(tsh_parameters *list);
+
+/* --- low-rank adapters -------------------------------------------------------------------------------------------- */
+
+/* A low-rank adapter (LoRA) trains two small factors beside a frozen weight:
+ *     y = x W^T + s (x A^T) B^T,  A [r, in_features], B [out_features, r], s = alpha / r
+ * Source: Hu et al., "LoRA: low-rank adaptation of large language models", 2021. See docs/fine-tuning.md. */
+typedef struct tsh_lora_config {
+    int64_t rank;         /* r, at least 1 */
+    double alpha;         /* 0: rank, which makes s = 1 */
+    bool rank_stabilized; /* s = alpha / sqrt(r) */
+    /* Calls on layers made of layers adapt the linear layers with these names: "q_proj", or "self_attn.q_proj"; a name
+     * matches the end of a layer's full name, from a '.' on, with `*` as in tsh_sharding_rule. NULL ends the list.
+     * NULL: all linear layers. */
+    const char *const *targets;
+    tsh_init a_init; /* default U(-1/sqrt(in_features), 1/sqrt(in_features)) */
+    tsh_init b_init; /* default zeros: at first the layer's output has the same bits as without the adapter */
+} tsh_lora_config;
 
 /* --- linear ------------------------------------------------------------------------------------------------------- */
 
@@ -125,11 +150,32 @@ TSH_API tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, t
  * layer. */
 TSH_API tsh_tensor *tsh_linear_weight(const tsh_linear *layer);
 TSH_API tsh_tensor *tsh_linear_bias(const tsh_linear *layer);
-/* Append "NAME.weight" and "NAME.bias" to the list. */
+/* Append "NAME.weight" and "NAME.bias" to the list, and the parameters of an adapter. */
 TSH_API tsh_status tsh_linear_register(const tsh_linear *layer, tsh_parameters *list, const char *name);
 /* Copy this rank's slices from a whole weight [out_features, in_features] and bias [out_features] (NULL: the bias does
  * not change) in host memory, of the layer's dtype. */
 TSH_API tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const void *bias);
+
+/* Adds an adapter: freezes weight and bias, creates A and B, and appends "NAME.lora_A.weight" and "NAME.lora_B.weight"
+ * to the list (NULL: none). Call it before tsh_data_parallel_create and before creating the optimizer, and after a
+ * tsh_load of the base. Along the group's axis:
+ *   COLUMN  A is REPLICATED, B is split as the weight's out_features
+ *   ROW     A is split as the weight's in_features, B is REPLICATED
+ * Forward costs the same collectives as without the adapter: a row layer's output is one sum of both terms. Backward
+ * sums over the axis the gradient of the factor that is REPLICATED beside a split weight: by an all-reduce, or, with
+ * tsh_data_parallel_config.model, in buckets with the sums over the copies of the model. Not collective, but every rank
+ * of the mesh makes the same call. TSH_ERR_STATE for a layer that has an adapter, and as tsh_tensor_require_grad;
+ * TSH_ERR_ARGUMENT, _MEMORY. The layer then has no adapter, but its weight may be frozen. */
+TSH_API tsh_status tsh_linear_adapt(tsh_linear *layer, const tsh_lora_config *config, tsh_parameters *list,
+                                    const char *name);
+/* A [r, in_features] and B [out_features, r], owned by the layer; NULL without an adapter. */
+TSH_API tsh_tensor *tsh_linear_lora_a(const tsh_linear *layer);
+TSH_API tsh_tensor *tsh_linear_lora_b(const tsh_linear *layer);
+/* merged: adds s B A to the weight, and forward leaves out the adapter, whose parameters get no gradient then: for
+ * evaluation at the speed of the base. Otherwise subtracts it again, which restores the weight up to rounding. Nothing
+ * happens if it is so already, and for a layer without an adapter. No communication. TSH_ERR_STATE where a
+ * tsh_data_parallel has split the factors or the weight (TSH_ZERO_PARAMETERS); TSH_ERR_MEMORY. */
+TSH_API tsh_status tsh_linear_merge(tsh_linear *layer, bool merged);
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
@@ -282,6 +328,8 @@ TSH_API tsh_tensor *tsh_mlp_forward(tsh_tape *tape, tsh_mlp *layer, tsh_tensor *
 TSH_API tsh_linear *tsh_mlp_linear(const tsh_mlp *layer, tsh_mlp_part part);
 /* Append "NAME.gate_proj.weight" and so on to the list. */
 TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, const char *name);
+/* tsh_linear_adapt for the parts that config->targets names; none may match. */
+TSH_API tsh_status tsh_mlp_adapt(tsh_mlp *layer, const tsh_lora_config *config, tsh_parameters *list, const char *name);
 
 /* --- self-attention ----------------------------------------------------------------------------------------------- */
 
@@ -348,6 +396,9 @@ TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, t
 TSH_API tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions);
 /* Append "NAME.q_proj.weight" and so on to the list. */
 TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);
+/* tsh_linear_adapt for the projections that config->targets names; none may match. */
+TSH_API tsh_status tsh_self_attention_adapt(tsh_self_attention *layer, const tsh_lora_config *config,
+                                            tsh_parameters *list, const char *name);
 
 /* --- transformer block -------------------------------------------------------------------------------------------- */
 
@@ -398,6 +449,12 @@ TSH_API tsh_mlp *tsh_block_mlp(const tsh_block *block);
 TSH_API tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part);
 /* Append "NAME.input_layernorm.weight" and so on to the list, in the order of the parts. */
 TSH_API tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, const char *name);
+/* tsh_linear_adapt for the linear layers of both halves that config->targets names; none may match. Norms are not
+ * frozen. */
+TSH_API tsh_status tsh_block_adapt(tsh_block *block, const tsh_lora_config *config, tsh_parameters *list,
+                                   const char *name);
+/* tsh_linear_merge for all linear layers of both halves. */
+TSH_API tsh_status tsh_block_merge(tsh_block *block, bool merged);
 
 #ifdef __cplusplus
 }

@@ -21,9 +21,11 @@ typedef struct tsh_group tsh_group;
 
 /* What each rank along a mesh axis holds of a tensor, and of its gradient. Zero is REPLICATED.
  *  REPLICATED  the same value                              gradient: the same gradient
- *  SHARD       its slice of dim `dim`, balanced            gradient: sliced alike
+ *  SHARD       its slice of dim `dim`, balanced, by the    gradient: sliced alike
+ *              weights of the axis (tsh_mesh_create), or
+ *              at the layout's own cut points
  *  PARTIAL     a term; the value is the sum over ranks     gradient: replicated
- *  LOCAL       a value of its own, no claim made           gradient: a contribution, to be summed */
+ *  LOCAL       may differ on every rank                    gradient: a contribution, to be summed */
 typedef enum tsh_layout_kind {
     TSH_KIND_REPLICATED = 0,
     TSH_KIND_SHARD,
@@ -44,33 +46,40 @@ typedef struct tsh_layout {
     /* SHARD only: of the axes that shard a dim, the lowest number splits it first; equal numbers: the earlier axis */
     int order;
     tsh_sharing sharing; /* with units and more ranks than units, which are balanced over the units */
-    /* SHARD only: the dim consists of `units` equal units (heads, sequences of a batch), and the balanced split is one
-     * of units: none is cut, and ranks without a unit hold nothing. 0: each index is a unit. */
+    /* SHARD only: the dim consists of `units` equal units (heads, sequences of a batch), and the split is one of units:
+     * none is cut, and ranks without a unit hold nothing. 0: each index is a unit. */
     int64_t units;
     /* With units: the dim consists of `blocks` equal blocks, the same number in each unit. More ranks than units are
      * balanced over the units, and a unit's blocks over the ranks that share it. 0: no unit is cut, as above. */
     int64_t blocks;
+    /* SHARD only, without units and on the first axis to split the dim: the number of the cut points (tsh_cuts_create)
+     * at which the dim is cut, in place of the axis' weights. 0: none. */
+    uint64_t cuts;
 } tsh_layout;
 
 /* Layouts as expressions: TSH_SHARD(0); TSH_SHARD_ORDER(0, n) with a split order; TSH_SHARD_UNITS(0, units, blocks) for
- * query heads, with units = KV heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for KV heads. Initialisers of
- * static objects in C must be constants (gcc -pedantic): write TSH_SHARD_INIT(0) there. */
+ * query heads, with units = KV heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for KV heads;
+ * TSH_SHARD_CUTS(0, cuts) with cut points. Initialisers of static objects in C must be constants (gcc -pedantic): write
+ * TSH_SHARD_INIT(0) there. */
 #ifdef __cplusplus
-#define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks) (tsh_layout{kind, dim, order, sharing, units, blocks})
+#define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks, cuts)                                                    \
+    (tsh_layout{kind, dim, order, sharing, units, blocks, cuts})
 #else
-#define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks) ((tsh_layout){kind, dim, order, sharing, units, blocks})
+#define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks, cuts)                                                    \
+    ((tsh_layout){kind, dim, order, sharing, units, blocks, cuts})
 #endif
-#define TSH_REPLICATED                    TSH_LAYOUT_(TSH_KIND_REPLICATED, 0, 0, TSH_UNSHARED, 0, 0)
-#define TSH_SHARD(d)                      TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, 0, 0)
-#define TSH_SHARD_ORDER(d, n)             TSH_LAYOUT_(TSH_KIND_SHARD, d, n, TSH_UNSHARED, 0, 0)
-#define TSH_SHARD_UNITS(d, units, blocks) TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, units, blocks)
-#define TSH_SHARD_SHARED(d, units)        TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_SHARED, units, 0)
-#define TSH_PARTIAL                       TSH_LAYOUT_(TSH_KIND_PARTIAL, 0, 0, TSH_UNSHARED, 0, 0)
-#define TSH_LOCAL                         TSH_LAYOUT_(TSH_KIND_LOCAL, 0, 0, TSH_UNSHARED, 0, 0)
+#define TSH_REPLICATED                    TSH_LAYOUT_(TSH_KIND_REPLICATED, 0, 0, TSH_UNSHARED, 0, 0, 0)
+#define TSH_SHARD(d)                      TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, 0, 0, 0)
+#define TSH_SHARD_ORDER(d, n)             TSH_LAYOUT_(TSH_KIND_SHARD, d, n, TSH_UNSHARED, 0, 0, 0)
+#define TSH_SHARD_UNITS(d, units, blocks) TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, units, blocks, 0)
+#define TSH_SHARD_SHARED(d, units)        TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_SHARED, units, 0, 0)
+#define TSH_SHARD_CUTS(d, cuts)           TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, 0, 0, cuts)
+#define TSH_PARTIAL                       TSH_LAYOUT_(TSH_KIND_PARTIAL, 0, 0, TSH_UNSHARED, 0, 0, 0)
+#define TSH_LOCAL                         TSH_LAYOUT_(TSH_KIND_LOCAL, 0, 0, TSH_UNSHARED, 0, 0, 0)
 
 /* Layouts as initialisers of static objects. */
 #define TSH_LAYOUT_INIT_(kind, dim, order)                                                                             \
-    { kind, dim, order, TSH_UNSHARED, 0, 0 }
+    { kind, dim, order, TSH_UNSHARED, 0, 0, 0 }
 #define TSH_REPLICATED_INIT        TSH_LAYOUT_INIT_(TSH_KIND_REPLICATED, 0, 0)
 #define TSH_SHARD_INIT(d)          TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d, 0)
 #define TSH_SHARD_ORDER_INIT(d, n) TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d, n)
@@ -94,6 +103,11 @@ typedef struct tsh_shape {
  * *length items from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0. Invalid arguments set
  * both to 0. */
 TSH_API void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length);
+/* The split of n >= 0 items by weights[0..parts), at least one of them above 0 and none below: part i holds
+ * floor(n w_i / W) items, W the sum of the weights, and one more in order of the largest remainder, ties to the lower
+ * index. 13 by 2,1,1 is 7,3,3; 5 by 0,1,1 is 0,3,2. Exact for all sizes. Equal weights, or NULL: as tsh_split. */
+TSH_API void tsh_split_by_weight(int64_t n, int parts, const int64_t *weights, int index, int64_t *start,
+                                 int64_t *length);
 
 #ifdef __cplusplus
 }

@@ -105,6 +105,16 @@ TSH_API tsh_status tsh_tensor_create_uniform(const tsh_mesh *mesh, const tsh_ten
 TSH_API tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tensor_config *config, double mean,
                                             double deviation, tsh_tensor **out);
 
+/* Cut points of dims, such as the rows of each rank's experts: in a SHARD layout with TSH_SHARD_CUTS(d, *cuts), along
+ * any axis of `parts` ranks in the mesh's world, rank i holds the items [offsets[i], offsets[i + 1]) of dim d.
+ * offsets: [parts + 1], from 0, ascending, the last one the dim's size; equal neighbours are an empty part. Equal
+ * offsets have the same number *cuts, on every rank. Cut points exist until tsh_cuts_release has been called as often
+ * as tsh_cuts_create and no tensor has them. Every rank that uses them makes them; not collective.
+ * TSH_ERR_ARGUMENT, _STATE, _MEMORY. */
+TSH_API tsh_status tsh_cuts_create(const tsh_mesh *mesh, int parts, const int64_t *offsets, uint64_t *cuts);
+/* Ignores NULL, 0, and a release too many. */
+TSH_API void tsh_cuts_release(const tsh_mesh *mesh, uint64_t cuts);
+
 /* A global tensor from the parts that the ranks of the mesh have: *out has `layouts`, one for each axis, and shares the
  * memory of `local`, which is LOCAL along every axis and whose local shape is the part's. shape: the global shape, the
  * same on every rank; NULL: along each sharded dim the sum of the parts. The parts must have the shapes that
@@ -162,8 +172,12 @@ TSH_API tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const ts
  * it, as to a leaf's. */
 TSH_API tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor);
 
-/* Require a gradient: the tensor becomes a leaf. TSH_ERR_DTYPE for a dtype that is not a float. */
-TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
+/* Require a gradient: the tensor becomes a leaf. With `required` false it is frozen: backward computes no gradient of
+ * it and sums none over ranks, and a gradient that it has is dropped. Schedules and optimizers that are created
+ * afterwards leave it out. Every rank makes the same call, between steps. TSH_ERR_DTYPE for a dtype that is not a
+ * float; TSH_ERR_STATE for a tensor that a tape has made, and when a tsh_data_parallel sums the gradient that is to be
+ * dropped: freeze before creating it. */
+TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor, bool required);
 /* The accumulated gradient, in the tensor's layouts (PARTIAL: replicated; LOCAL: a contribution), owned by the tensor.
  * NULL before any backward has reached the tensor; NULL, with a message, when a tsh_data_parallel sums it and the last
  * backward was without sync or has failed. */

@@ -45,11 +45,11 @@ TSH_API tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_
 
 /* --- optimizers --------------------------------------------------------------------------------------------------- */
 
-/* An optimizer holds references to the tensors of its list, and one or two state tensors for each, with its layouts: it
- * needs no communication. A step skips parameters without a gradient, and does not zero gradients. If a parameter's
- * gradient is sparse (tsh_tensor_set_sparse_grad), a step changes only the gradient's rows and their states; weight
- * decay and moving averages of the other rows do not advance, as in torch.optim.SparseAdam, and bias corrections count
- * all steps of the parameter. */
+/* An optimizer holds references to the tensors of its list that are not frozen, and one or two state tensors for each,
+ * with its layouts: it needs no communication. A step skips parameters without a gradient, and does not zero gradients.
+ * If a parameter's gradient is sparse (tsh_tensor_set_sparse_grad), a step changes only the gradient's rows and their
+ * states; weight decay and moving averages of the other rows do not advance, as in torch.optim.SparseAdam, and bias
+ * corrections count all steps of the parameter. */
 typedef struct tsh_optimizer tsh_optimizer;
 
 /* What an optimizer's step does with the bits that a bfloat16 or float16 parameter cannot hold. */
@@ -64,6 +64,17 @@ typedef enum tsh_low_bits {
     TSH_STOCHASTIC_ROUNDING
 } tsh_low_bits;
 
+/* Parameters with a learning rate and weight decay of their own. A configuration's groups are an array that ends with
+ * a NULL pattern:
+ *     static const tsh_parameter_group groups[] = {{"layers.*.norm", 1, 0}, {"tokens", 0.1, 0.1}, {NULL, 0, 0}};
+ * A parameter belongs to the first group that matches it, as in tsh_parameters_freeze; to others the configuration's lr
+ * and weight_decay apply. */
+typedef struct tsh_parameter_group {
+    const char *pattern;
+    double lr_factor; /* times the optimizer's learning rate, so that a schedule is for all groups; 0 means 1 */
+    double weight_decay;
+} tsh_parameter_group;
+
 /* g = grad + weight_decay p;  buf = momentum buf + (1 - dampening) g (first step: buf = g);
  * p -= lr (nesterov ? g + momentum buf : buf). As torch.optim.SGD. */
 typedef struct tsh_sgd_config {
@@ -71,6 +82,7 @@ typedef struct tsh_sgd_config {
     bool nesterov;       /* needs momentum > 0 and dampening 0 */
     bool decay_matrices; /* weight decay only for parameters of two or more dims, not for norms and biases */
     tsh_low_bits low_bits;
+    const tsh_parameter_group *groups; /* NULL: none */
 } tsh_sgd_config;
 
 /* Decoupled weight decay (Loshchilov and Hutter, 2019): p -= lr weight_decay p, then Adam with bias corrections. Zeros
@@ -79,6 +91,7 @@ typedef struct tsh_adamw_config {
     double lr, beta1, beta2, eps, weight_decay;
     bool decay_matrices; /* as in tsh_sgd_config */
     tsh_low_bits low_bits;
+    const tsh_parameter_group *groups; /* NULL: none */
 } tsh_adamw_config;
 
 /* Chen et al., "Symbolic discovery of optimization algorithms", 2023: p -= lr weight_decay p + lr sign(beta1 m + (1 -
@@ -87,6 +100,7 @@ typedef struct tsh_lion_config {
     double lr, beta1, beta2, weight_decay;
     bool decay_matrices; /* as in tsh_sgd_config */
     tsh_low_bits low_bits;
+    const tsh_parameter_group *groups; /* NULL: none */
 } tsh_lion_config;
 
 /* An optimizer for the present parameters of the list; the caller destroys it. State tensors have the parameter's
@@ -113,6 +127,30 @@ TSH_API tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_
 TSH_API void tsh_optimizer_zero_grad(tsh_optimizer *optimizer);
 /* Set the learning rate of the following steps. TSH_ERR_ARGUMENT, and no change, outside [0, inf). */
 TSH_API tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
+/* The learning rate of the next step, without the factors of groups; 0 for NULL. */
+TSH_API double tsh_optimizer_lr(const tsh_optimizer *optimizer);
+
+/* How the learning rate goes on after the warm-up. */
+typedef enum tsh_lr_kind {
+    TSH_LR_CONSTANT = 0, /* stays at lr */
+    TSH_LR_LINEAR,       /* to min_lr along a line */
+    TSH_LR_COSINE,       /* to min_lr as half a cosine (Loshchilov and Hutter, "SGDR", 2017) */
+    TSH_LR_STABLE_DECAY  /* lr until the last `decay` steps, then to min_lr along a line */
+} tsh_lr_kind;
+
+/* A learning rate as a function of the step: it has no state, so that a run that is resumed goes on with it. */
+typedef struct tsh_lr_schedule {
+    tsh_lr_kind kind;
+    double lr, min_lr; /* the highest rate, and that of step `steps` and all later ones */
+    int64_t warmup;    /* step i < warmup has lr (i + 1) / (warmup + 1) */
+    int64_t steps;     /* of the whole run; CONSTANT does without */
+    int64_t decay;     /* of STABLE_DECAY */
+} tsh_lr_schedule;
+
+/* The rate of a step, counted from 0:
+ *     tsh_optimizer_set_lr(optimizer, tsh_lr_at(&schedule, step));
+ * 0 for NULL, an unknown kind or a step below 0. Pure. */
+TSH_API double tsh_lr_at(const tsh_lr_schedule *schedule, int64_t step);
 
 /* Scale all gradients by min(1, max_norm / (norm + 1e-6)), norm = sqrt(sum of squares of all gradients), with each
  * element of the whole model counted once, whether sharded or replicated. *norm (may be NULL) is the norm before
@@ -171,7 +209,8 @@ TSH_API tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite);
  * backward logs a warning. */
 typedef struct tsh_data_parallel tsh_data_parallel;
 
-/* What the ranks of the axis shard rather than replicate (ZeRO), by balanced slices of each parameter's first dim,
+/* What the ranks of the axis shard rather than replicate (ZeRO), by slices of each parameter's first dim, which
+ * follow the weights of the axis,
  * inside any split by other axes. Scalar parameters are not sharded.
  *  NOTHING     nothing: each rank steps all parameters
  *  OPTIMIZER   the optimizer's states and step (ZeRO-1); does what GRADIENTS does, which sends as many bytes and takes
@@ -197,7 +236,8 @@ typedef enum tsh_zero_level {
 /* Options of a tsh_data_parallel; zeros are the defaults. */
 typedef struct tsh_data_parallel_config {
     /* false: the loss is that of the whole batch, split over ranks (SHARD(0) inputs); gradients are sums. true: each
-     * rank has its own batch and LOCAL loss; the objective is their mean, and gradients are averages. */
+     * rank has its own batch and LOCAL loss; the objective is their mean, by the weights of the axis if it has any,
+     * and gradients are averages. */
     bool average;
     /* false: the parameters get the values of the group's rank 0; true: they keep their own */
     bool keep_values;
@@ -205,8 +245,8 @@ typedef struct tsh_data_parallel_config {
     size_t first_bucket_bytes; /* 0: min(1 MiB, bucket_bytes); small, so that the first sum starts early */
     tsh_zero_level level;      /* the same on every rank */
     /* NULL, or another axis of the mesh, over which layers are split. Gradients of KV projections that ranks of the
-     * axis share are then summed over these ranks in buckets too; with a level not those of matrices, for no rank has
-     * them whole. */
+     * axis share, and of adapters' factors that are REPLICATED beside a split weight, are then summed over these ranks
+     * in buckets too; with a level not those of matrices, for no rank has them whole. */
     tsh_group *model;
     /* tokens are split over `model`: gradients of parameters that are REPLICATED there, such as norms', are summed over
      * it in buckets too */
@@ -214,11 +254,13 @@ typedef struct tsh_data_parallel_config {
 } tsh_data_parallel_config;
 
 /* A schedule for the parameters of the list that are on the mesh of `group` and REPLICATED along that axis, in
- * backwards of `tape`; parameters on other meshes, as of other stages of a pipeline, are left out. On a rank outside
- * the mesh the schedule does nothing. Buckets are filled in reverse order of the list; the gradients' memory moves into
- * them. Without keep_values, the parameters get the values of the group's rank 0. The caller destroys the schedule;
- * tape and list may be destroyed first. config may be NULL. Collective over the group, over its mesh with `model`;
- * waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE when the tape or a parameter has a schedule already, TSH_ERR_MEMORY. */
+ * backwards of `tape`; frozen ones are left out, and parameters on other meshes, as of other stages of a pipeline. A
+ * layer whose parameters are in no list gets no gradients on this tape, so that it costs no sums; the first one logs a
+ * warning. On a rank outside the mesh the schedule does nothing. Buckets are filled in reverse order of the list; the
+ * gradients' memory moves into them. Without keep_values, the parameters get the values of the group's rank 0. The
+ * caller destroys the schedule; tape and list may be destroyed first. config may be NULL. Collective over the group,
+ * over its mesh with `model`; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE when the tape or a parameter has a schedule
+ * already, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                             const tsh_data_parallel_config *config, tsh_data_parallel **out);
 /* The parameters keep their gradients if these are summed, and with a level remain slices. NULL is accepted. */
@@ -230,6 +272,56 @@ TSH_API bool tsh_data_parallel_set_sync(tsh_data_parallel *dp, bool sync);
 TSH_API int tsh_data_parallel_buckets(const tsh_data_parallel *dp);
 /* The group in which the sums run and are counted. */
 TSH_API tsh_group *tsh_data_parallel_group(const tsh_data_parallel *dp);
+
+/* --- the order of data -------------------------------------------------------------------------------------------- */
+
+/* A data set, read in a shuffled order that depends only on the seed and the epoch, in batches that go on over the ends
+ * of epochs. There is no state: a run is resumed, or goes on at another number of ranks, by the number of a batch. */
+typedef struct tsh_batches {
+    int64_t items; /* in the data set */
+    int64_t batch; /* items in a batch, all ranks together */
+    uint64_t seed;
+    bool in_order; /* not shuffled */
+} tsh_batches;
+
+/* The item at a position of all epochs, one after another: each item has one position in each epoch. -1 for a
+ * position below 0, or an empty data set. Pure. */
+TSH_API int64_t tsh_batches_item(const tsh_batches *batches, int64_t position);
+/* The items of a batch that belong to a box of it, whose dim 0 are the batch's rows: with tsh_tensor_box(inputs) those
+ * of this rank. items has box->length[0] elements. Pure. TSH_ERR_ARGUMENT, TSH_ERR_OVERFLOW. */
+TSH_API tsh_status tsh_batches_rows(const tsh_batches *batches, int64_t number, const tsh_box *box, int64_t *items);
+
+/* --- values that outlive ranks ------------------------------------------------------------------------------------ */
+
+/* Keeps what tsh_world_continue needs: which steps are whole, and each rank's boxes of the parameters and of the
+ * optimizer's states and master weights, in its own memory and in that of the next rank, or, on several machines, of a
+ * rank of the next machine. The copies are made after each `every`-th step, straight from the tensors, by messages that
+ * progress inside the library's calls; the next tsh_optimizer_step waits until they have arrived on all ranks, and is
+ * collective then. Between the two only tsh_optimizer_step may change the values. The memory is three times that of a
+ * rank's boxes. With `every` 0 there are no copies: after a death only values remain that a living rank holds. The loop
+ * of a program that goes on with fewer ranks is in docs/elastic.md. */
+typedef struct tsh_protection tsh_protection;
+
+/* For the present parameters of the list and their optimizer (or NULL), of the same world; the optimizer must outlive
+ * the protection. The caller destroys it, before its world. Collective over the world, waits. TSH_ERR_ARGUMENT,
+ * TSH_ERR_LAYOUT for PARTIAL or LOCAL parameters, TSH_ERR_UNSUPPORTED for GPUs, TSH_ERR_MEMORY. */
+TSH_API tsh_status tsh_protection_create(tsh_parameters *list, tsh_optimizer *optimizer, int every,
+                                         tsh_protection **out);
+/* This rank has completed `step` steps: called before the first step, with the number of steps before it, and after
+ * each tsh_optimizer_step. The first call copies too. Every rank makes the same calls. Without an optimizer, or where
+ * parameters are stepped in backward, a call that copies is collective over the world and waits; otherwise no call
+ * does. TSH_ERR_STATE where the values have changed since a call whose copy is on its way. */
+TSH_API tsh_status tsh_protection_step(tsh_protection *protection, int64_t step);
+/* Gives the parameters and the optimizer of a world that tsh_world_continue has made the values of those that were
+ * protected in the world before it: of the last step of which the ranks of the new world have all boxes between them,
+ * from ranks that have completed this step and no other, or else from copies. *step: that step, from which the program
+ * goes on; steps after it are lost. Random streams and the optimizer's numbers are those of that step, too. The lists
+ * have the same names, shapes and dtypes; meshes and layouts may differ. Collective over the new world, waits. When
+ * there is no such step TSH_ERR_STATE names what is missing, when the lists differ TSH_ERR_MISMATCH, and nothing has
+ * changed. */
+TSH_API tsh_status tsh_protection_move(const tsh_protection *protection, tsh_parameters *list, tsh_optimizer *optimizer,
+                                       int64_t *step);
+TSH_API void tsh_protection_destroy(tsh_protection *protection);
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 

@@ -15,6 +15,7 @@
 #include "tshard/layers.h"
 #include "tshard/layout.h"
 #include "tshard/tensor.h"
+#include "tshard/tokenizer.h"
 #include "tshard/trace.h"
 #include "tshard/train.h"
 

@@ -146,7 +146,7 @@ torch_layers() {
         figures '/^mlp / && $2 ~ /^(4096|64)\// { print "figure: mlp_" int($2) "_" $3, $6 }'
 }
 
-# Each kernel beside the CPU's.
+# The suites of kernels (tests/device) on the GPU's table.
 kernel_suites() {
     local program=$build/tests/cuda/gpu_kernels words code
     [ -x "$program" ] || omit "no suites are built"

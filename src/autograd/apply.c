@@ -29,9 +29,12 @@ static tsh_dtype widest_arithmetic(int inputs, tsh_tensor *const *in) {
 }
 
 /* The inputs, with whole parameters in place of slices; NULL with the message set. */
-static inline tsh_tensor **take_inputs(tsh_tape *tape, int inputs, tsh_tensor *const *in) {
+static inline tsh_tensor **take_inputs(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in) {
     tsh_tensor **given = tshi_plans_inputs(tape->plans, inputs);
-    for (int i = 0; given && i < inputs; i++) given[i] = tshi_gradient_whole(in[i]);
+    for (int i = 0; given && i < inputs; i++) {
+        given[i] = tshi_gradient_whole(in[i]);
+        if (tape->schedule && in[i]->parameter && !in[i]->listed) tshi_gradient_leave_out(in[i], op->name);
+    }
     return given;
 }
 
@@ -85,7 +88,8 @@ static tsh_status compare_moves(const tsh_call *call, const tshi_plan *plan, int
         const tshi_plan_step *step = &plan->step[k];
         bool moves = step->kind == TSHI_STEP_TRANSITION || step->kind == TSHI_STEP_EXCHANGE;
         if (step->input < 0 || !moves) continue;
-        tshi_append(text, sizeof text, " input %d becomes %s", step->input, TSHI_LAYOUT_TEXT(step->layout[axis]));
+        tshi_append(text, sizeof text, " input %d becomes %s", step->input,
+                    TSHI_LAYOUT_TEXT(step->layout[axis], &step->mesh->axis[axis]));
     }
     return tshi_group_agree(tsh_mesh_axis_group(mesh, axis), text, TSH_OK);
 }
@@ -116,7 +120,7 @@ tsh_tensor *tshi_apply_as(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tens
     tsh_call call = {.tape = tape, .op = op, .inputs = inputs, .params = params};
     const tshi_plan *plan = NULL;
     if (!tshi_tape_ready(tape, op->name, inputs, in)) return NULL;
-    call.in = take_inputs(tape, inputs, in);
+    call.in = take_inputs(tape, op, inputs, in);
     tsh_status status = call.in ? TSH_OK : TSH_ERR_MEMORY;
     if (status == TSH_OK && op->has_dim) status = resolve_dim(&call);
     if (status == TSH_OK) status = tshi_plans_usual(tape->plans, &call, want, tape->recording, &plan);

@@ -214,9 +214,8 @@ static tsh_status check_backward_loss(tsh_tape *tape, tsh_tensor *loss) {
         tshi_tape_fail(tape, TSH_ERR_STATE, "backward: recording is off (tsh_tape_set_recording)");
     } else if (node < 0) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
-                       "backward: the tape recorded nothing that leads from a leaf with a gradient to %s%s",
-                       TSHI_TENSOR_TEXT(loss),
-                       loss->computed || tape->node_count ? "" : " (it has recorded no call: was recording off?)");
+                       "backward: no input of %s requires a gradient, or recording was off (tsh_tape_set_recording)",
+                       TSHI_TENSOR_TEXT(loss));
     } else if (tape->nodes[node].flags.used) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
                        "backward: a second time over the same step (tsh_backward_config.retain_graph keeps it)");
@@ -239,8 +238,8 @@ static void count_uses(tsh_tape *tape, int last, bool count) {
 static tsh_status run_node(tsh_tape *tape, int index, const tsh_tensor *loss) {
     const tsh_call *node = &tape->nodes[index];
     if (node->flags.used) return TSH_OK;
-    if (!has_gradient(node->out) && !node->flags.moved_on)
-        return complete_inputs(tape, index); /* the loss does not depend on this call */
+    if ((!has_gradient(node->out) && !node->flags.moved_on) || !tshi_call_wants(node))
+        return complete_inputs(tape, index); /* the loss does not depend on this call, or its inputs are frozen */
     tsh_status status = check_inputs(tape, node);
     if (status == TSH_OK) status = tshi_segment_enter(tape, node->segment);
     return status == TSH_OK ? node_backward(tape, index, loss) : status;

@@ -59,12 +59,15 @@ static inline bool tshi_tape_dropped(const tsh_tape *tape, const tsh_tensor *t) 
     int k = tshi_tape_node(tape, t);
     return k >= 0 && !tape->nodes[k].flags.used && tape->nodes[k].freed_by > 0;
 }
-/* True when the call goes on the tape, because it may need a gradient. */
-static inline bool tshi_call_records(const tsh_call *call) {
+/* True when an input wants a gradient. */
+static inline bool tshi_call_wants(const tsh_call *call) {
     int i = 0;
-    if (!call->tape->recording) return false;
     while (i < call->inputs && !tshi_requires_grad(call->in[i])) i++;
     return i < call->inputs;
+}
+/* True when the call goes on the tape, because it may need a gradient. */
+static inline bool tshi_call_records(const tsh_call *call) {
+    return call->tape->recording && tshi_call_wants(call);
 }
 /* Releases the call's tensors, after waiting for a collective that it has started. */
 void tshi_node_clear(tsh_call *node);

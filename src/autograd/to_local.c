@@ -45,8 +45,9 @@ static tsh_status choose_gradient(const tsh_tensor *x, bool named, tsh_layout gr
             if (!named) gradient[a] = whole ? TSH_PARTIAL : TSH_REPLICATED;
             if (gradient[a].kind == TSH_KIND_PARTIAL || gradient[a].kind == TSH_KIND_REPLICATED) continue;
         }
-        status = tshi_fail(TSH_ERR_LAYOUT, "the gradient of a local part of %s cannot be %s along axis %s",
-                           TSHI_TENSOR_TEXT(x), TSHI_LAYOUT_TEXT(gradient[a]), x->mesh->axis[a].name);
+        status =
+            tshi_fail(TSH_ERR_LAYOUT, "the gradient of a local part of %s cannot be %s along axis %s",
+                      TSHI_TENSOR_TEXT(x), TSHI_LAYOUT_TEXT(gradient[a], &x->mesh->axis[a]), x->mesh->axis[a].name);
     }
     return status;
 }

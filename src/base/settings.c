@@ -22,9 +22,10 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
     [TSHI_SETTING_HEAP] = {"TSHARD_HEAP", TSHI_BYTES, .low = 1, .high = INT64_MAX, .computed = "the machine's memory",
                            .text =
                                "address space for the tensors of a rank; pages are allocated when they are first used"},
-    [TSHI_SETTING_BLAS_THREADS] = {"TSHARD_BLAS_THREADS", TSHI_NUMBER, .low = 1, .high = 4096,
-                                   .computed = "cores granted / ranks on this machine",
-                                   .text = "threads of a rank's matrix products"},
+    [TSHI_SETTING_BLAS_THREADS] =
+        {"TSHARD_BLAS_THREADS", TSHI_NUMBER, .low = 1, .high = 4096,
+         .computed = "cores granted / ranks on this machine",
+         .text = "threads of a rank: of its matrix products, and of its kernels where tensors are large"},
     [TSHI_SETTING_CPU_ISA] = {"TSHARD_CPU_ISA", TSHI_CHOICE,
                               .choices = {"base", "avx2", "avx512", "avx512bf16", "bf16"},
                               .computed = "the last of these that the CPU has",
@@ -48,6 +49,16 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
         {"TSHARD_RESTART", TSHI_NUMBER, .high = 1000000, .initial = "0",
          .text = "how often the job's ranks have been started again; `tshard-run` sets it. Ranks that have different "
                  "numbers never join"},
+    [TSHI_SETTING_MIN_RANKS] =
+        {"TSHARD_MIN_RANKS", TSHI_NUMBER, .low = 1, .high = 1048576, .initial = "1",
+         .text =
+             "with fewer ranks `tsh_world_continue` fails ([elastic.md](elastic.md)); `tshard-run --min-ranks` sets "
+             "it"},
+    [TSHI_SETTING_SILENCE] =
+        {"TSHARD_SILENCE", TSHI_SECONDS, .high = MAX_SECONDS,
+         .computed = "`TSHARD_TIMEOUT`; 5 with `tshard-run --min-ranks`",
+         .text = "after so long without a sign of life from a machine its ranks are lost, at least 5 s; in "
+                 "`tsh_world_continue` at most 5 s ([elastic.md](elastic.md))"},
     [TSHI_SETTING_BACKEND] =
         {"TSHARD_BACKEND", TSHI_TEXT,
          .computed = "by the launcher's variables; "

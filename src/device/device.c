@@ -8,6 +8,7 @@
 void tshi_device_destroy(tsh_device *device) {
     if (!device) return;
     tshi_pool_clear(&device->tensors, &device->allocator);
+    tshi_cuts_clear(&device->cuts, &device->allocator);
     tshi_pool_clear(&device->storages, &device->allocator);
     tshi_pool_clear(&device->gradients, &device->allocator);
     tshi_pool_clear(&device->offloads, &device->allocator);

@@ -2,6 +2,7 @@
 #ifndef TSHI_DEVICE_H
 #define TSHI_DEVICE_H
 
+#include "base/cuts.h"
 #include "device/kernels.h"
 #include "device/slabs.h"
 #include "tshard/graph.h"
@@ -155,12 +156,13 @@ struct tsh_device {
     struct tshi_record *record;                       /* device/record.h; NULL: no record is kept */
     struct tshi_trace_file *trace;                    /* device/trace.h; NULL: no trace is written */
     tshi_pool tensors, storages, gradients, offloads; /* memory for structs of the rooms above */
+    tshi_cut_table cuts;                              /* of the tensors' layouts (tensor/cuts.c) */
     uint64_t forms;            /* how many distinct metadata its tensors have had (tensor/tensor.h numbers them) */
     struct tsh_tensor *newest; /* head of the list of live tensors, newest first */
     bool ended;                /* the world was destroyed before these tensors: their memory is gone */
     const tsh_log_sink *log;   /* the world's, which outlives the device; NULL: stderr */
     struct tshi_owner *owner;  /* the thread and process that own the world (base/owner.h), or NULL */
-    int threads;               /* BLAS threads; 0 on a GPU */
+    int threads;               /* of the BLAS and the kernels; 0 on a GPU */
     bool checked;              /* TSHARD_CHECK: handles of released tensors are not reused */
 };
 
@@ -170,7 +172,7 @@ static inline bool tshi_is_noted(const tsh_device *device) {
 }
 
 /* A CPU device whose tensors live in the `size` bytes at `heap`: page aligned, zeroed, borrowed (the caller unmaps
- * them after the device is destroyed). `threads`: of the BLAS, at least 1. */
+ * them after the device is destroyed). `threads`: of the rank, at least 1. */
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
                                   tsh_device **out);
 
@@ -178,8 +180,8 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
  * TSH_ERR_UNSUPPORTED, with the reason, without a driver, a GPU or cuBLASLt, and in builds without CUDA. */
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out);
 
-/* A GPU's table, whose list of kernels and sizes of scratch memory are known without a GPU; NULL in builds without CUDA,
- * with the message set. */
+/* A GPU's table, whose list of kernels and sizes of scratch memory are known without a GPU; NULL in builds without
+ * CUDA, with the message set. */
 const tshi_device_ops *tshi_cuda_table(void);
 
 void tshi_device_destroy(tsh_device *device);

@@ -68,6 +68,9 @@ tsh_status tshi_check_product(const char *library, int64_t m, int64_t n, int64_t
 
 /* --- cross entropy of a vocabulary slice -------------------------------------------------------------------------- */
 
+/* The part of a row's loss that the loss kernel gives; COUNT: 1 for a row that is not ignored. */
+typedef enum tshi_loss_part { TSHI_LOSS_WHOLE = 0, TSHI_LOSS_OF_Z, TSHI_LOSS_COUNT } tshi_loss_part;
+
 /* Logits of `rows` rows and `n` local classes, which are the global classes from `start` on, of `classes` in all.
  * weight: [n], of the local classes, or NULL for ones; weight_sum: W, the sum of the weights of all classes, one
  * element in device memory, or NULL for `classes`. */
@@ -76,6 +79,11 @@ typedef struct tshi_classes {
     int64_t ignore_index;
     double smoothing;
     const void *weight, *weight_sum;
+    /* The z-loss, z lse^2 with lse = log sum exp l, of rows that are not ignored; max [rows] only if it is not 0. Its
+     * gradient is divided by *z_divisor, in device memory, unless that is NULL. */
+    double z_loss;
+    const void *max, *z_divisor;
+    tshi_loss_part part;
 } tshi_classes;
 
 /* --- losses of elements ------------------------------------------------------------------------------------------- */

@@ -159,7 +159,8 @@ tsh_status tshi_record_write(const tshi_record *r, FILE *to) {
     errno = 0;
     fprintf(to, "%s\nrank %d %d\nplanned %d\nsteps %" PRIu64 "\npeak %zu\n", FIRST_LINE, r->rank, r->size, r->planned,
             r->steps, r->peak);
-    for (int a = 0; a < r->axes; a++) fprintf(to, "axis %s %d\n", r->axis[a].name, r->axis[a].size);
+    for (int a = 0; a < r->axes; a++)
+        fprintf(to, "axis %s %d %s\n", r->axis[a].name, r->axis[a].size, or_dash(r->axis[a].weights));
     for (int p = 0; p < TSH_MEMORY_PURPOSE_COUNT; p++) {
         fprintf(to, "memory %s %zu\n", tsh_memory_purpose_name((tsh_memory_purpose)p), r->memory.at_peak[p]);
     }
@@ -233,7 +234,11 @@ static bool read_line(tshi_record *r, const char *line) {
     if (!strncmp(line, "memory ", 7)) return read_memory(r, line);
     if (!strncmp(line, "axis ", 5)) {
         tshi_record_axis *axis = &r->axis[r->axes];
-        return r->axes < TSHI_RECORD_AXES && sscanf(line, "axis %23s %d", axis->name, &axis->size) == 2 && ++r->axes;
+        if (r->axes == TSHI_RECORD_AXES) return false;
+        if (sscanf(line, "axis %23s %d %63s", axis->name, &axis->size, axis->weights) != 3) return false;
+        no_dash(axis->weights);
+        r->axes++;
+        return true;
     }
     if (sscanf(line, "backward %d", &number) == 1) {
         r->memory.backward = number;

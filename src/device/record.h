@@ -21,9 +21,10 @@ typedef enum tshi_record_kind {
     TSHI_RECORD_KIND_COUNT
 } tshi_record_kind;
 
-#define TSHI_RECORD_SIZES 6
-#define TSHI_RECORD_NAME  24
-#define TSHI_RECORD_AXES  4
+#define TSHI_RECORD_SIZES   6
+#define TSHI_RECORD_NAME    24
+#define TSHI_RECORD_AXES    4
+#define TSHI_RECORD_WEIGHTS 64
 
 /* Two calls are equal when all their bytes are. */
 typedef struct tshi_record_call {
@@ -50,6 +51,7 @@ typedef struct tshi_record_entry {
 typedef struct tshi_record_axis {
     char name[TSHI_RECORD_NAME];
     int size;
+    char weights[TSHI_RECORD_WEIGHTS]; /* "3:1", cut where there are many; "": none */
 } tshi_record_axis;
 
 typedef struct tshi_record {

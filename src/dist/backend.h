@@ -11,7 +11,7 @@
 #include "dist/collectives/work.h"
 #include "dist/control/page.h"
 
-#define TSHI_TRANSPORTS 6 /* places in world->state */
+#define TSHI_TRANSPORTS 7 /* places in world->state */
 
 struct tshi_exchange_plan; /* collectives/redistribute.h */
 
@@ -22,6 +22,7 @@ typedef struct tshi_start {
     const struct tshi_roster *roster; /* the machine of each rank; NULL before the rendezvous, and for threads */
     struct tshi_roster *found;        /* set by a transport that finds the ranks itself */
     const tsh_allocator *allocator;
+    double patience;          /* seconds for the rendezvous, and then for each wait of joining; 0: the settings' */
     double deadline;          /* of the rendezvous, seconds of tshi_clock */
     const void *communicator; /* of tsh_world_init_mpi, for the MPI transport; NULL in all other worlds */
 } tshi_start;
@@ -30,11 +31,13 @@ typedef struct tshi_group_ops {
     const char *name; /* see tsh_group_backend */
     int place;        /* of its state in world->state; each transport has another one */
 
-    /* --- capabilities --- ----------------------------------------------------------------------------------------- */
+    /* --- capabilities --------------------------------------------------------------------------------------------- */
 
     /* Calls are queued on a GPU, which runs them in order, and take GPU memory only: all works of a group are started
      * at once, and another call need not wait until they are done. */
     bool in_order;
+    /* After deaths, the processes that live can make another world of this transport: tsh_world_continue. */
+    bool renews;
     /* The transport has the reduction `op` on `dtype`, a valid pair. NULL: it has all. */
     bool (*reduces)(tsh_dtype dtype, tsh_reduce_op op);
     /* A call on GPU memory must be staged through buffers of world->host. NULL: never. */
@@ -79,8 +82,8 @@ typedef struct tshi_group_ops {
 
     /* Opening a group takes three steps: each member prepares, each fetches the addresses of its groups' first members
      * and learns whether a rank of the parent has failed, each member opens. `close` undoes either.
-     * prepare: makes group->state. *address: what this member would tell the others as a group's first, 0 before. Does not wait. NULL: there
-     * is nothing to prepare. */
+     * prepare: makes group->state. *address: what this member would tell the others as a group's first, 0 before. Does
+     * not wait. NULL: there is nothing to prepare. */
     tsh_status (*prepare)(tsh_group *group, uint64_t *address);
     /* address: that of the group's first member. Collective over the group, waits. NULL: nothing is left to do. */
     tsh_status (*open)(tsh_group *group, uint64_t address);
@@ -100,8 +103,8 @@ typedef struct tshi_group_ops {
     tsh_status (*check_peers)(tsh_group *group, bool look, bool waits);
     /* This rank has failed: wakes the members that sleep until it makes a call. NULL: they wake by themselves. */
     void (*wake)(tsh_group *group);
-    /* The steps of a recovery. stop: no rank is in a call any more; notes where the members are. restart: all ranks have
-     * stopped; this rank's calls continue there. NULL: groups need neither. */
+    /* The steps of a recovery. stop: no rank is in a call any more; notes where the members are. restart: all ranks
+     * have stopped; this rank's calls continue there. NULL: groups need neither. */
     void (*stop)(tsh_group *group);
     void (*restart)(tsh_group *group);
     /* After `check_peers` has returned an error: every failure in the world is in a later step of that tape than

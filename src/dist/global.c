@@ -52,7 +52,7 @@ static char *part_name(const tsh_mesh *mesh, const part *p, char text[TSHI_LINE]
     if (p->has_shape) tshi_append(text, TSHI_LINE, " of %s", tshi_dims_name(p->ndim, p->global, dims, sizeof dims));
     for (int a = 0; a < mesh->axes; a++) {
         tshi_append(text, TSHI_LINE, " %s=%s", mesh->axis[a].name,
-                    tshi_layout_name(p->layout[a], layout, sizeof layout));
+                    tshi_layout_name(p->layout[a], tshi_axis_parts(&mesh->axis[a]), layout, sizeof layout));
     }
     return text;
 }
@@ -63,7 +63,7 @@ static bool counts_once(const tshi_placement *p, int d, int member) {
     for (int a = p->axes - 1; a >= 0; a--) {
         int first, index = member % p->size[a];
         bool shards = tshi_layout_splits(p->layout[a], d);
-        tshi_layout_sharers(&p->layout[a], p->size[a], index, &first);
+        tshi_layout_sharers(&p->layout[a], tshi_placement_parts(p, a), index, &first);
         if (shards ? index != first : index) return false;
         member /= p->size[a];
     }
@@ -138,6 +138,16 @@ static tsh_status check_parts(const tsh_mesh *mesh, const part *all, int64_t *sh
     return status;
 }
 
+/* Dims with cut points have the size at which these end. */
+static void take_cut_sizes(const tsh_mesh *mesh, const tsh_layout *layouts, tsh_shape *shape) {
+    for (int a = 0; a < mesh->axes; a++) {
+        const tshi_cuts *cuts =
+            layouts[a].kind == TSH_KIND_SHARD ? tshi_cuts_find(mesh->axis[a].cuts, layouts[a].cuts) : NULL;
+        int d = layouts[a].dim < 0 ? layouts[a].dim + shape->ndim : layouts[a].dim;
+        if (cuts && d >= 0 && d < shape->ndim) shape->global[d] = cuts->at[cuts->parts];
+    }
+}
+
 static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts) {
     char text[160];
     const tsh_mesh *mesh = local->mesh;
@@ -156,7 +166,7 @@ static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts
     return TSH_OK;
 }
 
-/* `shape` is global as far as this rank knows it: where it is the sum of the parts, zeros. */
+/* `shape` is global as far as this rank knows it: where it is the sum of the parts, zeros, except for cut points. */
 static tsh_status open_view(const tsh_tensor *local, const tsh_layout *layouts, tsh_shape *shape, tsh_tensor **out) {
     tsh_layout layout[TSH_MAX_AXES] = {{0}};
     int64_t numel;
@@ -197,7 +207,10 @@ tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, co
     if (status == TSH_OK && !member && !shape) {
         status = tshi_fail(TSH_ERR_ARGUMENT, "from_local: a rank outside the mesh needs the global shape");
     }
-    if (shape) memcpy(global.global, shape, sizeof *shape * (size_t)global.ndim);
+    if (shape)
+        memcpy(global.global, shape, sizeof *shape * (size_t)global.ndim);
+    else if (layouts)
+        take_cut_sizes(local->mesh, layouts, &global);
     if (status == TSH_OK) status = open_view(local, layouts, &global, &view);
     if (member) status = join_parts(local, shape != NULL, view, status);
     if (status != TSH_OK) {

@@ -57,12 +57,29 @@ void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group) {
                        .world = group->world};
 }
 
+tsh_status tshi_group_missing(const char *what) {
+    const char *last = tsh_error_message(), *const wrong_axis = "mesh_group: ";
+    bool named = !strncmp(last, wrong_axis, strlen(wrong_axis));
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL%s%.300s%s", what, named ? " (" : "", named ? last : "",
+                     named ? ")" : "");
+}
+
+void tsh_group_part(const tsh_group *group, int64_t n, int index, int64_t *start, int64_t *length) {
+    tshi_parts_split(group ? tshi_group_parts(group) : (tshi_parts){0}, n, index, start, length);
+}
+
+tshi_parts tshi_group_parts(const tsh_group *group) {
+    int axis = group->mesh ? tshi_mesh_axis(group->mesh, group) : -1;
+    return axis < 0 ? (tshi_parts){.count = group->size} : tshi_axis_parts(&group->mesh->axis[axis]);
+}
+
 void tshi_group_own_mesh(tsh_group *group, const char *name) {
     tsh_mesh *mesh = &group->own_mesh;
     tshi_mesh_set(mesh, group);
     mesh->axes = 1;
     snprintf(mesh->axis[0].name, sizeof mesh->axis[0].name, "%s", name);
     mesh->axis[0].size = group->size;
+    mesh->axis[0].cuts = &mesh->device->cuts;
     mesh->axis[0].index = group->rank;
     mesh->axis[0].group = group;
     group->mesh = mesh;

@@ -47,12 +47,15 @@ struct tsh_group {
     tsh_group *near, *far;
 };
 
+/* The parts of a dim along the group; of the group of all of a mesh's ranks, equal parts. */
+tshi_parts tshi_group_parts(const tsh_group *group);
+
 /* Gathers `bytes` bytes of every rank, in the order of the group's ranks, into memory of world->host, which the caller
  * releases. *status: this rank's status so far, and on return the outcome; NULL unless it is TSH_OK. `what` names the
  * call in errors. Collective; waits. */
 void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status);
-/* Replaces part k of the `n` parts of `bytes` bytes each at `parts` by part k of the group's rank from[k]: what each rank
- * needs of one other. After a failure the parts are as they were. Collective; waits. */
+/* Replaces part k of the `n` parts of `bytes` bytes each at `parts` by part k of the group's rank from[k]: what each
+ * rank needs of one other. After a failure the parts are as they were. Collective; waits. */
 tsh_status tshi_group_fetch(tsh_group *group, const char *what, const int32_t *from, int n, void *parts, size_t bytes,
                             tsh_status failed);
 
@@ -69,9 +72,9 @@ tsh_group *tshi_group_non_member(tsh_world *world, const int *ranks, int n);
 /* A group of parent's ranks[0..n), this rank among them, that tshi_groups_open has still to open, and its control
  * group. NULL with the message set. */
 tsh_group *tshi_group_of(tsh_group *parent, const int *ranks, int n);
-/* Opens n groups (at most TSH_MAX_AXES), of which other members of parent may have others at the same places; NULL: this
- * rank gets none there. status: this rank's status so far. After a failure the caller frees the groups. Collective over
- * parent, waits. */
+/* Opens n groups (at most TSH_MAX_AXES), of which other members of parent may have others at the same places; NULL:
+ * this rank gets none there. status: this rank's status so far. After a failure the caller frees the groups. Collective
+ * over parent, waits. */
 tsh_status tshi_groups_open(tsh_group *parent, tsh_group *const *groups, int n, tsh_status status);
 /* Opens group->near and group->far, where it gets them. status: this rank's status so far. Collective over the group,
  * waits. */

@@ -11,7 +11,48 @@ static size_t name_length(const char *text) {
     return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
 }
 
-static tsh_status parse_axis(const char *axes, const char **cursor, tsh_mesh *mesh) {
+static tsh_status bad_size(const char *axes, const tshi_axis *axis) {
+    return tshi_fail(
+        TSH_ERR_ARGUMENT,
+        "mesh_create: \"%.200s\": the size of %s is a positive number, -1, auto, or weights like 3:1, from 0 "
+        "to %d and not all 0",
+        axes, axis->name, INT32_MAX);
+}
+
+/* A number without a sign, at most INT32_MAX; *text moves behind it. */
+static bool parse_number(const char **text, int64_t *out) {
+    char *end = NULL;
+    if (**text < '0' || **text > '9') return false;
+    long value = strtol(*text, &end, 10);
+    *text = end;
+    *out = value;
+    return value <= INT32_MAX;
+}
+
+/* "2", "-1", "auto" or "3:1"; *text moves behind it. Weights that are to be measured are 0. */
+static tsh_status parse_size(const char *axes, const char **text, tshi_axis *axis, int64_t *room) {
+    int count = 0;
+    int64_t sum = 0;
+    bool number = true, open = !strncmp(*text, "-1", 2), measured = !strncmp(*text, "auto", 4);
+    if (open || measured) {
+        *text += measured ? 4 : 2;
+        axis->size = -1;
+        axis->weights = measured ? room : NULL;
+        return TSH_OK;
+    }
+    do {
+        if (count) (*text)++;
+        number = parse_number(text, &room[count]);
+        sum += room[count++];
+    } while (number && **text == ':');
+    if (!number || sum == 0) return bad_size(axes, axis);
+    axis->size = count > 1 ? count : (int)room[0];
+    axis->weights = count > 1 ? tshi_weights_simplify(room, count) : NULL;
+    return TSH_OK;
+}
+
+/* room: for the weights of this axis and those after it. */
+static tsh_status parse_axis(const char *axes, const char **cursor, tsh_mesh *mesh, int64_t *room) {
     const char *text = *cursor;
     size_t length = name_length(text);
     if (mesh->axes == TSH_MAX_AXES) {
@@ -27,23 +68,19 @@ static tsh_status parse_axis(const char *axes, const char **cursor, tsh_mesh *me
     tshi_axis *axis = &mesh->axis[mesh->axes];
     memcpy(axis->name, text, length);
     axis->name[length] = '\0';
+    axis->cuts = &mesh->device->cuts;
     for (int i = 0; i < mesh->axes; i++) {
         if (!strcmp(mesh->axis[i].name, axis->name)) {
             return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: \"%.200s\" has the axis %s twice", axes, axis->name);
         }
     }
     text += length + 1;
-    char *end = NULL;
-    bool number = (text[0] >= '1' && text[0] <= '9') || !strncmp(text, "-1", 2);
-    long size = number ? strtol(text, &end, 10) : 0;
-    if (!number || size > INT32_MAX || (*end != '\0' && *end != ',')) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: \"%.200s\": the size of %s is a positive number or -1", axes,
-                         axis->name);
-    }
-    axis->size = (int)size;
+    tsh_status status = parse_size(axes, &text, axis, room);
+    if (status != TSH_OK) return status;
+    if (*text != '\0' && *text != ',') return bad_size(axes, axis);
     mesh->axes++;
-    *cursor = *end == ',' ? end + 1 : end;
-    if (*end == ',' && end[1] == '\0') {
+    *cursor = *text == ',' ? text + 1 : text;
+    if (*text == ',' && text[1] == '\0') {
         return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: \"%.200s\" ends in a comma", axes);
     }
     return TSH_OK;
@@ -65,6 +102,7 @@ static tsh_status check_sizes(const char *axes, const tsh_group *parent, tsh_mes
     bool divides = product <= parent->size && parent->size % product == 0;
     if (open >= 0 && divides) {
         mesh->axis[open].size = (int)(parent->size / product);
+        if (mesh->axis[open].weights) mesh->axis[open].weights = mesh->weights + strlen(axes);
         return TSH_OK;
     }
     if (open < 0 && product == parent->size) return TSH_OK;
@@ -79,8 +117,10 @@ static tsh_status check_sizes(const char *axes, const tsh_group *parent, tsh_mes
 static tsh_status parse_axes(const char *axes, const tsh_group *parent, tsh_mesh *mesh) {
     if (!axes || !axes[0]) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: no axes; \"data=2,model=2\" is an example");
     const char *cursor = axes;
+    mesh->weights = tshi_calloc(&mesh->world->allocator, strlen(axes) + (size_t)parent->size, sizeof *mesh->weights);
+    if (!mesh->weights) return TSH_ERR_MEMORY;
     while (*cursor) {
-        tsh_status status = parse_axis(axes, &cursor, mesh);
+        tsh_status status = parse_axis(axes, &cursor, mesh, mesh->weights + (cursor - axes));
         if (status != TSH_OK) return status;
     }
     return check_sizes(axes, parent, mesh);
@@ -139,16 +179,56 @@ static tsh_status axes_create(tsh_mesh *mesh, int *ranks) {
     return status;
 }
 
-/* Until all ranks agree, this rank has only taken memory. */
-static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh) {
-    char text[TSHI_LINE] = "";
-    tsh_status status = mesh ? parse_axes(axes, parent, mesh) : TSH_ERR_MEMORY;
-    if (status == TSH_OK) {
-        for (int i = 0; i < mesh->axes; i++) {
-            tshi_append(text, sizeof text, "%s%s=%d", i ? "," : "mesh_create ", mesh->axis[i].name, mesh->axis[i].size);
-        }
+static bool is_to_be_measured(const tshi_axis *axis) {
+    return axis->weights && tshi_parts_holders(tshi_axis_parts(axis)) == 0;
+}
+
+/* Appends "data=2,model=3:1", without the axis `without`. */
+static void axes_append(const tsh_mesh *mesh, int without, char *text, size_t size) {
+    for (int a = 0, first = 1; a < mesh->axes; a++) {
+        if (a == without) continue;
+        tshi_append(text, size, "%s%s=", first ? "" : ",", mesh->axis[a].name);
+        if (is_to_be_measured(&mesh->axis[a]))
+            tshi_append(text, size, "auto");
+        else
+            tshi_parts_append(tshi_axis_parts(&mesh->axis[a]), text, size);
+        first = 0;
     }
+}
+
+/* Until all ranks agree, this rank has only taken memory. */
+static tsh_status mesh_agree(tsh_group *parent, bool own, const char *axes, tsh_mesh *mesh) {
+    char text[4 * TSHI_LINE] = "mesh_create ";
+    tsh_status status = mesh ? parse_axes(axes, parent, mesh) : TSH_ERR_MEMORY;
+    for (int a = 0; status == TSH_OK && a < mesh->axes; a++) {
+        if (own && is_to_be_measured(&mesh->axis[a]))
+            status = tshi_fail(TSH_ERR_ARGUMENT, "mesh_create_on: the weights of %s must be given", mesh->axis[a].name);
+    }
+    if (status == TSH_OK) axes_append(mesh, -1, text, sizeof text);
     return tshi_group_agree(parent, text, status);
+}
+
+/* The slowest of the ranks with one index decides: the others wait for it. */
+static tsh_status measure_axis(tsh_mesh *mesh, tshi_axis *axis, int stride) {
+    int64_t *speed = tshi_calloc(&mesh->world->allocator, (size_t)mesh->members, sizeof *speed);
+    int64_t *weights = mesh->weights + (axis->weights - mesh->weights);
+    tsh_status status = tshi_group_agree(mesh->group, "mesh_create auto", speed ? TSH_OK : TSH_ERR_MEMORY);
+    if (status == TSH_OK) status = tsh_group_measure(mesh->group, speed);
+    for (int i = 0; status == TSH_OK && i < mesh->members; i++) {
+        int64_t *weight = &weights[i / stride % axis->size];
+        if (*weight == 0 || speed[i] < *weight) *weight = speed[i];
+    }
+    if (status == TSH_OK) axis->weights = tshi_weights_simplify(weights, axis->size);
+    tshi_free(&mesh->world->allocator, speed);
+    return status;
+}
+
+static tsh_status measure_axes(tsh_mesh *mesh) {
+    tsh_status status = TSH_OK;
+    for (int a = 0; status == TSH_OK && a < mesh->axes; a++) {
+        if (is_to_be_measured(&mesh->axis[a])) status = measure_axis(mesh, &mesh->axis[a], axis_stride(mesh, a));
+    }
+    return status;
 }
 
 /* A dry run keeps the mesh of all ranks with the most axes. */
@@ -158,6 +238,9 @@ static void record_mesh(const tsh_mesh *mesh, tshi_record *record) {
     for (int a = 0; a < mesh->axes; a++) {
         snprintf(record->axis[a].name, sizeof record->axis[a].name, "%s", mesh->axis[a].name);
         record->axis[a].size = mesh->axis[a].size;
+        record->axis[a].weights[0] = '\0';
+        if (mesh->axis[a].weights)
+            tshi_parts_append(tshi_axis_parts(&mesh->axis[a]), record->axis[a].weights, sizeof record->axis[a].weights);
     }
 }
 
@@ -170,7 +253,8 @@ static tsh_status mesh_open(tsh_group *group, bool own, const char *axes, tsh_me
     int *ranks = tshi_calloc(&world->allocator, (size_t)group->size, sizeof *ranks);
     if (mesh) tshi_mesh_set(mesh, group);
     if (mesh && !own) group->meshes++;
-    status = mesh_agree(group, axes, ranks ? mesh : NULL);
+    status = mesh_agree(group, own, axes, ranks ? mesh : NULL);
+    if (status == TSH_OK) status = measure_axes(mesh);
     if (status == TSH_OK) status = axes_create(mesh, ranks);
     tshi_free(&world->allocator, ranks);
     if (own && mesh) {
@@ -229,18 +313,7 @@ static int find_axis(const tsh_mesh *mesh, const char *name) {
     return -1;
 }
 
-/* "data=2,model=2", without the axis that is left out; "one=1" if it is the only one. */
-static void axes_without(const tsh_mesh *mesh, int axis, char *text, size_t size) {
-    text[0] = '\0';
-    for (int i = 0; i < mesh->axes; i++) {
-        if (i == axis) continue;
-        tshi_append(text, size, "%s%s=%d", text[0] ? "," : "", mesh->axis[i].name, mesh->axis[i].size);
-    }
-    if (mesh->axes == 1) snprintf(text, size, "%s=1", mesh->axis[axis].name);
-}
-
 tsh_status tsh_mesh_fix(const tsh_mesh *mesh, const char *axis, int index, tsh_mesh **out) {
-    char axes[TSHI_LINE];
     if (out) *out = NULL;
     if (!mesh || !out) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_fix: mesh and out are required");
     int a = find_axis(mesh, axis), n = 0;
@@ -253,8 +326,13 @@ tsh_status tsh_mesh_fix(const tsh_mesh *mesh, const char *axis, int index, tsh_m
     for (int i = 0; i < mesh->members; i++) {
         if (i / axis_stride(mesh, a) % mesh->axis[a].size == index) ranks[n++] = i;
     }
-    axes_without(mesh, a, axes, sizeof axes);
-    tsh_status status = mesh_open_of(mesh->group, ranks, n, axes, out);
+    size_t room = 64 * (size_t)mesh->axes + 12 * (size_t)mesh->members; /* a name and a size; weights */
+    char *axes = tshi_calloc(&mesh->world->allocator, room, 1);
+    tsh_status status = axes ? TSH_OK : TSH_ERR_MEMORY;
+    if (axes) axes_append(mesh, a, axes, room);
+    if (axes && mesh->axes == 1) snprintf(axes, room, "%s=1", mesh->axis[a].name);
+    if (status == TSH_OK) status = mesh_open_of(mesh->group, ranks, n, axes, out);
+    tshi_free(&mesh->world->allocator, axes);
     tshi_free(&mesh->world->allocator, ranks);
     return status;
 }
@@ -277,6 +355,7 @@ void tsh_mesh_destroy(tsh_mesh *mesh) {
     else if (--mesh->group->meshes == 0 && mesh->group->dropped)
         tshi_group_free(mesh->group);
     mesh->world->meshes--;
+    tshi_free(&mesh->world->allocator, mesh->weights);
     tshi_free(&mesh->world->allocator, mesh);
 }
 
@@ -291,13 +370,6 @@ tsh_group *tsh_mesh_group(const tsh_mesh *mesh, const char *axis) {
     for (int i = 0; i < mesh->axes; i++) tshi_append(names, sizeof names, "%s%s", i ? ", " : "", mesh->axis[i].name);
     tshi_fail(TSH_ERR_ARGUMENT, "mesh_group: no axis \"%.32s\"; there are %s", axis ? axis : "(null)", names);
     return NULL;
-}
-
-tsh_status tshi_group_missing(const char *what) {
-    const char *last = tsh_error_message(), *const wrong_axis = "mesh_group: ";
-    bool named = !strncmp(last, wrong_axis, strlen(wrong_axis));
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL%s%.300s%s", what, named ? " (" : "", named ? last : "",
-                     named ? ")" : "");
 }
 
 int tsh_mesh_axes(const tsh_mesh *mesh) {

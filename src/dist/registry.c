@@ -11,6 +11,11 @@
 #else
 #define MPI_OPS NULL
 #endif
+#ifdef TSHARD_HAVE_UCX
+#define UCX_OPS &tshi_ucx_ops
+#else
+#define UCX_OPS NULL
+#endif
 #ifdef TSHARD_HAVE_NCCL
 #define NCCL_OPS  &tshi_nccl_ops
 #define HOSTS_OPS &tshi_hosts_ops
@@ -30,9 +35,10 @@ static const struct {
     const char *option; /* the CMake option that builds the transport; NULL: it is always built */
     bool finds_ranks;   /* init_method may be NAME:// */
 } transports[] = {
-    {"plan", &tshi_plan_ops, DRY_RUN, NULL, false},  {"hosts", HOSTS_OPS, CONTROL, "TSHARD_NCCL", false},
-    {"mpi", MPI_OPS, MACHINES, "TSHARD_MPI", true},  {"local", &tshi_shm_ops, ONE_MACHINE, NULL, false},
-    {"self", &tshi_self_ops, ONE_RANK, NULL, false}, {"nccl", NCCL_OPS, MACHINES, "TSHARD_NCCL", false},
+    {"plan", &tshi_plan_ops, DRY_RUN, NULL, false},     {"hosts", HOSTS_OPS, CONTROL, "TSHARD_NCCL", false},
+    {"ucx", UCX_OPS, MACHINES, "TSHARD_UCX", false},    {"mpi", MPI_OPS, MACHINES, "TSHARD_MPI", true},
+    {"local", &tshi_shm_ops, ONE_MACHINE, NULL, false}, {"self", &tshi_self_ops, ONE_RANK, NULL, false},
+    {"nccl", NCCL_OPS, MACHINES, "TSHARD_NCCL", false},
 };
 enum { TRANSPORTS = sizeof transports / sizeof *transports };
 
@@ -142,7 +148,7 @@ tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **
     if (status != TSH_OK || takes || !start->roster) return status;
     return tshi_fail(TSH_ERR_UNSUPPORTED,
                      "world_init: the ranks are on %d machines (%s); ranks on several need a build with -D%s=ON, or on "
-                     "GPUs with -D%s=ON",
+                     "GPUs with -D%s=ON, or mpirun",
                      start->roster->nodes, tshi_roster_hosts(start->roster, hosts, sizeof hosts),
                      transports[first_of(MACHINES)].option, transports[first_of(CONTROL)].option);
 }

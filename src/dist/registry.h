@@ -5,7 +5,8 @@
 #include "dist/backend.h"
 
 /* Not all of them are in every build. Each is named by its own folder and by registry.c. */
-extern const tshi_group_ops tshi_self_ops, tshi_shm_ops, tshi_mpi_ops, tshi_nccl_ops, tshi_hosts_ops, tshi_plan_ops;
+extern const tshi_group_ops tshi_self_ops, tshi_shm_ops, tshi_mpi_ops, tshi_ucx_ops, tshi_nccl_ops, tshi_hosts_ops,
+    tshi_plan_ops;
 
 /* The backend of that name; NULL: this build has none. */
 const tshi_group_ops *tshi_backend_find(const char *name);
@@ -15,7 +16,7 @@ const tshi_group_ops *tshi_backend_of_one(void);
 const tshi_group_ops *tshi_backend_of_machine(void);
 /* TSHARD_BACKEND names this backend. */
 bool tshi_backend_is(const char *name);
-/* What TSHARD_BACKEND may be: "local, mpi, nccl or plan". */
+/* What TSHARD_BACKEND may be: "local, mpi, nccl, plan or ucx". */
 TSHI_TOOLS void tshi_backend_names(char *text, size_t size);
 /* The control backend that takes the world, see tshi_group_ops.probe. *out is NULL where none does before the
  * rendezvous; after it that is TSH_ERR_UNSUPPORTED. */

@@ -6,6 +6,7 @@
 #include "dist/collectives/signal.h"
 #include "dist/control/channel.h"
 #include "dist/control/control.h"
+#include "dist/control/liveness.h"
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/trace.h"
@@ -137,14 +138,23 @@ static tsh_status open_local(tsh_world *world, const tshi_start *start) {
     return status;
 }
 
-/* This rank joins after a failure too, because its peers wait for it. */
-static tsh_status join(tsh_world *world, tsh_status mine) {
-    double timeout = world->timeout;
-    if (!world->control->world_join) return mine;
-    if (timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
-    tsh_status status = world->control->world_join(world, mine);
-    world->timeout = timeout;
-    return status;
+/* Seconds for each wait until this rank has joined. */
+static double patience_of(const tshi_start *start) {
+    double longest = start->patience > 0 ? start->patience : LONGEST_JOIN;
+    return start->settings->timeout < longest ? start->settings->timeout : longest;
+}
+
+static tsh_status keep_settings(tsh_world *world, const tshi_start *start) {
+    world->settings = tshi_calloc(&world->allocator, 1, sizeof *world->settings);
+    if (!world->settings) return TSH_ERR_MEMORY;
+    *world->settings = *start->settings;
+    world->blas_threads_asked = start->config->blas_threads;
+    if (!start->roster) return TSH_OK;
+    size_t nodes = (size_t)start->roster->nodes;
+    world->hosts = tshi_calloc(&world->allocator, nodes, sizeof *world->hosts);
+    if (!world->hosts) return TSH_ERR_MEMORY;
+    memcpy(world->hosts, start->roster->host, nodes * sizeof *world->hosts);
+    return TSH_OK;
 }
 
 static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
@@ -154,7 +164,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     world->rank = settings->rank;
     world->size = settings->size;
     world->local_rank = settings->local_rank;
-    world->timeout = settings->timeout;
+    world->timeout = patience_of(start);
     world->warn_every = settings->warn_every;
     world->logs_plans = settings->logs_plans;
     world->deterministic = settings->deterministic;
@@ -162,7 +172,8 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     if (world->size == 1) tshi_owner_close(&world->owner); /* a forked process has a world of its own then */
     if (world->logs_plans && !world->log.fn) world->log.fn = tshi_log_print; /* without it only warnings are printed */
     world->seed = settings->seed;
-    tsh_status status = control->world_open ? control->world_open(world, start, &heap) : TSH_OK;
+    tsh_status status = keep_settings(world, start);
+    if (status == TSH_OK && control->world_open) status = control->world_open(world, start, &heap);
     if (status == TSH_OK) status = share_machine(world, start);
     if (status == TSH_OK && world->machine.nodes > 1) status = open_local(world, start);
     if (world->machine.heap) heap = world->machine.heap[world->rank];
@@ -170,14 +181,17 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     watch_tensors(world, world->host);
     watch_tensors(world, world->device);
     if (status == TSH_OK) status = world_group_create(world);
-    status = join(world, status);
+    /* After a failure too, because its peers wait for this rank. */
+    if (control->world_join) status = control->world_join(world, status);
     if (status != TSH_OK) return status;
-    status = tshi_backend_take_data(world);
+    if (world->machine.nodes > 1 && control->renews) status = tshi_liveness_open(world);
+    if (status == TSH_OK) status = tshi_backend_take_data(world);
     if (status == TSH_OK) status = tshi_group_open_levels(world->group, TSH_OK);
     if (status == TSH_OK) status = record_open(world);
     if (status == TSH_OK) status = tshi_trace_from_environment(world);
     /* Ranks on other machines could hear of this rank before they hear of the peer that its words are about. */
     if (status != TSH_OK && status != TSH_ERR_PEER) tshi_world_fail_in(world, tsh_error_message(), (tshi_tape_step){0});
+    world->timeout = settings->timeout;
     return status;
 }
 
@@ -213,7 +227,8 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
     world->start_ticks = tshi_ticks();
     world->start_seconds = tshi_clock();
     start->allocator = &allocator;
-    start->deadline = world->start_seconds + tshi_rendezvous_patience(start->settings);
+    start->deadline =
+        world->start_seconds + (start->patience > 0 ? start->patience : tshi_rendezvous_patience(start->settings));
     tsh_status status = find_ranks(world, start);
     world->data = world->local = world->control;
     if (start->settings->rank <= 0) tshi_settings_check(&world->log);
@@ -311,9 +326,14 @@ void tsh_world_destroy(tsh_world *world) {
     if (local != control) local->world_close(world);
     if (control && world->state[control->place]) control->world_close(world);
     tshi_channel_close(world);
+    tshi_liveness_close(world);
     tshi_machine_close(world);
     tshi_record_destroy(record);
     tshi_owner_close(&world->owner);
+    tshi_free(&allocator, world->settings);
+    world->settings = NULL;
+    tshi_free(&allocator, world->hosts);
+    world->hosts = NULL;
     if (alive)
         keep_ended(world);
     else

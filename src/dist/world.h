@@ -33,17 +33,20 @@ struct tsh_world {
     void *state[TSHI_TRANSPORTS];  /* of each transport */
     int rank, size, local_rank;
     double timeout;
-    tshi_machine machine;   /* the memory that the ranks of this machine share */
-    bool optimizes;         /* an optimizer has stepped */
-    bool told_unstepped;    /* the log has warned of a parameter that no optimizer updates */
-    bool logs_plans;        /* log each transition between layouts */
-    bool checked;           /* TSHARD_CHECK */
-    bool ended;             /* destroyed before some of its objects, which can now only be released */
-    tsh_world *former;      /* the previous world that ended so */
-    int meshes, live_tapes; /* that the program has not destroyed */
-    tshi_owner owner;       /* the thread that created the world */
-    bool deterministic;     /* calls take whole tensors where splitting would change bits */
-    double warn_every;      /* seconds after which a wait warns and names the missing ranks */
+    struct tshi_settings *settings; /* with which it began; for the world that follows it */
+    int blas_threads_asked;         /* of the configuration */
+    char (*hosts)[64];              /* [machine.nodes] their names; NULL in a world of one rank, or of threads */
+    tshi_machine machine;           /* the memory that the ranks of this machine share */
+    bool optimizes;                 /* an optimizer has stepped */
+    bool told_unstepped;            /* the log has warned of a parameter that no optimizer updates */
+    bool logs_plans;                /* log each transition between layouts */
+    bool checked;                   /* TSHARD_CHECK */
+    bool ended;                     /* destroyed before some of its objects, which can now only be released */
+    tsh_world *former;              /* the previous world that ended so */
+    int meshes, live_tapes;         /* that the program has not destroyed */
+    tshi_owner owner;               /* the thread that created the world */
+    bool deterministic;             /* calls take whole tensors where splitting would change bits */
+    double warn_every;              /* seconds after which a wait warns and names the missing ranks */
     uint64_t seed, next_stream;
     uint64_t tape_steps;         /* numbers the steps of all tapes of this world */
     uint64_t tapes, meshes_made; /* so far */

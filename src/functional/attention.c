@@ -129,7 +129,7 @@ static tsh_status attention_forward(tsh_call *call) {
     bool saves = tshi_call_records(call);
     tsh_status status = check_lengths(call, &a);
     if (status != TSH_OK) return status;
-    const tsh_tensor *scratch = tshi_statistics_scratch(call, q, ops->scratch(&a, false));
+    const tsh_tensor *scratch = tshi_statistics_scratch(call, q, ops->scratch(device, &a, false));
     const tsh_tensor *sums = saves ? tshi_statistics_save(call, 0, q, a.batch * a.heads * a.queries) : NULL;
     if (!scratch || (saves && !sums)) return TSH_ERR_MEMORY;
     ops->forward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
@@ -158,7 +158,7 @@ static tsh_status attention_backward(tsh_call *call) {
     if (status == TSH_OK) status = gradient_of(call, 1, &grads.dk, &grads.beta_k);
     if (status == TSH_OK) status = gradient_of(call, 2, &grads.dv, &grads.beta_v);
     if (status != TSH_OK) return status;
-    const tsh_tensor *scratch = tshi_statistics_scratch(call, q, ops->scratch(&a, true));
+    const tsh_tensor *scratch = tshi_statistics_scratch(call, q, ops->scratch(device, &a, true));
     if (!scratch) return TSH_ERR_MEMORY;
     ops->backward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
                   tshi_data(call->saved[0]), tshi_data(tsh_call_grad_out(call)), &grads, tshi_data(scratch));

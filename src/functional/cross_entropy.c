@@ -62,31 +62,30 @@ static tshi_classes classes_of(const tsh_call *call) {
 
 /* --- shape -------------------------------------------------------------------------------------------------------- */
 
-static tsh_status check_entropy_config(const cross_entropy_params *p) {
-    if (!(p->smoothing >= 0 && p->smoothing <= 1)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "label_smoothing %g is outside [0, 1]", p->smoothing);
+tsh_status tshi_entropy_check_params(double smoothing, tsh_reduction reduction) {
+    if (!(smoothing >= 0 && smoothing <= 1)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "label_smoothing %g is outside [0, 1]", smoothing);
     }
-    if (p->reduction == TSH_REDUCTION_MEAN || p->reduction == TSH_REDUCTION_SUM || p->reduction == TSH_REDUCTION_NONE) {
+    if (reduction == TSH_REDUCTION_MEAN || reduction == TSH_REDUCTION_SUM || reduction == TSH_REDUCTION_NONE) {
         return TSH_OK;
     }
-    return tshi_fail(TSH_ERR_ARGUMENT, "unknown reduction %d", (int)p->reduction);
+    return tshi_fail(TSH_ERR_ARGUMENT, "unknown reduction %d", (int)reduction);
 }
 
-static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *target) {
+tsh_status tshi_entropy_check_target(const tsh_tensor *logits, const tsh_tensor *target, const char *wanted) {
     const tsh_shape *l = &logits->shape, *t = &target->shape;
     bool fits = t->ndim == l->ndim - 1;
     for (int d = 0; fits && d < t->ndim; d++) fits = t->global[d] == l->global[d];
-    if (!fits) return tshi_check_fails(logits, target, "[..., classes] and [...] wanted");
+    if (!fits) return tshi_check_fails(logits, target, wanted);
     if (target->dtype == TSH_INT64) return TSH_OK;
     return tshi_fail(TSH_ERR_DTYPE, "the target is %s, int64 wanted", tsh_dtype_name(target->dtype));
 }
 
-static tsh_status check_class_weight(const tsh_tensor *logits, const tsh_tensor *weight) {
+tsh_status tshi_entropy_check_weight(const tsh_tensor *weight, int64_t classes, tsh_dtype dtype) {
     if (!weight) return TSH_OK;
-    int64_t classes = logits->shape.global[logits->shape.ndim - 1];
-    if (weight->shape.ndim == 1 && weight->shape.global[0] == classes && weight->dtype == logits->dtype) return TSH_OK;
+    if (weight->shape.ndim == 1 && weight->shape.global[0] == classes && weight->dtype == dtype) return TSH_OK;
     return tshi_fail(TSH_ERR_SHAPE, "the class weights are %s, %s [%lld] wanted", TSHI_TENSOR_TEXT(weight),
-                     tsh_dtype_name(logits->dtype), (long long)classes);
+                     tsh_dtype_name(dtype), (long long)classes);
 }
 
 static tsh_status check_logits(const tsh_tensor *logits) {
@@ -99,10 +98,12 @@ static tsh_status check_logits(const tsh_tensor *logits) {
 static tsh_status entropy_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0], *target = call->in[1];
-    tsh_status status = check_entropy_config(p);
+    tsh_status status = tshi_entropy_check_params(p->smoothing, p->reduction);
     if (status == TSH_OK) status = check_logits(logits);
-    if (status == TSH_OK) status = check_target(logits, target);
-    if (status == TSH_OK) status = check_class_weight(logits, weights_of(call));
+    if (status == TSH_OK) status = tshi_entropy_check_target(logits, target, "[..., classes] and [...] wanted");
+    if (status == TSH_OK)
+        status =
+            tshi_entropy_check_weight(weights_of(call), logits->shape.global[logits->shape.ndim - 1], logits->dtype);
     *dtype = tshi_dtype_sum(logits->dtype);
     out->ndim = 0;
     if (p->reduction == TSH_REDUCTION_NONE) *out = target->shape;
@@ -111,9 +112,9 @@ static tsh_status entropy_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
 
 /* --- forward: the rows' maxima and sums over all classes ---------------------------------------------------------- */
 
-static tsh_status check_range(const tsh_call *call, const tshi_classes *c) {
-    tsh_device *device = tshi_device_of(call->in[0]);
-    const int64_t *target = tshi_data(call->in[1]);
+tsh_status tshi_entropy_check_range(const tsh_tensor *targets, const tshi_classes *c) {
+    tsh_device *device = tshi_device_of(targets);
+    const int64_t *target = tshi_data(targets);
     int64_t bad = device->ops->targets_check(device, c, target), value;
     if (bad < 0) return TSH_OK;
     device->ops->copy.to_host(device, sizeof value, target + bad, &value);
@@ -121,8 +122,7 @@ static tsh_status check_range(const tsh_call *call, const tshi_classes *c) {
                      (long long)value, (long long)bad, (long long)c->classes, (long long)c->ignore_index);
 }
 
-/* *to = the sum of this slice's class weights, which have the logits' dtype. */
-static tsh_status sum_weights(tsh_call *call, const tsh_tensor *weight, void *to) {
+tsh_status tshi_entropy_sum_weights(tsh_call *call, const tsh_tensor *weight, void *to) {
     tsh_device *device = tshi_device_of(weight);
     const tsh_tensor *wide = tshi_statistics_scratch(call, weight, weight->numel);
     if (!wide) return TSH_ERR_MEMORY;
@@ -152,7 +152,8 @@ static tsh_status sum_rows(tsh_call *call, const tshi_classes *c) {
     tsh_tensor *sums = call->saved[SUMS];
     device->ops->cross_entropy[logits->dtype].sums(device, c, tshi_data(logits), tshi_data(call->in[1]),
                                                    tshi_data(call->saved[MAX]), tshi_data(sums));
-    tsh_status status = sums_weights(call) ? sum_weights(call, call->in[2], element(sums, 4 * c->rows)) : TSH_OK;
+    tsh_status status =
+        sums_weights(call) ? tshi_entropy_sum_weights(call, call->in[2], element(sums, 4 * c->rows)) : TSH_OK;
     return status == TSH_OK && axes ? reduce_classes(call, c, axes) : status;
 }
 
@@ -210,7 +211,7 @@ static tsh_status entropy_forward(tsh_call *call) {
                  tshi_statistics_save(call, SUMS, logits, 4 * rows + sums_weights(call));
     if (!saved) return TSH_ERR_MEMORY;
     tshi_classes c = classes_of(call);
-    tsh_status status = check_range(call, &c);
+    tsh_status status = tshi_entropy_check_range(call->in[1], &c);
     if (status == TSH_OK) status = sum_rows(call, &c);
     return status == TSH_OK ? make_loss(call, &c) : status;
 }

@@ -11,6 +11,13 @@
 /* y = f(x W^T + b), fused if the device can. f must be TSHI_IDENTITY for a SHARD(1) weight: f of a sum over ranks is
  * not the sum of f. Inputs: x, weight and, if there are three, bias; `want` names the last two as parameters. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
+/* The shape rule of linear layers, for inputs that begin with x and weight. */
+tsh_status tshi_linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
+/* y = x W^T + scale (x A^T) B^T + b, a linear layer with a low-rank adapter. Inputs: x, W [out, in], A [r, in],
+ * B [out, r] and, if there are five, b; `want` names all but x as parameters. Along an axis that splits W's rows, B is
+ * split alike and A is REPLICATED; along one that splits its columns, A is split alike and B is REPLICATED, and one
+ * collective sums both terms. */
+tsh_tensor *tshi_adapted_linear(tsh_tape *tape, int inputs, tsh_tensor **in, double scale, const tshi_want *want);
 /* Params of the lookups. The bytes of every operation's params are compared between calls, so that params structs must
  * have no unnamed padding. */
 typedef struct tshi_lookup {
@@ -53,6 +60,18 @@ tsh_tensor *tshi_statistics_save(tsh_call *call, int slot, const tsh_tensor *x, 
 unsigned tshi_axes_splitting(const tsh_tensor *x, int dim);
 /* Reduce the statistics in place over the ranks of each of these axes. Collective over them. */
 tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_reduce_op op);
+
+/* --- cross entropy ------------------------------------------------------------------------------------------------ */
+
+/* The checks of cross entropies: of the settings; that the target is int64 and has the dims of `logits` but the last
+ * one (TSH_ERR_SHAPE says what is wanted); that class weights, or NULL, are [classes] of the dtype; that no target is
+ * outside the classes, which waits for a GPU. */
+tsh_status tshi_entropy_check_params(double smoothing, tsh_reduction reduction);
+tsh_status tshi_entropy_check_target(const tsh_tensor *logits, const tsh_tensor *target, const char *wanted);
+tsh_status tshi_entropy_check_weight(const tsh_tensor *weight, int64_t classes, tsh_dtype dtype);
+tsh_status tshi_entropy_check_range(const tsh_tensor *targets, const tshi_classes *c);
+/* *to = the sum of this slice's class weights, in the dtype of sums. */
+tsh_status tshi_entropy_sum_weights(tsh_call *call, const tsh_tensor *weight, void *to);
 
 /* --- tensors around a dim ----------------------------------------------------------------------------------------- */
 

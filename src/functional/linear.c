@@ -55,16 +55,10 @@ static tsh_status multiply_all(const tsh_call *call, const tsh_tensor *a, bool t
     if (n == 2) return multiply_matrices(a, transpose_a, b, transpose_b, beta, c);
     tsh_device *device = tshi_device_of(a);
     const int64_t *as = a->shape.local + n - 2, *bs = b->shape.local + n - 2, *cs = c->shape.local + n - 2;
-    size_t size = tsh_dtype_size(a->dtype);
-    tsh_status status = TSH_OK;
-    for (int64_t i = 0, stack = tshi_dims_between(c->shape.local, 0, n - 2); i < stack && status == TSH_OK; i++) {
-        const char *ai = (const char *)tshi_data(a) + (size_t)(i * as[0] * as[1]) * size;
-        const char *bi = (const char *)tshi_data(b) + (size_t)(i * bs[0] * bs[1]) * size;
-        char *ci = (char *)tshi_data(c) + (size_t)(i * cs[0] * cs[1]) * size;
-        status = device->ops->product.gemm(device, a->dtype, transpose_a, transpose_b, cs[0], cs[1],
-                                           transpose_a ? as[0] : as[1], 1, ai, as[1], bi, bs[1], beta, ci, cs[1]);
-    }
-    return status;
+    return device->ops->product.gemm_batch(device, a->dtype, tshi_dims_between(c->shape.local, 0, n - 2), transpose_a,
+                                           transpose_b, cs[0], cs[1], transpose_a ? as[0] : as[1], 1, tshi_data(a),
+                                           as[1], as[0] * as[1], tshi_data(b), bs[1], bs[0] * bs[1], beta, tshi_data(c),
+                                           cs[1], cs[0] * cs[1]);
 }
 
 static tsh_status matmul_forward(tsh_call *call) {
@@ -279,7 +273,7 @@ static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) 
     return TSH_OK;
 }
 
-static tsh_status linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+tsh_status tshi_linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *x = call->in[0], *weight = call->in[1];
     int last = x->shape.ndim - 1;
     if (last < 0 || x->shape.global[last] != weight->shape.global[1]) {
@@ -295,7 +289,7 @@ static tsh_status linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
 
 const tsh_op tshi_linear_op = {"linear_forward",
                                linear_rules,
-                               linear_shape,
+                               tshi_linear_shape,
                                affine_forward,
                                affine_backward,
                                .backward_rest = affine_backward_rest,

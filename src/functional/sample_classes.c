@@ -10,7 +10,7 @@ static const char name[] = "sample_classes";
 typedef struct sampling {
     const tsh_mesh *mesh;
     tsh_device *device;
-    int parts;           /* parts of the classes along the axis that shards them */
+    tshi_parts parts;    /* of the classes, along the axis that shards them */
     int64_t classes;     /* of all ranks together */
     int64_t count;       /* to draw, of all ranks */
     int64_t rows, start; /* of this rank's part of the classes */
@@ -22,10 +22,9 @@ typedef struct sampling {
 } sampling;
 
 /* Part `index` of n items. */
-static int64_t part_of(int64_t n, int parts, int index, int64_t *length) {
-    int64_t start = 0;
-    *length = n;
-    tshi_layout_split(&TSH_SHARD(0), n, parts, index, &start, length);
+static int64_t part_of(int64_t n, tshi_parts parts, int index, int64_t *length) {
+    int64_t start;
+    tshi_parts_split(parts, n, index, &start, length);
     return start;
 }
 
@@ -66,15 +65,14 @@ static tsh_status find_present(sampling *s) {
     return TSH_OK;
 }
 
-/* Shares are balanced: all grow if one part has more present classes than its share. */
+/* The count splits like the classes: it grows if one part has more present classes than its share. */
 static void grow_count(sampling *s) {
-    int64_t most = 0;
-    for (int i = 0; i < s->parts; i++) {
+    for (int i = 0; i < s->parts.count; i++) {
         int64_t length, start = part_of(s->classes, s->parts, i, &length);
         int64_t here = present_before(s, start + length) - present_before(s, start);
-        if (here > most) most = here;
+        int64_t enough = tshi_parts_enough(s->parts, i, here);
+        if (enough > s->count) s->count = enough;
     }
-    if (most * s->parts > s->count) s->count = most * s->parts;
     if (s->count > s->classes) s->count = s->classes;
 }
 
@@ -84,7 +82,7 @@ static void number_targets(const sampling *s) {
         if (s->target[t] < 0) continue;
         int64_t length, start = 0;
         int i = 0;
-        for (; i < s->parts - 1; i++) {
+        for (; i < s->parts.count - 1; i++) {
             start = part_of(s->classes, s->parts, i, &length);
             if (s->target[t] < start + length) break;
         }
@@ -166,21 +164,22 @@ static tsh_tensor *sampled_tensor(tsh_tape *tape, const tsh_mesh *mesh, const ts
     return tshi_tape_check(tape, status, name) == TSH_OK ? out : NULL;
 }
 
-/* The layouts of the weight's rows, and the number of parts along the axis that shards them. */
-static tsh_status find_layout(const tsh_tensor *weight, tsh_layout layout[TSH_MAX_AXES], int *parts) {
-    *parts = 1;
+/* The layouts of the weight's rows, and the parts along the axis that shards them. */
+static tsh_status find_layout(const tsh_tensor *weight, tsh_layout layout[TSH_MAX_AXES], tshi_parts *parts) {
+    *parts = (tshi_parts){.count = 1};
     for (int a = 0; a < TSH_MAX_AXES; a++) layout[a] = TSH_REPLICATED;
     for (int a = 0; a < weight->mesh->axes; a++) {
         const tsh_layout *l = &weight->layout[a];
         bool splits = tshi_layout_splits(*l, 0);
-        if ((splits && (*parts > 1 || l->units > 0)) || (!splits && l->kind != TSH_KIND_REPLICATED)) {
-            return tshi_fail(TSH_ERR_LAYOUT,
-                             "the weight is %s: must be REPLICATED, or SHARD(0) along one axis and without units",
-                             TSHI_TENSOR_TEXT(weight));
+        if ((splits && (parts->count > 1 || l->units || l->cuts)) || (!splits && l->kind != TSH_KIND_REPLICATED)) {
+            return tshi_fail(
+                TSH_ERR_LAYOUT,
+                "the weight is %s: must be REPLICATED, or SHARD(0) along one axis, without units or cut points",
+                TSHI_TENSOR_TEXT(weight));
         }
         if (!splits) continue;
         layout[a] = TSH_SHARD(0);
-        *parts = weight->mesh->axis[a].size;
+        *parts = tshi_axis_parts(&weight->mesh->axis[a]);
     }
     return TSH_OK;
 }

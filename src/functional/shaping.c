@@ -7,27 +7,29 @@
 /* --- reshape ------------------------------------------------------------------------------------------------------ */
 
 /* True when each rank's slice of n items of `a` elements equals its slice of m items of `b` elements. */
-static bool same_slices(int64_t n, int64_t a, int64_t m, int64_t b, int parts) {
-    for (int r = 0; r < parts; r++) {
+static bool same_slices(int64_t n, int64_t a, int64_t m, int64_t b, tshi_parts parts) {
+    for (int r = 0; r < parts.count; r++) {
         int64_t start[2], length[2];
-        tsh_split(n, parts, r, &start[0], &length[0]);
-        tsh_split(m, parts, r, &start[1], &length[1]);
+        tshi_parts_split(parts, n, r, &start[0], &length[0]);
+        tshi_parts_split(parts, m, r, &start[1], &length[1]);
         if (start[0] * a != start[1] * b || length[0] * a != length[1] * b) return false;
     }
     return true;
 }
 
-/* The number of parts into which this axis, or all axes that shard dim d, cut it: if the finest cuts agree and are
- * even, all do. 0: uneven. */
-static int cuts(const tsh_tensor *x, int axis, int d) {
+/* The parts into which this axis, or all axes that shard dim d, cut it: if the finest cuts agree and are even, all do.
+ * Count 0: uneven. */
+static tshi_parts cuts(const tsh_tensor *x, int axis, int d) {
     int parts = 1, axes = 0;
+    bool weighted = false;
     for (int a = 0; a < x->mesh->axes; a++) {
-        if (x->layout[a].kind != TSH_KIND_SHARD || x->layout[a].dim != d) continue;
+        if (!tshi_layout_splits(x->layout[a], d)) continue;
         parts *= x->mesh->axis[a].size;
+        weighted = weighted || x->mesh->axis[a].weights;
         axes++;
     }
-    if (axes > 1) return x->shape.global[d] % parts ? 0 : parts;
-    return x->mesh->axis[axis].size;
+    if (axes > 1) return (tshi_parts){.count = weighted || x->shape.global[d] % parts ? 0 : parts};
+    return tshi_axis_parts(&x->mesh->axis[axis]);
 }
 
 /* True when another axis splits a later dim e that becomes the same output dim, because dims d up to e have size 1. */
@@ -56,11 +58,12 @@ static bool is_taken(const tsh_tensor *x, int axis, int d, const tsh_shape *y, i
     return false;
 }
 
-/* The output dim gets the input dim's units (without units, each index is one), or the balanced split if that makes the
- * same parts. */
+/* The output dim gets the input dim's units (without units, each index is one), or a split without units if that makes
+ * the same parts. */
 static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split) {
     const tsh_shape *x = &call->in[0]->shape, *y = call->params;
-    int d = split->dim, parts = cuts(call->in[0], axis, d);
+    int d = split->dim;
+    tshi_parts parts = cuts(call->in[0], axis, d);
     int64_t n = x->global[d], before = tshi_dims_between(x->global, 0, d),
             inner = tshi_dims_between(x->global, d + 1, x->ndim);
     int64_t units = split->units ? split->units : n;
@@ -69,12 +72,12 @@ static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split)
         if (tshi_dims_between(y->global, 0, e) != before || is_taken(call->in[0], axis, d, y, e)) continue;
         split->dim = e;
         if (m == n && rest == inner) return true; /* the dim does not change */
-        if (before == 0 || gives_way(call->in[0], axis, d)) continue;
+        if (split->cuts || before == 0 || gives_way(call->in[0], axis, d)) continue;
         if (m > 0 && units > 0 && m % units == 0 && (!split->blocks || m % split->blocks == 0)) {
             split->units = units;
             return true;
         }
-        if (!split->units && parts > 0 && same_slices(n, inner, m, rest, parts)) return true;
+        if (!split->units && parts.count > 0 && same_slices(n, inner, m, rest, parts)) return true;
     }
     return false;
 }

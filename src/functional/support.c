@@ -30,7 +30,7 @@ static const function_family families[] = {
     {KERNELS_BY_DTYPE, "embedding", " lookup take_rows "},
     {KERNELS_BY_DTYPE, "norm", " layer_norm rms_norm "},
     {KERNELS_BY_DTYPE, "attention", " attention rotary "},
-    {KERNELS_BY_DTYPE, "cross_entropy", " cross_entropy "},
+    {KERNELS_BY_DTYPE, "cross_entropy", " cross_entropy linear_cross_entropy "},
     {KERNELS_BY_DTYPE, "loss", " mse_loss bce_loss "},
     {KERNELS_BY_DTYPE, "softmax", " softmax log_softmax "},
 };

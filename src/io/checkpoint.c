@@ -32,7 +32,7 @@ static tsh_status save_begin(tshi_checkpoint_save *save, const char *path, const
     bool made = false;
     tsh_status status = save ? tshi_checkpoint_check("checkpoint_save", path, what) : TSH_ERR_MEMORY;
     if (status == TSH_OK) status = tshi_path_join(save->path, path, "");
-    if (status == TSH_OK) status = tshi_checkpoint_tensors(what, &tensors);
+    if (status == TSH_OK) status = tshi_checkpoint_tensors(what, NULL, &tensors);
     if (status == TSH_OK) {
         save->path[strlen(path)] = '\0';
         status = tshi_checkpoint_save_prepare(save, what, tensors);
@@ -219,8 +219,8 @@ tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what) {
     tsh_status status = tshi_background_save_finish(world);
     if (status == TSH_OK) status = agree_on_folder(world, path, what, folder);
     if (status != TSH_OK) return status;
-    status = tshi_checkpoint_tensors(what, &tensors);
-    if (status == TSH_OK) status = tshi_checkpoint_open(&world->allocator, folder, &files);
+    status = tshi_checkpoint_open(&world->allocator, folder, &files);
+    if (status == TSH_OK) status = tshi_checkpoint_tensors(what, &files, &tensors);
     if (status == TSH_OK) status = tshi_checkpoint_compare(&files, what, tensors, folder);
     if (status == TSH_OK) {
         sums = tshi_calloc(&world->allocator, (size_t)tensors->count + 1, sizeof *sums);
@@ -231,7 +231,8 @@ tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what) {
         status = read_tensors(&files, tensors, sums);
         status = compare_sums(world, folder, &files, tensors, sums, status);
     }
-    if (status == TSH_OK) tshi_checkpoint_unpack(&files, what);
+    if (status == TSH_OK && what->optimizer && what->other_states) tshi_checkpoint_report_states(&files, what);
+    if (status == TSH_OK) status = tshi_checkpoint_unpack(&files, what);
     tshi_free(&world->allocator, sums);
     tshi_checkpoint_close(&files);
     tsh_parameters_destroy(tensors);

@@ -55,28 +55,62 @@ static tsh_status add_state_tensor(tsh_parameters *list, const char *name, const
     return status == TSH_OK ? tshi_parameters_add_part(list, name, part, tensor) : status;
 }
 
-static tsh_status add_states(const tsh_checkpoint *what, tsh_parameters *list) {
-    tsh_optimizer *o = what->optimizer;
+/* The state tensors of a slot, with the names of their kinds: the optimizer's, then the master weights. */
+enum { STATE_PARTS = TSHI_MAX_STATES + 1 };
+
+static tsh_tensor *state_part(const tsh_optimizer *o, int slot, int part, const char **kind) {
+    *kind = part < TSHI_MAX_STATES ? o->kind->state[part] : "master";
+    return part < TSHI_MAX_STATES ? o->slots[slot].state[part] : o->slots[slot].master;
+}
+
+static bool has_steps(const tshi_checkpoint_files *files, const char *name) {
+    const json_t *steps = json_object_get(json_object_get(files->state, "optimizer"), "steps");
+    return json_is_integer(json_object_get(steps, name));
+}
+
+/* True when a load with other_states starts the slot's state anew, because the files lack some of it. */
+static bool starts_anew(const tshi_checkpoint_files *files, const tsh_checkpoint *what, int slot) {
+    char name[1024];
+    const char *parameter = state_name(what->parameters, what->optimizer->slots[slot].parameter, slot), *kind;
+    if (!files || !what->other_states || !parameter) return false;
+    bool whole = has_steps(files, parameter);
+    for (int part = 0; part < STATE_PARTS && whole; part++) {
+        if (!state_part(what->optimizer, slot, part, &kind)) continue;
+        snprintf(name, sizeof name, "optimizer.%s.%s", parameter, kind);
+        whole = tshi_checkpoint_find(files, name, 0) != NULL;
+    }
+    return !whole;
+}
+
+static tsh_status add_slot(const tsh_optimizer *o, int slot, const char *name, tsh_parameters *list) {
+    size_t size = strlen(name) + sizeof "optimizer.";
+    char *prefixed = tshi_calloc(&list->world->allocator, size, 1);
+    const char *kind;
+    if (!prefixed) return TSH_ERR_MEMORY;
+    snprintf(prefixed, size, "optimizer.%s", name);
+    tsh_status status = TSH_OK;
+    for (int part = 0; part < STATE_PARTS && status == TSH_OK; part++) {
+        tsh_tensor *state = state_part(o, slot, part, &kind);
+        if (state) status = add_state_tensor(list, prefixed, kind, state);
+    }
+    tshi_free(&list->world->allocator, prefixed);
+    return status;
+}
+
+static tsh_status add_states(const tsh_checkpoint *what, const tshi_checkpoint_files *files, tsh_parameters *list) {
+    const tsh_optimizer *o = what->optimizer;
     tsh_status status = TSH_OK;
     for (int i = 0; i < o->count && status == TSH_OK; i++) {
-        tshi_optimizer_slot *slot = &o->slots[i];
-        tshi_optimizer_renew_master(slot);
-        const char *name = state_name(what->parameters, slot->parameter, i);
+        tshi_optimizer_renew_master(&o->slots[i]);
+        const char *name = state_name(what->parameters, o->slots[i].parameter, i);
         if (!name) return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint: a parameter of the optimizer is not in the list");
-        size_t size = strlen(name) + sizeof "optimizer.";
-        char *prefixed = tshi_calloc(&list->world->allocator, size, 1);
-        if (!prefixed) return TSH_ERR_MEMORY;
-        snprintf(prefixed, size, "optimizer.%s", name);
-        for (int s = 0; s < TSHI_MAX_STATES && status == TSH_OK; s++) {
-            if (slot->state[s]) status = add_state_tensor(list, prefixed, o->kind->state[s], slot->state[s]);
-        }
-        if (slot->master && status == TSH_OK) status = add_state_tensor(list, prefixed, "master", slot->master);
-        tshi_free(&list->world->allocator, prefixed);
+        if (!starts_anew(files, what, i)) status = add_slot(o, i, name, list);
     }
     return status;
 }
 
-tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **out) {
+tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, const tshi_checkpoint_files *files,
+                                   tsh_parameters **out) {
     const tsh_parameters *given = what->parameters;
     tsh_parameters *list;
     tsh_status status = tsh_parameters_create(given->world, &list);
@@ -84,13 +118,59 @@ tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **
     for (int i = 0; i < given->count && status == TSH_OK; i++) {
         status = add_state_tensor(list, given->items[i].name, NULL, given->items[i].tensor);
     }
-    if (status == TSH_OK && what->optimizer) status = add_states(what, list);
+    if (status == TSH_OK && what->optimizer) status = add_states(what, files, list);
     if (status == TSH_OK) {
         *out = list;
     } else {
         tsh_parameters_destroy(list);
     }
     return status;
+}
+
+/* --- states that differ ------------------------------------------------------------------------------------------- */
+
+static bool is_listed(const tsh_parameters *list, const char *name) {
+    for (int i = 0; i < list->count; i++) {
+        if (!strcmp(list->items[i].name, name)) return true;
+    }
+    return false;
+}
+
+/* True when the optimizer has the parameter, and the load gives it a state. */
+static bool gets_state(const tshi_checkpoint_files *files, const tsh_checkpoint *what, const char *name) {
+    for (int i = 0; i < what->optimizer->count; i++) {
+        const char *have = state_name(what->parameters, what->optimizer->slots[i].parameter, i);
+        if (have && !strcmp(have, name)) return !starts_anew(files, what, i);
+    }
+    return false;
+}
+
+static void note_state(char text[TSHI_LINE], int *count, const char *name) {
+    tshi_append(text, TSHI_LINE, "%s%s", *count ? ", " : "", name);
+    ++*count;
+}
+
+void tshi_checkpoint_report_states(const tshi_checkpoint_files *files, tsh_checkpoint *what) {
+    char anew[TSHI_LINE] = "", ignored[TSHI_LINE] = "";
+    const char *name;
+    json_t *value;
+    const tsh_world *world = what->parameters->world;
+    json_t *steps = json_object_get(json_object_get(files->state, "optimizer"), "steps");
+    what->new_states = what->ignored_states = 0;
+    for (int i = 0; i < what->optimizer->count; i++) {
+        if (starts_anew(files, what, i))
+            note_state(anew, &what->new_states, state_name(what->parameters, what->optimizer->slots[i].parameter, i));
+    }
+    json_object_foreach(steps, name, value) {
+        if (!gets_state(files, what, name)) note_state(ignored, &what->ignored_states, name);
+    }
+    if (world->rank > 0) return;
+    if (what->new_states)
+        tshi_log(&world->log, TSH_LOG_INFO, "checkpoint_load: the optimizer's states of %d parameters start anew: %s",
+                 what->new_states, anew);
+    if (what->ignored_states)
+        tshi_log(&world->log, TSH_LOG_INFO, "checkpoint_load: the optimizer's states of %d parameters are ignored: %s",
+                 what->ignored_states, ignored);
 }
 
 /* --- packing into JSON ------------------------------------------------------------------------------------------ */
@@ -173,17 +253,18 @@ static void compare_tensors(const tshi_checkpoint_files *files, const tsh_checkp
     }
     for (int i = 0; i < files->tensors; i++) {
         const char *name = files->tensor[i].name;
-        bool known = i < list->count && !strcmp(list->items[i].name, name);
-        for (int j = 0; j < list->count && !known; j++) known = !strcmp(list->items[j].name, name);
-        if (known || (!what->optimizer && !strncmp(name, "optimizer.", 10))) continue;
+        bool known = (i < list->count && !strcmp(list->items[i].name, name)) || is_listed(list, name);
+        bool may_stay = !what->optimizer || what->other_states;
+        if (known || (may_stay && !strncmp(name, "optimizer.", 10))) continue;
         tshi_problem(all, "'%s' is unexpected", name);
     }
 }
 
-static void compare_optimizer(const json_t *packed, const tsh_checkpoint *what, tshi_problems *all) {
+static void compare_optimizer(const tshi_checkpoint_files *files, const tsh_checkpoint *what, tshi_problems *all) {
     const tsh_optimizer *o = what->optimizer;
+    const json_t *packed = json_object_get(files->state, "optimizer");
     const char *kind = json_string_value(json_object_get(packed, "kind"));
-    const json_t *steps = json_object_get(packed, "steps");
+    if (!packed && what->other_states) return;
     if (!kind || strcmp(kind, o->kind->name) != 0) {
         tshi_problem(all, "the optimizer is %.20s in the checkpoint, %s here", kind ? kind : "none", o->kind->name);
         return;
@@ -191,7 +272,7 @@ static void compare_optimizer(const json_t *packed, const tsh_checkpoint *what, 
     if (!json_is_real(json_object_get(packed, "lr"))) tshi_problem(all, "the optimizer's learning rate is missing");
     for (int i = 0; i < o->count; i++) {
         const char *name = state_name(what->parameters, o->slots[i].parameter, i);
-        if (!json_is_integer(json_object_get(steps, name)))
+        if (!has_steps(files, name) && !starts_anew(files, what, i))
             tshi_problem(all, "the optimizer's steps of '%s' are missing", name);
     }
 }
@@ -233,7 +314,7 @@ tsh_status tshi_checkpoint_compare(const tshi_checkpoint_files *files, const tsh
     uint64_t number;
     const json_t *random = json_object_get(files->state, "random"), *values = json_object_get(files->state, "values");
     compare_tensors(files, what, tensors, &all);
-    if (what->optimizer) compare_optimizer(json_object_get(files->state, "optimizer"), what, &all);
+    if (what->optimizer) compare_optimizer(files, what, &all);
     for (int i = 0; i < what->value_count; i++) compare_value(values, &what->values[i], &all);
     if (!read_number(random, "seed", &number) || !read_number(random, "next_stream", &number)) {
         tshi_problem(&all, "the random streams are missing");
@@ -261,20 +342,40 @@ static void unpack_value(const json_t *values, const tsh_value *v) {
     }
 }
 
-void tshi_checkpoint_unpack(const tshi_checkpoint_files *files, tsh_checkpoint *what) {
-    tsh_world *world = what->parameters->world;
+static tsh_status start_anew(const tsh_optimizer *o, int slot) {
+    const char *kind;
+    tsh_status status = TSH_OK;
+    o->slots[slot].steps = 0; /* the first step copies the master weights */
+    for (int part = 0; part < TSHI_MAX_STATES && status == TSH_OK; part++) {
+        tsh_tensor *state = state_part(o, slot, part, &kind);
+        if (state) status = tsh_tensor_fill(state, 0);
+    }
+    return status;
+}
+
+static tsh_status unpack_optimizer(const tshi_checkpoint_files *files, const tsh_checkpoint *what) {
     tsh_optimizer *o = what->optimizer;
-    const json_t *random = json_object_get(files->state, "random"), *values = json_object_get(files->state, "values");
     const json_t *packed = json_object_get(files->state, "optimizer"), *steps = json_object_get(packed, "steps");
+    tsh_status status = TSH_OK;
+    if (packed) o->lr = json_real_value(json_object_get(packed, "lr"));
+    for (int i = 0; i < o->count && status == TSH_OK; i++) {
+        tshi_optimizer_slot *slot = &o->slots[i];
+        if (starts_anew(files, what, i)) {
+            status = start_anew(o, i);
+            continue;
+        }
+        slot->steps = json_integer_value(json_object_get(steps, state_name(what->parameters, slot->parameter, i)));
+        slot->version = tshi_tensor_version(slot->parameter); /* the master weights have been loaded as well */
+    }
+    return status;
+}
+
+tsh_status tshi_checkpoint_unpack(const tshi_checkpoint_files *files, tsh_checkpoint *what) {
+    tsh_world *world = what->parameters->world;
+    const json_t *random = json_object_get(files->state, "random"), *values = json_object_get(files->state, "values");
     read_number(random, "seed", &world->seed);
     read_number(random, "next_stream", &world->next_stream);
-    if (o) o->lr = json_real_value(json_object_get(packed, "lr"));
-    for (int i = 0; o && i < o->count; i++) {
-        const char *name = state_name(what->parameters, o->slots[i].parameter, i);
-        o->slots[i].steps = json_integer_value(json_object_get(steps, name));
-        o->slots[i].version =
-            tshi_tensor_version(o->slots[i].parameter); /* the master weights have been loaded as well */
-    }
     for (int i = 0; i < what->value_count; i++) unpack_value(values, &what->values[i]);
     what->step = files->step;
+    return what->optimizer ? unpack_optimizer(files, what) : TSH_OK;
 }

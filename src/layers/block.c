@@ -135,3 +135,27 @@ tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, cons
     if (status == TSH_OK) status = tsh_norm_register(block->norm[TSH_BLOCK_MLP_NORM], list, full[TSH_BLOCK_MLP_NORM]);
     return status == TSH_OK ? tsh_mlp_register(block->mlp, list, full[TSH_BLOCK_MLP]) : status;
 }
+
+tsh_status tsh_block_adapt(tsh_block *block, const tsh_lora_config *config, tsh_parameters *list, const char *name) {
+    char full[TSHI_LAYER_NAME];
+    if (!block) return tshi_fail(TSH_ERR_ARGUMENT, "block_adapt: a block is required");
+    tsh_status status = tshi_layer_name(name, block->names[TSH_BLOCK_ATTENTION], full);
+    if (status == TSH_OK) status = tsh_self_attention_adapt(block->attention, config, list, full);
+    if (status == TSH_OK) status = tshi_layer_name(name, block->names[TSH_BLOCK_MLP], full);
+    return status == TSH_OK ? tsh_mlp_adapt(block->mlp, config, list, full) : status;
+}
+
+/* Parts that do not exist are skipped. */
+static tsh_status merge_part(tsh_linear *part, bool merged) {
+    return part ? tsh_linear_merge(part, merged) : TSH_OK;
+}
+
+tsh_status tsh_block_merge(tsh_block *block, bool merged) {
+    tsh_status status = TSH_OK;
+    if (!block) return tshi_fail(TSH_ERR_ARGUMENT, "block_merge: a block is required");
+    for (tsh_attention_part i = TSH_ATTENTION_QUERY; i < TSH_ATTENTION_PARTS && status == TSH_OK; i++)
+        status = merge_part(tsh_self_attention_linear(block->attention, i), merged);
+    for (tsh_mlp_part i = TSH_MLP_GATE; i < TSH_MLP_PARTS && status == TSH_OK; i++)
+        status = merge_part(tsh_mlp_linear(block->mlp, i), merged);
+    return status;
+}

@@ -29,7 +29,7 @@ static tsh_status check_cache_config(const tsh_mesh *mesh, const tsh_kv_cache_co
         return tshi_fail(
             TSH_ERR_LAYOUT,
             "kv_cache_create: %s along axis %s; must be REPLICATED, SHARD(0) (sequences) or SHARD(2) (heads)",
-            TSHI_LAYOUT_TEXT(l), mesh->axis[a].name);
+            TSHI_LAYOUT_TEXT(l, &mesh->axis[a]), mesh->axis[a].name);
     }
     return tshi_check_computes(mesh->device, config->dtype, "kv_cache_create: the cache");
 }

@@ -30,6 +30,27 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
 /* True when a forward call may begin: the tape has not failed, and layer and x are not NULL. */
 bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_tensor *x);
 
+/* --- adapters ----------------------------------------------------------------------------------------------------- */
+
+/* The low-rank adapter of a layer's weight W: W + scale B A; zeros: none. */
+typedef struct tshi_adapter {
+    tsh_tensor *a, *b; /* [r, in_features] and [out_features, r]; split as W's dims are */
+    double scale;
+    bool merged; /* W contains scale B A */
+} tshi_adapter;
+
+/* The config applies to the layer with this full name. */
+bool tshi_lora_targets(const tsh_lora_config *config, const char *name);
+/* Freezes the weight and the bias (NULL: none), creates the adapter, and appends its parameters to the list (NULL:
+ * none). On failure there is no adapter. */
+tsh_status tshi_adapter_create(const char *what, tsh_tensor *weight, tsh_tensor *bias, const tsh_lora_config *config,
+                               tsh_parameters *list, const char *name, tshi_adapter *out);
+void tshi_adapter_release(tshi_adapter *adapter);
+/* tsh_parameters_add under "NAME.lora_A.weight" and so on. */
+tsh_status tshi_adapter_register(const tshi_adapter *adapter, tsh_parameters *list, const char *name);
+/* Adds scale B A to the weight, or subtracts it. */
+tsh_status tshi_adapter_merge(const char *what, tshi_adapter *adapter, const tsh_tensor *weight, bool merged);
+
 /* --- layers made of layers ------------------------------------------------------------------------------- */
 
 #define TSHI_LAYER_NAME 256
@@ -56,10 +77,15 @@ tsh_status tshi_linear_part_create(tsh_group *group, const tshi_parts_sharding *
                                    const tsh_linear_config *config, tshi_linear_part *out);
 /* Appends the parameters of the parts, in order. */
 tsh_status tshi_linear_parts_register(const tshi_linear_part *parts, int count, tsh_parameters *list, const char *name);
+/* Adapts those of the parts that the config names. */
+tsh_status tshi_linear_parts_adapt(const tshi_linear_part *parts, int count, const tsh_lora_config *config,
+                                   tsh_parameters *list, const char *name);
 
 /* True when the name of this length matches the pattern, in which a `*` stands for one or more characters other than
  * '.'. */
 bool tshi_layer_matches(const char *pattern, const char *name, size_t length);
+/* True when the pattern matches the parameter's name, or that of a layer that contains it. */
+bool tshi_parameter_matches(const char *pattern, const char *name);
 
 /* --- sharding ----------------------------------------------------------------------------------------------------- */
 

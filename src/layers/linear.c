@@ -8,6 +8,7 @@ struct tsh_linear {
     tshi_want want;
     tshi_unary fused, after; /* the activation: fused into the product, or after a row layer's sum */
     tsh_tensor *weight, *bias;
+    tshi_adapter adapter;
 };
 
 static const tshi_unary functions[] = {[TSH_ACTIVATION_NONE] = TSHI_IDENTITY,
@@ -60,7 +61,7 @@ tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, 
     tshi_unary f = functions[config->activation];
     layer->world = world;
     layer->want = tshi_layer_want(group, config->shard, config->gather_output, config->sequence_parallel);
-    layer->want.parameters = 1u << 1 | 1u << 2;
+    layer->want.parameters = 1u << 1 | 1u << 2 | 1u << 3 | 1u << 4; /* with an adapter there are five inputs */
     layer->fused = config->shard == TSH_ROW ? TSHI_IDENTITY : f;
     layer->after = config->shard == TSH_ROW ? f : TSHI_IDENTITY;
     status = make_parameters(layer, group, config);
@@ -75,14 +76,30 @@ void tsh_linear_destroy(tsh_linear *layer) {
     if (!layer) return;
     tshi_tensor_release(layer->weight);
     tshi_tensor_release(layer->bias);
+    tshi_adapter_release(&layer->adapter);
     tshi_free(&layer->world->allocator, layer);
+}
+
+/* y with these rows of the weight, and of B, as rows. */
+static tsh_tensor *forward_with(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *b) {
+    const tshi_adapter *adapter = &layer->adapter;
+    int count = layer->bias != NULL;
+    tshi_unary f = layer->after;
+    tsh_tensor *y;
+    if (!b) {
+        tsh_tensor *in[] = {x, weight, layer->bias};
+        y = tshi_linear(tape, 2 + count, in, layer->fused, &layer->want);
+    } else {
+        tsh_tensor *in[] = {x, weight, adapter->a, b, layer->bias};
+        y = tshi_adapted_linear(tape, 4 + count, in, adapter->scale, &layer->want);
+        if (f == TSHI_IDENTITY) f = layer->fused;
+    }
+    return y && f != TSHI_IDENTITY ? tshi_activate(tape, y, f) : y;
 }
 
 tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x) {
     if (!layer) return tshi_linear(tape, 2, (tsh_tensor *[]){x, NULL}, TSHI_IDENTITY, NULL);
-    tsh_tensor *in[] = {x, layer->weight, layer->bias};
-    tsh_tensor *y = tshi_linear(tape, layer->bias ? 3 : 2, in, layer->fused, &layer->want);
-    return y && layer->after != TSHI_IDENTITY ? tshi_activate(tape, y, layer->after) : y;
+    return forward_with(tape, layer, x, layer->weight, layer->adapter.merged ? NULL : layer->adapter.b);
 }
 
 tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *rows) {
@@ -90,9 +107,9 @@ tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tenso
     if (layer->bias && tape) {
         return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "linear_forward_rows: the layer must not have a bias");
     }
-    tsh_tensor *in[] = {x, tsh_take_rows(tape, layer->weight, rows)};
-    tsh_tensor *y = tshi_linear(tape, 2, in, layer->fused, &layer->want);
-    return y && layer->after != TSHI_IDENTITY ? tshi_activate(tape, y, layer->after) : y;
+    bool adapted = layer->adapter.b && !layer->adapter.merged;
+    tsh_tensor *weight = tsh_take_rows(tape, layer->weight, rows);
+    return forward_with(tape, layer, x, weight, adapted ? tsh_take_rows(tape, layer->adapter.b, rows) : NULL);
 }
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
@@ -108,7 +125,8 @@ tsh_tensor *tsh_linear_bias(const tsh_linear *layer) {
 tsh_status tsh_linear_register(const tsh_linear *layer, tsh_parameters *list, const char *name) {
     if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "linear_register: a layer is required");
     tsh_status status = tshi_parameters_add_part(list, name, "weight", layer->weight);
-    return status == TSH_OK ? tshi_parameters_add_part(list, name, "bias", layer->bias) : status;
+    if (status == TSH_OK) status = tshi_parameters_add_part(list, name, "bias", layer->bias);
+    return status == TSH_OK ? tshi_adapter_register(&layer->adapter, list, name) : status;
 }
 
 tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const void *bias) {
@@ -116,4 +134,24 @@ tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const void *bi
     if (bias && !layer->bias) return tshi_fail(TSH_ERR_ARGUMENT, "linear_load: the layer has no bias");
     tsh_status status = tsh_tensor_write_whole(layer->weight, weight);
     return status == TSH_OK && bias ? tsh_tensor_write_whole(layer->bias, bias) : status;
+}
+
+/* --- the adapter -------------------------------------------------------------------------------------------------- */
+
+tsh_status tsh_linear_adapt(tsh_linear *layer, const tsh_lora_config *config, tsh_parameters *list, const char *name) {
+    if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "linear_adapt: a layer is required");
+    return tshi_adapter_create("linear_adapt", layer->weight, layer->bias, config, list, name, &layer->adapter);
+}
+
+tsh_tensor *tsh_linear_lora_a(const tsh_linear *layer) {
+    return layer ? layer->adapter.a : NULL;
+}
+
+tsh_tensor *tsh_linear_lora_b(const tsh_linear *layer) {
+    return layer ? layer->adapter.b : NULL;
+}
+
+tsh_status tsh_linear_merge(tsh_linear *layer, bool merged) {
+    if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "linear_merge: a layer is required");
+    return tshi_adapter_merge("linear_merge", &layer->adapter, layer->weight, merged);
 }

@@ -73,3 +73,8 @@ tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, const ch
     if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "mlp_register: a layer is required");
     return tshi_linear_parts_register(layer->parts, TSH_MLP_PARTS, list, name);
 }
+
+tsh_status tsh_mlp_adapt(tsh_mlp *layer, const tsh_lora_config *config, tsh_parameters *list, const char *name) {
+    if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "mlp_adapt: a layer is required");
+    return tshi_linear_parts_adapt(layer->parts, TSH_MLP_PARTS, config, list, name);
+}

@@ -55,7 +55,7 @@ static tsh_status append_parameter(tsh_parameters *list, char *name, tsh_tensor 
                                   sizeof *list->items);
     if (status != TSH_OK) return status;
     list->items[list->count++] = (tshi_parameter){name, tshi_tensor_retain(tensor)};
-    tensor->parameter = true;
+    tensor->parameter = tensor->listed = true;
     if (!tensor->name) tensor->name = name;
     return TSH_OK;
 }
@@ -107,7 +107,7 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
     config.layout[tshi_mesh_axis(mesh, group)] = layout;
     tsh_status status = tshi_tensor_defer(mesh, &config, out);
     if (status == TSH_OK) status = tsh_tensor_init(*out, init->kind == TSH_INIT_DEFAULT ? fallback : init);
-    if (status == TSH_OK) status = tsh_tensor_require_grad(*out);
+    if (status == TSH_OK) status = tsh_tensor_require_grad(*out, true);
     if (status == TSH_OK) {
         (*out)->parameter = true;
         return TSH_OK;

@@ -41,3 +41,17 @@ tsh_status tshi_linear_parts_register(const tshi_linear_part *parts, int count, 
     }
     return status;
 }
+
+tsh_status tshi_linear_parts_adapt(const tshi_linear_part *parts, int count, const tsh_lora_config *config,
+                                   tsh_parameters *list, const char *name) {
+    char full[TSHI_LAYER_NAME];
+    tsh_status status = TSH_OK;
+    if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "linear_adapt: a configuration is required");
+    for (int i = 0; i < count && status == TSH_OK; i++) {
+        if (!parts[i].linear) continue;
+        status = tshi_layer_name(name, parts[i].name, full);
+        if (status == TSH_OK && tshi_lora_targets(config, full))
+            status = tsh_linear_adapt(parts[i].linear, config, list, full);
+    }
+    return status;
+}

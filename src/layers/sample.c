@@ -351,7 +351,8 @@ tsh_tensor *tsh_sample(tsh_tape *tape, tsh_tensor *logits, const tsh_sample_conf
     s.axes = tshi_axes_splitting(logits, 1);
     s.bits = weight_bits(s.classes);
     s.ids = take_scratch(&s, s.rows, sizeof *s.ids);
-    status = s.ids ? make_ids(logits, &ids) : TSH_ERR_MEMORY;
+    status = tshi_tensor_materialize(logits); /* recomputation may have moved it to the host */
+    if (status == TSH_OK) status = s.ids ? make_ids(logits, &ids) : TSH_ERR_MEMORY;
     if (status == TSH_OK) status = tshi_tape_own(tape, ids);
     if (status == TSH_OK && tshi_mesh_has_me(logits->mesh)) status = run_sampling(&s);
     if (status == TSH_OK) status = tsh_tensor_write(ids, s.ids, ids->numel);

@@ -179,11 +179,17 @@ tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, in
                                   .dtype = tshi_gradient_computed_in(keys)};
     tsh_layout *heads = &config.layout[layer->axis];
     *heads = keys->layout[layer->axis];
-    if (heads->kind == TSH_KIND_SHARD) *heads = TSH_LAYOUT_(heads->kind, 2, 0, heads->sharing, heads->units, 0);
+    if (heads->kind == TSH_KIND_SHARD) *heads = TSH_LAYOUT_(heads->kind, 2, 0, heads->sharing, heads->units, 0, 0);
     return config;
 }
 
 tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name) {
     if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_register: a layer is required");
     return tshi_linear_parts_register(layer->parts, TSH_ATTENTION_PARTS, list, name);
+}
+
+tsh_status tsh_self_attention_adapt(tsh_self_attention *layer, const tsh_lora_config *config, tsh_parameters *list,
+                                    const char *name) {
+    if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_adapt: a layer is required");
+    return tshi_linear_parts_adapt(layer->parts, TSH_ATTENTION_PARTS, config, list, name);
 }

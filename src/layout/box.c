@@ -25,6 +25,8 @@ tshi_placement tshi_mesh_placement(const tsh_mesh *mesh, const tsh_layout layout
     tshi_placement p = {.axes = mesh->axes, .ranks = mesh->ranks};
     for (int a = 0; a < mesh->axes; a++) {
         p.size[a] = mesh->axis[a].size;
+        p.weights[a] = mesh->axis[a].weights;
+        p.cuts = mesh->axis[a].cuts;
         p.layout[a] = layout[a];
     }
     return p;
@@ -62,15 +64,24 @@ bool tshi_box_split(int ndim, tsh_box *box, int parts, int i) {
     return tshi_box_numel(ndim, box) > 0;
 }
 
+/* The number of ranks with a weight among [first, index). */
+static int place_from(tshi_parts parts, int first, int index) {
+    int place = 0;
+    for (int i = first; i < index; i++) place += tshi_parts_weight(parts, i) > 0;
+    return place;
+}
+
 bool tshi_box_share(const tsh_mesh *mesh, const tsh_layout *layout, int ndim, tsh_box *box) {
     int replicas = 1, replica = 0;
     for (int a = 0; a < mesh->axes; a++) {
         const tshi_axis *axis = &mesh->axis[a];
-        int first = 0, alike = axis->size;
-        if (layout[a].kind != TSH_KIND_REPLICATED)
-            alike = tshi_layout_sharers(&layout[a], axis->size, axis->index, &first);
+        int first = 0, alike = axis->size, place = axis->index;
+        if (layout[a].kind != TSH_KIND_REPLICATED) {
+            alike = tshi_layout_sharers(&layout[a], tshi_axis_parts(axis), axis->index, &first);
+            place = place_from(tshi_axis_parts(axis), first, axis->index);
+        }
         replicas *= alike;
-        replica = replica * alike + axis->index - first;
+        replica = replica * alike + place;
     }
     return tshi_mesh_has_me(mesh) && tshi_box_split(ndim, box, replicas, replica);
 }
@@ -120,7 +131,7 @@ tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *sha
     for (int i = 0; i < p->axes; i++) {
         int a = sequence[i], d = p->layout[a].dim;
         if (p->layout[a].kind != TSH_KIND_SHARD) continue;
-        tshi_layout_split(&p->layout[a], shape[d], p->size[a], at[a], &box.start[d], &box.length[d]);
+        tshi_layout_split(&p->layout[a], shape[d], tshi_placement_parts(p, a), at[a], &box.start[d], &box.length[d]);
     }
     return box;
 }
@@ -149,10 +160,11 @@ static void set_along(const tshi_placement *p, unsigned kinds, int index, int at
 #define TERMS    (1u << TSH_KIND_PARTIAL)
 #define PARTS    (1u << TSH_KIND_SHARD)
 
-/* The number of indices along axis a, from *first on, that hold the same unit as index i; 1 on a REPLICATED axis. */
+/* The number of indices along axis a that hold the same unit as index i, and the first; 1 on a REPLICATED axis. */
 static int alike_along(const tshi_placement *p, int a, int i, int *first) {
     *first = i;
-    return p->layout[a].sharing == TSH_SHARED ? tshi_layout_sharers(&p->layout[a], p->size[a], i, first) : 1;
+    return p->layout[a].sharing == TSH_SHARED ? tshi_layout_sharers(&p->layout[a], tshi_placement_parts(p, a), i, first)
+                                              : 1;
 }
 
 /* The member on `rank` if it is a replica of member `at`, else -1. */
@@ -161,10 +173,11 @@ static int replica_of_rank(const tshi_placement *p, const int at[TSH_MAX_AXES], 
     if (member < 0) return -1;
     coordinates(p, member, own);
     for (int a = 0; a < p->axes; a++) {
-        int first, count;
+        int first, own_first;
         if (p->layout[a].kind == TSH_KIND_REPLICATED || own[a] == at[a]) continue;
-        count = alike_along(p, a, at[a], &first);
-        if (own[a] < first || own[a] >= first + count) return -1;
+        alike_along(p, a, at[a], &first);
+        alike_along(p, a, own[a], &own_first);
+        if (first != own_first) return -1;
     }
     return member;
 }
@@ -174,7 +187,8 @@ static void choose_replica(const tshi_placement *p, int target, int at[TSH_MAX_A
     set_along(p, REPLICAS, target % count_along(p, REPLICAS), at);
     for (int a = 0; a < p->axes; a++) {
         int first, count = alike_along(p, a, at[a], &first);
-        at[a] = first + target % count;
+        int turn = target % count;
+        for (at[a] = first; turn > 0; turn -= tshi_parts_weight(tshi_placement_parts(p, a), at[a]) > 0) at[a]++;
     }
 }
 
@@ -196,7 +210,8 @@ static int term_of(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
 static int holding_term(const tshi_exchange *e, const int source[TSH_MAX_AXES], const int target[TSH_MAX_AXES]) {
     int terms = count_along(&e->to, TERMS), at[TSH_MAX_AXES] = {0};
     if (terms == 1) return 0;
-    for (int a = 0; a < e->to.axes; a++) tshi_layout_sharers(&e->to.layout[a], e->to.size[a], target[a], &at[a]);
+    for (int a = 0; a < e->to.axes; a++)
+        tshi_layout_sharers(&e->to.layout[a], tshi_placement_parts(&e->to, a), target[a], &at[a]);
     set_along(&e->to, REPLICAS, 0, at);
     for (int i = 0; i < terms; i++) {
         set_along(&e->to, TERMS, i, at);
@@ -264,7 +279,7 @@ static void search_axis(search *s, int step, tsh_box held) {
         if (layout.kind == TSH_KIND_SHARD) {
             held.start[d] = start;
             held.length[d] = length;
-            tshi_layout_split(&layout, s->e->shape[d], n, i, &held.start[d], &held.length[d]);
+            tshi_layout_split(&layout, s->e->shape[d], tshi_placement_parts(p, a), i, &held.start[d], &held.length[d]);
             if (held.start[d] >= end || held.start[d] + held.length[d] <= s->wanted.start[d]) continue;
         }
         search_axis(s, step + 1, held);
@@ -335,7 +350,7 @@ bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle)
         if (e->from.layout[a].kind != TSH_KIND_PARTIAL) continue;
         int d = longest_dim(e->ndim, &box);
         middle->layout[a] = TSH_SHARD_ORDER(d, TSH_MAX_AXES + a);
-        tsh_split(box.length[d], e->from.size[a], 0, NULL, &box.length[d]);
+        tshi_parts_split(tshi_placement_parts(&e->from, a), box.length[d], 0, NULL, &box.length[d]);
     }
     tshi_layouts_normalize(middle->axes, middle->layout);
     return elements(&e->to, e->ndim, e->shape) > elements(middle, e->ndim, e->shape);

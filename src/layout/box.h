@@ -10,11 +10,17 @@
 typedef struct tshi_placement {
     int axes;
     int size[TSH_MAX_AXES];
-    const int *ranks; /* rank of each member */
+    const int64_t *weights[TSH_MAX_AXES]; /* of the axes, as tshi_parts */
+    const tshi_cut_table *cuts;           /* of the layouts' cut points, or NULL */
+    const int *ranks;                     /* rank of each member */
     tsh_layout layout[TSH_MAX_AXES];
     /* [members] arbitrary boxes, for one axis that is SHARD; NULL: boxes follow from the layouts */
     const tsh_box *boxes;
 } tshi_placement;
+
+static inline tshi_parts tshi_placement_parts(const tshi_placement *p, int axis) {
+    return (tshi_parts){p->size[axis], p->weights[axis], p->cuts};
+}
 
 /* The placement of a mesh's tensors with these layouts; the mesh must outlive it. */
 tshi_placement tshi_mesh_placement(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES]);

@@ -46,6 +46,11 @@ static const char *const move_names[TSHI_MOVE_COUNT] = {
     "no data moves", "all_reduce", "all_gather", "slice", "reduce_scatter", "all_to_all", "zero-pad", "the first keeps",
 };
 
+/* All-to-alls between such layouts send what their boxes say. */
+static bool has_uneven_boxes(tsh_layout layout) {
+    return layout.units || layout.cuts;
+}
+
 tshi_cost tshi_route_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
                                const tsh_layout layout[TSH_MAX_AXES], const tshi_route_step *step) {
     double back = step->axis < 0 ? exchanged_back(from, to, shape, layout, step->to) : 0;
@@ -55,7 +60,8 @@ tshi_cost tshi_route_step_cost(const tsh_mesh *from, const tsh_mesh *to, const t
     double p = from->axis[step->axis].size, before = part(from, shape, layout), after = part(from, shape, step->to);
     double whole = before > after ? before : after; /* for an all_to_all both are equal */
     double sent = tshi_transition_cost(t, false) * whole * (p - 1) / p;
-    if (t->forward == TSHI_MOVE_ALL_TO_ALL && (layout[step->axis].units || step->to[step->axis].units)) {
+    if (t->forward == TSHI_MOVE_ALL_TO_ALL &&
+        (has_uneven_boxes(layout[step->axis]) || has_uneven_boxes(step->to[step->axis]))) {
         sent = exchange_cost(from, to, shape, layout, step->to).elements;
     } else if (t->forward == TSHI_MOVE_ALL_TO_ALL) {
         sent = before * (p - 1) / p;

@@ -3,21 +3,50 @@
 #ifndef TSHI_LAYOUT_H
 #define TSHI_LAYOUT_H
 
-#include "base/base.h"
+#include "base/cuts.h"
 #include "tshard/layout.h"
 
 /* --- meshes and shapes -------------------------------------------------------------------------------------------- */
 
 #define TSHI_AXIS_NAME 16
 
-/* One axis of a mesh: its name, its size, this rank's index along it, and the group of ranks along it. src/layout only
- * compares the group's pointer. The index is -1 on a rank outside the mesh. */
+/* The parts of a dim along an axis: their number, and their weights, at least one above 0; NULL: the balanced split. Of
+ * an axis, the weights have no common divisor and are not all equal. Layouts may name cut points of a table instead. */
+typedef struct tshi_parts {
+    int count;
+    const int64_t *weights;     /* [count] */
+    const tshi_cut_table *cuts; /* or NULL */
+} tshi_parts;
+
+/* Part `index` of n units by the weights: *length units from *start on. */
+void tshi_parts_split(tshi_parts parts, int64_t n, int index, int64_t *start, int64_t *length);
+static inline int64_t tshi_parts_weight(tshi_parts parts, int index) {
+    return parts.weights ? parts.weights[index] : 1;
+}
+/* The part of the sum of the weights; for index -1, a rank outside the mesh, the mean. */
+double tshi_parts_share(tshi_parts parts, int index);
+/* The number of parts with a weight. */
+int tshi_parts_holders(tshi_parts parts);
+bool tshi_parts_equal(tshi_parts a, tshi_parts b);
+/* Divides weights, none below 0 and one above, by their greatest common divisor; NULL if they are then equal. */
+const int64_t *tshi_weights_simplify(int64_t *weights, int count);
+/* A number of units that is enough for part `index` to hold `wanted` of them. */
+int64_t tshi_parts_enough(tshi_parts parts, int index, int64_t wanted);
+
+/* One axis of a mesh: its name, its size, the weights of its ranks (as tshi_parts), this rank's index along it, and the
+ * group of ranks along it. src/layout only compares the group's pointer. The index is -1 on a rank outside the mesh. */
 typedef struct tshi_axis {
     char name[TSHI_AXIS_NAME];
     int size;
+    const int64_t *weights;
+    const tshi_cut_table *cuts; /* the world's */
     int index;
     tsh_group *group;
 } tshi_axis;
+
+static inline tshi_parts tshi_axis_parts(const tshi_axis *axis) {
+    return (tshi_parts){axis->size, axis->weights, axis->cuts};
+}
 
 struct tsh_mesh {
     uint64_t number; /* unique in its world, also among destroyed meshes */
@@ -31,6 +60,7 @@ struct tsh_mesh {
     bool owns_group;
     struct tsh_device *device;
     struct tsh_world *world;
+    int64_t *weights; /* memory of the axes' weights, or NULL */
 };
 
 /* This rank is a member of the mesh; tensors of the mesh are empty on other ranks. */
@@ -50,8 +80,9 @@ static inline bool tshi_layout_is_own(tsh_layout layout) {
 }
 /* Equal except for the split order. */
 static inline bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
-    return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || (a.dim == b.dim && a.units == b.units &&
-                                                             a.blocks == b.blocks && a.sharing == b.sharing));
+    return a.kind == b.kind &&
+           (a.kind != TSH_KIND_SHARD || (a.dim == b.dim && a.units == b.units && a.blocks == b.blocks &&
+                                         a.sharing == b.sharing && a.cuts == b.cuts));
 }
 static inline bool tshi_layout_equal(tsh_layout a, tsh_layout b) {
     return tshi_layout_alike(a, b) && (a.kind != TSH_KIND_SHARD || a.order == b.order);
@@ -77,37 +108,51 @@ void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MA
  * among the axes of the dim. */
 void tshi_layouts_normalize(int axes, tsh_layout *layout);
 /* Reduces the items [*start, *start + *length) of a dim of size n, whole units, to part `index` of `parts` under a
- * SHARD layout. */
-void tshi_layout_split(const tsh_layout *layout, int64_t n, int parts, int index, int64_t *start, int64_t *length);
-/* How many of the `parts` ranks along an axis share a unit with rank `index` (at least 1, itself), and the first of
- * them. */
-int tshi_layout_sharers(const tsh_layout *layout, int parts, int index, int *first);
+ * SHARD layout. Every split of a tensor over ranks follows from this one. */
+void tshi_layout_split(const tsh_layout *layout, int64_t n, tshi_parts parts, int index, int64_t *start,
+                       int64_t *length);
+/* The layout has no cut points, or those of `parts`, which end at n. */
+bool tshi_layout_cuts_fit(const tsh_layout *layout, int64_t n, tshi_parts parts);
+/* How many of the ranks along an axis share a unit with rank `index` (at least 1, itself), and the first of them. Ranks
+ * share a unit if they have the same first; between them may be ranks of weight 0, which hold nothing. */
+int tshi_layout_sharers(const tsh_layout *layout, tshi_parts parts, int index, int *first);
 /* Along every axis, this rank is the first of the ranks that share its unit. */
 bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout);
-/* A SHARD layout of a dim of size n that no other axis splits, with its units dropped if they change no box. */
-tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, int parts);
+/* A SHARD layout of a dim of size n that no other axis splits, with its units or cut points dropped if they change no
+ * box. */
+tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, tshi_parts parts);
+/* Checks the units and cut points of all axes' layouts, `sequence` being the split order, and drops those that change
+ * no box; a dim of size 0 keeps its units. */
+tsh_status tshi_units_resolve(const tsh_mesh *mesh, const int64_t *shape, const int *sequence,
+                              tsh_layout layout[TSH_MAX_AXES]);
 /* The layout that splits a part, `length` items of a dim of size n, as `layout` splits the dim. */
 tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length);
-#define TSHI_LAYOUT_NAME 64
-/* Write "SHARD(0)", with a split order "SHARD(0,1)", with units "SHARD(0, 2 units)", into text; return text. */
-char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
+#define TSHI_LAYOUT_NAME 128
+/* Write "SHARD(0)", with a split order "SHARD(0,1)", with units "SHARD(0, 2 units)", with cut points
+ * "SHARD(0, cut at 0,3,5)", into text; return text. `parts` are those of the layout's axis. */
+char *tshi_layout_name(tsh_layout layout, tshi_parts parts, char *text, size_t size);
 /* Write "[8,16]" into text; return text. */
 TSHI_TOOLS char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
-/* Write "data=2,model=2 of ranks 0,1,2,3" into text, always terminated; return text. */
+/* Append the size of an axis, "2", or its weights, "3:1", to text; return text. */
+char *tshi_parts_append(tshi_parts parts, char *text, size_t size);
+/* Write "data=2,model=3:1 of ranks 0,1,2,3" into text, always terminated; return text. */
 char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size);
 /* These texts as arguments of a message, in memory of the enclosing block. */
-#define TSHI_LAYOUT_TEXT(layout)   tshi_layout_name((layout), (char[TSHI_LAYOUT_NAME]){""}, TSHI_LAYOUT_NAME)
+#define TSHI_LAYOUT_TEXT(layout, axis)                                                                                 \
+    tshi_layout_name((layout), tshi_axis_parts(axis), (char[TSHI_LAYOUT_NAME]){""}, TSHI_LAYOUT_NAME)
 #define TSHI_DIMS_TEXT(ndim, dims) tshi_dims_name((ndim), (dims), (char[128]){""}, 128)
 #define TSHI_MESH_TEXT(mesh)       tshi_mesh_name((mesh), (char[TSHI_LINE]){""}, TSHI_LINE)
 /* The number of the mesh's axis whose group is `group`, or -1. */
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
 /* Set the local shape from the global one: each SHARD axis takes its slice, in split order; all sizes are 0 on a rank
- * outside the mesh. Resolves negative dims in `layout`, normalizes the layouts, and drops units that change no box.
- * TSH_ERR_SHAPE for a dim that does not exist and for units that do not divide a dim, TSH_ERR_LAYOUT for units that
- * another axis cuts. */
+ * outside the mesh. Resolves negative dims in `layout`, normalizes the layouts, and drops units and cut points that
+ * change no box. TSH_ERR_SHAPE for a dim that does not exist, for units that do not divide a dim and for cut points of
+ * another size or number of parts, TSH_ERR_LAYOUT for units that another axis cuts and for cut points of an axis that
+ * is not the first to split the dim, TSH_ERR_ARGUMENT for cut points that do not exist. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
-/* tshi_shape_resolve after `axis` has a new layout: if that cuts the units of other axes, these drop their units. */
+/* tshi_shape_resolve after `axis` has a new layout: if that cuts the units of other axes, these drop their units and
+ * cut points. */
 tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* The global shapes are equal. */
 bool tshi_shapes_equal(const tsh_shape *a, const tsh_shape *b);

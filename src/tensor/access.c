@@ -52,7 +52,11 @@ tshi_placement tshi_tensor_placement(const tsh_tensor *tensor) {
 
 static char *append_layouts(const tsh_tensor *tensor, char *text, size_t size) {
     for (int a = 0; a < tensor->mesh->axes; a++) {
-        tshi_append(text, size, " %s=%s", tensor->mesh->axis[a].name, TSHI_LAYOUT_TEXT(tensor->layout[a]));
+        const tshi_axis *axis = &tensor->mesh->axis[a];
+        tshi_append(text, size, " %s=%s", axis->name, TSHI_LAYOUT_TEXT(tensor->layout[a], axis));
+        if (!axis->weights || tensor->layout[a].kind != TSH_KIND_SHARD || tensor->layout[a].cuts) continue;
+        tshi_append(text, size, " ");
+        tshi_parts_append(tshi_axis_parts(axis), text, size);
     }
     return text;
 }

@@ -36,7 +36,12 @@ static inline tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, co
     tensor->shape = *shape;
     tensor->numel = numel;
     tensor->mesh = mesh;
-    for (int a = 0; a < mesh->axes; a++) tensor->layout[a] = layout[a];
+    bool cut = false;
+    for (int a = 0; a < mesh->axes; a++) {
+        tensor->layout[a] = layout[a];
+        cut = cut || layout[a].cuts;
+    }
+    if (cut) tshi_tensor_retain_cuts(tensor);
     tensor->older = device->newest;
     if (device->newest) device->newest->newer = tensor;
     device->newest = tensor;
@@ -191,7 +196,9 @@ void tshi_tensor_become(tsh_tensor *tensor, const tsh_tensor *view) {
     tensor->shape = view->shape;
     tensor->numel = view->numel;
     tensor->form = 0;
+    tshi_tensor_release_cuts(tensor);
     memcpy(tensor->layout, view->layout, sizeof tensor->layout);
+    tshi_tensor_retain_cuts(tensor);
 }
 
 void tshi_tensor_unload(const tsh_tensor *tensor) {
@@ -273,6 +280,7 @@ void tshi_tensor_free(tsh_tensor *tensor) {
     tsh_device *device = tensor->device;
     unlink_tensor(tensor);
     if (tensor->gradient) tensor->gradient_free(tensor);
+    if (tensor->cut_axes) tshi_tensor_release_cuts(tensor);
     storage_release(tensor->storage);
     empty_handle(tensor);
     if (!device->checked) tshi_pool_give(&device->tensors, tensor);

@@ -47,11 +47,14 @@ struct tsh_tensor {
 
     const char *name;                          /* in a list of parameters, which owns the text; or NULL */
     bool parameter;                            /* a layer or a list has it */
+    bool listed;                               /* a list has had it */
     bool taped;                                /* a tape owns it, and its step has not ended */
     bool ended;                                /* a tape owned it, and its step has ended */
     bool computed;                             /* a recorded call made it in this step: it is not a leaf */
     struct tshi_gradient *gradient;            /* its gradient's state (autograd/grad/state.h), or NULL */
     void (*gradient_free)(tsh_tensor *tensor); /* frees the gradient with the tensor */
+    unsigned term_axes;                        /* of an adapter's factor: bits of the axes that split the weight only */
+    unsigned cut_axes;                         /* bits of the axes for whose cut points the tensor has a reference */
 
     /* A new tensor's members up to here are zeros (tensor.c). Layouts past the mesh's axes may be anything. */
     tsh_shape shape;
@@ -167,6 +170,9 @@ tshi_pieces tshi_pieces_to_write(tsh_tensor *tensor);
 tshi_pieces tshi_pieces_to_read(const tsh_tensor *tensor, const tsh_box *within);
 bool tshi_pieces_next(tshi_pieces *p);
 
+/* TSH_ERR_LAYOUT, with `what` and the tensor, where it is LOCAL along an axis. */
+tsh_status tshi_tensor_check_global(const tsh_tensor *tensor, const char *what);
+
 /* Copies the elements of `box`, `size` bytes each, between two row-major arrays in host memory that hold from_box and
  * to_box. */
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
@@ -187,6 +193,9 @@ static inline tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
     if (tensor) tensor->references++;
     return tensor;
 }
+/* Take and release the tensor's references to the cut points of its layouts. */
+void tshi_tensor_retain_cuts(tsh_tensor *tensor);
+void tshi_tensor_release_cuts(tsh_tensor *tensor);
 /* Frees a tensor whose last reference tshi_tensor_release has taken. */
 void tshi_tensor_free(tsh_tensor *tensor);
 static inline void tshi_tensor_release(tsh_tensor *tensor) {

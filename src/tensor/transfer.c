@@ -128,14 +128,19 @@ bool tshi_pieces_next(tshi_pieces *p) {
     return false;
 }
 
-static tsh_status check_value_boxes(const char *what, const tsh_tensor *tensor, bool source) {
-    if (!tensor || !source) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and values are required", what);
-    if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
+tsh_status tshi_tensor_check_global(const tsh_tensor *tensor, const char *what) {
     for (int a = 0; a < tensor->mesh->axes; a++) {
         if (!tshi_layout_is_own(tensor->layout[a])) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is not part of a global tensor", what, TSHI_TENSOR_TEXT(tensor));
     }
-    return tshi_tensor_materialize_to_write(tensor);
+    return TSH_OK;
+}
+
+static tsh_status check_value_boxes(const char *what, const tsh_tensor *tensor, bool source) {
+    if (!tensor || !source) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and values are required", what);
+    if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
+    tsh_status status = tshi_tensor_check_global(tensor, what);
+    return status == TSH_OK ? tshi_tensor_materialize_to_write(tensor) : status;
 }
 
 /* Checks a call that writes values by boxes, and begins with the first piece. A rank without values has none. */

@@ -3,15 +3,15 @@
 
 #include <math.h>
 
-static void adamw_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
-                       const tshi_update *updates) {
+static void adamw_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, const tshi_rate *rate,
+                       int count, const tshi_update *updates) {
     const tsh_adamw_config *c = &optimizer->config.adamw;
     tsh_device *device = tsh_world_device(optimizer->world);
-    tshi_adamw settings = {.lr = optimizer->lr,
+    tshi_adamw settings = {.lr = optimizer->lr * rate->lr_factor,
                            .beta1 = c->beta1,
                            .beta2 = c->beta2,
                            .eps = c->eps,
-                           .weight_decay = weight_decay,
+                           .weight_decay = rate->weight_decay,
                            .step = number};
     device->ops->optimizer[dtype].adamw(device, &settings, count, updates);
 }
@@ -20,7 +20,7 @@ static const tshi_optimizer_kind adamw = {"adamw", {"exp_avg", "exp_avg_sq"}, ad
 
 tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out) {
     tsh_adamw_config c = config ? *config : (tsh_adamw_config){0};
-    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits};
+    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups};
     tsh_status status = tshi_optimizer_check("adamw_create", list, config, &common, out);
     if (status != TSH_OK) return status;
     if (c.beta1 == 0) c.beta1 = 0.9;

@@ -13,7 +13,7 @@
  * data. */
 typedef enum tshi_reduce_scope {
     TSHI_REDUCE_COPIES,  /* the copies of the model, along the schedule's axis only */
-    TSHI_REDUCE_MODEL,   /* also along the model's axis, where tokens are split and the parameter is REPLICATED */
+    TSHI_REDUCE_MODEL,   /* also along the model's axis, where ranks use a REPLICATED parameter with different data */
     TSHI_REDUCE_SHARERS, /* also the ranks along the model's axis that share a head */
     TSHI_REDUCE_SCOPES
 } tshi_reduce_scope;

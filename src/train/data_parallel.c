@@ -78,7 +78,7 @@ static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *con
     if (tsh_group_size(dp->parent) > 1) dp->level = c.level; /* one rank has nothing to shard */
     /* In a deterministic world every rank computes the same gradients of the whole batch. */
     if (tsh_group_size(dp->parent) == 1 || dp->mesh->world->deterministic) dp->added = TSHI_ADDED_TERMS;
-    dp->schedule.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
+    dp->schedule.weight = c.average ? tshi_parts_share(tshi_group_parts(dp->parent), tsh_group_rank(dp->parent)) : 1;
 }
 
 /* True when the parameter's gradients are summed along this axis of the mesh. */

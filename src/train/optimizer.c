@@ -7,6 +7,7 @@
 #include "device/trace.h"
 
 #include <math.h>
+#include <string.h>
 
 /* A larger learning rate makes any parameter useless. */
 #define LR_OUT_OF_RANGE 1e6
@@ -16,6 +17,21 @@ static tsh_status check_lr(const char *what, double lr) {
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: lr %g is not in [0, inf)", what, lr);
 }
 
+static tsh_status check_groups(const char *what, const tsh_parameters *list, const tsh_parameter_group *groups) {
+    for (const tsh_parameter_group *g = groups; g && g->pattern; g++) {
+        int i = 0;
+        if (!(g->lr_factor >= 0 && isfinite(g->lr_factor)) || !(g->weight_decay >= 0 && isfinite(g->weight_decay))) {
+            return tshi_fail(TSH_ERR_ARGUMENT, "%s: lr_factor %g and weight_decay %g of '%.100s' must be in [0, inf)",
+                             what, g->lr_factor, g->weight_decay, g->pattern);
+        }
+        while (i < list->count && !tshi_parameter_matches(g->pattern, list->items[i].name)) i++;
+        if (i < list->count) continue;
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: the group '%.100s' matches none of %d parameters", what, g->pattern,
+                         list->count);
+    }
+    return TSH_OK;
+}
+
 tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config,
                                 const tshi_optimizer_common *common, tsh_optimizer **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "%s: out is NULL", what);
@@ -23,7 +39,8 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
     if (!list || !config) return tshi_fail(TSH_ERR_ARGUMENT, "%s: parameters and a configuration are required", what);
     if (!(common->weight_decay >= 0 && isfinite(common->weight_decay)))
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: weight_decay %g is not in [0, inf)", what, common->weight_decay);
-    return check_lr(what, common->lr);
+    tsh_status status = check_groups(what, list, common->groups);
+    return status == TSH_OK ? check_lr(what, common->lr) : status;
 }
 
 /* A random stream for each name and step, distinct from those of tshi_world_stream. */
@@ -83,6 +100,20 @@ static tsh_status fill_slot(tsh_optimizer *optimizer, tshi_optimizer_slot *slot,
     return status;
 }
 
+/* Gives the slot its rate, a new one unless another slot has the same. rates has room for one a slot. */
+static void choose_rate(tsh_optimizer *optimizer, tshi_optimizer_slot *slot, const char *name,
+                        const tshi_optimizer_common *common) {
+    tshi_rate rate = {1, common->weight_decay};
+    const tsh_parameter_group *group = common->groups;
+    while (group && group->pattern && !tshi_parameter_matches(group->pattern, name)) group++;
+    if (group && group->pattern) rate = (tshi_rate){group->lr_factor > 0 ? group->lr_factor : 1, group->weight_decay};
+    if (common->decay_matrices && slot->parameter->shape.ndim < 2) rate.weight_decay = 0;
+    slot->rate = 0;
+    while (slot->rate < optimizer->rate_count && memcmp(&optimizer->rates[slot->rate], &rate, sizeof rate) != 0)
+        slot->rate++;
+    if (slot->rate == optimizer->rate_count) optimizer->rates[optimizer->rate_count++] = rate;
+}
+
 static bool rounds_stochastically(const tsh_optimizer *optimizer, const tsh_tensor *parameter) {
     return optimizer->low_bits == TSH_STOCHASTIC_ROUNDING && parameter->dtype == TSH_BFLOAT16;
 }
@@ -123,22 +154,24 @@ tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_para
     optimizer->kind = kind;
     optimizer->world = list->world;
     optimizer->lr = common->lr;
-    optimizer->weight_decay = common->weight_decay;
-    optimizer->decay_matrices = common->decay_matrices;
     optimizer->low_bits = common->low_bits;
     tsh_status status = tshi_compare_lists(list);
     if (status == TSH_OK && list->count > 0) {
-        optimizer->slots =
-            tshi_calloc(&tsh_world_device(list->world)->allocator, (size_t)list->count, sizeof *optimizer->slots);
-        status = optimizer->slots ? TSH_OK : TSH_ERR_MEMORY;
+        const tsh_allocator *allocator = &tsh_world_device(list->world)->allocator;
+        optimizer->slots = tshi_calloc(allocator, (size_t)list->count, sizeof *optimizer->slots);
+        optimizer->rates = tshi_calloc(allocator, (size_t)list->count, sizeof *optimizer->rates);
+        status = optimizer->slots && optimizer->rates ? TSH_OK : TSH_ERR_MEMORY;
     }
     tsh_memory_purpose before = tshi_device_purpose(tsh_world_device(list->world), TSH_MEMORY_OPTIMIZER);
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
-        optimizer->count = i + 1;
-        status = fill_slot(optimizer, &optimizer->slots[i], &list->items[i], states);
+        tshi_optimizer_slot *slot = &optimizer->slots[optimizer->count];
+        if (tshi_gradient_is_frozen(list->items[i].tensor)) continue;
+        optimizer->count++;
+        status = fill_slot(optimizer, slot, &list->items[i], states);
+        if (status == TSH_OK) choose_rate(optimizer, slot, list->items[i].name, common);
     }
     tshi_device_purpose(tsh_world_device(list->world), before);
-    if (status == TSH_OK && list->count > 0) status = make_updates(optimizer);
+    if (status == TSH_OK && optimizer->count > 0) status = make_updates(optimizer);
     if (status == TSH_OK) {
         warn_of_lost_bits(optimizer, list);
         *out = optimizer;
@@ -159,6 +192,7 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
         for (int s = 0; s < TSHI_MAX_STATES; s++) tshi_tensor_release(slot->state[s]);
     }
     tshi_free(allocator, optimizer->slots);
+    tshi_free(allocator, optimizer->rates);
     tshi_free(allocator, optimizer->updates);
     tshi_free(allocator, optimizer->roundings);
     tshi_free(allocator, optimizer);
@@ -207,22 +241,17 @@ static int add_updates(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot
     return count + (int)blocks;
 }
 
-static bool decays(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot) {
-    return optimizer->weight_decay > 0 && !(optimizer->decay_matrices && slot->parameter->shape.ndim < 2);
-}
-
-/* Steps the parameters with weight decay, or those without. One call updates neighbours in the list that have the same
- * dtype and number of steps. */
-static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
-    double weight_decay = decaying ? optimizer->weight_decay : 0;
+/* Steps the parameters that have this rate. One call updates neighbours in the list that have the same dtype and number
+ * of steps. */
+static void step_parameters(tsh_optimizer *optimizer, int rate) {
     const tshi_optimizer_slot *first = NULL;
     int count = 0;
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
-        if (!slot->gradient || decays(optimizer, slot) != decaying) continue;
+        if (!slot->gradient || slot->rate != rate) continue;
         begin_step(slot);
         if (count > 0 && (slot->steps != first->steps || slot->parameter->dtype != first->parameter->dtype)) {
-            optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count,
+            optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, &optimizer->rates[rate], count,
                                   optimizer->updates);
             count = 0;
         }
@@ -230,7 +259,8 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
         count = add_updates(optimizer, slot, count);
     }
     if (count == 0) return;
-    optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count, optimizer->updates);
+    optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, &optimizer->rates[rate], count,
+                          optimizer->updates);
 }
 
 /* Takes the gradients of this step, and checks that their boxes are those at creation. */
@@ -314,14 +344,14 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     int64_t rows, cols = slot->parameter->shape.local[1];
     const int64_t *row;
     const tsh_tensor *gradient = tsh_tensor_sparse_grad(slot->parameter, &rows, &row);
-    double weight_decay = decays(optimizer, slot) ? optimizer->weight_decay : 0;
+    const tshi_rate *rate = &optimizer->rates[slot->rate];
     int count = 0;
     begin_step(slot);
     for (int64_t i = 0; i < rows; i++) {
         set_row(optimizer, slot, gradient, i, row[i], cols, &updates[count], &roundings[count]);
         count++;
         if (count < MOST && i < rows - 1) continue;
-        optimizer->kind->step(optimizer, slot->parameter->dtype, slot->steps, weight_decay, count, updates);
+        optimizer->kind->step(optimizer, slot->parameter->dtype, slot->steps, rate, count, updates);
         count = 0;
     }
 }
@@ -358,8 +388,7 @@ static tsh_status step_all_slots(tsh_optimizer *optimizer) {
     if (status == TSH_OK) status = take_gradients(optimizer);
     if (status != TSH_OK) return status;
     warn_of_idle_steps(optimizer);
-    step_parameters(optimizer, true);
-    step_parameters(optimizer, false);
+    for (int rate = 0; rate < optimizer->rate_count; rate++) step_parameters(optimizer, rate);
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         if (tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) step_rows(optimizer, slot);
@@ -375,7 +404,8 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     if (!optimizer) return tshi_failure_hold(tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required"));
     const tsh_device *device = tsh_world_device(optimizer->world);
     tshi_trace_event *event = device->trace ? tshi_trace_open(device->trace, TSHI_TRACE_STEP) : NULL;
-    tsh_status status = step_all_slots(optimizer);
+    tsh_status status = optimizer->before_step.call ? optimizer->before_step.call(optimizer->before_step.user) : TSH_OK;
+    if (status == TSH_OK) status = step_all_slots(optimizer);
     if (event) tshi_trace_close(event);
     return tshi_failure_hold(status);
 }
@@ -385,18 +415,24 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
 static void step_rows_taken(tshi_gradient_target *target, int64_t first, int64_t count, const void *values) {
     tshi_optimizer_slot *slot = (tshi_optimizer_slot *)target;
     const tsh_optimizer *optimizer = slot->optimizer;
-    double weight_decay = decays(optimizer, slot) ? optimizer->weight_decay : 0;
+    const tshi_rate *rate = &optimizer->rates[slot->rate];
     int64_t cols = slot->parameter->shape.local[1];
     tsh_dtype dtype = slot->parameter->dtype;
     if (first == 0) begin_step(slot);
     tshi_update u = update_of(slot, first * cols, count * cols, values, dtype);
-    if (count > 0) optimizer->kind->step(optimizer, dtype, slot->steps, weight_decay, 1, &u);
+    if (count > 0) optimizer->kind->step(optimizer, dtype, slot->steps, rate, 1, &u);
 }
 
 static bool is_fused(const tsh_tensor *parameter) {
     const tshi_gradient_target *target = parameter->gradient->target;
     while (target && target->ops != &fused_ops) target = target->under;
     return target != NULL;
+}
+
+bool tshi_optimizer_steps_in_backward(const tsh_optimizer *optimizer) {
+    bool any = false;
+    for (int i = 0; i < optimizer->count && !any; i++) any = is_fused(optimizer->slots[i].parameter);
+    return any;
 }
 
 tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *parameter) {
@@ -433,4 +469,8 @@ tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr) {
     tsh_status status = check_lr("optimizer_set_lr", lr);
     if (status == TSH_OK) optimizer->lr = lr;
     return status;
+}
+
+double tsh_optimizer_lr(const tsh_optimizer *optimizer) {
+    return optimizer ? optimizer->lr : 0;
 }

@@ -7,6 +7,11 @@
 
 #define TSHI_MAX_STATES 2
 
+/* The learning rate, as a multiple of the optimizer's, and the weight decay of some of its parameters. */
+typedef struct tshi_rate {
+    double lr_factor, weight_decay;
+} tshi_rate;
+
 /* A parameter and its optimizer state. */
 typedef struct tshi_optimizer_slot {
     tshi_gradient_target target; /* first; of the parameter: optimizer.c has its kinds */
@@ -20,16 +25,23 @@ typedef struct tshi_optimizer_slot {
     int64_t steps;                      /* steps taken */
     uint16_t version;                   /* the parameter's version after the last step */
     uint64_t stream;                    /* random stream for stochastic rounding, without the step's number */
+    int rate;                           /* index of its rate */
 } tshi_optimizer_slot;
 
 /* A kind of optimizer is a const struct: its name, the names of its state tensors, and its step for `count` parameters
- * of one dtype, number of steps (from 1) and weight decay. */
+ * of one dtype, number of steps (from 1), learning rate and weight decay. */
 typedef struct tshi_optimizer_kind {
     const char *name;
     const char *state[TSHI_MAX_STATES];
-    void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, double weight_decay, int count,
+    void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, const tshi_rate *rate, int count,
                  const tshi_update *updates);
 } tshi_optimizer_kind;
+
+/* What must happen before tsh_optimizer_step changes values; a failure is the step's. */
+typedef struct tshi_before_step {
+    tsh_status (*call)(void *user); /* or NULL */
+    void *user;
+} tshi_before_step;
 
 struct tsh_optimizer {
     const tshi_optimizer_kind *kind;
@@ -40,8 +52,10 @@ struct tsh_optimizer {
     tshi_rounding *roundings; /* [update_count], or NULL */
     int64_t update_count;
     tsh_low_bits low_bits;
-    double lr, weight_decay;
-    bool decay_matrices;
+    double lr;
+    tshi_rate *rates; /* [rate_count]: different ones, and each has a parameter */
+    int rate_count;
+    tshi_before_step before_step;
     int still_steps; /* the number of steps in a row with learning rate 0 */
     /* Warnings already logged: a step without gradients, a learning rate out of range, values not finite. */
     bool told_empty, told_lr, told_lost;
@@ -57,6 +71,7 @@ typedef struct tshi_optimizer_common {
     double lr, weight_decay;
     bool decay_matrices;
     tsh_low_bits low_bits;
+    const tsh_parameter_group *groups;
 } tshi_optimizer_common;
 
 /* Checks the arguments that all optimizers take, and sets *out to NULL. */
@@ -65,6 +80,8 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
 /* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states,
                                  const tshi_optimizer_common *common, tsh_optimizer **out);
+/* A parameter is stepped in backward, not in tsh_optimizer_step. */
+bool tshi_optimizer_steps_in_backward(const tsh_optimizer *optimizer);
 /* Copies the parameter to its master weights if anything but a step of the slot has written it. */
 void tshi_optimizer_renew_master(tshi_optimizer_slot *slot);
 /* The sum of squares of gradients on this rank: with `counted`, those that this rank adds to the whole model's sum,

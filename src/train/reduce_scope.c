@@ -6,8 +6,9 @@
 
 /* True when the layout shares a head between ranks of the axis. */
 static bool is_shared_along(const tsh_data_parallel *dp, tsh_layout layout) {
-    int ranks = dp->mesh->axis[dp->model].size, first;
-    for (int i = 0; layout.sharing == TSH_SHARED && i < ranks; i++) {
+    tshi_parts ranks = tshi_axis_parts(&dp->mesh->axis[dp->model]);
+    int first;
+    for (int i = 0; layout.sharing == TSH_SHARED && i < ranks.count; i++) {
         if (tshi_layout_sharers(&layout, ranks, i, &first) > 1) return true;
     }
     return false;
@@ -17,7 +18,8 @@ static bool is_shared_along(const tsh_data_parallel *dp, tsh_layout layout) {
 tshi_reduce_scope tshi_reduce_scope_of(const tsh_data_parallel *dp, const tsh_tensor *parameter) {
     if (dp->model < 0 || (dp->level && parameter->shape.ndim > 1)) return TSHI_REDUCE_COPIES;
     tsh_layout layout = parameter->layout[dp->model];
-    if (dp->splits_tokens && layout.kind == TSH_KIND_REPLICATED) return TSHI_REDUCE_MODEL;
+    bool own_terms = dp->splits_tokens || (parameter->term_axes >> dp->model & 1u);
+    if (own_terms && layout.kind == TSH_KIND_REPLICATED) return TSHI_REDUCE_MODEL;
     bool known = dp->shared.units == 0 || dp->shared.units == layout.units;
     return known && is_shared_along(dp, layout) ? TSHI_REDUCE_SHARERS : TSHI_REDUCE_COPIES;
 }
@@ -32,8 +34,8 @@ static bool in_one_sum(const tsh_data_parallel *dp, tshi_reduce_scope scope, int
         if (x == y || a == dp->schedule.axis) continue;
         if (a != dp->model) return false;
         if (scope == TSHI_REDUCE_MODEL) continue;
-        tshi_layout_sharers(&dp->shared, size, x, &first);
-        tshi_layout_sharers(&dp->shared, size, y, &other);
+        tshi_layout_sharers(&dp->shared, tshi_axis_parts(&dp->mesh->axis[a]), x, &first);
+        tshi_layout_sharers(&dp->shared, tshi_axis_parts(&dp->mesh->axis[a]), y, &other);
         if (first != other) return false;
     }
     return true;

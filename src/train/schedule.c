@@ -56,7 +56,7 @@ static bool is_own_term(const tshi_bucket_slot *slot, const tsh_tensor *x) {
     for (int a = 0; a < x->mesh->axes; a++) {
         int first = 0, index = x->mesh->axis[a].index;
         if (!(slot->target.sums >> a & 1u) || tshi_layout_is_own(x->layout[a])) continue;
-        if (x->layout[a].sharing) tshi_layout_sharers(&x->layout[a], x->mesh->axis[a].size, index, &first);
+        if (x->layout[a].sharing) tshi_layout_sharers(&x->layout[a], tshi_axis_parts(&x->mesh->axis[a]), index, &first);
         if (index != first) return false;
     }
     return true;

@@ -1,14 +1,14 @@
 /* Stochastic gradient descent. */
 #include "train/optimizer.h"
 
-static void sgd_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
+static void sgd_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, const tshi_rate *rate, int count,
                      const tshi_update *updates) {
     const tsh_sgd_config *c = &optimizer->config.sgd;
     tsh_device *device = tsh_world_device(optimizer->world);
-    tshi_sgd settings = {.lr = optimizer->lr,
+    tshi_sgd settings = {.lr = optimizer->lr * rate->lr_factor,
                          .momentum = c->momentum,
                          .dampening = c->dampening,
-                         .weight_decay = weight_decay,
+                         .weight_decay = rate->weight_decay,
                          .nesterov = c->nesterov,
                          .first = number == 1};
     device->ops->optimizer[dtype].sgd(device, &settings, count, updates);
@@ -18,7 +18,7 @@ static const tshi_optimizer_kind sgd = {"sgd", {"momentum_buffer", NULL}, sgd_st
 
 tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out) {
     const tsh_sgd_config c = config ? *config : (tsh_sgd_config){0};
-    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits};
+    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups};
     tsh_status status = tshi_optimizer_check("sgd_create", list, config, &common, out);
     if (status != TSH_OK) return status;
     if (!(c.momentum >= 0 && c.momentum < 1) || !(c.dampening >= 0 && c.dampening <= 1)) {

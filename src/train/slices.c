@@ -6,7 +6,7 @@
 void tshi_slice_range(const tsh_data_parallel *dp, const tshi_bucket_slot *slot, int r, int64_t *start,
                       int64_t *length) {
     int64_t rows = slot->whole->shape.local[0], row = rows ? slot->whole->numel / rows : 0;
-    tsh_split(rows, tsh_group_size(dp->parent), r, start, length);
+    tshi_parts_split(tshi_group_parts(dp->parent), rows, r, start, length);
     *start *= row;
     *length *= row;
 }
@@ -36,9 +36,13 @@ void tshi_slice_count(const tsh_data_parallel *dp, tshi_bucket *bucket) {
 
 int tshi_slice_alike(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r) {
     int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent), end = r < me ? me : r == me ? r + 1 : size;
+    int64_t start, length, first;
     for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
-        int longer = (int)(slot->whole->shape.local[0] % size);
-        if (r < longer && longer < end) end = longer;
+        tshi_slice_range(dp, slot, r, &start, &first);
+        for (int i = r + 1; i < end; i++) {
+            tshi_slice_range(dp, slot, i, &start, &length);
+            if (length != first) end = i;
+        }
     }
     return end;
 }

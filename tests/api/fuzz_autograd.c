@@ -177,6 +177,12 @@ static void to_local(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_to_local(tape, x, fuzz_chance(f, 70) ? NULL : layouts));
 }
 
+static void detach(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    (void)function;
+    fuzz_value(f, tape, tsh_detach(tape, fuzz_tensor(f)));
+}
+
 static void full(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     (void)function;
@@ -374,6 +380,19 @@ static void cross_entropy(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_cross_entropy(tape, logits, target, fuzz_chance(f, 30) ? NULL : &config));
 }
 
+static void linear_cross_entropy(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *w = fuzz_tensor_like(f, x), *target = fuzz_ids(f);
+    tsh_linear_cross_entropy_config config = {.loss = {.label_smoothing = fuzz_chance(f, 80) ? 0.1 : fuzz_number(f),
+                                                       .reduction = (tsh_reduction)fuzz_index(f, 3)},
+                                              .z_loss = fuzz_chance(f, 80) ? 0.01 : fuzz_number(f),
+                                              .chunk = fuzz_index(f, 4),
+                                              .memory = (tsh_linear_loss_memory)fuzz_index(f, 3)};
+    if (fuzz_chance(f, 10)) config.loss.weight = fuzz_tensor(f);
+    (void)function;
+    fuzz_value(f, tape, tsh_linear_cross_entropy(tape, x, w, target, fuzz_chance(f, 30) ? NULL : &config));
+}
+
 /* --- operations of the program's own ------------------------------------------------------------------------------ */
 
 static const tsh_rule own_rules[] = {{{TSH_AS_R, TSH_AS_R}, TSH_AS_R},
@@ -449,6 +468,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_redistribute_along", redistribute, NULL, 10},
     {"tsh_redistribute", to_mesh, NULL, 10},
     {"tsh_to_local", to_local, NULL, 3},
+    {"tsh_detach", detach, NULL, 2},
     {"tsh_full", full, NULL, 3},
     {"tsh_scatter", scatter_or_gather, FUNCTION(tsh_scatter), 3},
     {"tsh_gather", scatter_or_gather, FUNCTION(tsh_gather), 3},
@@ -496,5 +516,6 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_cast", cast, NULL, 2},
     {"tsh_mse_loss tsh_bce_loss", element_loss, NULL, 4},
     {"tsh_cross_entropy", cross_entropy, NULL, 6},
+    {"tsh_linear_cross_entropy", linear_cross_entropy, NULL, 4},
     {NULL, NULL, NULL, 0},
 };

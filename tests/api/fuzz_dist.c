@@ -96,6 +96,14 @@ static void world_fail(fuzz *f, void (*function)(void)) {
     if (world && world != f->world) fuzz_said(f, "world_recover", tsh_world_recover(world), NULL);
 }
 
+/* Ranks here do not die: only what is refused. */
+static void world_continue(fuzz *f, void (*function)(void)) {
+    tsh_world *next = NULL;
+    (void)function;
+    fuzz_said(f, "world_continue", tsh_world_continue(NULL, NULL, &next, NULL), NULL);
+    fuzz_said(f, "world_continue", tsh_world_continue(f->world, NULL, NULL, NULL), NULL);
+}
+
 static void world_recover(fuzz *f, void (*function)(void)) {
     (void)function;
     fuzz_said(f, "world_recover", tsh_world_recover(any_world(f)), NULL);
@@ -152,6 +160,22 @@ static void group_split(fuzz *f, void (*function)(void)) {
     fuzz_made(f, FUZZ_GROUP, "group_split", status, group, NULL);
 }
 
+static void group_part(fuzz *f, void (*function)(void)) {
+    tsh_group *group = fuzz_group(f);
+    int64_t n = fuzz_index(f, 100), start = 0, length = 0;
+    (void)function;
+    tsh_group_part(group, n, fuzz_index(f, f->size), &start, fuzz_chance(f, 5) ? NULL : &length);
+    if (start < 0 || length < 0 || (n >= 0 && start + length > n)) fuzz_wrong(f, "group_part");
+}
+
+/* Seldom measures, which takes a second. */
+static void group_measure(fuzz *f, void (*function)(void)) {
+    int64_t weights[FUZZ_RANKS] = {0};
+    tsh_group *group = fuzz_chance(f, 95) ? NULL : fuzz_group(f);
+    (void)function;
+    fuzz_said(f, "group_measure", tsh_group_measure(group, fuzz_chance(f, 50) ? NULL : weights), NULL);
+}
+
 static void group_destroy(fuzz *f, void (*function)(void)) {
     (void)function;
     /* What goes with its owner is left alone. */
@@ -183,11 +207,31 @@ static void group_questions(fuzz *f, void (*function)(void)) {
 }
 
 static const char *some_axes(fuzz *f, char text[64]) {
-    static const char *const odd[] = {
-        "a",     "a=", "=2", "a=2,", "a=1,a=1", "a=0", "a=-1,b=-1", "a=1,b=1,c=1,d=1,e=-1", "", "a=99999999999",
-        "a b=1", NULL};
+    static const char *const odd[] = {"a",
+                                      "a=",
+                                      "=2",
+                                      "a=2,",
+                                      "a=1,a=1",
+                                      "a=0",
+                                      "a=-1,b=-1",
+                                      "a=1,b=1,c=1,d=1,e=-1",
+                                      "",
+                                      "a=99999999999",
+                                      "a b=1",
+                                      NULL,
+                                      "a=0:0",
+                                      "a=1:",
+                                      "a=:1",
+                                      "a=1:-1",
+                                      "a=99999999999:1"};
     int split = f->size % 2 == 0 && fuzz_chance(f, 50) ? 2 : 1;
-    if (fuzz_chance(f, 8)) return odd[fuzz_below(f, 12)];
+    if (fuzz_chance(f, 8)) return odd[fuzz_below(f, (int)(sizeof odd / sizeof *odd))];
+    if (fuzz_chance(f, 40)) { /* weights along one axis */
+        size_t used = (size_t)snprintf(text, 64, fuzz_chance(f, 50) ? "b=%d,a=1" : "a=%d,b=1", split);
+        for (int i = 1; i < f->size / split; i++)
+            used += (size_t)snprintf(text + used, 64 - used, ":%d", fuzz_below(f, 4));
+        return text;
+    }
     snprintf(text, 64,
              fuzz_chance(f, 50)   ? "a=%d,b=%d"
              : fuzz_chance(f, 50) ? "a=%d,b=-1"
@@ -440,9 +484,12 @@ const fuzz_call fuzz_dist_calls[] = {
     {"tsh_trace_start tsh_trace_stop tsh_trace_begin tsh_trace_end", trace, NULL, 1},
     {"tsh_world_fail", world_fail, NULL, 1},
     {"tsh_world_recover", world_recover, NULL, 2},
+    {"tsh_world_continue", world_continue, NULL, 1},
     {"tsh_group_create", group_create, NULL, 1},
     {"tsh_group_create_in", group_create_in, NULL, 1},
     {"tsh_group_split", group_split, NULL, 1},
+    {"tsh_group_part", group_part, NULL, 1},
+    {"tsh_group_measure", group_measure, NULL, 1},
     {"tsh_group_destroy", group_destroy, NULL, 1},
     {"tsh_group_rank tsh_group_size tsh_group_world_rank tsh_group_backend tsh_group_rank_of tsh_group_world "
      "tsh_group_mesh tsh_group_stats tsh_group_reset_stats tsh_group_supports tsh_backend_supports "

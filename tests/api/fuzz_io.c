@@ -35,6 +35,22 @@ static void save_and_load(fuzz *f, void (*function)(void)) {
         fuzz_said(f, "load", tsh_load(list, at, fuzz_chance(f, 70) ? &load : NULL), NULL);
 }
 
+static void adapters(fuzz *f, void (*function)(void)) {
+    const tsh_lora_config config = {.rank = fuzz_index(f, 3)};
+    char path[256];
+    const char *at = some_path(f, path);
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    tsh_lora_config *read = NULL;
+    (void)function;
+    if (fuzz_chance(f, 60))
+        fuzz_said(f, "adapter_save", tsh_adapter_save(list, at, fuzz_chance(f, 97) ? &config : NULL, NULL), NULL);
+    else
+        fuzz_said(f, "adapter_load", tsh_adapter_load(list, at), NULL);
+    tsh_status status = tsh_adapter_config_read(f->world, at, &read);
+    fuzz_said(f, "adapter_config_read", status, read);
+    tsh_adapter_config_destroy(read);
+}
+
 static void checkpoint(fuzz *f, void (*function)(void)) {
     char path[256], word[8] = "word";
     const char *at = some_path(f, path);
@@ -62,8 +78,51 @@ static void checkpoint(fuzz *f, void (*function)(void)) {
     tsh_checkpoint_latest(at, fuzz_chance(f, 97) ? &latest : NULL);
 }
 
+/* A tokenizer of this rank's own file, which sometimes lacks something; random texts and ids. */
+static void tokenizer(fuzz *f, void (*function)(void)) {
+    static const char *const merges[] = {"\"a b\"", "\"ab b\"", "", "1"}, *const tokens[] = {"a", "<s>", "none", NULL};
+    char path[300], text[16];
+    const int64_t *ids, some[] = {fuzz_index(f, 5), fuzz_index(f, 5)};
+    int64_t count;
+    const char *words;
+    tsh_tokenizer *t = NULL;
+    tsh_text_stream *stream = NULL;
+    (void)function;
+    snprintf(path, sizeof path, "%s/tokenizer-%d.json", fuzz_folder, f->rank->rank);
+    FILE *file = fopen(path, "w");
+    if (!file) return;
+    fprintf(file,
+            "{\"added_tokens\": [{\"id\": %d, \"content\": \"<s>\", \"special\": true}], \"model\": {\"type\": "
+            "\"BPE\", \"merges\": [%s], \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}}}",
+            fuzz_index(f, 5), merges[fuzz_below(f, 4)]);
+    fclose(file);
+    tsh_status status = tsh_tokenizer_load(fuzz_chance(f, 95) ? path : NULL, &t);
+    if (status == TSH_ERR_UNSUPPORTED) return; /* this build has none */
+    fuzz_said(f, "tokenizer_load", status, t);
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)(fuzz_chance(f, 3) ? fuzz_below(f, 256) : 'a' + fuzz_below(f, 3));
+    status = tsh_tokenizer_encode(t, text, sizeof text, fuzz_chance(f, 50), &ids, &count);
+    fuzz_said(f, "tokenizer_encode", status, ids);
+    status = tsh_tokenizer_decode(t, some, 2, fuzz_chance(f, 50), &words, NULL);
+    fuzz_said(f, "tokenizer_decode", status, words);
+    if (tsh_tokenizer_id(t, tokens[fuzz_below(f, 4)]) >= tsh_tokenizer_size(t) && t)
+        fuzz_wrong(f, "an id past the size");
+    status = tsh_text_stream_create(t, fuzz_chance(f, 50), &stream);
+    fuzz_said(f, "text_stream_create", status, stream);
+    status = tsh_text_stream_add(stream, some[0], &words, NULL);
+    fuzz_said(f, "text_stream_add", status, words);
+    status = tsh_text_stream_end(stream, &words, NULL);
+    fuzz_said(f, "text_stream_end", status, words);
+    tsh_text_stream_destroy(stream);
+    tsh_tokenizer_destroy(t);
+}
+
 const fuzz_call fuzz_io_calls[] = {
+    {"tsh_tokenizer_load tsh_tokenizer_destroy tsh_tokenizer_size tsh_tokenizer_id tsh_tokenizer_encode "
+     "tsh_tokenizer_decode tsh_text_stream_create tsh_text_stream_destroy tsh_text_stream_add tsh_text_stream_end",
+     tokenizer, NULL, 1},
     {"tsh_save tsh_load", save_and_load, NULL, 2},
+    {"tsh_adapter_save tsh_adapter_load tsh_adapter_config_read tsh_adapter_config_destroy", adapters, NULL, 1},
     {"tsh_checkpoint_save tsh_checkpoint_load tsh_checkpoint_wait tsh_checkpoint_latest", checkpoint, NULL, 2},
     {NULL, NULL, NULL, 0},
 };

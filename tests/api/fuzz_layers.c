@@ -33,6 +33,27 @@ static void check(fuzz *f, const char *what, tsh_status status, const void *laye
     if (!layer && !tsh_error_message()[0]) fuzz_wrong(f, "%s: NULL without words", what);
 }
 
+static tsh_lora_config lora(fuzz *f) {
+    static const char *const targets[] = {"q_proj", "*_proj", "mlp.up_proj", "none", NULL};
+    return (tsh_lora_config){.rank = fuzz_chance(f, 90) ? 1 + fuzz_below(f, 3) : fuzz_index(f, 9),
+                             .alpha = fuzz_chance(f, 80) ? 0 : fuzz_number(f),
+                             .rank_stabilized = fuzz_chance(f, 30),
+                             .targets = fuzz_chance(f, 50) ? NULL : targets + fuzz_below(f, 5)};
+}
+
+/* The parameters of adapters seldom come into the list: registering the layer appends them, too. */
+static tsh_parameters *list_of_adapters(fuzz *f) {
+    return fuzz_chance(f, 20) ? list(f) : NULL;
+}
+
+static void adapt_linear(fuzz *f, tsh_linear *layer) {
+    const tsh_lora_config config = lora(f);
+    tsh_status status = tsh_linear_adapt(layer, fuzz_chance(f, 3) ? NULL : &config, list_of_adapters(f), name(f));
+    if (!tsh_linear_lora_a(layer) != !tsh_linear_lora_b(layer)) fuzz_wrong(f, "linear_adapt: half an adapter");
+    if (status == TSH_OK && !tsh_linear_lora_a(layer)) fuzz_wrong(f, "linear_adapt: no adapter");
+    if (fuzz_chance(f, 30)) tsh_linear_merge(layer, fuzz_chance(f, 70));
+}
+
 static void norm(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_norm *layer = NULL;
@@ -66,6 +87,9 @@ static void mlp(fuzz *f, void (*function)(void)) {
     (void)function;
     tsh_status status = tsh_mlp_create(group(f), fuzz_chance(f, 3) ? NULL : &config, &layer);
     check(f, "mlp_create", status, layer);
+    const tsh_lora_config adapters = lora(f);
+    if (fuzz_chance(f, 30)) adapt_linear(f, tsh_mlp_linear(layer, (tsh_mlp_part)fuzz_index(f, 3)));
+    if (fuzz_chance(f, 30)) tsh_mlp_adapt(layer, &adapters, list_of_adapters(f), name(f));
     tsh_tensor *x = fuzz_tensor_like(f, tsh_linear_weight(tsh_mlp_linear(layer, (tsh_mlp_part)fuzz_index(f, 3))));
     fuzz_value(f, tape, tsh_mlp_forward(tape, layer, x));
     tsh_mlp_register(layer, list(f), name(f));
@@ -102,6 +126,8 @@ static void attention(fuzz *f, void (*function)(void)) {
     config.name = fuzz_chance(f, 50) ? NULL : "layer.1";
     tsh_status status = tsh_self_attention_create(group(f), fuzz_chance(f, 3) ? NULL : &config, &layer);
     check(f, "self_attention_create", status, layer);
+    const tsh_lora_config adapters = lora(f);
+    if (fuzz_chance(f, 30)) tsh_self_attention_adapt(layer, &adapters, list_of_adapters(f), name(f));
     tsh_kv_cache_config cached = tsh_self_attention_cache(layer, rows.batch, 4);
     bool with_cache = fuzz_chance(f, 20) && tsh_kv_cache_create(fuzz_mesh(f), &cached, &rows.cache) == TSH_OK;
     tsh_tensor *x =
@@ -129,6 +155,9 @@ static void block(fuzz *f, void (*function)(void)) {
     (void)function;
     tsh_status status = tsh_block_create(group(f), fuzz_chance(f, 3) ? NULL : &config, &layer);
     check(f, "block_create", status, layer);
+    const tsh_lora_config adapters = lora(f);
+    if (fuzz_chance(f, 30)) tsh_block_adapt(layer, &adapters, list_of_adapters(f), name(f));
+    if (fuzz_chance(f, 30)) tsh_block_merge(layer, fuzz_chance(f, 70));
     tsh_linear *query = tsh_self_attention_linear(tsh_block_attention(layer), TSH_ATTENTION_QUERY);
     bool parts = tsh_block_mlp(layer) && tsh_block_norm(layer, TSH_BLOCK_MLP_NORM) && query;
     if (parts != (layer != NULL)) fuzz_wrong(f, "a block without its parts");
@@ -194,12 +223,14 @@ static void sharding(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_layer_calls[] = {
     {"tsh_norm_create tsh_norm_destroy tsh_norm_forward tsh_norm_weight tsh_norm_bias tsh_norm_register", norm, NULL,
      4},
-    {"tsh_mlp_create tsh_mlp_destroy tsh_mlp_forward tsh_mlp_linear tsh_mlp_register", mlp, NULL, 4},
+    {"tsh_mlp_create tsh_mlp_destroy tsh_mlp_forward tsh_mlp_linear tsh_mlp_register tsh_mlp_adapt "
+     "tsh_linear_adapt tsh_linear_merge tsh_linear_lora_a tsh_linear_lora_b",
+     mlp, NULL, 4},
     {"tsh_self_attention_create tsh_self_attention_destroy tsh_self_attention_forward tsh_self_attention_linear "
-     "tsh_self_attention_cache tsh_self_attention_register",
+     "tsh_self_attention_cache tsh_self_attention_register tsh_self_attention_adapt",
      attention, NULL, 4},
     {"tsh_block_create tsh_block_destroy tsh_block_forward tsh_block_attention tsh_block_mlp tsh_block_norm "
-     "tsh_block_register",
+     "tsh_block_register tsh_block_adapt tsh_block_merge",
      block, NULL, 4},
     {"tsh_kv_cache_create tsh_kv_cache_destroy tsh_kv_cache_append tsh_kv_cache_keys tsh_kv_cache_values "
      "tsh_kv_cache_length tsh_kv_cache_length_of tsh_kv_cache_lengths tsh_kv_cache_truncate tsh_attention_cached",

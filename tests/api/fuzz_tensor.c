@@ -28,6 +28,19 @@ static void split(fuzz *f, void (*function)(void)) {
     tsh_split(n, parts, fuzz_index(f, 9), &start, &length);
 }
 
+static void split_by_weight(fuzz *f, void (*function)(void)) {
+    int64_t weights[9], n = fuzz_index(f, 100), start = 0, length = 0;
+    int parts = 1 + fuzz_below(f, 9);
+    (void)function;
+    for (int i = 0; i < 9; i++) weights[i] = fuzz_index(f, 5);
+    for (int i = 0; i < parts; i++) {
+        tsh_split_by_weight(n, parts, fuzz_chance(f, 3) ? NULL : weights, i, &start,
+                            fuzz_chance(f, 5) ? NULL : &length);
+        if (start < 0 || length < 0 || (n >= 0 && start > n)) fuzz_wrong(f, "split_by_weight");
+    }
+    tsh_split_by_weight(n, parts, weights, fuzz_index(f, 9), &start, &length);
+}
+
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
 static tsh_device *device(fuzz *f) {
@@ -117,7 +130,7 @@ void fuzz_make_tensor(fuzz *f, void (*function)(void)) {
     fuzz_made(f, FUZZ_TENSOR, "tensor_create", status, t, mesh);
     if (!t) return;
     fill(f, t);
-    if (leaf) fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(t), NULL);
+    if (leaf) fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(t, true), NULL);
 }
 
 static void create_values(fuzz *f, void (*function)(void)) {
@@ -302,6 +315,27 @@ static void print(fuzz *f, void (*function)(void)) {
     if (nowhere) fclose(nowhere);
 }
 
+static void cuts(fuzz *f, void (*function)(void)) {
+    const tsh_mesh *mesh = fuzz_mesh(f);
+    const tsh_group *group = mesh ? tsh_mesh_axis_group(mesh, 0) : NULL;
+    int64_t at[FUZZ_RANKS + 1] = {0};
+    int parts = fuzz_chance(f, 80) && group ? tsh_group_size(group) : 1 + fuzz_below(f, FUZZ_RANKS);
+    bool no_out = fuzz_chance(f, 3), twice = fuzz_chance(f, 10);
+    uint64_t number = 0;
+    tsh_tensor *t = NULL;
+    (void)function;
+    for (int i = 1; i <= parts; i++) at[i] = at[i - 1] + fuzz_index(f, 4);
+    tsh_status status = tsh_cuts_create(mesh, parts, at, no_out ? NULL : &number);
+    if (status == TSH_OK && number == 0) fuzz_wrong(f, "cuts_create");
+    fuzz_said(f, "cuts_create", status, NULL);
+    const tsh_tensor_config config = {
+        .ndim = 1, .shape = {fuzz_chance(f, 90) ? at[parts] : 5}, .layout = {TSH_SHARD_CUTS(0, number)}};
+    status = tsh_tensor_create(mesh, &config, &t);
+    tsh_cuts_release(mesh, number);
+    if (twice) tsh_cuts_release(mesh, number);
+    fuzz_made(f, FUZZ_TENSOR, "tensor_create", status, t, mesh);
+}
+
 static void from_local(fuzz *f, void (*function)(void)) {
     tsh_tensor *local = fuzz_tensor(f), *t = NULL;
     tsh_layout layouts[TSH_MAX_AXES];
@@ -327,7 +361,7 @@ static void tensor_item(fuzz *f, void (*function)(void)) {
 
 static void gradients(fuzz *f, void (*function)(void)) {
     (void)function;
-    fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(fuzz_tensor(f)), NULL);
+    fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(fuzz_tensor(f), true), NULL);
     fuzz_said(f, "tensor_retain_grad", tsh_tensor_retain_grad(fuzz_tensor(f)), NULL);
     tsh_tensor_zero_grad(fuzz_tensor(f));
 }
@@ -349,6 +383,7 @@ static void tensor_init(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_status_name tsh_version tsh_dtype_size tsh_dtype_name tsh_error_message", names, NULL, 1},
     {"tsh_split", split, NULL, 1},
+    {"tsh_split_by_weight", split_by_weight, NULL, 1},
     {"tsh_device_describe tsh_device_kind_of tsh_device_stats tsh_device_memory tsh_memory_purpose_name "
      "tsh_device_reset_peak tsh_device_synchronize tsh_device_stream tsh_function_supports",
      device_questions, NULL, 1},
@@ -371,6 +406,7 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_tensor_write_boxes", tensor_write_boxes, NULL, 3},
     {"tsh_tensor_read_whole tsh_tensor_gather_whole tsh_tensor_scatter_whole", move_whole, NULL, 4},
     {"tsh_tensor_write_parts tsh_tensor_read_parts", move_parts, NULL, 3},
+    {"tsh_cuts_create tsh_cuts_release", cuts, NULL, 3},
     {"tsh_from_local", from_local, NULL, 3},
     {"tsh_tensor_print", print, NULL, 3},
     {"tsh_tensor_fill", tensor_fill, NULL, 3},

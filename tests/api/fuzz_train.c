@@ -37,6 +37,15 @@ static void parameters_questions(fuzz *f, void (*function)(void)) {
     if (fuzz_chance(f, 30)) tsh_parameters_zero_grad(list);
 }
 
+static void parameters_freeze(fuzz *f, void (*function)(void)) {
+    static const char *const patterns[] = {"*", "a", "b.*", "c.weight", "", NULL};
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    (void)function;
+    const char *first = patterns[fuzz_below(f, 6)], *second = patterns[fuzz_below(f, 6)];
+    fuzz_said(f, "parameters_freeze", tsh_parameters_freeze(list, first), NULL);
+    fuzz_said(f, "parameters_unfreeze", tsh_parameters_unfreeze(list, second), NULL);
+}
+
 static tsh_init some_init(fuzz *f) {
     return fuzz_chance(f, 85)
                ? (tsh_init){0}
@@ -171,6 +180,10 @@ static void optimizer_use(fuzz *f, void (*function)(void)) {
     if (fuzz_chance(f, 20)) fuzz_said(f, "optimizer_set_lr", tsh_optimizer_set_lr(optimizer, fuzz_number(f)), NULL);
     if (fuzz_chance(f, 10))
         fuzz_said(f, "optimizer_step_in_backward", tsh_optimizer_step_in_backward(optimizer, fuzz_tensor(f)), NULL);
+    const tsh_lr_schedule schedule = {
+        (tsh_lr_kind)fuzz_index(f, 4), fuzz_number(f), 0, fuzz_index(f, 9), fuzz_index(f, 9), fuzz_index(f, 9)};
+    if (fuzz_chance(f, 20)) tsh_lr_at(&schedule, fuzz_index(f, 20));
+    if (tsh_optimizer_lr(optimizer) < 0) fuzz_wrong(f, "optimizer_lr");
     fuzz_said(f, "optimizer_step", tsh_optimizer_step(optimizer), NULL);
     if (fuzz_chance(f, 50)) tsh_optimizer_zero_grad(optimizer);
 }
@@ -256,12 +269,35 @@ static void data_parallel_use(fuzz *f, void (*function)(void)) {
     if (tsh_data_parallel_buckets(dp) < 0 || !tsh_data_parallel_group(dp) != !dp) fuzz_wrong(f, "data_parallel_group");
 }
 
+static void batches(fuzz *f, void (*function)(void)) {
+    tsh_batches b = {.items = fuzz_below(f, 20), .batch = fuzz_below(f, 9), .seed = (uint64_t)fuzz_below(f, 3)};
+    tsh_box box = {{fuzz_below(f, 5)}, {fuzz_below(f, 5)}};
+    int64_t items[4], position = (int64_t)fuzz_below(f, 100) - 5;
+    (void)function;
+    b.in_order = fuzz_chance(f, 20);
+    int64_t item = tsh_batches_item(fuzz_chance(f, 3) ? NULL : &b, position);
+    if (item < -1 || (item >= 0 && item >= b.items)) fuzz_wrong(f, "batches_item");
+    fuzz_said(f, "batches_rows", tsh_batches_rows(&b, position, &box, fuzz_chance(f, 3) ? NULL : items), NULL);
+}
+
+/* Ranks here do not die: only what is refused. */
+static void protection(fuzz *f, void (*function)(void)) {
+    tsh_protection *made = NULL;
+    int64_t step;
+    (void)function;
+    fuzz_said(f, "protection_create", tsh_protection_create(NULL, NULL, 1, &made), NULL);
+    fuzz_said(f, "protection_step", tsh_protection_step(made, 1), NULL);
+    fuzz_said(f, "protection_move", tsh_protection_move(made, fuzz_pick(f, FUZZ_LIST), NULL, &step), NULL);
+    tsh_protection_destroy(made);
+}
+
 const fuzz_call fuzz_train_calls[] = {
     {"tsh_parameters_create", parameters_create, NULL, 3},
     {"tsh_parameters_destroy", parameters_destroy, NULL, 1},
     {"tsh_parameters_add", parameters_add, NULL, 6},
     {"tsh_parameters_count tsh_parameters_tensor tsh_parameters_name tsh_parameters_zero_grad", parameters_questions,
      NULL, 3},
+    {"tsh_parameters_freeze tsh_parameters_unfreeze", parameters_freeze, NULL, 1},
     {"tsh_linear_create tsh_linear_weight", linear_create, NULL, 8},
     {"tsh_linear_destroy", linear_destroy, NULL, 1},
     {"tsh_linear_forward", linear_forward, NULL, 10},
@@ -275,14 +311,17 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_precision_dtype tsh_parameters_set_precision", set_precision, NULL, 2},
     {"tsh_loss_scale_unscale tsh_loss_scale_update tsh_loss_scale_apply", loss_scale, NULL, 2},
     {"tsh_optimizer_destroy", optimizer_destroy, NULL, 1},
-    {"tsh_optimizer_step tsh_optimizer_step_in_backward tsh_optimizer_zero_grad tsh_optimizer_set_lr", optimizer_use,
-     NULL, 8},
+    {"tsh_optimizer_step tsh_optimizer_step_in_backward tsh_optimizer_zero_grad tsh_optimizer_set_lr tsh_optimizer_lr "
+     "tsh_lr_at",
+     optimizer_use, NULL, 8},
     {"tsh_clip_grad_norm", clip_grad_norm, NULL, 4},
     {"tsh_clip_grad_value_in_backward", clip_grad_value, NULL, 2},
     {"tsh_memory_report", memory_report, NULL, 2},
     {"tsh_data_parallel_create", data_parallel_create, NULL, 6},
     {"tsh_data_parallel_destroy", data_parallel_destroy, NULL, 1},
     {"tsh_data_parallel_set_sync tsh_data_parallel_buckets tsh_data_parallel_group", data_parallel_use, NULL, 4},
+    {"tsh_batches_item tsh_batches_rows", batches, NULL, 1},
+    {"tsh_protection_create tsh_protection_step tsh_protection_move tsh_protection_destroy", protection, NULL, 1},
     {NULL, NULL, NULL, 0},
 };
 

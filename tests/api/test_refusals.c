@@ -65,6 +65,7 @@ typedef struct kit {
         tsh_parameters *list;
         tsh_optimizer *optimizer;
         tsh_data_parallel *dp;
+        tsh_protection *protection;
         tsh_event *event;
         tsh_graph *graph;
         tsh_linear *linear;
@@ -74,6 +75,10 @@ typedef struct kit {
         tsh_mlp *mlp;
         tsh_self_attention *attention;
         tsh_block *block;
+        tsh_lora_config *lora;
+        tsh_tokenizer *tokenizer;
+        tsh_text_stream *stream;
+        const char *words;
     } out;
 } kit;
 
@@ -87,6 +92,7 @@ typedef struct kit {
 #define list_out        out.list
 #define optimizer_out   out.optimizer
 #define dp_out          out.dp
+#define protection_out  out.protection
 #define event_out       out.event
 #define graph_out       out.graph
 #define linear_out      out.linear
@@ -96,6 +102,10 @@ typedef struct kit {
 #define mlp_out         out.mlp
 #define attention_out   out.attention
 #define block_out       out.block
+#define lora_out        out.lora
+#define tokenizer_out   out.tokenizer
+#define stream_out      out.stream
+#define words_out       out.words
 #define SEQUENCES(n)    (&(tsh_sequences){.batch = (n)})
 #define SELF(...)       WITH(tsh_self_attention_config, .embed = 2, __VA_ARGS__)
 #define BLOCK(...)      WITH(tsh_block_config, .embed = 2, .mlp.hidden = 3, __VA_ARGS__)
@@ -256,8 +266,8 @@ static void make_tensors(kit *k) {
     k->bad_ids = tensor(k, TSH_INT64, TSH_MAX_DIMS, 2, 1, TSH_REPLICATED);
     k->heads = tensor(k, TSH_FLOAT32, 4, 1, 2, TSH_REPLICATED);
     k->leaf = tensor(k, TSH_FLOAT64, 1, 2, 0, TSH_REPLICATED);
-    cr_assert_eq(tsh_tensor_require_grad(k->weight), TSH_OK);
-    cr_assert_eq(tsh_tensor_require_grad(k->leaf), TSH_OK);
+    cr_assert_eq(tsh_tensor_require_grad(k->weight, true), TSH_OK);
+    cr_assert_eq(tsh_tensor_require_grad(k->leaf, true), TSH_OK);
     k->loss = tsh_sum(k->tape, k->weight, TSH_ALL_DIMS);
     k->tensors[0] = k->x;
     k->leaves[0] = k->leaf;

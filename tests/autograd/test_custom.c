@@ -162,7 +162,7 @@ static tsh_tensor *shift(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b) {
 static tsh_tensor *make(tshi_rank *r, const tsh_mesh *mesh, tsh_tensor_config config) {
     tsh_tensor *x = NULL;
     tshi_check_ok(r, tsh_tensor_create_arange(mesh, &config, -1, 0.25, &x));
-    if (config.dtype != TSH_INT64) tshi_check_ok(r, tsh_tensor_require_grad(x));
+    if (config.dtype != TSH_INT64) tshi_check_ok(r, tsh_tensor_require_grad(x, true));
     return x;
 }
 
@@ -329,7 +329,7 @@ Test(custom, a_plan_counts_what_it_declares) {
     cr_assert_eq(tsh_tape_create(world, &tape), TSH_OK);
     const tsh_tensor_config config = {TSH_FLOAT64, 2, {rows, cols}, {TSH_SHARD(1)}};
     cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &config, &x), TSH_OK, "%s", tsh_error_message());
-    cr_assert_eq(tsh_tensor_require_grad(x), TSH_OK);
+    cr_assert_eq(tsh_tensor_require_grad(x, true), TSH_OK);
     tsh_group_reset_stats(tsh_world_group(world));
     cr_assert_eq(tsh_backward(tape, tsh_sum(tape, shrink(tape, x), TSH_ALL_DIMS)), TSH_OK, "%s",
                  tsh_tape_message(tape));

@@ -51,7 +51,7 @@ static void wrong_backward(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh));
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tshi_check_ok(r, tsh_tensor_create_arange(mesh, &config, 1, 0.5, &x));
-    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tshi_check_ok(r, tsh_tensor_require_grad(x, true));
     tshi_check_ok(r, tsh_gradient_check(tape, objective, &x, 1, 0, NULL, &worst));
     tshi_check(r, fabs(worst - 0.5) < 1e-6, "the worst error is %g, not 0.5", worst); /* |3 - 2| / 2 */
     tsh_tensor_release(x);

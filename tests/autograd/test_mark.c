@@ -138,7 +138,7 @@ static void recording(tshi_rank *r, void *arg) {
     (void)arg;
     double wanted[ROWS * COLS] = {0}, got[ROWS * COLS];
     bench b = set_up(r);
-    tshi_check_ok(r, tsh_tensor_require_grad(b.x));
+    tshi_check_ok(r, tsh_tensor_require_grad(b.x, true));
     for (int marks = 0; marks < 3; marks++) {
         tsh_mark start = tsh_tape_mark(b.tape);
         tsh_tensor *x = part(&b, b.x);

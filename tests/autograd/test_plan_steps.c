@@ -62,7 +62,8 @@ static void print_step(const tshi_plan_step *s, char *text, size_t size) {
     if (s->dtype != TSH_FLOAT32) tshi_append(text, size, "%s ", tsh_dtype_name(s->dtype));
     tshi_append(text, size, "%s", tshi_dims_name(n, s->shape.global, dims, sizeof dims));
     for (int a = 0; a < s->mesh->axes; a++)
-        tshi_append(text, size, " %s", tshi_layout_name(s->layout[a], name, sizeof name));
+        tshi_append(text, size, " %s",
+                    tshi_layout_name(s->layout[a], tshi_axis_parts(&s->mesh->axis[a]), name, sizeof name));
     if (memcmp(s->shape.local, s->shape.global, sizeof *s->shape.local * (size_t)n))
         tshi_append(text, size, " holds %s", tshi_dims_name(n, s->shape.local, dims, sizeof dims));
 }

@@ -41,7 +41,7 @@ static bench set_up(tshi_rank *r, tsh_dtype dtype, bool sequence) {
     tshi_check_ok(r, tsh_tape_create(r->world, &b.tape));
     for (int i = 0; i < LEAVES; i++) {
         tshi_check_ok(r, tsh_tensor_create_arange(tsh_world_mesh(r->world), &shapes[i], -1, 0.03125, &b.leaf[i]));
-        tshi_check_ok(r, tsh_tensor_require_grad(b.leaf[i]));
+        tshi_check_ok(r, tsh_tensor_require_grad(b.leaf[i], true));
     }
     return b;
 }
@@ -508,7 +508,7 @@ Test(recompute, a_dry_run_counts_offloaded_values) {
     cr_assert_eq(tsh_world_init(NULL, &world), TSH_OK, "%s", tsh_error_message());
     cr_assert_eq(tsh_tape_create(world, &tape), TSH_OK);
     cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &config, &leaf), TSH_OK, "%s", tsh_error_message());
-    cr_assert_eq(tsh_tensor_require_grad(leaf), TSH_OK);
+    cr_assert_eq(tsh_tensor_require_grad(leaf, true), TSH_OK);
     for (int run = 0; run < 3; run++) { /* the gradient stays from the first run on */
         tsh_tensor *x = leaf;
         tsh_device_reset_peak(tsh_world_device(world));

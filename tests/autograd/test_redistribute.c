@@ -292,7 +292,7 @@ static void gradients(kit *k, uint32_t seed) {
         gradient[g] = 2 * coefficient(g) * w;
     }
     tsh_tensor *x = make_input(k, &t, 1), *c = make_coefficients(k, &t, third);
-    tshi_check_ok(k->r, tsh_tensor_require_grad(x));
+    tshi_check_ok(k->r, tsh_tensor_require_grad(x, true));
     tsh_tensor *y = tsh_redistribute(k->tape, x, t.to, t.to_layout);
     tsh_tensor *z = tsh_redistribute(k->tape, tsh_mul(k->tape, y, y), third, layout);
     tsh_tensor *loss = tsh_sum(k->tape, tsh_mul(k->tape, z, c), TSH_ALL_DIMS);

@@ -278,7 +278,7 @@ static const tsh_layout whole = TSH_REPLICATED_INIT, rows = TSH_SHARD_INIT(0), t
 static void check_local(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, tsh_layout layout, const tsh_layout *named,
                         double wanted) {
     tsh_tensor *x = make_matrix(r, mesh, 5, 3, layout, TSH_REPLICATED), *dy = NULL;
-    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tshi_check_ok(r, tsh_tensor_require_grad(x, true));
     tsh_tensor *y = tsh_to_local(tape, x, named);
     if (tshi_check(r, y, "%s", tsh_tape_message(tape))) {
         tshi_check(r, tsh_tensor_data(y) == tsh_tensor_data(x), "the local part has memory of its own");
@@ -371,7 +371,7 @@ static void log_plans(tshi_rank *r, const char *setting, tsh_log_fn *fn, lines *
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tsh_tensor *x = make_matrix(r, mesh, 8, 4, TSH_SHARD(0), TSH_SHARD(1));
     tsh_tensor *w = make_matrix(r, mesh, 4, 6, TSH_REPLICATED, TSH_SHARD(0));
-    tshi_check_ok(r, tsh_tensor_require_grad(w));
+    tshi_check_ok(r, tsh_tensor_require_grad(w, true));
     memset(l, 0, sizeof *l);
     tsh_redistribute(tape, x, mesh, (tsh_layout[]){TSH_SHARD(0), TSH_REPLICATED});
     tsh_redistribute(tape, x, mesh, (tsh_layout[]){TSH_SHARD_ORDER(1, 1), TSH_SHARD(1)});

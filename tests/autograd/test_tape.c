@@ -18,7 +18,7 @@ static bench set_up(tshi_rank *r) {
     tshi_check_ok(r, tsh_tape_create(r->world, &b.tape));
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &b.x));
     tshi_check_ok(r, tsh_tensor_write(b.x, (double[]){1, 2, 3}, 3));
-    tshi_check_ok(r, tsh_tensor_require_grad(b.x));
+    tshi_check_ok(r, tsh_tensor_require_grad(b.x, true));
     return b;
 }
 
@@ -248,8 +248,8 @@ static void no_recording(tshi_rank *r, void *arg) {
     tshi_check(r, loss && tsh_tensor_item(loss) == 14, "%s", tsh_tape_message(b.tape));
     tshi_check(r, tsh_dropout(b.tape, b.x, 0.5) == b.x, "dropout while not recording");
     tshi_check(r, !tsh_tape_set_recording(b.tape, true), "it was off");
-    tshi_check_status(r, tsh_backward(b.tape, loss), TSH_ERR_STATE, "recorded nothing");
-    failed_with(r, &b, TSH_ERR_STATE, "recorded nothing");
+    tshi_check_status(r, tsh_backward(b.tape, loss), TSH_ERR_STATE, "requires a gradient");
+    failed_with(r, &b, TSH_ERR_STATE, "requires a gradient");
     tshi_check_status(r, tsh_backward(b.tape, NULL), TSH_ERR_STATE, "NULL");
     failed_with(r, &b, TSH_ERR_STATE, "NULL");
     tear_down(r, &b);

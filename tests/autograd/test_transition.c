@@ -56,7 +56,7 @@ static tsh_tensor *make(tshi_rank *r, tsh_layout layout) {
     }
     bool sharded = layout.kind == TSH_KIND_SHARD;
     tshi_check_ok(r, sharded ? tsh_tensor_write_whole(t, whole) : tsh_tensor_write(t, whole, ROWS * COLS));
-    tshi_check_ok(r, tsh_tensor_require_grad(t));
+    tshi_check_ok(r, tsh_tensor_require_grad(t, true));
     return t;
 }
 
@@ -190,7 +190,7 @@ static void claims_of_a_tape(tshi_rank *r, void *arg) {
     tsh_tape *tape = NULL;
     tsh_tensor *x = local_ones(r, tsh_world_mesh(r->world), 4, 1), *global = NULL;
     (void)arg;
-    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tshi_check_ok(r, tsh_tensor_require_grad(x, true));
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     for (int recording = 0; recording < 2; recording++) {
         tsh_tape_set_recording(tape, recording);
@@ -247,7 +247,7 @@ static void two_groups(tshi_rank *r, void *arg) {
     tshi_check(r, y && tsh_tensor_item(y) == wanted, "reduce returns %g", tsh_tensor_item(y));
     tsh_tensor *shared = NULL;
     tshi_check_ok(r, tsh_from_local(x, (tsh_layout[]){TSH_LOCAL, TSH_REPLICATED}, NULL, &shared));
-    tshi_check_ok(r, tsh_tensor_require_grad(shared));
+    tshi_check_ok(r, tsh_tensor_require_grad(shared, true));
     tsh_backward_config config = {.gradient = dy};
     tshi_check_ok(r, tsh_backward_with(tape, tsh_copy(tape, shared, model), &config));
     tshi_check(r, tsh_tensor_item(tsh_tensor_grad(shared)) == wanted, "copy's gradient is %g",

@@ -1,11 +1,11 @@
-/* nccl_host WHAT [RANK FILE]: a rank over NCCL's stand-in that is a process, for test_nccl_hosts.sh. The environment says
- * who it is, as torchrun sets it, and in EXPECT_NODES on how many machines the ranks are. WHAT:
+/* nccl_host WHAT [RANK FILE]: a rank over NCCL's stand-in that is a process, for test_nccl_hosts.sh. The environment
+ * says who it is, as torchrun sets it, and in EXPECT_NODES on how many machines the ranks are. WHAT:
  *   run           sums, meshes and messages, whose results it checks
  *   endless       the same, over and over, until there is an error; "begun" is printed after the first
  *   lacks, gpuless    run, on a rank without NCCL, or without a GPU
  *   recover       as run, while each rank in turn reports a failure, after which the world recovers
- *   kill, stop    RANK does so to itself in the middle of that, and writes the time to FILE; the others go on until they
- *                 have an error, and print it with the seconds since then
+ *   kill, stop    RANK does so to itself in the middle of that, and writes the time to FILE; the others go on until
+ *                 they have an error, and print it with the seconds since then
  *   leave         RANK destroys its world then, and ends */
 #include "standin/standin.h"
 #include "support/clock.h"

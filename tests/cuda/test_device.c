@@ -191,6 +191,24 @@ Test(cuda_device, check_reports_wrong_ids) {
     close_device(device);
 }
 
+/* A check of class targets, and one of ids behind it: the first failure is kept until it has been reported. */
+Test(cuda_device, the_first_wrong_index_is_kept) {
+    const int64_t indices[4] = {-7, 3, 40, 41}, id[1] = {77};
+    tsh_device *device = open_device();
+    int64_t *there = get(device, sizeof indices), *other = get(device, sizeof id);
+    const tshi_classes c = {.rows = 4, .n = 10, .classes = 40, .ignore_index = -7};
+    device->ops->copy.from_host(device, sizeof indices, indices, there);
+    device->ops->copy.from_host(device, sizeof id, id, other);
+    cr_assert_eq(device->ops->targets_check(device, &c, there), -1, "it does not wait");
+    cr_assert_eq(device->ops->ids_check(device, 1, other, 50), -1);
+    cr_assert_eq(device->ops->synchronize(device), TSH_ERR_RANGE);
+    cr_assert_not_null(strstr(tsh_error_message(), "40 at index 2"), "%s", tsh_error_message());
+    cr_assert_eq(device->ops->check(device), TSH_OK);
+    device->ops->memory.release(device, there);
+    device->ops->memory.release(device, other);
+    close_device(device);
+}
+
 /* --- a steady state ----------------------------------------------------------------------------------------------- */
 
 /* Nothing that waits, and no memory, after the first times. */

@@ -39,7 +39,7 @@ static size_t peak_of_attention(const char *backend, int gpus) {
     tsh_tensor *x = NULL;
     cr_assert_eq(tsh_tape_create(world, &tape), TSH_OK, "%s", tsh_error_message());
     cr_assert_eq(tsh_tensor_create_full(tsh_world_mesh(world), &config, 0.5, &x), TSH_OK, "%s", tsh_error_message());
-    cr_assert_eq(tsh_tensor_require_grad(x), TSH_OK);
+    cr_assert_eq(tsh_tensor_require_grad(x, true), TSH_OK);
     tsh_tensor *y = tsh_attention(tape, x, x, x, NULL);
     cr_assert_eq(tsh_backward_with(tape, y, NULL), TSH_OK, "%s", tsh_tape_message(tape));
     const size_t peak = tsh_device_stats(tsh_world_device(world)).bytes_peak;

@@ -484,8 +484,8 @@ static void overlap(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_create(mesh, &input, &x));
     tshi_check_ok(r, tsh_tensor_create(mesh, &weight, &w));
     tshi_check_ok(r, tsh_tensor_create(mesh, &output, &seed));
-    tsh_tensor_require_grad(x);
-    tsh_tensor_require_grad(w);
+    tsh_tensor_require_grad(x, true);
+    tsh_tensor_require_grad(w, true);
     tsh_tensor_fill(x, 1);
     tsh_tensor_fill(w, r->rank + 1);
     tsh_tensor_fill(seed, 2);

@@ -240,8 +240,8 @@ static tsh_status end_all(tshi_rank *r, unsigned *seed, under_way *all, int n) {
     return status;
 }
 
-/* Even rounds are one batch on every rank, each in an order of its own. Odd rounds are in the order that all ranks know,
- * over both groups and with a sum among them: each rank blocks where it likes. */
+/* Even rounds are one batch on every rank, each in an order of its own. Odd rounds are in the order that all ranks
+ * know, over both groups and with a sum among them: each rank blocks where it likes. */
 static tsh_status play(tshi_rank *r, tsh_group *const *groups, const pattern *p, int number) {
     planned all[MESSAGES];
     under_way works[MESSAGES] = {{NULL, NULL, 0}};

@@ -28,7 +28,7 @@ static bed open_bed(void) {
     const tsh_tensor_config of_leaf = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {N}};
     cr_assert_eq(tsh_tensor_create(tsh_world_mesh(b.world), &of_leaf, &b.leaf), TSH_OK, "%s", tsh_error_message());
     cr_assert_eq(tsh_tensor_init(b.leaf, &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1}), TSH_OK);
-    cr_assert_eq(tsh_tensor_require_grad(b.leaf), TSH_OK);
+    cr_assert_eq(tsh_tensor_require_grad(b.leaf, true), TSH_OK);
     return b;
 }
 

@@ -191,7 +191,7 @@ static void open_mlp(tsh_world *world, mlp *m) {
     m->down = make_layer(world, m, "down", 16, 8, TSH_ACTIVATION_NONE);
     cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &config, &m->x), TSH_OK);
     cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &config, &m->dy), TSH_OK);
-    cr_assert_eq(tsh_tensor_require_grad(m->x), TSH_OK);
+    cr_assert_eq(tsh_tensor_require_grad(m->x, true), TSH_OK);
     cr_assert_eq(tsh_tape_create(world, &m->tape), TSH_OK);
     cr_assert_eq(tsh_adamw_create(m->parameters, &(tsh_adamw_config){.lr = 0.01}, &m->optimizer), TSH_OK, "%s",
                  tsh_error_message());

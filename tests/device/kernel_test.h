@@ -1,4 +1,6 @@
-/* What the kernel suites share: a device, typed buffers with a guard behind them, numbers, comparisons. */
+/* What the suites of kernels share. Their cases are written once, over device/kernels.h, and run on each table that a
+ * program is linked for (`tested`): the CPU's at every instruction set, the GPU's on the stand-in and on a GPU. What is
+ * wanted is computed here, in double. */
 #ifndef TSHARD_KERNEL_TEST_H
 #define TSHARD_KERNEL_TEST_H
 
@@ -9,119 +11,83 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GUARD 64
+/* A device whose table is tested: target_cpu.c, cuda/target_cuda.c. */
+typedef struct kernel_target {
+    double units;     /* tolerances are so many times as wide */
+    double half;      /* and again so many times for elements of 16 bits, where exponentials may be fast ones */
+    double attention; /* further error of attention in 16 bits */
+    bool is_slow;     /* cases of many elements take minutes and are left out */
+    bool whole_rows;  /* softmax takes whole rows that are aligned or long */
+    size_t guard;     /* bytes behind a buffer that stay as they are; 0 where the memory itself sees accesses there */
+    /* TSH_ERR_UNSUPPORTED skips the test with the message. */
+    tsh_status (*open)(tsh_device **out);
+    /* Memory that the host and the kernels reach, at a multiple of 64 bytes. */
+    void *(*alloc)(size_t size);
+    void (*release)(void *memory);
+} kernel_target;
+extern const kernel_target tested;
 
+/* The device. Its scratch memory holds NaNs at first. Each call looks for failures of the kernels before it. */
+tsh_device *kernel_device(void);
+const tshi_device_ops *kernels(void);
+/* Waits for products and copies, for which a GPU's host does not wait. */
+void settle(void);
+
+/* --- buffers ------------------------------------------------------------------------------------------------------ */
+
+/* Elements in memory that the kernels reach, between guards. */
 typedef struct buffer {
     tsh_dtype dtype;
     int64_t n;
     void *data;
 } buffer;
 
-static _Alignas(4096) char kernel_heap[1 << 16];
-static uint64_t kernel_random = 12345;
+/* Where the next buffers begin: at a multiple of 64 bytes, each one element behind one, each elsewhere. */
+enum { ALIGNED, SHIFTED, SCATTERED, LAYOUTS };
+void lay_buffers(int layout);
 
-static inline tsh_device *kernel_device(void) {
-    static tsh_device *device;
-    if (device) return device;
-    tsh_status status = tshi_device_create_cpu(NULL, kernel_heap, sizeof kernel_heap, 1, &device);
-    if (status == TSH_ERR_UNSUPPORTED) cr_skip_test("%s", tsh_error_message()); /* an instruction set */
-    cr_assert_eq(status, TSH_OK);
-    return device;
+buffer buffer_make(tsh_dtype dtype, int64_t n); /* zeros */
+buffer buffer_nans(tsh_dtype dtype, int64_t n); /* which a kernel must not read */
+buffer buffer_random(tsh_dtype dtype, int64_t n, double low, double high);
+buffer buffer_integers(tsh_dtype dtype, int64_t n); /* in [-8, 8]: their sums are exact in any order */
+buffer buffer_of(tsh_dtype dtype, int64_t n, const double *values);
+buffer buffer_of_ids(int64_t n, const int64_t *ids); /* NULL: zeros */
+buffer buffer_copy(const buffer *from);
+/* Aligned in every layout, as statistics are that the library allocates; of the dtype that sums of `dtype` have. */
+buffer statistics_make(tsh_dtype dtype, int64_t n);
+buffer statistics_random(tsh_dtype dtype, int64_t n, double low, double high);
+void buffer_fill_random(buffer *b, double low, double high);
+/* The end of a check: no guard of a buffer was written; all buffers are freed. */
+void free_buffers(void);
+
+static inline void *data_if(const buffer *b, bool there) {
+    return there ? b->data : NULL;
 }
 
-static inline const tshi_device_ops *kernels(void) {
-    return kernel_device()->ops;
+static inline size_t bytes_of(const buffer *b) {
+    return (size_t)b->n * tsh_dtype_size(b->dtype);
 }
 
-static inline uint32_t random_word(void) {
-    kernel_random = kernel_random * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(kernel_random >> 32);
-}
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-/* In [low, high). */
-static inline double random_between(double low, double high) {
-    return low + (high - low) * (random_word() * 0x1p-32);
-}
+uint32_t random_word(void);
+double random_between(double low, double high); /* in [low, high) */
 
-static inline buffer buffer_make(tsh_dtype dtype, int64_t n) {
-    buffer b = {dtype, n, NULL};
-    size_t bytes = (size_t)n * tsh_dtype_size(dtype);
-    b.data = malloc(bytes + GUARD);
-    cr_assert_not_null(b.data);
-    memset(b.data, 0, bytes);
-    memset((char *)b.data + bytes, 0xA5, GUARD);
-    return b;
-}
-
-/* The guard behind the buffer has to be as it was. */
-static inline void buffer_free(buffer *b) {
-    const unsigned char *guard = (const unsigned char *)b->data + (size_t)b->n * tsh_dtype_size(b->dtype);
-    for (int i = 0; i < GUARD; i++) cr_assert_eq(guard[i], 0xA5, "written past the end");
-    free(b->data);
-    b->data = NULL;
-}
-
-static inline void *element_of(const buffer *b, int64_t i) {
-    return (char *)b->data + (size_t)i * tsh_dtype_size(b->dtype);
-}
-
-static inline double get(const buffer *b, int64_t i) {
-    double value;
-    if (b->dtype == TSH_FLOAT32) return (double)((const float *)b->data)[i];
-    kernels()->copy.convert(kernel_device(), 1, b->dtype, element_of(b, i), TSH_FLOAT64, &value);
-    return value;
-}
-
-static inline void set(buffer *b, int64_t i, double value) {
-    if (b->dtype == TSH_FLOAT32)
-        ((float *)b->data)[i] = (float)value;
-    else
-        kernels()->copy.convert(kernel_device(), 1, TSH_FLOAT64, &value, b->dtype, element_of(b, i));
-}
-
-/* The value as an element of dtype. */
-static inline double rounded(tsh_dtype dtype, double value) {
-    double element;
-    buffer one = {dtype, 1, &element};
-    set(&one, 0, value);
-    return get(&one, 0);
-}
-
-static inline void buffer_fill_random(buffer *b, double low, double high) {
-    for (int64_t i = 0; i < b->n; i++) set(b, i, random_between(low, high));
-}
-
-/* Integers in [-8, 8]: their sums are exact in any order. */
-static inline void buffer_fill_integers(buffer *b) {
-    for (int64_t i = 0; i < b->n; i++) set(b, i, (double)(random_word() % 17) - 8.0);
-}
-
-static inline buffer buffer_random(tsh_dtype dtype, int64_t n, double low, double high) {
-    buffer b = buffer_make(dtype, n);
-    buffer_fill_random(&b, low, high);
-    return b;
-}
-
-static inline buffer buffer_copy(const buffer *from) {
-    buffer b = buffer_make(from->dtype, from->n);
-    memcpy(b.data, from->data, (size_t)b.n * tsh_dtype_size(b.dtype));
-    return b;
-}
+/* An element of a real dtype, exactly; and the element that a number is converted to, rounded once. */
+long double load_element(tsh_dtype dtype, const void *data, int64_t i);
+void store_element(tsh_dtype dtype, void *data, int64_t i, long double value);
+double get(const buffer *b, int64_t i);
+void set(buffer *b, int64_t i, double value);
+double rounded(tsh_dtype dtype, double value);
 
 /* Half of the last bit of an element near `value`, of 16 bits. */
-static inline double half_rounding(tsh_dtype dtype, double value) {
-    return dtype == TSH_BFLOAT16 ? 0x1p-8 * fabs(value) : dtype == TSH_FLOAT16 ? 0x1p-11 * fabs(value) + 0x1p-25 : 0;
-}
-
-/* `units` of the rounding error of the dtype that is computed in, relative to `scale`, and one rounding to 16 bits. */
-static inline void expect_close(const buffer *b, int64_t i, double wanted, double scale, double units) {
-    double tolerance = units * scale * (b->dtype == TSH_FLOAT64 ? 0x1p-53 : 0x1p-24);
-    tolerance += half_rounding(b->dtype, fabs(wanted) + tolerance);
-    double got = get(b, i);
-    cr_assert(fabs(got - wanted) <= tolerance || got == rounded(b->dtype, wanted) || (isnan(got) && isnan(wanted)),
-              "%s element %lld of %lld: %.17g, not %.17g", tsh_dtype_name(b->dtype), (long long)i, (long long)b->n, got,
-              wanted);
-}
+double half_rounding(tsh_dtype dtype, double value);
+/* `units` of the rounding error of the dtype that is computed in; of a target, as many as it is allowed. */
+double rounding_errors(tsh_dtype dtype, double units);
+/* Within so many, relative to `scale`, and one rounding to 16 bits. */
+void expect_close(const buffer *b, int64_t i, double wanted, double scale, double units);
+void expect_equal(const buffer *b, int64_t i, double wanted);
+void expect_same_bits(const buffer *a, const buffer *b, const char *what);
 
 #define FLOAT_DTYPES 4
 static const tsh_dtype float_dtypes[FLOAT_DTYPES] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};

@@ -48,6 +48,11 @@ tsh_status tshi_bench_open(tshi_bench *b) {
     tsh_world_seed(b->world, b->p->seed);
     for (int a = 0; a < b->p->axes; a++) b->group[a] = tsh_mesh_axis_group(b->mesh, a);
     tsh_status status = TSH_OK;
+    for (int i = 0; i < b->p->cuts && status == TSH_OK; i++) {
+        uint64_t number;
+        status = tsh_cuts_create(b->mesh, b->p->cut[i].parts, b->p->cut[i].at, &number);
+        if (status == TSH_OK && number != b->p->cut[i].number) status = TSH_ERR_MISMATCH;
+    }
     for (int i = 0; i < b->p->tapes && status == TSH_OK; i++) status = open_beside(b, &b->beside[i]);
     if (status == TSH_OK) status = tsh_tape_create(b->world, &b->tape);
     if (status == TSH_OK) status = tsh_parameters_create(b->world, &b->all);
@@ -59,6 +64,7 @@ void tshi_bench_close(tshi_bench *b) {
     tsh_parameters_destroy(b->all);
     tsh_parameters_destroy(b->stepped);
     tsh_tape_destroy(b->tape);
+    for (int i = 0; i < b->p->cuts; i++) tsh_cuts_release(b->mesh, b->p->cut[i].number);
     for (int i = 0; i < MAX_TAPES; i++) tsh_tape_destroy(b->beside[i]);
     for (int k = 0; k < MAX_STEPS; k++) {
         tsh_linear_destroy(b->linear[k]);
@@ -166,6 +172,9 @@ tsh_status tshi_bench_optimizer(tshi_bench *b) {
         .lr = p->lr / 2, .momentum = p->momentum, .weight_decay = p->weight_decay, .nesterov = p->nesterov};
     const tsh_adamw_config adamw = {.lr = p->lr, .eps = 1e-3, .weight_decay = p->weight_decay};
     if (p->stepper == STEPPER_NONE) return TSH_OK;
+    /* Frozen and thawed again, parameters are as they were; those of a schedule cannot be frozen. */
+    if (tsh_parameters_freeze(b->stepped, "*") == TSH_OK && tsh_parameters_unfreeze(b->stepped, "*") != TSH_OK)
+        return TSH_ERR_STATE;
     tsh_status status = p->stepper == STEPPER_SGD ? tsh_sgd_create(b->stepped, &sgd, &b->optimizer)
                                                   : tsh_adamw_create(b->stepped, &adamw, &b->optimizer);
     /* Lion's signs have no tolerance: it is made for the same tensors, and does not step. */
@@ -214,6 +223,23 @@ static tsh_tensor *reshape(const tshi_bench *b, int k, tsh_tensor *x) {
     return tsh_reshape(b->tape, x, to.ndim, to.dim);
 }
 
+/* x times the identity are the logits x. */
+static tsh_tensor *through_identity(const tshi_bench *b, tsh_tensor *x, tsh_tensor *target,
+                                    const tsh_linear_cross_entropy_config *config) {
+    const int64_t n = tsh_tensor_shape(x)[tsh_tensor_ndim(x) - 1];
+    const tsh_tensor_config square = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {n, n}};
+    double *whole = calloc((size_t)(n * n), sizeof *whole);
+    tsh_tensor *identity = NULL;
+    tsh_status status = whole ? tsh_tensor_create(tsh_tensor_mesh(x), &square, &identity) : TSH_ERR_MEMORY;
+    for (int64_t i = 0; whole && i < n; i++) whole[i * (n + 1)] = 1;
+    if (status == TSH_OK) status = tsh_tensor_write_whole(identity, whole);
+    free(whole);
+    tsh_tensor *w = status == TSH_OK ? tsh_cast(b->tape, identity, tsh_tensor_dtype(x)) : NULL;
+    tsh_tensor *loss = tsh_linear_cross_entropy(b->tape, x, w, target, config);
+    tsh_tensor_release(identity);
+    return loss;
+}
+
 static tsh_tensor *cross_entropy(const tshi_bench *b, const tshi_step *s, tsh_tensor *const *in) {
     const tshi_step *target = &b->p->step[s->in[1]];
     bool own = target->call == CALL_IDS && target->n[IDS_IGNORE] != -100;
@@ -223,6 +249,9 @@ static tsh_tensor *cross_entropy(const tshi_bench *b, const tshi_step *s, tsh_te
                                        .label_smoothing = s->f,
                                        .reduction = (tsh_reduction)s->n[0]};
     bool plain = s->inputs == 2 && !own && s->f == 0 && s->n[0] == TSH_REDUCTION_MEAN;
+    const tsh_linear_cross_entropy_config chunks = {.loss = config, .chunk = 1 + (int64_t)(s->salt % 3)};
+    bool small = tsh_tensor_ndim(in[0]) > 0 && tsh_tensor_shape(in[0])[tsh_tensor_ndim(in[0]) - 1] < 32;
+    if (s->salt % 2 && small) return through_identity(b, in[0], in[1], &chunks);
     return tsh_cross_entropy(b->tape, in[0], in[1], plain ? NULL : &config);
 }
 

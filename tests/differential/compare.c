@@ -94,7 +94,8 @@ static bool differ(comparison *c, const tshi_entry *e, int rank, const char *for
 static bool layouts_equal(const tshi_program *p, const tsh_layout *a, const tsh_layout *b) {
     for (int i = 0; i < p->axes; i++) {
         if (a[i].kind != b[i].kind || a[i].order != b[i].order) return false;
-        bool alike = a[i].dim == b[i].dim && a[i].units == b[i].units && a[i].blocks == b[i].blocks;
+        bool alike =
+            a[i].dim == b[i].dim && a[i].units == b[i].units && a[i].blocks == b[i].blocks && a[i].cuts == b[i].cuts;
         if (a[i].kind == TSH_KIND_SHARD && (!alike || a[i].sharing != b[i].sharing)) return false;
     }
     return true;
@@ -111,8 +112,10 @@ static bool are_terms(const comparison *c, const tshi_entry *e, int axis, int i,
     bool gradient = e->kind == ENTRY_GRADIENT || e->kind == ENTRY_RETAINED;
     if (layout->kind == TSH_KIND_PARTIAL || i == j) return true;
     if (!gradient || layout->sharing != TSH_SHARED_OWN) return false;
-    int first, count = tshi_layout_sharers(layout, c->p->size[axis], i, &first);
-    return j >= first && j < first + count;
+    int first, other;
+    tshi_layout_sharers(layout, tshi_program_parts(c->p, axis), i, &first);
+    tshi_layout_sharers(layout, tshi_program_parts(c->p, axis), j, &other);
+    return first == other;
 }
 
 /* The sum of element i over the ranks that hold terms of it beside rank. */
@@ -132,9 +135,12 @@ static double summed(const comparison *c, int k, int rank, int64_t i) {
 /* Ranks that differ along REPLICATED axes alone, or that share units, hold the same terms of sums. */
 static bool is_replica(const comparison *c, const tshi_entry *e, int rank, int other) {
     for (int a = 0; a < c->p->axes; a++) {
-        int i = tshi_rank_index(c->p, rank, a), j = tshi_rank_index(c->p, other, a), first = i, count = 1;
-        if (e->layout[a].sharing == TSH_SHARED) count = tshi_layout_sharers(&e->layout[a], c->p->size[a], i, &first);
-        bool alike = e->layout[a].kind == TSH_KIND_REPLICATED || (j >= first && j < first + count);
+        int i = tshi_rank_index(c->p, rank, a), j = tshi_rank_index(c->p, other, a), first = i, same = j;
+        if (e->layout[a].sharing == TSH_SHARED) {
+            tshi_layout_sharers(&e->layout[a], tshi_program_parts(c->p, a), i, &first);
+            tshi_layout_sharers(&e->layout[a], tshi_program_parts(c->p, a), j, &same);
+        }
+        bool alike = e->layout[a].kind == TSH_KIND_REPLICATED || first == same;
         if (!alike) return false;
     }
     return true;

@@ -432,6 +432,62 @@ static void choose_mesh(tshi_maker *m, int ranks) {
     m->p->order = tshi_maker_chance(m, 40) ? 1 + tshi_maker_below(m, 3) : 0;
 }
 
+/* Weights of some axes, which the other choices do not depend on. In an exact program gradients are not averaged by
+ * them: the shares would not be exact. */
+static void choose_weights(tshi_program *p) {
+    static const int64_t patterns[][MAX_RANKS] = {
+        {3, 1, 1, 2, 1, 1, 2, 1}, {0, 1, 1, 0, 2, 1, 1, 1}, {1, 0, 2, 1, 0, 0, 3, 1}, {1, 2, 1, 1, 3, 0, 1, 2}};
+    uint64_t random = tshi_mix(p->seed ^ 0x77656967687473);
+    for (int a = 0; a < p->axes; a++) {
+        int pattern = tshi_random_below(&random, 8);
+        if (pattern >= 4 || p->size[a] == 1 || (p->exact && p->dp_average && a == p->dp_axis)) continue;
+        memcpy(p->weight[a], patterns[pattern], sizeof *p->weight[a] * (size_t)p->size[a]);
+    }
+}
+
+/* The number of random cut points of a dim of n items over `parts` ranks, which the program then has; 0 when it has too
+ * many. */
+static uint64_t new_cuts(tshi_program *p, uint64_t *random, int parts, int64_t n) {
+    if (p->cuts == MAX_CUTS) return 0;
+    tshi_program_cuts *cuts = &p->cut[p->cuts];
+    tshi_cut_table table = {0};
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    cuts->parts = parts;
+    cuts->at[0] = 0;
+    cuts->at[parts] = n;
+    for (int i = 1; i < parts; i++) {
+        int64_t at = tshi_random_below(random, (int)n + 1);
+        int place = i;
+        for (; at < cuts->at[place - 1]; place--) cuts->at[place] = cuts->at[place - 1];
+        cuts->at[place] = at;
+    }
+    if (tshi_cuts_add(&table, &allocator, parts, cuts->at, &cuts->number) != TSH_OK) abort();
+    tshi_cuts_clear(&table, &allocator);
+    p->cuts++;
+    return cuts->number;
+}
+
+/* Cuts some SHARD layouts of leaves and moves at random points, where the program stays one. The other choices do not
+ * depend on it. */
+static void choose_cuts(tshi_program *p) {
+    uint64_t random = tshi_mix(p->seed ^ 0x63757473);
+    for (int k = 0; k < p->steps; k++) {
+        tshi_step *s = &p->step[k];
+        bool along = s->call == CALL_REDISTRIBUTE;
+        if (s->call != CALL_LEAF && s->call != CALL_IDS && s->call != CALL_MOVE_ALL && !along) continue;
+        for (int a = 0; a < (along ? 1 : p->axes); a++) {
+            tsh_layout before = s->layout[a];
+            int cuts = p->cuts, size = p->size[along ? s->n[0] : a];
+            if (tshi_random_below(&random, 4) || before.kind != TSH_KIND_SHARD || size == 1) continue;
+            s->layout[a] = TSH_SHARD_ORDER(before.dim, before.order);
+            s->layout[a].cuts = new_cuts(p, &random, size, s->shape.dim[before.dim]);
+            if (tshi_program_infer(p)) continue;
+            s->layout[a] = before;
+            p->cuts = cuts;
+        }
+    }
+}
+
 /* A gradient that all ranks average wants an objective of each. */
 static int localised(tshi_maker *m, int x) {
     tshi_step s = {.call = CALL_REDISTRIBUTE, .inputs = 1, .in = {x}, .n = {m->p->dp_axis}, .layout = {TSH_LOCAL}};
@@ -562,6 +618,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     m.detached = tshi_maker_chance(&m, 15) ? 25 : 0;
     for (int i = 0; i < 4; i++) m.size[i] = tshi_maker_chance(&m, 4) ? 0 : 1 + tshi_maker_below(&m, 7);
     choose_training(&m);
+    choose_weights(out);
     if (out->dp_level && tshi_maker_chance(&m, 40)) add_beside_schedule(&m);
     int leaves = 1 + tshi_maker_below(&m, 3), wanted = 2 + tshi_maker_below(&m, tshi_maker_chance(&m, 15) ? 20 : 8);
     for (int i = 0; i < leaves; i++) tshi_maker_random_leaf(&m);
@@ -576,5 +633,6 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     if (out->stepper == STEPPER_NONE && out->rounds == 1 && !out->deterministic && tshi_maker_chance(&m, 20))
         choose_spoilt(&m);
     choose_ends(&m);
+    choose_cuts(out);
     if (!tshi_program_infer(out)) abort();
 }

@@ -320,7 +320,13 @@ static bool infer_move(const tshi_program *p, tshi_step *s) {
     int dim = s->call == CALL_SCATTER ? (int)s->n[1] : s->layout[0].dim;
     bool splits = s->call == CALL_SCATTER || (s->call == CALL_REDISTRIBUTE && s->layout[0].kind == TSH_KIND_SHARD);
     int64_t n = splits && dim < s->shape.ndim ? s->shape.dim[dim] : 0;
-    if (units && (s->layout[0].units < 1 || s->local || n % s->layout[0].units)) return false;
+    if (s->call == CALL_REDISTRIBUTE && s->layout[0].cuts) {
+        const tshi_program_cuts *cuts = tshi_layout_cuts(p, s->layout[0]);
+        if (!cuts || s->local || axis >= p->axes || cuts->parts != p->size[axis] || cuts->at[cuts->parts] != n)
+            return false;
+    } else if (units && (s->layout[0].units < 1 || s->local || n % s->layout[0].units)) {
+        return false;
+    }
     return axis < p->axes && (!splits || dim < s->shape.ndim);
 }
 

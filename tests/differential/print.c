@@ -9,7 +9,8 @@ static void print_dims(const tshi_dims *d, FILE *to) {
     fprintf(to, "]");
 }
 
-static void print_layout(tsh_layout layout, FILE *to) {
+static void print_layout(const tshi_program *p, tsh_layout layout, FILE *to) {
+    const tshi_program_cuts *cuts = tshi_layout_cuts(p, layout);
     static const char letters[] = "RSPL";
     fprintf(to, "%c", letters[layout.kind]);
     if (layout.kind == TSH_KIND_SHARD) fprintf(to, "%d", layout.dim);
@@ -17,12 +18,13 @@ static void print_layout(tsh_layout layout, FILE *to) {
     if (layout.units || layout.sharing) fprintf(to, " of %lld units", (long long)layout.units);
     if (layout.blocks) fprintf(to, " and %lld blocks", (long long)layout.blocks);
     if (layout.sharing) fprintf(to, " shared");
+    for (int i = 0; cuts && i <= cuts->parts; i++) fprintf(to, "%s%lld", i ? ":" : " at ", (long long)cuts->at[i]);
 }
 
 static void print_layouts(const tshi_program *p, const tshi_step *s, FILE *to) {
     for (int a = 0; a < p->axes; a++) {
         fprintf(to, a ? "," : " ");
-        print_layout(s->layout[a], to);
+        print_layout(p, s->layout[a], to);
     }
 }
 
@@ -74,7 +76,7 @@ static void print_transformer(const tshi_step *s, FILE *to) {
             s->f);
 }
 
-static void print_numbers(const tshi_step *s, FILE *to) {
+static void print_numbers(const tshi_program *p, const tshi_step *s, FILE *to) {
     static const char *const forms[] = {"merge", "split", "flatten", "insert", "swap"};
     switch (s->call) {
     case CALL_SCALE:
@@ -98,7 +100,7 @@ static void print_numbers(const tshi_step *s, FILE *to) {
     case CALL_LOOKUP: fprintf(to, " padding %lld", (long long)s->n[0]); break;
     case CALL_REDISTRIBUTE:
         fprintf(to, " axis %lld to ", (long long)s->n[0]);
-        print_layout(s->layout[0], to);
+        print_layout(p, s->layout[0], to);
         break;
     case CALL_SCATTER: fprintf(to, " axis %lld dim %lld", (long long)s->n[0], (long long)s->n[1]); break;
     case CALL_GATHER:
@@ -123,10 +125,19 @@ static void print_step(const tshi_program *p, int k, FILE *to) {
     if (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || s->call == CALL_PREPARE) print_layer(s, to);
     if (tshi_verb_has_layer(s->call) && s->call >= CALL_NORM) print_transformer(s, to);
     if (s->call == CALL_MOVE_ALL) print_layouts(p, s, to);
-    print_numbers(s, to);
+    print_numbers(p, s, to);
     fprintf(to, " -> ");
     print_dims(&s->shape, to);
     fprintf(to, "%s%s\n", s->retain ? " retain_grad" : "", s->detached ? " not recorded" : "");
+}
+
+static void print_weights(const tshi_program *p, FILE *to) {
+    for (int a = 0; a < p->axes; a++) {
+        if (!tshi_axis_has_weights(p, a)) continue;
+        fprintf(to, "  axis %d by", a);
+        for (int i = 0; i < p->size[a]; i++) fprintf(to, "%c%lld", i ? ':' : ' ', (long long)p->weight[a][i]);
+        fprintf(to, "\n");
+    }
 }
 
 static void print_training(const tshi_program *p, FILE *to) {
@@ -174,6 +185,7 @@ void tshi_program_print(const tshi_program *p, FILE *to) {
     static const char *const policies[] = {"", ", stored in ", ", computed in ", ", computed in float32, stored in "};
     fprintf(to, ", %s%s%s%s%s\n", tsh_dtype_name(p->dtype), p->exact ? ", whole numbers, exact" : "",
             policies[p->policy], p->policy ? tsh_dtype_name(p->narrow) : "", p->deterministic ? ", deterministic" : "");
+    print_weights(p, to);
     for (int k = 0; k < p->steps; k++) print_step(p, k, to);
     print_training(p, to);
     print_parameters(p, to);

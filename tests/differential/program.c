@@ -4,6 +4,7 @@
 #include "support/values.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 const tshi_verb_info tshi_verbs[CALL_COUNT] = {
@@ -66,6 +67,31 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_MSE_LOSS] = {"mse_loss", 2, 2},
     [CALL_BCE_LOSS] = {"bce_loss", 2, 3},
 };
+
+tshi_parts tshi_program_parts(const tshi_program *p, int axis) {
+    return (tshi_parts){.count = p->size[axis], .weights = tshi_axis_has_weights(p, axis) ? p->weight[axis] : NULL};
+}
+
+static int64_t weight_of(tshi_parts parts, int index) {
+    return parts.weights ? parts.weights[index] : 1;
+}
+
+static int64_t sum_of(tshi_parts parts) {
+    int64_t sum = 0;
+    for (int i = 0; i < parts.count; i++) sum += weight_of(parts, i);
+    return sum;
+}
+
+double tshi_program_share(const tshi_program *p, int axis, int index) {
+    tshi_parts parts = tshi_program_parts(p, axis);
+    return (double)weight_of(parts, index) / (double)sum_of(parts);
+}
+
+bool tshi_axis_has_weights(const tshi_program *p, int axis) {
+    int64_t most = 0;
+    for (int i = 0; i < p->size[axis]; i++) most = p->weight[axis][i] > most ? p->weight[axis][i] : most;
+    return most > 0 && p->size[axis] > 1;
+}
 
 int tshi_program_ranks(const tshi_program *p) {
     int ranks = 1;
@@ -224,33 +250,83 @@ void tshi_split_order(const tshi_program *p, const tsh_layout *layout, int seque
     }
 }
 
+const tshi_program_cuts *tshi_layout_cuts(const tshi_program *p, tsh_layout layout) {
+    for (int i = 0; layout.kind == TSH_KIND_SHARD && i < p->cuts; i++) {
+        if (layout.cuts && p->cut[i].number == layout.cuts) return &p->cut[i];
+    }
+    return NULL;
+}
+
 bool tshi_layouts_fit(const tshi_program *p, const tsh_layout *layout, const tshi_dims *whole) {
     tsh_mesh mesh = {.axes = p->axes, .member = -1};
     tsh_shape shape = {.ndim = whole->ndim};
     tsh_layout resolved[TSH_MAX_AXES];
-    for (int a = 0; a < p->axes; a++) mesh.axis[a].size = p->size[a];
+    tshi_cut_table cuts = {0};
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    for (int i = 0; i < p->cuts; i++) {
+        uint64_t number;
+        if (tshi_cuts_add(&cuts, &allocator, p->cut[i].parts, p->cut[i].at, &number) != TSH_OK) abort();
+    }
+    for (int a = 0; a < p->axes; a++) {
+        mesh.axis[a].size = p->size[a];
+        mesh.axis[a].weights = tshi_program_parts(p, a).weights;
+        mesh.axis[a].cuts = &cuts;
+    }
     memcpy(shape.global, whole->dim, sizeof shape.global);
     memcpy(resolved, layout, sizeof resolved);
-    return tshi_shape_resolve(&mesh, &shape, resolved) == TSH_OK;
+    bool fit = tshi_shape_resolve(&mesh, &shape, resolved) == TSH_OK;
+    tshi_cuts_clear(&cuts, &allocator);
+    return fit;
 }
 
 bool tshi_layouts_have_units(const tshi_program *p, const tsh_layout *layout) {
     for (int a = 0; a < p->axes; a++) {
-        if (layout[a].units || layout[a].sharing) return true;
+        if (layout[a].units || layout[a].sharing || layout[a].cuts) return true;
     }
     return false;
 }
 
-/* The unit that a rank shares: parts and index become those among the ranks that share it. */
-static int64_t shared_unit(int64_t units, int *parts, int *index) {
-    int64_t unit = -1, first = 0, count = 0;
-    while (++unit < units) {
-        tsh_split(*parts, (int)units, (int)unit, &first, &count);
-        if (*index < first + count) break;
+/* n by weight: what is left goes one each to those with the largest remainders, of equal ones to the first. */
+static void split_plainly(int64_t n, tshi_parts parts, int index, int64_t *start, int64_t *length) {
+    int64_t sum = sum_of(parts), left = n, held[MAX_RANKS], remainder[MAX_RANKS];
+    for (int i = 0; i < parts.count; i++) {
+        held[i] = n * weight_of(parts, i) / sum;
+        remainder[i] = n * weight_of(parts, i) % sum;
+        left -= held[i];
     }
-    *parts = (int)count;
-    *index -= (int)first;
-    return unit;
+    for (; left > 0; left--) {
+        int most = 0;
+        for (int i = 1; i < parts.count; i++) most = remainder[i] > remainder[most] ? i : most;
+        held[most]++;
+        remainder[most] = -1;
+    }
+    *start = 0;
+    *length = held[index];
+    for (int i = 0; i < index; i++) *start += held[i];
+}
+
+static int holders_from(tshi_parts parts, int first) {
+    int count = 0;
+    for (int i = first; i < parts.count; i++) count += weight_of(parts, i) > 0;
+    return count;
+}
+
+/* The unit that a rank shares: parts and index become those among the ranks that share it. Each unit in turn takes
+ * ranks until it has its part of the weights that are left, and leaves one for each unit after it. */
+static int64_t shared_unit(int64_t units, tshi_parts *parts, int *index) {
+    int64_t left = sum_of(*parts);
+    int first = 0, end = 0;
+    for (int64_t unit = 0;; unit++, first = end) {
+        int64_t taken = 0;
+        while (!taken || (taken * (units - unit) < left && holders_from(*parts, end) >= units - unit))
+            taken += weight_of(*parts, end++);
+        left -= taken;
+        if (*index >= end) continue;
+        parts->weights = parts->weights ? parts->weights + first : NULL;
+        parts->count = end - first;
+        *index -= first;
+        return unit;
+    }
 }
 
 tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole) {
@@ -261,16 +337,25 @@ tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank
         int a = sequence[i];
         if (layout[a].kind != TSH_KIND_SHARD) continue;
         int64_t start, *length = &box.shape.dim[layout[a].dim], n = whole->dim[layout[a].dim];
+        const tshi_program_cuts *cuts = tshi_layout_cuts(p, layout[a]);
+        if (cuts && cuts->parts == p->size[a]) { /* the axis splits first */
+            int part = tshi_rank_index(p, rank, a);
+            box.start.dim[layout[a].dim] = cuts->at[part];
+            *length = cuts->at[part + 1] - cuts->at[part];
+            continue;
+        }
         int64_t unit = layout[a].units ? n / layout[a].units : 1, item = unit;
-        int parts = p->size[a], index = tshi_rank_index(p, rank, a);
+        int index = tshi_rank_index(p, rank, a);
+        tshi_parts parts = tshi_program_parts(p, a);
         bool shares = layout[a].blocks || layout[a].sharing;
-        if (shares && unit && *length / unit<parts && * length> 0) {
+        shares = shares && weight_of(parts, index) > 0;
+        if (shares && unit && *length > 0 && *length / unit < holders_from(parts, 0)) {
             box.start.dim[layout[a].dim] += unit * shared_unit(*length / unit, &parts, &index);
             *length = unit;
             if (layout[a].sharing) continue; /* all of it */
             item = n / layout[a].blocks;
         }
-        tsh_split(item ? *length / item : 0, parts, index, &start, length);
+        split_plainly(item ? *length / item : 0, parts, index, &start, length);
         box.start.dim[layout[a].dim] += start * item;
         *length *= item;
     }

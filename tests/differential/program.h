@@ -6,6 +6,7 @@
 #ifndef TSHI_TEST_PROGRAM_H
 #define TSHI_TEST_PROGRAM_H
 
+#include "layout/layout.h"
 #include "tshard/tshard.h"
 
 #include <stdio.h>
@@ -18,6 +19,7 @@ enum {
     MAX_RANKS = 8,
     MAX_TAPES = 10,
     MAX_PARTS = 4,
+    MAX_CUTS = 6,
     MAX_PARAMETERS = 18 * MAX_STEPS,
     SPOIL_VALUE = MAX_PARAMETERS
 };
@@ -153,15 +155,25 @@ typedef enum tshi_policy {
     POLICY_COMPUTED_WIDE
 } tshi_policy;
 
+/* Cut points that layouts name by their number. */
+typedef struct tshi_program_cuts {
+    uint64_t number;
+    int parts;
+    int64_t at[MAX_RANKS + 1];
+} tshi_program_cuts;
+
 typedef struct tshi_program {
     uint64_t seed;
     int axes, size[TSH_MAX_AXES];
+    int64_t weight[TSH_MAX_AXES][MAX_RANKS]; /* of an axis' ranks; all 0: none */
     int order;          /* of the world's ranks in the mesh: 0 as they are numbered, else a random one */
     bool deterministic; /* the ranks' worlds are, and have the bits of one rank */
     bool exact;         /* whole numbers and functions that keep them exact */
     tsh_dtype dtype;    /* of the truth; of the ranks without a policy */
     tshi_policy policy;
     tsh_dtype narrow; /* the policy's 16 bits */
+    int cuts;
+    tshi_program_cuts cut[MAX_CUTS];
     int steps;
     tshi_step step[MAX_STEPS];
     int objectives;
@@ -197,6 +209,10 @@ typedef struct tshi_verb_info {
 extern const tshi_verb_info tshi_verbs[CALL_COUNT];
 
 int tshi_program_ranks(const tshi_program *p);
+/* The parts of a dim along an axis, and of their weights that of one. */
+tshi_parts tshi_program_parts(const tshi_program *p, int axis);
+double tshi_program_share(const tshi_program *p, int axis, int index);
+bool tshi_axis_has_weights(const tshi_program *p, int axis);
 /* The world's ranks in the order of the mesh. */
 void tshi_program_order(const tshi_program *p, int ranks[MAX_RANKS]);
 /* True when the step makes its value from another one by transitions alone. */
@@ -254,7 +270,10 @@ int tshi_rank_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_
 /* The axes in the order in which they split dims. */
 void tshi_split_order(const tshi_program *p, const tsh_layout *layout, int sequence[TSH_MAX_AXES]);
 
-/* Whether units divide the dims that they split, and no axis cuts those of another; whether any layout has units. */
+/* The cut points of a layout along an axis, or NULL. */
+const tshi_program_cuts *tshi_layout_cuts(const tshi_program *p, tsh_layout layout);
+/* Whether units divide the dims that they split, and no axis cuts those of another, and cut points end at the dims'
+ * sizes; whether any layout has units or cut points. */
 bool tshi_layouts_fit(const tshi_program *p, const tsh_layout *layout, const tshi_dims *whole);
 bool tshi_layouts_have_units(const tshi_program *p, const tsh_layout *layout);
 

@@ -72,6 +72,14 @@ static void fill_leaf(const tshi_run *r, const tshi_step *s, tsh_tensor *t) {
         tshi_run_put(t, i, element(r, s, tshi_held_index(&box, &whole, i)));
 }
 
+/* A step's layout; in a run on one rank without its cut points, which are those of more ranks. */
+static tsh_layout layout_of_step(const tshi_run *r, const tsh_layout *layout, int axis) {
+    tsh_layout here = *layout;
+    const tshi_program_cuts *cuts = tshi_layout_cuts(r->p, here);
+    if (cuts && cuts->parts != r->p->size[axis]) here.cuts = 0;
+    return here;
+}
+
 static tsh_status make_leaf(tshi_run *r, int k) {
     const tshi_step *s = &r->p->step[k];
     bool integer = s->call == CALL_IDS, from_parts = !integer && s->n[LEAF_FLAGS] & FLAG_FROM_PARTS;
@@ -80,19 +88,21 @@ static tsh_status make_leaf(tshi_run *r, int k) {
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
     tshi_held box = tshi_held_of(r->p, s->layout, r->part->rank, &whole);
     memcpy(config.shape, from_parts ? box.shape.dim : whole.dim, sizeof *config.shape * (size_t)config.ndim);
-    for (int a = 0; a < r->p->axes; a++) config.layout[a] = from_parts ? TSH_LOCAL : s->layout[a];
+    for (int a = 0; a < r->p->axes; a++)
+        config.layout[a] = from_parts ? TSH_LOCAL : layout_of_step(r, &s->layout[a], a);
     tsh_status status = tsh_tensor_create(r->part->mesh, &config, &r->leaf[k]);
     if (status != TSH_OK) return status;
     fill_leaf(r, s, r->leaf[k]);
     if (from_parts) {
         tsh_tensor *part = r->leaf[k];
-        status = tsh_from_local(part, s->layout, whole.dim, &r->leaf[k]);
+        for (int a = 0; a < r->p->axes; a++) config.layout[a] = layout_of_step(r, &s->layout[a], a);
+        status = tsh_from_local(part, config.layout, whole.dim, &r->leaf[k]);
         tsh_tensor_release(part);
     }
     if (status == TSH_OK && !integer && s->n[LEAF_FLAGS] & FLAG_INIT) {
         status = tsh_tensor_init(r->leaf[k], &(tsh_init){.kind = TSH_INIT_UNIFORM, .a = -1, .b = 1});
     }
-    return status == TSH_OK && s->grad ? tsh_tensor_require_grad(r->leaf[k]) : status;
+    return status == TSH_OK && s->grad ? tsh_tensor_require_grad(r->leaf[k], true) : status;
 }
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
@@ -204,10 +214,21 @@ static tsh_tensor *move_all(tshi_run *r, const tshi_step *s, tsh_tensor *x) {
     tsh_layout to[TSH_MAX_AXES];
     for (int a = 0; a < r->p->axes; a++) {
         tsh_layout from = seen_layout(r, x, a);
-        to[a] = from.kind == TSH_KIND_LOCAL ? from : s->layout[a];
+        to[a] = from.kind == TSH_KIND_LOCAL ? from : layout_of_step(r, &s->layout[a], a);
         if (to[a].kind == TSH_KIND_SHARD && s->salt % 3 == 0) to[a].dim -= tsh_tensor_ndim(x);
     }
     return tsh_redistribute(r->bench.tape, x, s->salt % 2 ? r->part->mesh : NULL, to);
+}
+
+/* No other axis of lower or, before this one, equal split order splits the dim. */
+static bool splits_first(const tshi_run *r, tsh_tensor *x, int axis, tsh_layout to) {
+    int d = to.dim < 0 ? to.dim + tsh_tensor_ndim(x) : to.dim;
+    for (int a = 0; a < r->p->axes; a++) {
+        tsh_layout other = seen_layout(r, x, a);
+        bool before = other.order < to.order || (other.order == to.order && a < axis);
+        if (a != axis && before && other.kind == TSH_KIND_SHARD && other.dim == d) return false;
+    }
+    return true;
 }
 
 static tsh_tensor *move(tshi_run *r, const tshi_step *s, tsh_tensor *x) {
@@ -215,10 +236,11 @@ static tsh_tensor *move(tshi_run *r, const tshi_step *s, tsh_tensor *x) {
     if (s->call == CALL_PREPARE) return s->integer ? prepare_ids(r, s, x) : prepare_features(r, s, x);
     tsh_tape *tape = r->bench.tape;
     tsh_group *group = r->bench.group[s->n[0]];
-    tsh_layout from = seen_layout(r, x, (int)s->n[0]), to = s->layout[0];
+    tsh_layout from = seen_layout(r, x, (int)s->n[0]), to = layout_of_step(r, &s->layout[0], (int)s->n[0]);
     bool splits = to.kind == TSH_KIND_SHARD || to.kind == TSH_KIND_PARTIAL;
     int back = s->salt % 3 == 0 ? tsh_tensor_ndim(x) : 0; /* dims that count from the end now and then */
     if (to.kind == TSH_KIND_SHARD) to.dim -= back;
+    if (to.cuts && !splits_first(r, x, (int)s->n[0], to)) to.cuts = 0;
     switch (s->call) {
     case CALL_SCATTER: return from.kind == TSH_KIND_REPLICATED ? tsh_scatter(tape, x, group, (int)s->n[1] - back) : x;
     case CALL_GATHER: return from.kind == TSH_KIND_SHARD ? tsh_gather(tape, x, group, from.dim - back) : x;
@@ -309,7 +331,8 @@ static tsh_status forward(tshi_run *r, bool recording) {
 static bool holds_first(const tshi_run *r, const tsh_layout *layout) {
     for (int a = 0; a < r->p->axes; a++) {
         int index = tshi_rank_index(r->p, r->part->rank, a), first = index;
-        if (layout[a].sharing == TSH_SHARED_OWN) tshi_layout_sharers(&layout[a], r->p->size[a], index, &first);
+        if (layout[a].sharing == TSH_SHARED_OWN)
+            tshi_layout_sharers(&layout[a], tshi_program_parts(r->p, a), index, &first);
         if (first != index) return false;
     }
     return true;

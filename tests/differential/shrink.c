@@ -170,7 +170,10 @@ static void simplify(tshi_step *s, int way, int axis) {
     case 2: s->retain = false; break;
     case 6: s->detached = false; break;
     case 9:
-        for (int a = 0; a < TSH_MAX_AXES; a++) s->layout[a].units = s->layout[a].blocks = s->layout[a].sharing = 0;
+        for (int a = 0; a < TSH_MAX_AXES; a++) {
+            s->layout[a].units = s->layout[a].blocks = s->layout[a].sharing = 0;
+            s->layout[a].cuts = 0;
+        }
         break;
     case 8:
         for (int a = 0; a < TSH_MAX_AXES; a++) s->layout[a].order = 0;
@@ -254,7 +257,11 @@ static bool uses_axis(const tshi_program *p, int axis) {
 }
 
 static void remove_axis(tshi_program *p, int axis) {
-    for (int a = axis; a + 1 < p->axes; a++) p->size[a] = p->size[a + 1];
+    for (int a = axis; a + 1 < p->axes; a++) {
+        p->size[a] = p->size[a + 1];
+        memcpy(p->weight[a], p->weight[a + 1], sizeof p->weight[a]);
+    }
+    memset(p->weight[p->axes - 1], 0, sizeof *p->weight);
     p->axes--;
     p->size[p->axes] = 0;
     if (p->dp_axis > axis) p->dp_axis--;
@@ -278,6 +285,9 @@ static bool shrink_mesh(shrinking *s) {
         any |= keep(s, &p);
     }
     for (int a = 0; a < s->best->axes; a++) {
+        tshi_program even = *s->best;
+        memset(even.weight[a], 0, sizeof even.weight[a]);
+        any |= keep(s, &even);
         for (int size = 1; size < s->best->size[a]; size++) {
             tshi_program p = *s->best;
             p.size[a] = size;

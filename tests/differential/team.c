@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MESHES = 128, AXES_TEXT = 64 };
+enum { MAX_MESHES = 128, AXES_TEXT = 256 };
 static const double world_timeout = 60;
 
 /* --- meshes of a world, kept -------------------------------------------------------------------------------------- */
@@ -21,11 +21,16 @@ typedef struct meshes {
 } meshes;
 
 static void axes_text(const tshi_program *p, bool alone, char *text) {
-    size_t used = 0;
+    text[0] = '\0';
     for (int a = 0; a < p->axes; a++) {
-        int n = snprintf(text + used, AXES_TEXT - used, "%s%c=%d", a ? "," : "", 'a' + a, alone ? 1 : p->size[a]);
-        used += (size_t)n;
+        tshi_append(text, AXES_TEXT, "%s%c=", a ? "," : "", 'a' + a);
+        tshi_parts_append(alone ? (tshi_parts){.count = 1} : tshi_program_parts(p, a), text, AXES_TEXT);
     }
+}
+
+static void free_meshes(meshes *all) {
+    for (int i = 0; i < all->count; i++) tsh_mesh_destroy(all->mesh[i]);
+    all->count = 0;
 }
 
 /* The mesh of a program; alone: the one of as many axes of one rank. */
@@ -36,7 +41,10 @@ static tsh_mesh *find_mesh(meshes *all, tsh_world *world, const tshi_program *p,
     for (int i = 0; i < k; i++) {
         if (!strcmp(all->axes[i], axes) && all->order[i] == order) return all->mesh[i];
     }
-    if (k == MAX_MESHES) return NULL;
+    if (k == MAX_MESHES) {
+        free_meshes(all);
+        k = 0;
+    }
     snprintf(all->axes[k], AXES_TEXT, "%s", axes);
     all->order[k] = order;
     tshi_program_order(p, ranks);
@@ -44,10 +52,6 @@ static tsh_mesh *find_mesh(meshes *all, tsh_world *world, const tshi_program *p,
                               : tsh_mesh_create(world, axes, &all->mesh[k]);
     if (status != TSH_OK) return NULL;
     return all->mesh[all->count++];
-}
-
-static void free_meshes(meshes *all) {
-    for (int i = 0; i < all->count; i++) tsh_mesh_destroy(all->mesh[i]);
 }
 
 /* --- a team ------------------------------------------------------------------------------------------------------- */

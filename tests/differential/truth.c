@@ -66,7 +66,7 @@ static tsh_tensor *make_leaf(truth *t, int k, int copy, int rank) {
     if (!integer && s->n[LEAF_FLAGS] & FLAG_INIT) {
         tsh_tensor_init(out, &(tsh_init){.kind = TSH_INIT_UNIFORM, .a = -1, .b = 1});
     }
-    if (s->grad) tsh_tensor_require_grad(out);
+    if (s->grad) tsh_tensor_require_grad(out, true);
     return out;
 }
 
@@ -196,7 +196,7 @@ static void join_along(truth *t, int axis, const tsh_layout *layout, copies *c) 
         while (q < r && !same_along(t, &in, axis, r, q)) q++;
         for (int i = 0; i < t->p->size[axis]; i++) {
             int first;
-            tshi_layout_sharers(layout, t->p->size[axis], i, &first);
+            tshi_layout_sharers(layout, tshi_program_parts(t->p, axis), i, &first);
             if (first == i) parts[count++] = in.of[along(t, r, axis, i)];
         }
         c->of[r] = q < r ? c->of[q] : tsh_concat(t->bench.tape, parts, count, layout->dim);
@@ -351,8 +351,9 @@ static void trace_values(truth *t) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-static double weight_of(const truth *t) {
-    return t->p->dp_axis >= 0 && t->p->dp_average ? 1.0 / t->p->size[t->p->dp_axis] : 1;
+static double weight_of(const truth *t, int r) {
+    if (t->p->dp_axis < 0 || !t->p->dp_average) return 1;
+    return tshi_program_share(t->p, t->p->dp_axis, tshi_rank_index(t->p, r, t->p->dp_axis));
 }
 
 /* sum(weight g x) of one copy. */
@@ -362,7 +363,7 @@ static tsh_tensor *copy_objective(truth *t, const tshi_objective *o, const tsh_l
     int copy = tshi_rank_number(t->p, layout, TSH_KIND_LOCAL, r);
     if (tsh_tensor_clone(x, &g) != TSH_OK) return NULL;
     for (int64_t i = 0; i < tsh_tensor_local_numel(g); i++) {
-        double value = (o->given ? tshi_salted_value(t->p, o->salt, copy, i) : 1) * weight_of(t);
+        double value = (o->given ? tshi_salted_value(t->p, o->salt, copy, i) : 1) * weight_of(t, r);
         if (t->p->dtype == TSH_FLOAT32) {
             ((float *)tsh_tensor_data(g))[i] = (float)value;
         } else {

@@ -46,7 +46,7 @@ Test(registry, what_no_backend_has_is_an_error, .timeout = 60) {
     expect_error("local://", TSH_ERR_ARGUMENT, "init_method is \"local://\"; it must be env://, ");
     expect_error("file://", TSH_ERR_ARGUMENT, "init_method is \"file://\"; it must be env://, ");
     setenv("TSHARD_BACKEND", "self", 1);
-    expect_error(NULL, TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"self\"; it must be local, mpi, nccl or plan");
+    expect_error(NULL, TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"self\"; it must be local, mpi, nccl, plan or ucx");
 }
 
 Test(registry, backends_are_found_by_name, .timeout = 60) {
@@ -57,7 +57,7 @@ Test(registry, backends_are_found_by_name, .timeout = 60) {
     cr_assert_eq(tshi_backend_of_machine(), tshi_backend_find("local"));
     cr_assert(tshi_backend_of_machine()->open_bytes(2) > 0, "a dry run counts it");
     tshi_backend_names(names, sizeof names);
-    cr_assert_str_eq(names, "local, mpi, nccl or plan");
+    cr_assert_str_eq(names, "local, mpi, nccl, plan or ucx");
     cr_assert_null(tshi_backend_find("locale"));
     cr_assert(!tsh_backend_supports("hosts", TSH_CUDA, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_REDUCE_SUM),
               "hosts only connects ranks");
@@ -92,16 +92,16 @@ Test(registry, gpus_on_several_machines_need_no_mpi, .timeout = 60) {
         cr_assert_eq(choose(TSH_CPU, 2, "nccl", &taken), TSH_ERR_ARGUMENT);
         cr_assert_str_eq(tsh_error_message(),
                          "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
-    } else if (!tshi_backend_find("mpi")) {
+    } else if (!tshi_backend_find("ucx")) {
         cr_assert_eq(choose(TSH_CUDA, 2, NULL, &taken), TSH_ERR_UNSUPPORTED);
         cr_assert_str_eq(tsh_error_message(),
                          "world_init: the ranks are on 2 machines (node-a: rank 0; node-b: rank 1); ranks on several "
-                         "need a build with -DTSHARD_MPI=ON, or on GPUs with -DTSHARD_NCCL=ON");
+                         "need a build with -DTSHARD_UCX=ON, or on GPUs with -DTSHARD_NCCL=ON, or mpirun");
     }
     cr_assert_eq(choose(TSH_CUDA, 2, "local", &taken), TSH_ERR_ARGUMENT, "not hosts: %s", tsh_error_message());
     cr_assert_eq(choose(TSH_CUDA, 2, "hosts", &taken), TSH_ERR_ARGUMENT, "nobody asks for it");
     for (int device = TSH_CPU; device <= TSH_CUDA; device++) {
-        cr_assert_eq(choose(device, 1, NULL, &taken), TSH_OK, "%s", tsh_error_message());
+        cr_assert_eq(choose((tsh_device_kind)device, 1, NULL, &taken), TSH_OK, "%s", tsh_error_message());
         cr_assert_eq(taken, tshi_backend_of_machine());
     }
 }

@@ -172,8 +172,8 @@ def main():
         check_page(page)
         check_names(sources, page)
     check_navigation(sources)
-    if read(os.path.join(sources, "README.md")).count("\n") > 180:
-        fault("README.md", "it is longer than 180 lines")
+    if read(os.path.join(sources, "README.md")).count("\n") > 110:
+        fault("README.md", "it is longer than 110 lines")
     pages = check_site(site)
     if len(sys.argv) > 3:
         check_browser(sys.argv[3], sources, site)

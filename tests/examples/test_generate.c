@@ -86,6 +86,40 @@ Test(generate, continues_a_prompt_as_transformers_does, .timeout = 300) {
     continues("llama", 7, "float64");
 }
 
+/* A token after each prefix of two sequences: the likeliest by PEFT's logits of the merged model. */
+Test(generate, continues_with_an_adapter_as_peft_does, .timeout = 300) {
+    enum { SEQUENCES = 2, TOKENS = 9, WORDS = 103 };
+    static double logits[SEQUENCES * TOKENS * WORDS];
+    int64_t ids[SEQUENCES * TOKENS];
+    char prompts[1024] = "", wanted[256] = "", file[256];
+    int code;
+    read_expected("../adapters/llama-lora", "ids", ids, SEQUENCES * TOKENS);
+    read_expected("../adapters/llama-lora", "merged_logits", logits, SEQUENCES * TOKENS * WORDS);
+    for (int i = 0; i < SEQUENCES * TOKENS; i++) {
+        int best = 0;
+        for (int w = 0; w < WORDS; w++) best = logits[i * WORDS + w] > logits[i * WORDS + best] ? w : best;
+        list_ids(ids + i / TOKENS * TOKENS, i % TOKENS + 1, prompts + strlen(prompts));
+        strcat(prompts, "\n");
+        sprintf(wanted + strlen(wanted), "%d\n", best);
+    }
+    tshi_test_write_text("prompts", prompts);
+    snprintf(file, sizeof file, "%s", tshi_test_path("prompts"));
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        run(&code,
+            RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "llama --adapter " MODELS
+                "../adapters/llama-lora --prompts %s --tokens 1 --dtype float64",
+            ranks, file);
+        cr_assert(code == 0 && strcmp(output, wanted) == 0, "%d ranks: %s, %s wanted", ranks, output, wanted);
+    }
+    run(&code, TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompts %s --tokens 1 --dtype float64", file);
+    cr_assert(code == 0 && strcmp(output, wanted) != 0, "the adapter changes nothing: %s", output);
+    run(&code, TSHARD_BIN_DIR "/generate --model " MODELS "llama --adapter " MODELS "llama --prompt-ids 1 --tokens 2");
+    cr_assert(code == 1 && strstr(output, "adapter_config.json"), "%d: %s", code, output);
+    run(&code, TSHARD_BIN_DIR "/generate --model " MODELS "llama-tied --adapter " MODELS
+                              "../adapters/llama-lora --prompt-ids 1 --tokens 2");
+    cr_assert(code == 1 && strstr(output, "lora_"), "%d: %s", code, output);
+}
+
 /* llama3's 36,11,16,36,11,4 goes up to 16 by its config.json, up to 11 by a generation_config.json beside it. */
 Test(generate, stops_at_the_token_that_ends_a_text, .timeout = 120) {
     int64_t prompt[64];
@@ -304,11 +338,44 @@ Test(generate, takes_a_text_where_tokens_are_gpt2s_letters_for_bytes, .timeout =
             blank ? "3," : "");
         cr_assert(strstr(output, ids), "%s wanted: %s", ids, output);
     }
-    run(&code, "sed -i s/ByteLevel/Metaspace/ %s/tokenizer.json", folder);
+    run(&code, "sed -i 's/ByteLevel/Metaspace/; s/BPE/Unigram/' %s/tokenizer.json", folder);
     run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt A", folder);
     cr_assert(code == 1 &&
                   strstr(output, "its pre_tokenizer is a Metaspace, which is not built in; --prompt-ids takes"),
               "%s", output);
+}
+
+/* Words of several characters: the library's tokenizer, whose text is printed as it comes. */
+Test(generate, takes_a_text_where_tokens_are_words, .timeout = 120) {
+    char folder[64], ids[512], words[2048] = "";
+    tsh_tokenizer *t = NULL;
+    const char *text;
+    int code;
+    int64_t list[64], count = 0;
+    snprintf(folder, sizeof folder, "%s", tshi_test_path("."));
+    run(&code, COPY, folder, folder, folder);
+    cr_assert_eq(code, 0, "%s", output);
+    char tokens[8192] = "{\"decoder\": {\"type\": \"WordPiece\"}, \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, "
+                        "\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", \"vocab\": {\"[UNK]\": 0";
+    for (int i = 1; i < 103; i++) sprintf(tokens + strlen(tokens), ", \"%sword%d\": %d", i % 3 ? "" : "##", i, i);
+    tshi_test_write_text("tokenizer.json", strcat(tokens, "}}}"));
+    if (tsh_tokenizer_load(folder, &t) == TSH_ERR_UNSUPPORTED) cr_skip_test("this build has no tokenizers");
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt 'word1 word5word6' --tokens 12 --json", folder);
+    cr_assert(code == 0 && sscanf(output, "{\"ids\": [%511[^]]]", ids) == 1, "%s", output);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt-ids 1,5,6 --tokens 12 --json", folder);
+    cr_assert(code == 0 && strstr(output, ids), "%s wanted: %s", ids, output);
+    for (const char *p = ids; p; p = strchr(p, ',') ? strchr(p, ',') + 2 : NULL) list[count++] = atoi(p);
+    cr_assert_eq(tsh_tokenizer_decode(t, list, count, false, &text, NULL), TSH_OK);
+    for (int ranks = 1; ranks < 3; ranks++) {
+        run(&code, RUN "%d " TSHARD_BIN_DIR "/generate --model %s --prompt 'word1 word5word6' --tokens 12 2>&1", ranks,
+            folder);
+        snprintf(words, sizeof words, "%s\n", text);
+        cr_assert(code == 0 && strstr(output, words), "'%s' wanted: %s", words, output);
+    }
+    tsh_tokenizer_destroy(t);
+    run(&code, "sed -i 's/\"##word102\": 102/\"##word102\": 2000/' %s/tokenizer.json", folder);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt 'word1word102' --tokens 2", folder);
+    cr_assert(code == 1 && strstr(output, "--prompt: its token 2000 is past the vocabulary"), "%s", output);
 }
 
 static void refuses(int wanted_code, const char *words, const char *arguments) {

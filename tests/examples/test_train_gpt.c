@@ -48,8 +48,9 @@ static void losses(int ranks, const char *options, int first, double out[STEPS +
     cr_assert_str_empty(text + length);
 }
 
-/* Options of a run on so many ranks change nothing against one rank without them. */
-static void same_losses(int ranks, const char *options, const char *shape) {
+/* Options of a run on so many ranks change nothing against one rank without them, which learns: the validation loss is
+ * at most `learnt` of the first one. */
+static void same_losses_of(int ranks, const char *options, const char *shape, double learnt) {
     double one[STEPS + 1], many[STEPS + 1];
     char words[256];
     losses(1, shape, 1, one);
@@ -59,7 +60,11 @@ static void same_losses(int ranks, const char *options, const char *shape) {
         cr_assert_leq(fabs(many[i] - one[i]), (strstr(shape, "float32") ? 1e-3 : 1e-8) * one[i],
                       "%s: loss %d is %.9g on %d ranks, %.9g on one", words, i, many[i], ranks, one[i]);
     }
-    cr_assert_lt(one[STEPS], 0.95 * one[0], "nothing was learnt: %g became %g", one[0], one[STEPS]);
+    cr_assert_lt(one[STEPS], learnt * one[0], "nothing was learnt: %g became %g", one[0], one[STEPS]);
+}
+
+static void same_losses(int ranks, const char *options, const char *shape) {
+    same_losses_of(ranks, options, shape, 0.95);
 }
 
 Test(train_gpt, two_ranks_agree_with_one, .timeout = 200) {
@@ -81,6 +86,21 @@ Test(train_gpt, sequence_parallel_ranks_agree_with_one, .timeout = 200) {
 Test(train_gpt, a_split_batch_agrees_with_one_rank, .timeout = 200) {
     same_losses(2, "--data-parallel 2", "");
     same_losses(4, "--model-parallel 2 --sequence-parallel", "");
+}
+
+/* Fine-tuning: gradients and states of one block and the last norm alone. */
+Test(train_gpt, only_some_layers_are_trained, .timeout = 200) {
+    same_losses(2, "--data-parallel 2", "--train-only layers.1,norm,tokens");
+    same_losses(4, "--model-parallel 2 --zero 3", "--train-only layers.1,norm,tokens");
+}
+
+/* The factors of all layers in blocks are all that is trained, beside a table and a head of random weights. */
+Test(train_gpt, adapters_are_trained_alike_on_any_ranks, .timeout = 200) {
+    const char *const lora = "--lora 3 --lora-alpha 24 --lr 0.05";
+    same_losses_of(2, "--data-parallel 2", lora, 0.99);
+    same_losses_of(3, "", lora, 0.99);
+    same_losses_of(4, "--model-parallel 2 --sequence-parallel", lora, 0.99);
+    same_losses_of(4, "--model-parallel 2 --zero 3", lora, 0.99);
 }
 
 /* Adam's first steps make much of gradients that are rounding errors. */
@@ -261,6 +281,28 @@ Test(train_gpt, resumes_at_another_level_on_another_number_of_ranks, .timeout = 
     cr_assert_eq(system(words), 0);
 }
 
+/* With B = 0, the first loss with adapters is that of the base; then only they are trained, and resumed. */
+Test(train_gpt, adapters_start_from_a_base_and_are_resumed, .timeout = 300) {
+    double base[STEPS + 1], plain[STEPS + 1], adapted[STEPS + 1], resumed[STEPS + 1];
+    char folder[] = "/tmp/tshard-gpt-XXXXXX", words[256];
+    cr_assert(mkdtemp(folder));
+    snprintf(words, sizeof words, "--save %s/base", folder);
+    losses(2, words, 1, base);
+    snprintf(words, sizeof words, "--base %s/base", folder);
+    losses(3, words, 1, plain);
+    snprintf(words, sizeof words, "--base %s/base --lora 2 --save %s/lora", folder, folder);
+    losses(3, words, 1, adapted);
+    cr_assert_eq(adapted[0], plain[0], "the first loss is %.17g, %.17g without adapters", adapted[0], plain[0]);
+    cr_assert_lt(adapted[0], 0.95 * base[0], "the base's weights have not been loaded");
+    cr_assert_neq(adapted[STEPS], plain[STEPS]);
+    cr_assert_lt(adapted[STEPS], base[STEPS], "nothing was learnt: %g became %g", base[STEPS], adapted[STEPS]);
+    snprintf(words, sizeof words, "--lora 2 --resume %s/lora/step-00000020", folder);
+    losses(2, words, 21, resumed);
+    agree(words, 20, resumed, adapted);
+    snprintf(words, sizeof words, "rm -r %s", folder);
+    cr_assert_eq(system(words), 0);
+}
+
 /* --- mistakes and failures ---------------------------------------------------------------------------------------- */
 
 #define RUN(ranks) QUIET TSHARD_BIN_DIR "/tshard-run -n " #ranks " --no-prefix " PROGRAM
@@ -273,6 +315,56 @@ Test(train_gpt, learns_the_text_of_a_pipe, .timeout = 120) {
     cr_assert(code == 0 && strstr(text, "\"val_loss\""), "%s", text);
 }
 
+static void refuses(int wanted_code, const char *words, const char *arguments) {
+    int code;
+    const char *text = tshi_test_shell(&code, PROGRAM " %s", arguments);
+    cr_assert_eq(code, wanted_code, "%s: exit code %d, %s", arguments, code, text);
+    cr_assert(strstr(text, words), "%s: '%s' is not in: %s", arguments, words, text);
+}
+
+/* The ids of a text's symbols: in a file of nanoGPT's kind, or behind a header as llm.c writes it. */
+static void write_tokens(const char *path, bool headed) {
+    const int32_t head[256] = {20240520, 1, 600};
+    FILE *file = fopen(path, "wb");
+    cr_assert_not_null(file);
+    if (headed) cr_assert_eq(fwrite(head, sizeof head, 1, file), 1);
+    for (int i = 0; i < 600; i++) {
+        const uint16_t id = (uint16_t)((i * i + i / 7) % 7);
+        cr_assert_eq(fwrite(&id, sizeof id, 1, file), 1);
+    }
+    cr_assert_eq(fclose(file), 0);
+}
+
+Test(train_gpt, learns_the_ids_of_a_token_file_as_those_of_a_text, .timeout = 200) {
+    char folder[] = "/tmp/tshard-tokens-XXXXXX", path[64], options[128];
+    double of_text[STEPS + 1], of_tokens[STEPS + 1];
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/text", folder);
+    FILE *file = fopen(path, "wb");
+    cr_assert_not_null(file);
+    for (int i = 0; i < 600; i++) fputc("acegikm"[(i * i + i / 7) % 7], file);
+    cr_assert_eq(fclose(file), 0);
+    snprintf(options, sizeof options, "--vocabulary 13 --text %s", path);
+    losses(1, options, 1, of_text);
+    for (int headed = 0; headed < 2; headed++) {
+        snprintf(path, sizeof path, "%s/tokens", folder);
+        write_tokens(path, headed);
+        snprintf(options, sizeof options, "--vocabulary 13 --tokens %s", path);
+        losses(1 + headed, options, 1, of_tokens);
+        for (int i = 0; i <= STEPS; i++) cr_assert_float_eq(of_tokens[i], of_text[i], 1e-9, "loss %d", i);
+    }
+    cr_assert_eq(truncate(path, 1025), 0);
+    snprintf(options, sizeof options, "--tokens %s", path);
+    refuses(1, "has 1025 bytes, and ids of 16 bits make an even number", options);
+    cr_assert_eq(truncate(path, 1100), 0);
+    refuses(1, "has 1100 bytes, and its header says 600 ids", options);
+    cr_assert_eq(truncate(path, 0), 0);
+    refuses(1, "cannot be mapped: it is empty", options);
+    refuses(1, "cannot be mapped: No such file or directory", "--tokens /nonexistent/tokens");
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    cr_assert_eq(system(path), 0);
+}
+
 /* A learning rate that is far too high: JSON has no number for what comes of it. */
 Test(train_gpt, writes_null_for_a_loss_that_is_no_number, .timeout = 120) {
     int code;
@@ -280,13 +372,6 @@ Test(train_gpt, writes_null_for_a_loss_that_is_no_number, .timeout = 120) {
     cr_assert(code == 0 && strstr(text, "{\"step\": 3, \"loss\": null, ") && strstr(text, "{\"val_loss\": null, "),
               "%s", text);
     cr_assert_not(strstr(text, "nan"), "%s", text);
-}
-
-static void refuses(int wanted_code, const char *words, const char *arguments) {
-    int code;
-    const char *text = tshi_test_shell(&code, PROGRAM " %s", arguments);
-    cr_assert_eq(code, wanted_code, "%s: exit code %d, %s", arguments, code, text);
-    cr_assert(strstr(text, words), "%s: '%s' is not in: %s", arguments, words, text);
 }
 
 Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
@@ -301,6 +386,11 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(1, "--vocabulary is 5, and the text has ", "--vocabulary 5");
     refuses(2, "--heads must divide --embed", "--heads 3");
     refuses(2, "--kv-heads must divide --heads", "--kv-heads 3");
+    refuses(2, "--lora or --train-only", "--lora 2 --train-only norm");
+    refuses(2, "--base or --resume", "--base a --resume b");
+    refuses(2, "--text or --tokens", "--text a --tokens b");
+    refuses(1, "the base: checkpoint_load: /nonexistent: no complete checkpoint found",
+            "--steps 2 --base /nonexistent" SMALL);
     refuses(2, "'a.txt' is no option", "a.txt");
     refuses(2, "--text wants a value", "--text");
     refuses(1, "/nonexistent: no complete checkpoint found", "--steps 2 --resume /nonexistent" SMALL);
@@ -317,7 +407,7 @@ Test(train_gpt, says_that_the_text_is_too_short_or_the_ranks_do_not_divide, .tim
     cr_assert_eq(write(file, "0123456789012345678901234567890123456789", 40), 40);
     close(file);
     snprintf(arguments, sizeof arguments, "--block 4 --text %s", path);
-    refuses(1, "the text has 40 bytes, of which the last 4 are for validation: a block of 4 wants more", arguments);
+    refuses(1, "the text has 40 symbols, of which the last 4 are for validation: a block of 4 wants more", arguments);
     unlink(path);
     const char *text = tshi_test_shell(&code, TSHARD_BIN_DIR "/tshard-run -n 3 " PROGRAM " --model-parallel 2" SMALL);
     cr_assert(code == 1 && strstr(text, "model=2") && strstr(text, "3"), "%d: %s", code, text);

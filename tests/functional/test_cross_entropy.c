@@ -90,7 +90,7 @@ static void expect(const setting *s, const layouts *l, const tsh_mesh *mesh, tsh
     int64_t rows = s->rows;
     memset(out, 0, 2 * sizeof *out);
     if (sharded(l->logits[0])) {
-        tsh_split(s->rows, tsh_group_size(data), tsh_group_rank(data), NULL, &rows);
+        tsh_group_part(data, s->rows, tsh_group_rank(data), NULL, &rows);
         if (s->reduction != TSH_REDUCTION_NONE) tshi_test_expect(&out[0], data, TSH_COLLECTIVE_ALL_REDUCE, 2, size);
     }
     if (!sharded(l->logits[1])) return;

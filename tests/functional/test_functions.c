@@ -53,7 +53,7 @@ static tsh_tensor *make_input(tshi_rank *r, const function_case *c, int k, tsh_l
     bool part = layout.kind == TSH_KIND_REPLICATED || layout.kind == TSH_KIND_SHARD;
     const void *from = ids ? (void *)whole_ids : (void *)elements;
     tshi_check_ok(r, part ? tsh_tensor_write_whole(t, from) : tsh_tensor_write(t, from, numel));
-    if (!ids) tshi_check_ok(r, tsh_tensor_require_grad(t));
+    if (!ids) tshi_check_ok(r, tsh_tensor_require_grad(t, true));
     return t;
 }
 

@@ -115,7 +115,7 @@ static tsh_tensor *make_input(tshi_rank *r, const tsh_mesh *mesh, const linear_c
     tsh_tensor *t = NULL;
     tshi_check_ok(r, tsh_tensor_create(mesh, &config, &t));
     if (t) tshi_check_ok(r, tsh_tensor_write(t, whole, numel));
-    if (t) tshi_check_ok(r, tsh_tensor_require_grad(t));
+    if (t) tshi_check_ok(r, tsh_tensor_require_grad(t, true));
     return t;
 }
 

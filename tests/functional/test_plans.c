@@ -74,7 +74,7 @@ static tsh_tensor *make_input(tshi_rank *r, const kit *k, const function_input *
             ((double *)tsh_tensor_data(t))[i] = value;
         }
     }
-    if (!in->vocabulary) tshi_check_ok(r, tsh_tensor_require_grad(t));
+    if (!in->vocabulary) tshi_check_ok(r, tsh_tensor_require_grad(t, true));
     return t;
 }
 
@@ -217,7 +217,7 @@ static tsh_tensor *tensor(tshi_rank *r, const kit *k, int ndim, const int64_t *s
     tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = ndim, .layout = {a, b}};
     tsh_tensor *t = NULL;
     memcpy(config.shape, shape, sizeof *shape * (size_t)ndim);
-    if (tshi_check_ok(r, tsh_tensor_create(k->mesh, &config, &t))) tshi_check_ok(r, tsh_tensor_require_grad(t));
+    if (tshi_check_ok(r, tsh_tensor_create(k->mesh, &config, &t))) tshi_check_ok(r, tsh_tensor_require_grad(t, true));
     return t;
 }
 
@@ -358,7 +358,7 @@ static void empty_column(tshi_rank *r, void *arg) {
     tsh_tensor_config empty = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {0, 3}};
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &empty, &x));
-    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tshi_check_ok(r, tsh_tensor_require_grad(x, true));
     tsh_tensor *y = tsh_linear_forward(tape, layer, x);
     if (tshi_check(r, y != NULL, "%s", tsh_tape_message(tape))) {
         tshi_check(r, tshi_layout_equal(y->layout[0], TSH_SHARD(1)), "the activation gathered its argument");
@@ -415,7 +415,7 @@ static void uneven(tshi_rank *r, void *arg) {
     tsh_tensor_config vector = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {2}, .layout = {TSH_SHARD(0)}};
     tshi_check_ok(r, tsh_tensor_create(k.mesh, &batch, &x));
     tshi_check_ok(r, tsh_tensor_create(k.mesh, &vector, &b));
-    tshi_check_ok(r, tsh_tensor_require_grad(b));
+    tshi_check_ok(r, tsh_tensor_require_grad(b, true));
     tsh_tensor *y = tsh_bias(k.tape, x, b);
     if (tshi_check(r, y != NULL, "%s", tsh_tape_message(k.tape))) {
         tshi_check(r, tshi_layout_equal(y->layout[0], TSH_SHARD(0)), "x was moved");

@@ -69,6 +69,7 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(attention, tsh_attention(t, in->by_heads, in->by_heads, in->by_heads, NULL))                                  \
     WITH(rotary, tsh_rotary(t, tsh_permute(t, in->by_heads, (int[]){3, 0, 1, 2}), in->ids, NULL))                      \
     WITH(cross_entropy, tsh_cross_entropy(t, in->x, in->ids, NULL))                                                    \
+    WITH(linear_cross_entropy, tsh_linear_cross_entropy(t, in->x, in->y, in->ids, NULL))                               \
     WITH(mse_loss, tsh_mse_loss(t, in->x, in->y, TSH_REDUCTION_MEAN))                                                  \
     WITH(bce_loss, tsh_bce_loss(t, in->x, in->y, NULL))
 
@@ -94,8 +95,8 @@ static void check_dtype(tshi_rank *r, tsh_tape *t, tsh_dtype dtype) {
     const tsh_device *device = tsh_world_device(r->world);
     bool differentiable = tsh_function_supports(device, "add", dtype);
     if (differentiable) {
-        tshi_check_ok(r, tsh_tensor_require_grad(in.x));
-        tshi_check_ok(r, tsh_tensor_require_grad(in.by_heads));
+        tshi_check_ok(r, tsh_tensor_require_grad(in.x, true));
+        tshi_check_ok(r, tsh_tensor_require_grad(in.by_heads, true));
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases && !r->failed; i++) {
         bool told = tsh_function_supports(device, cases[i].name, dtype);

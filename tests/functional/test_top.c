@@ -74,7 +74,7 @@ static void first_dim(tshi_rank *r, void *arg) {
     int64_t best[COLS];
     tsh_tensor *x = make_x(r, TSH_SHARD(0));
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tshi_check_ok(r, tsh_tensor_require_grad(x, true));
     tsh_tensor *largest = tsh_argmax(tape, x, 0);
     if (tshi_check(r, largest != NULL, "%s", tsh_tape_message(tape)))
         tshi_check_ok(r, tsh_tensor_read(largest, best, COLS));

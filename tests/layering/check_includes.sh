@@ -5,8 +5,8 @@
 #
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
 # tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
-# Inside dist, rendezvous sees itself alone, control no transport, collectives no rendezvous, control and transport, a
-# transport no other; the registry names transports without their headers, and no other file outside a transport's folder
+# Inside dist, rendezvous sees itself alone, control and tagged no transport, collectives no rendezvous, control and transport,
+# a transport no other; the registry names transports without their headers, and no other file outside a transport's folder
 # names one: neither by a symbol (tshi_shm_ops) nor as a string ("local"). cblas.h belongs to src/device/cpu, getenv to
 # src/base/settings.c; tsh_tensor_retain and tsh_tensor_release are the program's, and src calls the private ones.
 # Tests, tools and benchmarks may look inside, so only the library is layered.
@@ -25,15 +25,17 @@ xargs awk '
         sees["collectives"] = "dist collectives"
         sees["control"] = "dist collectives rendezvous control"
         sees["dist"] = "dist collectives rendezvous control"
-        sees["transport"] = "dist collectives rendezvous control transport"
+        sees["tagged"] = "dist collectives rendezvous control tagged"
+        sees["transport"] = "dist collectives rendezvous control tagged transport"
         sees["above"] = "dist collectives"
     }
     # The room of a public header: its name; a captured graph belongs to a device, MPI and a trace to dist, own functions
-    # to autograd, generation to layers, a checkpoint to io.
+    # to autograd, generation to layers, a checkpoint and a
+    # tokenizer to io.
     function room_of(name) {
         sub(/\.h$/, "", name)
         if (name == "custom") return "autograd"
-        return name == "graph" ? "device" : name == "mpi" || name == "trace" ? "dist" : name == "generate" ? "layers" : name == "checkpoint" ? "io" : name
+        return name == "graph" ? "device" : name == "mpi" || name == "trace" ? "dist" : name == "generate" ? "layers" : name == "checkpoint" || name == "tokenizer" ? "io" : name
     }
     function wrong(why) {
         printf "%s:%d: %s: %s\n", FILENAME, FNR, why, header
@@ -73,7 +75,7 @@ xargs awk '
     # A transport has its name in its own folder and in the registry.
     path[1] == "src" && FILENAME !~ /^src\/dist\/registry\.[ch]$/ {
         text = $0
-        while (match(text, /(^|[^a-zA-Z0-9_])(tshi_(shm|mpi|nccl|self)_[a-z]|tshi_plan_ops)|"(local|mpi|nccl|self|plan)"/)) {
+        while (match(text, /(^|[^a-zA-Z0-9_])(tshi_(shm|mpi|ucx|nccl|self)_[a-z]|tshi_plan_ops)|"(local|mpi|ucx|nccl|self|plan)"/)) {
             found = substr(text, RSTART, RLENGTH)
             text = substr(text, RSTART + RLENGTH)
             if (found ~ /^"/ ? FILENAME ~ /^src\/dist\/transport\// : FILENAME ~ "^src/dist/transport/" transport_of(found) "/") continue

@@ -131,8 +131,11 @@ xargs awk '
             next
         }
         gsub(/[ \t]+/, " ", text)
-        while (match(text, /TSHI_ISA\([A-Za-z_0-9]+\)/)) # the name of each instruction set
-            text = substr(text, 1, RSTART - 1) substr(text, RSTART + 9, RLENGTH - 10) substr(text, RSTART + RLENGTH)
+        while (match(text, /TSHI_(ISA|TABLE)\([A-Za-z_0-9]+\)/)) { # the name of each instruction set
+            start = RSTART + index(substr(text, RSTART), "(")
+            end = RSTART + RLENGTH
+            text = substr(text, 1, RSTART - 1) substr(text, start, end - 1 - start) substr(text, end)
+        }
         scan(text)
     }
     END { exit bad > 0 }' <<< "$files"

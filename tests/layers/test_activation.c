@@ -140,7 +140,7 @@ static void open_way(tshi_rank *r, const variant *v, sizes s, tsh_activation f, 
         tsh_tensor *p = parameter(w, i);
         if (!p) continue;
         tshi_gradient_of(p)->required = wants >> i & 1;
-        if (tshi_requires_grad(p)) tshi_check_ok(r, tsh_tensor_require_grad(p));
+        if (tshi_requires_grad(p)) tshi_check_ok(r, tsh_tensor_require_grad(p, true));
     }
 }
 

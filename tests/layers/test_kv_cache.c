@@ -153,7 +153,7 @@ static void wrong_use(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_kv_cache_append(b.tape, b.cache, k, k));
     refused(r, &b, k, k, TSH_ERR_RANGE, "full: 3 of 4 positions are in use, 3 more");
     refused(r, &b, k, one, TSH_ERR_SHAPE, "same shape");
-    tshi_check_ok(r, tsh_tensor_require_grad(k));
+    tshi_check_ok(r, tsh_tensor_require_grad(k, true));
     tsh_tape_set_recording(b.tape, true);
     refused(r, &b, k, k, TSH_ERR_STATE, "leads to a gradient");
     tsh_tape_set_recording(b.tape, false);
@@ -185,12 +185,12 @@ typedef struct layer {
     tsh_data_parallel *dp;
 } layer;
 
-static layer make_layer(tshi_rank *r, const tsh_precision *precision) {
+static layer make_layer(tshi_rank *r, const char *axes, const tsh_precision *precision) {
     layer l = {0};
     const tsh_self_attention_config config = {.embed = EMBED, .heads = 4, .kv_heads = 2, .causal = true};
     const tsh_data_parallel_config split = {.level = TSH_ZERO_PARAMETERS};
     tsh_world_seed(r->world, 3);
-    tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &l.mesh));
+    tshi_check_ok(r, tsh_mesh_create(r->world, axes, &l.mesh));
     tshi_check_ok(r, tsh_tape_create(r->world, &l.tape));
     tshi_check_ok(r, tsh_self_attention_create(tsh_mesh_group(l.mesh, "model"), &config, &l.attention));
     tshi_check_ok(r, tsh_parameters_create(r->world, &l.list));
@@ -227,8 +227,9 @@ static void attend_layer(tshi_rank *r, const layer *l, tsh_kv_cache *cache, bool
 }
 
 /* The prompt of 4 tokens, then the others one by one, as all tokens at once. */
-static void layer_follows(tshi_rank *r, const tsh_precision *precision, tsh_dtype dtype, double tolerance, bool split) {
-    layer l = make_layer(r, precision);
+static void layer_follows(tshi_rank *r, const char *axes, const tsh_precision *precision, tsh_dtype dtype,
+                          double tolerance, bool split) {
+    layer l = make_layer(r, axes, precision);
     tsh_kv_cache_config config = tsh_self_attention_cache(l.attention, 2, TOKENS);
     tsh_kv_cache *cache = NULL;
     tshi_check(r, config.dtype == dtype && config.layout[0].kind == TSH_KIND_REPLICATED, "the cache's configuration");
@@ -250,10 +251,13 @@ static void layer_follows(tshi_rank *r, const tsh_precision *precision, tsh_dtyp
 }
 
 static void layers_follow(tshi_rank *r, void *arg) {
+    static const char *const axes[] = {"data=2,model=2", "data=1:2,model=3:1", "data=3:1,model=0:1"};
     (void)arg;
-    for (int split = 0; split < 2; split++) {
-        layer_follows(r, &(tsh_precision){0}, TSH_FLOAT32, 1e-5, split);
-        layer_follows(r, &(tsh_precision){.arithmetic = TSH_ARITHMETIC_BFLOAT16}, TSH_BFLOAT16, 0.05, split);
+    for (int i = 0; i < 6 && !r->failed; i++) {
+        int split = i % 2;
+        layer_follows(r, axes[i / 2], &(tsh_precision){0}, TSH_FLOAT32, 1e-5, split);
+        layer_follows(r, axes[i / 2], &(tsh_precision){.arithmetic = TSH_ARITHMETIC_BFLOAT16}, TSH_BFLOAT16, 0.05,
+                      split);
     }
 }
 

@@ -280,7 +280,7 @@ static void own_uses(tshi_rank *r, void *arg) {
     for (int i = 0; i < r->size; i++) {
         tsh_layout shared = TSH_SHARD_SHARED(0, KV_HEADS);
         int64_t start = 0, length = KV_HEADS;
-        tshi_layout_split(&shared, KV_HEADS, r->size, i, &start, &length);
+        tshi_layout_split(&shared, KV_HEADS, (tshi_parts){.count = r->size}, i, &start, &length);
         for (int64_t k = start; k < start + length; k++) wanted[k] += i + 1;
     }
     tsh_tensor_config config = {

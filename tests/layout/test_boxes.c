@@ -75,13 +75,13 @@ static long redistribute(const tshi_exchange *e, int world, const parts *in, par
     return carry_out(&first, world, in, &between, name) + carry_out(&second, world, &between, out, name);
 }
 
-Test(boxes, known_redistributions) {
+static void expect_known(const char *path, int cases_wanted) {
     static tshi_box_case c;
     static parts got;
     char words[TSHI_CASE_WORDS];
     tshi_box_cases cases;
     int count = 0;
-    cr_assert(tshi_box_cases_open(&cases, TSHARD_TEST_DATA "/boxes/redistribute.txt"), "%s", cases.error);
+    cr_assert(tshi_box_cases_open(&cases, path), "%s", cases.error);
     for (; tshi_box_cases_next(&cases, &c); count++) {
         long bytes = redistribute(&c.e, c.world, &c.in, &got, c.name);
         cr_assert(tshi_box_case_out(&c, &got, words), "%s: %s", c.name, words);
@@ -92,8 +92,16 @@ Test(boxes, known_redistributions) {
         cr_assert(tshi_box_case_din(&c, &got, words), "%s: %s", c.name, words);
     }
     cr_assert_str_empty(cases.error);
-    cr_assert_eq(count, 187);
+    cr_assert_eq(count, cases_wanted);
     tshi_box_cases_close(&cases);
+}
+
+Test(boxes, known_redistributions) {
+    expect_known(TSHARD_TEST_DATA "/boxes/redistribute.txt", 187);
+}
+
+Test(boxes, known_redistributions_by_weight) {
+    expect_known(TSHARD_TEST_DATA "/boxes/redistribute_weighted.txt", 69);
 }
 
 /* --- random placements -------------------------------------------------------------------------------------------- */
@@ -129,6 +137,7 @@ static void random_units(const tshi_exchange *e, tshi_placement *p) {
     for (int a = 0; a < p->axes; a++) {
         int n = with[a].kind == TSH_KIND_SHARD ? (int)e->shape[with[a].dim] : 0, kind = below(4);
         mesh.axis[a].size = p->size[a];
+        mesh.axis[a].weights = p->weights[a];
         if (n == 0 || kind == 0) continue;
         with[a].units = divisor(n);
         if (kind == 1) with[a].blocks = with[a].units * divisor(n / (int)with[a].units);
@@ -137,8 +146,20 @@ static void random_units(const tshi_exchange *e, tshi_placement *p) {
     if (tshi_shape_resolve(&mesh, &shape, with) == TSH_OK) memcpy(p->layout, with, sizeof with);
 }
 
+typedef int64_t weights[TSH_MAX_AXES][4];
+
+/* Weights of some axes, zeros among them. */
+static void random_weights(tshi_placement *p, weights w) {
+    for (int a = 0; a < p->axes; a++) {
+        if (below(2)) continue;
+        for (int i = 0; i < p->size[a]; i++) w[a][i] = below(5);
+        w[a][below(p->size[a])] += 1;
+        p->weights[a] = tshi_weights_simplify(w[a], p->size[a]);
+    }
+}
+
 /* Up to three axes over ranks in any order, in any layouts. */
-static void random_placement(int world, const tshi_exchange *e, tshi_placement *p, int *ranks) {
+static void random_placement(int world, const tshi_exchange *e, tshi_placement *p, int *ranks, weights w) {
     *p = (tshi_placement){.axes = 1 + below(3), .ranks = ranks};
     for (int a = 0, left = world; a < p->axes; a++) {
         p->size[a] = 1 + below(left < 4 ? left : 4);
@@ -147,6 +168,7 @@ static void random_placement(int world, const tshi_exchange *e, tshi_placement *
         p->layout[a] = kind == 0 ? TSH_REPLICATED : kind == 1 ? TSH_PARTIAL : TSH_SHARD(below(e->ndim));
     }
     for (int a = 0; a < p->axes; a++) p->layout[a].order = below(3);
+    random_weights(p, w);
     random_units(e, p);
     for (int r = 0; r < world; r++) ranks[r] = r;
     shuffle(world, ranks);
@@ -165,9 +187,12 @@ static int term_of(const tshi_placement *p, int member, int *terms) {
     for (int a = p->axes - 1; a >= 0; a--) {
         int at = member % p->size[a], first = 0, count = 1;
         member /= p->size[a];
-        if (p->layout[a].sharing == TSH_SHARED_OWN) count = tshi_layout_sharers(&p->layout[a], p->size[a], at, &first);
+        if (p->layout[a].sharing == TSH_SHARED_OWN)
+            count = tshi_layout_sharers(&p->layout[a], tshi_placement_parts(p, a), at, &first);
         if (p->layout[a].kind == TSH_KIND_PARTIAL) count = p->size[a];
-        if (count > 1) term += (at - first) * *terms;
+        for (int i = first; count > 1 && i < at; i++)
+            term +=
+                p->layout[a].kind == TSH_KIND_PARTIAL || tshi_parts_weight(tshi_placement_parts(p, a), i) ? *terms : 0;
         *terms *= count;
     }
     return term;
@@ -196,7 +221,7 @@ static void expect_replicas(const tshi_exchange *e, const parts *got, const char
         for (int a = p->axes - 1, x = m, stride = 1; a >= 0; stride *= p->size[a], x /= p->size[a], a--) {
             int at = 0;
             if (p->layout[a].kind != TSH_KIND_REPLICATED)
-                tshi_layout_sharers(&p->layout[a], p->size[a], x % p->size[a], &at);
+                tshi_layout_sharers(&p->layout[a], tshi_placement_parts(p, a), x % p->size[a], &at);
             first += at * stride;
         }
         first = tshi_placement_rank(p, first);
@@ -242,14 +267,15 @@ static void move_and_check(const tshi_exchange *e, int world, const char *name) 
 Test(boxes, random_redistributions_keep_the_whole) {
     for (int k = 0; k < 3000; k++) {
         int from_ranks[RANKS], to_ranks[RANKS];
+        weights from_weights, to_weights;
         char name[NAME];
         state = (uint32_t)k * 2654435761u + 1;
         snprintf(name, sizeof name, "seed %d", k);
         int world = 1 + below(8);
         tshi_exchange e = {.ndim = below(4)};
         for (int d = 0; d < e.ndim; d++) e.shape[d] = below(8);
-        random_placement(world, &e, &e.from, from_ranks);
-        random_placement(world, &e, &e.to, to_ranks);
+        random_placement(world, &e, &e.from, from_ranks, from_weights);
+        random_placement(world, &e, &e.to, to_ranks, to_weights);
         move_and_check(&e, world, name);
         tshi_exchange back;
         tshi_exchange_reverse(&e, &back);

@@ -64,8 +64,8 @@ Test(layout, one_dim_over_two_axes, .timeout = 120) {
 
 Test(layout, names, .timeout = 120) {
     char text[24];
-    cr_assert_str_eq(tshi_layout_name(TSH_SHARD(3), text, sizeof text), "SHARD(3)");
-    cr_assert_str_eq(tshi_layout_name(TSH_PARTIAL, text, sizeof text), "PARTIAL");
+    cr_assert_str_eq(tshi_layout_name(TSH_SHARD(3), (tshi_parts){0}, text, sizeof text), "SHARD(3)");
+    cr_assert_str_eq(tshi_layout_name(TSH_PARTIAL, (tshi_parts){0}, text, sizeof text), "PARTIAL");
     cr_assert_str_eq(tshi_dims_name(3, (int64_t[]){8, 100, 2}, text, sizeof text), "[8,100,2]");
     cr_assert_str_eq(tshi_dims_name(0, NULL, text, sizeof text), "[]");
     cr_assert_str_eq(tshi_dims_name(2, (int64_t[]){123456, 7}, text, 6), "[1...", "cut, visibly, and terminated");

@@ -18,7 +18,7 @@ typedef struct split {
 static void check_split(tsh_layout layout, int64_t items, const split *wanted, const char *what) {
     for (int r = 0; r < wanted->ranks; r++) {
         int64_t start = 0, length = items * HEAD;
-        tshi_layout_split(&layout, items * HEAD, wanted->ranks, r, &start, &length);
+        tshi_layout_split(&layout, items * HEAD, (tshi_parts){.count = wanted->ranks}, r, &start, &length);
         cr_assert_eq(length, wanted->length[r] * HEAD, "%s over %d ranks: rank %d has %lld", what, wanted->ranks, r,
                      (long long)length);
         cr_assert(length == 0 || start == wanted->start[r] * HEAD, "%s over %d ranks: rank %d starts at %lld", what,
@@ -67,9 +67,9 @@ Test(units, sharers) {
     tsh_layout shared = TSH_SHARD_SHARED(0, 2), parts = TSH_SHARD_UNITS(0, 2, 6);
     for (int i = 0; i < RANKS; i++) {
         int first;
-        cr_assert_eq(tshi_layout_sharers(&shared, RANKS, i, &first), firsts[i] ? 3 : 4);
+        cr_assert_eq(tshi_layout_sharers(&shared, (tshi_parts){.count = RANKS}, i, &first), firsts[i] ? 3 : 4);
         cr_assert_eq(first, firsts[i]);
-        cr_assert_eq(tshi_layout_sharers(&parts, RANKS, i, &first), 1);
+        cr_assert_eq(tshi_layout_sharers(&parts, (tshi_parts){.count = RANKS}, i, &first), 1);
         cr_assert_eq(first, i);
     }
 }
@@ -131,8 +131,9 @@ static tsh_layout resolved(tsh_layout layout, int64_t n, int ranks) {
 static void becomes(tsh_layout layout, int64_t n, int ranks, tsh_layout wanted) {
     char a[TSHI_LAYOUT_NAME], b[TSHI_LAYOUT_NAME];
     tsh_layout got = resolved(layout, n, ranks);
-    cr_assert(tshi_layout_equal(got, wanted), "%s over %d ranks became %s", tshi_layout_name(layout, a, sizeof a),
-              ranks, tshi_layout_name(got, b, sizeof b));
+    cr_assert(tshi_layout_equal(got, wanted), "%s over %d ranks became %s",
+              tshi_layout_name(layout, (tshi_parts){0}, a, sizeof a), ranks,
+              tshi_layout_name(got, (tshi_parts){0}, b, sizeof b));
 }
 
 Test(units, equal_boxes_are_equal_layouts) {
@@ -209,8 +210,11 @@ Test(units, names) {
     tsh_layout own = TSH_SHARD_SHARED(1, 2), late = TSH_SHARD_UNITS(0, 2, 6);
     own.sharing = TSH_SHARED_OWN;
     late.order = 1;
-    cr_assert_str_eq(tshi_layout_name(TSH_SHARD_UNITS(0, 2, 0), text, sizeof text), "SHARD(0, 2 units)");
-    cr_assert_str_eq(tshi_layout_name(late, text, sizeof text), "SHARD(0,1, 2 units of 6 blocks)");
-    cr_assert_str_eq(tshi_layout_name(TSH_SHARD_SHARED(1, 2), text, sizeof text), "SHARD(1, 2 units, shared)");
-    cr_assert_str_eq(tshi_layout_name(own, text, sizeof text), "SHARD(1, 2 units, shared for own use)");
+    cr_assert_str_eq(tshi_layout_name(TSH_SHARD_UNITS(0, 2, 0), (tshi_parts){0}, text, sizeof text),
+                     "SHARD(0, 2 units)");
+    cr_assert_str_eq(tshi_layout_name(late, (tshi_parts){0}, text, sizeof text), "SHARD(0,1, 2 units of 6 blocks)");
+    cr_assert_str_eq(tshi_layout_name(TSH_SHARD_SHARED(1, 2), (tshi_parts){0}, text, sizeof text),
+                     "SHARD(1, 2 units, shared)");
+    cr_assert_str_eq(tshi_layout_name(own, (tshi_parts){0}, text, sizeof text),
+                     "SHARD(1, 2 units, shared for own use)");
 }

@@ -20,8 +20,8 @@ typedef struct desc {
 } desc;
 
 typedef struct layout {
-    int64_t rows, cols, ld;
-    int32_t type;
+    int64_t rows, cols, ld, stride;
+    int32_t type, count; /* count: matrices of a batch, `stride` elements apart */
 } layout;
 
 typedef struct preference {
@@ -139,8 +139,22 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
     cublasStatus_t status;
     if (fails("cublasLtMatrixLayoutCreate", &status)) return status;
     if (ld < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
-    const layout l = {.rows = (int64_t)rows, .cols = (int64_t)cols, .ld = ld, .type = (int32_t)type};
+    const layout l = {.rows = (int64_t)rows, .cols = (int64_t)cols, .ld = ld, .type = (int32_t)type, .count = 1};
     *out = descriptor_new(&l, sizeof l, sizeof **out);
+    return status;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                                                size_t size) {
+    cublasStatus_t status;
+    layout *l = (layout *)opaque;
+    if (fails("cublasLtMatrixLayoutSetAttribute", &status)) return status;
+    switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: set(&l->count, sizeof l->count, value, size); break;
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: set(&l->stride, sizeof l->stride, value, size); break;
+    default: die("an attribute of a layout that it does not know");
+    }
     return status;
 }
 
@@ -188,8 +202,8 @@ static uint32_t sum_of(const desc *d, const layout *a, const layout *b, const la
     plain.bias = plain.aux = NULL;
     for (size_t i = 0; i < sizeof plain; i++) sum = sum * 31 + ((unsigned char *)&plain)[i];
     for (int l = 0; l < 3; l++)
-        sum =
-            sum * 31 + (uint32_t)(layouts[l]->rows * 7 + layouts[l]->cols * 5 + layouts[l]->ld * 3 + layouts[l]->type);
+        sum = sum * 31 + (uint32_t)(layouts[l]->rows * 7 + layouts[l]->cols * 5 + layouts[l]->ld * 3 +
+                                    layouts[l]->type + layouts[l]->stride * 11 + layouts[l]->count * 13);
     return sum;
 }
 
@@ -366,20 +380,39 @@ static void one(const product *p, int64_t i, int64_t j, int64_t k) {
     put(dtype, sum, p->to, i + j * p->c.ld);
 }
 
+static product matrix_of_batch(const product *p, int32_t b) {
+    product matrix = *p;
+    const layout *from[] = {&p->a, &p->b};
+    for (int i = 0; i < 2; i++) {
+        int64_t elements = b * from[i]->stride;
+        matrix.from[i] = (const char *)p->from[i] + (size_t)elements * tsh_dtype_size(dtype_of(from[i]->type));
+    }
+    matrix.to = (char *)p->to + (size_t)(b * p->c.stride) * tsh_dtype_size(dtype_of(p->c.type));
+    return matrix;
+}
+
 static void run(void *data) {
     const product *p = data;
     standin_reach(p->gpu);
     int64_t k = p->d.transpose[0] != CUBLAS_OP_N ? p->a.rows : p->a.cols;
     memset(p->workspace, 0x5a, 64);
     memset(p->workspace + p->workspace_bytes - 64, 0x5a, 64);
-    for (int64_t j = 0; j < p->c.cols; j++)
-        for (int64_t i = 0; i < p->c.rows; i++) one(p, i, j, k);
+    for (int32_t b = 0; b < p->c.count; b++) {
+        const product matrix = matrix_of_batch(p, b);
+        for (int64_t j = 0; j < p->c.cols; j++)
+            for (int64_t i = 0; i < p->c.rows; i++) one(&matrix, i, j, k);
+    }
     standin_reach(-1);
     runs[p->how.number]++;
 }
 
 static void check_alignment(const product *p) {
     const void *operands[] = {p->from[0], p->from[1], p->to, p->to, p->d.bias, p->d.aux};
+    const layout *batches[] = {&p->a, &p->b, &p->c, &p->c};
+    for (int i = 0; i < 4; i++) {
+        size_t stride = (size_t)batches[i]->stride * tsh_dtype_size(dtype_of(batches[i]->type));
+        if (stride % p->how.alignment[i] != 0) die("an algorithm that was chosen for better aligned batches");
+    }
     for (int i = 0; i < 6; i++)
         if ((uintptr_t)operands[i] % p->how.alignment[i] != 0)
             die("an algorithm that was chosen for better aligned operands");
@@ -409,6 +442,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaq
                    .how = *chosen,
                    .gpu = handle ? *(const int *)handle : -1};
     if (!handle || c != to || c_layout != to_layout) die("a product of another kind");
+    if (p->a.count != p->c.count || p->b.count != p->c.count) die("batches of different lengths");
     if (chosen->sum != sum_of(d, &p->a, &p->b, &p->c)) die("an algorithm that was chosen for another product");
     if (p->gpu != standin_current() || !standin_stream_is_of(stream, p->gpu)) die("a handle of another GPU");
     if (workspace_bytes < chosen->workspace) die("too small a workspace");

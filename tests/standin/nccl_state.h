@@ -107,8 +107,8 @@ void standin_nccl_move(part *const *all, int ranks);
 
 /* --- nccl_processes.c --------------------------------------------------------------------------------------------- */
 
-/* Ranks are processes: the environment names a folder that they share. The functions below do nothing otherwise, but for
- * standin_nccl_is_complete. */
+/* Ranks are processes: the environment names a folder that they share. The functions below do nothing otherwise, but
+ * for standin_nccl_is_complete. */
 bool standin_nccl_apart(void);
 void standin_nccl_publish_join(const clique *c, int rank);
 /* All ranks have joined. */

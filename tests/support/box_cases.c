@@ -82,6 +82,21 @@ static bool read_placement(tshi_box_cases *cases, char *text, tshi_placement *p,
     return true;
 }
 
+/* "AXIS W0,W1,..." */
+static bool read_weights(tshi_box_cases *cases, char *text, tshi_placement *p,
+                         int64_t weights[TSH_MAX_AXES][TSHI_CASE_RANKS]) {
+    int axis, list[TSHI_CASE_RANKS];
+    if (integers(cases, strtok_r(text, " ", &text), " ", 1, p->axes - 1, &axis) != 1) {
+        return wrong(cases, "an axis is wanted");
+    }
+    if (integers(cases, text, ",", TSHI_CASE_RANKS, INT_MAX, list) != p->size[axis]) {
+        return wrong(cases, "%d weights are wanted", p->size[axis]);
+    }
+    for (int i = 0; i < p->size[axis]; i++) weights[axis][i] = list[i];
+    p->weights[axis] = tshi_weights_simplify(weights[axis], p->size[axis]);
+    return true;
+}
+
 /* "RANK VALUES..." */
 static bool read_part(tshi_box_cases *cases, char *text, tshi_case_parts *p) {
     int rank;
@@ -126,6 +141,8 @@ static bool read_line(tshi_box_cases *cases, tshi_box_case *c, const char *key, 
     if (!strcmp(key, "bytes")) return read_count(cases, text, LONG_MAX, &c->bytes);
     if (!strcmp(key, "from")) return read_placement(cases, text, &c->e.from, c->from_ranks);
     if (!strcmp(key, "to")) return read_placement(cases, text, &c->e.to, c->to_ranks);
+    if (!strcmp(key, "weights-from")) return read_weights(cases, text, &c->e.from, c->from_weights);
+    if (!strcmp(key, "weights-to")) return read_weights(cases, text, &c->e.to, c->to_weights);
     if (!strcmp(key, "shape")) return read_shape(cases, text, &c->e);
     if (!strcmp(key, "in")) return read_part(cases, text, &c->in);
     if (!strcmp(key, "out")) return read_part(cases, text, &c->out);

@@ -1,4 +1,5 @@
-/* Redistributions with known answers: the cases of tests/data/boxes/redistribute.txt, whose head tells the format. */
+/* Redistributions with known answers: the cases of tests/data/boxes/redistribute.txt and
+ * redistribute_weighted.txt, whose heads tell the format. */
 #ifndef TSHI_TEST_BOX_CASES_H
 #define TSHI_TEST_BOX_CASES_H
 
@@ -23,8 +24,9 @@ typedef struct tshi_case_sum {
 typedef struct tshi_box_case {
     char name[TSHI_CASE_NAME];
     int world;
-    tshi_exchange e; /* its placements point to the lists of ranks below */
+    tshi_exchange e; /* its placements point to the lists of ranks and weights below */
     int from_ranks[TSHI_CASE_RANKS], to_ranks[TSHI_CASE_RANKS];
+    int64_t from_weights[TSH_MAX_AXES][TSHI_CASE_RANKS], to_weights[TSH_MAX_AXES][TSHI_CASE_RANKS];
     long calls, bytes; /* of forward: at most so many calls of a rank, and the bytes that must change rank; -1: not
                         * said */
     tshi_case_parts in, out, dout, din;

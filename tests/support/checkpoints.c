@@ -47,6 +47,17 @@ static tsh_layout by_units(int number, int d, int64_t n) {
     return number % 3 == 1 ? TSH_SHARD_UNITS(d, units, n) : TSH_SHARD_SHARED(d, units);
 }
 
+/* Cut along dim d so that the first rank of an axis has one item, or none, and the last one most. */
+static tsh_layout by_cuts(tshi_rank *r, const tsh_mesh *mesh, int axis, int number, int d, int64_t n) {
+    int64_t at[65] = {0};
+    uint64_t cuts = 0;
+    int ranks = tsh_group_size(tsh_mesh_axis_group(mesh, axis));
+    for (int i = 1; i < ranks; i++) at[i] = number % 2 ? 0 : i < n ? i : n;
+    at[ranks] = n;
+    tshi_check_ok(r, tsh_cuts_create(mesh, ranks, at, &cuts));
+    return TSH_SHARD_CUTS(d, cuts);
+}
+
 static void choose_layout(int way, int number, int ndim, const int64_t *shape, tsh_layout layout[TSH_MAX_AXES]) {
     if (ndim == 0) return;
     if (way == 3) layout[0] = by_units(number, number ? 0 : 1, shape[number ? 0 : 1]);
@@ -65,7 +76,11 @@ void tshi_test_model_make(tshi_rank *r, int way, tshi_test_model *m) {
         tsh_tensor_config config = {.dtype = tensors[i].dtype, .ndim = tensors[i].ndim};
         memcpy(config.shape, tensors[i].shape, sizeof tensors[i].shape);
         choose_layout(way, i, config.ndim, config.shape, config.layout);
+        int d = i % 2 ? config.ndim - 1 : 0;
+        if (way == 4 && config.ndim) config.layout[0] = by_cuts(r, m->mesh, 0, i, d, config.shape[d]);
+        if (way == 4 && config.ndim) config.layout[1] = TSH_SHARD(0); /* of the same dim, or another */
         tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &t));
+        tsh_cuts_release(m->mesh, config.layout[0].cuts);
         tshi_check_ok(r, tsh_parameters_add(m->list, tensors[i].name, t));
         tsh_tensor_release(t);
     }

@@ -6,13 +6,13 @@
 #include "support/ranks.h"
 #include "tshard/checkpoint.h"
 
-#define TSHI_TEST_LAYOUTS 4
+#define TSHI_TEST_LAYOUTS 5
 #define TSHI_TEST_MODEL   8
 
-/* Tensors of several dtypes and shapes, empty ones and a scalar among them, in one of four ways: 0: one axis, the
+/* Tensors of several dtypes and shapes, empty ones and a scalar among them, in one of five ways: 0: one axis, the
  * first dim sharded; 1: two axes, replicas of shards of the last dim; 2: two axes that shard one dim or two, in an
  * order, and on a mesh of the ranks backwards that lacks one of them; 3: one axis, units that ranks share, or parts of
- * them. */
+ * them; 4: two axes, the first with cut points, within which the second may split too. */
 typedef struct tshi_test_model {
     tsh_mesh *mesh;
     tsh_parameters *list;

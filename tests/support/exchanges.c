@@ -72,9 +72,20 @@ static double read_small(tsh_dtype dtype, const void *data, int64_t i) {
 typedef struct trial {
     tshi_exchange e;
     int from_ranks[64], to_ranks[64];
+    int64_t from_weights[TSH_MAX_AXES][4], to_weights[TSH_MAX_AXES][4];
     tsh_dtype dtype;
     int64_t numel; /* of the whole */
 } trial;
+
+/* Weights of every other axis, zeros among them. */
+static void draw_weights(uint32_t *state, tshi_placement *p, int64_t weights[TSH_MAX_AXES][4]) {
+    for (int a = 0; a < p->axes; a++) {
+        if (below(state, 2)) continue;
+        for (int i = 0; i < p->size[a]; i++) weights[a][i] = below(state, 5);
+        weights[a][below(state, p->size[a])] += 1;
+        p->weights[a] = tshi_weights_simplify(weights[a], p->size[a]);
+    }
+}
 
 static void draw(uint32_t seed, int world, trial *t) {
     uint32_t state = seed * 2654435761u + 1;
@@ -83,6 +94,8 @@ static void draw(uint32_t seed, int world, trial *t) {
     for (int d = 0; d < t->e.ndim; d++) t->numel *= t->e.shape[d] = below(&state, MOST + 1);
     tshi_random_placement(&state, world, t->e.ndim, &t->e.from, t->from_ranks);
     tshi_random_placement(&state, world, t->e.ndim, &t->e.to, t->to_ranks);
+    draw_weights(&state, &t->e.from, t->from_weights);
+    draw_weights(&state, &t->e.to, t->to_weights);
 }
 
 /* A part of n elements behind some others; *all keeps the memory. */

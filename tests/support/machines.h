@@ -1,5 +1,5 @@
-/* Machines of a test: processes that stand for ranks. Those of one machine share a control page, which the test sees too,
- * and the first of them has a relay; the machines are connected over loopback. */
+/* Machines of a test: processes that stand for ranks. Those of one machine share a control page, which the test sees
+ * too, and the first of them has a relay; the machines are connected over loopback. */
 #ifndef TSHI_TEST_MACHINES_H
 #define TSHI_TEST_MACHINES_H
 

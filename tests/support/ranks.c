@@ -63,12 +63,21 @@ tsh_device_kind tshi_test_device(void) {
     abort();
 }
 
+/* "3", or, with weights, "3:1:0"; an axis of one rank has none. */
+static void axis_text(int size, bool weights, char text[48]) {
+    snprintf(text, 48, weights && size > 1 ? "3:1" : "%d", size);
+    for (int i = 2; weights && i < size && i < 16; i++) tshi_append(text, 48, ":%d", i % 3 == 2 ? 0 : i);
+}
+
 void tshi_test_each_mesh(tshi_rank *r, tshi_mesh_fn *fn, void *arg) {
-    for (int data = 1; data <= r->size; data++) {
-        char axes[48];
+    for (int i = 0; i < 2 * r->size; i++) {
+        char first[48], second[48], axes[128];
+        int data = i / 2 + 1;
         tsh_mesh *mesh = NULL;
-        if (r->size % data) continue;
-        snprintf(axes, sizeof axes, "data=%d,model=%d", data, r->size / data);
+        if (r->size % data || (i % 2 && r->size == 1)) continue;
+        axis_text(data, i % 2, first);
+        axis_text(r->size / data, i % 2, second);
+        snprintf(axes, sizeof axes, "data=%s,model=%s", first, second);
         if (!tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh))) continue;
         fn(r, mesh, arg);
         tsh_mesh_destroy(mesh);
@@ -171,7 +180,8 @@ static void look_at(child *c) {
 /* Waits until no rank is left. Ranks that still run at the deadline are killed; stopped ones as soon as all ranks are
  * stopped, because none is left to continue them. */
 static void reap(child *children, int n, double deadline) {
-    for (;;) {
+    for (int all_stopped = 0;
+         ;) { /* looks in a row; a rank may be continued between the look at it and that at the others */
         int left = 0, running = 0;
         for (int i = 0; i < n; i++) {
             look_at(&children[i]);
@@ -180,7 +190,8 @@ static void reap(child *children, int n, double deadline) {
         }
         if (left == 0) return;
         bool late = tshi_now() > deadline;
-        for (int i = 0; i < n && (late || running == 0); i++) {
+        all_stopped = running == 0 ? all_stopped + 1 : 0;
+        for (int i = 0; i < n && (late || all_stopped > 1); i++) {
             if (children[i].pid <= 0) continue;
             const char *how = children[i].stopped ? "stopped, and killed at the end" : "still there at the deadline";
             snprintf(children[i].outcome.words, sizeof children[i].outcome.words, "rank %d: %s", i, how);
@@ -319,8 +330,9 @@ const char *tshi_test_run_meshes(tshi_rank_fn *fn) {
     static const struct {
         int ranks;
         const char *axes;
-    } meshes[] = {{1, "data=1,model=1"}, {2, "data=2,model=1"}, {2, "data=1,model=2"},
-                  {4, "data=2,model=2"}, {4, "data=4,model=1"}, {6, "data=3,model=2"}};
+    } meshes[] = {{1, "data=1,model=1"},     {2, "data=2,model=1"},      {2, "data=1,model=2"}, {2, "data=1,model=3:1"},
+                  {3, "data=2:0:1,model=1"}, {4, "data=2,model=2"},      {4, "data=4,model=1"}, {6, "data=3,model=2"},
+                  {4, "data=3:1,model=1:2"}, {6, "data=1:2:1,model=0:1"}};
     for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
         const char *one = tshi_test_run(meshes[m].ranks, fn, (void *)(uintptr_t)meshes[m].axes);
         snprintf(words, sizeof words, "%s: %s", meshes[m].axes, one);

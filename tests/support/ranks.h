@@ -56,7 +56,8 @@ tsh_device_kind tshi_test_device(void);
 const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg);
 /* Runs with `first` ranks, with one more, ... up to `last`; a failure's message begins with the number of ranks. */
 const char *tshi_test_run_each(int first, int last, tshi_rank_fn *fn, void *arg);
-/* Runs on meshes of data x model, 1 to 6 ranks, with the mesh's text as the argument: "data=2,model=1". */
+/* Runs on meshes of data x model, 1 to 6 ranks, some with weights, with the mesh's text as the argument:
+ * "data=2,model=1". */
 const char *tshi_test_run_meshes(tshi_rank_fn *fn);
 /* Runs ranks as threads of this process; otherwise as tshi_test_run. A test that does both forks first: where threads
  * have used CUDA, no process that is forked afterwards can. */
@@ -87,7 +88,7 @@ bool tshi_check_at(tshi_rank *r, bool condition, const char *file, int line, con
 bool tshi_check_status_at(tshi_rank *r, tsh_status got, tsh_status wanted, const char *words, const char *file,
                           int line, const char *call);
 
-/* fn on "data=D,model=M" for every D that divides the number of ranks. */
+/* fn on "data=D,model=M" for every D that divides the number of ranks, without and with weights. */
 typedef void tshi_mesh_fn(tshi_rank *r, tsh_mesh *mesh, void *arg);
 void tshi_test_each_mesh(tshi_rank *r, tshi_mesh_fn *fn, void *arg);
 

@@ -37,8 +37,8 @@ static bool open_kit(kit *k) {
     good = good && tshi_check_ok(r, tsh_tensor_create(k->mesh, &config, &k->wide)) &&
            tshi_check_ok(r, tsh_tensor_write(k->wide, ones, 2 * N));
     if (!good) return false;
-    tsh_tensor_require_grad(k->values);
-    tsh_tensor_require_grad(k->terms);
+    tsh_tensor_require_grad(k->values, true);
+    tsh_tensor_require_grad(k->terms, true);
     tsh_tape_set_recording(k->evaluate, false);
     return true;
 }

@@ -30,7 +30,7 @@ tsh_tensor *tshi_test_tensor(tshi_rank *r, const tsh_mesh *mesh, const tsh_tenso
 
 tsh_tensor *tshi_test_leaf(tshi_rank *r, const tsh_mesh *mesh, const tsh_tensor_config *config, const double *whole) {
     tsh_tensor *t = tshi_test_tensor(r, mesh, config, whole);
-    if (t) tshi_check_ok(r, tsh_tensor_require_grad(t));
+    if (t) tshi_check_ok(r, tsh_tensor_require_grad(t, true));
     return t;
 }
 

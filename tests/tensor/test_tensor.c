@@ -159,7 +159,7 @@ Test(tensor, gradients_are_for_floats) {
     tsh_tensor *t;
     tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {3}};
     cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &t), TSH_OK);
-    cr_assert_eq(tsh_tensor_require_grad(t), TSH_ERR_DTYPE);
+    cr_assert_eq(tsh_tensor_require_grad(t, true), TSH_ERR_DTYPE);
     cr_assert(tsh_tensor_grad(t) == NULL);
     tsh_tensor_zero_grad(t);
     tsh_tensor_zero_grad(NULL);

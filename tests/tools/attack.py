@@ -67,7 +67,6 @@ PROGRAMS = {
     "check_vectors": ({"ranks": N, "device": W, "help": None}, ["vectors", "/nowhere", "unreadable"], ""),
     "mlp": ({"help": None}, ["data=1,model=1"], ""),
     "data_parallel": ({"help": None}, [], ""),
-    "tshard-pmix": ({"help": None, "stand-i": None}, [], ""),
     "mpi_collectives": ({}, ["all_reduce", "barrier", "send_recv", "4", "8"], ""),
     "mpi_pairs": ({}, ["all_reduce", "send_recv", "4", "8"], ""),
 }

@@ -136,9 +136,44 @@ Test(check_vectors, passes_every_redistribution_on_the_ranks_that_it_names, .tim
     int code = run(TSHARD_TEST_DATA "/boxes", printed, sizeof printed);
     cr_assert_eq(code, 0, "%s", printed);
     cr_assert(strstr(printed, "K15.3 ") && strstr(printed, "    9  float64"), "%s", printed);
-    cr_assert_str_eq(last_line(printed), "187 passed, 0 failed, 0 skipped");
+    cr_assert_str_eq(last_line(printed), "256 passed, 0 failed, 0 skipped");
     cr_assert_eq(run(TSHARD_TEST_DATA "/boxes --ranks 3,2", printed, sizeof printed), 0, "%s", printed);
-    cr_assert_str_eq(last_line(printed), "12 passed, 0 failed, 0 skipped");
+    cr_assert_str_eq(last_line(printed), "27 passed, 0 failed, 0 skipped");
+}
+
+/* Weights of 2 to 5 ranks, empty ranks among them. */
+static const char *const weights[] = {"1:0", "3:1", "2:1:1", "0:1:1", "5:3:2:1:1"};
+
+static void pass_by_weight(size_t from, size_t end) {
+    for (size_t i = from; i < end; i++) {
+        char arguments[256];
+        int passed, failed, skipped;
+        snprintf(arguments, sizeof arguments, TSHARD_TEST_DATA "/vectors --weights %s", weights[i]);
+        int code = run(arguments, printed, sizeof printed);
+        const char *last = last_line(printed);
+        cr_assert_eq(sscanf(last, "%d passed, %d failed, %d skipped", &passed, &failed, &skipped), 3, "%s", last);
+        cr_assert(code == 0 && failed == 0 && passed >= 25 * 3, "%s: %d: %s", weights[i], code, printed);
+    }
+}
+
+Test(check_vectors, passes_every_case_by_weight_of_two_ranks, .timeout = 800) {
+    pass_by_weight(0, 2);
+}
+
+Test(check_vectors, passes_every_case_by_weight_of_three_ranks, .timeout = 800) {
+    pass_by_weight(2, 4);
+}
+
+Test(check_vectors, passes_every_model_by_weight, .timeout = 600) {
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+        char arguments[256];
+        int passed, failed, skipped;
+        snprintf(arguments, sizeof arguments, TSHARD_TEST_DATA "/models --weights %s", weights[i]);
+        int code = run(arguments, printed, sizeof printed);
+        const char *last = last_line(printed);
+        cr_assert_eq(sscanf(last, "%d passed, %d failed, %d skipped", &passed, &failed, &skipped), 3, "%s", last);
+        cr_assert(code == 0 && failed == 0 && passed >= 36, "%s: %d: %s", weights[i], code, printed);
+    }
 }
 
 static void passes_every_model_on(int ranks) {

@@ -69,7 +69,6 @@ full tshard-plan -n 2 "$bin/mlp"
 full tshard-trace --help
 full tshard-run --help
 full tshard-run --settings
-full tshard-pmix --help
 
 expect 2 "--steps wants a whole number" train_text --steps ' 3'
 expect 2 "--steps wants a whole number" train_text --steps +3
@@ -124,7 +123,6 @@ expect 1 "usage: " pipeline stage=1,data=1,model=1 2 3
 expect 1 "pipeline: 1 to 50 micro-batches" pipeline stage=1,data=1,model=1 4x
 expect 1 'pipeline: mesh_group: no axis "data"' pipeline stage=1,model=1
 expect 1 "pipeline: mesh_create: " pipeline stage=2,data=1,model=1
-expect 2 "usage: tshard-pmix" tshard-pmix
 expect 2 "a command is missing" tshard-checkpoint
 expect 2 "the folder of a trace is missing" tshard-trace
 expect 1 "No such file" tshard-trace /tmp/there/is/none

@@ -280,8 +280,8 @@ Test(nodes, last_line_names_the_first_failure, .timeout = 120) {
     cr_assert_eq(strchr(last, '\n')[1], '\0', "nothing comes after it: %s", last);
 }
 
-/* A rank of one node is killed in the middle of a call: the ranks of both nodes start again, and find each other a second
- * time. */
+/* A rank of one node is killed in the middle of a call: the ranks of both nodes start again, and find each other a
+ * second time. */
 Test(nodes, restarts_of_two_launchers, .timeout = 120) {
     environment_alike();
     char script[1024];

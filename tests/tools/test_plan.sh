@@ -79,6 +79,14 @@ compare 2 "${gpt[@]}" --data-parallel 2 --zero 3 --dtype float16 --master-weight
 compare 2 "${gpt[@]}" --arithmetic bfloat16
 compare 2 "${gpt[@]}" --arithmetic bfloat16 --data-parallel 2 --zero 3
 compare 3 "${gpt[@]}" --embed 200 --heads 5
+# Ranks with weights hold more and less, and nothing.
+compare 2 "${gpt[@]}" --model-parallel 3:1
+compare 3 "${gpt[@]}" --model-parallel 2:0:1 --sequence-parallel
+compare 3 "${gpt[@]}" --data-parallel 2:1:1 --zero 3
+compare 4 "${gpt[@]}" --data-parallel 3:1 --model-parallel 1:2 --zero 2 --recompute
+# Each thread of attention and of batches of products has scratch memory of its own.
+which=all TSHARD_BLAS_THREADS=3 compare 1 "${gpt[@]}"
+which=all TSHARD_BLAS_THREADS=3 compare 1 "${gpt[@]}" --dtype bfloat16
 text=(train_text --steps 2 --sample 0)
 compare 1 "${text[@]}"
 compare 2 "${text[@]}"
@@ -89,7 +97,7 @@ compare 3 "${classes[@]}" --optimizer sgd --in-backward
 compare_exactly 2 pipeline stage=2,data=1,model=1
 compare_exactly 3 pipeline stage=3,data=1,model=1 7
 compare_exactly 4 pipeline stage=2,data=2,model=1
-[ "$configurations" -ge 36 ] || fail "$configurations configurations"
+[ "$configurations" -ge 40 ] || fail "$configurations configurations"
 
 # A model that no machine has room for.
 "$bin/tshard-plan" -n 1024 --json "$bin/train_gpt" \
@@ -124,6 +132,7 @@ expect 137 "was killed by signal 9" -n 1 sh -c 'kill -9 $$'
 expect 1 "a mesh of a multiple of 4 ranks, the world has 6" -n 6 "$bin/train_gpt" --model-parallel 4
 expect 0 "plan of 1 rank" -n 1 "$bin/mlp"
 expect 0 "plan of 65536 ranks, data=1,model=65536" -n 65536 "$bin/mlp"
+expect 0 "plan of 4 ranks, data=1,model=3:2:1:0" -n 4 "$bin/train_gpt" --steps 2 --layers 1 --model-parallel 3:2:1:0 --sample 0
 expect 0 "the program reads values" -n 2 "$bin/mlp"
 expect 0 '"uniform": false' -n 2 --json "$bin/mlp" # rank 0 has what the ranks of a group share
 cp "$work/out" "$work/json"

@@ -2,6 +2,7 @@
 #include "tools/launched.h"
 
 #include <poll.h>
+#include <stdint.h>
 
 /* --- codes -------------------------------------------------------------------------------------------------------- */
 
@@ -43,6 +44,30 @@ Test(run, code_after_a_killed_rank_is_128_and_the_signal, .timeout = 120) {
     cr_assert_eq(code, 137);
     cr_assert_eq(strncmp(line, "tshard-run: rank 2 (pid ", 24), 0, "%s", line);
     cr_assert(strstr(line, ") was killed by signal 9 (Killed); the others were stopped"), "%s", line);
+}
+
+/* The script: rank R does what its place says, the others exit with 0. */
+Test(run, goes_on_with_fewer_ranks, .timeout = 120) {
+    static const struct {
+        const char *least, *script, *last;
+        int code;
+    } cases[] = {
+        {"2", "test $RANK = 1 && kill -9 $$; sleep 0.3",
+         "was killed by signal 9 (Killed); the job goes on with 2 ranks", 0},
+        {"2", "test $RANK = 0 && exit 5; sleep 0.3", "exited with code 5; the job goes on with 2 ranks", 0},
+        {"1", "test $RANK = 2 || exit $((RANK + 5)); test $TSHARD_MIN_RANKS = 1", "the job goes on with 1 rank", 0},
+        {"3", "test $RANK = 1 && exit 6; sleep 60", "exited with code 6; the others were stopped", 6},
+        {"2", "test $RANK = 1 && kill -STOP $$; sleep 0.3",
+         "was killed by signal 9 (Killed); the job goes on with 2 ranks", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        int code = run_to_end(ARGUMENTS("-n", "3", "--min-ranks", (char *)(uintptr_t)cases[i].least, "sh", "-c",
+                                        (char *)(uintptr_t)cases[i].script),
+                              line);
+        cr_assert_eq(code, cases[i].code, "%zu: code %d", i, code);
+        cr_assert(strstr(line, cases[i].last), "%zu: %s", i, line);
+    }
 }
 
 Test(run, one_rank_has_no_others, .timeout = 120) {

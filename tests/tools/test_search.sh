@@ -66,6 +66,32 @@ grep -qE "^ +4 +2\.0$" "$folder/out" || fail "what needs least is not listed: $(
 run -n 4 --search share=1,4 --search what=off,on --memory-limit 1K "$folder/planned" && fail "nothing fits, and the code is 0"
 grep -q "^0 of 4 combinations fit into 1024 bytes a rank; 2 need more, the least of them 2097152: share=4 what=off; 2 do not run, the first of them: planned: --what is no option$" "$folder/out" || fail "$(cat "$folder/out")"
 
+# Weights: a rank's peak is 2 MiB and its share of 16 MiB.
+cat > "$folder/weighed" << 'END'
+#!/bin/sh
+for option; do weights=${option#--model-parallel=}; done
+part=$(echo "$weights" | tr : ' ' | awk -v r="$RANK" '{ for (i = 1; i <= NF; i++) all += $i; print int(16777216 * $(r % NF + 1) / all) }')
+printf 'tshard plan 1\nrank %d %d\nplanned 1\naxis model 2 %s\nsteps 1\npeak %d\nend\n' "$RANK" "$WORLD_SIZE" \
+    "$weights" $((2097152 + part)) > "/proc/self/fd/${TSHARD_RECORD#fd:}"
+END
+chmod +x "$folder/weighed"
+weights() { tr -d '\n' < "$folder/out" | grep -o '"weights": "[0-9:]*"' | cut -d'"' -f4; }
+run -n 2 --search weights --speed 3,1 --json "$folder/weighed" || fail "weights: $(cat "$folder/err")"
+[ "$(weights)" = 3:1 ] || fail "weights of speeds 3,1 are $(weights)"
+# 12 MiB and 2 MiB are three quarters.
+run -n 2 --search weights --memory-limit 14M,6M --json "$folder/weighed" || fail "weights: $(cat "$folder/err" "$folder/out")"
+[ "$(weights)" = 3:1 ] || fail "weights within 14 and 6 MiB are $(weights)"
+run -n 4 --search --model-parallel=weights --speed 9:1 --memory-limit 8M,32M "$folder/weighed" || fail "weights: $(cat "$folder/err")"
+grep -q '^--model-parallel=3:5$' "$folder/out" || fail "weights within 8 MiB on rank 0: $(cat "$folder/out")"
+run -n 2 --search weights --memory-limit 8M "$folder/weighed" && fail "two times 8 MiB hold 2 times 2 and 16 MiB"
+grep -q "^no weights fit" "$folder/out" || fail "$(cat "$folder/out")"
+# A real model fits by its dry run.
+run -n 2 --search weights --json "${program[@]}" --embed 64 --batch 2 || fail "weights: $(cat "$folder/err")"
+peak=$(number peak_bytes)
+run -n 2 --search weights --memory-limit "$((peak * 8 / 10)),$((peak * 2))" --json "${program[@]}" --embed 64 --batch 2 ||
+    fail "weights: $(cat "$folder/err" "$folder/out")"
+[ "$(number peak_bytes)" -le $((peak * 8 / 10)) ] || fail "rank 0 has $(number peak_bytes) of $peak bytes"
+
 # Levels of sharding and recomputation on two copies of a model beside which the memory of groups is small: what is shared
 # out, or made again, is saved.
 run -n 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on --json "${program[@]}" \
@@ -90,6 +116,12 @@ wrong() {
 }
 wrong "NAME=A,B,..." -n 4 --search model-parallel true
 wrong "values that are not empty" -n 4 --search model-parallel=1,,2 true
+wrong "--speed needs --search weights" -n 4 --speed 3,1 true
+wrong "whole numbers from 1" -n 4 --search weights --speed 3,0 true
+wrong "bytes, like 80G" -n 4 --search weights --memory-limit 3G,x true
+wrong "an axis of the 4 ranks has as many" -n 4 --search weights --speed 3,1 --memory-limit 1G,1G,1G,1G true
+wrong "one number of bytes" -n 4 --search zero=0,1 --memory-limit 1G,2G true
+wrong "without --machine and another" -n 4 --search zero=0,1 --search weights true
 wrong "--memory-limit needs --search" -n 4 --memory-limit 1G true
 wrong "/nowhere" -n 4 --machine /nowhere true
 

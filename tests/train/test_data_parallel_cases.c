@@ -258,7 +258,7 @@ static void kept_copy_along_both(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_create(mesh, &c, &w));
     tshi_check_ok(r, tsh_tensor_create(mesh, &rows, &x));
     tshi_check_ok(r, tsh_tensor_fill(x, 1));
-    tshi_check_ok(r, tsh_tensor_require_grad(w));
+    tshi_check_ok(r, tsh_tensor_require_grad(w, true));
     tshi_check_ok(r, tsh_parameters_add(list, "w", w));
     tshi_check_ok(r, tsh_data_parallel_create(tape, list, data, &both, &dp));
     tsh_tensor *copy = tsh_copy(tape, w, data);
@@ -300,7 +300,7 @@ static void partial_leaf(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_create(mesh, &local, &x));
     tshi_check_ok(r, tsh_tensor_fill(w, 1));
     tshi_check_ok(r, tsh_tensor_fill(x, 1));
-    tshi_check_ok(r, tsh_tensor_require_grad(w));
+    tshi_check_ok(r, tsh_tensor_require_grad(w, true));
     tshi_check_ok(r, tsh_parameters_add(list, "w", w));
     tshi_check_ok(r, tsh_data_parallel_create(tape, list, data, NULL, &dp));
     tsh_tensor *loss = tsh_sum(tape, tsh_mul(tape, w, x), TSH_ALL_DIMS);
@@ -372,7 +372,7 @@ static void usual_sizes(tshi_rank *r, void *arg) {
     for (int i = 0; i < 4; i++) {
         char name[2] = {(char)('a' + i), '\0'};
         w[i] = tshi_test_vector(r, TSH_FLOAT32, lengths[i]);
-        tshi_check_ok(r, tsh_tensor_require_grad(w[i]));
+        tshi_check_ok(r, tsh_tensor_require_grad(w[i], true));
         tshi_check_ok(r, tsh_parameters_add(list, name, w[i]));
     }
     tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_world_group(r->world), NULL, &dp));

@@ -109,6 +109,12 @@ static size_t snapshot(const kit *k, char *to) {
     return used;
 }
 
+static bool holds_nothing(const tsh_tensor *t, int rank) {
+    tshi_placement p = tshi_tensor_placement(t);
+    tsh_box box = tshi_placement_box(&p, t->shape.ndim, t->shape.global, rank);
+    return tshi_box_numel(t->shape.ndim, &box) == 0;
+}
+
 /* A NaN or an infinity in one rank's part, of a sharded or a replicated parameter: every rank leaves the step out. */
 static void skips(tshi_rank *r, void *axes) {
     const double bad[] = {NAN, INFINITY, -INFINITY};
@@ -121,7 +127,7 @@ static void skips(tshi_rank *r, void *axes) {
         bool finite = false, spoils = step % 2, mine = step / 4 == r->rank;
         double norm, now = scale.scale;
         tsh_tensor *p = !spoils || !mine ? NULL : step % 4 == 1 ? k.whole : k.split;
-        bool empty = step % 4 == 3 && k.split->shape.global[0] < r->size;
+        bool empty = step % 4 == 3 && holds_nothing(k.split, step / 4);
         backward(r, &k, &scale, p, bad[step % 3]);
         memset(before, 0, sizeof before);
         size_t bytes = snapshot(&k, before);

@@ -65,7 +65,7 @@ static void make_layers(tshi_rank *r, const plan *p, kit *k) {
     if (!tshi_check(r, k->table && k->block && k->norm && k->frozen, "%s", tsh_error_message())) return;
     tshi_check_ok(r, tsh_tensor_fill(k->scalar, 1.5));
     tshi_check_ok(r, tsh_tensor_fill(k->frozen, 0.25));
-    tshi_check_ok(r, tsh_tensor_require_grad(k->scalar));
+    tshi_check_ok(r, tsh_tensor_require_grad(k->scalar, true));
 }
 
 static void make_batch(tshi_rank *r, kit *k) {

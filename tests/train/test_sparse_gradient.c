@@ -19,6 +19,7 @@ typedef struct settings {
     int64_t count; /* classes to draw; 0: a dense step */
     tsh_dtype dtype;
     double tolerance; /* 0: 1e-12, with float64 as dtype */
+    bool weights;     /* of the ranks */
 } settings;
 
 typedef struct table {
@@ -96,13 +97,14 @@ static void set_up(tshi_rank *r, const settings *s, state *m) {
     double weight[CLASSES][FEATURES], typed[CLASSES * FEATURES];
     for (int c = 0; c < CLASSES; c++)
         for (int f = 0; f < FEATURES; f++) weight[c][f] = start_value(c, f);
-    tshi_check_ok(r, tsh_mesh_create(r->world, "ranks=-1", &m->mesh));
+    static const char *const by_weight[] = {"ranks=1", "ranks=1:3", "ranks=2:0:1", "ranks=1:0:3:2"};
+    tshi_check_ok(r, tsh_mesh_create(r->world, s->weights ? by_weight[r->size - 1] : "ranks=-1", &m->mesh));
     tshi_check_ok(r, tsh_tape_create(r->world, &m->tape));
     tshi_check_ok(r, tsh_linear_create(tsh_mesh_group(m->mesh, "ranks"), &layer, &m->layer));
     tshi_cpu_convert_base(NULL, CLASSES * FEATURES, TSH_FLOAT64, weight, s->dtype, typed);
     tshi_check_ok(r, tsh_linear_load(m->layer, typed, NULL));
     tshi_check_ok(r, tsh_tensor_create(m->mesh, &x, &m->x));
-    tshi_check_ok(r, tsh_tensor_require_grad(m->x));
+    tshi_check_ok(r, tsh_tensor_require_grad(m->x, true));
     tshi_check_ok(r, tsh_tensor_create(m->mesh, &target, &m->target));
     tshi_check_ok(r, tsh_parameters_create(r->world, &m->list));
     tshi_check_ok(r, tsh_linear_register(m->layer, m->list, "classifier"));
@@ -141,13 +143,15 @@ static void write_batch(tshi_rank *r, state *m, int step) {
 /* Which classes all ranks have drawn; checks each rank's: in its part, each once, all of the target, balanced. */
 static void find_drawn(tshi_rank *r, state *m, const tsh_tensor *rows, int step, int64_t count, bool *drawn) {
     int64_t n = tsh_tensor_local_shape(rows)[0], own = tsh_tensor_local_shape(tsh_linear_weight(m->layer))[0];
-    int64_t all = tsh_tensor_shape(rows)[0], start = 0, mine[CLASSES] = {0};
+    int64_t all = tsh_tensor_shape(rows)[0], start, mine[CLASSES] = {0};
     const int64_t *row = tsh_tensor_data(rows);
     tshi_check(r, all >= (count < CLASSES ? count : CLASSES) && all <= CLASSES, "%lld classes are drawn",
                (long long)all);
-    tshi_check(r, n == all / r->size + (r->rank < all % r->size), "a rank has %lld of %lld", (long long)n,
-               (long long)all);
-    for (int i = 0; i < r->rank; i++) start += CLASSES / r->size + (i < CLASSES % r->size);
+    const tsh_group *ranks = tsh_mesh_group(m->mesh, "ranks");
+    int64_t share;
+    tsh_group_part(ranks, all, r->rank, NULL, &share);
+    tshi_check(r, n == share, "a rank has %lld of %lld", (long long)n, (long long)all);
+    tsh_group_part(ranks, CLASSES, r->rank, &start, NULL);
     for (int64_t i = 0; i < n; i++) {
         bool good = row[i] >= 0 && row[i] < own && !mine[start + row[i]];
         tshi_check(r, good, "row %lld of %lld, or twice", (long long)row[i], (long long)own);
@@ -225,6 +229,12 @@ Test(sparse_gradient, a_count_below_what_the_batch_has_grows, .timeout = 120) {
     run((settings){.lr = 0.5, .momentum = 0.9, .count = 1});
 }
 
+Test(sparse_gradient, classes_are_drawn_by_weight, .timeout = 120) {
+    run((settings){.lr = 0.5, .momentum = 0.9, .count = 1, .weights = true});
+    run((settings){.adamw = true, .lr = 0.05, .weight_decay = 0.1, .count = 6, .weights = true});
+    run((settings){.adamw = true, .lr = 0.05, .count = CLASSES, .weights = true});
+}
+
 Test(sparse_gradient, all_classes_drawn_are_the_dense_step, .timeout = 120) {
     run((settings){.adamw = true, .lr = 0.05, .weight_decay = 0.1, .count = CLASSES + 5});
     run((settings){.adamw = true, .lr = 0.05, .weight_decay = 0.1});
@@ -290,7 +300,7 @@ static void embeds(tshi_rank *r, void *arg) {
         tsh_world_seed(r->world, 5);
         tshi_check_ok(r, tsh_tensor_create(mesh, &rows_of_4, &t[i]));
         tshi_check_ok(r, tsh_tensor_init(t[i], &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1}));
-        tshi_check_ok(r, tsh_tensor_require_grad(t[i]));
+        tshi_check_ok(r, tsh_tensor_require_grad(t[i], true));
         if (i == 1) tshi_check_ok(r, tsh_tensor_set_sparse_grad(t[i]));
         tshi_check_ok(r, tsh_parameters_create(r->world, &parameters));
         tshi_check_ok(r, tsh_parameters_add(parameters, "table", t[i]));
@@ -352,7 +362,7 @@ static void shared(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_write_whole(id, ids));
     for (int i = 0; i < 2; i++) {
         tshi_check_ok(r, tsh_tensor_create(mesh, &four_rows, &t[i]));
-        tshi_check_ok(r, tsh_tensor_require_grad(t[i]));
+        tshi_check_ok(r, tsh_tensor_require_grad(t[i], true));
         tshi_check_ok(r, tsh_tensor_set_sparse_grad(t[i]));
         tshi_check_ok(r, tsh_parameters_add(parameters, i ? "b" : "a", t[i]));
     }

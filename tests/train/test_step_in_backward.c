@@ -81,7 +81,7 @@ static void steps(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_mesh_create(r->world, "ranks=-1", &mesh));
     tshi_check_ok(r, tsh_tensor_create(mesh, &data, &x));
     tshi_check_ok(r, tsh_tensor_init(x, &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1}));
-    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tshi_check_ok(r, tsh_tensor_require_grad(x, true));
     tshi_check_ok(r, tsh_tensor_create(mesh, &labels, &target));
     tshi_check_ok(r, tsh_tensor_write_whole(target, label));
     for (int i = 0; i < 2; i++) set_up(r, c, tsh_mesh_group(mesh, "ranks"), i == 1, &m[i]);
@@ -120,7 +120,7 @@ static void saves(tshi_rank *r, void *arg) {
     const tsh_mesh *mesh = tsh_world_mesh(r->world);
     tshi_check_ok(r, tsh_tensor_create(mesh, &data, &x));
     tshi_check_ok(r, tsh_tensor_fill(x, 0.01));
-    tshi_check_ok(r, tsh_tensor_require_grad(x));
+    tshi_check_ok(r, tsh_tensor_require_grad(x, true));
     tshi_check_ok(r, tsh_tensor_create(mesh, &labels, &target));
     tshi_check_ok(r, tsh_tensor_fill(target, 1));
     set_up(r, &c, tsh_world_group(r->world), true, &m);

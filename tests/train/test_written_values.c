@@ -21,7 +21,7 @@ static void make_parameter(tshi_rank *r, kit *k, const char *name, int64_t rows,
     const tsh_tensor_config matrix = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {rows, COLS}};
     tshi_check_ok(r, tsh_tensor_create(k->mesh, &matrix, out));
     tshi_check_ok(r, tsh_tensor_fill(*out, 1));
-    tshi_check_ok(r, tsh_tensor_require_grad(*out));
+    tshi_check_ok(r, tsh_tensor_require_grad(*out, true));
     tshi_check_ok(r, tsh_parameters_add(k->list, name, *out));
 }
 

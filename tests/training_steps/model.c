@@ -98,7 +98,7 @@ static tsh_tensor *make_leaf(tshi_rank *r, const tshi_model *m, const char *name
     memcpy(config.shape, shape, sizeof *shape * (size_t)ndim);
     snprintf(full, sizeof full, "%s.weight", name);
     bool good = tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &leaf)) &&
-                tshi_check_ok(r, tsh_tensor_require_grad(leaf)) &&
+                tshi_check_ok(r, tsh_tensor_require_grad(leaf, true)) &&
                 tshi_check_ok(r, tsh_parameters_add(m->list, full, leaf));
     return good ? leaf : NULL;
 }
@@ -244,10 +244,12 @@ static void make_batch(tshi_rank *r, tshi_model *m) {
 }
 
 static bool make_mesh(tshi_rank *r, tshi_model *m) {
-    char axes[48];
+    char data_axis[32] = "data=", model_axis[32] = "model=", axes[80];
     int data = tshi_phase_data(m->phase), rest = tshi_phase_ranks(m->phase) / data;
-    if (m->phase->turned) snprintf(axes, sizeof axes, "model=%d,data=%d", rest, data);
-    if (!m->phase->turned) snprintf(axes, sizeof axes, "data=%d,model=%d", data, rest);
+    tshi_phase_axis(data, m->phase->data_weights, data_axis, sizeof data_axis);
+    tshi_phase_axis(rest, m->phase->model_weights, model_axis, sizeof model_axis);
+    snprintf(axes, sizeof axes, "%s,%s", m->phase->turned ? model_axis : data_axis,
+             m->phase->turned ? data_axis : model_axis);
     const int order[] = {4, 3, 2, 1, 0}, *ranks = order + 5 - r->size;
     if (!tshi_check_ok(r, m->phase->reversed ? tsh_mesh_create_on(r->world, ranks, r->size, axes, &m->mesh)
                                              : tsh_mesh_create(r->world, axes, &m->mesh)))
@@ -256,6 +258,12 @@ static bool make_mesh(tshi_rank *r, tshi_model *m) {
     m->along = tsh_mesh_group(m->mesh, "model");
     return tshi_check_ok(r, tsh_tape_create(r->world, &m->tape)) &&
            tshi_check_ok(r, tsh_parameters_create(r->world, &m->list));
+}
+
+/* Parameters of which ranks' own copies are looked at are not frozen. */
+bool tshi_model_freezes(const tshi_training_program *p) {
+    int kind = p->part[0].kind;
+    return p->frozen && (kind == PART_LINEAR || kind == PART_PAIR || kind == PART_NORM || kind == PART_BLOCK);
 }
 
 bool tshi_model_open(tshi_rank *r, tshi_model *m, bool written) {
@@ -269,6 +277,7 @@ bool tshi_model_open(tshi_rank *r, tshi_model *m, bool written) {
     if (!r->failed) make_batch(r, m);
     tsh_precision precision = tshi_model_precision(m);
     if (!r->failed) tshi_check_ok(r, tsh_parameters_set_precision(m->list, &precision));
+    if (!r->failed && tshi_model_freezes(m->p)) tshi_check_ok(r, tsh_parameters_freeze(m->list, "layers.0"));
     return !r->failed && (!written || tshi_model_write(r, m, true));
 }
 

@@ -44,6 +44,8 @@ typedef struct tshi_model {
 
 /* The members above `mesh` are the caller's. The parameters have the program's values where `written`. */
 bool tshi_model_open(tshi_rank *r, tshi_model *m, bool written);
+/* The parameters of the first part are frozen. */
+bool tshi_model_freezes(const tshi_training_program *p);
 /* Early: a schedule of data parallelism replaces the values of all ranks but the first. */
 bool tshi_model_write(tshi_rank *r, const tshi_model *m, bool early);
 void tshi_model_close(tshi_model *m);

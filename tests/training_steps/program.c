@@ -1,4 +1,5 @@
 #include "training_steps/program.h"
+#include "base/base.h"
 #include "support/values.h"
 
 #include <stddef.h>
@@ -61,6 +62,8 @@ static const field program_fields[] = {
     {"clipped", OF_PROGRAM(clip), 1, 40, NULL},
     {"clipped by value in backward", OF_PROGRAM(clip_value), 1, 25, NULL},
     {"a loss scale (2: too large)", OF_PROGRAM(scaled), 2, 30, NULL},
+    {"the first part is frozen", OF_PROGRAM(frozen), 1, 25, NULL},
+    {"the tables are a group", OF_PROGRAM(groups), 1, 25, NULL},
     {"micro-batches more than one", OF_PROGRAM(micro), 2, 40, NULL},
     {"steps in backward", OF_PROGRAM(in_backward), 1, 25, NULL},
     {"gradients are read", OF_PROGRAM(look), 1, 40, NULL},
@@ -110,6 +113,8 @@ static const field phase_fields[] = {
     {"values written after the schedule is made", OF_PHASE(written_late), 1, 25, NULL},
     {"a checkpoint in the background after each step", OF_PHASE(background), 1, 40, NULL},
     {"steps, and one more", OF_PHASE(more_steps), 2, 80, NULL},
+    {"weights along data", OF_PHASE(data_weights), TSHI_WEIGHT_PATTERNS, 0, NULL},
+    {"weights along model", OF_PHASE(model_weights), TSHI_WEIGHT_PATTERNS, 0, NULL},
 };
 
 typedef struct fields {
@@ -147,6 +152,14 @@ int tshi_phase_data(const tshi_training_phase *phase) {
     return data;
 }
 
+void tshi_phase_axis(int size, int pattern, char *text, size_t room) {
+    static const char *const patterns[] = {"3:1:1:2:1", "5:3:2:1:1", "0:1:1:0:1", "1:0:2:1:0", "2:1:1:1:3"};
+    if (pattern == 0 || size == 1)
+        tshi_append(text, room, "%d", size);
+    else
+        tshi_append(text, room, "%.*s", 2 * size - 1, patterns[pattern - 1]);
+}
+
 int tshi_program_steps(const tshi_training_program *p) {
     int steps = 0;
     for (int i = 0; i <= p->more_phases; i++) steps += 1 + p->phase[i].more_steps;
@@ -177,7 +190,7 @@ static bool divides(const tshi_training_program *p, const tshi_training_phase *p
 static void settle_phase(const tshi_training_program *p, tshi_training_phase *phase) {
     if (!phase->schedule) phase->level = phase->buckets = phase->model_group = phase->written_late = phase->average = 0;
     if (p->in_backward) phase->level = 0;
-    if (phase->both) phase->average = 0;
+    if (phase->both || phase->data_weights) phase->average = 0;
     bool casts = p->precision == PRECISION_CASTS_BFLOAT16 || p->precision == PRECISION_CASTS_FLOAT32 ||
                  p->precision == PRECISION_CASTS_FLOAT16;
     if (p->max_norm && casts && phase->level == 3) phase->level = 2; /* gathered rows are casts */
@@ -239,6 +252,7 @@ static int draw(uint64_t *state, int n) {
 
 static void generate(const fields *f, uint64_t *state) {
     for (int i = 0; i < f->count; i++) {
+        if (f->all[i].chance == 0) continue; /* chosen apart */
         bool plain = draw(state, 100) >= f->all[i].chance;
         *number_at(f, i) = plain ? 0 : 1 + draw(state, f->all[i].most);
     }
@@ -262,6 +276,16 @@ static void look_at_copies(tshi_training_program *p) {
     }
 }
 
+/* Apart from the other numbers, which do not depend on them. */
+static void choose_weights(tshi_training_program *p) {
+    for (int i = 0; i < MOST_PHASES; i++) {
+        int data = tshi_program_draw(p, 6000011 + (uint64_t)i, 2 * TSHI_WEIGHT_PATTERNS),
+            model = tshi_program_draw(p, 7000003 + (uint64_t)i, 2 * TSHI_WEIGHT_PATTERNS);
+        if (data <= TSHI_WEIGHT_PATTERNS) p->phase[i].data_weights = data;
+        if (model <= TSHI_WEIGHT_PATTERNS) p->phase[i].model_weights = model;
+    }
+}
+
 void tshi_training_generate(uint64_t seed, int ranks, tshi_training_program *p) {
     fields tables[1 + MOST_PARTS + MOST_PHASES];
     uint64_t state = seed;
@@ -272,6 +296,7 @@ void tshi_training_generate(uint64_t seed, int ranks, tshi_training_program *p) 
     for (int i = 0; i < MOST_PHASES; i++) {
         if (p->phase[i].more_ranks >= ranks) p->phase[i].more_ranks = ranks - 1;
     }
+    choose_weights(p);
     settle(p);
 }
 

@@ -49,7 +49,10 @@ typedef struct tshi_training_phase {
     int average; /* each rank along data has a batch and a loss of its own */
     int sequence, recompute, written_late, background;
     int more_steps;
+    int data_weights, model_weights; /* of the axes' ranks: 0 none, else a pattern */
 } tshi_training_phase;
+
+enum { TSHI_WEIGHT_PATTERNS = 5 };
 
 enum { OPTIMIZER_SGD, OPTIMIZER_ADAMW, OPTIMIZER_LION };
 
@@ -59,7 +62,7 @@ typedef struct tshi_training_program {
     int more_batch, more_time, more_embed, more_words;
     int tables, table_shard, sparse, padding, by_frequency, max_norm, tied, head_shard;
     int losses, apart, sums;
-    int optimizer, momentum, decay, rates, clip, clip_value, scaled;
+    int optimizer, momentum, decay, rates, clip, clip_value, scaled, frozen, groups;
     int micro, in_backward, look, peek;
     int write_step, write_way, write_index;
     int fail_step, fail_moment, fail_rank; /* step 0: none fails */
@@ -78,6 +81,8 @@ int tshi_program_steps(const tshi_training_program *p);
 int tshi_phase_ranks(const tshi_training_phase *phase);
 /* The number of ranks along the axis data. */
 int tshi_phase_data(const tshi_training_phase *phase);
+/* Appends the size of an axis, or the weights of a pattern for so many ranks. */
+void tshi_phase_axis(int size, int pattern, char *text, size_t room);
 /* Its numbers depend on the micro-batches. */
 bool tshi_program_keeps_pieces(const tshi_training_program *p);
 /* A whole number in [0, n) of the program's; each salt has one. */

@@ -136,11 +136,14 @@ static bool make_optimizer(run *u) {
     tsh_precision precision = tshi_model_precision(&u->model);
     bool narrow = precision.storage == TSH_BFLOAT16 || precision.storage == TSH_FLOAT16;
     tsh_low_bits low_bits = narrow ? kinds[p->low_bits] : TSH_LOSE_LOW_BITS;
+    static const tsh_parameter_group tables[] = {{"table", 0.5, 0.25}, {NULL, 0, 0}};
+    const tsh_parameter_group *groups = p->groups ? tables : NULL;
     double decay = p->decay ? 0.125 : 0;
-    const tsh_adamw_config adamw = {.lr = RATE, .eps = 0.0625, .weight_decay = decay, .low_bits = low_bits};
-    const tsh_lion_config lion = {.lr = RATE, .weight_decay = decay, .low_bits = low_bits};
+    const tsh_adamw_config adamw = {
+        .lr = RATE, .eps = 0.0625, .weight_decay = decay, .low_bits = low_bits, .groups = groups};
+    const tsh_lion_config lion = {.lr = RATE, .weight_decay = decay, .low_bits = low_bits, .groups = groups};
     const tsh_sgd_config sgd = {
-        .lr = RATE, .momentum = p->momentum ? 0.5 : 0, .weight_decay = decay, .low_bits = low_bits};
+        .lr = RATE, .momentum = p->momentum ? 0.5 : 0, .weight_decay = decay, .low_bits = low_bits, .groups = groups};
     tsh_status status = p->optimizer == OPTIMIZER_SGD     ? tsh_sgd_create(u->model.list, &sgd, &u->optimizer)
                         : p->optimizer == OPTIMIZER_ADAMW ? tsh_adamw_create(u->model.list, &adamw, &u->optimizer)
                                                           : tsh_lion_create(u->model.list, &lion, &u->optimizer);
@@ -148,7 +151,8 @@ static bool make_optimizer(run *u) {
     bool by_hand = p->clip_value && u->c->plain, in_backward = p->in_backward && !u->c->exact && !by_hand;
     for (int i = 0; i < tsh_parameters_count(u->model.list) && in_backward; i++) {
         tsh_tensor *t = tsh_parameters_tensor(u->model.list, i);
-        bool matrix = tsh_tensor_ndim(t) == 2 && tshi_program_draw(p, 77 + (uint64_t)i, 3);
+        bool frozen = tshi_model_freezes(p) && strncmp(tsh_parameters_name(u->model.list, i), "layers.0", 8) == 0;
+        bool matrix = !frozen && tsh_tensor_ndim(t) == 2 && tshi_program_draw(p, 77 + (uint64_t)i, 3);
         if (matrix && !tshi_check_ok(u->r, tsh_optimizer_step_in_backward(u->optimizer, t))) return false;
     }
     return true;
@@ -287,8 +291,10 @@ static bool write_one(run *u) {
 }
 
 static bool begin_step(run *u, bool may_fail) {
-    double rate = u->p->rates ? RATE / (1 + u->model.step % 3) : RATE;
+    static const tsh_lr_schedule falls = {.kind = TSH_LR_LINEAR, .lr = RATE, .steps = 64};
+    double rate = u->p->rates ? tsh_lr_at(&falls, u->model.step) : RATE;
     if (!tshi_check_ok(u->r, tsh_optimizer_set_lr(u->optimizer, rate))) return false;
+    if (!tshi_check(u->r, fabs(tsh_optimizer_lr(u->optimizer) - rate) <= 0, "another rate")) return false;
     tsh_world_seed(u->r->world, u->p->seed + (uint64_t)u->model.step);
     tsh_parameters_zero_grad(u->model.list);
     if (u->p->peek && !u->c->plain && !evaluate(u, may_fail)) return false;

@@ -188,3 +188,39 @@ const cv_sharding cv_cross_entropy_none[] = {{"dense", run_none, &loss_dense, NU
                                              {"vocabulary, weights split", run_none, &loss_weights, "class_weight", 1},
                                              {"batch split", run_none, &loss_batch, NULL, 1},
                                              {0}};
+
+/* --- cross entropy of a linear layer's logits --------------------------------------------------------------------- */
+
+/* Reductions as PyTorch numbers them. */
+static const tsh_reduction reductions[] = {TSH_REDUCTION_NONE, TSH_REDUCTION_MEAN, TSH_REDUCTION_SUM};
+
+static void run_linear_cross_entropy(cv_run *run, const void *variant) {
+    const loss_variant *v = variant;
+    const tshi_vector *ignore = cv_vector(run, "ignore_index", 0), *reduction = cv_vector(run, "reduction", 0);
+    bool weighted = tshi_vectors_find(run->vectors, "class_weight") != NULL;
+    tsh_layout split = v->logits.dim == 1 ? TSH_SHARD(0) : TSH_REPLICATED;
+    tsh_tensor *x = cv_tensor(run, "x", 2, TSH_REPLICATED, v->target, true);
+    tsh_tensor *w = cv_tensor(run, "W", 2, TSH_REPLICATED, split, true);
+    tsh_tensor *target = cv_tensor(run, "target", 1, TSH_REPLICATED, v->target, false);
+    tsh_tensor *weight = weighted ? cv_tensor(run, "class_weight", 1, TSH_REPLICATED, v->weight, false) : NULL;
+    if (!ignore || !reduction || !x || !w || !target || (weighted && !weight)) return;
+    const tsh_linear_cross_entropy_config config = {.loss = {.weight = weight,
+                                                             .has_ignore_index = true,
+                                                             .ignore_index = ignore->integers[0],
+                                                             .label_smoothing = cv_scalar(run, "label_smoothing"),
+                                                             .reduction = reductions[reduction->integers[0]]},
+                                                    .z_loss = cv_scalar(run, "z_loss"),
+                                                    .chunk = 3};
+    tsh_tensor *loss = tsh_linear_cross_entropy(run->tape, x, w, target, &config);
+    cv_compare(run, "loss", loss);
+    cv_backward(run, loss, "dl");
+    cv_compare_grad(run, "dx", x);
+    cv_compare_grad(run, "dW", w);
+}
+
+const cv_sharding cv_linear_cross_entropy[] = {
+    {"dense", run_linear_cross_entropy, &loss_dense, NULL, 1},
+    {"vocabulary split", run_linear_cross_entropy, &loss_vocabulary, NULL, 1},
+    {"vocabulary, weights split", run_linear_cross_entropy, &loss_weights, "class_weight", 1},
+    {"batch split", run_linear_cross_entropy, &loss_batch, NULL, 1},
+    {0}};

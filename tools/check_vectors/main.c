@@ -1,7 +1,7 @@
-/* check_vectors DIR [--ranks LIST] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, and
- * every folder there with a model, in float64, float32 and bfloat16, whole and split, on ranks that it starts itself;
- * redistributions on as many ranks as each names. A row's ranks are processes of their own, so that a crash or a hang
- * fails that row alone. */
+/* check_vectors DIR [--ranks LIST] [--weights W:W...] [--device cpu|cuda]: every golden-vector file in DIR that this
+ * version knows, and every folder there with a model, in float64, float32 and bfloat16, whole and split, on ranks that
+ * it starts itself; redistributions on as many ranks as each names. A row's ranks are processes of their own, so that a
+ * crash or a hang fails that row alone. */
 #include "base/number.h"
 #include "cases.h"
 #include "common/output.h"
@@ -41,6 +41,7 @@ const cv_case cv_cases[] = {{"linear", cv_linear},
                             {"broadcast", cv_broadcast},
                             {"layer_norm", cv_layer_norm},
                             {"rms_norm", cv_rms_norm},
+                            {"linear_cross_entropy_*", cv_linear_cross_entropy},
                             {"cross_entropy_mean_*", cv_cross_entropy_mean},
                             {"cross_entropy_sum_*", cv_cross_entropy_sum},
                             {"cross_entropy_none_*", cv_cross_entropy_none},
@@ -66,13 +67,28 @@ typedef struct row {
     const cv_sharding *sharding;
     const precision *precision;
     int ranks;
+    const char *weights; /* of the ranks, in their order, or NULL */
 } row;
+
+/* Appends "model=3:1": the weights of `count` ranks from rank `first` on, or their number. */
+static void append_axis(char *axes, size_t size, const char *name, const char *weights, int first, int count) {
+    tshi_append(axes, size, "%s=", name);
+    if (!weights || count == 1) {
+        tshi_append(axes, size, "%d", count);
+        return;
+    }
+    for (; first > 0; first--) weights = strchr(weights, ':') + 1;
+    for (int i = 0; i < count; i++, weights += strcspn(weights, ":") + 1)
+        tshi_append(axes, size, "%s%.*s", i ? ":" : "", (int)strcspn(weights, ":"), weights);
+}
 
 static void rank_main(tshi_rank *r, void *arg) {
     const row *w = arg;
-    char axes[64];
+    char axes[2048] = "";
+    int data = w->sharding->data ? w->sharding->data : r->size, model = r->size / data;
     cv_run run = {.rank = r, .vectors = w->vectors, .folder = w->folder, .dtype = w->precision->dtype};
-    snprintf(axes, sizeof axes, "data=%d,model=-1", w->sharding->data ? w->sharding->data : r->size);
+    append_axis(axes, sizeof axes, "data", w->weights, 0, data);
+    append_axis(axes, sizeof axes, ",model", w->weights, r->size - model, model);
     if (tshi_check_ok(r, tsh_mesh_create(r->world, axes, &run.mesh)) &&
         tshi_check_ok(r, tsh_tape_create(r->world, &run.tape))) {
         run.data = tsh_mesh_group(run.mesh, "data");
@@ -164,7 +180,13 @@ static bool is_vectors(const char *name) {
 
 static const int usual[] = {1, 2, 3, 4, 0};
 
-static void run_model(const char *folder, const char *name, const int *ranks, cv_totals *t) {
+/* What the command line says. ranks: ended by 0, none where it names none. */
+typedef struct options {
+    const char *directory, *weights;
+    int ranks[MOST_RANKS + 1];
+} options;
+
+static void run_model(const char *folder, const char *name, const options *o, cv_totals *t) {
     char error[512];
     tshi_vectors vectors;
     bool exact;
@@ -172,26 +194,28 @@ static void run_model(const char *folder, const char *name, const int *ranks, cv
         fail_case(name, error, t);
         return;
     }
-    row w = {.file = name, .folder = folder, .least = exact ? 0 : PARTLY_FLOAT32, .vectors = &vectors};
-    run_shardings(&w, cv_model, ranks ? ranks : usual, t);
+    row w = {.file = name,
+             .folder = folder,
+             .least = exact ? 0 : PARTLY_FLOAT32,
+             .vectors = &vectors,
+             .weights = o->weights};
+    run_shardings(&w, cv_model, o->ranks[0] ? o->ranks : usual, t);
     tshi_vectors_free(&vectors);
 }
 
-/* ranks: ended by 0; NULL where the command line says none. */
-static void run_file(const char *directory, const char *file, const int *ranks, cv_totals *t) {
+static void run_file(const char *file, const options *o, cv_totals *t) {
     char path[4096], name[256], error[512];
     tshi_vectors vectors;
-    snprintf(path, sizeof path, "%s/%s", directory, file);
+    snprintf(path, sizeof path, "%s/%s", o->directory, file);
     if (!is_vectors(file)) {
-        run_model(path, file, ranks, t);
+        run_model(path, file, o, t);
         return;
     }
     snprintf(name, sizeof name, "%.*s", (int)(strlen(file) - strlen(".txt")), file);
-    if (!strcmp(name, "redistribute")) {
-        cv_redistributions(path, name, ranks, t);
+    if (!strncmp(name, "redistribute", strlen("redistribute"))) {
+        cv_redistributions(path, name, o->ranks[0] ? o->ranks : NULL, t);
         return;
     }
-    if (!ranks) ranks = usual;
     const cv_case *c = find_case(name);
     if (!c) {
         printf("%-26s %-28s %5s  %-8s %9s  skipped: a case that this version does not know\n", name, "-", "-", "-",
@@ -203,20 +227,21 @@ static void run_file(const char *directory, const char *file, const int *ranks, 
         fail_case(name, error, t);
         return;
     }
-    row w = {.file = name, .vectors = &vectors, .steps = c->shardings == cv_tiny_gpt};
-    run_shardings(&w, c->shardings, ranks, t);
+    row w = {.file = name, .vectors = &vectors, .steps = c->shardings == cv_tiny_gpt, .weights = o->weights};
+    run_shardings(&w, c->shardings, o->ranks[0] ? o->ranks : usual, t);
     tshi_vectors_free(&vectors);
 }
 
 /* --- the command line --------------------------------------------------------------------------------------------- */
 
 static const char help[] =
-    "usage: check_vectors DIR [--ranks LIST] [--device cpu|cuda]\n"
+    "usage: check_vectors DIR [--ranks LIST | --weights W:W...] [--device cpu|cuda]\n"
     "\n"
     "Computes every case of DIR's .txt files, and every model in a folder of DIR with config.json,\n"
     "model.safetensors and expected.safetensors, with its layers split over as many ranks\n"
     "(default 1,2,3,4), and compares with what is there. A redistribution names its number of\n"
-    "ranks: with --ranks only those on a listed number run, otherwise all.\n"
+    "ranks: with --ranks only those on a listed number run, otherwise all. --weights 3:1 splits over\n"
+    "two ranks by these weights.\n"
     "\n"
     "transformers computes rotary positions and RMS norms in float32 in models of any dtype:\n"
     "where expected.safetensors has them, and no \"computed\": \"float64\" in its metadata, errors\n"
@@ -240,14 +265,31 @@ static bool parse_ranks(const char *text, int ranks[MOST_RANKS + 1]) {
     return false;
 }
 
+/* "3:1": the number of ranks that it names. */
+static bool parse_weights(const char *text, options *o) {
+    int64_t value;
+    o->weights = text;
+    o->ranks[0] = o->ranks[1] = 0;
+    while (o->ranks[0] < MOST_RANKS) {
+        size_t length = strcspn(text, ":");
+        if (!tshi_parse_part(text, length, 0, INT32_MAX, &value)) return false;
+        o->ranks[0]++;
+        text += length;
+        if (!*text++) return o->ranks[0] > 1;
+    }
+    return false;
+}
+
 /* -1 to go on, or the exit code. */
-static int parse(int argc, char **argv, int ranks[MOST_RANKS + 1], const char **directory) {
+static int parse(int argc, char **argv, options *o) {
     for (int i = 1; i < argc; i++) {
-        bool takes = !strcmp(argv[i], "--ranks") || !strcmp(argv[i], "--device");
+        bool takes = !strcmp(argv[i], "--ranks") || !strcmp(argv[i], "--weights") || !strcmp(argv[i], "--device");
         if (takes && i + 1 == argc) return usage_error("%s wants a value", argv[i]);
         if (strcmp(argv[i], "--ranks") == 0) {
-            if (!parse_ranks(argv[++i], ranks))
+            if (!parse_ranks(argv[++i], o->ranks))
                 return usage_error("--ranks wants a list like 1,2,4, not '%s'", argv[i]);
+        } else if (strcmp(argv[i], "--weights") == 0) {
+            if (!parse_weights(argv[++i], o)) return usage_error("--weights wants weights like 3:1, not '%s'", argv[i]);
         } else if (strcmp(argv[i], "--device") == 0) {
             i++;
             if (strcmp(argv[i], "cpu") != 0 && strcmp(argv[i], "cuda") != 0) {
@@ -258,13 +300,13 @@ static int parse(int argc, char **argv, int ranks[MOST_RANKS + 1], const char **
             return fputs(help, stdout) < 0;
         } else if (argv[i][0] == '-') {
             return usage_error("unknown option '%s'", argv[i]);
-        } else if (*directory) {
+        } else if (o->directory) {
             return usage_error("one folder is wanted, and '%s' is another", argv[i]);
         } else {
-            *directory = argv[i];
+            o->directory = argv[i];
         }
     }
-    return *directory ? -1 : usage_error("%s is missing", "DIR");
+    return o->directory ? -1 : usage_error("%s is missing", "DIR");
 }
 
 static void print_heading(void) {
@@ -280,23 +322,22 @@ static void print_heading(void) {
 }
 
 static int run(int argc, char **argv) {
-    int ranks[MOST_RANKS + 1] = {0};
-    const char *directory = NULL;
-    int code = parse(argc, argv, ranks, &directory);
+    options o = {.directory = NULL};
+    int code = parse(argc, argv, &o);
     if (code >= 0) return code;
     struct dirent **files;
-    int count = scandir(directory, &files, NULL, alphasort), cases = 0;
+    int count = scandir(o.directory, &files, NULL, alphasort), cases = 0;
     cv_totals t = {0};
     for (int i = 0; i < count; i++) {
-        bool known = is_vectors(files[i]->d_name) || is_model(directory, files[i]->d_name);
+        bool known = is_vectors(files[i]->d_name) || is_model(o.directory, files[i]->d_name);
         if (known && cases++ == 0) print_heading();
-        if (known) run_file(directory, files[i]->d_name, ranks[0] ? ranks : NULL, &t);
+        if (known) run_file(files[i]->d_name, &o, &t);
         free(files[i]);
     }
     if (count >= 0) free(files);
     if (cases == 0) {
         const char *why = count < 0 ? strerror(errno) : "no .txt files here, and no folders of models";
-        fprintf(stderr, "check_vectors: %s: %s\n", directory, why);
+        fprintf(stderr, "check_vectors: %s: %s\n", o.directory, why);
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", t.passed, t.failed, t.skipped);

@@ -248,7 +248,7 @@ static void compare_generated(kit *k) {
 
 static void run_causal(kit *k) {
     model_input in = {0};
-    int64_t batch, tokens;
+    int64_t batch = 0, tokens = 0;
     const int64_t *ids = integers(k, "ids", &batch, &tokens), *wanted = integers(k, "target", &batch, &tokens);
     tsh_tensor *target = NULL;
     tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {batch * tokens}};

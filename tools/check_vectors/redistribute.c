@@ -65,11 +65,11 @@ static void read_counters(const kit *k, result *out) {
 /* --- a case on one rank ------------------------------------------------------------------------------------------- */
 
 static tsh_mesh *make_mesh(tshi_rank *r, const tshi_placement *p) {
-    char axes[64];
-    int used = 0;
+    char axes[1024] = "";
     tsh_mesh *mesh = NULL;
     for (int a = 0; a < p->axes; a++) {
-        used += snprintf(axes + used, sizeof axes - (size_t)used, "%s%c=%d", a ? "," : "", 'a' + a, p->size[a]);
+        tshi_append(axes, sizeof axes, "%s%c=", a ? "," : "", 'a' + a);
+        tshi_parts_append(tshi_placement_parts(p, a), axes, sizeof axes);
     }
     tshi_check_ok(r, tsh_mesh_create_on(r->world, p->ranks, tshi_placement_members(p), axes, &mesh));
     return mesh;
@@ -77,6 +77,9 @@ static tsh_mesh *make_mesh(tshi_rank *r, const tshi_placement *p) {
 
 static bool same_mesh(const tshi_placement *a, const tshi_placement *b) {
     size_t sizes = sizeof *a->size * (size_t)a->axes, ranks = sizeof *a->ranks * (size_t)tshi_placement_members(a);
+    for (int i = 0; a->axes == b->axes && i < a->axes; i++) {
+        if (!tshi_parts_equal(tshi_placement_parts(a, i), tshi_placement_parts(b, i))) return false;
+    }
     return a->axes == b->axes && !memcmp(a->size, b->size, sizes) && !memcmp(a->ranks, b->ranks, ranks);
 }
 
@@ -127,7 +130,7 @@ static bool open_kit(tshi_rank *r, kit *k) {
     }
     k->x = make_tensor(r, k, k->from, e->from.layout, &k->c->in);
     k->dy = make_tensor(r, k, k->to, gradient, &k->c->dout);
-    return k->x && k->dy && tshi_check_ok(r, tsh_tensor_require_grad(k->x));
+    return k->x && k->dy && tshi_check_ok(r, tsh_tensor_require_grad(k->x, true));
 }
 
 static void rank_main(tshi_rank *r, void *arg) {

@@ -51,7 +51,7 @@ tsh_tensor *cv_tensor(cv_run *run, const char *name, int ndim, tsh_layout data, 
     tsh_tensor_config config = {.dtype = v->integer ? TSH_INT64 : run->dtype, .ndim = ndim, .layout = {data, model}};
     memcpy(config.shape, v->shape, sizeof *v->shape * (size_t)ndim);
     tsh_tensor *t = make(run, &config, v, 0);
-    if (t && gradient) tshi_check_ok(run->rank, tsh_tensor_require_grad(t));
+    if (t && gradient) tshi_check_ok(run->rank, tsh_tensor_require_grad(t, true));
     return t;
 }
 

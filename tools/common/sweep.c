@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What ends with its ranks by itself, as tshard-pmix does, tidies up meanwhile. */
+/* What ends with its ranks by itself tidies up meanwhile. */
 #define MOMENT 0.5
 /* After SIGKILL: only what waits for a broken disk takes longer. */
 #define LONGEST 10.0

@@ -3,6 +3,7 @@
 #include "common/output.h"
 #include "search.h"
 #include "tshard/base.h"
+#include "weights.h"
 
 #include <getopt.h>
 #include <signal.h>
@@ -22,8 +23,13 @@ static const char help[] =
     "      --search NAME=A,B,...\n"
     "                          plan PROGRAM with --NAME=A, with --NAME=B, ..., and with every combination where there\n"
     "                          are several; values on and off: with --NAME and without. The best come first\n"
+    "      --search weights    weights of --model-parallel (--search NAME=weights: of --NAME) by --speed, such that "
+    "every\n"
+    "                          rank's peak fits --memory-limit\n"
+    "      --speed A,B,...     of the ranks along that axis, as tsh_group_measure measures them (equal)\n"
     "      --memory-limit BYTES\n"
-    "                          with --search: list what needs no more on any rank, like 80G\n"
+    "                          with --search: list what needs no more on any rank, like 80G; for weights also a limit\n"
+    "                          for each rank along the axis, like 8G,4G\n"
     "  -h, --help              this text\n"
     "  -V, --version           version\n"
     "\n"
@@ -36,6 +42,7 @@ typedef struct plan_options {
     bool json;
     const char *machine; /* a file, or NULL */
     search search;
+    weights_search weights;
     char **command; /* ends with NULL */
 } plan_options;
 
@@ -50,15 +57,26 @@ static int usage_error(const char *format, ...) {
     return USAGE_EXIT;
 }
 
-static int take_search(search *s) {
-    char text[256];
+static int take_search(plan_options *out) {
+    char text[256], *values = strchr(optarg, '=');
     snprintf(text, sizeof text, "%s", optarg);
-    const char *wanted = search_add(s, optarg);
+    if (!strcmp(optarg, "weights")) {
+        out->weights.option = "model-parallel";
+        return -1;
+    }
+    if (values && !strcmp(values, "=weights")) {
+        *values = '\0';
+        out->weights.option = optarg + strspn(optarg, "-");
+        return -1;
+    }
+    const char *wanted = search_add(&out->search, optarg);
     return wanted ? usage_error("--search wants %s, not '%s'", wanted, text) : -1;
 }
 
 /* One option; -1 to go on, or the exit code. `word` is how the user wrote it. */
 static int take_option(int option, const char *word, plan_options *out) {
+    char text[256];
+    const char *wrong;
     if (optarg && !*optarg) return usage_error("%s wants a value that is not empty", word);
     switch (option) {
     case 'n':
@@ -66,10 +84,15 @@ static int take_option(int option, const char *word, plan_options *out) {
         return usage_error("%s wants a number of ranks from 1 to %d, not '%s'", word, MOST_RANKS, optarg);
     case 'j': out->json = true; return -1;
     case 'm': out->machine = optarg; return -1;
-    case 's': return take_search(&out->search);
+    case 's': return take_search(out);
     case 'b':
-        if (tshi_parse_bytes(optarg, 1, INT64_MAX, &out->search.memory_limit)) return -1;
-        return usage_error("--memory-limit wants bytes, like 80G, not '%s'", optarg);
+        snprintf(text, sizeof text, "%s", optarg);
+        wrong = weights_add_limits(&out->weights, optarg);
+        return wrong ? usage_error("--memory-limit wants %s not '%s'", wrong, text) : -1;
+    case 'v':
+        snprintf(text, sizeof text, "%s", optarg);
+        wrong = weights_add_speeds(&out->weights, optarg);
+        return wrong ? usage_error("--speed wants %s, not '%s'", wrong, text) : -1;
     case 'h': fputs(help, stdout); return 0;
     case 'V': printf("tshard-plan %s\n", tsh_version()); return 0;
     case ':': return usage_error("%s wants a value", word);
@@ -84,6 +107,7 @@ static int parse(int argc, char **argv, plan_options *options) {
                                           {"json", no_argument, NULL, 'j'},
                                           {"machine", required_argument, NULL, 'm'},
                                           {"search", required_argument, NULL, 's'},
+                                          {"speed", required_argument, NULL, 'v'},
                                           {"memory-limit", required_argument, NULL, 'b'},
                                           {"help", no_argument, NULL, 'h'},
                                           {"version", no_argument, NULL, 'V'},
@@ -97,7 +121,15 @@ static int parse(int argc, char **argv, plan_options *options) {
         if (code >= 0) return code;
     }
     if (options->ranks == 0) return usage_error("-n N, the number of ranks, is missing");
-    if (options->search.memory_limit && !options->search.options) return usage_error("--memory-limit needs --search");
+    const weights_search *weights = &options->weights;
+    if (weights->limits && !options->search.options && !weights->option)
+        return usage_error("--memory-limit needs --search");
+    if (weights->speeds && !weights->option) return usage_error("--speed needs --search weights");
+    if (weights->option && (options->search.options || options->machine))
+        return usage_error("--search weights is for itself: without --machine and another --search");
+    if (weights->limits > 1 && !weights->option)
+        return usage_error("--memory-limit wants one number of bytes, other than with --search weights");
+    options->search.memory_limit = weights->limits ? weights->limit[0] : 0;
     if (optind >= argc) return usage_error("the PROGRAM to plan is missing");
     options->command = argv + optind;
     return -1;
@@ -115,6 +147,7 @@ static int plan_once(const plan_options *options, const machine *m) {
 static int plan(const plan_options *options) {
     char why[768];
     machine m;
+    if (options->weights.option) return weights_run(&options->weights, options->ranks, options->json, options->command);
     const machine *known = options->machine ? &m : NULL;
     if (known && !machine_read(options->machine, &m, why, sizeof why)) {
         plan_say("--machine: %s", why);

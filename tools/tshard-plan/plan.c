@@ -243,15 +243,15 @@ static void add_rank(planning *p, int rank) {
 }
 
 /* Adds, along each axis, the ranks in the middle and at the end, with index 0 on all other axes, or every rank along
- * an axis of pipeline stages. Without a mesh, the rank in the middle. */
+ * an axis of pipeline stages or with weights. Without a mesh, the rank in the middle. */
 static void add_others(planning *p, const tshi_record *r) {
     int stride = 1;
     if (r->axes == 0) add_rank(p, r->size / 2);
     for (int a = r->axes - 1; a >= 0; a--) {
         const tshi_record_axis *axis = &r->axis[a];
-        bool stages = !strncmp(axis->name, "stage", 5) || !strncmp(axis->name, "pipe", 4);
+        bool every = axis->weights[0] || !strncmp(axis->name, "stage", 5) || !strncmp(axis->name, "pipe", 4);
         for (int i = 1; i < axis->size; i++) {
-            if (stages || i == axis->size / 2 || i == axis->size - 1) add_rank(p, i * stride);
+            if (every || i == axis->size / 2 || i == axis->size - 1) add_rank(p, i * stride);
         }
         stride *= axis->size;
     }

@@ -24,8 +24,8 @@ typedef struct plan_result {
 void plan_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Runs ranks of a world of `size` of the program and drops their output: the first and the last rank and, where
- * those differ, the ranks in the middle and at the end of each axis of the mesh, or all ranks along an axis of
- * pipeline stages. Returns 0, or the exit code after printing why. */
+ * those differ, the ranks in the middle and at the end of each axis of the mesh, or all ranks along an axis with
+ * weights or of pipeline stages. Returns 0, or the exit code after printing why. */
 int plan_run(int size, char **command, plan_result *out);
 void plan_free(plan_result *result);
 

@@ -190,7 +190,14 @@ static void print_notes(const plan_result *result, const machine *m) {
 void plan_print(const plan_result *result, const machine *m) {
     const tshi_record *r = result->kinds[0].record;
     printf("plan of %d rank%s", result->size, result->size == 1 ? "" : "s");
-    for (int a = 0; a < r->axes; a++) printf("%s%s=%d", a ? "," : ", ", r->axis[a].name, r->axis[a].size);
+    for (int a = 0; a < r->axes; a++) {
+        const tshi_record_axis *axis = &r->axis[a];
+        printf("%s%s=", a ? "," : ", ", axis->name);
+        if (axis->weights[0])
+            printf("%s", axis->weights);
+        else
+            printf("%d", axis->size);
+    }
     putchar('\n');
     for (int k = 0; k < result->count; k += COLUMNS) {
         putchar('\n');
@@ -247,6 +254,10 @@ void plan_print_json(const plan_result *result, const machine *m) {
     const tshi_record *r = result->kinds[0].record;
     printf("{\"ranks\": %d, \"mesh\": {", result->size);
     for (int a = 0; a < r->axes; a++) printf("%s\"%s\": %d", a ? ", " : "", r->axis[a].name, r->axis[a].size);
+    printf("}, \"weights\": {");
+    for (int a = 0, n = 0; a < r->axes; a++) {
+        if (r->axis[a].weights[0]) printf("%s\"%s\": \"%s\"", n++ ? ", " : "", r->axis[a].name, r->axis[a].weights);
+    }
     printf("}, ");
     if (m) {
         step_time slowest = plan_slowest(result, m);

@@ -36,6 +36,7 @@ typedef struct job_state {
     run_rank *ranks;
     run_stream *streams; /* stdout and stderr of each rank */
     int running, open_streams;
+    int lost; /* ranks that have failed without ending the job */
     job_phase phase;
     double deadline; /* of NOTICING and ENDING */
     int first_failed, stop_signal;
@@ -99,6 +100,48 @@ static void enter(job_state *job, job_phase phase) {
     signal_groups(job, SIGCONT); /* one that is stopped would not hear of it */
 }
 
+/* "was killed by signal 9 (Killed)" */
+static void add_end(const run_rank *rank, char *out, size_t size) {
+    if (rank->wait_code == CLD_EXITED)
+        tshi_append(out, size, "exited with code %d", rank->wait_status);
+    else
+        tshi_append(out, size, "was killed by signal %d (%s%s)", rank->wait_status, strsignal(rank->wait_status),
+                    rank->wait_code == CLD_DUMPED ? ", core dumped" : "");
+}
+
+/* A rank has failed, and the job goes on with the others: on several nodes this one does while it has a rank, and the
+ * ranks count themselves (TSHARD_MIN_RANKS). */
+static bool goes_on_without(job_state *job, int index) {
+    const run_options *o = job->options;
+    const int left = o->ranks - job->lost - 1, least = o->nnodes > 1 ? 1 : o->min_ranks;
+    char text[256] = "";
+    if (o->min_ranks == 0 || job->phase != RUNNING || left < least) return false;
+    job->lost++;
+    add_end(&job->ranks[index], text, sizeof text);
+    run_say("rank %d (pid %d) %s; the job goes on with %d rank%s%s", o->first_rank + index, (int)job->ranks[index].pid,
+            text, left, left > 1 ? "s" : "", o->nnodes > 1 ? " on this node" : "");
+    return true;
+}
+
+static bool is_stopped(pid_t pid) {
+    char path[64], state = '?';
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = '?';
+    fclose(file);
+    return state == 'T';
+}
+
+/* With --min-ranks: when only stopped ranks are left, the job has gone on without them, and ends. */
+static void kill_stopped(const job_state *job) {
+    bool all = job->options->min_ranks > 0 && job->phase == RUNNING;
+    for (int i = 0; i < job->options->ranks && all; i++) all = job->ranks[i].ended || is_stopped(job->ranks[i].pid);
+    for (int i = 0; i < job->options->ranks && all; i++) {
+        if (!job->ranks[i].ended) kill(-job->ranks[i].pid, SIGKILL);
+    }
+}
+
 static void check_rank(job_state *job, int index) {
     run_rank *rank = &job->ranks[index];
     siginfo_t info = {0};
@@ -110,7 +153,9 @@ static void check_rank(job_state *job, int index) {
     if (rank->pidfd >= 0) close(rank->pidfd);
     rank->pidfd = -1;
     job->running--;
-    if (info.si_code == CLD_EXITED && info.si_status == 0) return;
+    bool good = info.si_code == CLD_EXITED && info.si_status == 0;
+    if (good) kill_stopped(job);
+    if (good || goes_on_without(job, index)) return;
     if (job->first_failed < 0) {
         job->first_failed = index;
         run_launchers_failed(job->launchers);
@@ -395,12 +440,7 @@ static void describe_failure(const job_state *job, run_outcome *out) {
     const bool in_sight = add_last_words(job, out->text, sizeof out->text - 1024);
     if (in_sight) out->shown = strlen(out->text);
     tshi_append(out->text, sizeof out->text, "rank %d (pid %d on %s) ", number, (int)rank->pid, host);
-    if (rank->wait_code == CLD_EXITED) {
-        tshi_append(out->text, sizeof out->text, "exited with code %d", rank->wait_status);
-    } else {
-        tshi_append(out->text, sizeof out->text, "was killed by signal %d (%s%s)", rank->wait_status,
-                    strsignal(rank->wait_status), rank->wait_code == CLD_DUMPED ? ", core dumped" : "");
-    }
+    add_end(rank, out->text, sizeof out->text);
 }
 
 /* The ranks have ended well, perhaps without all of their output in its place. */

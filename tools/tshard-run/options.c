@@ -36,6 +36,8 @@ static const char help[] =
     "      --max-restarts N    start all ranks of the job again when one fails, at most N times (default: 0); to be "
     "given\n"
     "                          on all machines, which then have to find each other before any rank starts\n"
+    "      --min-ranks N       the job goes on when a rank fails, while at least N live: for programs that call\n"
+    "                          tsh_world_continue (default: it ends)\n"
     "      --monitor-interval SECONDS\n"
     "                          taken for torchrun's sake: failures are noticed at once\n"
     "      --plan N            start nothing: tshard-plan -n N, with its options --json, --machine, --search and\n"
@@ -57,8 +59,7 @@ static const char help[] =
     "      --standalone        one node, a free port\n"
     "torchrun's spelling with underscores is understood too, and its --rdzv-backend, --rdzv-conf, --local-addr and\n"
     "--start-method change nothing. Nodes share no secret by themselves: set TSHARD_TOKEN\n"
-    "alike on all of them. Between nodes NCCL moves the data of GPUs, and MPI that of CPUs: tshard's build needs\n"
-    "Open MPI and PMIx for it (where it has another MPI, start the ranks by its mpirun).\n"
+    "alike on all of them. Between nodes NCCL moves the data of GPUs, and UCX that of CPUs.\n"
     "\n"
     "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and the\n"
     "others that torchrun sets, TSHARD_TOKEN, the job's random secret, and TSHARD_RESTART, the restarts so far. With\n"
@@ -72,7 +73,8 @@ static const char help[] =
     "one second to notice, then get TERM, then KILL. A signal that is ignored when tshard-run starts (nohup) stays\n"
     "ignored. Once a job is ending, output that its reader does not take within a second is dropped.\n"
     "\n"
-    "Exit code: 0 when all ranks exit with 0; else that of the rank that failed first, 128 + the signal when one\n"
+    "Exit code: 0 when all ranks exit with 0, or with --min-ranks all that were not lost and at least N; else that of "
+    "the rank that failed first, 128 + the signal when one\n"
     "killed it (the last line names the rank); 128 + the signal when tshard-run was told to stop and a rank did not\n"
     "exit with 0; 1 when all exit with 0, but some of their output could not be written; 127 when PROGRAM is not "
     "found, 126 when it cannot be run; 2 for a usage error.\n";
@@ -120,6 +122,7 @@ enum {
     OPTION_STANDALONE,
     OPTION_LOG_DIR,
     OPTION_RESTARTS,
+    OPTION_MIN_RANKS,
     OPTION_INTERVAL,
     OPTION_SETTINGS,
     OPTION_PLAN,
@@ -166,6 +169,7 @@ static const struct option long_options[] = {{"plan", required_argument, NULL, O
                                              {"redirects", required_argument, NULL, 'r'},
                                              {"max-restarts", required_argument, NULL, OPTION_RESTARTS},
                                              {"max_restarts", required_argument, NULL, OPTION_RESTARTS},
+                                             {"min-ranks", required_argument, NULL, OPTION_MIN_RANKS},
                                              {"monitor-interval", required_argument, NULL, OPTION_INTERVAL},
                                              {"monitor_interval", required_argument, NULL, OPTION_INTERVAL},
                                              {"settings", no_argument, NULL, OPTION_SETTINGS},
@@ -305,6 +309,9 @@ static int take_option(int option, const char *word, run_options *out) {
     case OPTION_RESTARTS:
         if (tshi_parse_int(optarg, 0, 1000000, &out->max_restarts)) return -1;
         return usage_error("--max-restarts wants a number from 0, not '%s'", optarg);
+    case OPTION_MIN_RANKS:
+        if (tshi_parse_int(optarg, 1, RUN_MAX_RANKS * RUN_MAX_NODES, &out->min_ranks)) return -1;
+        return usage_error("--min-ranks wants a number from 1, not '%s'", optarg);
     case OPTION_INTERVAL:
         if (tshi_parse_real(optarg, 0, 1e6, &ignored)) return -1;
         return usage_error("--monitor-interval wants seconds, not '%s'", optarg);

@@ -123,6 +123,8 @@ static bool set_environment(const run_plan *plan, int index) {
     done = done && setenv("TORCHELASTIC_RUN_ID", run_id, 1) == 0 && setenv("ROLE_NAME", "default", 1) == 0;
     /* It would say that a store of torchrun listens at MASTER_PORT. */
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    if (o->min_ranks) done = done && set_number("TSHARD_MIN_RANKS", o->min_ranks);
+    if (o->min_ranks) done = done && setenv("TSHARD_SILENCE", "5", 0) == 0;
     done = done && setenv("MASTER_ADDR", o->master_addr ? o->master_addr : "127.0.0.1", 1) == 0;
     return done && (plan->token[0] ? setenv("TSHARD_TOKEN", plan->token, 1) : unsetenv("TSHARD_TOKEN")) == 0;
 }

@@ -138,6 +138,13 @@ static inline tshi_gradient *tshi_gradient_of(tsh_tensor *tensor) {
 static inline bool tshi_requires_grad(const tsh_tensor *tensor) {
     return tensor->gradient && tensor->gradient->required;
 }
+/* True for a leaf that the program has frozen (tsh_tensor_require_grad), other than one that never had a gradient. */
+static inline bool tshi_gradient_is_frozen(const tsh_tensor *tensor) {
+    return tensor->gradient && !tensor->gradient->required && !tensor->computed;
+}
+/* Freezes a layer's parameter that is in no list, an input of `what` on a tape with a schedule: no optimizer steps
+ * it. */
+void tshi_gradient_leave_out(const tsh_tensor *parameter, const char *what);
 /* Removes the tensor's memo, and the tensor from all others. */
 void tshi_gradient_forget_memo(const tsh_tensor *tensor);
 /* Called at the end of the step: a tensor that outlives it becomes a leaf. */

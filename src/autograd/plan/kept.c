@@ -122,6 +122,7 @@ static uint64_t *put_layout(uint64_t *at, const tsh_layout *l) {
     *at++ = (uint64_t)l->kind | (uint64_t)l->dim << 8 | (uint64_t)l->order << 16 | (uint64_t)l->sharing << 24;
     *at++ = (uint64_t)l->units;
     *at++ = (uint64_t)l->blocks;
+    *at++ = l->cuts;
     return at;
 }
 
@@ -155,7 +156,7 @@ static uint64_t *put_input(uint64_t *at, const tsh_call *call, const tsh_tensor 
 }
 
 /* Words for a tensor's dtypes, sizes and layouts. */
-enum { TENSOR_WORDS = 1 + TSH_MAX_DIMS + 3 * TSH_MAX_AXES };
+enum { TENSOR_WORDS = 1 + TSH_MAX_DIMS + 4 * TSH_MAX_AXES };
 
 static uint64_t *put_want(uint64_t *at, const tshi_want *want) {
     *at++ = want ? (uint64_t)want->parameters << 32 | (uint64_t)(unsigned)(want->axis + 2) : 0;

@@ -28,7 +28,7 @@ static tsh_status no_route(const tshi_plan_step *now, const tsh_layout to[TSH_MA
            (tshi_layout_alike(x.layout[axis], to[axis]) || tshi_transition_find(x.layout[axis], to[axis], false)))
         axis++;
     return tshi_fail(TSH_ERR_LAYOUT, "no route from %s to %s along axis %s", TSHI_TENSOR_TEXT(&x),
-                     TSHI_LAYOUT_TEXT(to[axis]), x.mesh->axis[axis].name);
+                     TSHI_LAYOUT_TEXT(to[axis], &x.mesh->axis[axis]), x.mesh->axis[axis].name);
 }
 
 tsh_status tshi_plan_route(tshi_plan *plan, tshi_plan_step *now, const tsh_layout to[TSH_MAX_AXES]) {

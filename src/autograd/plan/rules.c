@@ -45,9 +45,14 @@ static bool row_has(const tsh_rule *row, tsh_pattern p) {
     return patterns_of(row) & BIT(p);
 }
 
-/* SHARD(d), in the units of `bound`. */
+/* The layout splits its dim by units or cut points of its own. */
+static bool has_own_parts(const tsh_layout *layout) {
+    return layout->kind == TSH_KIND_SHARD && (layout->units || layout->cuts);
+}
+
+/* SHARD(d), in the units or at the cut points of `bound`. */
 static tsh_layout split_like(const tsh_layout *bound, int d) {
-    return TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, bound->sharing, bound->units, bound->blocks);
+    return TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, bound->sharing, bound->units, bound->blocks, bound->cuts);
 }
 
 /* The layout that a pattern requires of a tensor with ndim dims; false if that is impossible. `bound`: the row's SHARD
@@ -85,10 +90,11 @@ static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *bound, int
     return fits && d >= 0 && d < ndim;
 }
 
-/* True when units and blocks divide the tensor's dim. */
-static bool units_fit(const tsh_shape *shape, const tsh_layout *layout) {
-    if (layout->kind != TSH_KIND_SHARD || !layout->units) return true;
+/* True when units and blocks divide the tensor's dim, and cut points end at its size. */
+static bool units_fit(const tsh_shape *shape, const tsh_layout *layout, const tshi_axis *axis) {
+    if (layout->kind != TSH_KIND_SHARD || !has_own_parts(layout)) return true;
     int64_t n = shape->global[layout->dim];
+    if (layout->cuts) return tshi_layout_cuts_fit(layout, n, tshi_axis_parts(axis));
     return n % layout->units == 0 && (!layout->blocks || n % layout->blocks == 0);
 }
 
@@ -97,8 +103,8 @@ static inline bool split_alike(const tsh_tensor *t, int axis, tsh_layout *need) 
     const tsh_layout *have = &t->layout[axis];
     if (have->kind == need->kind && have->kind != TSH_KIND_SHARD) return true;
     if (tshi_layout_alike(*have, *need)) return true;
-    if (need->kind != TSH_KIND_SHARD || !need->units) return false;
-    *need = tshi_layout_plain(*need, t->shape.global[need->dim], t->mesh->axis[axis].size);
+    if (!has_own_parts(need)) return false;
+    *need = tshi_layout_plain(*need, t->shape.global[need->dim], tshi_axis_parts(&t->mesh->axis[axis]));
     return tshi_layout_alike(*have, *need);
 }
 
@@ -174,7 +180,8 @@ static bool input_cost(const tsh_call *call, const tshi_want *want, const candid
     tsh_layout have = t->layout[axis], need;
     tsh_pattern pattern = input_pattern(c->row, i);
     if (!pattern_layout(pattern, t->shape.ndim, &c->bound, tshi_call_dim(call), &need)) return false;
-    if (!pattern_takes(pattern, t->shape.ndim, have) || !units_fit(&t->shape, &need)) return false;
+    if (!pattern_takes(pattern, t->shape.ndim, have) || !units_fit(&t->shape, &need, &t->mesh->axis[axis]))
+        return false;
     if (split_alike(t, axis, &need)) return true;
     if (!parameter_takes(want, i, have, need)) return false;
     const tshi_transition *step = tshi_transition_find(have, need, true);
@@ -194,7 +201,7 @@ static bool output_layout(const tsh_call *call, candidate *c, int axis, const ts
         c->out = split_like(&c->bound, d);
         holds = d >= 0 && d < out->ndim;
     }
-    return holds && units_fit(out, &c->out);
+    return holds && units_fit(out, &c->out, &call->in[0]->mesh->axis[axis]);
 }
 
 static int split_of(const tsh_call *call, const candidate *c, int axis) {
@@ -267,6 +274,7 @@ static int64_t items_of(const tsh_call *call, const tsh_rule *row, tsh_pattern p
 /* Sets the units of a row with S2_WHOLE. Units of one block are split without sharing. */
 static void settle_whole(const tsh_call *call, const tsh_rule *row, tsh_layout *bound) {
     bound->sharing = TSH_UNSHARED;
+    bound->cuts = 0;
     if (!bound->units) bound->units = items_of(call, row, TSH_AS_S2_WHOLE);
     if (!bound->blocks && bound->units) bound->blocks = items_of(call, row, TSH_AS_S2);
     if (bound->blocks == bound->units) bound->blocks = 0;
@@ -394,7 +402,7 @@ tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int
     bool units = false;
     for (int a = 0; a < t->mesh->axes; a++) {
         pattern_layout(input_pattern(rows->row[a], i), t->shape.ndim, &rows->bound[a], tshi_call_dim(call), &need[a]);
-        units = units || (need[a].kind == TSH_KIND_SHARD && need[a].units);
+        units = units || has_own_parts(&need[a]);
     }
     set_split_order(rows, t->mesh->axes, need);
     if (!units) return TSH_OK;
@@ -402,7 +410,7 @@ tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int
     return tshi_shape_resolve(t->mesh, &shape, need);
 }
 
-/* True when no axis cuts the units of another in any tensor of the call. */
+/* True when no axis cuts the units of another, or splits before its cut points, in any tensor of the call. */
 static bool units_hold(const tsh_call *call, const tshi_goal *goal, const tshi_rule_rows *rows) {
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape = *goal->shape;
@@ -437,12 +445,12 @@ static void settle_heads(const tsh_call *call, const tshi_goal *goal, tshi_rule_
     }
 }
 
-/* Resolves rows of several axes that split a dim in incompatible units: drops the units if the rows still apply, else
- * takes other rows, and at last rows that gather. */
+/* Resolves rows of several axes that split a dim in incompatible units, or beside cut points: drops these if the rows
+ * still apply, else takes other rows, and at last rows that gather. */
 static void settle_units(const tsh_call *call, const tshi_goal *goal, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;
-    for (int a = 0; a < axes; a++) units = units || rows->bound[a].units;
+    for (int a = 0; a < axes; a++) units = units || has_own_parts(&rows->bound[a]);
     if (!units || axes == 1) return;
     settle_heads(call, goal, rows);
     set_split_order(rows, axes, rows->out);
@@ -461,7 +469,7 @@ static void settle_units(const tsh_call *call, const tshi_goal *goal, tshi_rule_
     set_split_order(rows, axes, rows->out);
     for (int a = axes - 1; a >= 0 && !units_hold(call, goal, rows); a--) {
         candidate whole = {0};
-        if (rows->bound[a].units) find_best(call, a, goal, AVOID_SPLITS, &whole);
+        if (has_own_parts(&rows->bound[a])) find_best(call, a, goal, AVOID_SPLITS, &whole);
         if (whole.row) take_candidate(&whole, a, rows);
     }
 }

@@ -15,7 +15,8 @@ static void keep_first(const tsh_tensor *x, tsh_tensor *dx) {
     for (int a = 0; a < x->mesh->axes; a++) {
         const tshi_axis *axis = &x->mesh->axis[a];
         int first = axis->index;
-        if (x->layout[a].sharing == TSH_SHARED_OWN) tshi_layout_sharers(&x->layout[a], axis->size, axis->index, &first);
+        if (x->layout[a].sharing == TSH_SHARED_OWN)
+            tshi_layout_sharers(&x->layout[a], tshi_axis_parts(axis), axis->index, &first);
         if (first == axis->index) continue;
         tshi_device_of(dx)->ops->copy.zero(tshi_device_of(dx), tsh_tensor_local_nbytes(dx), tshi_data(dx));
     }

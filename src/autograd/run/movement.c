@@ -6,7 +6,8 @@
 static char *layouts_name(const tsh_mesh *mesh, const tsh_layout *layout, char *text, size_t size) {
     text[0] = '\0';
     for (int a = 0; a < mesh->axes; a++) {
-        tshi_append(text, size, "%s%s=%s", a ? " " : "", mesh->axis[a].name, TSHI_LAYOUT_TEXT(layout[a]));
+        tshi_append(text, size, "%s%s=%s", a ? " " : "", mesh->axis[a].name,
+                    TSHI_LAYOUT_TEXT(layout[a], &mesh->axis[a]));
     }
     return text;
 }

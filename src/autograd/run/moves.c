@@ -30,7 +30,7 @@ static void slice_of(const tsh_group *group, const tsh_tensor *whole, tsh_layout
                      int64_t *length) {
     *start = 0;
     *length = whole->shape.local[layout.dim];
-    tshi_layout_split(&layout, whole->shape.global[layout.dim], group->size, r, start, length);
+    tshi_layout_split(&layout, whole->shape.global[layout.dim], tshi_group_parts(group), r, start, length);
 }
 
 /* Copies `whole` to contiguous rank blocks, or back. */
@@ -46,12 +46,13 @@ static void copy_blocks(const tsh_group *group, const tsh_tensor *whole, tsh_lay
 /* The elements of each rank's slice, in the group's scratch; NULL for a balanced split of rows. */
 static const int64_t *counts_of(const tsh_group *group, const tsh_tensor *whole, tsh_layout layout) {
     int64_t rest = tshi_outer(whole, layout.dim) * tshi_inner(whole, layout.dim);
-    for (int r = 0; layout.units && r < group->size; r++) {
+    if (!layout.units && !layout.cuts && !tshi_group_parts(group).weights) return NULL;
+    for (int r = 0; r < group->size; r++) {
         int64_t start, length;
         slice_of(group, whole, layout, r, &start, &length);
         group->counts[r] = length * rest;
     }
-    return layout.units ? group->counts : NULL;
+    return group->counts;
 }
 
 /* `whole` as rank blocks: a matrix [n, everything else], whose rows split as dim d. In whole's memory if the blocks are
@@ -148,7 +149,13 @@ static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_te
 
 /* The placement along the group's axis, with this layout, of a part of t. */
 static tshi_placement along(const tsh_group *group, const tsh_tensor *t, tsh_layout layout, const int64_t *part) {
-    tshi_placement p = {.axes = 1, .size = {group->size}, .ranks = group->ranks, .layout = {layout}};
+    tshi_parts parts = tshi_group_parts(group);
+    tshi_placement p = {.axes = 1,
+                        .size = {parts.count},
+                        .weights = {parts.weights},
+                        .cuts = parts.cuts,
+                        .ranks = group->ranks,
+                        .layout = {layout}};
     if (layout.units) p.layout[0] = tshi_layout_of_part(layout, t->shape.global[layout.dim], part[layout.dim]);
     p.layout[0].order = 0;
     return p;
@@ -169,7 +176,7 @@ static tsh_status exchange(tsh_group *group, const tsh_tensor *in, tsh_tensor *o
     memcpy(e.shape, part.local, sizeof e.shape);
     status = tshi_exchange_run(group, &e, in, out);
     if (to.sharing != TSH_SHARED_OWN) return status;
-    tshi_layout_sharers(&to, group->size, group->rank, &first);
+    tshi_layout_sharers(&to, tshi_group_parts(group), group->rank, &first);
     if (first != group->rank)
         tshi_device_of(out)->ops->copy.zero(tshi_device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
     return status;

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/primitives.h"
+#include "device/cpu/kernels/ranges.h"
 
 #include <stdio.h>
 
@@ -60,7 +61,7 @@ static void cpu_describe(const tsh_device *device, char *text, size_t size) {
     int threads = device->threads;
     char libraries[160];
     tshi_cpu_product_libraries(device, libraries, sizeof libraries);
-    snprintf(text, size, "%s kernels, %d BLAS thread%s, %s", ((const tshi_cpu_device *)device)->isa->name, threads,
+    snprintf(text, size, "%s kernels, %d thread%s, %s", ((const tshi_cpu_device *)device)->isa->name, threads,
              threads == 1 ? "" : "s", libraries);
 }
 
@@ -106,7 +107,7 @@ static void event_destroy(tsh_event *event) {
 static const tshi_event_ops event_ops = {
     .create = event_create, .record = event_record, .elapsed = event_elapsed, .destroy = event_destroy};
 
-/* --- values in host memory, outside the heap ------------------------------------------------------------------------- */
+/* --- values in host memory, outside the heap ---------------------------------------------------------------------- */
 
 static tsh_status offload_to_host(tsh_device *device, size_t bytes, void *from, tshi_host_buffer **host) {
     tshi_host_buffer *buffer = tshi_host_buffer_take(&((tshi_cpu_device *)device)->host, bytes);
@@ -153,8 +154,10 @@ static const tshi_device_ops cpu_ops = {
              .from_host = tshi_cpu_copy,
              .strided = tshi_cpu_copy_strided,
              .permute = tshi_cpu_permute,
+             .convert = tshi_cpu_convert_all,
              .zero = tshi_cpu_zero},
     .product = {.gemm = tshi_cpu_gemm,
+                .gemm_batch = tshi_cpu_gemm_batch,
                 .affine = tshi_cpu_affine,
                 .affine_backward = tshi_cpu_affine_backward,
                 .gemm_unary_backward = tshi_cpu_gemm_unary_backward},
@@ -168,19 +171,12 @@ static void set_ops(tshi_cpu_device *cpu) {
     const tshi_isa *isa = cpu->isa;
     cpu->ops = cpu_ops;
     cpu->ops.copy.fill = isa->fill;
-    cpu->ops.copy.convert = isa->convert;
     cpu->ops.reduce = isa->reduce;
     cpu->ops.top = *isa->top;
-    cpu->ops.elementwise = isa->elementwise;
-    cpu->ops.sum = isa->sum;
-    cpu->ops.softmax = isa->softmax;
-    cpu->ops.loss = isa->loss;
-    cpu->ops.cross_entropy = isa->cross_entropy;
-    cpu->ops.embedding = isa->embedding;
-    cpu->ops.norm = isa->norm;
-    cpu->ops.attention = isa->attention;
-    cpu->ops.random = isa->random;
-    cpu->ops.optimizer = isa->optimizer;
+    cpu->ops.top.find = tshi_cpu_top_find;
+    tshi_cpu_ranges(isa, &cpu->tables);
+#define FLOAT_TABLE(table) cpu->ops.table = cpu->tables.table;
+#include "device/kernels.def"
     cpu->base.ops = &cpu->ops;
 }
 

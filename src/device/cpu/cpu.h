@@ -4,6 +4,7 @@
 
 #include "device/cpu/isa.h"
 #include "device/device.h"
+#include "device/each_kernel.h"
 #include "device/slabs.h"
 
 /* Which library multiplies float32. */
@@ -11,7 +12,8 @@ typedef enum tshi_products { TSHI_PRODUCTS_ONEDNN, TSHI_PRODUCTS_BLAS, TSHI_PROD
 
 typedef struct tshi_cpu_device {
     tsh_device base;
-    tshi_device_ops ops; /* with the kernels of `isa` */
+    tshi_device_ops ops; /* with the kernels of `isa` in ranges for threads */
+    tshi_float_tables tables;
     const tshi_isa *isa;
     tshi_products products;
     tshi_slabs heap; /* one slab */
@@ -21,8 +23,8 @@ typedef struct tshi_cpu_device {
     struct tshi_primitives *primitives; /* kernels/primitives.h; NULL: no product has used them */
 } tshi_cpu_device;
 
-/* Sets cpu->products, once cpu->isa is set (kernels/gemm.c). TSH_ERR_UNSUPPORTED where TSHARD_PRODUCTS names a library that
- * this build lacks. */
+/* Sets cpu->products, once cpu->isa is set (kernels/gemm.c). TSH_ERR_UNSUPPORTED where TSHARD_PRODUCTS names a library
+ * that this build lacks. */
 tsh_status tshi_cpu_products_choose(tshi_cpu_device *cpu);
 
 #endif

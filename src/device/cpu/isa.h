@@ -31,6 +31,48 @@ typedef void tshi_few_rows_fn(tsh_dtype dtype, const tshi_few_rows *p);
 typedef void tshi_widen_fn(tsh_dtype from_dtype, int64_t n, const void *from, float *to);
 typedef void tshi_narrow_fn(tsh_dtype to_dtype, int64_t n, const float *from, void *to);
 
+/* Kernels that compute a part of a slot's work, so that threads share it: columns [from, end) of rows `cols` long, or
+ * parts [from, end) of all. What a part computes has the same bits whatever the other parts are. */
+typedef struct tshi_isa_sum {
+    tshi_over_dim_fn *over_dim;
+    tshi_over_dim_backward_fn *over_dim_backward;
+    tshi_squares_fn *squares;
+    /* to[c] = scale * sum over r of x[r, c], or += with `add`. wide: db[c] += that sum, in the accumulation dtype. */
+    void (*columns)(int64_t rows, int64_t cols, int64_t from, int64_t end, double scale, const void *x, bool add,
+                    void *to);
+    void (*columns_wide)(int64_t rows, int64_t cols, int64_t from, int64_t end, const void *dy, void *db);
+} tshi_isa_sum;
+
+typedef struct tshi_isa_norm {
+    tshi_norm_fn *forward;
+    tshi_norm_backward_fn *backward;
+    /* Adds to dgamma and dbeta as `backward` does. */
+    void (*parameters)(bool rms, int64_t rows, int64_t cols, int64_t from, int64_t end, const void *x, const void *mean,
+                       const void *rstd, const void *dy, void *dgamma, void *dbeta);
+} tshi_isa_norm;
+
+/* Columns [from, end) of an embedding's gradient; the rest is as in the kernel. */
+typedef struct tshi_embedding_part {
+    int64_t start, rows, cols, padding;
+    int64_t from, end;
+} tshi_embedding_part;
+typedef struct tshi_isa_embedding {
+    tshi_embedding_fn *forward;
+    void (*backward)(const tshi_embedding_part *e, int64_t n, const int64_t *ids, const void *dy, void *dtable);
+    tshi_embedding_bound_fn *bound;
+} tshi_isa_embedding;
+
+/* Part i is KV head i % kv_heads of batch i / kv_heads. `scratch` is that of one thread. */
+typedef struct tshi_isa_attention {
+    tshi_rotary_fn *rotary;
+    int64_t (*scratch)(const tshi_attention *a, bool backward);
+    void (*forward)(const tshi_attention *a, int64_t from, int64_t end, const void *q, const void *k, const void *v,
+                    void *y, void *log_sums, void *scratch);
+    void (*backward)(const tshi_attention *a, int64_t from, int64_t end, const void *q, const void *k, const void *v,
+                     const void *y, const void *log_sums, const void *dy, const tshi_attention_grads *grads,
+                     void *scratch);
+} tshi_isa_attention;
+
 typedef struct tshi_isa {
     const char *name;         /* "avx2" */
     int vector_bytes;         /* of explicit vectors */
@@ -44,19 +86,19 @@ typedef struct tshi_isa {
     const tshi_top_ops *top;
     /* by dtype */
     const tshi_elementwise_ops *elementwise;
-    const tshi_sum_ops *sum;
+    const tshi_isa_sum *sum;
     const tshi_loss_ops *loss;
     const tshi_softmax_ops *softmax;
     const tshi_cross_entropy_ops *cross_entropy;
-    const tshi_embedding_ops *embedding;
-    const tshi_norm_ops *norm;
-    const tshi_attention_ops *attention;
+    const tshi_isa_embedding *embedding;
+    const tshi_isa_norm *norm;
+    const tshi_isa_attention *attention;
     const tshi_random_ops *random;
     const tshi_optimizer_ops *optimizer;
 } tshi_isa;
 
-/* The instruction set that TSHARD_CPU_ISA names, or the best one that this CPU has. TSH_ERR_UNSUPPORTED where the CPU or
- * this build lacks the one that is named. */
+/* The instruction set that TSHARD_CPU_ISA names, or the best one that this CPU has. TSH_ERR_UNSUPPORTED where the CPU
+ * or this build lacks the one that is named. */
 tsh_status tshi_isa_choose(const tshi_isa **out);
 
 #endif

@@ -128,6 +128,7 @@ static const tshi_device_ops cuda_ops = {
              .fill = tshi_cuda_fill,
              .convert = tshi_cuda_convert},
     .product = {.gemm = tshi_cuda_gemm,
+                .gemm_batch = tshi_cuda_gemm_batch,
                 .affine = tshi_cuda_affine,
                 .affine_backward = tshi_cuda_affine_backward,
                 .gemm_unary_backward = tshi_cuda_gemm_unary_backward},

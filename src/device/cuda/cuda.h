@@ -100,6 +100,7 @@ tsh_status tshi_cuda_blas_create(tshi_cuda_device *device);
 void tshi_cuda_blas_destroy(tshi_cuda_device *device);
 void tshi_cuda_blas_describe(const tshi_cuda_device *device, char *text, size_t size);
 tshi_gemm_fn tshi_cuda_gemm;
+tshi_gemm_batch_fn tshi_cuda_gemm_batch;
 tshi_affine_fn tshi_cuda_affine;
 tshi_affine_backward_fn tshi_cuda_affine_backward;
 tshi_gemm_unary_backward_fn tshi_cuda_gemm_unary_backward;

@@ -38,6 +38,7 @@ typedef struct cublaslt {
     __typeof__(&cublasLtMatmulDescSetAttribute) desc_set;
     __typeof__(&cublasLtMatrixLayoutCreate) layout_create;
     __typeof__(&cublasLtMatrixLayoutDestroy) layout_destroy;
+    __typeof__(&cublasLtMatrixLayoutSetAttribute) layout_set;
     __typeof__(&cublasLtMatmulPreferenceCreate) preference_create;
     __typeof__(&cublasLtMatmulPreferenceDestroy) preference_destroy;
     __typeof__(&cublasLtMatmulPreferenceSetAttribute) preference_set;
@@ -49,8 +50,9 @@ typedef enum operand { LEFT, RIGHT, OUT, EXTRA, OPERANDS } operand; /* EXTRA: GE
 /* The key of a plan: a product in cuBLASLt's terms, as far as the choice of algorithm depends on it. Compared as bytes,
  * so always zeroed first. */
 typedef struct product {
-    int64_t rows, cols, k; /* of OUT */
-    int64_t ld[3];
+    int64_t rows, cols, k;    /* of OUT */
+    int64_t ld[3], stride[3]; /* stride: from a matrix of a batch to the next */
+    int64_t count;            /* of products */
     int32_t dtype, to, epilogue;
     uint8_t transposed[2];
     uint8_t adds; /* beta is not 0 */
@@ -102,6 +104,7 @@ static tsh_status open_library(cublaslt *lt) {
         {"cublasLtMatmulDescSetAttribute", &lt->desc_set, false},
         {"cublasLtMatrixLayoutCreate", &lt->layout_create, false},
         {"cublasLtMatrixLayoutDestroy", &lt->layout_destroy, false},
+        {"cublasLtMatrixLayoutSetAttribute", &lt->layout_set, false},
         {"cublasLtMatmulPreferenceCreate", &lt->preference_create, false},
         {"cublasLtMatmulPreferenceDestroy", &lt->preference_destroy, false},
         {"cublasLtMatmulPreferenceSetAttribute", &lt->preference_set, false},
@@ -185,6 +188,19 @@ static cudaDataType data_type(int32_t dtype) {
     }
 }
 
+/* A layout of a batch has the number of its matrices and their distance. */
+static cublasStatus_t set_batch(const cublaslt *lt, const product *key, plan *p) {
+    const int32_t count = (int32_t)key->count;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < 3 && count > 1 && status == CUBLAS_STATUS_SUCCESS; i++) {
+        status = lt->layout_set(p->layout[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
+        if (status == CUBLAS_STATUS_SUCCESS)
+            status = lt->layout_set(p->layout[i], CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &key->stride[i],
+                                    sizeof key->stride[i]);
+    }
+    return status;
+}
+
 static cublasStatus_t describe(const tshi_cuda_device *device, const product *key, plan *p) {
     const cublaslt *lt = &device->blas->lt;
     bool is_double = key->dtype == TSH_FLOAT64;
@@ -203,7 +219,7 @@ static cublasStatus_t describe(const tshi_cuda_device *device, const product *ke
         status = lt->layout_create(&p->layout[i], data_type(i == OUT ? key->to : key->dtype), (uint64_t)shape[i][swap],
                                    (uint64_t)shape[i][!swap], key->ld[i]);
     }
-    return status;
+    return status == CUBLAS_STATUS_SUCCESS ? set_batch(lt, key, p) : status;
 }
 
 static cublasStatus_t set_extras(const cublaslt *lt, plan *p, const extras *e) {
@@ -330,8 +346,9 @@ static tsh_status plan_of(tshi_cuda_device *device, const product *key, const ex
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-static uint16_t alignment_of(const void *pointer) {
-    uintptr_t bits = (uintptr_t)pointer | MOST_ALIGNMENT;
+/* What all matrices of a batch at `pointer` are aligned to, which are `stride` bytes apart. */
+static uint16_t alignment_of(const void *pointer, size_t stride) {
+    uintptr_t bits = (uintptr_t)pointer | stride | MOST_ALIGNMENT;
     return (uint16_t)(bits & (~bits + 1));
 }
 
@@ -348,10 +365,13 @@ typedef struct gemm_call {
     double beta;
     void *c;
     int64_t ldc;
-    tsh_dtype to; /* C's */
+    tsh_dtype to;                                /* C's */
+    int64_t count, stride_a, stride_b, stride_c; /* products of a batch, and the distances of their matrices */
 } gemm_call;
 
 static tsh_status check_sizes(const gemm_call *g) {
+    if (g->count > INT32_MAX)
+        return tshi_fail(TSH_ERR_OVERFLOW, "a batch of %lld products; cuBLASLt takes 2147483647", (long long)g->count);
     return tshi_check_product("cuBLASLt", g->m, g->n, g->k, g->lda, g->ldb, g->ldc);
 }
 
@@ -364,6 +384,10 @@ static product product_of(const gemm_call *g, const extras *e) {
     key.ld[LEFT] = g->ldb;
     key.ld[RIGHT] = g->lda;
     key.ld[OUT] = g->ldc;
+    key.stride[LEFT] = g->stride_b;
+    key.stride[RIGHT] = g->stride_a;
+    key.stride[OUT] = g->stride_c;
+    key.count = g->count;
     key.dtype = (int32_t)g->dtype;
     key.to = (int32_t)g->to;
     key.epilogue = (int32_t)e->epilogue;
@@ -371,11 +395,12 @@ static product product_of(const gemm_call *g, const extras *e) {
     key.transposed[RIGHT] = g->transpose_a;
     key.adds = g->beta != 0;
     key.extra = (uint8_t)((e->bias != NULL) | (e->argument != NULL) << 1);
-    key.alignment[LEFT] = alignment_of(g->b);
-    key.alignment[RIGHT] = alignment_of(g->a);
-    key.alignment[OUT] = alignment_of(g->c);
-    key.alignment[EXTRA] = alignment_of(e->argument);
-    key.alignment[OPERANDS] = alignment_of(e->bias);
+    const size_t size = tsh_dtype_size(g->dtype);
+    key.alignment[LEFT] = alignment_of(g->b, (size_t)g->stride_b * size);
+    key.alignment[RIGHT] = alignment_of(g->a, (size_t)g->stride_a * size);
+    key.alignment[OUT] = alignment_of(g->c, (size_t)g->stride_c * tsh_dtype_size(g->to));
+    key.alignment[EXTRA] = alignment_of(e->argument, 0);
+    key.alignment[OPERANDS] = alignment_of(e->bias, 0);
     return key;
 }
 
@@ -409,18 +434,23 @@ static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras 
 }
 
 /* C = beta C. */
-static void scale(tsh_device *device, const gemm_call *g) {
+static void scale_one(tsh_device *device, const gemm_call *g, void *c) {
     size_t size = tsh_dtype_size(g->to);
     bool whole = g->ldc == g->n;
     int64_t rows = whole ? 1 : g->m, cols = whole ? g->m * g->n : g->n;
     if (g->beta == 1) return;
     for (int64_t i = 0; i < rows; i++) {
-        char *row = (char *)g->c + (size_t)i * (size_t)g->ldc * size;
+        char *row = (char *)c + (size_t)i * (size_t)g->ldc * size;
         if (g->beta == 0)
             tshi_cuda_zero(device, (size_t)cols * size, row);
         else
             tshi_cuda_elementwise[g->to].axpby(device, cols, g->beta, row, 0, NULL, row);
     }
+}
+
+static void scale(tsh_device *device, const gemm_call *g) {
+    const size_t bytes = (size_t)g->stride_c * tsh_dtype_size(g->to);
+    for (int64_t i = 0; i < g->count; i++) scale_one(device, g, (char *)g->c + (size_t)i * bytes);
 }
 
 static tsh_status run(tsh_device *device, const gemm_call *g) {
@@ -441,8 +471,17 @@ static tsh_status run(tsh_device *device, const gemm_call *g) {
 tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                           int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
                           void *c, int64_t ldc) {
-    gemm_call g = {dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, dtype};
+    gemm_call g = {dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, dtype, 1, 0, 0, 0};
     return run(device, &g);
+}
+
+tsh_status tshi_cuda_gemm_batch(tsh_device *device, tsh_dtype dtype, int64_t count, bool transpose_a, bool transpose_b,
+                                int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda,
+                                int64_t stride_a, const void *b, int64_t ldb, int64_t stride_b, double beta, void *c,
+                                int64_t ldc, int64_t stride_c) {
+    gemm_call g = {dtype, transpose_a, transpose_b, m,   n,     k,     alpha,    a,        lda,     b,
+                   ldb,   beta,        c,           ldc, dtype, count, stride_a, stride_b, stride_c};
+    return count == 0 ? check_sizes(&g) : run(device, &g);
 }
 
 /* --- affine ------------------------------------------------------------------------------------------------------- */
@@ -491,7 +530,7 @@ static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *
 
 tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                             const void *w, const void *b, tshi_unary f, void *pre, void *y) {
-    gemm_call g = {dtype, false, true, m, n, k, 1, x, k, w, k, 0, NULL, n, dtype};
+    gemm_call g = {dtype, false, true, m, n, k, 1, x, k, w, k, 0, NULL, n, dtype, 1, 0, 0, 0};
     bool done = false;
     tsh_status status = check_sizes(&g);
     if (status != TSH_OK || m == 0 || n == 0) return status;
@@ -502,7 +541,7 @@ tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int6
 tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                      const void *x, const void *dy, tsh_dtype to, double beta, void *dw, double beta_b,
                                      void *db) {
-    gemm_call g = {dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k, to};
+    gemm_call g = {dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k, to, 1, 0, 0, 0};
     bool wide = to != dtype;
     tsh_status status = run(device, &g);
     if (status != TSH_OK || !db) return status;
@@ -518,7 +557,7 @@ tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_
 
 tsh_status tshi_cuda_gemm_unary_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                          const void *a, const void *b, tshi_unary f, const void *z, void *c) {
-    const gemm_call g = {dtype, false, false, m, n, k, 1, a, k, b, n, 0, c, n, dtype};
+    const gemm_call g = {dtype, false, false, m, n, k, 1, a, k, b, n, 0, c, n, dtype, 1, 0, 0, 0};
     const extras e = {.epilogue = CUBLASLT_EPILOGUE_DGELU, .argument = (void *)(uintptr_t)z, .argument_ld = n};
     bool done = false;
     tsh_status status = check_sizes(&g);

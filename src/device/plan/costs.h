@@ -2,21 +2,11 @@
 #ifndef TSHI_COSTS_H
 #define TSHI_COSTS_H
 
-#include "device/kernels.h"
+#include "device/each_kernel.h"
 
 /* The bytes of n elements of the dtype, and of n statistics. */
 #define EACH(n) ((uint64_t)(n)*tsh_dtype_size(dtype))
 #define SUMS(n) ((uint64_t)(n)*tsh_dtype_size(tshi_dtype_sum(dtype)))
-
-/* The arguments between the parentheses. */
-#define LIST(...) __VA_ARGS__
-
-/* MAKE for each dtype that has a table of kernels. */
-#define EACH_FLOAT(MAKE, ...)                                                                                          \
-    MAKE(TSH_FLOAT32, __VA_ARGS__)                                                                                     \
-    MAKE(TSH_FLOAT64, __VA_ARGS__)                                                                                     \
-    MAKE(TSH_BFLOAT16, __VA_ARGS__)                                                                                    \
-    MAKE(TSH_FLOAT16, __VA_ARGS__)
 
 static inline int64_t broadcast_size(const tshi_overlay *o) {
     int64_t n = 1;

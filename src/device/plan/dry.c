@@ -60,22 +60,23 @@ const tshi_offload_ops tshi_dry_offload = {
 /* --- products and attention --------------------------------------------------------------------------------------- */
 
 /* The scratch memory of the CPU's products counts towards the peak; a GPU's is its device's own, once for all. */
-static tsh_status count_product(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
-                                int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc) {
+static tsh_status count_product(tsh_device *device, tsh_dtype dtype, int64_t count, bool transpose_a, bool transpose_b,
+                                int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc) {
     tshi_record_call call = {.kind = TSHI_RECORD_PRODUCT,
                              .dtype = dtype,
                              .backward = device->place.backward,
                              .name = "product",
                              .size = {m, n, k, transpose_a, transpose_b}};
     tsh_status status = tshi_check_product("the BLAS", m, n, k, lda, ldb, ldc);
-    if (status != TSH_OK || m == 0 || n == 0 || k == 0) return status;
+    if (status != TSH_OK || count == 0 || m == 0 || n == 0 || k == 0) return status;
     const bool on_cpu = device->ops->kind == TSH_CPU;
-    size_t scratch = on_cpu ? tshi_cpu_product_scratch(device, dtype, transpose_a, transpose_b, m, n, k) : 0;
+    size_t scratch = on_cpu ? tshi_cpu_product_scratch(device, dtype, count, transpose_a, transpose_b, m, n, k) : 0;
     void *meanwhile = scratch ? device->ops->memory.alloc(device, scratch) : NULL;
     if (scratch && !meanwhile) return TSH_ERR_MEMORY;
     device->ops->memory.release(device, meanwhile);
     uint64_t bytes = (uint64_t)(m * n + n * k + m * k) * tsh_dtype_size(dtype);
-    tshi_record_add(device->record, &call, 2.0 * (double)m * (double)n * (double)k, bytes);
+    for (int64_t i = 0; i < count; i++)
+        tshi_record_add(device->record, &call, 2.0 * (double)m * (double)n * (double)k, bytes);
     return TSH_OK;
 }
 

@@ -4,13 +4,8 @@
 #define TSHI_PLAN_H
 
 #include "device/device.h"
+#include "device/each_kernel.h"
 #include "device/record.h"
-
-/* Memory for a device's tables by dtype. */
-typedef struct tshi_float_tables {
-#define FLOAT_TABLE(table) tshi_##table##_ops table[TSH_DTYPE_COUNT];
-#include "device/kernels.def"
-} tshi_float_tables;
 
 /* What takes the place of a device's table. */
 typedef struct tshi_planned {

@@ -19,10 +19,11 @@ static tshi_trace_event *open_kernel(tsh_device *device, const char *family, uin
     return event;
 }
 
-static tshi_trace_event *open_product(tsh_device *device, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                                      int64_t k) {
+/* A batch is an event with the rows of all its products. */
+static tshi_trace_event *open_product(tsh_device *device, int64_t count, bool transpose_a, bool transpose_b, int64_t m,
+                                      int64_t n, int64_t k) {
     tshi_trace_event *event = open_event(device, TSHI_TRACE_PRODUCT, "product");
-    event->a = m;
+    event->a = count * m;
     event->b = n;
     event->c = k;
     return event;

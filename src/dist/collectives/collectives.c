@@ -5,9 +5,6 @@
 #include "dist/collectives/instrument.h"
 #include "dist/registry.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static bool backend_supports(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
     if ((int)op < 0 || op >= TSH_COLLECTIVE_COUNT) return false;
     /* A group of one rank has no rank to send to. */
@@ -38,7 +35,6 @@ bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_colle
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* bytes (p - 1) / p without overflow. */
 static tsh_status no_group(tsh_collective op) {
     return tshi_group_missing(tsh_collective_name(op));
 }

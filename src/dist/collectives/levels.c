@@ -9,21 +9,20 @@
  * members have compared, and a member whose step fails takes the remaining steps too, marked as failed. */
 #include "dist/collectives/levels.h"
 
-/* Bytes of the whole from which a call takes two levels; at 64 KiB they gained nothing. */
-#define LEAST ((int64_t)128 << 10)
-
 static int64_t bytes_of(const tshi_comm_call *call, int64_t elements) {
     return elements * (int64_t)tsh_dtype_size(call->dtype);
 }
 
+/* A sum whose data does not come with the first messages gains at any size: two machines of two ranks took 70 us for
+ * 4 KiB over 10 Gbit/s, and 120 us in one level. */
 bool tshi_levels_take(const tsh_group *group, const tshi_comm_call *call) {
-    static const bool takes[TSH_COLLECTIVE_COUNT] = {
-        [TSH_COLLECTIVE_ALL_REDUCE] = true,
-        [TSH_COLLECTIVE_ALL_GATHER] = true,
-        [TSH_COLLECTIVE_REDUCE_SCATTER] = true,
-        [TSH_COLLECTIVE_BROADCAST] = true,
+    static const int64_t least[TSH_COLLECTIVE_COUNT] = {
+        [TSH_COLLECTIVE_ALL_REDUCE] = 1,
+        [TSH_COLLECTIVE_ALL_GATHER] = 64 << 10,
+        [TSH_COLLECTIVE_REDUCE_SCATTER] = 64 << 10,
+        [TSH_COLLECTIVE_BROADCAST] = 64 << 10,
     };
-    return group->far && takes[call->op] && bytes_of(call, call->count) >= LEAST;
+    return group->far && least[call->op] && bytes_of(call, call->count) >= least[call->op];
 }
 
 static char *at(const tshi_comm_call *call, const void *base, int64_t elements) {

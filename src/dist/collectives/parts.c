@@ -38,7 +38,6 @@ static tsh_status check_box(const parts *p) {
 
 static tsh_status check(const parts *p) {
     const tsh_tensor *t = p->tensor;
-    char text[160];
     const tshi_record *record = p->group->world->device->record;
     if (record && record->planned && p->group->size > 1) {
         return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: a dry run does not know the boxes of other ranks", p->what);
@@ -46,11 +45,8 @@ static tsh_status check(const parts *p) {
     if (!t || !p->box) return tshi_fail(TSH_ERR_ARGUMENT, "%s: tensor and box are required", p->what);
     if (p->group->world != t->mesh->world) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of another world", p->what);
     if (t->numel && !t->storage) return tshi_fail(TSH_ERR_STATE, "%s: the memory has been freed", p->what);
-    for (int a = 0; a < t->mesh->axes; a++) {
-        if (!tshi_layout_is_own(t->layout[a])) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is not part of a global tensor", p->what,
-                         tsh_tensor_describe(t, text, sizeof text));
-    }
+    tsh_status status = tshi_tensor_check_global(t, p->what);
+    if (status != TSH_OK) return status;
     for (int i = 0; i < t->mesh->members; i++) {
         int rank = t->mesh->ranks[i];
         if (tsh_group_rank_of(p->group, rank) >= 0) continue;

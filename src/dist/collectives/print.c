@@ -1,87 +1,28 @@
 /* Prints a global tensor: one rank receives the elements that are shown, and writes them. */
-#include "dist/collectives/collectives.h"
+#include "dist/collectives/redistribute.h"
 #include "dist/world.h"
 #include "tensor/format.h"
-#include "tensor/runs.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* The elements that are shown are a tensor of their own, in which the indices of a dim follow each other: what a rank
- * has of it is a box as well. */
+/* The elements that are shown are the corners of the tensor: boxes of one size, or one box, the whole. The root
+ * receives them one after another. */
 typedef struct printing {
     const tsh_tensor *tensor;
     int root;
     tshi_format format;
-    tshi_placement placement;
-    tsh_box shown;            /* all of it */
-    int64_t *counts;          /* [members] elements that each member contributes */
-    tsh_tensor *packed, *all; /* this rank's elements; on the root those of all members, one after another */
-    char *host, *whole;       /* on the root: `all` in host memory, and the elements in their order */
-    void *wide;               /* on the root: these as doubles, or as int64 */
-    const void **terms;       /* [members] on the root: scratch */
+    tsh_box shown;        /* an array of the elements that are shown */
+    int64_t corner_numel; /* elements of a corner */
+    tsh_tensor *held;     /* on the root: a corner */
+    char *corner, *whole; /* on the root: the same in host memory, and the elements that are shown, row-major */
+    void *wide;           /* on the root: these as doubles, or as int64 */
 } printing;
-
-static int64_t total(const printing *p) {
-    return tshi_sum(p->counts, p->tensor->mesh->members);
-}
-
-/* The number of shown indices of dim d before index i. */
-static int64_t shown_before(const printing *p, int d, int64_t i) {
-    int64_t hidden = p->format.shape[d] - p->shown.length[d], edge = p->format.edge;
-    if (hidden == 0 || i <= edge) return i;
-    return i >= edge + hidden ? i - hidden : edge;
-}
-
-static tsh_box box_of(const printing *p, int member) {
-    int ndim = p->format.ndim;
-    tsh_box box = tshi_placement_box(&p->placement, ndim, p->format.shape, member);
-    for (int d = 0; d < ndim; d++) {
-        int64_t start = shown_before(p, d, box.start[d]);
-        box.length[d] = shown_before(p, d, box.start[d] + box.length[d]) - start;
-        box.start[d] = start;
-    }
-    return box;
-}
-
-/* The member's index along axis a. */
-static int index_along(const printing *p, int member, int a) {
-    for (int b = p->placement.axes - 1; b > a; b--) member /= p->placement.size[b];
-    return member % p->placement.size[a];
-}
-
-/* The members have the same index along each axis of that kind, or for `others` along each axis of another kind. */
-static bool alike(const printing *p, tsh_layout_kind kind, bool others, int one, int other) {
-    for (int a = 0; a < p->placement.axes; a++) {
-        bool compared = (p->placement.layout[a].kind == kind) != others;
-        if (compared && index_along(p, one, a) != index_along(p, other, a)) return false;
-    }
-    return true;
-}
-
-/* Replicas hold the same values: the members with the root's indices along REPLICATED axes contribute them, and of the
- * members that share a unit the first. */
-static bool contributes(const printing *p, int member) {
-    for (int a = 0; a < p->placement.axes; a++) {
-        int index = index_along(p, member, a), first;
-        tshi_layout_sharers(&p->placement.layout[a], p->placement.size[a], index, &first);
-        if (first != index) return false;
-    }
-    return alike(p, TSH_KIND_REPLICATED, false, member, p->root);
-}
-
-static void count_elements(printing *p) {
-    for (int i = 0; i < p->tensor->mesh->members; i++) {
-        tsh_box box = box_of(p, i);
-        p->counts[i] = contributes(p, i) ? tshi_box_numel(p->format.ndim, &box) : 0;
-    }
-}
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status check_print(const printing *p, const tsh_print_config *c) {
     const tsh_tensor *t = p->tensor;
-    char text[160];
     if (c->root < 0 || c->root >= t->mesh->members) {
         return tshi_fail(TSH_ERR_RANGE, "tensor_print: root %d of a mesh of %d ranks", c->root, t->mesh->members);
     }
@@ -89,12 +30,8 @@ static tsh_status check_print(const printing *p, const tsh_print_config *c) {
         return tshi_fail(TSH_ERR_ARGUMENT, "tensor_print: a member of the configuration is negative");
     }
     if (!t->storage) return tshi_tensor_check(t, "tensor_print", "the tensor");
-    for (int a = 0; a < t->mesh->axes; a++) {
-        if (!tshi_layout_is_own(t->layout[a])) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "tensor_print: %s is not part of a global tensor",
-                         tsh_tensor_describe(t, text, sizeof text));
-    }
-    return tshi_tensor_materialize(t);
+    tsh_status status = tshi_tensor_check_global(t, "tensor_print");
+    return status == TSH_OK ? tshi_tensor_materialize(t) : status;
 }
 
 static tsh_status agree(const printing *p, tsh_status status) {
@@ -108,83 +45,65 @@ static tsh_status agree(const printing *p, tsh_status status) {
 static tsh_status print_open(printing *p) {
     const tsh_mesh *mesh = p->tensor->mesh;
     const tsh_allocator *allocator = &mesh->world->allocator;
-    size_t size = tsh_dtype_size(p->tensor->dtype), members = (size_t)mesh->members;
-    p->counts = tshi_calloc(allocator, members, sizeof *p->counts);
-    if (!p->counts) return TSH_ERR_MEMORY;
-    count_elements(p);
-    tsh_status status = tshi_tensor_buffer(mesh, p->tensor->dtype, p->counts[mesh->member], &p->packed);
-    if (status != TSH_OK || mesh->member != p->root) return status;
-    p->host = tshi_calloc(allocator, (size_t)total(p) + 1, size);
-    p->whole = tshi_calloc(allocator, (size_t)tshi_box_numel(p->format.ndim, &p->shown) + 1, size);
-    p->wide = tshi_calloc(allocator, (size_t)tshi_box_numel(p->format.ndim, &p->shown) + 1, 2 * sizeof(double));
-    p->terms = tshi_calloc(allocator, members, sizeof *p->terms);
-    if (!p->host || !p->whole || !p->wide || !p->terms) return TSH_ERR_MEMORY;
-    return tshi_tensor_buffer(mesh, p->tensor->dtype, total(p), &p->all);
+    size_t size = tsh_dtype_size(p->tensor->dtype), shown = (size_t)tshi_box_numel(p->format.ndim, &p->shown);
+    if (mesh->member != p->root) return TSH_OK;
+    p->corner = tshi_calloc(allocator, (size_t)p->corner_numel + 1, size);
+    p->whole = tshi_calloc(allocator, shown + 1, size);
+    p->wide = tshi_calloc(allocator, shown + 1, 2 * sizeof(double));
+    if (!p->corner || !p->whole || !p->wide) return TSH_ERR_MEMORY;
+    return tshi_tensor_buffer(mesh, p->tensor->dtype, p->corner_numel, &p->held);
 }
 
 static void print_close(printing *p) {
     const tsh_allocator *allocator = &p->tensor->mesh->world->allocator;
-    tshi_tensor_release(p->packed);
-    tshi_tensor_release(p->all);
-    tshi_free(allocator, p->counts);
-    tshi_free(allocator, p->host);
+    tshi_tensor_release(p->held);
+    tshi_free(allocator, p->corner);
     tshi_free(allocator, p->whole);
     tshi_free(allocator, p->wide);
-    tshi_free(allocator, p->terms);
 }
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
-/* One corner of the whole: bit d of `corner` says which end of an abbreviated dim. False where that dim has one
- * piece. */
-static bool corner_box(const printing *p, unsigned corner, tsh_box *box) {
-    for (int d = 0; d < p->format.ndim; d++) {
-        bool last = corner >> d & 1, abbreviated = p->shown.length[d] < p->format.shape[d];
+/* A corner of an array of that shape, which is the tensor or what is shown of it: bit d of `corner` says which end of
+ * an abbreviated dim. False where that dim has one piece. */
+static bool corner_box(const tshi_format *f, const int64_t *shape, unsigned corner, tsh_box *box) {
+    for (int d = 0; d < f->ndim; d++) {
+        bool last = corner >> d & 1, abbreviated = tshi_format_shown(f, d) < f->shape[d];
         if (last && !abbreviated) return false;
-        box->length[d] = abbreviated ? p->format.edge : p->format.shape[d];
-        box->start[d] = last ? p->format.shape[d] - box->length[d] : 0;
+        box->length[d] = abbreviated ? f->edge : f->shape[d];
+        box->start[d] = last ? shape[d] - box->length[d] : 0;
     }
     return true;
 }
 
-/* In the numbers of a corner's indices, what this rank packs begins as many indices later as are hidden before it. */
-static void pack(const printing *p) {
-    const tsh_tensor *t = p->tensor;
-    int ndim = p->format.ndim;
-    tsh_box held = tsh_tensor_box(t), corner = {0}, part;
-    for (unsigned c = 0; c < 1u << ndim; c++) {
-        if (!corner_box(p, c, &corner) || !tshi_box_intersect(ndim, &corner, &held, &part)) continue;
-        tsh_box packed = box_of(p, t->mesh->member);
-        for (int d = 0; d < ndim; d++) packed.start[d] += c >> d & 1 ? p->format.shape[d] - p->shown.length[d] : 0;
-        tshi_runs runs = tshi_runs_of(ndim, &part, &held, &packed);
-        tshi_runs_copy(tshi_device_of(t), tsh_dtype_size(t->dtype), &runs, tshi_data(t), tshi_data(p->packed));
-    }
+/* The root receives a corner. Collective. */
+static tsh_status fetch_corner(const printing *p, const tsh_box *box) {
+    const tsh_mesh *mesh = p->tensor->mesh;
+    tshi_exchange e = {
+        .ndim = p->format.ndim,
+        .from = tshi_tensor_placement(p->tensor),
+        .to = {.axes = 1, .size = {1}, .ranks = &mesh->ranks[p->root], .layout = {TSH_SHARD_INIT(0)}, .boxes = box}};
+    memcpy(e.shape, p->format.shape, sizeof e.shape);
+    tsh_status status = tshi_exchange_run(mesh->group, &e, p->tensor, p->held);
+    if (status != TSH_OK || mesh->member != p->root) return status;
+    return tsh_tensor_read(p->held, p->corner, p->corner_numel);
 }
 
-/* Adds the terms of `member`, which has the first one, in place. */
-static void add_terms(const printing *p, int member) {
-    tsh_device *host = p->tensor->mesh->world->host;
-    size_t size = tsh_dtype_size(p->tensor->dtype);
-    int count = 0;
-    for (int i = 0; i < p->tensor->mesh->members; i++) {
-        if (!contributes(p, i) || !alike(p, TSH_KIND_PARTIAL, true, member, i)) continue;
-        p->terms[count++] = p->host + (size_t)tshi_sum(p->counts, i) * size;
+/* Collective. A rank whose exchange of one corner fails still takes part in the exchanges of the others, which its peers
+ * wait for. Returns the last error. */
+static tsh_status fetch_all(const printing *p) {
+    tsh_status status = TSH_OK;
+    for (unsigned c = 0; c < 1u << p->format.ndim; c++) {
+        tsh_box box = {0}, there = {0};
+        if (!corner_box(&p->format, p->format.shape, c, &box)) continue;
+        corner_box(&p->format, p->shown.length, c, &there);
+        tsh_status one = fetch_corner(p, &box);
+        if (one != TSH_OK) status = one;
+        if (p->corner && one == TSH_OK)
+            tshi_copy_box(p->format.ndim, tsh_dtype_size(p->tensor->dtype), &there, p->corner, &there, p->whole,
+                          &p->shown);
     }
-    void *sum = p->host + (size_t)tshi_sum(p->counts, member) * size;
-    if (count > 1) {
-        host->ops->reduce(host, p->tensor->dtype, TSHI_SUM, p->counts[member], count, p->terms, 1, &sum);
-    }
-}
-
-static void unpack(printing *p) {
-    size_t size = tsh_dtype_size(p->tensor->dtype);
-    for (int i = 0; i < p->tensor->mesh->members; i++) {
-        if (p->counts[i] == 0 || !alike(p, TSH_KIND_PARTIAL, false, i, 0)) continue; /* no first term */
-        tsh_box box = box_of(p, i);
-        add_terms(p, i);
-        tshi_copy_box(p->format.ndim, size, &box, p->host + (size_t)tshi_sum(p->counts, i) * size, &box, p->whole,
-                      &p->shown);
-    }
+    return status;
 }
 
 /* The elements that are shown as the text takes them: a complex one is two numbers. */
@@ -206,9 +125,6 @@ static void widen(printing *p) {
 }
 
 static tsh_status write_shown(printing *p, FILE *to) {
-    tsh_status status = tsh_tensor_read(p->all, p->host, total(p));
-    if (status != TSH_OK) return status;
-    unpack(p);
     widen(p);
     errno = 0;
     tshi_format_write(&p->format, to);
@@ -232,7 +148,10 @@ static void set_format(printing *p, const tsh_print_config *c) {
                                            : c->precision    ? c->precision
                                                              : default_precision(p->tensor->dtype),
                               .width = c->line_width ? c->line_width : 75};
+    tsh_box corner = {0};
     for (int d = 0; d < s->ndim; d++) p->shown.length[d] = tshi_format_shown(&p->format, d);
+    corner_box(&p->format, s->global, 0, &corner);
+    p->corner_numel = tshi_box_numel(s->ndim, &corner);
 }
 
 tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const tsh_print_config *config) {
@@ -241,15 +160,12 @@ tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const tsh_print_
     const tsh_mesh *mesh = tensor->mesh;
     if (!config) config = &defaults;
     if (!tshi_mesh_has_me(mesh)) return TSH_OK;
-    printing p = {.tensor = tensor, .root = config->root, .placement = tshi_tensor_placement(tensor)};
+    printing p = {.tensor = tensor, .root = config->root};
     tsh_status status = check_print(&p, config);
     set_format(&p, config);
     if (status == TSH_OK) status = print_open(&p);
     status = agree(&p, status);
-    if (status == TSH_OK) {
-        pack(&p);
-        status = tsh_gather_to_root(mesh->group, p.packed, p.all, p.counts, p.root);
-    }
+    if (status == TSH_OK) status = fetch_all(&p);
     if (status == TSH_OK && mesh->member == p.root) status = write_shown(&p, to ? to : stdout);
     print_close(&p);
     return status;

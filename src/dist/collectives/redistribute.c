@@ -328,9 +328,11 @@ static tsh_status run_both(tsh_group *group, tsh_world *world, const tshi_exchan
                            const tsh_tensor *in, tsh_tensor *out) {
     tshi_exchange first = *e, second = *e;
     tsh_tensor *between = NULL;
-    first.to = second.from = *middle;
-    first.to.ranks = second.from.ranks = e->from.ranks; /* the plan may be dropped before they are used */
-    const tsh_tensor *any = in ? in : out;              /* a rank that holds terms is a member of the mesh of `in` */
+    first.to = *middle;
+    first.to.ranks = e->from.ranks; /* the plan, with its arrays, may be dropped before they are used */
+    memcpy(first.to.weights, e->from.weights, sizeof first.to.weights);
+    second.from = first.to;
+    const tsh_tensor *any = in ? in : out; /* a rank that holds terms is a member of the mesh of `in` */
     int member = tshi_placement_member(middle, world->rank);
     tsh_box box = {0};
     if (member >= 0) box = tshi_placement_box(middle, e->ndim, e->shape, member);

@@ -18,6 +18,8 @@ static uint64_t add_placement(uint64_t h, const tshi_placement *p) {
         tsh_layout l = p->layout[a];
         h = tshi_fingerprint_add(h, (uint64_t)p->size[a] << 32 | (uint32_t)l.kind);
         if (l.kind == TSH_KIND_SHARD) h = tshi_fingerprint_add(h, (uint64_t)l.dim << 32 | (uint32_t)l.order);
+        for (int i = 0; p->weights[a] && i < p->size[a]; i++) h = tshi_fingerprint_add(h, (uint64_t)p->weights[a][i]);
+        if (l.cuts) h = tshi_fingerprint_add(h, l.cuts);
         if (l.units) {
             h = tshi_fingerprint_add(h, (uint64_t)l.units << 2 | (uint32_t)l.sharing);
             h = tshi_fingerprint_add(h, (uint64_t)l.blocks);
@@ -42,7 +44,8 @@ static uint64_t fingerprint(const tshi_exchange *e) {
 static bool placements_equal(const tshi_placement *a, const tshi_placement *b) {
     if (a->axes != b->axes) return false;
     for (int i = 0; i < a->axes; i++) {
-        if (a->size[i] != b->size[i] || !tshi_layout_equal(a->layout[i], b->layout[i])) return false;
+        if (!tshi_parts_equal(tshi_placement_parts(a, i), tshi_placement_parts(b, i))) return false;
+        if (!tshi_layout_equal(a->layout[i], b->layout[i])) return false;
     }
     if (!a->boxes != !b->boxes) return false;
     for (int i = 0, n = tshi_placement_members(a); i < n; i++) {
@@ -113,12 +116,16 @@ static void *carve(void *memory, size_t *used, int count, size_t size) {
 /* Copies of the arrays of a placement. */
 typedef struct copied {
     int *ranks;
+    int64_t *weights[TSH_MAX_AXES];
     tsh_box *boxes;
 } copied;
 
 static copied carve_members(void *memory, size_t *used, const tshi_placement *p) {
     int n = tshi_placement_members(p);
     copied out = {.ranks = carve(memory, used, n, sizeof *out.ranks)};
+    for (int a = 0; a < p->axes; a++) {
+        if (p->weights[a]) out.weights[a] = carve(memory, used, p->size[a], sizeof **out.weights);
+    }
     if (p->boxes) out.boxes = carve(memory, used, n, sizeof *out.boxes);
     return out;
 }
@@ -140,6 +147,10 @@ static void copy_members(tshi_placement *p, copied to) {
         to.ranks[i] = tshi_placement_rank(p, i);
         if (p->boxes) to.boxes[i] = p->boxes[i];
     }
+    for (int a = 0; a < p->axes; a++) {
+        if (p->weights[a]) memcpy(to.weights[a], p->weights[a], sizeof *to.weights[a] * (size_t)p->size[a]);
+        p->weights[a] = to.weights[a];
+    }
     p->ranks = to.ranks;
     p->boxes = to.boxes;
 }
@@ -157,6 +168,7 @@ static bool plan_make(tsh_world *world, const tshi_exchange *e, tshi_exchange_pl
     copy_members(&p->e.from, from);
     copy_members(&p->e.to, to);
     p->middle.ranks = from.ranks;
+    memcpy(p->middle.weights, p->e.from.weights, sizeof p->middle.weights);
     p->numel = 1;
     for (int d = 0; d < e->ndim; d++) p->numel *= e->shape[d];
     if (p->reduces_first) return true;

@@ -65,9 +65,10 @@ tsh_status tshi_schedule_begin(tshi_schedule *m, const tshi_comm_call *call, boo
     if (!m->regular && !make_matrix(m)) m->call.failed = TSH_ERR_MEMORY;
     tshi_failure_keep(&m->outcome, m->call.failed);
     tshi_signature_of_call(&m->signature, m->group, &m->call, m->group->calls + 1);
-    m->number++;
+    if (m->number++ == 0) m->copies = m->apart && !tsh_world_uses_rdma(m->group->world);
     m->phase = TSHI_ENTERING;
-    uint32_t flags = (m->async ? TSHI_ENTRY_ASYNC : 0u) | (m->regular ? 0u : TSHI_ENTRY_IRREGULAR);
+    uint32_t flags = (m->async ? TSHI_ENTRY_ASYNC : 0u) | (m->regular ? 0u : TSHI_ENTRY_IRREGULAR) |
+                     (m->copies ? TSHI_ENTRY_COPIES : 0u);
     tsh_status status = tshi_entry_begin(m, hash_of(m), flags);
     if (status == TSH_OK) status = tshi_steps_advance(m);
     if (status == TSH_OK) return TSH_OK;
@@ -117,6 +118,7 @@ static tsh_status end_entry(tshi_schedule *m) {
     uint32_t flags = tshi_entry_flags(m);
     bool differ = flags & TSHI_ENTRY_DIFFER;
     m->async = flags & TSHI_ENTRY_ASYNC;
+    m->eager = flags & TSHI_ENTRY_COPIES;
     m->regular = m->regular && !(flags & TSHI_ENTRY_IRREGULAR) && !differ;
     if (differ) return begin_compare(m);
     if (!m->regular) return begin_count(m);

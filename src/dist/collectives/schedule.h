@@ -21,21 +21,29 @@
 
 typedef struct tshi_request {
     uint64_t handle; /* the transport's */
-    int member;      /* the peer */
+    int member;      /* the peer; TSH_ANY_RANK for a receive from any */
+    int sender;      /* world rank: set by `test` when a receive from any member is done */
     bool active;     /* the transport may still use the memory */
     bool receives;
 } tshi_request;
 
 /* Messages between two members with one tag arrive in the order in which they were sent. An error breaks the world. */
 typedef struct tshi_message_ops {
-    /* Begin to send and to receive: they set request->handle. The tag is the number of the call in the group. A message
-     * may be shorter than the room for it. */
+    /* Begin to send and to receive: they set request->handle, or clear request->active if the message has gone or come.
+     * The tag of a collective's message is the number of the call in the group. A message may be shorter than the room
+     * for it. */
     tsh_status (*send)(tsh_group *group, int member, uint64_t tag, const void *data, size_t bytes, tshi_request *out);
     tsh_status (*receive)(tsh_group *group, int member, uint64_t tag, void *data, size_t room, tshi_request *out);
     /* Clears request->active once the message has gone or come; never waits. */
-    tsh_status (*test)(tsh_group *group, tshi_request *request);
+    tsh_status (*test)(tsh_world *world, tshi_request *request);
     /* Cancels a receive, which ends soon unless its message is already on its way. */
-    void (*cancel)(tshi_request *request);
+    void (*cancel)(tsh_world *world, tshi_request *request);
+    /* Receives and discards all messages to this rank for which no receive is posted. */
+    tsh_status (*discard)(tsh_world *world);
+    /* Breaks the world if the transport has lost a peer that the control channel has not. NULL: it loses none. */
+    void (*look)(tsh_world *world);
+    /* The world will never recover: messages in flight end soon, if the transport can end them. NULL: it cannot. */
+    void (*lose)(tsh_world *world);
     /* Breaks the world: this rank cannot take part in a call that its peers have begun, for that status and
      * tsh_error_message(). Returns the world's error. */
     tsh_status (*fail)(tsh_group *group, tsh_status status);
@@ -68,7 +76,9 @@ typedef struct tshi_schedule {
     int64_t longest; /* the most bytes in one message */
     bool apart;      /* the members are on several machines */
     tshi_phase phase;
+    bool copies;  /* this member reaches others without RDMA, which copies what it sends */
     bool async;   /* this member has started the call without waiting; after TSHI_ENTERING: some member has */
+    bool eager;   /* after TSHI_ENTERING: for some member `copies` */
     bool regular; /* this rank's parts of an all_to_all are equal; after TSHI_ENTERING: all members' are */
     bool stopped; /* the call is being given up */
     uint64_t number;
@@ -126,7 +136,7 @@ bool tshi_steps_reserve(const tshi_schedule *m, size_t bytes, void **memory, siz
 /* Up to so many members the one for whose block a call waits has not made it. */
 #define TSHI_MOST_DIRECT 8
 
-enum { TSHI_ENTRY_ASYNC = 1, TSHI_ENTRY_IRREGULAR = 2, TSHI_ENTRY_DIFFER = 4 };
+enum { TSHI_ENTRY_ASYNC = 1, TSHI_ENTRY_IRREGULAR = 2, TSHI_ENTRY_DIFFER = 4, TSHI_ENTRY_COPIES = 8 };
 
 /* Bytes of a member's block. */
 size_t tshi_entry_room(int size);

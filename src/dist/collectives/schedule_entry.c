@@ -11,9 +11,11 @@
 
 #include <string.h>
 
-/* Bytes of a contribution that travels with the block: of few members, and of all members together. */
-#define SMALL     ((size_t)2048)
-#define SMALL_ALL ((size_t)16384)
+/* Bytes of a contribution that travels with the block: of few members, of all members together, and of two, where no
+ * other way sends fewer bytes and this one saves a round trip. */
+#define SMALL      ((size_t)2048)
+#define SMALL_ALL  ((size_t)16384)
+#define SMALL_PAIR ((size_t)32768)
 /* Blocks and their data are aligned to this. */
 #define ALIGN ((size_t)16)
 
@@ -28,13 +30,15 @@ static size_t aligned(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static size_t small(int size) {
+/* shares: each member needs another part of the contribution. */
+static size_t small(int size, bool shares) {
     size_t each = SMALL_ALL / (size_t)size / ALIGN * ALIGN;
+    if (size == 2 && !shares) return SMALL_PAIR;
     return size <= TSHI_MOST_DIRECT ? SMALL : each;
 }
 
 size_t tshi_entry_room(int size) {
-    return sizeof(entry_head) + small(size);
+    return sizeof(entry_head) + small(size, false);
 }
 
 static entry_head *entry_of(const tshi_schedule *m, int member) {
@@ -62,8 +66,10 @@ static int64_t longest_contribution(const tshi_schedule *m) {
 }
 
 bool tshi_entry_has_data(const tshi_schedule *m) {
+    const tshi_collective *c = &tshi_collectives[m->call.op];
+    bool shares = c->in == TSHI_LISTED || (c->in == TSHI_WHOLE && c->out == TSHI_PART);
     int64_t most = longest_contribution(m);
-    return most <= INT64_C(1) << 20 && bytes_of(&m->call, most) <= small(m->group->size);
+    return most <= INT64_C(1) << 20 && bytes_of(&m->call, most) <= small(m->group->size, shares);
 }
 
 /* Where this member's share of a contribution begins. */

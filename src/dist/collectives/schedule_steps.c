@@ -67,7 +67,7 @@ static tsh_status test_step(tshi_schedule *m, int64_t step, bool *ended) {
     *ended = true;
     for (int i = 0; i < requests_a_step(m) && *ended && status == TSH_OK; i++) {
         if (!request[i].active) continue;
-        status = m->ops->test(m->group, &request[i]);
+        status = m->ops->test(m->group->world, &request[i]);
         *ended = !request[i].active;
     }
     return status;
@@ -101,7 +101,7 @@ static void cancel_receives(tshi_schedule *m) {
     for (int64_t step = m->steps.begun - 1; step >= m->steps.done; step--) {
         tshi_request *request = requests_of(m, step);
         for (int i = requests_a_step(m) - 1; i >= 0; i--) {
-            if (request[i].active && request[i].receives) m->ops->cancel(&request[i]);
+            if (request[i].active && request[i].receives) m->ops->cancel(m->group->world, &request[i]);
         }
     }
 }
@@ -114,7 +114,7 @@ bool tshi_schedule_stop(tshi_schedule *m) {
     for (int64_t step = m->steps.done; step < m->steps.begun; step++) {
         tshi_request *request = requests_of(m, step);
         for (int i = 0; i < requests_a_step(m); i++) {
-            if (request[i].active) m->ops->test(m->group, &request[i]);
+            if (request[i].active) m->ops->test(m->group->world, &request[i]);
             all = all && !request[i].active;
         }
     }

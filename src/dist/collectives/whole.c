@@ -22,18 +22,13 @@ static bool holds(const whole *w) {
 
 static tsh_status check_whole(const whole *w, bool rooted) {
     const tsh_tensor *t = w->tensor;
-    char text[160];
     if (rooted && (w->root < 0 || w->root >= t->mesh->members)) {
         return tshi_fail(TSH_ERR_RANGE, "%s: root %d of a mesh of %d ranks", w->what, w->root, t->mesh->members);
     }
     if (holds(w) && !w->values) return tshi_fail(TSH_ERR_ARGUMENT, "%s: whole is NULL", w->what);
     if (!t->storage) return tshi_tensor_check(t, w->what, "the tensor");
-    for (int a = 0; a < t->mesh->axes; a++) {
-        if (!tshi_layout_is_own(t->layout[a])) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is not part of a global tensor", w->what,
-                         tsh_tensor_describe(t, text, sizeof text));
-    }
-    return tshi_tensor_materialize(t);
+    tsh_status status = tshi_tensor_check_global(t, w->what);
+    return status == TSH_OK ? tshi_tensor_materialize(t) : status;
 }
 
 /* A whole that is read is written into `values` itself where that can be; one that is written lies where the peers can

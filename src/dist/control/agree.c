@@ -295,7 +295,7 @@ tsh_status tshi_control_agree(tsh_group *group, const char *text, tsh_status fai
     return tshi_control_gather(group, text, failed, NULL, 0, NULL);
 }
 
-/* The counts of an all_to_all, of all members, that of each member being what it sends to each, then what it expects. */
+/* The counts of an all_to_all, of all members: what each member sends to each, then what it expects. */
 static tsh_status compare_counts(tsh_group *group, const tshi_comm_call *call) {
     size_t n = (size_t)group->size, bytes = 2 * n * sizeof(int64_t);
     const tsh_allocator *allocator = &group->world->allocator;

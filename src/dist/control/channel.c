@@ -109,6 +109,7 @@ static tsh_status check_wait(tshi_channel_call *call, int rank) {
     }
     tshi_deadline deadline = tshi_deadline_since(world, call->since, call->name, call->number);
     deadline.next_warning = call->next_warning;
+    deadline.group = call->group;
     bool passed = tshi_deadline_passed(world, &deadline, ranks, stopped);
     call->next_warning = deadline.next_warning;
     return passed ? time_out(call, ranks, stopped) : TSH_OK;
@@ -118,7 +119,7 @@ static tsh_status check_wait(tshi_channel_call *call, int rank) {
 typedef struct sight {
     bool failed; /* a rank has failed */
     bool absent; /* it is in another call, or in none */
-    bool left;
+    bool left;   /* or its packets cannot come any more */
 } sight;
 
 /* A rank of this machine has written its record itself. That of another one may not be known, unless the rank has begun
@@ -132,15 +133,20 @@ static sight look_at(const tshi_channel_call *call, int rank) {
     uint64_t agreement = atomic_load(&r->agreement);
     bool known = m->node[rank] == m->node[world->rank] || agreement >> 32 == call->agreement >> 32;
     s.absent = (known && agreement != call->agreement) || atomic_load(&r->recover) != m->steps;
-    s.left = tshi_control_has_left(world, rank);
+    s.left = tshi_control_has_left(world, rank) || atomic_load(&r->unreachable);
     if (atomic_load(&m->page->record[world->rank].undelivered) != 0) s.absent = s.left = false;
     return s;
 }
 
 static tsh_status leaver_error(tshi_channel_call *call, int rank) {
     call->peer_left = true;
-    return tshi_fail(TSH_ERR_PEER, "rank %d has left the world; %.80s #%llu waits for it", rank, call->name,
-                     call->number);
+    if (tshi_control_has_left(call->group->world, rank))
+        return tshi_fail(TSH_ERR_PEER, "rank %d has left the world; %.80s #%llu waits for it", rank, call->name,
+                         call->number);
+    return tshi_fail(
+        TSH_ERR_PEER,
+        "rank %d cannot be reached, since ranks on the way to it have left the world; %.80s #%llu waits for it", rank,
+        call->name, call->number);
 }
 
 /* The error of a call that waits for that rank, which was so before this rank emptied its queue. */

@@ -64,9 +64,16 @@ typedef struct tshi_deadline {
     double end, next_warning;
     const char *name; /* "all_reduce" */
     unsigned long long number;
+    const tsh_group *group; /* all of its members make the call; NULL: it waits for single ranks */
 } tshi_deadline;
 
 tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const char *name, unsigned long long number);
+/* Publishes the wait on the control page, once it has lasted for a while: then all machines know which members of the
+ * group have come to the call, and which have not. */
+void tshi_deadline_publish(tsh_world *world, const tshi_deadline *wait);
+/* Names the ranks that block this one, as tshi_waits_name does (TSHI_LINE bytes each); without a published row, the
+ * members of wait->group that have not come to the call. False: not sure. */
+bool tshi_deadline_name(const tsh_world *world, const tshi_deadline *wait, char *ranks, char *stopped);
 /* True when the deadline has passed; `ranks` and `stopped` (TSHI_LINE bytes each) name the missing ranks. Before the
  * deadline it warns at wait->next_warning, and again when the wait has lasted twice as long. In a cycle of waits one
  * rank may just have been released, so the deadline of a cycle passes tshi_control_doubt later. */

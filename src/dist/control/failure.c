@@ -1,4 +1,5 @@
 /* The error that a call returns, and the state that a rank publishes of itself. */
+#include "base/hash.h"
 #include "dist/control/control.h"
 #include "dist/control/heap_block.h"
 
@@ -137,14 +138,49 @@ bool tshi_deadline_report(tsh_world *world, const char *words) {
 /* --- the deadline ------------------------------------------------------------------------------------------------- */
 
 tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const char *name, unsigned long long number) {
-    return (tshi_deadline){since + world->timeout, since + tshi_warn_after(world), name, number};
+    return (tshi_deadline){since + world->timeout, since + tshi_warn_after(world), name, number, NULL};
+}
+
+/* Identifies the call; every member of the group computes the same value. */
+static uint64_t fingerprint_of(const tshi_deadline *wait) {
+    uint64_t fingerprint = tshi_fingerprint_add(tshi_fingerprint_add(TSHI_FINGERPRINT, wait->group->id), wait->number);
+    return tshi_fingerprint_text(fingerprint, wait->name);
+}
+
+/* Earlier than the first warning: news take a moment to reach other machines. */
+void tshi_deadline_publish(tsh_world *world, const tshi_deadline *wait) {
+    double since = wait->end - world->timeout;
+    if (wait->group && tshi_clock() >= since + tshi_warn_after(world) / 4)
+        tshi_page_set_wait(world->machine.page, world->rank, fingerprint_of(wait));
+}
+
+/* A rank of another machine is never known to be stopped. */
+static bool name_absent(const tsh_world *world, const tshi_deadline *wait, char *ranks, char *stopped) {
+    const tshi_machine *m = &world->machine;
+    uint64_t here = fingerprint_of(wait);
+    char absent[TSHI_LINE] = "";
+    for (int i = 0; i < wait->group->size; i++) {
+        int rank = wait->group->ranks[i];
+        if (rank == world->rank || atomic_load(&m->page->record[rank].wait) == here) continue;
+        tshi_append(absent, sizeof absent, "%s%d", absent[0] ? ", " : "rank ", rank);
+        if (tshi_process_stopped(m->waits.process[rank])) tshi_append(stopped, TSHI_LINE, "; rank %d is stopped", rank);
+    }
+    if (absent[0]) memcpy(ranks, absent, sizeof absent);
+    return absent[0] != '\0';
+}
+
+bool tshi_deadline_name(const tsh_world *world, const tshi_deadline *wait, char *ranks, char *stopped) {
+    if (tshi_waits_name(&world->machine.waits, ranks, TSHI_LINE, stopped, TSHI_LINE)) return true;
+    const tshi_waits *waits = &world->machine.waits;
+    bool graph = waits->rows && waits->published;
+    return !graph && wait->group && name_absent(world, wait, ranks, stopped);
 }
 
 bool tshi_deadline_passed(tsh_world *world, tshi_deadline *wait, char *ranks, char *stopped) {
-    const tshi_waits *waits = &world->machine.waits;
     double now = tshi_clock(), grace = tshi_control_doubt(world);
+    tshi_deadline_publish(world, wait);
     if (now < wait->end && now < wait->next_warning) return false;
-    bool sure = tshi_waits_name(waits, ranks, TSHI_LINE, stopped, TSHI_LINE) || !waits->rows;
+    bool sure = tshi_deadline_name(world, wait, ranks, stopped) || !world->machine.waits.rows;
     if (now >= wait->end + (sure ? 0 : grace)) return true;
     if (now < wait->next_warning) return false;
     double waited = now - (wait->end - world->timeout);

@@ -241,7 +241,7 @@ static tsh_status connect_machines(tsh_world *world, const tshi_settings *settin
                             .roster = roster,
                             .file = m->deaths.file,
                             .queues = m->channel.queue,
-                            .timeout = world->timeout,
+                            .silence = settings->silence,
                             .allocator = &world->allocator};
     if (m->nodes == 1 || m->ranks[0] != world->rank) return TSH_OK;
     tsh_status status = tshi_links_open(settings, roster, &world->allocator, TSHI_FAN_OUT, deadline, &links);

@@ -1,6 +1,6 @@
 /* The memory that the ranks of one machine share: the control page, an area for the transport, the rows of the wait
- * graph, the queues of packets, then the heaps. Processes share an anonymous memory file and threads plain memory, so a crash leaves no named
- * object behind.
+ * graph, the queues of packets, then the heaps. Processes share an anonymous memory file and threads plain memory, so a
+ * crash leaves no named object behind.
  *
  * Invariant: a rank that is a process holds a lock on byte `rank` of the file as long as it lives. It takes the lock
  * before it joins, and the kernel releases it when the process ends; so a peer that finds the byte unlocked knows that
@@ -37,14 +37,16 @@ typedef struct tshi_deaths {
 
 /* Marks ranks DEAD whose process has ended without leaving the world. Each call polls a few ranks, in turn. */
 void tshi_deaths_poll(tshi_deaths *deaths);
+/* The process of another rank of this machine has ended. */
+bool tshi_deaths_has_ended(const tshi_deaths *deaths, int rank);
 
 /* The messages of this rank to others, and from them. */
 typedef struct tshi_channel {
-    tshi_packet_queue *queue;               /* [size + 1], see tshi_packet_queues_bytes */
-    struct tshi_early_packet *first, **end; /* taken from this rank's queue before they were waited for */
-    tshi_pool spare;                        /* of tshi_early_packet */
-    uint64_t waits;                         /* numbers them */
-    uint64_t sent, sent_bytes;              /* messages so far */
+    tshi_packet_queue *queue;        /* [size + 1], see tshi_packet_queues_bytes */
+    struct tshi_early_packet *first; /* taken from this rank's queue before they were waited for */
+    tshi_pool spare;                 /* of tshi_early_packet */
+    uint64_t waits;                  /* numbers them */
+    uint64_t sent, sent_bytes;       /* messages so far */
 } tshi_channel;
 
 /* What a rank knows of its machine. All zeros in a world of one rank. */
@@ -69,6 +71,9 @@ typedef struct tshi_machine {
     tshi_channel channel;
     struct tshi_relay *relay;       /* of the first rank of a machine, in a world of several; else NULL */
     struct tshi_heap_block *blocks; /* of this rank's heap that it has released before its peers */
+    int liveness_socket;            /* see liveness.h; -1: none */
+    struct tshi_liveness_address
+        *liveness_addresses; /* [size] of all ranks, in a world of several machines whose ranks may go on; NULL */
 } tshi_machine;
 
 /* Shares memory in a world whose rank, size, log and allocator are set. With a roster the ranks are processes: those of

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-static const unsigned char magic[5] = {'t', 'S', 'H', 'c', 1};
+static const unsigned char magic[5] = {'t', 'S', 'H', 'c', 2};
 
-enum { BEAT_BYTES = 4, FAREWELL_BYTES = 1, RANK_BYTES = 36, PACKET_BYTES = 32 };
+enum { BEAT_BYTES = 4, FAREWELL_BYTES = 1, RANK_BYTES = 44, PACKET_BYTES = 32 };
 
 static unsigned char *put_number(unsigned char *at, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) *at++ = (unsigned char)(value >> (8 * i));
@@ -25,6 +25,7 @@ static unsigned char *put_rank(unsigned char *at, const tshi_rank_news *news) {
     at = put_number(at, 0, 2);
     at = put_number(at, news->recover, 4);
     at = put_number(at, news->agreement, 8);
+    at = put_number(at, news->wait, 8);
     at = put_number(at, news->step.tape, 8);
     at = put_number(at, news->step.number, 8);
     memcpy(at, news->reason, length);
@@ -75,6 +76,7 @@ static bool get_rank(const unsigned char *at, const unsigned char *end, tshi_ran
     bool good = get_number(&at, 2) == 0 && out->state <= TSHI_DEAD && out->left <= 1;
     out->recover = (uint32_t)get_number(&at, 4);
     out->agreement = get_number(&at, 8);
+    out->wait = get_number(&at, 8);
     out->step.tape = get_number(&at, 8);
     out->step.number = get_number(&at, 8);
     for (char *to = out->reason; at < end; at++) *to++ = *at < 32 || *at == 127 ? '?' : (char)*at;

@@ -38,8 +38,8 @@ static void ring_relay(const tshi_page *page) {
     close(fd);
 }
 
-/* Exchanges rather than loads: either this rank sees that the relay sleeps, or the relay, which exchanges too, sees what
- * this rank has written before. */
+/* Exchanges rather than loads: either this rank sees that the relay sleeps, or the relay, which exchanges too, sees
+ * what this rank has written before. */
 void tshi_page_wake_relay(tshi_page *page) {
     if (atomic_exchange(&page->relay_sleeps, 0)) ring_relay(page);
 }
@@ -79,6 +79,10 @@ void tshi_page_set_agreement(tshi_page *page, int rank, uint64_t agreement) {
     if (atomic_load_explicit(&page->failures, memory_order_relaxed) != 0) tell_relay(page);
 }
 
+void tshi_page_set_wait(tshi_page *page, int rank, uint64_t wait) {
+    if (atomic_exchange(&page->record[rank].wait, wait) != wait) tell_relay(page);
+}
+
 /* Reads the steps before `failures`, and that before the agreement. When all ranks have made this rank's steps, what
  * has failed has done so after them. */
 uint64_t tshi_page_told_agreement(const tshi_page *page, int rank) {
@@ -99,6 +103,7 @@ void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out) {
     out->left = atomic_load(&r->left);
     out->recover = atomic_load(&r->recover);
     out->state = atomic_load(&r->state);
+    out->wait = atomic_load(&r->wait);
     out->step = r->step;
     memcpy(out->reason, r->reason, sizeof out->reason);
     out->reason[sizeof out->reason - 1] = '\0';
@@ -119,5 +124,6 @@ void tshi_page_apply(tshi_page *page, const tshi_rank_news *news) {
         atomic_store(&r->agreement, news->agreement);
         tell_relay(page);
     }
+    tshi_page_set_wait(page, news->rank, news->wait);
     if (news->left && !atomic_load(&r->left)) tshi_page_leave(page, news->rank);
 }

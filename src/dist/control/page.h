@@ -5,7 +5,7 @@
  *   state                                a peer that finds the rank DEAD; the relay
  *   recover                              the relay
  *   left                                 the relay
- *   agreement                            the relay, at any time
+ *   agreement, wait                      the relay, at any time
  *
  * Invariant: a rank that sees a state sees its reason and step or those of a later state, and a rank that sees a step
  * of a recovery sees the state that the rank had then, or a later one. It holds because every writer, the relay too,
@@ -44,9 +44,15 @@ typedef struct tshi_rank_record {
     _Atomic uint32_t recover;                        /* the last step of a recovery that it has made */
     _Atomic uint32_t sleepers;                       /* ranks that sleep on `recover` */
     _Atomic uint64_t agreement;                      /* see tshi_agreement */
-    tshi_tape_step step;                             /* of FAILED */
-    char reason[TSHI_MESSAGE_SIZE];                  /* of FAILED and STUCK; of DEAD, "" unless its machine was lost */
+    _Atomic uint64_t wait; /* identifies the last call in which it has waited for long (tshi_deadline); 0: none */
+    tshi_tape_step step;   /* of FAILED */
+    char reason[TSHI_MESSAGE_SIZE]; /* of FAILED and STUCK; of DEAD, "" unless its machine was lost */
     /* Only ranks of its own machine use the rest. */
+    /* tsh_world_continue; see standings.h. */
+    _Atomic uint32_t standing;
+    _Atomic uint32_t heard;          /* the last turn that the other machine's rank knows */
+    _Atomic int64_t completed;       /* steps; written before `standing` */
+    _Atomic uint32_t unreachable;    /* the relays towards it have ended: no packet comes from it any more */
     _Atomic uint32_t unmapped_peers; /* it has unmapped the GPU memory of its peers */
     _Atomic uint32_t undelivered;    /* packets that the relay keeps for it until its queue has room */
     int32_t process;                 /* its PID in ... */
@@ -60,6 +66,8 @@ typedef struct tshi_page {
         TSHI_LINE_BYTES) _Atomic uint32_t failures; /* ranks whose state is not ALIVE; a fast path reads only this */
     _Atomic uint32_t cause;                         /* 1 + the first rank that was not ALIVE; 0: no rank */
     _Atomic uint32_t changed;                       /* incremented after every change that a relay passes on */
+    _Atomic uint32_t turn;                          /* of tsh_world_continue, see standings.h */
+    _Atomic uint64_t port;                          /* 1 + the round, and below it the port at which its world meets */
     _Atomic uint32_t relay_sleeps;                  /* in poll(), until a datagram comes to relay_address */
     int32_t relay_address_bytes;                    /* of an abstract Unix socket */
     char relay_address[TSHI_RELAY_ADDRESS];
@@ -71,7 +79,7 @@ typedef struct tshi_page {
 typedef struct tshi_rank_news {
     int32_t rank;
     uint32_t state, left, recover;
-    uint64_t agreement;
+    uint64_t agreement, wait;
     tshi_tape_step step;
     char reason[TSHI_MESSAGE_SIZE];
 } tshi_rank_news;
@@ -101,6 +109,8 @@ void tshi_page_leave(tshi_page *page, int rank);
 void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step);
 /* Sets that of this rank. After a failure the relay passes it on. */
 void tshi_page_set_agreement(tshi_page *page, int rank, uint64_t agreement);
+/* Sets that of this rank; the relay passes it on. */
+void tshi_page_set_wait(tshi_page *page, int rank, uint64_t wait);
 /* What the relay sends of record[rank].agreement, for a rank of this machine: 0 (not known) until a failure is known
  * here that no recovery has ended. */
 uint64_t tshi_page_told_agreement(const tshi_page *page, int rank);

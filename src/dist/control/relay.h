@@ -23,7 +23,7 @@
  *   a farewell of all, then its end   has left                     left, unless they are STUCK or DEAD
  *   another farewell, then its end    waits no longer              no new state
  *   its end, or bytes of no relay     has died, or is no relay     DEAD, unless they have left
- *   nothing for the timeout           is stopped, or cut off       STUCK, unless they have left
+ *   nothing for TSHARD_SILENCE        is stopped, or cut off       STUCK, unless they have left
  *
  * Behind a connection are all ranks that are reached over it: over a child of this machine those of the child's
  * subtree, over its parent all others. So when a machine in the middle dies, the machines below it count as DEAD for
@@ -42,7 +42,7 @@ typedef struct tshi_relay_plan {
     tshi_page *page; /* of this machine */
     const tshi_roster *roster;
     int file;       /* rank r of this machine locks its byte r for life; -1: the relay polls no deaths */
-    double timeout; /* seconds after which a silent machine is given up, at least 5 */
+    double silence; /* seconds after which a silent machine is given up, at least 5 */
     const tsh_allocator *allocator;
     tshi_packet_queue *queues; /* of this machine's ranks and of the relay; NULL: no rank sends packets */
 } tshi_relay_plan;

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 
 #define BEAT_EVERY 1.0
+/* Seconds. After news TCP finds a lost segment by the acknowledgements of later ones, sooner than by a timer. */
+#define BEAT_SOON  50e-3
+#define SOON_LASTS 1.0
 /* Seconds: the relay of an oversubscribed machine may not run for a while. */
 #define LEAST_SILENCE 5.0
 #define LOOK_EVERY    50e-3
@@ -113,7 +116,7 @@ static void deliver_kept(tshi_relay *relay) {
 static tshi_relay_link *link_to(const tshi_relay *relay, int node) {
     for (int i = 0; i < relay->n; i++) {
         tshi_relay_link *l = &relay->links[i];
-        if (l->fd >= 0 && !l->parting && l->node == relay->toward[node]) return l;
+        if (l->fd >= 0 && !l->said_farewell && l->node == relay->toward[node]) return l;
     }
     return NULL;
 }
@@ -148,7 +151,7 @@ static void close_link(tshi_relay_link *l) {
 
 static void lose_link(tshi_relay *relay, tshi_relay_link *l, const char *why) {
     close_link(l);
-    if (!l->parting) fail_link(relay, l, TSHI_DEAD, why);
+    if (!l->said_farewell) fail_link(relay, l, TSHI_DEAD, why);
 }
 
 static bool is_rank(const tshi_relay *relay, int rank) {
@@ -163,10 +166,15 @@ static bool take_packet(tshi_relay *relay, const tshi_relay_link *l, const tshi_
     return true;
 }
 
-/* All ranks behind the link have left, or never will. */
+/* all: all ranks behind the link have left, or never will. Otherwise they go on without this machine. */
 static void take_farewell(tshi_relay *relay, tshi_relay_link *l, bool all) {
-    for (int i = 0; all && i < relay->roster.size; i++) {
-        if (is_behind(relay, l, i) && !is_gone(relay->plan.page, i)) tshi_page_leave(relay->plan.page, i);
+    tshi_page *page = relay->plan.page;
+    for (int i = 0; i < relay->roster.size; i++) {
+        if (!is_behind(relay, l, i) || is_gone(page, i)) continue;
+        if (all)
+            tshi_page_leave(page, i);
+        else
+            atomic_store(&page->record[i].unreachable, 1);
     }
     close_link(l);
 }
@@ -210,7 +218,7 @@ static void read_link(tshi_relay *relay, tshi_relay_link *l) {
         lose_link(relay, l, why);
         return;
     }
-    l->heard = relay->now;
+    l->last_received = relay->now;
     l->received += (size_t)n;
     take_bytes(relay, l);
 }
@@ -247,6 +255,7 @@ static bool is_told(const tshi_relay *relay, tshi_relay_link *l, int rank) {
     const tshi_told *before = &l->told[rank];
     if (atomic_load(&r->state) != before->state || atomic_load(&r->recover) != before->recover) return false;
     if (agreement_of(relay, rank) != before->agreement) return false;
+    if ((uint16_t)atomic_load(&r->wait) != before->wait) return false;
     if (atomic_load(&r->left) == before->left) return true;
     if (l->tell_left == 0) l->tell_left = relay->now + LEFT_AFTER;
     return relay->now < l->tell_left;
@@ -265,21 +274,24 @@ static void fill_news(tshi_relay *relay, tshi_relay_link *l) {
         l->told[rank] = (tshi_told){.agreement = news.rank.agreement,
                                     .recover = news.rank.recover,
                                     .state = (uint8_t)news.rank.state,
-                                    .left = (uint8_t)news.rank.left};
+                                    .left = (uint8_t)news.rank.left,
+                                    .wait = (uint16_t)news.rank.wait};
         write_news(relay, l, &news);
+        l->news_at = relay->now;
+        if (l->next_beat > relay->now + BEAT_SOON) l->next_beat = relay->now + BEAT_SOON;
     }
     if (l->next == relay->roster.size && relay->now >= l->tell_left) l->tell_left = 0;
 }
 
 /* The link has more to send than its buffer. */
 static bool has_more(const tshi_relay *relay, const tshi_relay_link *l) {
-    return l->fd >= 0 && !l->parting && (l->packets.first || l->next < relay->roster.size);
+    return l->fd >= 0 && !l->said_farewell && (l->packets.first || l->next < relay->roster.size);
 }
 
 static void beat(tshi_relay *relay, tshi_relay_link *l) {
     if (relay->now < l->next_beat || l->size > 0) return;
     const tshi_news news = {.kind = TSHI_NEWS_BEAT, .machine = relay->node};
-    l->next_beat = relay->now + BEAT_EVERY;
+    l->next_beat = relay->now + (relay->now < l->news_at + SOON_LASTS ? BEAT_SOON : BEAT_EVERY);
     write_news(relay, l, &news);
 }
 
@@ -306,13 +318,13 @@ static bool all_have_left(const tshi_relay *relay, const tshi_relay_link *l) {
 
 /* Sends the farewell, after this rank has left: when all ranks on this side have, or else at leave_by. */
 static void part(tshi_relay *relay, tshi_relay_link *l) {
-    if (l->parting || relay->leave_by == 0) return;
+    if (l->said_farewell || relay->leave_by == 0) return;
     bool all = all_have_left(relay, l);
     if (!all && relay->now <= relay->leave_by) return;
     take_packets(relay);
     if (has_more(relay, l) || !has_room(l)) return;
     write_news(relay, l, &(const tshi_news){.kind = TSHI_NEWS_FAREWELL, .all_left = all});
-    l->parting = true;
+    l->said_farewell = true;
 }
 
 /* --- a turn ------------------------------------------------------------------------------------------ */
@@ -367,15 +379,15 @@ static void compare_page(tshi_relay *relay) {
     relay->seen = changed;
 }
 
-/* Gives up a link on which nothing has come for the timeout. relay->now was taken before poll(), so time for which this
+/* Gives up a link on which nothing has come for the silence. relay->now was taken before poll(), so time for which this
  * process itself was stopped does not count: what has come meanwhile is read first. */
 static void end_silent(tshi_relay *relay, tshi_relay_link *l) {
-    double most = relay->plan.timeout > LEAST_SILENCE ? relay->plan.timeout : LEAST_SILENCE;
+    double most = relay->plan.silence > LEAST_SILENCE ? relay->plan.silence : LEAST_SILENCE;
     char why[TSHI_LINE];
-    if (relay->now - l->heard < most) return;
+    if (relay->now - l->last_received < most) return;
     snprintf(why, sizeof why, "nothing has come from it for %.3g s", most);
     close_link(l);
-    if (!l->parting) fail_link(relay, l, TSHI_STUCK, why);
+    if (!l->said_farewell) fail_link(relay, l, TSHI_STUCK, why);
 }
 
 bool tshi_relay_turn(tshi_relay *relay, double now, int longest) {
@@ -396,8 +408,8 @@ bool tshi_relay_turn(tshi_relay *relay, double now, int longest) {
         tshi_relay_link *l = &relay->links[i];
         if (l->fd < 0) continue;
         beat(relay, l);
-        if (!l->parting) fill_packets(relay, l);
-        if (!l->parting && !l->packets.first) fill_news(relay, l);
+        if (!l->said_farewell) fill_packets(relay, l);
+        if (!l->said_farewell && !l->packets.first) fill_news(relay, l);
         part(relay, l);
         flush(l);
     }
@@ -455,7 +467,7 @@ static void add_links(tshi_relay *relay, const tshi_machine_links *links) {
         tshi_relay_link *l = &relay->links[relay->n];
         l->fd = links->connection[i];
         l->node = i;
-        l->heard = now;
+        l->last_received = now;
         l->told = relay->told + (size_t)relay->n++ * (size_t)relay->roster.size;
         relay->kept[relay->n_kept++] = l->fd;
     }

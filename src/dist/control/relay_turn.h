@@ -18,6 +18,7 @@ typedef struct tshi_told {
     uint64_t agreement;
     uint32_t recover;
     uint8_t state, left;
+    uint16_t wait; /* of tshi_rank_record.wait, a fingerprint, the lowest bits */
 } tshi_told;
 
 typedef struct tshi_kept_packet {
@@ -32,12 +33,13 @@ typedef struct tshi_kept_packets {
 
 /* The connection to a neighbour in the tree of machines. */
 typedef struct tshi_relay_link {
-    int fd;           /* -1: closed */
-    int node;         /* the machine at the other end */
-    int first, next;  /* records are compared with told[] from rank `first` on; `next` have been compared */
-    bool parting;     /* this end has sent its farewell */
+    int fd;          /* -1: closed */
+    int node;        /* the machine at the other end */
+    int first, next; /* records are compared with told[] from rank `first` on; `next` have been compared */
+    bool said_farewell;
     double tell_left; /* when news go out of ranks that have left and not changed otherwise; 0: there are none */
-    double heard, next_beat;
+    double last_received, next_beat;
+    double news_at;  /* when the last news of a rank were sent */
     tshi_told *told; /* [world size] */
     tshi_kept_packets packets;
     size_t received, size, sent;

@@ -245,6 +245,8 @@ static tsh_status read_rendezvous(const tsh_world_config *config, tshi_settings 
 tsh_status tshi_settings_complete(const tsh_world_config *config, tshi_settings *s) {
     tsh_status status = read_timeout(config->timeout, &s->timeout);
     if (status == TSH_OK) status = read_heap(config->heap_bytes, s->size > 0 ? s->size : 1, &s->heap_bytes);
+    s->silence = s->timeout;
+    if (status == TSH_OK) status = tshi_setting_seconds(TSHI_SETTING_SILENCE, &s->silence);
     s->seed = config->seed;
     s->deterministic = config->deterministic;
     if (status == TSH_OK && s->seed == 0) status = tshi_setting_number(TSHI_SETTING_SEED, &s->seed);

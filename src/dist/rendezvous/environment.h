@@ -37,6 +37,7 @@ typedef struct tshi_settings {
     bool local_known;        /* local_size is the launcher's */
     bool ranks_assigned;     /* by the rendezvous, where none is wanted */
     double timeout;
+    double silence; /* TSHARD_SILENCE */
     size_t heap_bytes;
     int blas_threads;
     uint64_t seed;
@@ -66,7 +67,7 @@ tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out
 tsh_status tshi_init_method_fail(const char *text);
 /* The part of it that is not about finding the ranks: s has their number already, or 0. */
 tsh_status tshi_settings_complete(const tsh_world_config *config, tshi_settings *s);
-/* The BLAS threads of s->local_size ranks on this machine, where neither the configuration nor the environment has a
+/* The threads of each of s->local_size ranks on this machine, where neither the configuration nor the environment has a
  * number. */
 void tshi_settings_share_cores(const tsh_world_config *config, tshi_settings *s);
 

@@ -169,17 +169,10 @@ static announcer *announcer_of(multicast *m, const unsigned char *nonce) {
     return v;
 }
 
-static void set_port(tshi_endpoint *endpoint, int port) {
-    if (endpoint->address.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)&endpoint->address)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)(void *)&endpoint->address)->sin_port = htons((uint16_t)port);
-}
-
 static void add_path(announcer *v, tshi_endpoint from, int port) {
     if (v->port != port) v->paths = 0; /* it leads again, at another port */
     v->port = port;
-    set_port(&from, port);
+    tshi_endpoint_set_port(&from, port);
     for (int i = 0; i < v->paths; i++) {
         if (v->path[i].length == from.length && !memcmp(&v->path[i].address, &from.address, from.length)) return;
     }

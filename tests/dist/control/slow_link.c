@@ -1,6 +1,6 @@
-/* slow_link NAMESPACE NAMESPACE DEVICE SECONDS LOSS: a link between two network namespaces over which each packet takes so
- * long, and LOSS of 100 packets get lost. It is a TUN device of that name in each, so that no module of the kernel is
- * needed. Prints "up" when they are there; 77 where they are not to be had. Ends with its input. */
+/* slow_link NAMESPACE NAMESPACE DEVICE SECONDS LOSS: a link between two network namespaces over which each packet takes
+ * so long, and LOSS of 100 packets get lost. It is a TUN device of that name in each, so that no module of the kernel
+ * is needed. Prints "up" when they are there; 77 where they are not to be had. Ends with its input. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -345,7 +345,7 @@ static void make_world(const tshi_test_machines *m, int rank) {
 }
 
 /* What a rank is ordered to do. Its words go to the test. */
-enum { EVERYTHING, AGREE, LATENCY, FAIL_AFTER, DIE };
+enum { EVERYTHING, AGREE, AGREE_SOON, LATENCY, FAIL_AFTER, DIE };
 
 static void act(tshi_test_machines *m, int rank, int argument) {
     char *words = (char *)m->member[rank].bytes;
@@ -353,7 +353,8 @@ static void act(tshi_test_machines *m, int rank, int argument) {
     words[0] = '\0';
     if (argument == DIE) _exit(3);
     if (argument == EVERYTHING) snprintf(words, 1024, "%s", everything(&mine.group));
-    if (argument == AGREE && tshi_control_agree(&mine.group, "go on", TSH_OK) != TSH_OK)
+    if (argument == AGREE_SOON) mine.world.timeout = 1;
+    if ((argument == AGREE || argument == AGREE_SOON) && tshi_control_agree(&mine.group, "go on", TSH_OK) != TSH_OK)
         snprintf(words, 1024, "%s", tsh_error_message());
     for (int i = 0; argument == FAIL_AFTER && i < 50 && !words[0]; i++)
         snprintf(words, 1024, "%s", fails_after(&mine.group, i));
@@ -447,6 +448,35 @@ static void one_goes(int machines, int rank, bool dies) {
     }
     snprintf(words, sizeof words, dies ? "rank %d died" : "rank %d has left the world", rank);
     check_words(&m, rank, words);
+    tshi_test_machines_end(&m);
+}
+
+/* Rank 3 waits for rank 2, of whose end it would hear from the hub. */
+Test(agree, no_rank_waits_for_another_behind_a_hub_that_has_left, .timeout = 120) {
+    tshi_test_machines m = {.machines = 4, .ranks = 1, .raw = -1, .act = act};
+    tshi_test_machines_begin(&m);
+    tshi_test_order_do(&m, 0, TSHI_ORDER_LEAVE, 0);
+    cr_assert_eq(tshi_test_machines_reap(&m, 0), 0);
+    for (int i = 1; i < 4; i++) order(&m, i, AGREE);
+    for (int i = 1; i < 4; i++) {
+        await(&m, i);
+        const char *said = (const char *)m.member[i].bytes;
+        cr_assert(strstr(said, i < 3 ? "rank 0 has left the world" : "rank 2 cannot be reached"), "%d: '%s'", i, said);
+    }
+    tshi_test_machines_end(&m);
+}
+
+/* In the tree of votes rank 4 waits for rank 5, and rank 0 for rank 4. */
+Test(agree, a_deadline_names_the_rank_that_all_machines_wait_for, .timeout = 120) {
+    tshi_test_machines m = {.machines = 4, .ranks = 2, .raw = -1, .fan_out = 1, .act = act};
+    tshi_test_machines_begin(&m);
+    for (int i = 0; i < 8; i++) {
+        if (i != 5) order(&m, i, AGREE_SOON);
+    }
+    for (int i = 0; i < 8; i++) {
+        if (i != 5) await(&m, i);
+    }
+    check_words(&m, 5, "go on #1: rank 5 did not come within 1 s");
     tshi_test_machines_end(&m);
 }
 

@@ -28,7 +28,7 @@ tsh_tensor *ones(const job *j, tsh_dtype dtype, int ndim, int64_t rows, int64_t 
 
 tsh_tensor *leaf(const job *j, int64_t rows, int64_t cols) {
     tsh_tensor *x = ones(j, TSH_FLOAT32, 2, rows, cols);
-    say(tsh_tensor_require_grad(x));
+    say(tsh_tensor_require_grad(x, true));
     return x;
 }
 

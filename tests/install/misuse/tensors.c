@@ -52,7 +52,7 @@ static void item_of_many(job *j) {
 }
 
 static void grad_of_integers(job *j) {
-    say(tsh_tensor_require_grad(ones(j, TSH_INT64, 1, 4, 0)));
+    say(tsh_tensor_require_grad(ones(j, TSH_INT64, 1, 4, 0), true));
 }
 
 const misuse tensor_rows[] = {

@@ -1,6 +1,5 @@
 /* Attention with an online softmax, and rotary position embedding. */
-#include "device/cpu/isa/half.h"
-#include "device/cpu/isa/kernels.h"
+#include "device/cpu/isa/pieces.h"
 #include "device/cpu/isa/vector_math.h"
 
 #include <float.h>
@@ -139,19 +138,16 @@ TSHI_INLINE void prefetch_row(tsh_dtype stored, const void *tensor, int64_t at, 
     for (int64_t byte = 0; byte < n * size; byte += 64) __builtin_prefetch((const void *)(first + (uintptr_t)byte));
 }
 
-/* The cosines and sines of pairs [first, first + n) at a position. */
-static void turns(const tshi_rotary *r, int64_t position, int64_t first, int n, double *cosine, double *sine) {
-    const double step = -2.0 / (double)r->dims, log_theta = log(r->theta), at = (double)position;
+/* The angles by which pairs [first, first + n) turn from one position to the next. */
+static void frequencies(const tshi_rotary *r, int64_t first, int n, double *frequency) {
+    const double step = -2.0 / (double)r->dims, log_theta = log(r->theta);
     const double often = r->original / 6.283185307179586, range = 1 / (r->high - r->low);
-    double angle[PAIRS];
-    for (int i = 0; i < n; i++) angle[i] = exp((double)(first + i) * step * log_theta);
+    for (int i = 0; i < n; i++) frequency[i] = exp((double)(first + i) * step * log_theta);
     for (int i = 0; i < n; i++) {
-        double s = (often * angle[i] - r->low) * range;
+        double s = (often * frequency[i] - r->low) * range;
         s = s < 0 ? 0 : s > 1 ? 1 : s;
-        angle[i] *= at * ((1 - s) / r->factor + s);
+        frequency[i] *= (1 - s) / r->factor + s;
     }
-    for (int i = 0; i < n; i++) cosine[i] = cos(angle[i]);
-    for (int i = 0; i < n; i++) sine[i] = sin(angle[i]);
 }
 
 /* --- by type and vector ------------------------------------------------------------------------------------------- */
@@ -198,15 +194,15 @@ static void turns(const tshi_rotary *r, int64_t position, int64_t first, int n, 
 
 #include "device/cpu/isa/attention_blocks.inc"
 
+#define KERNELS "device/cpu/isa/rotary_loops.inc"
+#include "device/cpu/isa/each_real.inc"
+
 #define KERNELS "device/cpu/isa/attention.inc"
 #include "device/cpu/isa/each_dtype.inc"
 
-const tshi_attention_ops TSHI_ISA(tshi_cpu_attention)[TSH_DTYPE_COUNT] = {
-    [TSH_FLOAT32] = {.rotary = rotary_f32, .scratch = scratch_size, .forward = forward_f32, .backward = backward_f32},
-    [TSH_FLOAT64] = {.rotary = rotary_f64, .scratch = scratch_size, .forward = forward_f64, .backward = backward_f64},
-    [TSH_BFLOAT16] = {.rotary = rotary_bf16,
-                      .scratch = scratch_size,
-                      .forward = forward_bf16,
-                      .backward = backward_bf16},
-    [TSH_FLOAT16] = {.rotary = rotary_f16, .scratch = scratch_size, .forward = forward_f16, .backward = backward_f16},
+const tshi_isa_attention TSHI_ISA(tshi_cpu_attention)[TSH_DTYPE_COUNT] = {
+    [TSH_FLOAT32] = {rotary_f32, scratch_size, forward_f32, backward_f32},
+    [TSH_FLOAT64] = {rotary_f64, scratch_size, forward_f64, backward_f64},
+    [TSH_BFLOAT16] = {rotary_bf16, scratch_size, forward_bf16, backward_bf16},
+    [TSH_FLOAT16] = {rotary_f16, scratch_size, forward_f16, backward_f16},
 };

@@ -27,6 +27,46 @@ static void float16_narrow_all(int64_t n, const float *from, __fp16 *to) {
     TSHI_INDEPENDENT
     for (int64_t i = 0; i < n; i++) to[i] = (__fp16)from[i];
 }
+#elif TSHI_VECTOR_BYTES > 16
+/* GCC makes no vectors of these conversions. */
+#define LANES (TSHI_VECTOR_BYTES / 4)
+TSHI_INLINE void widen_vector(const tshi_float16 *from, float *to) {
+#if TSHI_VECTOR_BYTES == 64
+    _mm512_storeu_ps(to, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)from)));
+#else
+    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)from)));
+#endif
+}
+
+TSHI_INLINE void narrow_vector(const float *from, tshi_float16 *to) {
+#if TSHI_VECTOR_BYTES == 64
+    _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtps_ph(_mm512_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT));
+#else
+    _mm_storeu_si128((__m128i *)(void *)to, _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT));
+#endif
+}
+
+static void float16_widen_all(int64_t n, const tshi_float16 *from, float *to) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) widen_vector(from + i, to + i);
+    if (i == n) return;
+    tshi_float16 rest[LANES] = {{0}};
+    float wide[LANES];
+    memcpy(rest, from + i, (size_t)(n - i) * sizeof *rest);
+    widen_vector(rest, wide);
+    memcpy(to + i, wide, (size_t)(n - i) * sizeof *wide);
+}
+
+static void float16_narrow_all(int64_t n, const float *from, tshi_float16 *to) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) narrow_vector(from + i, to + i);
+    if (i == n) return;
+    float rest[LANES] = {0};
+    tshi_float16 narrow[LANES];
+    memcpy(rest, from + i, (size_t)(n - i) * sizeof *rest);
+    narrow_vector(rest, narrow);
+    memcpy(to + i, narrow, (size_t)(n - i) * sizeof *narrow);
+}
 #else
 static void float16_widen_all(int64_t n, const tshi_float16 *from, float *to) {
     TSHI_INDEPENDENT

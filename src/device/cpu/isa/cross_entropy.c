@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+#define KERNELS "device/cpu/isa/cross_entropy_loops.inc"
+#include "device/cpu/isa/each_real.inc"
+
 #define KERNELS "device/cpu/isa/cross_entropy.inc"
 #include "device/cpu/isa/each_dtype.inc"
 

@@ -1,15 +1,15 @@
 /* Activations and element-wise arithmetic. */
-#include "device/cpu/isa/kernels.h"
 #include "device/cpu/isa/overlay.h"
+#include "device/cpu/isa/pieces.h"
 #include "device/cpu/isa/vector_math.h"
 
-#include "device/cpu/isa/float32.inc"
+#include <limits.h>
 
-#include "device/cpu/isa/functions.inc"
+#define KERNELS "device/cpu/isa/functions.inc"
+#include "device/cpu/isa/each_real.inc"
 
-#include "device/cpu/isa/float64.inc"
-
-#include "device/cpu/isa/functions.inc"
+#define KERNELS "device/cpu/isa/elementwise_loops.inc"
+#include "device/cpu/isa/each_real.inc"
 
 #define KERNELS "device/cpu/isa/elementwise.inc"
 #include "device/cpu/isa/each_dtype.inc"

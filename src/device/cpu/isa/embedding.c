@@ -1,10 +1,8 @@
 /* Embedding: rows of a table by id, and their gradients. */
-#include "device/cpu/isa/half.h"
-#include "device/cpu/isa/kernels.h"
+#include "device/cpu/isa/pieces.h"
 
 #include <string.h>
 
-#define TILE 256   /* columns summed at a time */
 #define MOST 16384 /* indices whose rows are summed before one rounding */
 
 /* Radix-sorts the indices below n whose ids lie in the slice and are not padding by id; indices of equal ids stay in
@@ -25,12 +23,15 @@ static int64_t sort_places(int64_t n, const int64_t *ids, int64_t start, int64_t
     return count;
 }
 
+#define KERNELS "device/cpu/isa/embedding_loops.inc"
+#include "device/cpu/isa/each_real.inc"
+
 #define KERNELS "device/cpu/isa/embedding.inc"
 #include "device/cpu/isa/each_dtype.inc"
 
-const tshi_embedding_ops TSHI_ISA(tshi_cpu_embedding)[TSH_DTYPE_COUNT] = {
-    [TSH_FLOAT32] = {.forward = forward_f32, .backward = backward_f32, .bound = bound_f32},
-    [TSH_FLOAT64] = {.forward = forward_f64, .backward = backward_f64, .bound = bound_f64},
-    [TSH_BFLOAT16] = {.forward = forward_bf16, .backward = backward_bf16, .bound = bound_bf16},
-    [TSH_FLOAT16] = {.forward = forward_f16, .backward = backward_f16, .bound = bound_f16},
+const tshi_isa_embedding TSHI_ISA(tshi_cpu_embedding)[TSH_DTYPE_COUNT] = {
+    [TSH_FLOAT32] = {forward_f32, backward_f32, bound_f32},
+    [TSH_FLOAT64] = {forward_f64, backward_f64, bound_f64},
+    [TSH_BFLOAT16] = {forward_bf16, backward_bf16, bound_bf16},
+    [TSH_FLOAT16] = {forward_f16, backward_f16, bound_f16},
 };

@@ -98,7 +98,7 @@ TSHI_INLINE void horizontal_sums(const floats all[WEIGHT_ROWS], float *total) {
 #include "device/cpu/isa/few_rows.inc"
 #endif
 
-void TSHI_ISA(tshi_cpu_few_rows)(tsh_dtype dtype, const tshi_few_rows *p) {
+void TSHI_TABLE(tshi_cpu_few_rows)(tsh_dtype dtype, const tshi_few_rows *p) {
 #ifdef TSHI_MULTIPLIES_BFLOAT16
     if (p->narrow_x) {
         multiply_bfloat16(TSH_BFLOAT16, p);

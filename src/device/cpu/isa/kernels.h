@@ -1,5 +1,7 @@
 /* The kernels of one instruction set: TSHI_ISA_NAME is its name, which ends the names that the files of this folder
- * export. device/kernels.h says what each kernel does. None of them uses the device, which may be NULL. */
+ * export. device/kernels.h says what each kernel does. None of them uses the device, which may be NULL.
+ * TSHI_TABLE_NAME is the name of the table and its products of few rows: an instruction set that adds only products of
+ * bfloat16 takes its other kernels from TSHI_ISA_NAME. */
 #ifndef TSHI_ISA_KERNELS_H
 #define TSHI_ISA_KERNELS_H
 
@@ -10,9 +12,13 @@
 #ifndef TSHI_ISA_NAME
 #define TSHI_ISA_NAME base
 #endif
+#ifndef TSHI_TABLE_NAME
+#define TSHI_TABLE_NAME TSHI_ISA_NAME
+#endif
 #define TSHI_ISA_JOIN(f, isa)  f##_##isa
 #define TSHI_ISA_NAMED(f, isa) TSHI_ISA_JOIN(f, isa)
 #define TSHI_ISA(f)            TSHI_ISA_NAMED(f, TSHI_ISA_NAME)
+#define TSHI_TABLE(f)          TSHI_ISA_NAMED(f, TSHI_TABLE_NAME)
 
 /* convert.c */
 tshi_fill_fn TSHI_ISA(tshi_cpu_fill);
@@ -27,7 +33,7 @@ tshi_reduce_fn TSHI_ISA(tshi_cpu_reduce);
 extern const tshi_top_ops TSHI_ISA(tshi_cpu_top);
 
 /* few_rows.c */
-tshi_few_rows_fn TSHI_ISA(tshi_cpu_few_rows);
+tshi_few_rows_fn TSHI_TABLE(tshi_cpu_few_rows);
 
 /* random.c */
 /* Writes the random words of elements [element, element + n) of a stream. */
@@ -35,13 +41,13 @@ void TSHI_ISA(tshi_cpu_words)(uint64_t seed, uint64_t stream, int64_t element, i
 
 /* Tables by dtype, each in the source file of its name. */
 extern const tshi_elementwise_ops TSHI_ISA(tshi_cpu_elementwise)[TSH_DTYPE_COUNT];
-extern const tshi_sum_ops TSHI_ISA(tshi_cpu_sum)[TSH_DTYPE_COUNT];
+extern const tshi_isa_sum TSHI_ISA(tshi_cpu_sum)[TSH_DTYPE_COUNT];
 extern const tshi_loss_ops TSHI_ISA(tshi_cpu_loss)[TSH_DTYPE_COUNT];
 extern const tshi_softmax_ops TSHI_ISA(tshi_cpu_softmax)[TSH_DTYPE_COUNT];
 extern const tshi_cross_entropy_ops TSHI_ISA(tshi_cpu_cross_entropy)[TSH_DTYPE_COUNT];
-extern const tshi_embedding_ops TSHI_ISA(tshi_cpu_embedding)[TSH_DTYPE_COUNT];
-extern const tshi_norm_ops TSHI_ISA(tshi_cpu_norm)[TSH_DTYPE_COUNT];
-extern const tshi_attention_ops TSHI_ISA(tshi_cpu_attention)[TSH_DTYPE_COUNT];
+extern const tshi_isa_embedding TSHI_ISA(tshi_cpu_embedding)[TSH_DTYPE_COUNT];
+extern const tshi_isa_norm TSHI_ISA(tshi_cpu_norm)[TSH_DTYPE_COUNT];
+extern const tshi_isa_attention TSHI_ISA(tshi_cpu_attention)[TSH_DTYPE_COUNT];
 extern const tshi_random_ops TSHI_ISA(tshi_cpu_random)[TSH_DTYPE_COUNT];
 extern const tshi_optimizer_ops TSHI_ISA(tshi_cpu_optimizer)[TSH_DTYPE_COUNT];
 

@@ -1,5 +1,5 @@
-/* Vector code: what a loop is marked with, and the width of explicit vectors. Files of this folder are compiled once for
- * each instruction set (device/cpu/isa.h). */
+/* Vector code: what a loop is marked with, and the width of explicit vectors. Files of this folder are compiled once
+ * for each instruction set (device/cpu/isa.h). */
 #ifndef TSHI_CPU_LOOPS_H
 #define TSHI_CPU_LOOPS_H
 
@@ -55,7 +55,12 @@
 #define TSHI_INDEPENDENT
 #endif
 
-/* Independent accumulators of a reduction over a row: enough to fill the widest vectors. */
+/* Independent accumulators of a reduction over a row: enough to keep additions of doubles, which take four cycles, in
+ * flight, and no more than there are registers for. */
+#if TSHI_VECTOR_BYTES > 16
+#define TSHI_LANES 32
+#else
 #define TSHI_LANES 16
+#endif
 
 #endif

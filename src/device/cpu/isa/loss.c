@@ -1,17 +1,9 @@
-/* Squared error and binary cross entropy, computed in double, which keeps the tails accurate. */
-#include "device/cpu/isa/kernels.h"
+/* Squared error and binary cross entropy. */
+#include "device/cpu/isa/pieces.h"
 #include "device/cpu/isa/vector_math.h"
 
-#include <math.h>
-
-/* log(1 + exp(x)) */
-static double softplus(double x) {
-    return log1p(exp(-fabs(x))) + (x > 0.0 ? x : 0.0);
-}
-
-static double logistic(double x) {
-    return 1.0 / (1.0 + exp(-x));
-}
+#define KERNELS "device/cpu/isa/loss_loops.inc"
+#include "device/cpu/isa/each_real.inc"
 
 #define KERNELS "device/cpu/isa/loss.inc"
 #include "device/cpu/isa/each_dtype.inc"

@@ -1,19 +1,27 @@
 /* Layer norm and RMS norm. */
-#include "device/cpu/isa/half.h"
 #include "device/cpu/isa/kernels.h"
 #include "device/cpu/isa/rows.h"
 
 #include <math.h>
-#include <string.h>
 
-#define TILE    64
+#define COLUMNS 2048 /* whose totals are kept while all rows go by */
+#define AT_ONCE 4    /* rows added to the totals at a time */
+
+typedef struct norm_backward {
+    bool rms;
+    int64_t cols;
+    const void *x, *gamma, *mean, *rstd, *dy;
+} norm_backward;
+
+#define KERNELS "device/cpu/isa/norm_loops.inc"
+#include "device/cpu/isa/each_real.inc"
 
 #define KERNELS "device/cpu/isa/norm.inc"
 #include "device/cpu/isa/each_dtype.inc"
 
-const tshi_norm_ops TSHI_ISA(tshi_cpu_norm)[TSH_DTYPE_COUNT] = {
-    [TSH_FLOAT32] = {.forward = forward_f32, .backward = backward_f32},
-    [TSH_FLOAT64] = {.forward = forward_f64, .backward = backward_f64},
-    [TSH_BFLOAT16] = {.forward = forward_bf16, .backward = backward_bf16},
-    [TSH_FLOAT16] = {.forward = forward_f16, .backward = backward_f16},
+const tshi_isa_norm TSHI_ISA(tshi_cpu_norm)[TSH_DTYPE_COUNT] = {
+    [TSH_FLOAT32] = {forward_f32, backward_f32, parameters_f32},
+    [TSH_FLOAT64] = {forward_f64, backward_f64, parameters_f64},
+    [TSH_BFLOAT16] = {forward_bf16, backward_bf16, parameters_bf16},
+    [TSH_FLOAT16] = {forward_f16, backward_f16, parameters_f16},
 };

@@ -1,5 +1,5 @@
 /* Random fills and dropout, keyed by global element. */
-#include "device/cpu/isa/kernels.h"
+#include "device/cpu/isa/pieces.h"
 #include "device/cpu/isa/vector_math.h"
 
 #define TILE   256        /* words generated at a time */
@@ -66,6 +66,9 @@ void TSHI_ISA(tshi_cpu_words)(uint64_t seed, uint64_t stream, int64_t element, i
         i += s.count;
     }
 }
+
+#define KERNELS "device/cpu/isa/random_loops.inc"
+#include "device/cpu/isa/each_real.inc"
 
 #define KERNELS "device/cpu/isa/random.inc"
 #include "device/cpu/isa/each_dtype.inc"

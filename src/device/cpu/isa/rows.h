@@ -3,28 +3,24 @@
 #ifndef TSHI_CPU_ROWS_H
 #define TSHI_CPU_ROWS_H
 
+#include "device/cpu/isa/pieces.h"
 #include "device/cpu/isa/vector_math.h"
 
-/* Adds the accumulators pairwise by halves: log2(TSHI_LANES) dependent additions instead of TSHI_LANES. */
-TSHI_INLINE float tshi_lanes_total_f32(const float *lane) {
-    float part[TSHI_LANES / 2];
-    for (int j = 0; j < TSHI_LANES / 2; j++) part[j] = lane[j] + lane[j + TSHI_LANES / 2];
+#define DOUBLES     ((int)(TSHI_VECTOR_BYTES / sizeof(double)))
+#define SUM_VECTORS 8
+typedef double doubles __attribute__((vector_size(TSHI_VECTOR_BYTES)));
+
+/* The sum of SUM_VECTORS vectors. */
+TSHI_INLINE double vectors_total(const doubles *sum) {
+    doubles all = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    double total = 0;
     TSHI_UNROLL
-    for (int n = TSHI_LANES / 4; n > 0; n /= 2) {
-        for (int j = 0; j < n; j++) part[j] += part[j + n];
-    }
-    return part[0];
+    for (int i = 0; i < DOUBLES; i++) total += all[i];
+    return total;
 }
 
-TSHI_INLINE double tshi_lanes_total_f64(const double *lane) {
-    double part[TSHI_LANES / 2];
-    for (int j = 0; j < TSHI_LANES / 2; j++) part[j] = lane[j] + lane[j + TSHI_LANES / 2];
-    TSHI_UNROLL
-    for (int n = TSHI_LANES / 4; n > 0; n /= 2) {
-        for (int j = 0; j < n; j++) part[j] += part[j + n];
-    }
-    return part[0];
-}
+#define KERNELS "device/cpu/isa/rows_loops.inc"
+#include "device/cpu/isa/each_real.inc"
 
 #define KERNELS "device/cpu/isa/rows.inc"
 #include "device/cpu/isa/each_dtype.inc"

@@ -3,7 +3,8 @@
 #include "device/cpu/isa/rows.h"
 #include "device/cpu/isa/vector_math.h"
 
-#define TILE    64
+#define KERNELS "device/cpu/isa/softmax_loops.inc"
+#include "device/cpu/isa/each_real.inc"
 
 #define KERNELS "device/cpu/isa/softmax.inc"
 #include "device/cpu/isa/each_dtype.inc"

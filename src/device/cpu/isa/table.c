@@ -5,15 +5,15 @@
 #define TEXT_OF(name) #name
 #define TEXT(name)    TEXT_OF(name)
 
-const tshi_isa TSHI_ISA(tshi_isa_table) = {
-    .name = TEXT(TSHI_ISA_NAME),
+const tshi_isa TSHI_TABLE(tshi_isa_table) = {
+    .name = TEXT(TSHI_TABLE_NAME),
     .vector_bytes = TSHI_VECTOR_BYTES,
 #ifdef TSHI_MULTIPLIES_BFLOAT16
     .multiplies_bfloat16 = true,
 #endif
     .widen = TSHI_ISA(tshi_cpu_widen),
     .narrow = TSHI_ISA(tshi_cpu_narrow),
-    .few_rows = TSHI_ISA(tshi_cpu_few_rows),
+    .few_rows = TSHI_TABLE(tshi_cpu_few_rows),
     .fill = TSHI_ISA(tshi_cpu_fill),
     .convert = TSHI_ISA(tshi_cpu_convert),
     .reduce = TSHI_ISA(tshi_cpu_reduce),

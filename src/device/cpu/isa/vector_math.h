@@ -42,6 +42,19 @@ TSHI_INLINE float tshi_exp_f32(float x) {
     return e * low * high;
 }
 
+/* exp(x) for x <= 0, where results below the smallest normal number, 2^-126, are 0. */
+TSHI_INLINE float tshi_exp_below_f32(float x) {
+    const float round_to_int = 0x1.8p23f;
+    const float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    float shifted = x * log2_e + round_to_int;
+    float k = shifted - round_to_int;
+    float r = (x - k * ln2_high) - k * ln2_low;
+    float p = 0.49999994f + r * (0.166665196f + r * (0.0416684002f + r * (0.00836885069f + r * 0.00138143206f)));
+    float e = 1.0f + (r + r * r * p);
+    float power = tshi_float_of_bits((tshi_bits_of_float(shifted) << 23) + 0x3f800000u);
+    return x < -87.0f ? 0.0f : e * power;
+}
+
 /* The standard normal CDF, 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (relative error 4e-8 of the odd part
  * before rounding); beyond +-5.3 it rounds to 0 or 1. */
 TSHI_INLINE float tshi_normal_cdf_f32(float x) {
@@ -111,6 +124,10 @@ TSHI_INLINE double tshi_sqrt_f64(double x) {
 }
 
 TSHI_INLINE double tshi_exp_f64(double x) {
+    return exp(x);
+}
+
+TSHI_INLINE double tshi_exp_below_f64(double x) {
     return exp(x);
 }
 

@@ -1,9 +1,10 @@
 /* Matrix products: float32 by oneDNN where it is built in, or by a CBLAS, the rest by the CBLAS. The OpenBLAS of a
- * distribution is often older than the CPU and then falls back to generic kernels; oneDNN generates code at run time for
- * the instructions that the CPU has. */
+ * distribution is often older than the CPU and then falls back to generic kernels; oneDNN generates code at run time
+ * for the instructions that the CPU has. */
 #include "base/settings.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/primitives.h"
+#include "device/cpu/parallel.h"
 
 #include <cblas.h>
 #include <stdio.h>
@@ -60,6 +61,11 @@ static const tshi_isa *isa_of(const tsh_device *device) {
     return ((const tshi_cpu_device *)device)->isa;
 }
 
+/* The kernels for all threads, also under a trace. */
+static const tshi_device_ops *ops_of(const tsh_device *device) {
+    return &((const tshi_cpu_device *)device)->ops;
+}
+
 static void scale(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, double beta, void *c, int64_t ldc) {
     size_t size = tsh_dtype_size(dtype);
     for (int64_t i = 0; i < m; i++) {
@@ -107,8 +113,8 @@ tsh_status tshi_cpu_products_choose(tshi_cpu_device *cpu) {
 
 #ifdef TSHARD_HAVE_ONEDNN
 /* Products for which oneDNN 2.6 with AVX2 takes up to twice OpenBLAS's time, measured on a Zen 3: A B with fewer than
- * 512 rows of A and rows of B that are multiples of 512 elements long, and A^T B with 2^17 to 2^18 elements. oneDNN was as
- * fast or faster for most of the other sizes. */
+ * 512 rows of A and rows of B that are multiples of 512 elements long, and A^T B with 2^17 to 2^18 elements. oneDNN was
+ * as fast or faster for most of the other sizes. */
 static bool blas_is_faster(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, int64_t ldb) {
     if (transpose_b) return false;
     if (!transpose_a) return ldb % 512 == 0 && m < 512;
@@ -141,14 +147,14 @@ static bool is_half(tsh_dtype dtype) {
 }
 
 /* True for x W^T with few rows of x on one thread; with more threads a library reads the weights faster. */
-static bool has_few_rows(const tsh_device *device, bool transpose_a, bool transpose_b, int64_t m) {
-    return device->threads == 1 && m <= TSHI_FEW_ROWS && !transpose_a && transpose_b;
+static bool has_few_rows(int threads, bool transpose_a, bool transpose_b, int64_t m) {
+    return threads == 1 && m <= TSHI_FEW_ROWS && !transpose_a && transpose_b;
 }
 
-static tsh_status float_gemm(const tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
-                             int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
-                             double beta, void *c, int64_t ldc) {
-    if (dtype == TSH_FLOAT32 && has_few_rows(device, transpose_a, transpose_b, m)) {
+static tsh_status float_gemm(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a, bool transpose_b,
+                             int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
+                             int64_t ldb, double beta, void *c, int64_t ldc) {
+    if (dtype == TSH_FLOAT32 && has_few_rows(threads, transpose_a, transpose_b, m)) {
         const tshi_few_rows p = {m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc, false};
         isa_of(device)->few_rows(dtype, &p);
         return TSH_OK;
@@ -162,18 +168,23 @@ static tsh_status float_gemm(const tsh_device *device, tsh_dtype dtype, bool tra
 
 /* --- 16-bit floats: widened tile by tile, multiplied and finished in float32 -------------------------------------- */
 
-/* Tiles of 16-bit factors are converted to float32: without matrix units, products of bfloat16 are no faster than
- * those of float32, and the conversion costs a few per cent. Tiles of these sizes keep both costs low, and take 9 MB
- * at most. */
-#define TILE_ROWS  512
-#define TILE_DEPTH 2048
+/* Tiles of 16-bit factors are converted to float32, unless the CPU multiplies bfloat16; the conversion costs a few per
+ * cent. Tiles of these sizes keep its cost and the memory low: 9 MB at most, or 18 MB with the second depth, at which
+ * fewer factors have to be packed. */
+#define TILE_ROWS    512
+#define TILE_DEPTH   2048
+#define NARROW_DEPTH 4096
 
-/* A 16-bit factor in memory, with rows `ld` elements apart, and the tile of it that is held as float32. */
+typedef enum half_form { NOTHING, PACKED, WIDENED } half_form;
+
+/* A 16-bit factor in memory, with rows `ld` elements apart, and the piece of it that `tile` holds. */
 typedef struct half_factor {
     const uint16_t *data;
     int64_t ld;
     bool depth_first; /* a row of `data` runs along m or n; else along k */
-    float *tile;
+    void *tile;       /* of float32, or packed 16-bit elements */
+    half_form held;
+    int64_t held_at, held_from;
 } half_factor;
 
 /* The epilogue of a tile: f(alpha product + beta c + bias) is stored in c. */
@@ -187,12 +198,59 @@ typedef struct half_finish {
     int64_t ldc;
 } half_finish;
 
-/* Converts the tile [at, at + wide) along m or n by [from, from + depth) along k to float32. */
-static void widen_tile(const tsh_device *device, tsh_dtype dtype, const half_factor *f, int64_t at, int64_t wide,
-                       int64_t from, int64_t depth) {
-    int64_t rows = f->depth_first ? depth : wide, cols = f->depth_first ? wide : depth;
-    const uint16_t *data = f->data + (f->depth_first ? from * f->ld + at : at * f->ld + from);
-    for (int64_t r = 0; r < rows; r++) isa_of(device)->widen(dtype, cols, data + r * f->ld, f->tile + r * cols);
+/* Rows of a tile, which threads share. */
+typedef struct half_rows {
+    const tsh_device *device;
+    tsh_dtype dtype;
+    int64_t cols;
+    const uint16_t *data; /* of widen_rows */
+    int64_t ld;
+    void *tile;
+    const half_finish *finish; /* of finish_rows; the tile begins at (row, at) of the output */
+    int64_t row, at;
+} half_rows;
+
+/* The piece [at, at + wide) along m or n by [from, from + depth) along k in memory, its rows and their length. */
+static const uint16_t *piece_of(const half_factor *f, int64_t at, int64_t wide, int64_t from, int64_t depth,
+                                int64_t *rows, int64_t *cols) {
+    *rows = f->depth_first ? depth : wide;
+    *cols = f->depth_first ? wide : depth;
+    return f->data + (f->depth_first ? from * f->ld + at : at * f->ld + from);
+}
+
+/* The tile holds the piece already; from here on it does. */
+static bool holds(half_factor *f, half_form form, int64_t at, int64_t from) {
+    bool held = f->held == form && f->held_at == at && f->held_from == from;
+    f->held = form;
+    f->held_at = at;
+    f->held_from = from;
+    return held;
+}
+
+static void widen_rows(const void *call, int range, int64_t from, int64_t end) {
+    const half_rows *c = call;
+    for (int64_t r = from; r < end; r++)
+        isa_of(c->device)->widen(c->dtype, c->cols, c->data + r * c->ld, (float *)c->tile + r * c->cols);
+}
+
+static const float *widen_piece(const tsh_device *device, tsh_dtype dtype, half_factor *f, int64_t at, int64_t wide,
+                                int64_t from, int64_t depth) {
+    int64_t rows, cols;
+    const uint16_t *data = piece_of(f, at, wide, from, depth, &rows, &cols);
+    const half_rows c = {.device = device, .dtype = dtype, .cols = cols, .data = data, .ld = f->ld, .tile = f->tile};
+    if (!holds(f, WIDENED, at, from)) tshi_parallel(device, rows, 1, (double)cols, widen_rows, &c);
+    return f->tile;
+}
+
+/* The piece in packed rows: in place, or a copy. */
+static const uint16_t *pack_piece(half_factor *f, int64_t at, int64_t wide, int64_t from, int64_t depth) {
+    int64_t rows, cols;
+    const uint16_t *data = piece_of(f, at, wide, from, depth, &rows, &cols);
+    uint16_t *tile = f->tile;
+    if (cols == f->ld) return data;
+    if (holds(f, PACKED, at, from)) return tile;
+    for (int64_t r = 0; r < rows; r++) memcpy(tile + r * cols, data + r * f->ld, (size_t)cols * sizeof *tile);
+    return tile;
 }
 
 /* Stores `cols` elements of `sum` to row `row` of the output, from column `at` on. */
@@ -218,6 +276,12 @@ static void finish_row(const tsh_device *device, tsh_dtype dtype, const half_fin
     isa_of(device)->narrow(dtype, cols, sum, f->c + to);
 }
 
+static void finish_rows(const void *call, int range, int64_t from, int64_t end) {
+    const half_rows *c = call;
+    for (int64_t r = from; r < end; r++)
+        finish_row(c->device, c->dtype, c->finish, c->row + r, c->at, c->cols, (float *)c->tile + r * c->cols);
+}
+
 /* The length of the largest equal pieces of n that are at most `most`. */
 static int64_t even_pieces(int64_t n, int64_t most) {
     int64_t pieces = (n + most - 1) / most;
@@ -228,24 +292,44 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Tiles of A are converted again for each column of tiles of B; those of B are converted once if k fits in a tile. */
+/* A tile of the output, [at.i, at.i + high) by [at.j, at.j + wide), and a piece of k. */
+typedef struct half_step {
+    int64_t i, high, j, wide, from, depth;
+} half_step;
+
+/* sum = alpha A B of a piece, added to what it holds from the second piece on. */
+static tsh_status half_multiply(const tsh_device *device, tsh_dtype dtype, const half_step *s, double alpha,
+                                half_factor *a, half_factor *b, float *sum) {
+    if (alpha == 1 && tshi_cpu_multiplies_narrow(device, dtype)) {
+        const uint16_t *x = pack_piece(a, s->i, s->high, s->from, s->depth);
+        const uint16_t *y = pack_piece(b, s->j, s->wide, s->from, s->depth);
+        if (tshi_cpu_primitive_narrow((tshi_cpu_device *)(uintptr_t)device, a->depth_first, !b->depth_first, s->high,
+                                      s->wide, s->depth, x, y, s->from > 0, sum))
+            return TSH_OK;
+    }
+    const float *x = widen_piece(device, dtype, a, s->i, s->high, s->from, s->depth);
+    const float *y = widen_piece(device, dtype, b, s->j, s->wide, s->from, s->depth);
+    return single(device, a->depth_first, !b->depth_first, s->high, s->wide, s->depth, (float)alpha, x,
+                  a->depth_first ? s->high : s->depth, y, b->depth_first ? s->wide : s->depth, s->from > 0, sum,
+                  s->wide);
+}
+
+/* Pieces of A are converted again for each column of tiles of B; those of B are converted once if k is one piece. */
 static tsh_status half_tiles(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t rows,
                              int64_t cols, int64_t depth, double alpha, half_factor a, half_factor b, float *sum,
                              const half_finish *finish) {
-    tsh_status status = TSH_OK;
     for (int64_t j = 0; j < n; j += cols) {
         int64_t wide = smaller(cols, n - j);
         for (int64_t i = 0; i < m; i += rows) {
             int64_t high = smaller(rows, m - i);
-            for (int64_t l = 0; l < k && status == TSH_OK; l += depth) {
-                int64_t deep = smaller(depth, k - l);
-                widen_tile(device, dtype, &a, i, high, l, deep);
-                if (i == 0 || depth < k) widen_tile(device, dtype, &b, j, wide, l, deep);
-                status = single(device, a.depth_first, !b.depth_first, high, wide, deep, (float)alpha, a.tile,
-                                a.depth_first ? high : deep, b.tile, b.depth_first ? wide : deep, l > 0, sum, wide);
+            for (int64_t l = 0; l < k; l += depth) {
+                const half_step step = {i, high, j, wide, l, smaller(depth, k - l)};
+                tsh_status status = half_multiply(device, dtype, &step, alpha, &a, &b, sum);
+                if (status != TSH_OK) return status;
             }
-            if (status != TSH_OK) return status;
-            for (int64_t r = 0; r < high; r++) finish_row(device, dtype, finish, i + r, j, wide, sum + r * wide);
+            const half_rows done = {
+                .device = device, .dtype = dtype, .cols = wide, .tile = sum, .finish = finish, .row = i, .at = j};
+            tshi_parallel(device, high, 1, 2 * (double)wide, finish_rows, &done);
         }
     }
     return TSH_OK;
@@ -256,26 +340,28 @@ static bool takes_narrow(const tsh_device *device, tsh_dtype dtype) {
     return dtype == TSH_BFLOAT16 && isa_of(device)->multiplies_bfloat16;
 }
 
+static int64_t most_depth(const tsh_device *device, tsh_dtype dtype) {
+    return tshi_cpu_multiplies_narrow(device, dtype) ? NARROW_DEPTH : TILE_DEPTH;
+}
+
 /* The scratch memory of half_gemm: x in float32 and the sums of a piece, or a tile of each factor and of their
  * product. */
-size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b,
-                                int64_t m, int64_t n, int64_t k) {
-    if (!is_half(dtype)) return 0;
-    if (has_few_rows(device, transpose_a, transpose_b, m)) {
+static size_t half_scratch(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a, bool transpose_b,
+                           int64_t m, int64_t n, int64_t k) {
+    if (has_few_rows(threads, transpose_a, transpose_b, m)) {
         return (size_t)(m * (TILE_ROWS + (takes_narrow(device, dtype) ? 0 : k))) * sizeof(float);
     }
-    int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS), depth = even_pieces(k, TILE_DEPTH);
+    int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS),
+            depth = even_pieces(k, most_depth(device, dtype));
     return (size_t)(rows * cols + (rows + cols) * depth) * sizeof(float);
 }
 
 /* y = x W^T of few rows, in pieces of W that are as long as finish_row takes. */
-static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
-                                const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
-                                const half_finish *finish) {
+static tsh_status half_few_rows(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                double alpha, const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
+                                float *sum, const half_finish *finish) {
     bool narrow = takes_narrow(device, dtype);
     int64_t wide = narrow ? 0 : k; /* float32 elements for a row of x */
-    float *sum = device->ops->memory.alloc(device, tshi_cpu_product_scratch(device, dtype, false, true, m, n, k));
-    if (!sum) return TSH_ERR_MEMORY;
     float *wide_x = sum + m * TILE_ROWS;
     for (int64_t i = 0; i < m; i++) isa_of(device)->widen(dtype, wide, x + i * ldx, wide_x + i * k);
     for (int64_t j = 0; j < n; j += TILE_ROWS) {
@@ -294,43 +380,165 @@ static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, 
         isa_of(device)->few_rows(dtype, &p);
         for (int64_t i = 0; i < m; i++) finish_row(device, dtype, finish, i, j, cols, sum + i * TILE_ROWS);
     }
-    device->ops->memory.release(device, sum);
     return TSH_OK;
 }
 
 /* m, n and k are at least 1. */
-static tsh_status half_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
-                            int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
-                            const half_finish *finish) {
-    if (has_few_rows(device, transpose_a, transpose_b, m))
-        return half_few_rows(device, dtype, m, n, k, alpha, a, lda, b, ldb, finish);
-    int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS), depth = even_pieces(k, TILE_DEPTH);
-    float *tiles =
-        device->ops->memory.alloc(device, tshi_cpu_product_scratch(device, dtype, transpose_a, transpose_b, m, n, k));
-    if (!tiles) return TSH_ERR_MEMORY;
-    float *tile_a = tiles + rows * cols, *tile_b = tile_a + rows * depth;
+static tsh_status half_gemm(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a, bool transpose_b,
+                            int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
+                            int64_t ldb, float *scratch, const half_finish *finish) {
+    if (has_few_rows(threads, transpose_a, transpose_b, m))
+        return half_few_rows(device, dtype, m, n, k, alpha, a, lda, b, ldb, scratch, finish);
+    int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS),
+            depth = even_pieces(k, most_depth(device, dtype));
+    float *tile_a = scratch + rows * cols, *tile_b = tile_a + rows * depth;
+    return half_tiles(device, dtype, m, n, k, rows, cols, depth, alpha,
+                      (half_factor){a, lda, transpose_a, tile_a, NOTHING, 0, 0},
+                      (half_factor){b, ldb, !transpose_b, tile_b, NOTHING, 0, 0}, scratch, finish);
+}
+
+/* half_gemm of one product, on all threads. */
+static tsh_status half_product(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
+                               int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
+                               const half_finish *finish) {
+    const int threads = device->threads;
+    const size_t bytes = half_scratch(device, threads, dtype, transpose_a, transpose_b, m, n, k);
+    float *scratch = device->ops->memory.alloc(device, bytes);
+    if (!scratch) return TSH_ERR_MEMORY;
     tsh_status status =
-        half_tiles(device, dtype, m, n, k, rows, cols, depth, alpha, (half_factor){a, lda, transpose_a, tile_a},
-                   (half_factor){b, ldb, !transpose_b, tile_b}, tiles, finish);
-    device->ops->memory.release(device, tiles);
+        half_gemm(device, threads, dtype, transpose_a, transpose_b, m, n, k, 1, a, lda, b, ldb, scratch, finish);
+    device->ops->memory.release(device, scratch);
     return status;
+}
+
+/* --- products of a batch ------------------------------------------------------------------------------------------ */
+
+typedef struct batch {
+    const tsh_device *device;
+    int threads; /* of each product */
+    tsh_dtype dtype;
+    bool transpose_a, transpose_b;
+    int64_t m, n, k;
+    double alpha;
+    const char *a;
+    int64_t lda;
+    const char *b;
+    int64_t ldb;
+    double beta;
+    char *c;
+    int64_t ldc;
+    size_t bytes_a, bytes_b, bytes_c; /* from a matrix to the next */
+    char *scratch;
+    size_t scratch_bytes; /* of a range */
+    _Atomic int failed;   /* the status of a product that failed */
+} batch;
+
+static tsh_status multiply_one(const batch *p, const void *a, const void *b, void *c, float *scratch) {
+    if (p->k == 0 || p->alpha == 0.0) {
+        scale(p->device, p->dtype, p->m, p->n, p->beta, c, p->ldc);
+        return TSH_OK;
+    }
+    if (!is_half(p->dtype))
+        return float_gemm(p->device, p->threads, p->dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha,
+                          a, p->lda, b, p->ldb, p->beta, c, p->ldc);
+    const half_finish finish = {.beta = p->beta, .f = TSHI_IDENTITY, .c = c, .ldc = p->ldc};
+    return half_gemm(p->device, p->threads, p->dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha, a,
+                     p->lda, b, p->ldb, scratch, &finish);
+}
+
+static void multiply_range(const void *call, int range, int64_t from, int64_t end) {
+    batch *p = *(batch *const *)call;
+    float *scratch = (float *)(p->scratch + (size_t)range * p->scratch_bytes);
+    for (int64_t i = from; i < end && !p->failed; i++) {
+        tsh_status status = multiply_one(p, p->a + (size_t)i * p->bytes_a, p->b + (size_t)i * p->bytes_b,
+                                         p->c + (size_t)i * p->bytes_c, scratch);
+        if (status != TSH_OK) p->failed = (int)status;
+    }
+}
+
+/* Eight products of numbers take the time of an element. */
+static double product_cost(int64_t m, int64_t n, int64_t k) {
+    return (double)m * (double)n * (double)k / 8;
+}
+
+/* How many threads have products of their own: 1 where a product is for all threads, because there are fewer products
+ * than threads, the BLAS has threads of its own, or products share the primitives that are kept. */
+static int batch_ranges(const tsh_device *device, tsh_dtype dtype, int64_t count, int64_t m, int64_t n, int64_t k) {
+    bool together = dtype == TSH_FLOAT64 || ((const tshi_cpu_device *)device)->products != TSHI_PRODUCTS_ONEDNN ||
+                    tshi_cpu_multiplies_narrow(device, dtype) || count < device->threads;
+    return together ? 1 : tshi_ranges(device, count, 1, product_cost(m, n, k));
+}
+
+/* Bytes of scratch memory of a range's products, one after another. */
+static size_t batch_scratch(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a, bool transpose_b,
+                            int64_t m, int64_t n, int64_t k) {
+    if (!is_half(dtype) || m == 0 || n == 0 || k == 0) return 0;
+    size_t bytes = half_scratch(device, threads, dtype, transpose_a, transpose_b, m, n, k);
+    return (bytes + TSHI_BLOCK_UNIT - 1) / TSHI_BLOCK_UNIT * TSHI_BLOCK_UNIT;
+}
+
+size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, int64_t count, bool transpose_a,
+                                bool transpose_b, int64_t m, int64_t n, int64_t k) {
+    int ranges = batch_ranges(device, dtype, count, m, n, k);
+    return (size_t)ranges *
+           batch_scratch(device, ranges > 1 ? 1 : device->threads, dtype, transpose_a, transpose_b, m, n, k);
 }
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
+tsh_status tshi_cpu_gemm_batch(tsh_device *device, tsh_dtype dtype, int64_t count, bool transpose_a, bool transpose_b,
+                               int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda,
+                               int64_t stride_a, const void *b, int64_t ldb, int64_t stride_b, double beta, void *c,
+                               int64_t ldc, int64_t stride_c) {
+    const size_t size = tsh_dtype_size(dtype);
+    tsh_status status = tshi_check_product("the BLAS", m, n, k, lda, ldb, ldc);
+    if (status != TSH_OK || count == 0 || m == 0 || n == 0) return status;
+    const bool packed = lda == (transpose_a ? m : k) && ldb == (transpose_b ? k : n) && ldc == n && stride_a == m * k &&
+                        stride_b == k * n && stride_c == m * n;
+    if (packed && dtype == TSH_FLOAT32 && alpha == 1 && (beta == 0 || beta == 1) && k > 0 &&
+        tshi_cpu_primitive_batch((tshi_cpu_device *)device, count, transpose_a, transpose_b, m, n, k, a, b, beta != 0,
+                                 c))
+        return TSH_OK;
+    const int ranges = batch_ranges(device, dtype, count, m, n, k), threads = ranges > 1 ? 1 : device->threads;
+    batch p = {.device = device,
+               .threads = threads,
+               .dtype = dtype,
+               .transpose_a = transpose_a,
+               .transpose_b = transpose_b,
+               .m = m,
+               .n = n,
+               .k = k,
+               .alpha = alpha,
+               .a = a,
+               .lda = lda,
+               .b = b,
+               .ldb = ldb,
+               .beta = beta,
+               .c = c,
+               .ldc = ldc,
+               .bytes_a = (size_t)stride_a * size,
+               .bytes_b = (size_t)stride_b * size,
+               .bytes_c = (size_t)stride_c * size,
+               .scratch_bytes = batch_scratch(device, threads, dtype, transpose_a, transpose_b, m, n, k)},
+          *call = &p;
+    if (p.scratch_bytes && !(p.scratch = device->ops->memory.alloc(device, (size_t)ranges * p.scratch_bytes)))
+        return TSH_ERR_MEMORY;
+    if (ranges > 1)
+        tshi_parallel(device, count, 1, product_cost(m, n, k), multiply_range, &call);
+    else
+        multiply_range(&call, 0, 0, count);
+    device->ops->memory.release(device, p.scratch);
+    status = (tsh_status)p.failed;
+    if (status == TSH_OK || ranges == 1) return status;
+    return tshi_fail(status, "a product of a batch: %s",
+                     tsh_status_name(status)); /* the thread that failed knows more */
+}
+
 tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                          int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
                          void *c, int64_t ldc) {
-    tsh_status status = tshi_check_product("the BLAS", m, n, k, lda, ldb, ldc);
-    if (status != TSH_OK || m == 0 || n == 0) return status;
-    if (k == 0 || alpha == 0.0) {
-        scale(device, dtype, m, n, beta, c, ldc);
-        return TSH_OK;
-    }
-    if (!is_half(dtype))
-        return float_gemm(device, dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    const half_finish finish = {.beta = beta, .f = TSHI_IDENTITY, .c = c, .ldc = ldc};
-    return half_gemm(device, dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, &finish);
+    return tshi_cpu_gemm_batch(device, dtype, 1, transpose_a, transpose_b, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta,
+                               c, ldc, 0);
 }
 
 /* float32 and float64 without a primitive: y is filled with the bias, then the product is added. */
@@ -339,15 +547,15 @@ tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64
     if (is_half(dtype) && m > 0 && n > 0 && k > 0) {
         const half_finish finish = {.bias = b, .f = f, .pre = pre, .c = y, .ldc = n};
         tsh_status status = tshi_check_product("the BLAS", m, n, k, k, k, n);
-        return status != TSH_OK ? status : half_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, &finish);
+        return status != TSH_OK ? status : half_product(device, dtype, false, true, m, n, k, x, k, w, k, &finish);
     }
     void *product = pre ? pre : y;
     bool done = dtype == TSH_FLOAT32 && tshi_cpu_primitive_affine((tshi_cpu_device *)device, m, n, k, x, w, b, product);
-    if (b && !done) isa_of(device)->elementwise[dtype].bias(device, m, n, NULL, b, product);
+    if (b && !done) ops_of(device)->elementwise[dtype].bias(device, m, n, NULL, b, product);
     tsh_status status = TSH_OK;
     if (!done) status = tshi_cpu_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, b ? 1 : 0, product, n);
     if (status == TSH_OK && f != TSHI_IDENTITY)
-        isa_of(device)->elementwise[dtype].unary(device, f, NULL, m * n, product, y);
+        ops_of(device)->elementwise[dtype].unary(device, f, NULL, m * n, product, y);
     return status;
 }
 
@@ -357,7 +565,7 @@ static tsh_status wide_product(tsh_device *device, tsh_dtype dtype, int64_t m, i
     const half_finish finish = {.beta = beta, .wide_c = dw, .ldc = k};
     tsh_status status = tshi_check_product("the BLAS", n, k, m, n, k, k);
     if (status != TSH_OK || n == 0 || k == 0) return status;
-    if (m > 0) return half_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, &finish);
+    if (m > 0) return half_product(device, dtype, true, false, n, k, m, dy, n, x, k, &finish);
     scale(device, TSH_FLOAT32, n, k, beta, dw, k);
     return TSH_OK;
 }
@@ -370,17 +578,17 @@ tsh_status tshi_cpu_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t
     if (status != TSH_OK || !db) return status;
     if (beta_b == 0 && wide) memset(db, 0, (size_t)n * tsh_dtype_size(to));
     if (wide)
-        isa_of(device)->sum[dtype].bias_backward_wide(device, m, n, dy, db);
+        ops_of(device)->sum[dtype].bias_backward_wide(device, m, n, dy, db);
     else if (beta_b == 0)
-        isa_of(device)->sum[dtype].over_dim(device, 1, m, n, 1, dy, db);
+        ops_of(device)->sum[dtype].over_dim(device, 1, m, n, 1, dy, db);
     else
-        isa_of(device)->sum[dtype].bias_backward(device, m, n, dy, db);
+        ops_of(device)->sum[dtype].bias_backward(device, m, n, dy, db);
     return TSH_OK;
 }
 
 tsh_status tshi_cpu_gemm_unary_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                         const void *a, const void *b, tshi_unary f, const void *z, void *c) {
     tsh_status status = tshi_cpu_gemm(device, dtype, false, false, m, n, k, 1, a, k, b, n, 0, c, n);
-    if (status == TSH_OK) isa_of(device)->elementwise[dtype].unary_backward(device, f, NULL, m * n, z, c, 0, c);
+    if (status == TSH_OK) ops_of(device)->elementwise[dtype].unary_backward(device, f, NULL, m * n, z, c, 0, c);
     return status;
 }

@@ -17,12 +17,13 @@ tshi_permute_fn tshi_cpu_permute;
 
 /* gemm.c */
 tshi_gemm_fn tshi_cpu_gemm;
+tshi_gemm_batch_fn tshi_cpu_gemm_batch;
 tshi_affine_fn tshi_cpu_affine;
 tshi_affine_backward_fn tshi_cpu_affine_backward;
 tshi_gemm_unary_backward_fn tshi_cpu_gemm_unary_backward;
-/* Bytes of scratch memory of a product; m, n and k are at least 1. */
-size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b,
-                                int64_t m, int64_t n, int64_t k);
+/* Bytes of scratch memory of `count` products. */
+size_t tshi_cpu_product_scratch(const tsh_device *device, tsh_dtype dtype, int64_t count, bool transpose_a,
+                                bool transpose_b, int64_t m, int64_t n, int64_t k);
 void tshi_cpu_product_threads(int threads);
 /* Writes the names of the matrix product libraries in use. */
 void tshi_cpu_product_libraries(const tsh_device *device, char *text, size_t size);

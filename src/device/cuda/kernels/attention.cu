@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T> constexpr tsh_dtype dtype_of_16 = TSH_BFLOAT16;
 template <> constexpr tsh_dtype dtype_of_16<__half> = TSH_FLOAT16;
 
-int64_t scratch_size(const tshi_attention *a, bool backward) {
+int64_t scratch_size(tsh_device *, const tshi_attention *a, bool backward) {
     return backward ? a->batch * a->heads * a->queries : 0;
 }
 

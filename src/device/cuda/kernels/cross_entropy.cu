@@ -169,7 +169,9 @@ __global__ void __launch_bounds__(256, 2)
             double weight_sum = (double)read(c.weight_sum, (S)c.classes);
             total += a / (double)c.classes * (weight_sum * log_sum - (double)s[3]);
         }
-        loss[r] = target[r] == c.ignore_index ? S(0) : (S)total;
+        double lse = c.z_loss != 0.0 ? (double)((const S *)c.max)[r] + log_sum : 0.0, z = c.z_loss * lse * lse;
+        double wanted = c.part == TSHI_LOSS_COUNT ? 1.0 : c.part == TSHI_LOSS_OF_Z ? z : total + z;
+        loss[r] = target[r] == c.ignore_index ? S(0) : (S)wanted;
     }
 }
 
@@ -177,11 +179,13 @@ __global__ void __launch_bounds__(256, 2)
 template <typename S> struct row_factors {
     S exponential, target, weight; // of exp(l - max), of [j = t], of w_j
 
-    __device__ row_factors(const tshi_classes &c, S g, const S *sums) {
+    // g, h: the upstream gradients of the cross entropy and of the z-loss.
+    __device__ row_factors(const tshi_classes &c, S g, S h, S max, const S *sums) {
         S a = (S)c.smoothing;
         target = g * (S(1) - a) * sums[2];
         weight = g * (S)(c.smoothing / (double)c.classes);
         S on_all = a != S(0) ? target + weight * read(c.weight_sum, (S)c.classes) : target;
+        if (c.z_loss != 0.0) on_all += (S)(2.0 * c.z_loss) * h * (max + log(sums[0]));
         exponential = on_all * reciprocal(sums[0]);
     }
 };
@@ -196,7 +200,7 @@ __global__ void __launch_bounds__(256, 2)
     using S = sum_t<T>;
     constexpr int TO = ADD ? READ_Z | WRITE_Z : WRITE_Z;
     const T *w = (const T *)c.weight;
-    S inverse = divisor ? S(1) / *divisor : S(1);
+    S inverse = divisor ? S(1) / *divisor : S(1), z_inverse = c.z_divisor ? S(1) / *(const S *)c.z_divisor : S(1);
     team<WARPS> t(p);
     for (int64_t r = t.first; r < p.rows; r += t.step) {
         int64_t at = r * p.n + t.begin,
@@ -207,8 +211,8 @@ __global__ void __launch_bounds__(256, 2)
             if (!ADD) walk<TO>(t.length, x, x, dx, t.me, t.size, [](int64_t, S, S, S) { return S(0); });
             continue;
         }
-        row_factors<S> f(c, inverse * dloss[r * dloss_stride], sums + 4 * r);
-        S top = max[r];
+        S top = max[r], upstream = dloss[r * dloss_stride];
+        row_factors<S> f(c, inverse * upstream, z_inverse * upstream, top, sums + 4 * r);
         if (f.weight != S(0) && w)
             walk<READ_X | READ_Y | TO>(t.length, x, w + t.begin, dx, t.me, t.size, [=](int64_t i, S l, S weight, S d) {
                 S change = f.exponential * exp_of<T>(l - top) - f.weight * weight;

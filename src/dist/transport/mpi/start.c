@@ -208,7 +208,7 @@ tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, con
         if (tshi_warning_due(&next_warning, warn_every)) {
             tshi_log(log, TSH_LOG_WARNING, "world_init: waiting for the other ranks of %s", which);
         }
-        tshi_mpi_doze(now - since);
+        tshi_tagged_doze(now - since);
     }
     if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
     if (error == MPI_SUCCESS) return TSH_OK;

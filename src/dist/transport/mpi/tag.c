@@ -45,11 +45,12 @@ tsh_status tshi_mpi_count_tags(tsh_world *world) {
     return TSH_OK;
 }
 
-int tshi_mpi_tag(const tsh_group *group, tshi_purpose purpose, uint64_t number) {
+int tshi_mpi_tag(const tsh_group *group, uint64_t packed) {
     const tshi_mpi *mpi = tshi_mpi_of(group->world);
     const tshi_mpi_group *mg = group->state;
     uint64_t tag = (uint64_t)mg->number << EPOCH_BITS | group->world->recoveries % (1u << EPOCH_BITS);
-    return (int)((tag << PURPOSE_BITS | purpose) * mpi->message_numbers + number % mpi->message_numbers);
+    tag = tag << PURPOSE_BITS | packed >> TSHI_PURPOSE_SHIFT;
+    return (int)(tag * mpi->message_numbers + packed % mpi->message_numbers);
 }
 
 size_t tshi_mpi_claim_bytes(const tshi_mpi *mpi) {

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPINS    4000
 #define PATIENCE 120.0
 /* The most bytes in one call of MPI. */
 #define CHUNK ((int64_t)1 << 30)
@@ -27,20 +26,21 @@ static bool is_init_method(const tshi_settings *s) {
     return s->method == TSHI_INIT_TRANSPORT && !strcmp(s->transport, "mpi");
 }
 
-/* MPI connects ranks on several machines, and any ranks if the user asks for it. Before the rendezvous it takes worlds
- * whose ranks an MPI launcher has started, and finds them itself. */
+/* MPI connects the ranks of a communicator on several machines, and any ranks if the user asks for it. Before the
+ * rendezvous it takes worlds whose ranks an MPI launcher has started, and finds them itself. */
 static bool is_wanted(const tshi_start *start) {
     const tshi_settings *s = start->settings;
     bool mpi = tshi_backend_is("mpi"), local = tshi_backend_is("local");
-    if (start->roster) return mpi || (start->roster->nodes > 1 && !local);
+    bool other = tshi_setting_value(TSHI_SETTING_BACKEND) && !mpi && !tshi_backend_is("nccl");
+    if (start->roster) return mpi || (start->communicator && start->roster->nodes > 1 && !local);
     if (start->communicator) return false;                     /* a communicator of one rank */
     bool numbered = start->config->world_size && !s->launched; /* by the program, maybe not as MPI numbers them */
     if (numbered && !is_init_method(s)) return false;
     bool machines = s->method == TSHI_INIT_ENV && s->local_known && s->local_size != s->size;
-    return is_init_method(s) || (mpi && s->size == 1) || (under_mpi() && (mpi || (machines && !local)));
+    return is_init_method(s) || (mpi && s->size == 1) || (under_mpi() && (mpi || (machines && !other)));
 }
 
-tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes) {
+static tsh_status probe(const tshi_start *start, bool *takes) {
     if (start->config->threads) return TSH_OK;
     if (is_init_method(start->settings) && tshi_backend_is("local")) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: init_method is mpi://, but TSHARD_BACKEND is local");
@@ -50,26 +50,25 @@ tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes) {
         *takes = true;
         return TSH_OK;
     }
-    tsh_status status = start->roster ? tshi_mpi_connect(start) : TSH_OK;
-    if (status == TSH_OK) status = tshi_mpi_enter(start);
+    if (start->roster) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED,
+                         "world_init: TSHARD_BACKEND is mpi, but no launcher of MPI has started the ranks: start them "
+                         "with mpirun or srun");
+    }
+    tsh_status status = tshi_mpi_enter(start);
     *takes = start->settings->size > 1;
     return status;
 }
 
-tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void **heap) {
-    const tsh_allocator *allocator = &world->allocator;
-    const tshi_settings *settings = start->settings;
-    size_t size = (size_t)settings->size;
-    tshi_mpi *mpi = tshi_calloc(allocator, 1, sizeof *mpi);
+static tsh_status world_open(tsh_world *world, const tshi_start *start, void **heap) {
+    tshi_mpi *mpi = tshi_calloc(&world->allocator, 1, sizeof *mpi);
     (void)heap;
     if (!mpi) return TSH_ERR_MEMORY;
     world->state[TSHI_MPI_PLACE] = mpi;
     mpi->base = start->communicator ? *(const MPI_Comm *)start->communicator : MPI_COMM_WORLD;
     mpi->comm = MPI_COMM_NULL;
     mpi->discarding = MPI_REQUEST_NULL;
-    mpi->chunk = CHUNK;
-    mpi->left = tshi_calloc(allocator, size, sizeof *mpi->left);
-    return mpi->left ? TSH_OK : TSH_ERR_MEMORY;
+    return tshi_tagged_open(world, &mpi->tagged, &tshi_mpi_messages, CHUNK);
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
@@ -104,7 +103,7 @@ static bool find_rdma(void) {
     return found;
 }
 
-tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
+static tsh_status world_join(tsh_world *world, tsh_status mine) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     if (!mpi) return mine;
     uint64_t unused;
@@ -122,13 +121,12 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
     if (any) return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
     mpi->ready = true;
     tshi_mpi_list(world);
-    mpi->oversubscribed = tshi_machine_oversubscribed(world);
+    tshi_tagged_joined(world);
     mpi->rdma = world->machine.nodes > 1 && find_rdma();
-    world->spins = mpi->oversubscribed ? 0 : SPINS;
     return TSH_OK;
 }
 
-bool tshi_mpi_rdma(const tsh_world *world) {
+static bool rdma(const tsh_world *world) {
     return tshi_mpi_of(world)->rdma;
 }
 
@@ -145,16 +143,41 @@ void tshi_mpi_leave(tsh_world *world) {
     tshi_control_leave(world);
     mpi->ready = false;
     tshi_mpi_unlist(world);
-    if (!tshi_mpi_messages_ended(world)) tshi_mpi_skip_finalize();
+    if (!tshi_tagged_messages_ended(world)) tshi_mpi_skip_finalize();
     if (world->machine.broken == TSH_OK) MPI_Comm_free(&mpi->comm);
 }
 
-void tshi_mpi_world_close(tsh_world *world) {
+static void world_close(tsh_world *world) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     const tsh_allocator *allocator = &world->allocator;
-    tshi_pool_clear(&mpi->messages, allocator);
-    tshi_free(allocator, mpi->left);
+    tshi_tagged_close(world, &mpi->tagged);
     tshi_free(allocator, mpi->taken);
     tshi_free(allocator, mpi);
     world->state[TSHI_MPI_PLACE] = NULL;
 }
+
+const tshi_group_ops tshi_mpi_ops = {
+    .name = "mpi",
+    .place = TSHI_MPI_PLACE,
+    .overlaps = tshi_tagged_overlaps,
+    .stages = tshi_tagged_stages,
+    .probe = probe,
+    .world_open = world_open,
+    .world_join = world_join,
+    .rdma = rdma,
+    .recover = tshi_tagged_recover,
+    .leave = tshi_mpi_leave,
+    .world_close = world_close,
+    .prepare = tshi_mpi_group_prepare,
+    .open = tshi_mpi_group_open,
+    .close = tshi_mpi_group_close,
+    .check_peers = tshi_tagged_check_peers,
+    .restart = tshi_tagged_restart,
+    .fails_later = tshi_control_fails_later,
+    .run = tshi_tagged_run,
+    .start = tshi_tagged_start,
+    .progress = tshi_tagged_progress,
+    .drop = tshi_tagged_message_drop,
+    .nap = tshi_tagged_nap,
+    .awake = tshi_tagged_awake,
+};

@@ -95,15 +95,18 @@ static bool waits_for_peers(tsh_world *world, tshi_nccl_in_flight *entry, double
     if (entry->since == 0) {
         entry->since = now;
         entry->deadline = tshi_deadline_since(world, now, entry->call, entry->number);
+        if (entry->collective) entry->deadline.group = entry->group;
     }
     return true;
 }
 
-static tsh_status time_out(tsh_world *world, const tsh_group *group, const char *what) {
-    tsh_status status = tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, world->timeout);
-    tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, tsh_error_message());
+static tsh_status time_out(tsh_world *world, const tsh_group *group, const char *what, const char *ranks) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s: not done within %g s%s%.300s", what, world->timeout,
+             ranks[0] ? "; waits for " : "", ranks);
+    tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     tshi_group_log_recent_calls(group);
-    return tshi_nccl_stop(world, tshi_fail(status, "%s: not done within %g s", what, world->timeout), true);
+    return tshi_nccl_stop(world, tshi_fail(TSH_ERR_TIMEOUT, "%s", words), true);
 }
 
 static tsh_status poll_comm(tsh_world *world, ncclComm_t comm, const tshi_nccl_in_flight *entry) {
@@ -144,7 +147,7 @@ static tsh_status poll_world(tsh_world *world, double now) {
         return ended ? TSH_OK : tshi_nccl_stop(world, status, false);
     }
     bool late = waits && tshi_deadline_passed(world, &entry->deadline, ranks, stopped);
-    return late ? time_out(world, entry->group, entry->name) : TSH_OK;
+    return late ? time_out(world, entry->group, entry->name, ranks) : TSH_OK;
 }
 
 tsh_status tshi_nccl_watch(tsh_world *world) {
@@ -185,7 +188,7 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
         if (until == 0) until = tshi_clock() + world->timeout;
         tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        if (tshi_clock() > until) return time_out(world, world->group, what);
+        if (tshi_clock() > until) return time_out(world, world->group, what, "");
         tshi_cuda_nap(polls);
     }
 }

@@ -1,12 +1,12 @@
 /* The data transport of GPUs: NCCL moves the data of ranks that control connects.
  *
- * Control agrees on what is opened, carries NCCL's ids and reports failures and deaths. Calls are queued on the device's
- * communication stream, behind the work queued on its compute stream; the host does not wait. A call that a peer does
- * not queue never ends by itself: wherever the host waits for the GPU it calls tshi_nccl_watch, which aborts the
- * communicators when a peer is lost.
+ * Control agrees on what is opened, carries NCCL's ids and reports failures and deaths. Calls are queued on the
+ * device's communication stream, behind the work queued on its compute stream; the host does not wait. A call that a
+ * peer does not queue never ends by itself: wherever the host waits for the GPU it calls tshi_nccl_watch, which aborts
+ * the communicators when a peer is lost.
  *
- * Invariant: what a rank queues for NCCL, over all of its groups, is in the order of its program's calls, and depends on
- * nothing else. It holds because a collective is queued by its call, and messages are queued together as
+ * Invariant: what a rank queues for NCCL, over all of its groups, is in the order of its program's calls, and depends
+ * on nothing else. It holds because a collective is queued by its call, and messages are queued together as
  * point_to_point.c says. Ranks whose programs make their calls in one order therefore never wait for each other in a
  * cycle, although NCCL runs what is on one stream, and in one communicator, one after another. */
 #ifndef TSHI_NCCL_H
@@ -60,6 +60,7 @@ typedef struct tshi_nccl_in_flight {
     cudaEvent_t before, after;
     char name[TSHI_LINE / 4]; /* "all_reduce #3"; of messages that were queued together the first */
     const char *call;
+    bool collective; /* all members make it */
     uint64_t number;
     double left_after;      /* s; a peer that has left has done its part by then, or never will */
     double since;           /* when the host first saw that it waits only for its peers; 0: not yet */

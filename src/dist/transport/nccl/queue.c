@@ -1,5 +1,5 @@
-/* What is queued on the communication streams: calls, whose entries in nccl->calls the host watches, and the events that
- * works wait for. */
+/* What is queued on the communication streams: calls, whose entries in nccl->calls the host watches, and the events
+ * that works wait for. */
 #include "dist/transport/nccl/nccl.h"
 
 #include <stdio.h>
@@ -54,6 +54,7 @@ static void count_entry(tshi_nccl_in_flight *entry, tsh_group *group, const char
     entry->group = group;
     entry->call = call;
     entry->number = number;
+    entry->collective = false;
     entry->left_after = left_after;
     entry->since = 0;
     if (!tshi_nccl_device(group->world)->capturing) tshi_nccl_of(group->world)->queued++;
@@ -93,6 +94,7 @@ tsh_status tshi_nccl_enqueue(tsh_group *group, const tshi_comm_call *call, uint6
     if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(entry->after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
     count_entry(entry, group, tsh_collective_name(call->op), number, LEFT_AFTER);
+    entry->collective = !tshi_is_message(call->op);
     *out = entry;
     return TSH_OK;
 }

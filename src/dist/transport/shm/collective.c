@@ -528,6 +528,7 @@ static void local_progress(tsh_work *work) {
 
 const tshi_group_ops tshi_shm_ops = {
     .name = "local",
+    .renews = true,
     .place = TSHI_SHM_PLACE,
     .stages = tshi_shm_stages,
     .probe = tshi_shm_probe,

@@ -4,7 +4,6 @@
 set -uo pipefail
 # shellcheck source=tests/support/hosts.sh
 . "$(dirname "$0")/../../../support/hosts.sh"
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
 launcher=$1 program=$2
 hosts_up ipv4
 

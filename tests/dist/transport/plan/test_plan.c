@@ -255,7 +255,7 @@ Test(plan, a_record_is_read_as_it_was_written) {
     r->peak = (size_t)5 << 40;
     r->planned = true;
     r->axes = 1;
-    r->axis[0] = (tshi_record_axis){"data", 4};
+    r->axis[0] = (tshi_record_axis){"data", 4, "3:1:1:0"};
     r->memory.at_peak[TSH_MEMORY_GRADIENTS] = 77;
     snprintf(r->memory.layer, sizeof r->memory.layer, "a layer. weight");
     tshi_record_end(r);
@@ -264,6 +264,7 @@ Test(plan, a_record_is_read_as_it_was_written) {
     rewind(file);
     cr_assert_eq(tshi_record_read(&allocator, file, &copy), TSH_OK, "%s", tsh_error_message());
     cr_expect(copy->rank == 3 && copy->size == 4 && copy->peak == r->peak && copy->planned && copy->axes == 1);
+    cr_expect_str_eq(copy->axis[0].weights, "3:1:1:0");
     cr_expect_str_eq(copy->memory.layer, "a layer. weight");
     cr_expect_eq(copy->memory.at_peak[TSH_MEMORY_GRADIENTS], 77);
     cr_assert_eq(copy->count, 1000);

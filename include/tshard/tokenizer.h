@@ -1,0 +1,70 @@
+/* tokenizer: texts to ids and back, by the tokenizer.json of a Hugging Face folder. See docs/files.md.
+ *
+ * Nothing here is collective, belongs to a world, or waits.
+ *
+ * Thread safety: a tokenizer and its streams are used by one thread at a time, whichever it is; two tokenizers are
+ * independent. */
+#ifndef TSHARD_TOKENIZER_H
+#define TSHARD_TOKENIZER_H
+
+#include "tshard/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A tokenizer: byte-level BPE (GPT-2, Llama 3, Qwen), BPE with byte fallback (Llama 2, Mistral) or WordPiece (BERT),
+ * with the file's normalizers, pre-tokenizers, added tokens, template and decoders. The file's truncation and padding
+ * are not applied. */
+typedef struct tsh_tokenizer tsh_tokenizer;
+
+/* Reads a tokenizer.json, or the one in a folder. The caller destroys the tokenizer. TSH_ERR_IO for a file that cannot
+ * be read or is malformed, _UNSUPPORTED for a model or a step that is not built in, and for everything if the library
+ * was built without PCRE2 and utf8proc; _MEMORY; *out is then NULL. */
+TSH_API tsh_status tsh_tokenizer_load(const char *path, tsh_tokenizer **out);
+TSH_API void tsh_tokenizer_destroy(tsh_tokenizer *tokenizer);
+
+/* One more than the largest id, added tokens included. */
+TSH_API int64_t tsh_tokenizer_size(const tsh_tokenizer *tokenizer);
+/* The id of a token, an added one such as "<|endoftext|>" or one of the model as the file writes it; -1 if the
+ * tokenizer has no such token. */
+TSH_API int64_t tsh_tokenizer_id(const tsh_tokenizer *tokenizer, const char *token);
+
+/* The ids of a text of `bytes` bytes, which may contain zeros. With `special` the template's special tokens are added,
+ * <s> for example. *ids [*count] belong to the tokenizer, until its next call of this function. TSH_ERR_ARGUMENT for a
+ * text that is not UTF-8, _IO for a regular expression of the file that takes too long, _MEMORY; *ids is then NULL and
+ * *count 0. */
+TSH_API tsh_status tsh_tokenizer_encode(tsh_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
+                                        const int64_t **ids, int64_t *count);
+
+/* The text of ids [count], with or without its special tokens: UTF-8, with a zero at its end that `bytes` does not
+ * count. Ids without a token are left out; bytes that make no character become U+FFFD. bytes may be NULL. *text belongs
+ * to the tokenizer, until its next call of this function or of a stream's. TSH_ERR_RANGE for a negative id, _MEMORY;
+ * *text is then NULL. */
+TSH_API tsh_status tsh_tokenizer_decode(tsh_tokenizer *tokenizer, const int64_t *ids, int64_t count, bool special,
+                                        const char **text, size_t *bytes);
+
+/* --- id by id ----------------------------------------------------------------------------------------------------- */
+
+/* The text of ids that come one at a time: whole characters, as soon as they are complete. */
+typedef struct tsh_text_stream tsh_text_stream;
+
+/* An empty stream of the tokenizer, which must outlive it. The caller destroys the stream. TSH_ERR_MEMORY; *out is then
+ * NULL. */
+TSH_API tsh_status tsh_text_stream_create(tsh_tokenizer *tokenizer, bool special, tsh_text_stream **out);
+TSH_API void tsh_text_stream_destroy(tsh_text_stream *stream);
+
+/* The text that becomes certain with the next id, often none: "". All these texts together are what
+ * tsh_tokenizer_decode gives for all the ids, if the bytes of byte tokens make characters. *text belongs to the stream,
+ * until its next call. bytes may be NULL. TSH_ERR_RANGE for a negative id, _MEMORY; *text is then NULL. */
+TSH_API tsh_status tsh_text_stream_add(tsh_text_stream *stream, int64_t id, const char **text, size_t *bytes);
+
+/* What is left at the end: bytes that still make no character, as U+FFFD. The stream is empty again. *text and errors
+ * as for tsh_text_stream_add. */
+TSH_API tsh_status tsh_text_stream_end(tsh_text_stream *stream, const char **text, size_t *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

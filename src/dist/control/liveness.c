@@ -1,0 +1,131 @@
+#include "dist/control/liveness.h"
+#include "dist/control/agree.h"
+#include "dist/rendezvous/sockets.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Where a rank listens, as all ranks get it. */
+typedef struct tshi_liveness_address {
+    uint32_t length; /* of the address in bytes; 0: the rank does not listen */
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
+} tshi_liveness_address;
+
+/* --- this rank's port --------------------------------------------------------------------------------------------- */
+
+static bool stays_here(const tshi_endpoint *e) {
+    char text[TSHI_ENDPOINT_TEXT];
+    tshi_endpoint_text(e, text);
+    return !strncmp(text, "127.", 4) || !strncmp(text, "[::1]", 5);
+}
+
+/* The address of this machine from which packets go to the rendezvous' one. A datagram socket sends none to find it. */
+static bool own_address(const tshi_endpoint *there, tshi_endpoint *out) {
+    int fd = socket(there->address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    *out = (tshi_endpoint){.length = sizeof out->address};
+    bool found = fd >= 0 && connect(fd, (const void *)&there->address, there->length) == 0 &&
+                 getsockname(fd, (void *)&out->address, &out->length) == 0 && !stays_here(out);
+    if (fd >= 0) close(fd);
+    return found;
+}
+
+/* A listener, or -1. */
+static int open_port(const tsh_world *world, tshi_liveness_address *out) {
+    const tshi_settings *s = world->settings;
+    tshi_endpoint there[TSHI_ENDPOINTS], here;
+    int n = 0, fd = -1;
+    if (tshi_tcp_resolve(s->address, s->port, tshi_clock() + world->timeout, there, &n) != TSH_OK) return -1;
+    for (int i = 0; i < n && fd < 0; i++) {
+        if (!own_address(&there[i], &here) || here.length > sizeof out->address) continue;
+        tshi_endpoint_set_port(&here, 0);
+        fd = tshi_socket_listen(&here, false);
+    }
+    if (fd < 0) return fd;
+    tshi_endpoint_set_port(&here, tshi_tcp_port(fd));
+    memcpy(&out->address, &here.address, here.length);
+    out->length = here.length;
+    return fd;
+}
+
+tsh_status tshi_liveness_open(tsh_world *world) {
+    tshi_machine *m = &world->machine;
+    tshi_liveness_address mine = {0};
+    m->liveness_addresses = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *m->liveness_addresses);
+    if (m->liveness_addresses) m->liveness_socket = open_port(world, &mine);
+    return tshi_control_gather(world->group, "world_init: liveness", m->liveness_addresses ? TSH_OK : TSH_ERR_MEMORY,
+                               &mine, sizeof mine, m->liveness_addresses);
+}
+
+void tshi_liveness_close(tsh_world *world) {
+    tshi_machine *m = &world->machine;
+    if (m->liveness_addresses && m->liveness_socket >= 0) close(m->liveness_socket);
+    tshi_free(&world->allocator, m->liveness_addresses);
+    m->liveness_addresses = NULL;
+}
+
+/* --- another rank's ----------------------------------------------------------------------------------------------- */
+
+/* Once the connection is made, an idle one is tested each second; without an answer for the silence it ends. */
+static void set_patience(int fd, double silence) {
+    const int on = 1;
+    const unsigned milliseconds = (unsigned)(1e3 * silence) + 1;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+}
+
+/* Without a way to the machine at this moment there is no connection, and the next look tries again. */
+static void begin_probe(const tshi_liveness_address *at, double silence, tshi_probe *k) {
+    int fd = socket(at->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return;
+    set_patience(fd, silence);
+    if (connect(fd, &at->address.any, at->length) == 0 || errno == EINPROGRESS || errno == EINTR) {
+        k->connection = fd;
+        return;
+    }
+    if (errno == ECONNREFUSED) k->state = TSHI_PROBE_ENDED;
+    close(fd);
+}
+
+static tshi_probe_state state_after(int error) {
+    return error == 0 || error == ECONNREFUSED || error == ECONNRESET ? TSHI_PROBE_ENDED : TSHI_PROBE_SILENT;
+}
+
+static void listen_for_answer(tshi_probe *k) {
+    struct pollfd p = {.fd = k->connection, .events = POLLIN | POLLOUT | POLLRDHUP};
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (poll(&p, 1, 0) <= 0) return;
+    if (!(p.revents & (POLLERR | POLLHUP | POLLRDHUP))) {
+        k->state = TSHI_PROBE_ALIVE;
+        return;
+    }
+    if (getsockopt(k->connection, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    k->state = state_after(error);
+    tshi_socket_close(&k->connection, 1);
+}
+
+tshi_probe_state tshi_probe_poll(const tsh_world *world, int rank, double silence, tshi_probe *k) {
+    const tshi_liveness_address *at = &world->machine.liveness_addresses[rank];
+    bool has_port = at->length > 0 && at->length <= sizeof at->address;
+    if (k->since == 0) *k = (tshi_probe){.since = tshi_clock(), .connection = -1};
+    if (has_port && k->connection < 0 && k->state == TSHI_PROBE_UNKNOWN) begin_probe(at, silence, k);
+    if (k->connection >= 0) listen_for_answer(k);
+    bool late = has_port && k->state == TSHI_PROBE_UNKNOWN && tshi_clock() - k->since > silence;
+    if (late) k->state = TSHI_PROBE_SILENT;
+    return k->state;
+}
+
+void tshi_probe_end(tshi_probe *k) {
+    if (k->since != 0) tshi_socket_close(&k->connection, 1);
+    *k = (tshi_probe){0};
+}

@@ -1,0 +1,67 @@
+/* The state of worlds and groups over tagged messages. */
+#include "dist/tagged/tagged.h"
+
+#include <stdio.h>
+
+#define SPINS 4000
+
+tsh_status tshi_tagged_open(tsh_world *world, tshi_tagged *tagged, const tshi_message_ops *ops, int64_t longest) {
+    tagged->ops = ops;
+    tagged->longest = longest;
+    tagged->left = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *tagged->left);
+    return tagged->left ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+void tshi_tagged_joined(tsh_world *world) {
+    tshi_tagged *tagged = tshi_tagged_of(world);
+    tagged->oversubscribed = tshi_machine_oversubscribed(world);
+    world->spins = tagged->oversubscribed ? 0 : SPINS;
+}
+
+void tshi_tagged_close(tsh_world *world, tshi_tagged *tagged) {
+    tshi_pool_clear(&tagged->messages, &world->allocator);
+    tshi_free(&world->allocator, tagged->left);
+}
+
+tsh_status tshi_tagged_fail(tsh_group *group, tsh_status status) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    return tshi_control_stick(group->world, status, words);
+}
+
+/* --- groups ------------------------------------------------------------------------------------------------------- */
+
+static bool is_apart(const tsh_group *group) {
+    const int *node = group->world->machine.node;
+    for (int i = 1; i < group->size; i++) {
+        if (node[group->ranks[i]] != node[group->ranks[0]]) return true;
+    }
+    return false;
+}
+
+static void group_free(const tsh_world *world, tshi_tagged_group *tg) {
+    tshi_schedule_close(&tg->call);
+    tshi_free(&world->allocator, tg->sent);
+    tshi_free(&world->allocator, tg);
+}
+
+tsh_status tshi_tagged_group_prepare(tsh_group *group, size_t bytes) {
+    tsh_world *world = group->world;
+    tshi_tagged_group *tg = tshi_calloc(&world->allocator, 1, bytes);
+    if (!tg) return TSH_ERR_MEMORY;
+    tg->call = (tshi_schedule){.ops = tshi_tagged_of(world)->ops, .apart = is_apart(group)};
+    tsh_status status = tshi_schedule_open(&tg->call, group);
+    tg->sent = tshi_calloc(&world->allocator, (size_t)group->size, sizeof *tg->sent);
+    if (status == TSH_OK && tg->sent) {
+        group->state = tg;
+        return TSH_OK;
+    }
+    group_free(world, tg);
+    return TSH_ERR_MEMORY;
+}
+
+void tshi_tagged_group_close(tsh_group *group, bool usable) {
+    tshi_tagged_group *tg = group->state;
+    if (tg->call.phase == TSHI_IDLE || (usable && tshi_schedule_stop(&tg->call))) group_free(group->world, tg);
+    group->state = NULL;
+}

@@ -1,0 +1,311 @@
+/* Moving protected values to the world that follows. What each rank of the new world has is gathered; from it every
+ * rank makes the same choice of a step, and of a source for each box. */
+#include "base/hash.h"
+#include "train/protection.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What a rank of the new world can give. */
+typedef struct offer {
+    int32_t rank, unused;       /* in the former world */
+    int64_t now;                /* the step of its tensors; -1: none */
+    int64_t own;                /* the step of the copy of its own boxes */
+    int64_t wards[TSHI_COPIES]; /* and of those that have come from its wards */
+} offer;
+
+typedef struct moving {
+    const tsh_protection *p;
+    tsh_world *world;      /* the new one */
+    tshi_protected *items; /* of the new lists, in the order of p->items */
+    int count;
+    offer *offers;   /* [world->size] */
+    int64_t step;    /* the one to which all go */
+    int *holder;     /* [former size] the rank that holds the copies of that one */
+    int *first;      /* [former size] scratch: the first rank with the same box */
+    int64_t *counts; /* [2 * size] */
+    char lost[TSHI_LINE];
+} moving;
+
+/* --- what there is ------------------------------------------------------------------------------------------------ */
+
+/* All parts of the copy in flight have arrived, or, of an earlier one, had. */
+static bool has_arrived(const tsh_protection *p, int which) {
+    bool all = p->copy[which].arrived, in_flight = p->works_count > 0 && (p->copies_made - 1) % TSHI_COPIES == which;
+    if (!in_flight) return all;
+    all = true;
+    for (int i = 0; i < p->receives && all; i++) all = tsh_work_test(p->works[i], &all) == TSH_OK && all;
+    return all;
+}
+
+static offer offer_of(const tsh_protection *p) {
+    offer o = {.rank = p->world->rank, .now = tshi_protection_is_current(p) ? p->now.step : -1, .own = p->kept.step};
+    for (int k = 0; k < TSHI_COPIES; k++) o.wards[k] = has_arrived(p, k) ? p->copy[k].step : -1;
+    return o;
+}
+
+static bool has_of_wards(const offer *o, int64_t step) {
+    for (int k = 0; k < TSHI_COPIES; k++) {
+        if (o->wards[k] == step) return true;
+    }
+    return false;
+}
+
+/* The rank has the boxes of that former rank, as they were after the step. */
+static bool gives(const moving *m, const offer *o, int former, int64_t step) {
+    if (o->rank == former && (o->now == step || o->own == step)) return true;
+    return m->p->every > 0 && m->holder[former] == o->rank && has_of_wards(o, step);
+}
+
+/* Fills m->first for a tensor: ranks of the former world that have the same box of it. */
+static void group_boxes(const moving *m, const tsh_tensor *t) {
+    tshi_placement placement = tshi_tensor_placement(t);
+    int ndim = t->shape.ndim;
+    for (int i = 0; i < m->p->world->size; i++) {
+        m->first[i] = -1;
+        if (tshi_placement_member(&placement, i) < 0) continue;
+        tsh_box box = tshi_protected_box(t, i);
+        if (tshi_box_numel(ndim, &box) == 0) continue;
+        m->first[i] = i;
+        for (int j = 0; j < i && m->first[i] == i; j++) {
+            tsh_box other = tshi_protected_box(t, j);
+            if (m->first[j] == j && !memcmp(&box, &other, sizeof box)) m->first[i] = j;
+        }
+    }
+}
+
+/* A rank of the new world that gives the boxes of former rank `first` or of a replica of it, and of which of these: the
+ * receiver itself if it can, else one that depends on the receiver, so that several share the work. -1: no rank. */
+static int source_of(const moving *m, int first, int64_t step, int receiver, int *former) {
+    int size = m->world->size;
+    for (int k = 0; k < size; k++) {
+        int rank = (receiver + k) % size;
+        for (int i = first; i < m->p->world->size; i++) {
+            if (m->first[i] != first || !gives(m, &m->offers[rank], i, step)) continue;
+            *former = i;
+            return rank;
+        }
+    }
+    return -1;
+}
+
+/* Every box of every tensor is there. Otherwise `lost` names the first that is not. */
+static bool is_whole(moving *m, int64_t step) {
+    int former;
+    for (int t = 0; t < m->p->count; t++) {
+        group_boxes(m, m->p->items[t].tensor);
+        for (int i = 0; i < m->p->world->size; i++) {
+            if (m->first[i] != i || source_of(m, i, step, 0, &former) >= 0) continue;
+            snprintf(m->lost, sizeof m->lost,
+                     "after step %" PRId64 " no rank has the part of '%.160s' that rank %d had", step,
+                     m->p->items[t].name, i);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The largest step before `below` that some rank offers, or -1. */
+static int64_t next_step(const moving *m, int64_t below) {
+    int64_t found = -1;
+    for (int r = 0; r < m->world->size; r++) {
+        const offer *o = &m->offers[r];
+        if (o->now < below && o->now > found) found = o->now;
+        if (o->own < below && o->own > found) found = o->own;
+    }
+    return found;
+}
+
+static tsh_status choose_step(moving *m) {
+    char newest[TSHI_LINE] = "no rank has completed a step";
+    for (m->step = next_step(m, INT64_MAX); m->step >= 0; m->step = next_step(m, m->step)) {
+        if (is_whole(m, m->step)) return TSH_OK;
+        if (!strncmp(newest, "no rank has c", 13)) memcpy(newest, m->lost, sizeof newest);
+    }
+    return tshi_fail(TSH_ERR_STATE, "protection_move: %s, and no earlier step is whole", newest);
+}
+
+/* --- one tensor --------------------------------------------------------------------------------------------------- */
+
+/* Where this rank has the former rank's box of item t, as it was after the step. */
+static const char *memory_of(const moving *m, int t, int former) {
+    const tsh_protection *p = m->p;
+    bool own = former == p->world->rank;
+    if (own && m->offers[m->world->rank].now == m->step) return tshi_data(p->items[t].tensor);
+    if (own) return p->kept.step == m->step ? (const char *)tshi_data(p->own) + p->items[t].own_at : NULL;
+    for (int w = 0; w < p->ward_count; w++) {
+        for (int k = 0; k < TSHI_COPIES && p->wards[w].rank == former; k++) {
+            if (m->offers[m->world->rank].wards[k] == m->step) return tshi_data(p->wards[w].boxes[k][t]);
+        }
+    }
+    return NULL;
+}
+
+/* The parts of item t that go from one rank of the new world to another, one after another. */
+typedef struct parts {
+    int first, former;
+    tsh_box from, part; /* the former rank's box, and what the receiver wants of it */
+} parts;
+
+static bool next_part(const moving *m, int t, int from, int to, parts *q) {
+    const tsh_tensor *old = m->p->items[t].tensor, *wanted = m->items[t].tensor;
+    tsh_box box = tshi_protected_box(wanted, to);
+    if (tshi_box_numel(wanted->shape.ndim, &box) == 0) return false;
+    while (++q->first < m->p->world->size) {
+        if (m->first[q->first] != q->first || source_of(m, q->first, m->step, to, &q->former) != from) continue;
+        q->from = tshi_protected_box(old, q->former);
+        if (tshi_box_intersect(old->shape.ndim, &q->from, &box, &q->part)) return true;
+    }
+    return false;
+}
+
+static int64_t count_parts(const moving *m, int t, int from, int to) {
+    int64_t n = 0;
+    for (parts q = {.first = -1}; next_part(m, t, from, to, &q);)
+        n += tshi_box_numel(m->items[t].tensor->shape.ndim, &q.part);
+    return n;
+}
+
+static void pack_parts(const moving *m, int t, int to, char **at) {
+    const tsh_tensor *old = m->p->items[t].tensor;
+    int ndim = old->shape.ndim;
+    size_t size = tsh_dtype_size(old->dtype);
+    for (parts q = {.first = -1}; next_part(m, t, m->world->rank, to, &q);) {
+        tshi_copy_box(ndim, size, &q.part, memory_of(m, t, q.former), &q.from, *at, &q.part);
+        *at += (size_t)tshi_box_numel(ndim, &q.part) * size;
+    }
+}
+
+static void unpack_parts(const moving *m, int t, int from, const char **at) {
+    const tsh_tensor *wanted = m->items[t].tensor;
+    int ndim = wanted->shape.ndim;
+    size_t size = tsh_dtype_size(wanted->dtype);
+    tsh_box own = tsh_tensor_box(wanted);
+    for (parts q = {.first = -1}; next_part(m, t, from, m->world->rank, &q);) {
+        tshi_copy_box(ndim, size, &q.part, *at, &q.part, tshi_data(wanted), &own);
+        *at += (size_t)tshi_box_numel(ndim, &q.part) * size;
+    }
+}
+
+static tsh_status move_tensor(moving *m, int t) {
+    tsh_tensor *wanted = m->items[t].tensor, *in = NULL, *out = NULL;
+    int size = m->world->size, me = m->world->rank;
+    int64_t sent = 0, received = 0, *outs = m->counts + size;
+    group_boxes(m, m->p->items[t].tensor);
+    for (int r = 0; r < size; r++) {
+        sent += m->counts[r] = count_parts(m, t, me, r);
+        received += outs[r] = count_parts(m, t, r, me);
+    }
+    tsh_status status = tshi_tensor_buffer(tsh_world_mesh(m->world), wanted->dtype, sent, &in);
+    if (status == TSH_OK) status = tshi_tensor_buffer(tsh_world_mesh(m->world), wanted->dtype, received, &out);
+    char *to = tshi_data(in);
+    for (int r = 0; r < size && status == TSH_OK && sent; r++) pack_parts(m, t, r, &to);
+    status = tshi_group_agree(m->world->group, "protection_move: memory", status);
+    if (status == TSH_OK) status = tsh_all_to_all(m->world->group, in, m->counts, out, outs);
+    const char *from = tshi_data(out);
+    if (status == TSH_OK) tshi_data_to_write(wanted);
+    for (int r = 0; r < size && status == TSH_OK && received; r++) unpack_parts(m, t, r, &from);
+    tshi_tensor_release(in);
+    tshi_tensor_release(out);
+    return status;
+}
+
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
+
+/* The numbers of the step, where this rank has them. */
+static const tshi_progress *progress_of(const moving *m) {
+    const tsh_protection *p = m->p;
+    if (m->offers[m->world->rank].now == m->step) return &p->now;
+    return p->kept.step == m->step ? &p->kept : NULL;
+}
+
+/* Every rank gets the numbers of the first one that has them. */
+static tsh_status fetch_progress(const moving *m, tshi_progress *out, int64_t *steps) {
+    const tshi_progress *mine = progress_of(m);
+    int32_t from = 0;
+    int slots = m->p->slots;
+    while (m->offers[from].now != m->step && m->offers[from].own != m->step) from++;
+    if (mine) {
+        *out = *mine;
+        if (slots) memcpy(steps, mine->steps, (size_t)slots * sizeof *steps);
+    }
+    tsh_status status =
+        tshi_group_fetch(m->world->group, "protection_move: numbers", &from, 1, out, sizeof *out, TSH_OK);
+    if (status == TSH_OK && slots)
+        status = tshi_group_fetch(m->world->group, "protection_move: steps", &from, 1, steps,
+                                  (size_t)slots * sizeof *steps, TSH_OK);
+    return status;
+}
+
+static tsh_status set_numbers(const moving *m, tsh_optimizer *optimizer) {
+    const tsh_allocator *allocator = &m->world->allocator;
+    tshi_progress found = {0};
+    int64_t *steps = tshi_calloc(allocator, (size_t)m->p->slots + 1, sizeof *steps);
+    tsh_status status = tshi_group_agree(m->world->group, "protection_move: numbers", steps ? TSH_OK : TSH_ERR_MEMORY);
+    if (status == TSH_OK) status = fetch_progress(m, &found, steps);
+    if (status == TSH_OK) {
+        m->world->seed = found.seed;
+        m->world->next_stream = found.next_stream;
+        if (optimizer) optimizer->lr = found.lr;
+    }
+    for (int i = 0; status == TSH_OK && optimizer && i < optimizer->count; i++) {
+        tshi_optimizer_slot *slot = &optimizer->slots[i];
+        slot->steps = steps[i];
+        slot->version = tshi_tensor_version(slot->parameter); /* the master weights have moved as well */
+    }
+    tshi_free(allocator, steps);
+    return status;
+}
+
+/* --- the call ----------------------------------------------------------------------------------------------------- */
+
+static tsh_status compare_lists(const moving *m) {
+    for (int i = 0; i < m->p->count || i < m->count; i++) {
+        const tshi_protected *old = i < m->p->count ? &m->p->items[i] : NULL, *new = i < m->count ? &m->items[i] : NULL;
+        if (!old || !new || strcmp(old->name, new->name) != 0)
+            return tshi_fail(TSH_ERR_MISMATCH, "protection_move: tensor %d is '%.160s', and was '%.160s'", i,
+                             new ? new->name : "", old ? old->name : "");
+        const tsh_tensor *a = old->tensor, *b = new->tensor;
+        if (a->dtype == b->dtype && a->shape.ndim == b->shape.ndim &&
+            !memcmp(a->shape.global, b->shape.global, sizeof *a->shape.global * (size_t)a->shape.ndim))
+            continue;
+        return tshi_fail(TSH_ERR_MISMATCH, "protection_move: '%.120s' is %.120s, and was %.120s", old->name,
+                         TSHI_WHOLE_TEXT(b), TSHI_WHOLE_TEXT(a));
+    }
+    return TSH_OK;
+}
+
+static tsh_status open_moving(moving *m, const tsh_parameters *list, const tsh_optimizer *optimizer) {
+    const tsh_allocator *allocator = &m->world->allocator;
+    size_t former = (size_t)m->p->world->size;
+    m->first = tshi_calloc(allocator, former, sizeof *m->first);
+    m->holder = tshi_calloc(allocator, former, sizeof *m->holder);
+    m->counts = tshi_calloc(allocator, 2 * (size_t)m->world->size, sizeof *m->counts);
+    if (!m->first || !m->holder || !m->counts) return TSH_ERR_MEMORY;
+    for (int i = 0; i < m->p->world->size; i++) m->holder[i] = tshi_protection_holder(m->p->world, i);
+    tsh_status status = tshi_protected_list(list, optimizer, &m->items, &m->count);
+    return status == TSH_OK ? compare_lists(m) : status;
+}
+
+tsh_status tsh_protection_move(const tsh_protection *p, tsh_parameters *list, tsh_optimizer *optimizer, int64_t *step) {
+    if (!p || !list || !step || p->world == list->world || (optimizer && optimizer->world != list->world))
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "protection_move: a protection, parameters of the world that follows, and step are required");
+    moving m = {.p = p, .world = list->world};
+    offer mine = offer_of(p);
+    char text[TSHI_LINE];
+    snprintf(text, sizeof text, "protection_move: %d tensors of %d ranks", p->count, p->world->size);
+    tsh_status status = open_moving(&m, list, optimizer);
+    m.offers = tshi_group_gather(m.world->group, text, &mine, sizeof mine, &status);
+    if (status == TSH_OK) status = choose_step(&m);
+    for (int t = 0; t < p->count && status == TSH_OK; t++) status = move_tensor(&m, t);
+    if (status == TSH_OK) status = set_numbers(&m, optimizer);
+    if (status == TSH_OK) *step = m.step;
+    m.world->host->ops->memory.release(m.world->host, m.offers);
+    tshi_protected_free(&m.world->allocator, m.items, m.count);
+    tshi_free(&m.world->allocator, m.holder);
+    tshi_free(&m.world->allocator, m.first);
+    tshi_free(&m.world->allocator, m.counts);
+    return status;
+}

@@ -1,0 +1,97 @@
+/* Training that goes on after deaths has the losses of the run without them. */
+#include "support/shell.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 30, RANKS = 4 };
+
+/* The last loss that each step has printed; what was printed in all. */
+static const char *run(double losses[STEPS], const char *launcher, const char *arguments) {
+    int code;
+    const char *text =
+        tshi_test_shell(&code, "TSHARD_BLAS_THREADS=1 %s " TSHARD_BIN_DIR "/any_machines --dtype float64 --steps %d %s",
+                        launcher, STEPS, arguments);
+    cr_assert_eq(code, 0, "%s: %s", arguments, text);
+    for (int i = 0; i < STEPS; i++) losses[i] = NAN;
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        int step, read = 0;
+        double loss;
+        line += *line == '\n';
+        if (sscanf(line, "step %d: %lf%n", &step, &loss, &read) == 2 && read && step >= 0 && step < STEPS)
+            losses[step] = loss;
+        if (!*line) break;
+    }
+    return text;
+}
+
+static void check(const double one[STEPS], const char *arguments, int left) {
+    double losses[STEPS];
+    char words[64];
+    const char *text = run(losses, TSHARD_BIN_DIR "/tshard-run --no-prefix --min-ranks 1 -n 4", arguments);
+    snprintf(words, sizeof words, "%d ranks go on after step", left);
+    cr_assert(strstr(text, words), "%s: %s", arguments, text);
+    for (int i = 0; i < STEPS; i++)
+        cr_assert(fabs(losses[i] - one[i]) <= 1e-6 * one[i], "%s: step %d: %.9g, one rank %.9g", arguments, i,
+                  losses[i], one[i]);
+}
+
+/* A rank dies in some step, at some moment of it; models are replicated, split in two, or in four. */
+Test(any_machines, one_rank_dies, .timeout = 600) {
+    double one[STEPS];
+    run(one, "", "");
+    unsigned seed = 1;
+    for (int i = 0; i < 12; i++) {
+        char arguments[128];
+        snprintf(arguments, sizeof arguments, "--survive --model %d --every %d --kill %d:%d:%d", 1 << i % 3, 1 + i % 7,
+                 rand_r(&seed) % RANKS, rand_r(&seed) % 12, rand_r(&seed) % 20000);
+        check(one, arguments, RANKS - 1);
+    }
+}
+
+/* Then another one, that may be its neighbour; or both at once, where their copies are not with each other. */
+Test(any_machines, two_ranks_die, .timeout = 600) {
+    double one[STEPS];
+    run(one, "", "");
+    unsigned seed = 2;
+    for (int i = 0; i < 12; i++) {
+        char arguments[128];
+        int first = rand_r(&seed) % RANKS, step = 5 + rand_r(&seed) % 6;
+        bool together = i % 3 == 0;
+        int second = together ? (first + 2) % RANKS : (first + 1 + rand_r(&seed) % 3) % RANKS;
+        snprintf(arguments, sizeof arguments, "--survive --model %d --every 3 --kill %d:%d:%d,%d:%d:%d", 1 << i % 3,
+                 first, step, together ? 0 : rand_r(&seed) % 20000, second,
+                 together ? step : step + 1 + rand_r(&seed) % 4, together ? 0 : rand_r(&seed) % 20000);
+        check(one, arguments, RANKS - 2);
+    }
+}
+
+/* Ranks of different weights keep them. */
+Test(any_machines, weights_stay_with_the_ranks, .timeout = 300) {
+    double one[STEPS], losses[STEPS];
+    unsigned seed = 3;
+    run(one, "", "");
+    for (int i = 0; i < 6; i++) {
+        char arguments[128], launcher[128];
+        int ranks = i % 2 ? 3 : 2;
+        snprintf(launcher, sizeof launcher, TSHARD_BIN_DIR "/tshard-run --no-prefix --min-ranks 1 -n %d", ranks);
+        snprintf(arguments, sizeof arguments, "--survive --every 2 --model %s --kill %d:%d:%d", i % 2 ? "2:1:1" : "3:1",
+                 rand_r(&seed) % ranks, rand_r(&seed) % 12, rand_r(&seed) % 20000);
+        run(losses, launcher, arguments);
+        for (int k = 0; k < STEPS; k++)
+            cr_assert(fabs(losses[k] - one[k]) <= 1e-6 * one[k], "%s: step %d: %.9g, one rank %.9g", arguments, k,
+                      losses[k], one[k]);
+    }
+}
+
+/* Without copies, the values of a rank without a replica are lost, and the message says which. */
+Test(any_machines, says_what_is_lost, .timeout = 120) {
+    int code;
+    const char *text = tshi_test_shell(&code, TSHARD_BIN_DIR "/tshard-run --min-ranks 1 -n 3 " TSHARD_BIN_DIR
+                                                             "/any_machines --survive --model 3 --every 0 --kill 1:4");
+    cr_assert(code != 0 && strstr(text, "after step 4 no rank has the part of 'tokens.weight' that rank 1 had"), "%s",
+              text);
+}
