@@ -20,6 +20,8 @@ typedef struct death {
     int rank; /* in the first world */
     long long step;
     long microseconds; /* after the step has begun */
+    int ranks;         /* > 0: it dies in the first step from `step` on that a world of so many ranks makes */
+    bool armed;
 } death;
 
 typedef struct program {
@@ -101,13 +103,19 @@ static tsh_status job_create(tsh_world *world, const program *p, job **out) {
 
 /* --- training ----------------------------------------------------------------------------------------------------- */
 
+static bool dies_in(const death *d, int rank, int64_t step, int ranks) {
+    if (d->rank != rank || d->armed) return false;
+    return d->ranks ? d->step <= step && d->ranks == ranks : d->step == step;
+}
+
 /* The timer's signal ends the process. */
-static void die_in(const program *p, int64_t step) {
+static void arm_death(const job *j, program *p, int64_t step) {
     for (int i = 0; i < p->death_count; i++) {
-        const death *d = &p->deaths[i];
+        death *d = &p->deaths[i];
         const struct itimerval when = {
             .it_value = {.tv_sec = d->microseconds / 1000000, .tv_usec = d->microseconds % 1000000}};
-        if (d->rank != p->first_rank || d->step != step) continue;
+        if (!dies_in(d, p->first_rank, step, tsh_world_size(j->world))) continue;
+        d->armed = true;
         if (d->microseconds == 0) raise(SIGKILL);
         setitimer(ITIMER_REAL, &when, NULL);
     }
@@ -115,7 +123,7 @@ static void die_in(const program *p, int64_t step) {
 
 static tsh_status make_step(job *j, program *p, int64_t step) {
     double loss = 0, begin = seconds_now();
-    die_in(p, step);
+    arm_death(j, p, step);
     windows_draw(&p->training, &j->o, step, p->inputs, p->targets);
     tsh_status status = model_step(j->m, p->inputs, p->targets, j->o.lr, &loss);
     if (status == TSH_OK && tsh_world_rank(j->world) == 0) printf("step %lld: %.9g\n", (long long)step, loss);
@@ -195,8 +203,10 @@ static const char help[] =
     "  --survive            go on after deaths\n"
     "  --every N            steps from one copy of the values to the next; 0: no copies (10)\n"
     "  --model M            ranks that share one copy of the model, or a weight for each rank, as 2:1:1 (1)\n"
-    "  --kill DEATHS        RANK:STEP or RANK:STEP:MICROSECONDS, several with commas between them: this rank dies in\n"
-    "                       that step, so long after its beginning\n"
+    "  --kill DEATHS        RANK:STEP[:MICROSECONDS[:RANKS]], several with commas between them: this rank dies in "
+    "that\n"
+    "                       step, so long after its beginning; with RANKS, in the first step from that one on that a\n"
+    "                       world of so many ranks makes\n"
     "  --steps N            training steps (60)\n"
     "  --text FILE          the text (default: the C sources of tshard)\n"
     "  --layers N, --heads N, --embed N, --block N, --batch N, --lr RATE, --seed N, --dtype TYPE\n"
@@ -221,7 +231,8 @@ static bool read_deaths(program *p) {
         if (p->death_count == MOST_KILLS || sscanf(at, "%d:%lld%n", &d->rank, &d->step, &read) < 2) return false;
         at += read;
         if (sscanf(at, ":%ld%n", &d->microseconds, &read) == 1) at += read;
-        if ((*at && *at != ',') || d->microseconds < 0) return false;
+        if (sscanf(at, ":%d%n", &d->ranks, &read) == 1) at += read;
+        if ((*at && *at != ',') || d->microseconds < 0 || d->ranks < 0) return false;
         p->death_count++;
     }
     return true;

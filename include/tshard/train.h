@@ -308,9 +308,9 @@ typedef struct tsh_protection tsh_protection;
 TSH_API tsh_status tsh_protection_create(tsh_parameters *list, tsh_optimizer *optimizer, int every,
                                          tsh_protection **out);
 /* This rank has completed `step` steps: called before the first step, with the number of steps before it, and after
- * each tsh_optimizer_step. The first call copies too. Every rank makes the same calls. Without an optimizer, or where
- * parameters are stepped in backward, a call that copies is collective over the world and waits; otherwise no call
- * does. TSH_ERR_STATE where the values have changed since a call whose copy is on its way. */
+ * each tsh_optimizer_step. The first call copies too, and when it returns, the copies are complete. Every rank makes the
+ * same calls. The first call is collective over the world and waits; so is every call that copies without an optimizer,
+ * or where parameters are stepped in backward; no other call is. TSH_ERR_STATE where the values have changed since a call whose copy is on its way. */
 TSH_API tsh_status tsh_protection_step(tsh_protection *protection, int64_t step);
 /* Gives the parameters and the optimizer of a world that tsh_world_continue has made the values of those that were
  * protected in the world before it: of the last step of which the ranks of the new world have all boxes between them,

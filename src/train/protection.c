@@ -194,6 +194,7 @@ static tsh_status send_boxes(tsh_protection *p) {
     return status;
 }
 
+/* The first copy is complete when the call returns: from then on any one rank may die. */
 static tsh_status begin_copy(tsh_protection *p) {
     int which = (int)(p->copies_made % TSHI_COPIES);
     if (p->world->size == 1) return TSH_OK;
@@ -202,8 +203,8 @@ static tsh_status begin_copy(tsh_protection *p) {
     p->copies_made++;
     tsh_status status = receive_boxes(p, which);
     if (status == TSH_OK) status = send_boxes(p);
-    bool changes_early = !p->optimizer || tshi_optimizer_steps_in_backward(p->optimizer);
-    return status == TSH_OK && changes_early ? finish_copy(p) : status;
+    bool waits = p->copies_made == 1 || !p->optimizer || tshi_optimizer_steps_in_backward(p->optimizer);
+    return status == TSH_OK && waits ? finish_copy(p) : status;
 }
 
 tsh_status tsh_protection_step(tsh_protection *p, int64_t step) {
