@@ -1,79 +1,26 @@
 #!/usr/bin/env python3
-"""tshard from Python, by ctypes and nothing else: layers that are split over ranks run forward on NumPy arrays, and
-failures are exceptions with the library's words.
+"""tshard from Python, by ctypes: layers that are split over ranks train on NumPy arrays, and failures are exceptions
+with the library's words.
 
+    python3 make_api.py /usr/include > tshard_api.py
     tshard-run -n 2 python3 tshard.py
 
-runs a network of two layers and compares it with NumPy. Where libtshard.so is in no folder that ld.so knows,
-LD_LIBRARY_PATH names it. The structures are those of the headers of tshard 0.1."""
+The first line makes the declarations of all public functions and structures from the headers. The second one trains a
+network of two layers and compares it with NumPy. Where libtshard.so is in no folder that ld.so knows, LD_LIBRARY_PATH
+names it."""
 import ctypes
 import sys
-from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int64, c_void_p
 
 import numpy as np
+import tshard_api as api
 
-lib = ctypes.CDLL("libtshard.so.0.1")
+lib = api.load()
 
-DENSE, ROW, COLUMN = range(3)
-ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}
-DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.int32): 4, np.dtype(np.int64): 5,
-          np.dtype(np.uint8): 6}
-
-
-class Layout(ctypes.Structure):
-    """tsh_layout; zeros are REPLICATED."""
-    _fields_ = [("kind", c_int), ("dim", c_int), ("order", c_int), ("sharing", c_int), ("units", c_int64),
-                ("blocks", c_int64), ("cuts", c_uint64)]
-
-
-class TensorConfig(ctypes.Structure):
-    """tsh_tensor_config"""
-    _fields_ = [("dtype", c_int), ("ndim", c_int), ("shape", c_int64 * 8), ("layout", Layout * 8)]
-
-
-class Init(ctypes.Structure):
-    """tsh_init"""
-    _fields_ = [("kind", c_int), ("gain", c_double), ("a", c_double), ("b", c_double)]
-
-
-class LinearConfig(ctypes.Structure):
-    """tsh_linear_config"""
-    _fields_ = [("in_features", c_int64), ("out_features", c_int64), ("shard", c_int), ("bias", c_bool),
-                ("units", c_int64), ("blocks", c_int64), ("shared", c_bool), ("gather_output", c_bool),
-                ("sequence_parallel", c_bool), ("activation", c_int), ("dtype", c_int), ("weight_init", Init),
-                ("bias_init", Init)]
-
-
-# What each function returns and takes; a tsh_status is checked by `call`.
-SIGNATURES = {
-    "tsh_error_message": (c_char_p, []),
-    "tsh_status_name": (c_char_p, [c_int]),
-    "tsh_world_init": (c_int, [c_void_p, POINTER(c_void_p)]),
-    "tsh_world_destroy": (None, [c_void_p]),
-    "tsh_world_group": (c_void_p, [c_void_p]),
-    "tsh_world_rank": (c_int, [c_void_p]),
-    "tsh_world_size": (c_int, [c_void_p]),
-    "tsh_group_mesh": (c_void_p, [c_void_p]),
-    "tsh_tape_create": (c_int, [c_void_p, POINTER(c_void_p)]),
-    "tsh_tape_destroy": (None, [c_void_p]),
-    "tsh_tape_set_recording": (c_bool, [c_void_p, c_bool]),
-    "tsh_tape_status": (c_int, [c_void_p]),
-    "tsh_tape_message": (c_char_p, [c_void_p]),
-    "tsh_tape_reset": (c_int, [c_void_p]),
-    "tsh_tensor_create": (c_int, [c_void_p, POINTER(TensorConfig), POINTER(c_void_p)]),
-    "tsh_tensor_release": (None, [c_void_p]),
-    "tsh_tensor_ndim": (c_int, [c_void_p]),
-    "tsh_tensor_shape": (POINTER(c_int64), [c_void_p]),
-    "tsh_tensor_dtype": (c_int, [c_void_p]),
-    "tsh_tensor_write_whole": (c_int, [c_void_p, c_void_p]),
-    "tsh_tensor_read_whole": (c_int, [c_void_p, c_void_p]),
-    "tsh_linear_create": (c_int, [c_void_p, POINTER(LinearConfig), POINTER(c_void_p)]),
-    "tsh_linear_destroy": (None, [c_void_p]),
-    "tsh_linear_load": (c_int, [c_void_p, c_void_p, c_void_p]),
-    "tsh_linear_forward": (c_void_p, [c_void_p, c_void_p, c_void_p]),
-}
-for _name, (_result, _arguments) in SIGNATURES.items():
-    getattr(lib, _name).restype, getattr(lib, _name).argtypes = _result, _arguments
+ACTIVATIONS = {None: api.TSH_ACTIVATION_NONE, "gelu": api.TSH_ACTIVATION_GELU, "relu": api.TSH_ACTIVATION_RELU,
+               "silu": api.TSH_ACTIVATION_SILU}
+DTYPES = {np.dtype(np.float32): api.TSH_FLOAT32, np.dtype(np.float64): api.TSH_FLOAT64,
+          np.dtype(np.int32): api.TSH_INT32, np.dtype(np.int64): api.TSH_INT64, np.dtype(np.uint8): api.TSH_UINT8}
 
 
 class Error(Exception):
@@ -91,81 +38,146 @@ def call(name, *arguments):
         raise Error(status, lib.tsh_error_message())
 
 
-def create(name, *arguments):
-    """Calls a function whose last argument is where a handle goes, and returns that."""
-    handle = c_void_p()
+def create(kind, name, *arguments):
+    """Calls a function whose last argument is where a handle of that kind goes, and returns that."""
+    handle = kind()
     call(name, *arguments, byref(handle))
     return handle
 
 
+class DLPack:
+    """This rank's part of a tensor for np.from_dlpack (or torch.from_dlpack), which shares its memory."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack_device__(self):
+        return 1, 0  # the CPU
+
+    def __dlpack__(self, **ignored):
+        managed = create(api.DLManagedTensor, "tsh_tensor_to_dlpack", self.tensor)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
+        return new(managed, b"dltensor", None)
+
+
 class World:
-    """The ranks that were started together, and a tape without gradients: the `with` of a program."""
+    """The ranks that were started together, and their tape: the `with` of a program."""
 
     def __enter__(self):
-        self.handle = create("tsh_world_init", None)
+        self.handle = create(api.tsh_world, "tsh_world_init", None)
         self.rank, self.size = lib.tsh_world_rank(self.handle), lib.tsh_world_size(self.handle)
         self.group = lib.tsh_world_group(self.handle)
-        self.tape = create("tsh_tape_create", self.handle)
-        lib.tsh_tape_set_recording(self.tape, False)
+        self.tape = create(api.tsh_tape, "tsh_tape_create", self.handle)
         return self
 
     def __exit__(self, *ignored):
         lib.tsh_tape_destroy(self.tape)
         lib.tsh_world_destroy(self.handle)
 
-    def forward(self, layers, x):
-        """The layers, one after another, on a whole array that every rank has; the whole result on every rank."""
+    def tensor(self, x):
+        """A replicated tensor with the values of an array that every rank has."""
         x = np.ascontiguousarray(x)
         if x.dtype not in DTYPES:
             raise TypeError(f"an array of {x.dtype}")
-        config = TensorConfig(dtype=DTYPES[x.dtype], ndim=x.ndim, shape=(c_int64 * 8)(*x.shape))
-        tensor = create("tsh_tensor_create", lib.tsh_group_mesh(self.group), byref(config))
-        try:
-            call("tsh_tensor_write_whole", tensor, x.ctypes.data)
-            y = tensor
-            for layer in layers:
-                y = lib.tsh_linear_forward(self.tape, layer.handle, y)
-            if lib.tsh_tape_status(self.tape):
-                raise Error(lib.tsh_tape_status(self.tape), lib.tsh_tape_message(self.tape))
-            result = np.empty(lib.tsh_tensor_shape(y)[:lib.tsh_tensor_ndim(y)], x.dtype)
-            call("tsh_tensor_read_whole", y, result.ctypes.data)
-            return result
-        finally:
+        config = api.tsh_tensor_config(dtype=DTYPES[x.dtype], ndim=x.ndim, shape=(c_int64 * 8)(*x.shape))
+        tensor = create(api.tsh_tensor, "tsh_tensor_create", lib.tsh_group_mesh(self.group), byref(config))
+        call("tsh_tensor_write_whole", tensor, x.ctypes.data)
+        return tensor
+
+    def array(self, tensor):
+        """The whole tensor, on every rank."""
+        dtype = next(numpy for numpy, ours in DTYPES.items() if ours == lib.tsh_tensor_dtype(tensor))
+        whole = np.empty(lib.tsh_tensor_shape(tensor)[:lib.tsh_tensor_ndim(tensor)], dtype)
+        call("tsh_tensor_read_whole", tensor, whole.ctypes.data)
+        return whole
+
+    def forward(self, layers, x):
+        """The layers, one after another, on a tensor."""
+        for layer in layers:
+            x = lib.tsh_linear_forward(self.tape, layer.handle, x)
+        status, message = lib.tsh_tape_status(self.tape), lib.tsh_tape_message(self.tape)
+        if status:
             lib.tsh_tape_reset(self.tape)
-            lib.tsh_tensor_release(tensor)
+            raise Error(status, message)
+        return x
 
 
 class Linear:
-    """y = f(x W^T + b), with weight [out_features, in_features] split over the world's ranks by COLUMN or ROW."""
+    """y = f(x W^T + b), with weight [out_features, in_features] split over the world's ranks: TSH_COLUMN or TSH_ROW."""
 
-    def __init__(self, world, weight, bias=None, shard=DENSE, activation=None):
+    def __init__(self, world, weight, bias=None, shard=api.TSH_DENSE, activation=None):
         weight = np.ascontiguousarray(weight)
         bias = None if bias is None else np.ascontiguousarray(bias, weight.dtype)
-        config = LinearConfig(in_features=weight.shape[1], out_features=weight.shape[0], shard=shard,
-                              bias=bias is not None, activation=ACTIVATIONS[activation], dtype=DTYPES[weight.dtype])
-        self.handle = create("tsh_linear_create", world.group, byref(config))
+        config = api.tsh_linear_config(in_features=weight.shape[1], out_features=weight.shape[0], shard=shard,
+                                       bias=bias is not None, activation=ACTIVATIONS[activation],
+                                       dtype=DTYPES[weight.dtype])
+        self.handle = create(api.tsh_linear, "tsh_linear_create", world.group, byref(config))
         call("tsh_linear_load", self.handle, weight.ctypes.data, None if bias is None else bias.ctypes.data)
+        self.weight = lib.tsh_linear_weight(self.handle)
 
     def __del__(self):
         if hasattr(self, "handle"):
             lib.tsh_linear_destroy(self.handle)
 
 
+def train_in_numpy(x, target, w1, b1, w2, steps, lr):
+    """The loss of each step, and the first weight after the last one."""
+    losses = []
+    for _ in range(steps):
+        h = np.maximum(x @ w1.T + b1, 0)
+        error = h @ w2.T - target
+        losses.append((error ** 2).mean())
+        dy = 2 * error / error.size
+        dh = (dy @ w2) * (h > 0)
+        w1, b1, w2 = w1 - lr * dh.T @ x, b1 - lr * dh.sum(0), w2 - lr * dy.T @ h
+    return losses, w1
+
+
+def train(world, layers, x, target, steps, lr):
+    """The same with tshard."""
+    parameters = create(api.tsh_parameters, "tsh_parameters_create", world.handle)
+    for number, layer in enumerate(layers):
+        call("tsh_linear_register", layer.handle, parameters, b"layer%d" % number)
+    config = api.tsh_sgd_config(lr=lr)
+    optimizer = create(api.tsh_optimizer, "tsh_sgd_create", parameters, byref(config))
+    inputs, wanted, losses = world.tensor(x), world.tensor(target), []
+    for _ in range(steps):
+        y = world.forward(layers, inputs)
+        loss = lib.tsh_mse_loss(world.tape, y, wanted, api.TSH_REDUCTION_MEAN)
+        call("tsh_backward", world.tape, loss)
+        losses.append(lib.tsh_tensor_item(loss))
+        call("tsh_optimizer_step", optimizer)
+        lib.tsh_optimizer_zero_grad(optimizer)
+        call("tsh_tape_reset", world.tape)
+    lib.tsh_tensor_release(inputs)
+    lib.tsh_tensor_release(wanted)
+    lib.tsh_optimizer_destroy(optimizer)
+    lib.tsh_parameters_destroy(parameters)
+    return losses
+
+
 def main():
     random = np.random.default_rng(1)  # the same numbers on every rank
-    x = random.standard_normal((5, 7))
+    x, target, steps, lr = random.standard_normal((5, 7)), random.standard_normal((5, 3)), 20, 0.1
     w1, b1, w2 = (random.standard_normal(shape) for shape in [(13, 7), (13,), (3, 13)])
     with World() as world:
-        layers = [Linear(world, w1, b1, COLUMN, "relu"), Linear(world, w2, None, ROW)]
-        y = world.forward(layers, x)
-        wanted = np.maximum(x @ w1.T + b1, 0) @ w2.T
-        print(f"rank {world.rank} of {world.size}: {y.shape[0]} rows, as NumPy: {np.allclose(y, wanted, rtol=1e-12)}")
+        layers = [Linear(world, w1, b1, api.TSH_COLUMN, "relu"), Linear(world, w2, None, api.TSH_ROW)]
+        losses = train(world, layers, x, target, steps, lr)
+        expected, w1 = train_in_numpy(x, target, w1, b1, w2, steps, lr)
+        own = np.from_dlpack(DLPack(layers[0].weight))
+        box = lib.tsh_tensor_box(layers[0].weight)
+        same = np.allclose(losses, expected, rtol=1e-9) and np.allclose(world.array(layers[0].weight), w1, rtol=1e-9)
+        same = same and np.allclose(own, w1[box.start[0]:box.start[0] + box.length[0]], rtol=1e-9)
+        print(f"rank {world.rank} of {world.size}: loss {losses[0]:.4f} to {losses[-1]:.4f}, as NumPy: {same}")
+        narrow = world.tensor(x[:, 1:])
         try:
-            world.forward(layers, x[:, 1:])
+            world.forward(layers, narrow)
             sys.exit("an array of the wrong shape was taken")
         except Error as error:
             print(f"rank {world.rank}: {error.status}: {error}")
-        del layers
+        lib.tsh_tensor_release(narrow)
+        del layers, own
 
 
 if __name__ == "__main__":

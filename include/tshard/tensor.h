@@ -95,6 +95,20 @@ TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
  * own value. Not collective. Waits as tsh_tensor_read. */
 TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
 
+/* DLPack, by which NumPy, PyTorch and others share arrays in host memory (https://dmlc.github.io/dlpack). The struct is
+ * that of DLPack before 1.0, a "dltensor" in Python. Not collective.
+ *   to_dlpack     *out describes this rank's part, row-major, without a copy, and holds a reference to the tensor. Who
+ *                 gets it calls its deleter once, on the world's thread, before the world is destroyed. Writes through
+ *                 it are as those through tsh_tensor_data. TSH_ERR_UNSUPPORTED for a tensor on a GPU, TSH_ERR_STATE for
+ *                 one that a tape owns, TSH_ERR_MEMORY.
+ *   write_dlpack  copies an array of the tensor's dtype and local shape, with any strides, into this rank's part, where
+ *                 it must not lie itself; the array stays the caller's. It is a copy because the ranks of a machine read
+ *                 tensors where they lie, in memory that all of them map. TSH_ERR_DTYPE, _SHAPE, _MEMORY;
+ *                 TSH_ERR_UNSUPPORTED for an array that is not in host memory. */
+struct DLManagedTensor;
+TSH_API tsh_status tsh_tensor_to_dlpack(tsh_tensor *tensor, struct DLManagedTensor **out);
+TSH_API tsh_status tsh_tensor_write_dlpack(tsh_tensor *tensor, const struct DLManagedTensor *from);
+
 /* --- global tensors ----------------------------------------------------------------------------------------------- */
 
 /* As tsh_tensor_create_full, with random numbers of the world's next stream, uniform in [low, high) or normal; in a

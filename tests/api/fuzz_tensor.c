@@ -1,5 +1,6 @@
 /* Names, devices and tensors. */
 #include "fuzz.h"
+#include "tensor/dlpack.h"
 
 #include <limits.h>
 #include <math.h>
@@ -237,6 +238,21 @@ static void tensor_read(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "tensor_read", tsh_tensor_read(t, fuzz_chance(f, 3) ? NULL : room, count), NULL);
 }
 
+static void dlpack(fuzz *f, void (*function)(void)) {
+    struct DLManagedTensor *array = NULL;
+    tsh_tensor *copy = NULL;
+    (void)function;
+    tsh_tensor_clone(fuzz_tensor(f), &copy);
+    tsh_status status = tsh_tensor_to_dlpack(copy, fuzz_chance(f, 3) ? NULL : &array);
+    fuzz_said(f, "tensor_to_dlpack", status, array);
+    tsh_tensor_release(copy);
+    if (!array) return;
+    if (fuzz_chance(f, 20)) array->tensor.strides = NULL;
+    if (fuzz_chance(f, 5)) array->tensor.device.type = fuzz_index(f, 9);
+    fuzz_said(f, "tensor_write_dlpack", tsh_tensor_write_dlpack(fuzz_tensor(f), array), NULL);
+    array->deleter(array);
+}
+
 static void tensor_write_whole(fuzz *f, void (*function)(void)) {
     static const char zeros[MOST * 16];
     tsh_tensor *t = fuzz_tensor(f);
@@ -402,6 +418,7 @@ const fuzz_call fuzz_tensor_calls[] = {
      tensor_questions, NULL, 5},
     {"tsh_tensor_write", tensor_write, NULL, 3},
     {"tsh_tensor_read", tensor_read, NULL, 3},
+    {"tsh_tensor_to_dlpack tsh_tensor_write_dlpack", dlpack, NULL, 3},
     {"tsh_tensor_write_whole", tensor_write_whole, NULL, 3},
     {"tsh_tensor_write_boxes", tensor_write_boxes, NULL, 3},
     {"tsh_tensor_read_whole tsh_tensor_gather_whole tsh_tensor_scatter_whole", move_whole, NULL, 4},

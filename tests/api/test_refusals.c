@@ -56,6 +56,7 @@ typedef struct kit {
     union {
         void *any;
         tsh_tensor *tensor;
+        struct DLManagedTensor *dlpack;
         tsh_thread_rendezvous *threads;
         tsh_world *world;
         tsh_group *group;
@@ -83,6 +84,7 @@ typedef struct kit {
 } kit;
 
 #define tensor_out      out.tensor
+#define dlpack_out      out.dlpack
 #define threads_out     out.threads
 #define world_out       out.world
 #define group_out       out.group
