@@ -12,7 +12,7 @@ install(TARGETS tshard_shared tshard_static EXPORT tshard_targets
 if(NOT TSHARD_HAVE_MPI)
     set(left_out PATTERN mpi.h EXCLUDE)
 endif()
-install(DIRECTORY include/tshard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" ${left_out})
+install(DIRECTORY include/tshard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" ${left_out})
 file(GLOB tools RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/tools tools/tshard-*)
 set(installed_tools "")
 foreach(tool IN LISTS tools ITEMS tshard-bench)

@@ -34,7 +34,7 @@ libdir=$(dirname "$(find "$prefix" -name libtshard.so)")
 # find_package
 "$cmake" -S "$here/project" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > "$work/cmake.log" 2>&1 &&
     "$cmake" --build "$work/build" >> "$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "find_package(tshard)"; }
-for program in with_shared with_static with_cxx; do runs "$work/build/$program"; done
+for program in with_shared with_static with_cxx with_handles; do runs "$work/build/$program"; done
 needs_shared "$work/build/with_shared" || fail "tshard::tshard is not the shared library"
 needs_shared "$work/build/with_static" && fail "tshard::static is not the static library"
 
@@ -108,6 +108,13 @@ for program in own_function own_layer; do
     [ "$program" = own_function ] || file=("$work/layer.safetensors")
     LD_LIBRARY_PATH=$libdir "$prefix/bin/tshard-run" -n 3 "$work/$program" "${file[@]}" > "$work/said" || fail "$program on 3 ranks"
 done
+
+# Every handle of the headers destroys itself in C++.
+cat "$prefix"/include/tshard/*.h | grep -oE '^TSH_API void tsh_[a-z_]+_(destroy|release)\(tsh_[a-z_]+ \*[a-z]+\);' |
+    sed -E 's/TSH_API void (tsh_[a-z_]+)\((tsh_[a-z_]+) .*/handle<\2, \1>;/' | while read -r handle; do
+    grep -qF "$handle" "$prefix/include/tshard/tshard.hpp" || echo "$handle"
+done > "$work/handles"
+[ -s "$work/handles" ] && fail "not in tshard.hpp: $(cat "$work/handles")"
 
 # Layouts in initialisers and expressions, in each language's strictest reading.
 for standard in c11 c17; do
