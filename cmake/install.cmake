@@ -28,7 +28,7 @@ foreach(tool IN LISTS tools ITEMS tshard-bench)
 endforeach()
 include(cmake/manual.cmake)
 # As they lie in the sources, so that links between them hold.
-install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN "__pycache__" EXCLUDE)
 
 install(EXPORT tshard_targets NAMESPACE tshard:: FILE tshard-targets.cmake DESTINATION ${package_dir})

@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of the headers; before 1.0 each minor version may change the interface. */
 #define TSH_VERSION_MAJOR 0
-#define TSH_VERSION_MINOR 1
+#define TSH_VERSION_MINOR 2
 #define TSH_VERSION_PATCH 0
 
 /* The result of a call; tsh_error_message says why it failed. */
@@ -60,7 +60,7 @@ TSH_API const char *tsh_status_name(tsh_status status);
  * NULL. */
 TSH_API const char *tsh_error_message(void);
 
-/* The version of the linked library, "0.1.0"; TSH_VERSION_* are those of the headers. */
+/* The version of the linked library, "0.2.0"; TSH_VERSION_* are those of the headers. */
 TSH_API const char *tsh_version(void);
 
 /* The severity of a log line. */
