@@ -10,20 +10,21 @@
 #include <stdlib.h>
 
 static const char help[] =
-    "usage: [tshard-run -n RANKS] embed --model DIR --ids FILE [options]\n"
+    "usage: [tshard-run -n RANKS] embed --model DIR --text FILE [options]\n"
     "\n"
     "Prints a vector of length 1 for each sentence, one a line: the direction of the mean of its tokens' hidden\n"
     "features in a BERT model. DIR is a Hugging Face folder. Each rank holds its heads and its part of the MLPs.\n"
     "\n"
     "  --model DIR   the model's folder\n"
-    "  --ids FILE    the token ids of each sentence on a line, including the tokenizer's special tokens\n"
+    "  --text FILE   a sentence on each line, for the tokenizer of the model's folder\n"
+    "  --ids FILE    in place of --text: the token ids of each sentence, including the tokenizer's special tokens\n"
     "  --batch N     sentences that are computed at once (32)\n"
     "  --dtype TYPE  float32, float64, bfloat16 or float16, to which the weights are converted (float32)\n"
     "  --json        one JSON object: vectors, an array of them\n"
     "  --help        this text\n";
 
 typedef struct settings {
-    const char *model, *ids;
+    const char *model, *text, *ids; /* text or ids */
     int64_t batch;
     tsh_dtype dtype;
     bool json;
@@ -50,12 +51,17 @@ static bool fails(const job *j, const char *words) {
 
 static bool read_sentences(job *j) {
     char words[MODEL_WORDS];
-    if (!id_lines_read(j->world, j->o->ids, j->config.vocabulary, &j->sentences, words)) return fails(j, words);
+    tokenizer *t = NULL;
+    const char *path = j->o->text ? j->o->text : j->o->ids;
+    bool good = !j->o->text || tokenizer_open(j->o->model, &t, words);
+    good = good && id_lines_read(j->world, path, t, j->config.vocabulary, &j->sentences, words);
+    tokenizer_close(t);
+    if (!good) return fails(j, words);
     for (int64_t i = 0; i < j->sentences.count; i++) {
         int64_t count = j->sentences.items[i].count;
         if (count <= j->config.positions) continue;
         snprintf(words, sizeof words,
-                 "%.1000s:%lld: %lld tokens, and the model has %lld positions; a shorter sentence is wanted", j->o->ids,
+                 "%.1000s:%lld: %lld tokens, and the model has %lld positions; a shorter sentence is wanted", path,
                  (long long)i + 1, (long long)count, (long long)j->config.positions);
         return fails(j, words);
     }
@@ -142,14 +148,18 @@ static bool run(job *j) {
 
 static int parse(int argc, char **argv, bool speaks, settings *o) {
     *o = (settings){.batch = 32, .dtype = TSH_FLOAT32};
-    const option_row rows[] = {{"model", OPTION_TEXT, &o->model, 0, 0},    {"ids", OPTION_TEXT, &o->ids, 0, 0},
-                               {"batch", OPTION_COUNT, &o->batch, 1, 1e6}, {"dtype", OPTION_DTYPE, &o->dtype, 0, 0},
-                               {"json", OPTION_FLAG, &o->json, 0, 0},      {NULL, OPTION_FLAG, NULL, 0, 0}};
+    const option_row rows[] = {{"model", OPTION_TEXT, &o->model, 0, 0},  {"text", OPTION_TEXT, &o->text, 0, 0},
+                               {"ids", OPTION_TEXT, &o->ids, 0, 0},      {"batch", OPTION_COUNT, &o->batch, 1, 1e6},
+                               {"dtype", OPTION_DTYPE, &o->dtype, 0, 0}, {"json", OPTION_FLAG, &o->json, 0, 0},
+                               {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("embed", help, rows, argc, argv, speaks);
     if (code >= 0) return code;
-    if (o->model && o->ids) return -1;
-    if (speaks) fprintf(stderr, "embed: %s is missing\n", o->model ? "--ids FILE" : "--model DIR");
-    return 2;
+    const char *wrong = !o->model             ? "--model DIR is missing"
+                        : !o->text && !o->ids ? "--text FILE or --ids FILE is missing"
+                        : o->text && o->ids   ? "--text and --ids exclude each other"
+                                              : NULL;
+    if (wrong && speaks) fprintf(stderr, "embed: %s\n", wrong);
+    return wrong ? 2 : -1;
 }
 
 int main(int argc, char **argv) {

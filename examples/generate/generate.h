@@ -14,7 +14,8 @@ typedef struct options {
     tsh_dtype dtype;
     double temperature, top_p;
     int64_t top_k, seed;
-    bool random_weights, ignore_eos, json;
+    bool random_weights, ignore_eos, json, chat;
+    const char *system; /* what the system says first in a chat, or NULL */
 } options;
 
 /* -1 to go on, or the exit code. */

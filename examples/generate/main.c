@@ -1,6 +1,6 @@
 /* generate: continues prompts with a model from a Hugging Face folder. */
+#include "chat.h"
 #include "command_line.h"
-#include "generate.h"
 #include "program.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ static bool read_config(job *j) {
     if (!model_config_read(j->o->model, &j->config, words)) return fails(j, words);
     if (j->config.family == MODEL_BERT)
         return fails(j, "a bert model has no next token; embed computes the vectors of sentences with it");
-    if (!j->o->text) {
+    if (!j->o->text && !j->o->chat) {
         tokenizer_open(j->o->model, &j->words, words); /* to print the text, where there is one */
         return true;
     }
@@ -147,9 +147,19 @@ static void report(const job *j) {
     fputc('\n', stderr);
 }
 
+static bool run_chat(job *j) {
+    char words[MODEL_WORDS];
+    if (!tokenizer_library(j->words)) return fails(j, "--chat wants a tokenizer.json with special tokens");
+    if (!open_model(j)) return false;
+    if (chat_run(j->m, j->o, j->words, j->world, stdin, words)) return true;
+    fprintf(stderr, "generate: %s\n", words); /* each rank has its own */
+    return false;
+}
+
 static bool run(job *j) {
     char words[MODEL_WORDS];
     if (!read_config(j)) return false;
+    if (j->o->chat) return run_chat(j);
     if (!prompts_read(j->world, j->o, &j->config, j->words, &j->prompts, words)) return fails(j, words);
     if (!open_model(j)) return false;
     if (!generate(j->m, j->o, &j->prompts, j->words, j->speaks, &j->result, words)) {

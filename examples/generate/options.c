@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 static const char help[] =
-    "usage: [tshard-run -n RANKS] generate --model DIR (--prompt TEXT | --prompt-ids 1,2,3 | --prompts FILE)\n"
+    "usage: [tshard-run -n RANKS] generate --model DIR (--prompt TEXT | --chat | --prompt-ids 1,2,3 | --prompts FILE)\n"
     "       [options]\n"
     "\n"
     "Continues a prompt with a GPT-2, Llama or Qwen2 model. DIR is a Hugging Face folder with config.json and\n"
@@ -14,6 +14,8 @@ static const char help[] =
     "  --model DIR         the model's folder\n"
     "  --adapter DIR       the folder of a low-rank adapter in PEFT's format, which is added to the weights\n"
     "  --prompt TEXT       the text to continue; DIR/tokenizer.json makes its tokens\n"
+    "  --chat              answers the lines of stdin, one after another, in the form of DIR's chat template\n"
+    "  --system TEXT       with --chat: what the model is told first\n"
     "  --prompt-ids LIST   the ids to continue, as 1,2,3\n"
     "  --prompts FILE      prompts that are continued at once: the ids of each on a line of the file\n"
     "  --prompt-tokens N   a prompt of N ids drawn from the seed, to measure\n"
@@ -39,6 +41,8 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
     const option_row rows[] = {{"model", OPTION_TEXT, &out->model, 0, 0},
                                {"adapter", OPTION_TEXT, &out->adapter, 0, 0},
                                {"prompt", OPTION_TEXT, &out->text, 0, 0},
+                               {"chat", OPTION_FLAG, &out->chat, 0, 0},
+                               {"system", OPTION_TEXT, &out->system, 0, 0},
                                {"prompt-ids", OPTION_TEXT, &out->prompt_ids, 0, 0},
                                {"prompts", OPTION_PATH, &out->prompts, 0, 0},
                                {"prompt-tokens", OPTION_COUNT, &out->prompt_tokens, 1, most},
@@ -56,13 +60,16 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("generate", help, rows, argc, argv, speaks);
     if (code >= 0) return code;
-    int prompts = (out->text != NULL) + (out->prompt_ids != NULL) + (out->prompts != NULL) + (out->prompt_tokens > 0);
+    int prompts =
+        (out->text != NULL) + out->chat + (out->prompt_ids != NULL) + (out->prompts != NULL) + (out->prompt_tokens > 0);
     bool batch = out->batch == 1 || out->prompt_tokens > 0;
-    if (out->model && prompts == 1 && batch) return -1;
+    bool chat = out->chat ? out->repeat == 1 && !out->json : !out->system;
+    if (out->model && prompts == 1 && batch && chat) return -1;
     if (speaks)
         fprintf(stderr, "generate: %s\n",
                 !out->model    ? "--model DIR is missing"
-                : prompts != 1 ? "one of --prompt, --prompt-ids, --prompts and --prompt-tokens is wanted"
+                : prompts != 1 ? "one of --prompt, --chat, --prompt-ids, --prompts and --prompt-tokens is wanted"
+                : !chat        ? "--chat excludes --repeat and --json, and --system wants --chat"
                                : "--batch wants --prompt-tokens; a file for --prompts has as many prompts as lines");
     return 2;
 }

@@ -32,15 +32,8 @@ static bool take_one(const options *o, int64_t vocabulary, const tokenizer *t, i
     out->items = calloc(1, sizeof *out->items);
     if (!out->items) return has_no_memory(words);
     id_line *line = &out->items[out->count++];
-    bool good = o->text ? tokenizer_encode(t, o->text, &line->ids, &line->count, why)
-                        : ids_parse(o->prompt_ids, vocabulary, &line->ids, &line->count, why);
+    bool good = id_line_read(o->text ? t : NULL, o->text ? o->text : o->prompt_ids, vocabulary, line, why);
     out->longest = line->count;
-    for (int64_t i = 0; good && i < line->count; i++) {
-        if (line->ids[i] < vocabulary) continue;
-        snprintf(why, sizeof why, "its token %lld is past the vocabulary: the model has the ids 0 to %lld",
-                 (long long)line->ids[i], (long long)vocabulary - 1);
-        good = false;
-    }
     if (!good) snprintf(words, MODEL_WORDS, "%s: %.1900s", o->text ? "--prompt" : "--prompt-ids", why);
     return good;
 }
@@ -70,7 +63,7 @@ bool prompts_read(tsh_world *world, const options *o, const model_config *config
     *out = (id_lines){0};
     if (o->prompt_tokens)
         return has_room(o, config, o->prompt_tokens, words) && draw(o, config->vocabulary, out, words);
-    good = o->prompts ? id_lines_read(world, o->prompts, config->vocabulary, out, words)
+    good = o->prompts ? id_lines_read(world, o->prompts, NULL, config->vocabulary, out, words)
                       : take_one(o, config->vocabulary, t, out, words);
     return good && has_room(o, config, out->longest, words);
 }

@@ -26,15 +26,20 @@ tsh_tokenizer *tokenizer_library(const tokenizer *t);
  * if there are none. The caller frees *ids. */
 bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *count, char words[MODEL_WORDS]);
 
-/* The ids of the lines of a file, which id_lines_free frees, after a failure too. Collective over the world. */
 typedef struct id_line {
     int64_t *ids, count;
 } id_line;
+/* The ids of a text, or, without a tokenizer, those that the text lists (ids_parse); false, with words, also for a token
+ * past the model's vocabulary. The caller frees line->ids, after a failure too. */
+bool id_line_read(const tokenizer *t, const char *text, int64_t vocabulary, id_line *line, char words[MODEL_WORDS]);
 typedef struct id_lines {
     id_line *items;
     int64_t count, longest; /* lines; ids of the longest */
 } id_lines;
-bool id_lines_read(tsh_world *world, const char *path, int64_t vocabulary, id_lines *out, char words[MODEL_WORDS]);
+/* The lines of a file, each as by id_line_read; id_lines_free frees them, after a failure too. Collective over the
+ * world. */
+bool id_lines_read(tsh_world *world, const char *path, const tokenizer *t, int64_t vocabulary, id_lines *out,
+                   char words[MODEL_WORDS]);
 void id_lines_free(id_lines *lines);
 /* ids [count, tokens], each line filled up with zeros; lengths [count]. */
 void id_lines_fill(const id_line *lines, int64_t count, int64_t tokens, int64_t *ids, int64_t *lengths);

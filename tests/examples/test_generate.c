@@ -390,8 +390,8 @@ static void refuses(int wanted_code, const char *words, const char *arguments) {
 
 Test(generate, says_what_is_wrong_and_what_would_do, .timeout = 300) {
     refuses(2, "generate: --model DIR is missing", "generate --prompt-ids 1");
-    refuses(2, "one of --prompt, --prompt-ids, --prompts and --prompt-tokens is wanted", "generate --model x");
-    refuses(2, "one of --prompt, --prompt-ids", "generate --model x --prompt a --prompt-ids 1");
+    refuses(2, "one of --prompt, --chat, --prompt-ids, --prompts and --prompt-tokens is wanted", "generate --model x");
+    refuses(2, "one of --prompt, --chat, --prompt-ids", "generate --model x --prompt a --prompt-ids 1");
     refuses(2, "--batch wants --prompt-tokens", "generate --model x --prompt-ids 1 --batch 2");
     refuses(2, "--prompts wants a path, not ''", "generate --prompts ''");
     refuses(2, "--tokens wants a whole number, 1 to 1000000000, not '0'", "generate --tokens 0");
@@ -472,10 +472,45 @@ Test(embed, gives_the_vectors_of_transformers, .timeout = 120) {
     cr_assert(code == 0 && strncmp(output, "{\"vectors\": [[", 14) == 0 && strstr(output, "]]}\n"), "%s", output);
 }
 
+/* Sentences give the vectors of their ids. */
+Test(embed, tokenizes_sentences, .timeout = 120) {
+    static const char tokenizer[] =
+        "{\"normalizer\": {\"type\": \"BertNormalizer\", \"clean_text\": true, \"handle_chinese_chars\": true, "
+        "\"strip_accents\": null, \"lowercase\": true}, \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, "
+        "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"[CLS]\", "
+        "\"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"[SEP]\", "
+        "\"type_id\": 0}}], \"pair\": [], \"special_tokens\": {\"[CLS]\": {\"id\": \"[CLS]\", \"ids\": [1], "
+        "\"tokens\": "
+        "[\"[CLS]\"]}, \"[SEP]\": {\"id\": \"[SEP]\", \"ids\": [2], \"tokens\": [\"[SEP]\"]}}}, \"added_tokens\": [], "
+        "\"decoder\": {\"type\": \"WordPiece\", \"prefix\": \"##\", \"cleanup\": true}, "
+        "\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", \"continuing_subword_prefix\": \"##\", "
+        "\"max_input_chars_per_word\": 100, \"vocab\": {\"[UNK]\": 0, \"[CLS]\": 1, \"[SEP]\": 2, \"a\": 3, \"rank\": "
+        "4, "
+        "\"##s\": 5, \"adds\": 6, \"vocabulary\": 95}}}";
+    char wanted[4096];
+    int code;
+    run(&code, "mkdir %s && ln -s " MODELS "bert/*.json " MODELS "bert/*.safetensors %s", tshi_test_path("model"),
+        tshi_test_path("model"));
+    cr_assert_eq(code, 0, "%s", output);
+    tshi_test_write_text("model/tokenizer.json", tokenizer);
+    tshi_test_write_text("sentences", "A rank\nRanks adds\n\n");
+    tshi_test_write_text("ids", "1 3 4 2\n1 4 5 6 2\n1 2\n");
+    run(&code, RUN "2 " TSHARD_BIN_DIR "/embed --model " MODELS "bert --ids %s", tshi_test_path("ids"));
+    cr_assert_lt((size_t)snprintf(wanted, sizeof wanted, "%s", output), sizeof wanted);
+    run(&code, RUN "2 " TSHARD_BIN_DIR "/embed --model %s --text %s", tshi_test_path("model"),
+        tshi_test_path("sentences"));
+    if (code && strstr(output, "PCRE2")) return; /* a build without tokenizers says so */
+    cr_assert(code == 0 && strcmp(output, wanted) == 0, "%s, %s wanted", output, wanted);
+    tshi_test_write_text("sentences", "a\nvocabulary\n");
+    run(&code, TSHARD_BIN_DIR "/embed --model %s --text %s 2>&1", tshi_test_path("model"), tshi_test_path("sentences"));
+    cr_assert(code == 1 && strstr(output, "sentences:2: its token 95 is past the vocabulary"), "%d: %s", code, output);
+}
+
 Test(embed, says_what_is_wrong_and_what_would_do, .timeout = 120) {
     char arguments[512];
     refuses(2, "embed: --model DIR is missing", "embed --ids x");
-    refuses(2, "embed: --ids FILE is missing", "embed --model x");
+    refuses(2, "embed: --text FILE or --ids FILE is missing", "embed --model x");
+    refuses(2, "embed: --text and --ids exclude each other", "embed --model x --text y --ids z");
     refuses(1, "is a gpt2 model; generate runs it, and embed takes bert", "embed --model " MODELS "gpt2 --ids x");
     refuses(1, "/nowhere: No such file", "embed --model " MODELS "bert --ids /nowhere");
     snprintf(arguments, sizeof arguments, "embed --model " MODELS "bert --ids %s", tshi_test_path("ids"));

@@ -1,0 +1,245 @@
+/* Conversations: their formats, their text, and the loop over turns. */
+#define _POSIX_C_SOURCE 200809L
+#include "chat.h"
+#include "shared_file.h"
+
+#include <jansson.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* As the published templates of these models write them; the first row whose marker is found counts. */
+static const chat_format formats[] = {
+    {"ChatML",
+     "<|im_start|>",
+     "",
+     {"<|im_start|>system\n", "<|im_end|>\n"},
+     "<|im_start|>user\n",
+     "<|im_end|>\n<|im_start|>assistant\n",
+     "<|im_end|>\n",
+     false},
+    {"Llama 3",
+     "<|start_header_id|>",
+     "<|begin_of_text|>",
+     {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
+     "<|start_header_id|>user<|end_header_id|>\n\n",
+     "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+     "<|eot_id|>",
+     false},
+    {"Phi 3",
+     "<|end|>",
+     "",
+     {"<|system|>\n", "<|end|>\n"},
+     "<|user|>\n",
+     "<|end|>\n<|assistant|>\n",
+     "<|end|>\n",
+     false},
+    {"Zephyr", "<|user|>", "", {"<|system|>\n", "</s>\n"}, "<|user|>\n", "</s>\n<|assistant|>\n", "</s>\n", false},
+    {"Llama 2", "<<SYS>>", "", {"<<SYS>>\n", "\n<</SYS>>\n\n"}, "<s>[INST] ", " [/INST] ", " </s>", true},
+    {"Mistral", "[INST]", "<s>", {"", "\n\n"}, "[INST] ", " [/INST]", "</s>", true}};
+
+/* --- formats ------------------------------------------------------------------------------------------------------ */
+
+/* The caller frees it; NULL if there is none. */
+static char *template_of(const char *folder) {
+    char path[4096];
+    shared_file file = {0};
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    json_t *json = json_load_file(path, 0, NULL);
+    const char *found = json_string_value(json_object_get(json, "chat_template"));
+    char *text = found ? strdup(found) : NULL;
+    json_decref(json);
+    if (text) return text;
+    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+    if (shared_file_read(NULL, path, &file, path, sizeof path)) return file.bytes;
+    free(file.bytes);
+    return NULL;
+}
+
+const chat_format *chat_format_of(const char *folder, char words[MODEL_WORDS]) {
+    char *text = template_of(folder);
+    const chat_format *found = NULL;
+    for (size_t i = 0; text && !found && i < sizeof formats / sizeof *formats; i++) {
+        if (strstr(text, formats[i].marker)) found = &formats[i];
+    }
+    if (!text)
+        snprintf(words, MODEL_WORDS,
+                 "%.500s has no chat template, neither in tokenizer_config.json nor in "
+                 "chat_template.jinja: the model continues texts (--prompt)",
+                 folder);
+    else if (!found)
+        snprintf(words, MODEL_WORDS,
+                 "%.500s: its chat template is none of ChatML, Llama 2, Llama 3, Mistral, Phi 3 and "
+                 "Zephyr; --prompt takes a conversation that is written out",
+                 folder);
+    free(text);
+    return found;
+}
+
+/* --- the text ----------------------------------------------------------------------------------------------------- */
+
+struct chat {
+    const chat_format *format;
+    char *system; /* still to be said; or NULL */
+    char *text;
+    size_t length;
+};
+
+static bool append(chat *c, const char *words, size_t length) {
+    char *grown = realloc(c->text, c->length + length + 1);
+    if (!grown) return false;
+    c->text = grown;
+    memcpy(c->text + c->length, words, length);
+    c->length += length;
+    c->text[c->length] = '\0';
+    return true;
+}
+
+static bool append_words(chat *c, const char *words) {
+    return append(c, words, strlen(words));
+}
+
+chat *chat_create(const chat_format *format, const char *system) {
+    chat *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->format = format;
+    if (system) c->system = strdup(system);
+    if ((!system || c->system) && append_words(c, format->begin)) return c;
+    chat_destroy(c);
+    return NULL;
+}
+
+void chat_destroy(chat *c) {
+    if (!c) return;
+    free(c->system);
+    free(c->text);
+    free(c);
+}
+
+static bool append_system(chat *c) {
+    bool good = !c->system || (append_words(c, c->format->system[0]) && append_words(c, c->system) &&
+                               append_words(c, c->format->system[1]));
+    free(c->system);
+    c->system = NULL;
+    return good;
+}
+
+bool chat_say(chat *c, const char *words) {
+    const chat_format *f = c->format;
+    return (f->system_inside || append_system(c)) && append_words(c, f->user) &&
+           (!f->system_inside || append_system(c)) && append_words(c, words) && append_words(c, f->assistant);
+}
+
+bool chat_answer(chat *c, const char *words, size_t length) {
+    return append(c, words, length) && append_words(c, c->format->end);
+}
+
+const char *chat_text(const chat *c) {
+    return c->text;
+}
+
+/* --- turns -------------------------------------------------------------------------------------------------------- */
+
+enum { LINE_BYTES = 65536, POLL_MS = 1000 };
+enum { NOTHING_YET = -1, END = -2 };
+
+/* A line as ranks exchange it: its length, or one of the numbers above. */
+typedef struct said {
+    int64_t length;
+    char bytes[LINE_BYTES];
+} said;
+
+/* Rank 0's next line, if it comes within a second: the other ranks must not wait for a person until their deadline. */
+static void read_line(FILE *in, said *line) {
+    struct pollfd ready = {.fd = fileno(in), .events = POLLIN};
+    line->length = NOTHING_YET;
+    if (poll(&ready, 1, POLL_MS) == 0) return;
+    line->length = END;
+    if (!fgets(line->bytes, sizeof line->bytes, in)) return;
+    line->length = (int64_t)strcspn(line->bytes, "\n");
+    line->bytes[line->length] = '\0';
+}
+
+static tsh_status next_line(tsh_world *world, FILE *in, tsh_tensor *t, said *line) {
+    tsh_status status = TSH_OK;
+    bool speaks = tsh_world_rank(world) == 0;
+    if (speaks && isatty(fileno(in))) fputs("> ", stderr);
+    do {
+        if (speaks) read_line(in, line);
+        if (status == TSH_OK) status = tsh_tensor_write(t, line, sizeof *line);
+        if (status == TSH_OK) status = tsh_broadcast(tsh_world_group(world), t, 0);
+        if (status == TSH_OK) status = tsh_tensor_read(t, line, sizeof *line);
+    } while (status == TSH_OK && line->length == NOTHING_YET);
+    return status;
+}
+
+static bool no_memory(char words[MODEL_WORDS]) {
+    snprintf(words, MODEL_WORDS, "no memory for the conversation");
+    return false;
+}
+
+/* The conversation's tokens, which leave at least one position for the answer. */
+static bool encode(const chat *c, const tokenizer *t, const model *m, id_lines *out, char words[MODEL_WORDS]) {
+    const int64_t *ids;
+    int64_t count;
+    if (tsh_tokenizer_encode(tokenizer_library(t), c->text, c->length, false, &ids, &count) != TSH_OK) {
+        snprintf(words, MODEL_WORDS, "%s", tsh_error_message());
+        return false;
+    }
+    if (count >= m->config.positions) {
+        snprintf(words, MODEL_WORDS, "the conversation has %lld tokens, and the model has %lld positions",
+                 (long long)count, (long long)m->config.positions);
+        return false;
+    }
+    out->items = calloc(1, sizeof *out->items);
+    if (!out->items) return no_memory(words);
+    out->count = 1;
+    out->longest = out->items[0].count = count;
+    out->items[0].ids = malloc((size_t)count * sizeof *ids);
+    if (!out->items[0].ids) return no_memory(words);
+    memcpy(out->items[0].ids, ids, (size_t)count * sizeof *ids);
+    return true;
+}
+
+/* The whole conversation is the prompt of each answer. */
+static bool answer(model *m, const options *o, const tokenizer *t, bool speaks, chat *c, char words[MODEL_WORDS]) {
+    id_lines prompt = {0};
+    outcome result = {0};
+    options own = *o;
+    size_t length = 0;
+    bool good = encode(c, t, m, &prompt, words);
+    if (good && own.tokens > m->config.positions - prompt.longest) own.tokens = m->config.positions - prompt.longest;
+    good = good && generate(m, &own, &prompt, t, speaks, &result, words);
+    char *text = good ? tokenizer_text(t, result.ids, result.count[0], &length) : NULL;
+    if (good && !(text && chat_answer(c, text, length))) good = no_memory(words);
+    if (good && speaks) puts("");
+    if (good && speaks) fflush(stdout);
+    free(text);
+    free(result.ids);
+    free(result.count);
+    id_lines_free(&prompt);
+    return good;
+}
+
+bool chat_run(model *m, const options *o, const tokenizer *t, tsh_world *world, FILE *in, char words[MODEL_WORDS]) {
+    const tsh_tensor_config config = {.dtype = TSH_UINT8, .ndim = 1, .shape = {sizeof(said)}};
+    const chat_format *format = chat_format_of(o->model, words);
+    if (!format) return false;
+    setvbuf(in, NULL, _IONBF, 0); /* poll does not see what a buffer holds */
+    chat *c = chat_create(format, o->system);
+    said *line = calloc(1, sizeof *line);
+    tsh_tensor *shared = NULL;
+    tsh_status status = c && line ? tsh_tensor_create(tsh_world_mesh(world), &config, &shared) : TSH_ERR_MEMORY;
+    bool good = (c && line) || no_memory(words);
+    while (good && (status = next_line(world, in, shared, line)) == TSH_OK && line->length != END) {
+        if (line->length == 0) continue;
+        good = chat_say(c, line->bytes) || no_memory(words);
+        good = good && answer(m, o, t, tsh_world_rank(world) == 0, c, words);
+    }
+    if (good && status != TSH_OK) snprintf(words, MODEL_WORDS, "%s", tsh_error_message());
+    tsh_tensor_release(shared);
+    free(line);
+    chat_destroy(c);
+    return good && status == TSH_OK;
+}
