@@ -19,6 +19,14 @@ if(NOT CMAKE_CROSSCOMPILING AND NOT TSHARD_SANITIZE)
     endforeach()
     tshard_manual(tshard.7 overview.sh tshard-run)
 endif()
+# Of the headers. A link that is compressed names the page without .gz.
+file(GLOB public_headers CONFIGURE_DEPENDS include/tshard/*.h)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/man3/tshard-tensor.3.gz
+    DEPENDS ${public_headers} cmake/headers.sh cmake/header.awk
+    COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/headers.sh ${PROJECT_SOURCE_DIR}/include ${PROJECT_VERSION} ${CMAKE_BINARY_DIR}/man3
+    VERBATIM)
+add_custom_target(manual-headers ALL DEPENDS ${CMAKE_BINARY_DIR}/man3/tshard-tensor.3.gz)
+install(DIRECTORY ${CMAKE_BINARY_DIR}/man3/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
 # bash-completion looks for a file of the program's name.
 foreach(tool IN LISTS installed_tools)
     install(FILES tools/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
