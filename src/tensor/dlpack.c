@@ -22,7 +22,7 @@ typedef struct exported {
 
 static void exported_free(struct DLManagedTensor *managed) {
     exported *e = (exported *)(void *)managed;
-    tsh_tensor_release(e->tensor);
+    tshi_tensor_release(e->tensor);
     tshi_free(e->allocator, e);
 }
 
@@ -51,7 +51,7 @@ tsh_status tsh_tensor_to_dlpack(tsh_tensor *tensor, struct DLManagedTensor **out
         e->strides[d] = stride;
         stride *= e->shape[d];
     }
-    e->tensor = tsh_tensor_retain(tensor);
+    e->tensor = tshi_tensor_retain(tensor);
     e->allocator = allocator;
     e->managed.deleter = exported_free;
     e->managed.tensor = (tshi_dl_tensor){.data = tshi_data_to_write(tensor),
