@@ -41,6 +41,7 @@ static void adapters(fuzz *f, void (*function)(void)) {
     const char *at = some_path(f, path);
     tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
     tsh_lora_config *read = NULL;
+    char json[64];
     (void)function;
     if (fuzz_chance(f, 60))
         fuzz_said(f, "adapter_save", tsh_adapter_save(list, at, fuzz_chance(f, 97) ? &config : NULL, NULL), NULL);
@@ -49,6 +50,7 @@ static void adapters(fuzz *f, void (*function)(void)) {
     tsh_status status = tsh_adapter_config_read(f->world, at, &read);
     fuzz_said(f, "adapter_config_read", status, read);
     tsh_adapter_config_destroy(read);
+    fuzz_said(f, "gguf_config", tsh_gguf_config(at, fuzz_chance(f, 90) ? json : NULL, sizeof json), NULL);
 }
 
 static void checkpoint(fuzz *f, void (*function)(void)) {

@@ -228,7 +228,7 @@ tsh_status tshi_gguf_config(tshi_gguf *file, char **json) {
         if (c.status == TSH_OK) add_rope(&c);
         add_ends(&c);
     }
-    if (c.status == TSH_OK) *json = json_dumps(c.json, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    if (c.status == TSH_OK) *json = json_dumps(c.json, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(c.json);
     if (c.status == TSH_OK && !*json)
         return tshi_fail(TSH_ERR_MEMORY, "%.220s: no memory for a configuration", file->path);

@@ -64,7 +64,7 @@ static tsh_status parse_value(cursor *c, tshi_gguf_value *out) {
     else if (tshi_size_mul((size_t)out->count, tshi_gguf_type_bytes[out->type], &bytes) == TSH_OK)
         next_bytes(c, bytes);
     else
-        return TSH_ERR_IO;
+        return refuse(c->file, "an array has more bytes than a file can hold");
     out->length = (uint64_t)(c->at - out->at);
     return TSH_OK;
 }
