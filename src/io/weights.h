@@ -26,12 +26,13 @@ typedef struct tshi_weights {
 /* Opens a file, or a folder: its model.safetensors, else the files that its index lists. TSH_ERR_IO as
  * tshi_safetensors_open, and for an index with a file outside the folder or a tensor that its file lacks. A GGUF file
  * is one that begins as such; errors as tshi_gguf_open. */
-tsh_status tshi_weights_open(const tsh_allocator *allocator, const char *path, tshi_weights **out);
-void tshi_weights_close(tshi_weights *weights);
+TSHI_TOOLS tsh_status tshi_weights_open(const tsh_allocator *allocator, const char *path, tshi_weights **out);
+TSHI_TOOLS void tshi_weights_close(tshi_weights *weights);
 /* The tensor with that name, or NULL. */
 const tshi_weight *tshi_weights_find(const tshi_weights *weights, const char *name);
 /* Reads a box of a tensor, row-major, as elements of the entry's dtype. */
-tsh_status tshi_weights_read_box(tshi_weights *weights, const tshi_weight *weight, const tsh_box *box, void *out);
+TSHI_TOOLS tsh_status tshi_weights_read_box(tshi_weights *weights, const tshi_weight *weight, const tsh_box *box,
+                                            void *out);
 /* The bytes read so far, and a fingerprint of the files' headers. */
 uint64_t tshi_weights_bytes_read(const tshi_weights *weights);
 uint64_t tshi_weights_fingerprint(const tshi_weights *weights);
