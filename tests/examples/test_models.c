@@ -159,7 +159,9 @@ static void check_logits(tshi_rank *r, model *m, const quantized *q) {
     tshi_check_ok(r, model_input_create(m, shape[0], shape[1], false, &in));
     tshi_check_ok(r, model_input_write(&in, ids, NULL, NULL));
     tsh_tensor *made = model_forward(m, tape, &in);
-    if (tshi_check(r, made != NULL, "%s", tsh_tape_message(tape))) tshi_test_same(r, name, made, logits, 1e-9);
+    /* A file's divisors of rotary frequencies are float32; the formula that the configuration names gives them exactly. */
+    double tolerance = strcmp(q->model, "llama3") == 0 ? 1e-6 : 1e-9;
+    if (tshi_check(r, made != NULL, "%s", tsh_tape_message(tape))) tshi_test_same(r, name, made, logits, tolerance);
     model_input_release(&in);
     tsh_tape_destroy(tape);
     free(ids);
@@ -186,7 +188,8 @@ static void load_quantized(tshi_rank *r, void *arg) {
 Test(models, gguf_files_have_the_logits_of_their_weights, .timeout = 300) {
     quantized files[] = {{"llama", "f32"},      {"llama", "f16"},  {"llama", "q8_0"}, {"llama", "q4_0"},
                          {"llama-k", "q4_k_m"}, {"llama3", "f32"}, {"llama3", "q8_0"}};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        cr_assert_str_empty(tshi_test_run_each(1, 4, load_quantized, &files[i]), "%s-%s", files[i].model,
-                            files[i].type);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *words = tshi_test_run_each(1, 4, load_quantized, &files[i]);
+        cr_assert_str_empty(words, "%s-%s: %s", files[i].model, files[i].type, words);
+    }
 }
