@@ -122,9 +122,9 @@ static void dequantize_q5_k(int64_t groups, const void *from, float *to) {
         dequantize_parts(5, (const unsigned char *)from + g * Q5_K_BYTES, to + g * SUPER);
 }
 
-/* For each half of 128 weights 64 bytes of low 4 bits; then for each half 32 bytes of high 2 bits; 16 signed scales s, one
- * for 16 weights; and a scale d: the weights are d s (q - 32). A half's four rows of 32 take the low halves of its first and
- * last 32 bytes, then the high halves, and the pairs of bits of its 32 bytes from the low end up. */
+/* For each half of 128 weights 64 bytes of low 4 bits; then for each half 32 bytes of high 2 bits; 16 signed scales s,
+ * one for 16 weights; and a scale d: the weights are d s (q - 32). A half's four rows of 32 take the low halves of its
+ * first and last 32 bytes, then the high halves, and the pairs of bits of its 32 bytes from the low end up. */
 enum { Q6_K_BYTES = SUPER / 2 + SUPER / 4 + SUPER / 16 + 2 };
 
 static void dequantize_q6_k(int64_t groups, const void *from, float *to) {

@@ -1,5 +1,5 @@
-/* Weights quantized in groups, as ggml's files hold them: a group is a scale, or several, and a few bits for each of its
- * weights. Groups lie along the last dim, and are self-contained. Pure functions of memory. */
+/* Weights quantized in groups, as ggml's files hold them: a group is a scale, or several, and a few bits for each of
+ * its weights. Groups lie along the last dim, and are self-contained. Pure functions of memory. */
 #ifndef TSHI_QUANT_H
 #define TSHI_QUANT_H
 

@@ -1,5 +1,5 @@
 /* Any bytes, read as the beginning of a GGUF file: no byte beyond the end is read, nothing leaks, and of an accepted
- * header the tensors lie in the file, do not overlap and can be found; its configuration and its tokenizer.json are JSON.
+ * header the tensors lie in the file, do not overlap and can be found; its configuration and tokenizer.json are JSON.
  * The first byte says how much longer than its header the file is, in units of 4,096 bytes. */
 #include "io/gguf/gguf.h"
 

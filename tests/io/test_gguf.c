@@ -1,5 +1,5 @@
-/* GGUF files: the golden ones (tests/data/gguf) against the Hugging Face folders that they were made of, boxes of them at
- * any number of ranks, files made here byte by byte, and files that the format forbids. */
+/* GGUF files: the golden ones (tests/data/gguf) against the Hugging Face folders that they were made of, boxes of them
+ * at any number of ranks, files made here byte by byte, and files that the format forbids. */
 #include "io/gguf/gguf.h"
 #include "io/load.h"
 #include "support/files.h"

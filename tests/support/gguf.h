@@ -18,7 +18,7 @@ void tshi_test_gguf_number(tshi_test_gguf *b, uint64_t value, unsigned bytes);
 void tshi_test_gguf_string(tshi_test_gguf *b, const char *text);
 /* "GGUF", the version, and the numbers of tensors and keys. */
 void tshi_test_gguf_begin(tshi_test_gguf *b, uint32_t version, uint64_t tensors, uint64_t keys);
-/* A key with a value: of 4 bytes, a text, or the head of an array of texts (8), numbers of 4 bytes (5) or floats (6). */
+/* A key with a value: of 4 bytes, a text, a truth, or the head of an array of items of a type. */
 void tshi_test_gguf_key_u32(tshi_test_gguf *b, const char *key, uint32_t value);
 void tshi_test_gguf_key_text(tshi_test_gguf *b, const char *key, const char *value);
 void tshi_test_gguf_key_bool(tshi_test_gguf *b, const char *key, bool value);

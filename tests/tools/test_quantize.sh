@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_quantize.sh BUILD: tshard-quantize writes the bytes of the golden files (tests/data/gguf), whose weights ggml's own code
-# has quantized; generate goes on from what it writes, for Llama and Qwen2; and what it cannot write it refuses.
+# test_quantize.sh BUILD: tshard-quantize writes the bytes of the golden files (tests/data/gguf), whose weights ggml's own
+# code has quantized; generate goes on from what it writes, for Llama and Qwen2; and what it cannot write it refuses.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 bin=$1/bin

@@ -147,7 +147,8 @@ static tsh_status widen(const tshi_safetensors_entry *e, int64_t n, const char *
     return TSH_OK;
 }
 
-/* Rows of the file from rows of the folder: row i of a head's first half, and of its second, becomes row 2i and 2i + 1. */
+/* Rows of the file from rows of the folder: row i of a head's first half becomes row 2i, and row i of its second half
+ * row 2i + 1. */
 static void make_rows(const tensor *t, int64_t first, int64_t count, const float *rows, char *to) {
     for (int64_t r = first; r < first + count; r++) {
         int64_t begin = t->head ? r / t->head * t->head : r, i = r - begin;

@@ -91,8 +91,8 @@ static double divisor_of(const scaling *s, int64_t pair) {
     return 1 / ((1 - speed) / s->factor + speed);
 }
 
-/* Finds the number of positions that the divisors follow from: a pair in between tells it; without one, it is that where
- * the last fast pair ends to be so. */
+/* Finds the number of positions that the divisors follow from. A pair between fast and slow tells it exactly; without
+ * one, it is the smallest number for which the last fast pair is fast. */
 static bool find_original(scaling *s) {
     double positions = 0;
     for (int64_t i = 0; i < s->pairs; i++) s->factor = fmax(s->factor, (double)s->divisors[i]);

@@ -1,5 +1,5 @@
-/* GGUF, version 3: a header of keys and tensors, then the tensors' data, aligned. A rank reads the header and its boxes.
- * The tensors of a Llama or Qwen2 model appear as in the model's Hugging Face folder: with its names, and with the rows
+/* GGUF, version 3: a header of keys and tensors, then the tensors' data, aligned. A rank reads the header and its
+ * boxes. The tensors of a Llama or Qwen2 model appear as in the model's Hugging Face folder: with its names, and with the rows
  * of query and key in its order. Nothing here is collective. Messages begin with the path. */
 #ifndef TSHI_GGUF_H
 #define TSHI_GGUF_H
@@ -16,7 +16,8 @@ typedef struct tshi_gguf_value {
     uint64_t key_length, length; /* in bytes: of the key; from `at` on */
 } tshi_gguf_value;
 
-/* Types of values, and the bytes of each: u8, i8, u16, i16, u32, i32, f32, bool, text, array, u64, i64, f64; 0: not fixed. */
+/* Types of values, and the bytes of each: u8, i8, u16, i16, u32, i32, f32, bool, text, array, u64, i64, f64; 0: not
+ * fixed. */
 enum { TSHI_GGUF_TEXT = 8, TSHI_GGUF_ARRAY = 9, TSHI_GGUF_TYPES = 13 };
 extern const unsigned char tshi_gguf_type_bytes[TSHI_GGUF_TYPES];
 /* A little-endian number of up to 8 bytes; 0 for NULL. */
@@ -81,22 +82,22 @@ bool tshi_gguf_flag_of(const tshi_gguf *file, const char *key, bool otherwise);
 
 /* The tensor with that name, or NULL. */
 const tshi_gguf_tensor *tshi_gguf_tensor_of(const tshi_gguf *file, const char *name);
-/* Reads a box, row-major, as elements of the entry's dtype. Of quantized weights it reads whole groups, and where rotary
- * pairs are adjacent whole heads. */
+/* Reads a box, row-major, as elements of the entry's dtype. Of quantized weights it reads whole groups, and where
+ * rotary pairs are adjacent whole heads. */
 TSHI_TOOLS tsh_status tshi_gguf_read_box(tshi_gguf *file, const tshi_gguf_tensor *tensor, const tsh_box *box,
                                          void *out);
 
 /* Gives the tensors of a known architecture their names in Hugging Face's folders, and their order of rows. */
 tsh_status tshi_gguf_rename(tshi_gguf *file);
-/* The name that a folder's tensor has in a GGUF file of the architecture, and the key whose number of heads its rows are
- * permuted by, or NULL. False if the architecture has no such tensor. */
+/* The name that a folder's tensor has in a GGUF file of the architecture, and the key whose number of heads its rows
+ * are permuted by, or NULL. False if the architecture has no such tensor. */
 TSHI_TOOLS bool tshi_gguf_name_of(const char *architecture, const char *name, char out[TSHI_GGUF_NAME],
                                   const char **heads);
 
 /* --- models ------------------------------------------------------------------------------------------------------- */
 
-/* The config.json of the file's model, as text for the caller to free(). TSH_ERR_IO for missing keys, _UNSUPPORTED for an
- * architecture or a feature of it that is not known, _MEMORY. */
+/* The config.json of the file's model, as text for the caller to free(). TSH_ERR_IO for missing keys, _UNSUPPORTED for
+ * an architecture or a feature of it that is not known, _MEMORY. */
 tsh_status tshi_gguf_config(tshi_gguf *file, char **json);
 /* The tokenizer.json of the file's tokenizer, as text for the caller to free(). Errors likewise. */
 tsh_status tshi_gguf_tokenizer(const tshi_gguf *file, char **json);

@@ -50,7 +50,7 @@ static tsh_status add_special(const tshi_gguf *file, tokens *t, int64_t id, int6
     return json_array_append_new(t->added, token) == 0 ? TSH_OK : no_memory(file);
 }
 
-/* Of a text that several ids have, the first is the vocabulary's. */
+/* The vocabulary has the first of several ids with the same text. */
 static tsh_status add_token(const tshi_gguf *file, tokens *t, int64_t id, int64_t type) {
     const tshi_gguf_text *text = &t->items[id];
     json_t *name = json_stringn(text->at, text->length);
