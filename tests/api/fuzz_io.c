@@ -124,7 +124,8 @@ const fuzz_call fuzz_io_calls[] = {
      "tsh_tokenizer_decode tsh_text_stream_create tsh_text_stream_destroy tsh_text_stream_add tsh_text_stream_end",
      tokenizer, NULL, 1},
     {"tsh_save tsh_load", save_and_load, NULL, 2},
-    {"tsh_adapter_save tsh_adapter_load tsh_adapter_config_read tsh_adapter_config_destroy", adapters, NULL, 1},
+    {"tsh_adapter_save tsh_adapter_load tsh_adapter_config_read tsh_adapter_config_destroy tsh_gguf_config", adapters,
+     NULL, 1},
     {"tsh_checkpoint_save tsh_checkpoint_load tsh_checkpoint_wait tsh_checkpoint_latest", checkpoint, NULL, 2},
     {NULL, NULL, NULL, 0},
 };
