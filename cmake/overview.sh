@@ -45,5 +45,6 @@ cat <<'PAGE'
 .BR tshard-bench (1),
 .BR tshard-checkpoint (1),
 .BR tshard-plan (1),
+.BR tshard-quantize (1),
 .BR tshard-trace (1)
 PAGE

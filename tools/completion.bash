@@ -65,4 +65,4 @@ _tshard() {
     fi
 }
 
-complete -F _tshard tshard-run tshard-bench tshard-checkpoint tshard-plan tshard-trace
+complete -F _tshard tshard-run tshard-bench tshard-checkpoint tshard-plan tshard-quantize tshard-trace

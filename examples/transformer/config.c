@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MOST_LAYERS = 10000 };
 
@@ -272,22 +273,38 @@ static void check_sizes(reader *r, model_config *c) {
              (long long)c->head_dim);
 }
 
+/* The configuration in a GGUF file's keys; NULL after a failure. */
+static json_t *read_gguf(reader *r) {
+    char text[8192];
+    json_error_t error;
+    if (tsh_gguf_config(r->path, text, sizeof text) == TSH_OK) return json_loads(text, 0, &error);
+    snprintf(r->words, MODEL_WORDS, "%s", tsh_error_message());
+    r->failed = true;
+    return NULL;
+}
+
+static json_t *read_config(reader *r) {
+    json_error_t error;
+    json_t *json = json_load_file(r->path, JSON_REJECT_DUPLICATES, &error);
+    if (!json && error.line > 0)
+        fail(r, "line %d: %s", error.line, error.text);
+    else if (!json)
+        fail(r, "%s; a folder with config.json and model.safetensors, or a GGUF file, is wanted", error.text);
+    return json;
+}
+
 bool model_config_read(const char *folder, model_config *out, char words[MODEL_WORDS]) {
     char path[4096];
-    json_error_t error;
+    struct stat info;
+    bool file = stat(folder, &info) == 0 && S_ISREG(info.st_mode);
     *out = (model_config){0};
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    reader r = {.json = json, .path = path, .words = words};
-    if (!json) {
-        if (error.line > 0) {
-            fail(&r, "line %d: %s", error.line, error.text);
-        } else {
-            fail(&r, "%s; a folder with config.json and model.safetensors is wanted", error.text);
-        }
-    } else if (!json_is_object(json)) {
+    snprintf(path, sizeof path, "%s%s", folder, file ? "" : "/config.json");
+    reader r = {.path = path, .words = words};
+    json_t *json = file ? read_gguf(&r) : read_config(&r);
+    r.json = json;
+    if (json && !json_is_object(json)) {
         fail(&r, "is no JSON object");
-    } else if (find_family(&r, out)) {
+    } else if (json && find_family(&r, out)) {
         families[out->family].read(&r, out);
         check_sizes(&r, out);
         read_ends(&r, out);

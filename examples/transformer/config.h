@@ -27,7 +27,8 @@ typedef struct model_config {
 /* "gpt2", "llama", "qwen2" or "bert": config.json's model_type. */
 const char *model_family_name(model_family family);
 
-/* Reads FOLDER/config.json and, if it exists, FOLDER/generation_config.json, whose eos_token_id takes precedence. On
+/* Reads FOLDER/config.json and, if it exists, FOLDER/generation_config.json, whose eos_token_id takes precedence; of a
+ * GGUF file its keys. On
  * failure false, and words says which key is wrong, its value, and what is allowed. Features that the models here lack,
  * such as sliding windows, are refused; dropout is ignored. */
 bool model_config_read(const char *folder, model_config *out, char words[MODEL_WORDS]);

@@ -47,7 +47,7 @@ typedef struct model_input {
 /* A model on one axis of a mesh. The caller destroys it. */
 tsh_status model_create(tsh_group *group, const model_config *config, const model_options *options, model **out);
 void model_destroy(model *m);
-/* Fills the weights from FOLDER's safetensors files; each rank reads only its own part. Names may lack the
+/* Fills the weights from FOLDER's safetensors files, or from a GGUF file; each rank reads only its own part. Names may lack the
  * prefix "transformer." of GPT-2's, and may have the prefix "bert.". */
 tsh_status model_load(model *m, const char *folder);
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The bytes of a token, none for a special one. */
 typedef struct token {
@@ -140,8 +141,19 @@ static bool read_ways(tokenizer *t, const json_t *json, char words[MODEL_WORDS])
     return true;
 }
 
+/* The tokenizer of a GGUF file. */
+static bool open_file(tokenizer **t, const char *path, char words[MODEL_WORDS]) {
+    if (tsh_tokenizer_load(path, &(*t)->library) == TSH_OK) return true;
+    snprintf(words, MODEL_WORDS, "%s", tsh_error_message());
+    tokenizer_close(*t);
+    *t = NULL;
+    return false;
+}
+
 bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]) {
     tokenizer *t = *out = calloc(1, sizeof *t);
+    struct stat info;
+    if (t && stat(folder, &info) == 0 && S_ISREG(info.st_mode)) return open_file(out, folder, words);
     json_t *json = t ? read_json(t, folder, words) : NULL;
     json_t *inner = json_object_get(json_object_get(json, "model"), "vocab");
     json_t *vocabulary = inner ? inner : json;

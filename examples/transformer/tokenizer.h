@@ -8,7 +8,7 @@ typedef struct tokenizer tokenizer;
 
 enum { TOKEN_BYTES = 4 }; /* of a token's text in a vocabulary of characters or bytes, at most */
 
-/* Reads FOLDER/tokenizer.json, or a plain object of tokens and ids in FOLDER/vocab.json. If all tokens are characters
+/* The tokenizer of a GGUF file, by tsh_tokenizer_load; else reads FOLDER/tokenizer.json, or a plain object of tokens and ids in FOLDER/vocab.json. If all tokens are characters
  * in UTF-8, bytes written as "<0x0A>" or, where the pre-tokenizer is a ByteLevel, as GPT-2's letters for them, or
  * special ones in angle or square brackets, a text is taken apart into these; else tsh_tokenizer_load reads the file.
  * False, with words, if there is no such file or neither is possible. */

@@ -1,4 +1,4 @@
-/* io: parameters in safetensors files, as Hugging Face writes them. See docs/files.md.
+/* io: parameters in safetensors files, as Hugging Face writes them, and from GGUF files. See docs/files.md.
  *
  * Thread safety: everything here is for the world's thread. */
 #ifndef TSHARD_IO_H
@@ -39,6 +39,9 @@ typedef struct tsh_load_options {
 
 /* Fills the parameters of the list, in any layouts except PARTIAL and LOCAL, from a file, or from a folder: its
  * model.safetensors, else the files that its model.safetensors.index.json lists. Each rank reads only its own boxes.
+ * The file may be a GGUF file of version 3: the tensors of a Llama or Qwen2 model have their names and order of rows as
+ * in Hugging Face's folders, those of other models the file's names; quantized weights count as float32 (Q8_0, Q4_0,
+ * Q4_K, Q5_K and Q6_K; TSH_ERR_UNSUPPORTED for a file with others).
  * Elements are converted to the parameter's dtype: between float64, float32, bfloat16 and float16, rounding once, and
  * from integers to wider ones. options may be NULL. Collective over the world; waits. Every rank returns an error when
  * one does. One message lists all missing parameters, unexpected tensors, different shapes and dtypes that cannot be
@@ -46,6 +49,12 @@ typedef struct tsh_load_options {
  * after its header leaves parameters partly filled. TSH_ERR_IO for files and their contents, _ARGUMENT for rules and
  * ignored names, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have different parameters or files. */
 TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options);
+
+/* Writes into json [size] the config.json that Hugging Face's folder of a GGUF file's model would have, as a text:
+ * model_type, sizes, rotary positions and tokens that end a text, for the architectures llama and qwen2. 2,000 bytes are
+ * enough. Not collective. TSH_ERR_IO for a malformed file or missing keys, _UNSUPPORTED for other architectures and for
+ * experts, _ARGUMENT when the text does not fit, _MEMORY; the text is then empty. */
+TSH_API tsh_status tsh_gguf_config(const char *path, char *json, size_t size);
 
 /* Options of tsh_save; zeros are the defaults. */
 typedef struct tsh_save_options {

@@ -1,4 +1,4 @@
-/* tokenizer: texts to ids and back, by the tokenizer.json of a Hugging Face folder. See docs/files.md.
+/* tokenizer: texts to ids and back, by the tokenizer.json of a Hugging Face folder or by a GGUF file. See docs/files.md.
  *
  * Nothing here is collective, belongs to a world, or waits.
  *
@@ -18,8 +18,9 @@ extern "C" {
  * are not applied. */
 typedef struct tsh_tokenizer tsh_tokenizer;
 
-/* Reads a tokenizer.json, or the one in a folder. The caller destroys the tokenizer. TSH_ERR_IO for a file that cannot
- * be read or is malformed, _UNSUPPORTED for a model or a step that is not built in, and for everything if the library
+/* Reads a tokenizer.json, the one in a folder, or the tokenizer of a GGUF file: byte-level BPE (tokenizer.ggml.model gpt2,
+ * with the words of GPT-2, Llama 3 or Qwen2), SentencePiece's BPE (llama), or a whole tokenizer.json. The caller
+ * destroys the tokenizer. TSH_ERR_IO for a file that cannot be read or is malformed, _UNSUPPORTED for a model or a step that is not built in, and for everything if the library
  * was built without PCRE2 and utf8proc; _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_tokenizer_load(const char *path, tsh_tokenizer **out);
 TSH_API void tsh_tokenizer_destroy(tsh_tokenizer *tokenizer);

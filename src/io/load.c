@@ -187,7 +187,7 @@ static tsh_status read_link(model_load *l, int number, const tsh_tensor *t, cons
     int64_t n = tshi_box_numel(ndim, &piece);
     bool straight = !link->transpose && n == tshi_box_numel(ndim, box);
     char *raw = straight && dtype == t->dtype ? to : l->raw, *elements = raw;
-    tsh_status status = tshi_safetensors_read_box(source->file, source->entry, &place, raw);
+    tsh_status status = tshi_weights_read_box(l->weights, source, &place, raw);
     if (status != TSH_OK) return status;
     if (dtype != t->dtype) {
         elements = straight ? to : l->converted;
@@ -228,7 +228,8 @@ static tsh_status read_all(model_load *l) {
 
 /* The text that ranks compare: their parameters, links and file headers. */
 static void describe_load(const model_load *l, char *text, size_t size) {
-    uint64_t mine = tshi_parameters_fingerprint(l->list, TSHI_FINGERPRINT), files = TSHI_FINGERPRINT;
+    uint64_t mine = tshi_parameters_fingerprint(l->list, TSHI_FINGERPRINT);
+    uint64_t files = l->weights ? tshi_weights_fingerprint(l->weights) : TSHI_FINGERPRINT;
     for (int i = 0; i < l->links.count; i++) {
         const tshi_link *k = &l->links.items[i];
         mine = tshi_fingerprint_text(mine, k->tensor);
@@ -237,18 +238,13 @@ static void describe_load(const model_load *l, char *text, size_t size) {
         mine = tshi_fingerprint_add(mine, (uint64_t)k->parameter_start);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->tensor_start);
     }
-    for (int i = 0; l->weights && i < l->weights->files_count; i++) {
-        files = tshi_fingerprint_add(files, l->weights->files[i]->fingerprint);
-    }
     snprintf(text, size, "load of %d parameters (%08x) from files (%08x)", l->list->count, (unsigned)mine,
              (unsigned)files);
 }
 
 static void end_load(model_load *l, uint64_t *bytes_read) {
     const tsh_allocator *allocator = &l->world->allocator;
-    for (int i = 0; bytes_read && l->weights && i < l->weights->files_count; i++) {
-        *bytes_read += l->weights->files[i]->bytes_read;
-    }
+    if (bytes_read && l->weights) *bytes_read += tshi_weights_bytes_read(l->weights);
     tshi_weights_close(l->weights);
     tshi_links_free(&l->links);
     tshi_free(allocator, l->sources);

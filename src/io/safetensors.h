@@ -47,6 +47,8 @@ TSHI_TOOLS void tshi_safetensors_close(tshi_safetensors *file);
 const tshi_safetensors_entry *tshi_safetensors_find(const tshi_safetensors *file, const char *name);
 /* The text under `key` in __metadata__, or NULL. */
 const char *tshi_safetensors_metadata(const tshi_safetensors *file, const char *key);
+/* TSH_ERR_RANGE for a box that is not in the tensor, _DTYPE for elements that are not of a dtype. */
+tsh_status tshi_safetensors_check_box(const char *path, const tshi_safetensors_entry *entry, const tsh_box *box);
 /* Reads a box of a tensor, row-major, in the file's element type. Short gaps between runs are read too, where that
  * costs less than a system call. Uses at most 256 KiB of memory. */
 TSHI_TOOLS tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry,

@@ -1,6 +1,7 @@
 /* Models in one file or in several. */
 #include "io/weights.h"
 
+#include "base/hash.h"
 #include "io/file.h"
 #include "io/step_folder.h"
 
@@ -63,8 +64,26 @@ static tsh_status open_one(tshi_weights *weights, const char *path) {
     if (status != TSH_OK) return status;
     weights->items = tshi_calloc(&weights->allocator, (size_t)file->count, sizeof *weights->items);
     if (!weights->items) return TSH_ERR_MEMORY;
-    for (int i = 0; i < file->count; i++) weights->items[i] = (tshi_weight){&file->entries[i], file};
+    for (int i = 0; i < file->count; i++) weights->items[i] = (tshi_weight){&file->entries[i], file, NULL};
     weights->count = file->count;
+    return TSH_OK;
+}
+
+/* The scales of rotary positions in a GGUF file are those of the model's configuration, not a tensor of a folder. */
+static bool is_weight(const tshi_gguf_tensor *tensor) {
+    return strcmp(tensor->name, TSHI_GGUF_ROPE) != 0;
+}
+
+static tsh_status open_gguf(tshi_weights *weights, const char *path) {
+    tsh_status status = tshi_gguf_open(&weights->allocator, path, &weights->gguf);
+    if (status != TSH_OK) return status;
+    const tshi_gguf *file = weights->gguf;
+    weights->items = tshi_calloc(&weights->allocator, (size_t)file->count, sizeof *weights->items);
+    if (!weights->items) return TSH_ERR_MEMORY;
+    for (int i = 0; i < file->count; i++) {
+        const tshi_gguf_tensor *t = &file->tensors[i];
+        if (is_weight(t)) weights->items[weights->count++] = (tshi_weight){&t->entry, NULL, t};
+    }
     return TSH_OK;
 }
 
@@ -95,7 +114,7 @@ static tsh_status open_mapped(tshi_weights *weights, const char *folder, const j
         if (status != TSH_OK) return status;
         const tshi_safetensors_entry *entry = tshi_safetensors_find(file, name);
         if (!entry) return tshi_fail(TSH_ERR_IO, "%.220s: lacks '%.100s', which the index assigns to it", path, name);
-        weights->items[weights->count++] = (tshi_weight){entry, file};
+        weights->items[weights->count++] = (tshi_weight){entry, file, NULL};
     }
     if (weights->count) qsort(weights->items, (size_t)weights->count, sizeof *weights->items, weights_by_name);
     return TSH_OK;
@@ -124,7 +143,9 @@ tsh_status tshi_weights_open(const tsh_allocator *allocator, const char *path, t
     if (!weights) return TSH_ERR_MEMORY;
     weights->allocator = *allocator;
     bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    tsh_status status = folder ? open_folder(weights, path) : open_one(weights, path);
+    tsh_status status = folder               ? open_folder(weights, path)
+                        : tshi_gguf_is(path) ? open_gguf(weights, path)
+                                             : open_one(weights, path);
     if (status == TSH_OK)
         *out = weights;
     else
@@ -136,6 +157,7 @@ void tshi_weights_close(tshi_weights *weights) {
     if (!weights) return;
     tsh_allocator allocator = weights->allocator;
     for (int i = 0; i < weights->files_count; i++) tshi_safetensors_close(weights->files[i]);
+    tshi_gguf_close(weights->gguf);
     tshi_free(&allocator, weights->files);
     tshi_free(&allocator, weights->items);
     tshi_free(&allocator, weights);
@@ -143,7 +165,26 @@ void tshi_weights_close(tshi_weights *weights) {
 
 const tshi_weight *tshi_weights_find(const tshi_weights *weights, const char *name) {
     const tshi_safetensors_entry entry = {.name = name};
-    const tshi_weight key = {&entry, NULL};
+    const tshi_weight key = {&entry, NULL, NULL};
     if (weights->count == 0) return NULL;
     return bsearch(&key, weights->items, (size_t)weights->count, sizeof *weights->items, weights_by_name);
+}
+
+tsh_status tshi_weights_read_box(tshi_weights *weights, const tshi_weight *weight, const tsh_box *box, void *out) {
+    if (weight->file) return tshi_safetensors_read_box(weight->file, weight->entry, box, out);
+    return tshi_gguf_read_box(weights->gguf, weight->tensor, box, out);
+}
+
+uint64_t tshi_weights_bytes_read(const tshi_weights *weights) {
+    uint64_t bytes = weights->gguf ? weights->gguf->bytes_read : 0;
+    for (int i = 0; i < weights->files_count; i++) bytes += weights->files[i]->bytes_read;
+    return bytes;
+}
+
+uint64_t tshi_weights_fingerprint(const tshi_weights *weights) {
+    uint64_t fingerprint = TSHI_FINGERPRINT;
+    if (weights->gguf) fingerprint = tshi_fingerprint_add(fingerprint, weights->gguf->fingerprint);
+    for (int i = 0; i < weights->files_count; i++)
+        fingerprint = tshi_fingerprint_add(fingerprint, weights->files[i]->fingerprint);
+    return fingerprint;
 }

@@ -30,7 +30,7 @@ import tempfile
 
 BLOCK = re.compile(r"((?:<!-- (?:needs|run|file)\b(?:(?!-->).)*-->\n)*)^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 MARK = re.compile(r"<!-- (needs|run|file):? *(.*?) *-->", re.S)
-TOOLS = {"tshard-run", "tshard-bench", "tshard-checkpoint", "tshard-plan", "tshard-trace", "check_vectors", "train_text", "train_gpt",
+TOOLS = {"tshard-run", "tshard-bench", "tshard-checkpoint", "tshard-plan", "tshard-quantize", "tshard-trace", "check_vectors", "train_text", "train_gpt",
          "many_classes", "generate", "embed", "mlp", "data_parallel", "pipeline",
          "any_machines"}
 STARTERS = {"tshard-run", "tshard-plan"} # a command line of another program follows their options

@@ -86,6 +86,36 @@ Test(generate, continues_a_prompt_as_transformers_does, .timeout = 300) {
     continues("llama", 7, "float64");
 }
 
+/* The ids of float64 arithmetic on the file's weights. */
+static void continues_file(const char *model, const char *type, int ranks, const char *dtype) {
+    int64_t prompt[128], wanted[64];
+    char name[64], folder[64], prompt_text[512], wanted_text[512];
+    int code;
+    snprintf(folder, sizeof folder, "../gguf/%s", model);
+    snprintf(name, sizeof name, "generated.%s", type);
+    list_ids(prompt, read_expected(folder, "prompt", prompt, 128), prompt_text);
+    int64_t count = read_expected(folder, name, wanted, 64);
+    list_ids(wanted, count, wanted_text);
+    run(&code,
+        RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS
+            "%s/%s-%s.gguf --prompt-ids %s --tokens %lld --dtype %s --ignore-eos",
+        ranks, folder, model, type, prompt_text, (long long)count, dtype);
+    cr_assert_eq(code, 0, "%s", output);
+    size_t length = strlen(wanted_text);
+    cr_assert(strncmp(output, wanted_text, length) == 0 && output[length] == '\n', "%s-%s on %d ranks: %s, %s wanted",
+              model, type, ranks, output, wanted_text);
+}
+
+Test(generate, continues_a_prompt_with_a_gguf_file, .timeout = 300) {
+    static const char *const files[][2] = {{"llama", "f32"},  {"llama", "f16"},      {"llama", "q8_0"},
+                                           {"llama", "q4_0"}, {"llama-k", "q4_k_m"}, {"llama3", "f32"},
+                                           {"llama3", "q8_0"}};
+    for (int i = 0; i < 7; i++) {
+        continues_file(files[i][0], files[i][1], 1, "float32");
+        for (int ranks = 1 + i % 2; ranks <= 3; ranks++) continues_file(files[i][0], files[i][1], ranks, "float64");
+    }
+}
+
 /* A token after each prefix of two sequences: the likeliest by PEFT's logits of the merged model. */
 Test(generate, continues_with_an_adapter_as_peft_does, .timeout = 300) {
     enum { SEQUENCES = 2, TOKENS = 9, WORDS = 103 };

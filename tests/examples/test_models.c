@@ -1,4 +1,5 @@
-/* Models saved under other names, as they are published: GPT-2's without the prefix of its names, BERT's with one. */
+/* Models saved under other names, as they are published: GPT-2's without the prefix of its names, BERT's with one; and
+ * models in GGUF files, against float64 logits of their weights. */
 #include "support/files.h"
 #include "support/ranks.h"
 #include "transformer/model.h"
@@ -121,4 +122,74 @@ Test(models, are_loaded_with_the_names_that_are_published, .timeout = 120) {
     snprintf(bert.path, sizeof bert.path, "%s", tshi_test_path("."));
     cr_assert_str_empty(tshi_test_run_each(1, 3, load_published, &bert));
     tshi_test_leave();
+}
+
+/* --- GGUF files --------------------------------------------------------------------------------------------------- */
+
+typedef struct quantized {
+    const char *model, *type;
+} quantized;
+
+/* A tensor of the model's expected.safetensors; numbers of 8 bytes each, which the caller frees. */
+static void *read_expected(const char *folder, const char *name, int64_t shape[TSH_MAX_DIMS]) {
+    char path[512];
+    tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    tshi_safetensors *file = NULL;
+    tsh_box box = {0};
+    snprintf(path, sizeof path, TSHARD_TEST_DATA "/gguf/%s/expected.safetensors", folder);
+    if (tshi_safetensors_open(&allocator, path, &file) != TSH_OK) return NULL;
+    const tshi_safetensors_entry *e = tshi_safetensors_find(file, name);
+    memcpy(shape, e->shape, sizeof e->shape);
+    memcpy(box.length, e->shape, sizeof box.length);
+    void *all = malloc((size_t)e->bytes);
+    if (tshi_safetensors_read_box(file, e, &box, all) != TSH_OK) abort();
+    tshi_safetensors_close(file);
+    return all;
+}
+
+static void check_logits(tshi_rank *r, model *m, const quantized *q) {
+    int64_t shape[TSH_MAX_DIMS];
+    char name[64];
+    model_input in = {0};
+    tsh_tape *tape = NULL;
+    snprintf(name, sizeof name, "logits.%s", q->type);
+    int64_t *ids = read_expected(q->model, "ids", shape);
+    double *logits = read_expected(q->model, name, shape);
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, model_input_create(m, shape[0], shape[1], false, &in));
+    tshi_check_ok(r, model_input_write(&in, ids, NULL, NULL));
+    tsh_tensor *made = model_forward(m, tape, &in);
+    /* A file's divisors of rotary frequencies are float32; the formula that the configuration names gives them exactly. */
+    double tolerance = strcmp(q->model, "llama3") == 0 ? 1e-6 : 1e-9;
+    if (tshi_check(r, made != NULL, "%s", tsh_tape_message(tape))) tshi_test_same(r, name, made, logits, tolerance);
+    model_input_release(&in);
+    tsh_tape_destroy(tape);
+    free(ids);
+    free(logits);
+}
+
+static void load_quantized(tshi_rank *r, void *arg) {
+    const quantized *q = arg;
+    char path[512], words[MODEL_WORDS];
+    model_options options = {.dtype = TSH_FLOAT64};
+    model_config config;
+    tsh_mesh *mesh = NULL;
+    model *m = NULL;
+    snprintf(path, sizeof path, TSHARD_TEST_DATA "/gguf/%s/%s-%s.gguf", q->model, q->model, q->type);
+    tshi_check_ok(r, tsh_mesh_create(r->world, "model=-1", &mesh));
+    if (tshi_check(r, model_config_read(path, &config, words), "%s", words) &&
+        tshi_check_ok(r, model_create(tsh_mesh_group(mesh, "model"), &config, &options, &m)) &&
+        tshi_check_ok(r, model_load(m, path)))
+        check_logits(r, m, q);
+    model_destroy(m);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(models, gguf_files_have_the_logits_of_their_weights, .timeout = 300) {
+    quantized files[] = {{"llama", "f32"},      {"llama", "f16"},  {"llama", "q8_0"}, {"llama", "q4_0"},
+                         {"llama-k", "q4_k_m"}, {"llama3", "f32"}, {"llama3", "q8_0"}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *words = tshi_test_run_each(1, 4, load_quantized, &files[i]);
+        cr_assert_str_empty(words, "%s-%s: %s", files[i].model, files[i].type, words);
+    }
 }

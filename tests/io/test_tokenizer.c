@@ -1,6 +1,7 @@
 /* Tokenizers against the ids and texts of the `tokenizers` package (tests/data/tokenizers), id by id, in files that
  * have parts the golden ones lack, and with files and texts that are wrong. */
 #include "support/files.h"
+#include "support/gguf.h"
 #include "tshard/tokenizer.h"
 
 #include <criterion/criterion.h>
@@ -115,6 +116,150 @@ TOKENIZER_TEST(texts_equal_those_of_the_tokenizers_package) {
         json_decref(cases);
         json_decref(more);
     }
+}
+
+/* --- GGUF files --------------------------------------------------------------------------------------------------- */
+
+/* The texts of a tokenizer's ids, in memory of the JSON, and the types of its tokens as GGUF numbers them. */
+typedef struct token_list {
+    const char *text[2048];
+    uint32_t type[2048];
+    uint64_t count;
+} token_list;
+
+static void set_token(token_list *list, json_int_t id, const char *text, uint32_t type) {
+    cr_assert(id >= 0 && id < 2048);
+    list->text[id] = text;
+    list->type[id] = type;
+    if ((uint64_t)id >= list->count) list->count = (uint64_t)id + 1;
+}
+
+static void list_tokens(const json_t *json, token_list *out) {
+    const char *name;
+    json_t *value;
+    size_t i;
+    memset(out, 0, sizeof *out);
+    json_object_foreach(json_object_get(json_object_get(json, "model"), "vocab"), name, value)
+        set_token(out, json_integer_value(value), name, name[0] == '<' && name[1] == '0' ? 6 : 1);
+    json_array_foreach(json_object_get(json, "added_tokens"), i, value) set_token(
+        out, json_integer_value(json_object_get(value, "id")), json_string_value(json_object_get(value, "content")),
+        json_is_true(json_object_get(value, "special")) ? 3 : 4);
+}
+
+/* Both halves of a merge, joined by `between`. */
+static void join_merge(const json_t *merge, const char *between, char out[256]) {
+    const char *whole = json_string_value(merge);
+    if (!whole) {
+        snprintf(out, 256, "%s%s%s", json_string_value(json_array_get(merge, 0)), between,
+                 json_string_value(json_array_get(merge, 1)));
+    } else {
+        const char *blank = strchr(whole, ' ');
+        snprintf(out, 256, "%.*s%s%s", (int)(blank - whole), whole, between, blank + 1);
+    }
+}
+
+static void add_merges(tshi_test_gguf *b, const json_t *merges) {
+    char text[256];
+    size_t i;
+    const json_t *merge;
+    tshi_test_gguf_key_array(b, "tokenizer.ggml.merges", 8, json_array_size(merges));
+    json_array_foreach((json_t *)merges, i, merge) {
+        join_merge(merge, " ", text);
+        tshi_test_gguf_string(b, text);
+    }
+}
+
+/* SentencePiece's scores: minus the rank of the merge that makes a token. */
+static void add_scores(tshi_test_gguf *b, const token_list *list, const json_t *merges) {
+    char text[256];
+    size_t i;
+    const json_t *merge;
+    tshi_test_gguf_key_array(b, "tokenizer.ggml.scores", 6, list->count);
+    for (uint64_t id = 0; id < list->count; id++) {
+        float score = -1e6f;
+        json_array_foreach((json_t *)merges, i, merge) {
+            join_merge(merge, "", text);
+            if (list->text[id] && strcmp(text, list->text[id]) == 0) score = -(float)i;
+        }
+        tshi_test_gguf_add(b, &score, sizeof score);
+    }
+}
+
+/* The GGUF file of a tokenizer.json: model "gpt2" with the words `pre`, or "llama". */
+static void write_gguf(const json_t *json, const char *pre, int begin) {
+    static token_list list;
+    const json_t *merges = json_object_get(json_object_get(json, "model"), "merges");
+    tshi_test_gguf b = {0};
+    list_tokens(json, &list);
+    tshi_test_gguf_begin(&b, 3, 0, pre ? 5 : 4);
+    tshi_test_gguf_key_text(&b, "tokenizer.ggml.model", pre ? "gpt2" : "llama");
+    if (pre) tshi_test_gguf_key_text(&b, "tokenizer.ggml.pre", pre);
+    tshi_test_gguf_key_array(&b, "tokenizer.ggml.tokens", 8, list.count);
+    for (uint64_t id = 0; id < list.count; id++) tshi_test_gguf_string(&b, list.text[id] ? list.text[id] : "");
+    tshi_test_gguf_key_array(&b, "tokenizer.ggml.token_type", 5, list.count);
+    for (uint64_t id = 0; id < list.count; id++) tshi_test_gguf_number(&b, list.type[id], 4);
+    if (pre)
+        add_merges(&b, merges);
+    else
+        add_scores(&b, &list, merges);
+    b.at[16]++; /* one key more */
+    tshi_test_gguf_key_u32(&b, "tokenizer.ggml.bos_token_id", (uint32_t)begin);
+    tshi_test_gguf_write(&b, tshi_test_path("t.gguf"));
+}
+
+/* The golden cases, by GGUF files that say the same as the tokenizer.json. */
+TOKENIZER_TEST(gguf_files_say_the_same) {
+    static const struct {
+        const char *name, *pre;
+        int begin;
+    } all[] = {{"gpt2", "gpt-2", 0}, {"llama3", "llama-bpe", 1204}, {"qwen2", "qwen2", 0}, {"llama2", NULL, 1}};
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++) {
+        char path[512];
+        size_t i;
+        json_t *cases = cases_of(all[n].name, "cases"), *more = cases_of(all[n].name, "decode_cases"), *one;
+        snprintf(path, sizeof path, FOLDER "%s/tokenizer.json", all[n].name);
+        json_t *json = json_load_file(path, 0, NULL);
+        write_gguf(json, all[n].pre, all[n].begin);
+        tsh_tokenizer *t = load(tshi_test_path("t.gguf"));
+        json_array_foreach(cases, i, one) {
+            const json_t *text = json_object_get(one, "text");
+            check_ids(t, all[n].name, text, json_object_get(one, "ids"), true);
+            check_ids(t, all[n].name, text, json_object_get(one, "ids_no_special"), false);
+        }
+        json_array_foreach(more, i, one)
+            check_text(t, all[n].name, json_object_get(one, "ids"), json_object_get(one, "decoded"), false);
+        tsh_tokenizer_destroy(t);
+        json_decref(cases);
+        json_decref(more);
+        json_decref(json);
+    }
+}
+
+/* A file that has no tokenizer, one whose words are unknown, and one with a whole tokenizer.json. */
+TOKENIZER_TEST(gguf_files_without_a_known_tokenizer_are_refused) {
+    tsh_tokenizer *t = NULL;
+    tshi_test_gguf b = {0};
+    char text[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 7}, \"merges\": []}}";
+    cr_assert_eq(tsh_tokenizer_load(TSHARD_TEST_DATA "/gguf/llama/llama-f32.gguf", &t), TSH_ERR_UNSUPPORTED);
+    cr_assert(strstr(tsh_error_message(), "tokenizer.ggml.model is 'no_vocab'"), "%s", tsh_error_message());
+    json_t *json = json_load_file(FOLDER "gpt2/tokenizer.json", 0, NULL);
+    write_gguf(json, "poem", 0);
+    json_decref(json);
+    cr_assert_eq(tsh_tokenizer_load(tshi_test_path("t.gguf"), &t), TSH_ERR_UNSUPPORTED);
+    cr_assert(strstr(tsh_error_message(), "tokenizer.ggml.pre is 'poem'"), "%s", tsh_error_message());
+    tshi_test_gguf_begin(&b, 3, 0, 1);
+    tshi_test_gguf_key_text(&b, "tokenizer.huggingface.json", text);
+    tshi_test_gguf_write(&b, tshi_test_path("t.gguf"));
+    t = load(tshi_test_path("t.gguf"));
+    cr_assert_eq(tsh_tokenizer_id(t, "a"), 7);
+    tsh_tokenizer_destroy(t);
+    tshi_test_gguf_begin(&b, 3, 0, 2);
+    tshi_test_gguf_key_text(&b, "tokenizer.ggml.model", "llama");
+    tshi_test_gguf_key_array(&b, "tokenizer.ggml.tokens", 8, 1);
+    tshi_test_gguf_string(&b, "\xff");
+    tshi_test_gguf_write(&b, tshi_test_path("t.gguf"));
+    cr_assert_eq(tsh_tokenizer_load(tshi_test_path("t.gguf"), &t), TSH_ERR_IO);
+    cr_assert(strstr(tsh_error_message(), "token 0 is not UTF-8"), "%s", tsh_error_message());
 }
 
 /* --- id by id ----------------------------------------------------------------------------------------------------- */

@@ -64,6 +64,7 @@ full check_vectors --help
 full check_vectors "$folder/vectors"
 full tshard-rendezvous --help
 full tshard-checkpoint --help
+full tshard-quantize --help
 full tshard-plan --help
 full tshard-plan -n 2 "$bin/mlp"
 full tshard-trace --help
@@ -124,6 +125,11 @@ expect 1 "pipeline: 1 to 50 micro-batches" pipeline stage=1,data=1,model=1 4x
 expect 1 'pipeline: mesh_group: no axis "data"' pipeline stage=1,model=1
 expect 1 "pipeline: mesh_create: " pipeline stage=2,data=1,model=1
 expect 2 "a command is missing" tshard-checkpoint
+expect 2 "the FOLDER to read is missing" tshard-quantize --type q8_0
+expect 2 "the FILE to write is missing" tshard-quantize tests/data/models/llama
+expect 2 "--type is missing" tshard-quantize tests/data/models/llama "$folder/m.gguf"
+expect 2 "--type wants q8_0 or q4_0, not 'q5'" tshard-quantize --type q5
+expect 1 "\"model_type\" is gpt2; llama and qwen2" tshard-quantize tests/data/models/gpt2 "$folder/m.gguf" --type q4_0
 expect 2 "the folder of a trace is missing" tshard-trace
 expect 1 "No such file" tshard-trace /tmp/there/is/none
 expect 2 "--save wants a path" train_text --save ''

@@ -2,8 +2,10 @@
 #include "io/tokenizer/tokenizer.h"
 
 #include "io/file.h"
+#include "io/gguf/gguf.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #define FILE_MOST ((uint64_t)256 << 20)
@@ -43,6 +45,18 @@ tsh_status tshi_tokenizer_create(const char *path, const char *json, size_t byte
     return status;
 }
 
+static tsh_status load_from_gguf(const tsh_allocator *allocator, const char *path, tsh_tokenizer **out) {
+    tshi_gguf *file;
+    char *json = NULL;
+    tsh_status status = tshi_gguf_open(allocator, path, &file);
+    if (status != TSH_OK) return status;
+    status = tshi_gguf_tokenizer(file, &json);
+    if (status == TSH_OK) status = tshi_tokenizer_create(path, json, strlen(json), out);
+    tshi_gguf_close(file);
+    free(json);
+    return status;
+}
+
 tsh_status tsh_tokenizer_load(const char *path, tsh_tokenizer **out) {
     char room[4096], *json = NULL;
     size_t bytes = 0;
@@ -50,6 +64,7 @@ tsh_status tsh_tokenizer_load(const char *path, tsh_tokenizer **out) {
     if (!path || !out) return tshi_fail(TSH_ERR_ARGUMENT, "tsh_tokenizer_load: %s is NULL", path ? "out" : "path");
     const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     const char *file = file_of(path, room, sizeof room);
+    if (tshi_gguf_is(file)) return load_from_gguf(&allocator, file, out);
     tsh_status status = tshi_file_load(&allocator, file, "a tokenizer", FILE_MOST, &json, &bytes);
     if (status == TSH_OK) status = tshi_tokenizer_create(file, json, bytes, out);
     tshi_free(&allocator, json);

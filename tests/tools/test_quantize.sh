@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# test_quantize.sh BUILD: tshard-quantize writes the bytes of the golden files (tests/data/gguf), whose weights ggml's own
+# code has quantized; generate goes on from what it writes, for Llama and Qwen2; and what it cannot write it refuses.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 2
+bin=$1/bin
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+fail() { echo "$1"; exit 1; }
+quantize() { timeout -k 5 300 "$bin/tshard-quantize" "$@" > "$folder/out" 2> "$folder/err" < /dev/null; }
+
+# same MODEL TYPE BYTES: the data behind the header is that of the golden file.
+same() {
+    quantize "tests/data/gguf/$1" "$folder/m.gguf" --type "$2" || fail "$1 $2: $(cat "$folder/err")"
+    cmp <(tail -c "$3" "$folder/m.gguf") <(tail -c "$3" "tests/data/gguf/$1/$1-$2.gguf") || fail "$1 $2 has other bytes"
+}
+same llama q8_0 80320
+same llama q4_0 46368
+same llama3 q8_0 12512
+
+# continues FOLDER TYPE RANKS PROMPT: the ids that generate makes of the file.
+continues() {
+    quantize "$1" "$folder/m.gguf" --type "$2" || fail "$1 $2: $(cat "$folder/err")"
+    timeout -k 5 300 "$bin/tshard-run" --no-prefix -n "$3" "$bin/generate" --model "$folder/m.gguf" --prompt-ids "$4" \
+        --tokens 8 --ignore-eos --dtype float64 2> "$folder/err" || fail "$1 $2 on $3 ranks: $(cat "$folder/err")"
+}
+for model in gguf/llama models/qwen2 models/llama-tied; do
+    for type in q8_0 q4_0; do
+        one=$(continues "tests/data/$model" $type 1 5,6,7) || fail "$one"
+        three=$(continues "tests/data/$model" $type 3 5,6,7) || fail "$three"
+        [ "$one" = "$three" ] || fail "$model $type: $one on a rank, $three on three"
+        [[ $one =~ ^[0-9]+(,[0-9]+){7}$ ]] || fail "$model $type: '$one'"
+    done
+done
+# 8 bits change none of these ids.
+whole=$("$bin/generate" --model tests/data/models/qwen2 --prompt-ids 5,6,7 --tokens 8 --ignore-eos --dtype float64)
+[ "$(continues tests/data/models/qwen2 q8_0 1 5,6,7)" = "$whole" ] || fail "qwen2 q8_0 is not $whole"
+
+# The tokenizer travels in the file.
+cp -r tests/data/gguf/llama "$folder/model" && chmod -R u+w "$folder/model"
+cp tests/data/tokenizers/gpt2/tokenizer.json "$folder/model/"
+quantize "$folder/model" "$folder/t.gguf" --type q8_0 || fail "with a tokenizer: $(cat "$folder/err")"
+grep -qa "tokenizer.huggingface.json" "$folder/t.gguf" || fail "the tokenizer is not in the file"
+
+# A failure leaves no file.
+rm -f "$folder/n.gguf"
+quantize tests/data/models/bert "$folder/n.gguf" --type q8_0 && fail "bert was written"
+grep -q '"model_type" is bert; llama and qwen2 can be written' "$folder/err" || fail "bert: $(cat "$folder/err")"
+truncate -s -64 "$folder/model/model.safetensors"
+quantize "$folder/model" "$folder/n.gguf" --type q8_0 && fail "a truncated folder was written"
+[ -z "$(find "$folder" -name 'n.gguf*')" ] || fail "a failure left a file"
+exit 0
