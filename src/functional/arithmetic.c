@@ -21,7 +21,7 @@ static const tsh_rule quotient_rules[] = {
     {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-/* Of functions that are not linear. */
+/* The functions that are not linear. */
 static const tsh_rule pair_rules[] = {
     {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_ANY, TSH_AS_L}, TSH_AS_ANY},
     {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},       {{TSH_ROW_END}, TSH_ROW_END},

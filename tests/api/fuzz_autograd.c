@@ -132,6 +132,26 @@ static void masked_fill(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_masked_fill(tape, x, mask, fuzz_number(f)));
 }
 
+static void where(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *y = fuzz_tensor_like(f, x);
+    tsh_comparison comparison = (tsh_comparison)fuzz_index(f, 7);
+    tsh_tensor *mask = fuzz_chance(f, 50) ? tsh_compare(tape, x, comparison, y)
+                                          : tsh_compare_scalar(tape, x, comparison, fuzz_number(f));
+    (void)function;
+    fuzz_value(f, tape, tsh_where(tape, fuzz_chance(f, 90) ? mask : y, x, y));
+}
+
+static void extremum(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *indices = NULL;
+    int dim = fuzz_chance(f, 20) ? TSH_ALL_DIMS : fuzz_dim(f);
+    tsh_tensor *y = ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, int, tsh_tensor **))
+                         function)(tape, x, dim, fuzz_chance(f, 50) ? NULL : &indices);
+    if (!y && indices) fuzz_wrong(f, "indices without values");
+    fuzz_value(f, tape, y);
+}
+
 static void cast(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_dtype dtype = (tsh_dtype)(fuzz_index(f, TSH_DTYPE_COUNT + 1));
@@ -145,8 +165,12 @@ static void element_loss(fuzz *f, void (*function)(void)) {
     tsh_bce_loss_config config = {.reduction = (tsh_reduction)fuzz_index(f, 4),
                                   .pos_weight = fuzz_chance(f, 50) ? NULL : fuzz_tensor(f)};
     (void)function;
-    if (fuzz_chance(f, 50)) {
+    if (fuzz_chance(f, 25)) {
         fuzz_value(f, tape, tsh_mse_loss(tape, x, target, config.reduction));
+    } else if (fuzz_chance(f, 30)) {
+        fuzz_value(f, tape, tsh_l1_loss(tape, x, target, config.reduction));
+    } else if (fuzz_chance(f, 40)) {
+        fuzz_value(f, tape, tsh_smooth_l1_loss(tape, x, target, fuzz_number(f), config.reduction));
     } else {
         fuzz_value(f, tape, tsh_bce_loss(tape, x, target, fuzz_chance(f, 30) ? NULL : &config));
     }
@@ -482,6 +506,13 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_div", two, FUNCTION(tsh_div), 3},
     {"tsh_scale", with_number, FUNCTION(tsh_scale), 4},
     {"tsh_bias", two, FUNCTION(tsh_bias), 3},
+    {"tsh_maximum", two, FUNCTION(tsh_maximum), 2},
+    {"tsh_minimum", two, FUNCTION(tsh_minimum), 2},
+    {"tsh_scale_shift", with_bounds, FUNCTION(tsh_scale_shift), 2},
+    {"tsh_compare tsh_compare_scalar tsh_where", where, NULL, 3},
+    {"tsh_abs", one, FUNCTION(tsh_abs), 1},
+    {"tsh_max", extremum, FUNCTION(tsh_max), 1},
+    {"tsh_min", extremum, FUNCTION(tsh_min), 1},
     {"tsh_gelu", one, FUNCTION(tsh_gelu), 4},
     {"tsh_gelu_tanh", one, FUNCTION(tsh_gelu_tanh), 2},
     {"tsh_relu", one, FUNCTION(tsh_relu), 2},
@@ -514,7 +545,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_rotary", rotary, NULL, 3},
     {"tsh_masked_fill", masked_fill, NULL, 2},
     {"tsh_cast", cast, NULL, 2},
-    {"tsh_mse_loss tsh_bce_loss", element_loss, NULL, 4},
+    {"tsh_mse_loss tsh_l1_loss tsh_smooth_l1_loss tsh_bce_loss", element_loss, NULL, 4},
     {"tsh_cross_entropy", cross_entropy, NULL, 6},
     {"tsh_linear_cross_entropy", linear_cross_entropy, NULL, 4},
     {NULL, NULL, NULL, 0},

@@ -282,6 +282,13 @@ static int add_pow(tshi_maker *m, int x) {
     return x < 0 ? -1 : tshi_maker_add(m, &(tshi_step){.call = CALL_POW, .inputs = 1, .in = {x}, .f = exponent});
 }
 
+static int add_scale_shift(tshi_maker *m, int x) {
+    static const double factors[] = {-1, 2, 0};
+    tshi_step s = {.call = CALL_SCALE_SHIFT, .inputs = 1, .in = {x}, .f = factors[tshi_maker_below(m, 3)]};
+    s.n[0] = tshi_maker_below(m, 4) - 1;
+    return tshi_maker_add(m, &s);
+}
+
 static int add_mask(tshi_maker *m, int x) {
     static const double values[] = {0, -3, 2};
     tshi_dims shape = m->p->step[x].shape;
@@ -335,9 +342,10 @@ static int add_loss(tshi_maker *m, tshi_verb call, int x) {
     return tshi_maker_add(m, &s);
 }
 
-static const tshi_verb exact_functions[] = {CALL_CLAMP,   CALL_MASKED_FILL, CALL_CAST,
-                                            CALL_PERMUTE, CALL_TRANSPOSE,   CALL_SPLIT_PARTS,
-                                            CALL_TOPK,    CALL_ARGMAX,      CALL_MSE_LOSS};
+static const tshi_verb exact_functions[] = {
+    CALL_CLAMP,   CALL_MASKED_FILL, CALL_CAST,     CALL_PERMUTE, CALL_TRANSPOSE,   CALL_SPLIT_PARTS,
+    CALL_TOPK,    CALL_ARGMAX,      CALL_MSE_LOSS, CALL_ABS,     CALL_SCALE_SHIFT, CALL_MAXIMUM,
+    CALL_MINIMUM, CALL_WHERE,       CALL_MAX,      CALL_MIN,     CALL_L1_LOSS,     CALL_SMOOTH_L1_LOSS};
 static const tshi_verb float_functions[] = {CALL_DIV,     CALL_EXP, CALL_LOG,   CALL_TANH,    CALL_SQRT,
                                             CALL_SIGMOID, CALL_POW, CALL_CLAMP, CALL_BCE_LOSS};
 
@@ -356,9 +364,17 @@ static int add_function(tshi_maker *m, int x) {
     case CALL_PERMUTE: return tshi_maker_add1(m, call, x, tshi_maker_below(m, 1000), 0, 0);
     case CALL_TRANSPOSE: return tshi_maker_add1(m, call, x, tshi_maker_dim(m, x), tshi_maker_dim(m, x), 0);
     case CALL_SPLIT_PARTS: return add_parts(m, x);
+    case CALL_SCALE_SHIFT: return add_scale_shift(m, x);
+    case CALL_MAXIMUM:
+    case CALL_MINIMUM:
+    case CALL_WHERE: return add_two(m, call, x);
     case CALL_TOPK:
-    case CALL_ARGMAX: return add_largest(m, call, x);
+    case CALL_ARGMAX:
+    case CALL_MAX:
+    case CALL_MIN: return add_largest(m, call, x);
     case CALL_MSE_LOSS:
+    case CALL_L1_LOSS:
+    case CALL_SMOOTH_L1_LOSS:
     case CALL_BCE_LOSS: return add_loss(m, call, x);
     default: return tshi_maker_add1(m, call, x, 0, 0, 0);
     }
