@@ -24,6 +24,7 @@ static void tape_questions(fuzz *f, void (*function)(void)) {
     if (tsh_tape_world(tape) != (tape ? f->world : NULL)) fuzz_wrong(f, "tape_world");
     if (tape && tsh_tape_status(tape) == TSH_OK && tsh_tape_message(tape)[0]) fuzz_wrong(f, "words without a failure");
     tsh_dump_format format = (tsh_dump_format)fuzz_index(f, 3);
+    fuzz_said(f, "tape_check_finite", tsh_tape_check_finite(tape), NULL);
     fuzz_said(f, "tape_dump", tsh_tape_dump(tape, fuzz_chance(f, 90) ? "/dev/null" : NULL, format), NULL);
     if (fuzz_chance(f, 40)) tsh_tape_set_recording(tape, fuzz_chance(f, 90));
 }
@@ -480,7 +481,7 @@ static void apply_own(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_tape_create", fuzz_make_tape, NULL, 4},
     {"tsh_tape_destroy", tape_destroy, NULL, 1},
-    {"tsh_tape_status tsh_tape_message tsh_tape_dump tsh_tape_set_recording tsh_tape_world", tape_questions, NULL, 3},
+    {"tsh_tape_status tsh_tape_message tsh_tape_check_finite tsh_tape_dump tsh_tape_set_recording tsh_tape_world", tape_questions, NULL, 3},
     {"tsh_tape_reset", tape_reset, NULL, 4},
     {"tsh_apply tsh_call_inputs tsh_call_input tsh_call_output tsh_call_params tsh_call_records tsh_call_scratch "
      "tsh_call_save tsh_call_saved tsh_call_reduce tsh_call_fail tsh_call_computes tsh_call_wants_grad "
