@@ -180,6 +180,25 @@ TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *id
  * backward. TSH_ERR_RANGE for a row outside the slice, TSH_ERR_STATE for a SHARD(0) table in a deterministic world. */
 TSH_API tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows);
 
+/* Slices of x by their indices along dim, which may repeat. ids int64 [k] names whole slices, and y is x with k of them
+ * along dim; the forms "along" have an id for each element: ids have y's shape, which is x's except along dim.
+ *   index_select  y[.., j, ..] = x[.., ids[j], ..]          take_along  y[i, j, ..] = x[i, ids[i, j, ..], ..] for dim 1
+ *   index_add     z = x, with y[.., j, ..] added at ids[j]  add_along   z = x, with y[i, j, ..] added at ids[i, j, ..]
+ * x, ids:     R,R -> R    S(d),R -> S(d), d not dim (along: S(d),S(d))    S(dim),R -> P    P,R -> P    L,L -> L
+ *             L,S(0) -> S(dim) (along: L,S(dim))
+ * x, ids, y:  R,R,R -> R    S(d),R,S(d) -> S(d), d not dim (along: S(d),S(d),S(d))    S(dim),R,R -> S(dim)
+ *             P,R,P -> P    L,L,L -> L
+ * Backward of each is the other, of dy or dz. TSH_ERR_RANGE for an id outside [0, size of dim). */
+TSH_API tsh_tensor *tsh_index_select(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids);
+TSH_API tsh_tensor *tsh_take_along(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids);
+TSH_API tsh_tensor *tsh_index_add(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids, tsh_tensor *y);
+TSH_API tsh_tensor *tsh_add_along(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids, tsh_tensor *y);
+/* y[i..., c] = 1 where c = ids[i...], else 0. ids int64 [...] -> [..., classes], of a float dtype, without a gradient.
+ * Each rank makes all classes of its ids: tsh_cross_entropy and tsh_lookup, which need no one-hot tensor, are cheaper.
+ * TSH_ERR_RANGE for an id outside [0, classes).
+ *   R -> R    S(d) -> S(d)    L -> L */
+TSH_API tsh_tensor *tsh_one_hot(tsh_tape *tape, tsh_tensor *ids, int64_t classes, tsh_dtype dtype);
+
 /* Sampled classes (An et al., "Partial FC", 2021): a training step that computes with some of very many classes. From
  * each rank's part of `weight` [classes, ...], REPLICATED or SHARD(0) along one axis, it draws the classes that occur
  * in target, and random others up to the rank's share of `count`. Where more of a rank's classes occur in

@@ -48,6 +48,8 @@ extern const tsh_rule tshi_linear_rules[], tshi_element_rules[];
 tsh_status tshi_same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
 /* Checks that all inputs have one float dtype, in which the device computes. */
 tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype);
+/* TSH_ERR_RANGE for an id of this rank outside [0, end), which is the range of `what`. */
+tsh_status tshi_check_ids(const tsh_tensor *ids, const char *what, int64_t end);
 /* TSH_ERR_SHAPE: "A and B: WANTED". */
 tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char *wanted);
 

@@ -18,7 +18,7 @@ typedef struct function_family {
 } function_family;
 
 static const function_family families[] = {
-    {KERNELS_FLOATS, NULL, " matmul affine topk argmax max min "},
+    {KERNELS_FLOATS, NULL, " matmul affine topk argmax max min one_hot "},
     {KERNELS_CONVERT, NULL, " cast "},
     /* sample_classes does not read its weight. */
     {KERNELS_COPY, NULL, " reshape permute transpose slice split_parts concat sample_classes "},
@@ -27,7 +27,7 @@ static const function_family families[] = {
      "tanh sqrt sigmoid pow clamp abs masked_fill where "},
     {KERNELS_BY_DTYPE, "random", " dropout "},
     {KERNELS_BY_DTYPE, "sum", " sum mean "},
-    {KERNELS_BY_DTYPE, "embedding", " lookup take_rows "},
+    {KERNELS_BY_DTYPE, "embedding", " lookup take_rows index_select take_along index_add add_along "},
     {KERNELS_BY_DTYPE, "norm", " layer_norm rms_norm "},
     {KERNELS_BY_DTYPE, "attention", " attention rotary "},
     {KERNELS_BY_DTYPE, "cross_entropy", " cross_entropy linear_cross_entropy "},

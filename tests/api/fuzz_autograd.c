@@ -153,6 +153,20 @@ static void extremum(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, y);
 }
 
+static void indexed(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *y = fuzz_tensor_like(f, x), *ids = tsh_cast(tape, fuzz_tensor(f), TSH_INT64);
+    int dim = fuzz_dim(f);
+    (void)function;
+    switch (fuzz_below(f, 5)) {
+    case 0: fuzz_value(f, tape, tsh_index_select(tape, x, dim, ids)); break;
+    case 1: fuzz_value(f, tape, tsh_take_along(tape, x, dim, ids)); break;
+    case 2: fuzz_value(f, tape, tsh_index_add(tape, x, dim, ids, y)); break;
+    case 3: fuzz_value(f, tape, tsh_add_along(tape, x, dim, ids, y)); break;
+    default: fuzz_value(f, tape, tsh_one_hot(tape, ids, fuzz_index(f, 4), TSH_FLOAT32));
+    }
+}
+
 static void cast(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_dtype dtype = (tsh_dtype)(fuzz_index(f, TSH_DTYPE_COUNT + 1));
@@ -481,7 +495,8 @@ static void apply_own(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_tape_create", fuzz_make_tape, NULL, 4},
     {"tsh_tape_destroy", tape_destroy, NULL, 1},
-    {"tsh_tape_status tsh_tape_message tsh_tape_check_finite tsh_tape_dump tsh_tape_set_recording tsh_tape_world", tape_questions, NULL, 3},
+    {"tsh_tape_status tsh_tape_message tsh_tape_check_finite tsh_tape_dump tsh_tape_set_recording tsh_tape_world",
+     tape_questions, NULL, 3},
     {"tsh_tape_reset", tape_reset, NULL, 4},
     {"tsh_apply tsh_call_inputs tsh_call_input tsh_call_output tsh_call_params tsh_call_records tsh_call_scratch "
      "tsh_call_save tsh_call_saved tsh_call_reduce tsh_call_fail tsh_call_computes tsh_call_wants_grad "
@@ -513,6 +528,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_compare tsh_compare_scalar tsh_where", where, NULL, 3},
     {"tsh_abs", one, FUNCTION(tsh_abs), 1},
     {"tsh_max", extremum, FUNCTION(tsh_max), 1},
+    {"tsh_index_select tsh_take_along tsh_index_add tsh_add_along tsh_one_hot", indexed, NULL, 3},
     {"tsh_min", extremum, FUNCTION(tsh_min), 1},
     {"tsh_gelu", one, FUNCTION(tsh_gelu), 4},
     {"tsh_gelu_tanh", one, FUNCTION(tsh_gelu_tanh), 2},

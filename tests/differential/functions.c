@@ -133,6 +133,35 @@ static bool infer_chosen(const tshi_program *p, tshi_step *s) {
     return p->exact && tshi_repeated_dims(&x->shape, &y->shape, &s->shape);
 }
 
+static bool is_along(tshi_verb call) {
+    return call == CALL_TAKE_ALONG || call == CALL_ADD_ALONG;
+}
+
+static bool infer_index(const tshi_program *p, tshi_step *s) {
+    const tshi_step *ids = input(p, s, 1), *y = s->inputs == 3 ? input(p, s, 2) : NULL;
+    tshi_dims taken = s->shape;
+    int64_t d = s->n[0];
+    bool along = is_along(s->call);
+    if (d >= taken.ndim || ids->shape.ndim != (along ? taken.ndim : 1)) return false;
+    if (tshi_dims_numel(&ids->shape) > 0 && ids->bound > (double)taken.dim[d]) return false;
+    taken.dim[d] = ids->shape.dim[along ? d : 0];
+    if (along && !same_dims(&taken, &ids->shape)) return false;
+    if (!y) s->shape = taken;
+    if (!y) return true;
+    s->bound += (double)taken.dim[d] * y->bound;
+    s->bits = s->bits > y->bits ? s->bits : y->bits;
+    return same_dims(&taken, &y->shape);
+}
+
+static bool infer_one_hot(const tshi_program *p, tshi_step *s) {
+    double limit = s->bound;
+    s->integer = false;
+    s->bound = 1;
+    s->bits = 0;
+    s->shape.dim[s->shape.ndim++] = s->n[0];
+    return tshi_dims_numel(&input(p, s, 0)->shape) == 0 || limit <= (double)s->n[0];
+}
+
 bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     double bound = s->bound, least = input(p, s, 0)->least;
     int ndim = s->shape.ndim;
@@ -178,6 +207,11 @@ bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     case CALL_ARGMAX: return infer_largest(s);
     case CALL_MAX:
     case CALL_MIN: return p->exact && infer_largest(s);
+    case CALL_INDEX_SELECT:
+    case CALL_TAKE_ALONG:
+    case CALL_INDEX_ADD:
+    case CALL_ADD_ALONG: return infer_index(p, s);
+    case CALL_ONE_HOT: return infer_one_hot(p, s);
     case CALL_ABS: return p->exact;
     case CALL_SCALE_SHIFT: s->bound = s->bound * fabs(s->f) + fabs((double)s->n[0]); return true;
     case CALL_MAXIMUM:
@@ -196,7 +230,8 @@ bool tshi_function_is_constant(const tshi_step *s) {
 }
 
 bool tshi_function_is_rough(const tshi_step *s) {
-    return s->call == CALL_CAST || (s->call >= CALL_ABS && s->call != CALL_SCALE_SHIFT);
+    return s->call == CALL_CAST ||
+           (s->call >= CALL_ABS && s->call <= CALL_SMOOTH_L1_LOSS && s->call != CALL_SCALE_SHIFT);
 }
 
 /* --- corners ------------------------------------------------------------------------------------------------------ */
@@ -302,6 +337,11 @@ tsh_tensor *tshi_function_call(const tshi_bench *b, int k, tsh_tensor *const *in
     case CALL_SPLIT_PARTS: return parts(b, s, in[0]);
     case CALL_TOPK: return topk(b, s, in[0], dim);
     case CALL_ARGMAX: return tsh_argmax(tape, in[0], dim);
+    case CALL_INDEX_SELECT: return tsh_index_select(tape, in[0], dim, in[1]);
+    case CALL_TAKE_ALONG: return tsh_take_along(tape, in[0], dim, in[1]);
+    case CALL_INDEX_ADD: return tsh_index_add(tape, in[0], dim, in[1], in[2]);
+    case CALL_ADD_ALONG: return tsh_add_along(tape, in[0], dim, in[1], in[2]);
+    case CALL_ONE_HOT: return tsh_one_hot(tape, in[0], s->n[0], tshi_bench_dtype(b, false));
     case CALL_ABS: return tsh_abs(tape, in[0]);
     case CALL_SCALE_SHIFT: return tsh_scale_shift(tape, in[0], s->f, (double)s->n[0]);
     case CALL_MAXIMUM: return tsh_maximum(tape, in[0], in[1]);
@@ -342,6 +382,10 @@ void tshi_function_print(const tshi_step *s, FILE *to) {
     case CALL_TOPK: fprintf(to, " dim %lld, %lld%s", n[0], n[1], n[2] ? ", indices" : ""); break;
     case CALL_ARGMAX:
     case CALL_MAX:
+    case CALL_INDEX_SELECT:
+    case CALL_TAKE_ALONG:
+    case CALL_INDEX_ADD:
+    case CALL_ADD_ALONG:
     case CALL_MIN: fprintf(to, " dim %lld", n[0]); break;
     case CALL_SCALE_SHIFT: fprintf(to, " by %g + %lld", s->f, n[0]); break;
     case CALL_L1_LOSS:

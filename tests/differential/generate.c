@@ -289,6 +289,27 @@ static int add_scale_shift(tshi_maker *m, int x) {
     return tshi_maker_add(m, &s);
 }
 
+static int add_index(tshi_maker *m, tshi_verb call, int x) {
+    tshi_dims taken = m->p->step[x].shape;
+    int dim = tshi_maker_dim(m, x);
+    if (taken.ndim == 0 || taken.dim[dim] == 0) return -1;
+    const int64_t limit = taken.dim[dim], k = taken.dim[dim] = 1 + tshi_maker_below(m, 5);
+    const bool along = call == CALL_TAKE_ALONG || call == CALL_ADD_ALONG;
+    tshi_step s = {.call = call, .inputs = 2, .in = {x}, .n = {dim}};
+    s.in[1] = tshi_maker_ids(m, along ? &taken : &(tshi_dims){1, {k}}, limit, false, -1);
+    if (s.in[1] < 0) return -1;
+    if (call == CALL_INDEX_ADD || call == CALL_ADD_ALONG)
+        s.in[s.inputs++] = tshi_maker_value_of(m, taken.ndim, taken.dim);
+    return s.in[s.inputs - 1] < 0 ? -1 : tshi_maker_add(m, &s);
+}
+
+static int add_one_hot(tshi_maker *m, int x) {
+    const tshi_dims shape = m->p->step[x].shape;
+    const int64_t classes = 1 + tshi_maker_below(m, 5);
+    int ids = tshi_maker_ids(m, &shape, classes, false, -1);
+    return ids < 0 ? -1 : tshi_maker_add1(m, CALL_ONE_HOT, ids, classes, 0, 0);
+}
+
 static int add_mask(tshi_maker *m, int x) {
     static const double values[] = {0, -3, 2};
     tshi_dims shape = m->p->step[x].shape;
@@ -343,9 +364,10 @@ static int add_loss(tshi_maker *m, tshi_verb call, int x) {
 }
 
 static const tshi_verb exact_functions[] = {
-    CALL_CLAMP,   CALL_MASKED_FILL, CALL_CAST,     CALL_PERMUTE, CALL_TRANSPOSE,   CALL_SPLIT_PARTS,
-    CALL_TOPK,    CALL_ARGMAX,      CALL_MSE_LOSS, CALL_ABS,     CALL_SCALE_SHIFT, CALL_MAXIMUM,
-    CALL_MINIMUM, CALL_WHERE,       CALL_MAX,      CALL_MIN,     CALL_L1_LOSS,     CALL_SMOOTH_L1_LOSS};
+    CALL_CLAMP,        CALL_MASKED_FILL, CALL_CAST,      CALL_PERMUTE,   CALL_TRANSPOSE,   CALL_SPLIT_PARTS,
+    CALL_TOPK,         CALL_ARGMAX,      CALL_MSE_LOSS,  CALL_ABS,       CALL_SCALE_SHIFT, CALL_MAXIMUM,
+    CALL_MINIMUM,      CALL_WHERE,       CALL_MAX,       CALL_MIN,       CALL_L1_LOSS,     CALL_SMOOTH_L1_LOSS,
+    CALL_INDEX_SELECT, CALL_TAKE_ALONG,  CALL_INDEX_ADD, CALL_ADD_ALONG, CALL_ONE_HOT};
 static const tshi_verb float_functions[] = {CALL_DIV,     CALL_EXP, CALL_LOG,   CALL_TANH,    CALL_SQRT,
                                             CALL_SIGMOID, CALL_POW, CALL_CLAMP, CALL_BCE_LOSS};
 
@@ -364,6 +386,11 @@ static int add_function(tshi_maker *m, int x) {
     case CALL_PERMUTE: return tshi_maker_add1(m, call, x, tshi_maker_below(m, 1000), 0, 0);
     case CALL_TRANSPOSE: return tshi_maker_add1(m, call, x, tshi_maker_dim(m, x), tshi_maker_dim(m, x), 0);
     case CALL_SPLIT_PARTS: return add_parts(m, x);
+    case CALL_INDEX_SELECT:
+    case CALL_TAKE_ALONG:
+    case CALL_INDEX_ADD:
+    case CALL_ADD_ALONG: return add_index(m, call, x);
+    case CALL_ONE_HOT: return add_one_hot(m, x);
     case CALL_SCALE_SHIFT: return add_scale_shift(m, x);
     case CALL_MAXIMUM:
     case CALL_MINIMUM:

@@ -403,7 +403,8 @@ static bool takes_integers(const tshi_step *s) {
 }
 
 static bool wants_ids(const tshi_step *s, int i) {
-    if (s->call == CALL_EMBEDDING) return i == 0;
+    if (s->call == CALL_EMBEDDING || s->call == CALL_ONE_HOT) return i == 0;
+    if (s->call >= CALL_INDEX_SELECT) return i == 1;
     if (s->call == CALL_ATTENTION) return i == 3;
     if (s->call == CALL_ROTARY) return i == 1;
     if (s->call == CALL_SELF_ATTENTION || s->call == CALL_BLOCK) return i > 0;
@@ -466,6 +467,7 @@ static bool is_pair(tshi_verb call) {
 /* Operands of which one may be ragged beside another that is. */
 static bool goes_beside(const tshi_program *p, const tshi_step *s, int i) {
     if (s->call == CALL_LOOKUP) return i == 1;
+    if (s->call >= CALL_INDEX_SELECT) return false;
     if (s->call == CALL_RESHAPE) return p->axes == 1; /* what stays split along other axes depends on the sizes */
     if (s->call == CALL_CROSS_ENTROPY) return i < 2;
     if (s->call == CALL_ATTENTION || s->call == CALL_ROTARY) return true;

@@ -75,6 +75,11 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_MIN] = {"min", 1, 1},
     [CALL_L1_LOSS] = {"l1_loss", 2, 2},
     [CALL_SMOOTH_L1_LOSS] = {"smooth_l1_loss", 2, 2},
+    [CALL_INDEX_SELECT] = {"index_select", 2, 2},
+    [CALL_TAKE_ALONG] = {"take_along", 2, 2},
+    [CALL_INDEX_ADD] = {"index_add", 3, 3},
+    [CALL_ADD_ALONG] = {"add_along", 3, 3},
+    [CALL_ONE_HOT] = {"one_hot", 1, 1},
 };
 
 tshi_parts tshi_program_parts(const tshi_program *p, int axis) {

@@ -17,6 +17,12 @@ typedef struct support_case {
     tsh_tensor *(*call)(tsh_tape *t, const inputs *in);
 } support_case;
 
+/* [2, 2] */
+static tsh_tensor *four_ids(tsh_tape *t, tsh_tensor *ids) {
+    tsh_tensor *row = tsh_reshape(t, ids, 2, (int64_t[]){1, 2});
+    return tsh_concat(t, (tsh_tensor *[]){row, row}, 2, 0);
+}
+
 static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     tsh_tensor *parts[2];
     return tsh_split_parts(t, x, 0, 2, NULL, parts) == TSH_OK ? parts[0] : NULL;
@@ -74,6 +80,11 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(log_softmax, tsh_log_softmax(t, in->x, 0))                                                                    \
     WITH(lookup, tsh_lookup(t, in->x, in->ids, -1))                                                                    \
     WITH(take_rows, tsh_take_rows(t, in->x, in->ids))                                                                  \
+    WITH(index_select, tsh_index_select(t, in->x, 0, in->ids))                                                         \
+    WITH(take_along, tsh_take_along(t, in->x, 0, four_ids(t, in->ids)))                                                \
+    WITH(index_add, tsh_index_add(t, in->x, 0, in->ids, in->y))                                                        \
+    WITH(add_along, tsh_add_along(t, in->x, 0, four_ids(t, in->ids), in->y))                                           \
+    WITH(one_hot, tsh_one_hot(t, in->ids, 3, tsh_tensor_dtype(in->x)))                                                 \
     WITH(sample_classes, tsh_sample_classes(t, in->x, in->ids, 1, NULL))                                               \
     WITH(layer_norm, tsh_layer_norm(t, in->x, NULL, NULL, 1e-5))                                                       \
     WITH(rms_norm, tsh_rms_norm(t, in->x, NULL, 1e-5))                                                                 \

@@ -59,6 +59,15 @@ CASE(div_inner, tsh_div(t, in[0], in[1]))
 CASE(div_outer, tsh_div(t, in[0], in[1]))
 CASE(div_both, tsh_div(t, in[0], in[1]))
 CASE(add_middle, tsh_add(t, in[0], in[1]))
+CASE(index_select_0, tsh_index_select(t, in[0], 0, in[1]))
+CASE(index_select_1, tsh_index_select(t, in[0], -2, in[1]))
+CASE(take_along_last, tsh_take_along(t, in[0], 1, in[1]))
+CASE(take_along_0, tsh_take_along(t, in[0], 0, in[1]))
+CASE(index_add_0, tsh_index_add(t, in[0], 0, in[2], in[1]))
+CASE(index_add_1, tsh_index_add(t, in[0], 1, in[2], in[1]))
+CASE(add_along_last, tsh_add_along(t, in[0], 1, in[2], in[1]))
+CASE(add_along_0, tsh_add_along(t, in[0], 0, in[2], in[1]))
+CASE(one_hot, tsh_mul(t, in[0], tsh_one_hot(t, in[1], 7, tsh_tensor_dtype(in[0]))))
 CASE(scale, tsh_scale(t, in[0], -2.5))
 CASE(scale_shift, tsh_scale_shift(t, in[0], -2.5, 0.75))
 CASE(maximum, tsh_maximum(t, in[0], in[1]))
@@ -198,6 +207,15 @@ const function_case function_cases[] = {
     TWO(div_both, ((function_input){0, 3, {5, 1, 3}}), ((function_input){0, 2, {2, 1}})),
     TWO(add_middle, ((function_input){0, 4, {2, 3, 1, 5}}), ((function_input){0, 4, {1, 3, 2, 1}})),
     ONE(scale, A),
+    TWO(index_select_0, A, ((function_input){5, 1, {8}})),
+    TWO(index_select_1, B, ((function_input){2, 1, {3}})),
+    TWO(take_along_last, A, ((function_input){7, 2, {5, 3}})),
+    TWO(take_along_0, B, ((function_input){5, 3, {4, 2, 3}})),
+    THREE(index_add_0, A, ((function_input){0, 2, {8, 7}}), ((function_input){5, 1, {8}})),
+    THREE(index_add_1, B, ((function_input){0, 3, {5, 3, 3}}), ((function_input){2, 1, {3}})),
+    THREE(add_along_last, A, ((function_input){0, 2, {5, 3}}), ((function_input){7, 2, {5, 3}})),
+    THREE(add_along_0, B, ((function_input){0, 3, {4, 2, 3}}), ((function_input){5, 3, {4, 2, 3}})),
+    TWO(one_hot, A, ((function_input){7, 1, {5}})),
     ONE(scale_shift, A),
     TWO(maximum, A, A),
     ONE(maximum_self, A),
