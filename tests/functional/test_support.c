@@ -84,7 +84,7 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(take_along, tsh_take_along(t, in->x, 0, four_ids(t, in->ids)))                                                \
     WITH(index_add, tsh_index_add(t, in->x, 0, in->ids, in->y))                                                        \
     WITH(add_along, tsh_add_along(t, in->x, 0, four_ids(t, in->ids), in->y))                                           \
-    WITH(one_hot, tsh_one_hot(t, in->ids, 3, tsh_tensor_dtype(in->x)))                                                 \
+    WITH(one_hot, tsh_mul(t, in->x, tsh_one_hot(t, in->ids, 2, tsh_tensor_dtype(in->x))))                              \
     WITH(sample_classes, tsh_sample_classes(t, in->x, in->ids, 1, NULL))                                               \
     WITH(layer_norm, tsh_layer_norm(t, in->x, NULL, NULL, 1e-5))                                                       \
     WITH(rms_norm, tsh_rms_norm(t, in->x, NULL, 1e-5))                                                                 \
