@@ -126,6 +126,7 @@ static void of_ties(tshi_rank *r, tsh_layout layout) {
     for (int i = 0; i < ROWS * COLS; i++) tshi_check(r, slope[i] == (i == 1), "the slope of %d is %g", i, slope[i]);
     tshi_check(r, !tsh_max(tape, x, TSH_ALL_DIMS, &indices) && strstr(tsh_tape_message(tape), "max: indices are along"),
                "%s", tsh_tape_message(tape));
+    tshi_check_ok(r, tsh_tape_reset(tape));
     tsh_tensor_release(x);
     tsh_tape_destroy(tape);
 }
