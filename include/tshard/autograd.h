@@ -37,6 +37,13 @@ typedef enum tsh_dump_format {
  * rank names its own file. TSH_ERR_SYSTEM, TSH_ERR_ARGUMENT. */
 TSH_API tsh_status tsh_tape_dump(const tsh_tape *tape, const char *path, tsh_dump_format format);
 
+/* TSH_OK if no result of the step's recorded calls, and no leaf that they use, has an infinity or a NaN here; else
+ * TSH_ERR_RANGE, and the message names the first function that has one, and its parameter. Results whose memory is
+ * freed are not looked at: call it before tsh_backward. It does not make the tape fail, and waits for a GPU. Not
+ * collective. TSHARD_CHECK=nan looks at each result, and in backward at each gradient, once it is made, and fails the
+ * step where one has a NaN. TSH_ERR_ARGUMENT, TSH_ERR_MEMORY. */
+TSH_API tsh_status tsh_tape_check_finite(const tsh_tape *tape);
+
 /* Free what the step made (retained tensors live on, as leaves) and start a new step; buffers are reused. This call
  * ends the step on every rank, whichever rank has failed. Steps that succeed on all ranks need no communication for it.
  * When a step has failed, on this rank or on one whose failure has reached it, the call is collective over the world,

@@ -34,20 +34,42 @@ TSH_API tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b);
  * dx = dy W, dW = dy^T x, db = column sums of dy. */
 TSH_API tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias);
 
-/* The sum, difference, product and quotient of x and y, element by element. Shapes broadcast as in NumPy: [5,1,3] with
- * [4,1] gives [5,4,3].
+/* The sum, difference, product, quotient, maximum and minimum of x and y, element by element. Shapes broadcast as in
+ * NumPy: [5,1,3] with [4,1] gives [5,4,3].
  *   R,R -> R    S(d),S(d) -> S(d)    L,L -> L    add, sub: P,P -> P    mul: P,R -> P, R,P -> P    div: P,R -> P
  *   S(d),L -> S(d) and L,S(d) -> S(d) where the other input is repeated along d of the output
  *     (the ranks of an axis use one entry: where one input is SHARD along it and the other LOCAL, whose sizes may
  *     differ there, the LOCAL one repeats the same dims on all of them; TSHARD_CHECK=1 tells where it does not)
- * Backward: the gradient of a repeated input is summed over its copies. */
+ * Backward: the gradient of a repeated input is summed over its copies. Where x and y are equal, each gets half the
+ * gradient of their maximum or minimum, which is NaN where x or y is. */
 TSH_API tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_div(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
+TSH_API tsh_tensor *tsh_maximum(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
+TSH_API tsh_tensor *tsh_minimum(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
+
+/* x == y, x != y, x < y, x <= y, x > y, x >= y */
+typedef enum tsh_comparison {
+    TSH_EQUAL = 0,
+    TSH_NOT_EQUAL,
+    TSH_LESS,
+    TSH_LESS_EQUAL,
+    TSH_GREATER,
+    TSH_GREATER_EQUAL
+} tsh_comparison;
+/* A mask, uint8, for tsh_masked_fill and tsh_where: 1 where the comparison of x with y, or with a number, holds, else
+ * 0; where either is NaN, only TSH_NOT_EQUAL holds. Shapes broadcast and layouts are as in tsh_maximum; a value is
+ * rounded to x's dtype. No gradient. TSH_ERR_ARGUMENT for an unknown comparison. */
+TSH_API tsh_tensor *tsh_compare(tsh_tape *tape, tsh_tensor *x, tsh_comparison comparison, tsh_tensor *y);
+TSH_API tsh_tensor *tsh_compare_scalar(tsh_tape *tape, tsh_tensor *x, tsh_comparison comparison, double value);
+
 /* y = factor x.
  *   R -> R    S(d) -> S(d)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor);
+/* y = factor x + shift: 1 - x is tsh_scale_shift(tape, x, -1, 1).
+ *   R -> R    S(d) -> S(d)    L -> L */
+TSH_API tsh_tensor *tsh_scale_shift(tsh_tape *tape, tsh_tensor *x, double factor, double shift);
 /* y = x + b along the last dim.  x [..., n], b [n].
  *   R,R -> R    S(last),S(0) -> S(last)    S(d),L -> S(d), d not last    P,P -> P    L,L -> L */
 TSH_API tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b);
@@ -61,6 +83,7 @@ TSH_API tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b);
  *   sigmoid    1 / (1 + e^-x)
  *   pow        x^exponent
  *   clamp      min(max(x, low), high); the gradient is 0 where x is outside (low, high). Either bound may be infinite.
+ *   abs        |x|; the gradient is 0 where x is 0
  *   R -> R    S(d) -> S(d)    L -> L
  * A NaN stays NaN; limits are PyTorch's: log(0) = -inf; log, sqrt and fractional powers of a negative number are NaN.
  * TSH_ERR_ARGUMENT for an exponent, low or high that is NaN. Source of both gelus: Hendrycks and Gimpel, "Gaussian
@@ -76,10 +99,16 @@ TSH_API tsh_tensor *tsh_sqrt(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent);
 TSH_API tsh_tensor *tsh_clamp(tsh_tape *tape, tsh_tensor *x, double low, double high);
+TSH_API tsh_tensor *tsh_abs(tsh_tape *tape, tsh_tensor *x);
 /* y = value where the mask is not 0, else x; the gradient of x is 0 where it is filled. mask uint8, of a shape that
  * broadcasts to x's; value may be infinite.
  *   R,R -> R    S(d),S(d) -> S(d)    S(d),L -> S(d) where the mask is repeated along d    L,L -> L */
 TSH_API tsh_tensor *tsh_masked_fill(tsh_tape *tape, tsh_tensor *x, tsh_tensor *mask, double value);
+/* z = x where the mask is not 0, else y; an infinity or NaN that is not chosen has no effect, and no gradient. mask
+ * uint8; the three shapes broadcast to z's.
+ *   mask, x, y:  R,R,R -> R    R,P,P -> P    L,L,L -> L
+ *   S(d) for each input that is not repeated along d, L for the others -> S(d), at least one S(d) */
+TSH_API tsh_tensor *tsh_where(tsh_tape *tape, tsh_tensor *mask, tsh_tensor *x, tsh_tensor *y);
 /* x in another real dtype, rounded once; to an integer, truncated and saturated. Returns x itself when it already has
  * the dtype. Backward, between float dtypes that functions take: casts the gradient back; other results have no
  * gradient.
@@ -126,6 +155,12 @@ TSH_API tsh_tensor *tsh_mean(tsh_tape *tape, tsh_tensor *x, int dim);
  * S(dim) costs one all-gather of k candidates from each rank. Backward: adds dy to the chosen elements. */
 TSH_API tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices);
 TSH_API tsh_tensor *tsh_argmax(tsh_tape *tape, tsh_tensor *x, int dim);
+/* y = the largest, or smallest, element of x along dim, which is removed; with TSH_ALL_DIMS of all elements, y of shape
+ * []. *indices as in tsh_topk, without dim; with TSH_ALL_DIMS it must be NULL. Layouts and communication as argmax. NaN
+ * is both the largest and the smallest. Backward: the first of equal elements gets all of dy. TSH_ERR_SHAPE for no
+ * elements. */
+TSH_API tsh_tensor *tsh_max(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor **indices);
+TSH_API tsh_tensor *tsh_min(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor **indices);
 
 /* y = exp(x) / sum exp(x) along dim, and its logarithm.
  *   R -> R    S(d) -> S(d), d not dim    S(dim) -> S(dim)    L -> L
@@ -144,6 +179,25 @@ TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *id
  * With a SHARD(0) table, rows are SHARD(0) and count from 0 within the rank's slice; no communication, forward or
  * backward. TSH_ERR_RANGE for a row outside the slice, TSH_ERR_STATE for a SHARD(0) table in a deterministic world. */
 TSH_API tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows);
+
+/* Slices of x by their indices along dim, which may repeat. ids int64 [k] names whole slices, and y is x with k of them
+ * along dim; the forms "along" have an id for each element: ids have y's shape, which is x's except along dim.
+ *   index_select  y[.., j, ..] = x[.., ids[j], ..]          take_along  y[i, j, ..] = x[i, ids[i, j, ..], ..] for dim 1
+ *   index_add     z = x, with y[.., j, ..] added at ids[j]  add_along   z = x, with y[i, j, ..] added at ids[i, j, ..]
+ * x, ids:     R,R -> R    S(d),R -> S(d), d not dim (along: S(d),S(d))    S(dim),R -> P    P,R -> P    L,L -> L
+ *             L,S(0) -> S(dim) (along: L,S(dim))
+ * x, ids, y:  R,R,R -> R    S(d),R,S(d) -> S(d), d not dim (along: S(d),S(d),S(d))    S(dim),R,R -> S(dim)
+ *             P,R,P -> P    L,L,L -> L
+ * Backward of each is the other, of dy or dz. TSH_ERR_RANGE for an id outside [0, size of dim). */
+TSH_API tsh_tensor *tsh_index_select(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids);
+TSH_API tsh_tensor *tsh_take_along(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids);
+TSH_API tsh_tensor *tsh_index_add(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids, tsh_tensor *y);
+TSH_API tsh_tensor *tsh_add_along(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids, tsh_tensor *y);
+/* y[i..., c] = 1 where c = ids[i...], else 0. ids int64 [...] -> [..., classes], of a float dtype, without a gradient.
+ * Each rank makes all classes of its ids: tsh_cross_entropy and tsh_lookup, which need no one-hot tensor, are cheaper.
+ * TSH_ERR_RANGE for an id outside [0, classes).
+ *   R -> R    S(d) -> S(d)    L -> L */
+TSH_API tsh_tensor *tsh_one_hot(tsh_tape *tape, tsh_tensor *ids, int64_t classes, tsh_dtype dtype);
 
 /* Sampled classes (An et al., "Partial FC", 2021): a training step that computes with some of very many classes. From
  * each rank's part of `weight` [classes, ...], REPLICATED or SHARD(0) along one axis, it draws the classes that occur
@@ -289,6 +343,11 @@ TSH_API tsh_tensor *tsh_linear_cross_entropy(tsh_tape *tape, tsh_tensor *x, tsh_
  *   R,R -> R    L,L -> L    S(d),S(d) -> R for mean and sum, by one all-reduce; S(d) for none
  * A mean is over the elements of all ranks. Backward: no communication; the target gets a gradient as well. */
 TSH_API tsh_tensor *tsh_mse_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction);
+/* |x - target|, with the gradient 0 where they are equal; and with d = |x - target| the loss d^2 / (2 beta) where
+ * d < beta, else d - beta / 2, for beta >= 0 (TSH_ERR_ARGUMENT). The rest as tsh_mse_loss. */
+TSH_API tsh_tensor *tsh_l1_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction);
+TSH_API tsh_tensor *tsh_smooth_l1_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, double beta,
+                                       tsh_reduction reduction);
 
 /* Options of tsh_bce_loss; zeros are the defaults. */
 typedef struct tsh_bce_loss_config {

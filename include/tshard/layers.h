@@ -61,6 +61,12 @@ TSH_API tsh_status tsh_parameters_add(tsh_parameters *list, const char *name, ts
 TSH_API int tsh_parameters_count(const tsh_parameters *list);
 TSH_API tsh_tensor *tsh_parameters_tensor(const tsh_parameters *list, int index);
 TSH_API const char *tsh_parameters_name(const tsh_parameters *list, int index);
+/* The parameter of this name; NULL if there is none. */
+TSH_API tsh_tensor *tsh_parameters_find(const tsh_parameters *list, const char *name);
+/* TSH_OK if neither a parameter nor its gradient has an infinity or a NaN here; else TSH_ERR_RANGE, and the message
+ * names the first. Parameters and gradients without memory here are not looked at. Waits for a GPU; not collective.
+ * TSH_ERR_ARGUMENT, TSH_ERR_MEMORY. */
+TSH_API tsh_status tsh_parameters_check_finite(const tsh_parameters *list);
 /* tsh_tensor_require_grad(t, false), or true, for each parameter that the pattern matches: its name, or the name of a
  * layer that contains it, with `*` as in tsh_sharding_rule. "layers.3" freezes all of that layer, "layers.*.mlp" the
  * MLPs of all layers, "*" everything. Call it before tsh_data_parallel_create and before creating the optimizer: a
@@ -112,7 +118,7 @@ typedef struct tsh_linear tsh_linear;
 typedef struct tsh_linear_config {
     int64_t in_features, out_features; /* sizes of the last dim of x and y */
     tsh_sharding shard;
-    bool bias; /* the layer adds b */
+    bool bias; /* the layer adds b; false by default, unlike PyTorch's nn.Linear */
     /* Units and blocks of the split of out_features (COLUMN) or in_features (ROW), see tsh_layout. */
     int64_t units, blocks;
     bool shared;            /* COLUMN: ranks that share a unit hold all its features */

@@ -66,10 +66,11 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
          .text = "the backend, if several are possible. `plan`: a dry run as rank RANK of WORLD_SIZE, which counts "
                  "work and bytes, but computes and sends nothing ([planning.md](planning.md))"},
     [TSHI_SETTING_CHECK] =
-        {"TSHARD_CHECK", TSHI_SWITCH, .initial = "0",
+        {"TSHARD_CHECK", TSHI_CHOICE, .choices = {"0", "1", "nan"}, .initial = "0",
          .text = "1: slower runs that find mistakes: ranks of the `nccl` backend compare every call first; handles of "
                  "tensors are not reused; optimizers compare what must be equal on all ranks "
-                 "([failures.md](failures.md#mistakes-that-are-caught))"},
+                 "([failures.md](failures.md#mistakes-that-are-caught)). nan: also, a function whose result, or "
+                 "backward whose gradient, has a NaN fails"},
     [TSHI_SETTING_LOG] =
         {"TSHARD_LOG", TSHI_CHOICE, .choices = {"error", "warning", "info", "debug"},
          .computed = "`warning`; with a log sink all lines",

@@ -45,10 +45,28 @@ typedef enum tshi_unary {
     TSHI_SIGMOID,
     TSHI_POW,   /* x^p[0]; -2, -1, -1/2, 1/2, 2 and 3 by division, square root and multiplication */
     TSHI_CLAMP, /* x clamped to [p[0], p[1]]; NaN stays NaN; p[1] where p[0] > p[1] */
+    TSHI_ABS,
+    TSHI_SCALE_SHIFT, /* p[0] x + p[1] */
     TSHI_UNARY_COUNT
 } tshi_unary;
 
-typedef enum tshi_binary { TSHI_ADD, TSHI_SUB, TSHI_MUL, TSHI_DIV, TSHI_BINARY_COUNT } tshi_binary;
+/* The functions from TSHI_STEP on are 0 where x or y is NaN; only TSHI_NE is 1 there. */
+typedef enum tshi_binary {
+    TSHI_ADD,
+    TSHI_SUB,
+    TSHI_MUL,
+    TSHI_DIV,
+    TSHI_MAXIMUM, /* NaN where x or y is */
+    TSHI_MINIMUM,
+    TSHI_STEP, /* 1 where x > y, 1/2 where x = y, else 0 */
+    TSHI_EQ,   /* from here on, 1 where the comparison holds, else 0; in the order of tsh_comparison */
+    TSHI_NE,
+    TSHI_LT,
+    TSHI_LE,
+    TSHI_GT,
+    TSHI_GE,
+    TSHI_BINARY_COUNT
+} tshi_binary;
 
 #define TSHI_OVERLAY_RUNS 8
 
@@ -89,13 +107,15 @@ typedef struct tshi_classes {
 /* --- losses of elements ------------------------------------------------------------------------------------------- */
 
 typedef enum tshi_loss {
-    TSHI_SQUARED_ERROR,       /* (x - t)^2 */
-    TSHI_BINARY_CROSS_ENTROPY /* (1 - t) x + (1 + (w - 1) t) log(1 + e^-x) */
+    TSHI_SQUARED_ERROR,        /* (x - t)^2 */
+    TSHI_BINARY_CROSS_ENTROPY, /* (1 - t) x + (1 + (w - 1) t) log(1 + e^-x) */
+    TSHI_SMOOTH_ERROR          /* d = |x - t|: d^2 / (2 beta) where d < beta, else d - beta / 2 */
 } tshi_loss;
 
 /* n predictions x and targets t; the weight w of element i is weight[i % weights], or 1 where weight is NULL. */
 typedef struct tshi_loss_inputs {
     tshi_loss f;
+    double beta;
     int64_t n, weights;
     const void *x, *target, *weight;
 } tshi_loss_inputs;

@@ -168,7 +168,8 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     world->warn_every = settings->warn_every;
     world->logs_plans = settings->logs_plans;
     world->deterministic = settings->deterministic;
-    world->checked = settings->checked;
+    world->checked = settings->checks > 0;
+    world->checks_nan = settings->checks > 1;
     if (world->size == 1) tshi_owner_close(&world->owner); /* a forked process has a world of its own then */
     if (world->logs_plans && !world->log.fn) world->log.fn = tshi_log_print; /* without it only warnings are printed */
     world->seed = settings->seed;
@@ -218,7 +219,7 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
     if (!world) return TSH_ERR_MEMORY;
     world->allocator = allocator;
     log_open(world, &start->config->log, start->settings->log);
-    tshi_owner_open(&world->owner, start->settings->checked, &world->log);
+    tshi_owner_open(&world->owner, start->settings->checks > 0, &world->log);
     tshi_roster found = {0};
     start->found = &found;
     tsh_world_config logged = *start->config;

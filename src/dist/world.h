@@ -40,7 +40,8 @@ struct tsh_world {
     bool optimizes;                 /* an optimizer has stepped */
     bool told_unstepped;            /* the log has warned of a parameter that no optimizer updates */
     bool logs_plans;                /* log each transition between layouts */
-    bool checked;                   /* TSHARD_CHECK */
+    bool checked;                   /* TSHARD_CHECK is not 0 */
+    bool checks_nan;                /* TSHARD_CHECK=nan */
     bool ended;                     /* destroyed before some of its objects, which can now only be released */
     tsh_world *former;              /* the previous world that ended so */
     int meshes, live_tapes;         /* that the program has not destroyed */

@@ -1,5 +1,4 @@
-/* Sums, differences, products and quotients of two tensors, which broadcast as in NumPy. Broadcast operands are never
- * stored. */
+/* Arithmetic and comparisons of two tensors, which broadcast as in NumPy. Broadcast operands are never stored. */
 #include "functional/functional.h"
 
 #include <string.h>
@@ -22,6 +21,12 @@ static const tsh_rule quotient_rules[] = {
     {{TSH_ROW_END}, TSH_ROW_END},
 };
 
+/* The functions that are not linear. */
+static const tsh_rule pair_rules[] = {
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_ANY, TSH_AS_L}, TSH_AS_ANY},
+    {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},       {{TSH_ROW_END}, TSH_ROW_END},
+};
+
 static tsh_status binary_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
     *out = *a;
@@ -41,7 +46,7 @@ static bool is_repeated(const tsh_tensor *x, const tsh_tensor *out) {
     return d < out->shape.ndim;
 }
 
-/* z = f(x, y), with the shape of `like`, to which x and y broadcast. */
+/* z = f(x, y), with the shape of `like`, to which x and y broadcast, and their dtype. */
 static void run_binary(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, const tsh_tensor *like, tsh_tensor *z) {
     tsh_device *device = tshi_device_of(like);
     tshi_overlay o;
@@ -52,7 +57,7 @@ static void run_binary(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, 
         o.n[0] = like->numel;
         o.x[0] = o.y[0] = 1;
     }
-    device->ops->elementwise[like->dtype].binary(device, f, &o, tshi_data(x), tshi_data(y), tshi_data(z));
+    device->ops->elementwise[x->dtype].binary(device, f, &o, tshi_data(x), tshi_data(y), tshi_data(z));
 }
 
 /* --- gradients: summed over broadcast dims ------------------------------------------------------------------------ */
@@ -91,9 +96,7 @@ static tsh_status sum_to(tsh_call *call, const tsh_tensor *x, const tsh_tensor *
     return TSH_OK;
 }
 
-/* Adds factor times `values`, of the output's shape, to the gradient of input i, summed over the input's broadcast
- * dims. */
-static tsh_status add_input_gradient(tsh_call *call, int i, double factor, tsh_tensor *values) {
+tsh_status tshi_grad_add_summed(tsh_call *call, int i, double factor, tsh_tensor *values) {
     const tsh_tensor *x = call->in[i];
     tsh_tensor *sum = NULL;
     double beta;
@@ -136,7 +139,7 @@ static tsh_status mul_gradient(tsh_call *call, int i) {
     tsh_tensor *product = tsh_call_scratch(call, dz->dtype, dz->numel);
     if (!product) return TSH_ERR_MEMORY;
     run_binary(TSHI_MUL, dz, other, dz, product);
-    return add_input_gradient(call, i, 1, product);
+    return tshi_grad_add_summed(call, i, 1, product);
 }
 
 /* dx = dz / y, dy = -dz z / y */
@@ -146,9 +149,21 @@ static tsh_status div_gradient(tsh_call *call, int i) {
     if (status != TSH_OK) return status;
     if (i == 1) run_binary(TSHI_MUL, dz, call->out, dz, quotient);
     run_binary(TSHI_DIV, i == 1 ? quotient : dz, call->in[1], dz, quotient);
-    status = add_input_gradient(call, i, i == 1 ? -1 : 1, quotient);
+    status = tshi_grad_add_summed(call, i, i == 1 ? -1 : 1, quotient);
     tshi_tensor_release(quotient);
     return status;
+}
+
+/* dx = dz where x is chosen, dz / 2 where x and y are equal, else 0. */
+static tsh_status extremum_gradient(tsh_call *call, int i) {
+    const tsh_tensor *dz = tsh_call_grad_out(call), *x = call->in[i], *other = call->in[1 - i];
+    bool largest = function_of(call) == TSHI_MAXIMUM;
+    tsh_tensor *share = tsh_call_scratch(call, dz->dtype, dz->numel);
+    if (!share) return TSH_ERR_MEMORY;
+    run_binary(TSHI_STEP, largest ? x : other, largest ? other : x, call->out, share);
+    tsh_device *device = tshi_device_of(dz);
+    device->ops->elementwise[dz->dtype].mul(device, dz->numel, tshi_data(dz), tshi_data(share), 0, tshi_data(share));
+    return tshi_grad_add_summed(call, i, 1, share);
 }
 
 static tsh_status arithmetic_backward(tsh_call *call) {
@@ -157,7 +172,9 @@ static tsh_status arithmetic_backward(tsh_call *call) {
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
         if (!tsh_call_wants_grad(call, i)) continue;
         if (f == TSHI_ADD || f == TSHI_SUB)
-            status = add_input_gradient(call, i, i == 1 && f == TSHI_SUB ? -1 : 1, tsh_call_grad_out(call));
+            status = tshi_grad_add_summed(call, i, i == 1 && f == TSHI_SUB ? -1 : 1, tsh_call_grad_out(call));
+        else if (f == TSHI_MAXIMUM || f == TSHI_MINIMUM)
+            status = extremum_gradient(call, i);
         else
             status = f == TSHI_MUL ? mul_gradient(call, i) : div_gradient(call, i);
     }
@@ -167,21 +184,26 @@ static tsh_status arithmetic_backward(tsh_call *call) {
 #define ARITHMETIC_OP(name, rules)                                                                                     \
     name, rules, binary_shape, arithmetic_forward, arithmetic_backward, .row_holds = tshi_overlay_row_holds
 
-const tsh_op tshi_arithmetic_ops[TSHI_BINARY_COUNT] = {
+const tsh_op tshi_arithmetic_ops[TSHI_STEP] = {
     [TSHI_ADD] = {ARITHMETIC_OP("add", add_rules), .reads_no_input = true, .by_element = true},
     [TSHI_SUB] = {ARITHMETIC_OP("sub", add_rules), .reads_no_input = true, .by_element = true},
     [TSHI_MUL] = {ARITHMETIC_OP("mul", product_rules), .by_element = true},
     [TSHI_DIV] = {ARITHMETIC_OP("div", quotient_rules), .reads_output = true},
+    [TSHI_MAXIMUM] = {ARITHMETIC_OP("maximum", pair_rules), .by_element = true},
+    [TSHI_MINIMUM] = {ARITHMETIC_OP("minimum", pair_rules), .by_element = true},
 };
 
-static tsh_tensor *apply_arithmetic(tsh_tape *tape, tshi_binary f, tsh_tensor *x, tsh_tensor *y) {
-    const tsh_op *op = &tshi_arithmetic_ops[f];
+static tsh_tensor *apply_to_pair(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, tsh_tensor *y, void *params) {
     tsh_tensor *in[] = {x, y};
-    if (x && y && x->shape.ndim == y->shape.ndim) return tshi_apply(tape, op, 2, in, NULL);
+    if (x && y && x->shape.ndim == y->shape.ndim) return tshi_apply(tape, op, 2, in, params);
     if (!tshi_tape_ready(tape, op->name, 2, in)) return NULL;
     int ndim = x->shape.ndim > y->shape.ndim ? x->shape.ndim : y->shape.ndim;
     for (int i = 0; i < 2; i++) in[i] = tshi_align(tape, in[i], ndim);
-    return tshi_apply(tape, op, 2, in, NULL);
+    return tshi_apply(tape, op, 2, in, params);
+}
+
+static tsh_tensor *apply_arithmetic(tsh_tape *tape, tshi_binary f, tsh_tensor *x, tsh_tensor *y) {
+    return apply_to_pair(tape, &tshi_arithmetic_ops[f], x, y, NULL);
 }
 
 tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
@@ -198,4 +220,83 @@ tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
 
 tsh_tensor *tsh_div(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
     return apply_arithmetic(tape, TSHI_DIV, x, y);
+}
+
+tsh_tensor *tsh_maximum(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    return apply_arithmetic(tape, TSHI_MAXIMUM, x, y);
+}
+
+tsh_tensor *tsh_minimum(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    return apply_arithmetic(tape, TSHI_MINIMUM, x, y);
+}
+
+/* --- comparisons -------------------------------------------------------------------------------------------------- */
+
+typedef struct compare_params {
+    int kind, padding; /* padding: named, so that initializers clear it */
+    double value;      /* y of compare_scalar */
+} compare_params;
+
+static tsh_status compare_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const compare_params *p = call->params;
+    if (p->kind < TSH_EQUAL || p->kind > TSH_GREATER_EQUAL)
+        return tshi_fail(TSH_ERR_ARGUMENT, "unknown comparison %d", p->kind);
+    tsh_status status = call->inputs == 2 ? binary_shape(call, dtype, out) : tshi_same_shape(call, dtype, out);
+    *dtype = TSH_UINT8;
+    return status;
+}
+
+/* z = f(x, value) */
+static tsh_status run_with_value(tsh_call *call, tshi_binary f, double value, tsh_tensor *z) {
+    const tsh_tensor *x = call->in[0], *y = tsh_call_scratch(call, x->dtype, 1);
+    if (!y) return TSH_ERR_MEMORY;
+    tsh_device *device = tshi_device_of(x);
+    const tshi_overlay o = {1, {x->numel}, {1}, {0}};
+    device->ops->copy.fill(device, x->dtype, 1, value, tshi_data(y));
+    device->ops->elementwise[x->dtype].binary(device, f, &o, tshi_data(x), tshi_data(y), tshi_data(z));
+    return TSH_OK;
+}
+
+static tsh_status compare_forward(tsh_call *call) {
+    const compare_params *p = call->params;
+    const tsh_tensor *x = call->in[0], *z = call->out;
+    tshi_binary f = (tshi_binary)(TSHI_EQ + p->kind);
+    tsh_device *device = tshi_device_of(x);
+    tsh_tensor *holds = tsh_call_scratch(call, x->dtype, z->numel);
+    if (!holds) return TSH_ERR_MEMORY;
+    tsh_status status = TSH_OK;
+    if (call->inputs == 2)
+        run_binary(f, x, call->in[1], z, holds);
+    else
+        status = run_with_value(call, f, p->value, holds);
+    if (status == TSH_OK)
+        device->ops->copy.convert(device, z->numel, holds->dtype, tshi_data(holds), z->dtype, tshi_data(z));
+    return status;
+}
+
+static const tsh_op compare_op = {"compare",
+                                  pair_rules,
+                                  compare_shape,
+                                  compare_forward,
+                                  .row_holds = tshi_overlay_row_holds,
+                                  .params_size = sizeof(compare_params),
+                                  .by_element = true};
+static const tsh_op compare_scalar_op = {
+    "compare_scalar",  tshi_element_rules, compare_shape, compare_forward, .params_size = sizeof(compare_params),
+    .by_element = true};
+
+/* Masks have no gradient, and comparisons are not recorded. */
+tsh_tensor *tsh_compare(tsh_tape *tape, tsh_tensor *x, tsh_comparison comparison, tsh_tensor *y) {
+    bool recording = tsh_tape_set_recording(tape, false);
+    tsh_tensor *mask = apply_to_pair(tape, &compare_op, x, y, &(compare_params){.kind = (int)comparison});
+    tsh_tape_set_recording(tape, recording);
+    return mask;
+}
+
+tsh_tensor *tsh_compare_scalar(tsh_tape *tape, tsh_tensor *x, tsh_comparison comparison, double value) {
+    compare_params p = {.kind = (int)comparison, .value = value};
+    bool recording = tsh_tape_set_recording(tape, false);
+    tsh_tensor *mask = tshi_apply(tape, &compare_scalar_op, 1, &x, &p);
+    tsh_tape_set_recording(tape, recording);
+    return mask;
 }

@@ -38,7 +38,7 @@ tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 
 /* Exported for tests of plans. */
 extern const tsh_op tshi_linear_op, tshi_matmul_op, tshi_embedding_op, tshi_softmax_op, tshi_cross_entropy_op,
-    tshi_layer_norm_op, tshi_arithmetic_ops[TSHI_BINARY_COUNT];
+    tshi_layer_norm_op, tshi_arithmetic_ops[TSHI_STEP];
 
 /* --- shared by functions ------------------------------------------------------------------------------------------ */
 
@@ -48,6 +48,8 @@ extern const tsh_rule tshi_linear_rules[], tshi_element_rules[];
 tsh_status tshi_same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
 /* Checks that all inputs have one float dtype, in which the device computes. */
 tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype);
+/* TSH_ERR_RANGE for an id of this rank outside [0, end), which is the range of `what`. */
+tsh_status tshi_check_ids(const tsh_tensor *ids, const char *what, int64_t end);
 /* TSH_ERR_SHAPE: "A and B: WANTED". */
 tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char *wanted);
 
@@ -96,9 +98,12 @@ tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_t
 
 /* x with leading dims of size 1 added, ndim dims in all; NULL if x has more. */
 tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim);
-/* row_holds for two aligned inputs that broadcast to the output: a sharded dim shards the inputs that have its size; an
+/* row_holds for aligned inputs that broadcast to the output: a sharded dim shards the inputs that have its size; an
  * input of size 1 there is used whole. */
 bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim);
+/* Adds factor times `values`, of the output's shape, to the gradient of input i, summed over the input's broadcast
+ * dims. */
+tsh_status tshi_grad_add_summed(tsh_call *call, int i, double factor, tsh_tensor *values);
 /* Inputs x and y broadcast to this rank's part of the output: their local sizes are the output's or 1. */
 tshi_overlay tshi_overlay_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y);
 

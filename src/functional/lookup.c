@@ -46,7 +46,7 @@ static table_rows table_slice(const tsh_tensor *table) {
     return (table_rows){start, tshi_rows(table), tshi_cols(table)};
 }
 
-static tsh_status check_ids(const tsh_tensor *ids, const char *what, int64_t end) {
+tsh_status tshi_check_ids(const tsh_tensor *ids, const char *what, int64_t end) {
     tsh_device *device = tshi_device_of(ids);
     const int64_t *id = tshi_data(ids);
     int64_t bad = device->ops->ids_check(device, ids->numel, id, end);
@@ -59,7 +59,7 @@ static tsh_status check_ids(const tsh_tensor *ids, const char *what, int64_t end
 static tsh_status look_up_rows(const tsh_tensor *table, const tsh_tensor *ids, const tsh_tensor *rows) {
     tsh_device *device = tshi_device_of(table);
     const int64_t *id = tshi_data(ids);
-    tsh_status status = check_ids(ids, "the vocabulary", table->shape.global[0]);
+    tsh_status status = tshi_check_ids(ids, "the vocabulary", table->shape.global[0]);
     if (status != TSH_OK) return status;
     table_rows s = table_slice(table);
     device->ops->embedding[table->dtype].forward(device, ids->numel, id, s.start, s.rows, s.cols, tshi_data(table),
@@ -188,7 +188,7 @@ static tsh_status take_forward(tsh_call *call) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     tsh_device *device = tshi_device_of(table);
     table_rows s = own_rows(table);
-    tsh_status status = check_ids(ids, "this rank's part", s.rows);
+    tsh_status status = tshi_check_ids(ids, "this rank's part", s.rows);
     if (status != TSH_OK) return status;
     device->ops->embedding[table->dtype].forward(device, ids->numel, tshi_data(ids), 0, s.rows, s.cols,
                                                  tshi_data(table), tshi_data(call->out));

@@ -1,4 +1,5 @@
-/* Mean squared error, and binary cross entropy of logits: for each element, or the mean or sum over all ranks. */
+/* Squared, absolute and smooth errors, and binary cross entropy of logits: for each element, or the mean or sum over all
+ * ranks. */
 #include "functional/functional.h"
 
 /* predictions, targets, weights of the positive class along the last dim */
@@ -16,6 +17,7 @@ static const tsh_rule element_rules[] = {{{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS
 typedef struct loss_params {
     tshi_loss f;
     tsh_reduction reduction;
+    double beta; /* of TSHI_SMOOTH_ERROR */
 } loss_params;
 
 static tsh_status check_loss_weight(const tsh_call *call) {
@@ -33,6 +35,7 @@ static tsh_status loss_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     if (p->reduction != TSH_REDUCTION_MEAN && p->reduction != TSH_REDUCTION_SUM && p->reduction != TSH_REDUCTION_NONE) {
         return tshi_fail(TSH_ERR_ARGUMENT, "unknown reduction %d", (int)p->reduction);
     }
+    if (!(p->beta >= 0)) return tshi_fail(TSH_ERR_ARGUMENT, "beta is %g, must be 0 or more", p->beta);
     if (!tshi_shapes_equal(&x->shape, &call->in[1]->shape)) {
         return tshi_check_fails(x, call->in[1], "a target of the prediction's shape wanted");
     }
@@ -49,7 +52,9 @@ static tsh_status loss_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
 /* The kernels' view of the call. */
 static tshi_loss_inputs inputs_of(const tsh_call *call) {
     const tsh_tensor *x = call->in[0];
-    return (tshi_loss_inputs){.f = ((const loss_params *)call->params)->f,
+    const loss_params *p = call->params;
+    return (tshi_loss_inputs){.f = p->f,
+                              .beta = p->beta,
                               .n = x->numel,
                               .x = tshi_data(x),
                               .target = tshi_data(call->in[1]),
@@ -98,24 +103,36 @@ static tsh_status loss_backward(tsh_call *call) {
     return TSH_OK;
 }
 
-/* [kind of loss][reduced] */
-static const tsh_op loss_ops[][2] = {
-    [TSHI_SQUARED_ERROR] = {{"mse_loss", element_rules, loss_shape, element_forward, loss_backward,
-                             .params_size = sizeof(loss_params)},
-                            {"mse_loss", reduced_rules, loss_shape, reduced_forward, loss_backward,
-                             .params_size = sizeof(loss_params)}},
-    [TSHI_BINARY_CROSS_ENTROPY] = {
-        {"bce_loss", element_rules, loss_shape, element_forward, loss_backward, .params_size = sizeof(loss_params)},
-        {"bce_loss", reduced_rules, loss_shape, reduced_forward, loss_backward, .params_size = sizeof(loss_params)}}};
+/* [reduced] */
+#define LOSS_OPS(name)                                                                                                 \
+    {                                                                                                                  \
+        {name, element_rules, loss_shape, element_forward, loss_backward, .params_size = sizeof(loss_params)}, {       \
+            name, reduced_rules, loss_shape, reduced_forward, loss_backward, .params_size = sizeof(loss_params)        \
+        }                                                                                                              \
+    }
+static const tsh_op mse_ops[] = LOSS_OPS("mse_loss"), l1_ops[] = LOSS_OPS("l1_loss"),
+                    smooth_l1_ops[] = LOSS_OPS("smooth_l1_loss"), bce_ops[] = LOSS_OPS("bce_loss");
+
+static tsh_tensor *apply_error(tsh_tape *tape, const tsh_op *ops, tsh_tensor *x, tsh_tensor *target, loss_params p) {
+    return tshi_apply(tape, &ops[p.reduction != TSH_REDUCTION_NONE], 2, (tsh_tensor *[]){x, target}, &p);
+}
 
 tsh_tensor *tsh_mse_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction) {
-    return tshi_apply(tape, &loss_ops[TSHI_SQUARED_ERROR][reduction != TSH_REDUCTION_NONE], 2,
-                      (tsh_tensor *[]){x, target}, &(loss_params){TSHI_SQUARED_ERROR, reduction});
+    return apply_error(tape, mse_ops, x, target, (loss_params){TSHI_SQUARED_ERROR, reduction, 0});
+}
+
+tsh_tensor *tsh_l1_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction) {
+    return apply_error(tape, l1_ops, x, target, (loss_params){TSHI_SMOOTH_ERROR, reduction, 0});
+}
+
+tsh_tensor *tsh_smooth_l1_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, double beta,
+                               tsh_reduction reduction) {
+    return apply_error(tape, smooth_l1_ops, x, target, (loss_params){TSHI_SMOOTH_ERROR, reduction, beta});
 }
 
 tsh_tensor *tsh_bce_loss(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target, const tsh_bce_loss_config *config) {
     tsh_bce_loss_config c = config ? *config : (tsh_bce_loss_config){0};
-    return tshi_apply(tape, &loss_ops[TSHI_BINARY_CROSS_ENTROPY][c.reduction != TSH_REDUCTION_NONE],
-                      c.pos_weight ? 3 : 2, (tsh_tensor *[]){logits, target, c.pos_weight},
-                      &(loss_params){TSHI_BINARY_CROSS_ENTROPY, c.reduction});
+    return tshi_apply(tape, &bce_ops[c.reduction != TSH_REDUCTION_NONE], c.pos_weight ? 3 : 2,
+                      (tsh_tensor *[]){logits, target, c.pos_weight},
+                      &(loss_params){TSHI_BINARY_CROSS_ENTROPY, c.reduction, 0});
 }

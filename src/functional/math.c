@@ -44,7 +44,7 @@ static const tsh_op math_ops[TSHI_UNARY_COUNT] = {
     [TSHI_EXP] = MATH_OP("exp"),         [TSHI_LOG] = MATH_OP("log"),
     [TSHI_TANH] = MATH_OP("tanh"),       [TSHI_SQRT] = MATH_OP("sqrt"),
     [TSHI_SIGMOID] = MATH_OP("sigmoid"), [TSHI_POW] = MATH_OP("pow"),
-    [TSHI_CLAMP] = MATH_OP("clamp"),
+    [TSHI_CLAMP] = MATH_OP("clamp"),     [TSHI_ABS] = MATH_OP("abs"),
 };
 
 static tsh_tensor *apply_math(tsh_tape *tape, tsh_tensor *x, unary_params params) {
@@ -89,6 +89,10 @@ tsh_tensor *tsh_sqrt(tsh_tape *tape, tsh_tensor *x) {
 
 tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x) {
     return tshi_activate(tape, x, TSHI_SIGMOID);
+}
+
+tsh_tensor *tsh_abs(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_ABS);
 }
 
 tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent) {

@@ -10,8 +10,14 @@ tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim) {
 }
 
 bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim) {
-    int64_t a = call->in[0]->shape.global[dim], b = call->in[1]->shape.global[dim], wide = a == 1 ? b : a;
-    return (row->in[0] == TSH_AS_ANY) == (a == wide) && (row->in[1] == TSH_AS_ANY) == (b == wide);
+    int64_t wide = 1;
+    bool holds = true;
+    for (int i = 0; i < call->inputs; i++) {
+        if (call->in[i]->shape.global[dim] != 1) wide = call->in[i]->shape.global[dim];
+    }
+    for (int i = 0; i < call->inputs; i++)
+        holds = holds && (row->in[i] == TSH_AS_ANY) == (call->in[i]->shape.global[dim] == wide);
+    return holds;
 }
 
 /* True when the next outer dim, with these strides, continues the last run. */

@@ -4,7 +4,7 @@
 /* --- scale -------------------------------------------------------------------------------------------------------- */
 
 typedef struct scale_params {
-    double factor;
+    double factor, shift;
 } scale_params;
 
 /* z = factor x + beta z, with the call's factor. */
@@ -18,6 +18,15 @@ static tsh_status scale_by_factor(const tsh_call *call, const tsh_tensor *x, dou
 
 static tsh_status scale_forward(tsh_call *call) {
     return scale_by_factor(call, call->in[0], 0, call->out);
+}
+
+static tsh_status scale_shift_forward(tsh_call *call) {
+    const scale_params *p = call->params;
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    device->ops->elementwise[x->dtype].unary(device, TSHI_SCALE_SHIFT, (double[2]){p->factor, p->shift}, x->numel,
+                                             tshi_data(x), tshi_data(call->out));
+    return TSH_OK;
 }
 
 static tsh_status scale_backward(tsh_call *call) {
@@ -34,9 +43,16 @@ static const tsh_op scale_op = {"scale",
                                 .params_size = sizeof(scale_params),
                                 .reads_no_input = true,
                                 .by_element = true};
+static const tsh_op scale_shift_op = {"scale_shift",          tshi_element_rules, tshi_same_shape,
+                                      scale_shift_forward,    scale_backward,     .params_size = sizeof(scale_params),
+                                      .reads_no_input = true, .by_element = true};
 
 tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
-    return tshi_apply(tape, &scale_op, 1, &x, &(scale_params){factor});
+    return tshi_apply(tape, &scale_op, 1, &x, &(scale_params){.factor = factor});
+}
+
+tsh_tensor *tsh_scale_shift(tsh_tape *tape, tsh_tensor *x, double factor, double shift) {
+    return tshi_apply(tape, &scale_shift_op, 1, &x, &(scale_params){factor, shift});
 }
 
 /* --- bias --------------------------------------------------------------------------------------------------------- */

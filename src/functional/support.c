@@ -18,20 +18,20 @@ typedef struct function_family {
 } function_family;
 
 static const function_family families[] = {
-    {KERNELS_FLOATS, NULL, " matmul affine topk argmax "},
+    {KERNELS_FLOATS, NULL, " matmul affine topk argmax max min one_hot "},
     {KERNELS_CONVERT, NULL, " cast "},
     /* sample_classes does not read its weight. */
     {KERNELS_COPY, NULL, " reshape permute transpose slice split_parts concat sample_classes "},
     {KERNELS_BY_DTYPE, "elementwise",
-     " add sub mul div scale bias gelu gelu_tanh relu silu exp log tanh sqrt sigmoid pow clamp "
-     "masked_fill "},
+     " add sub mul div maximum minimum compare compare_scalar scale scale_shift bias gelu gelu_tanh relu silu exp log "
+     "tanh sqrt sigmoid pow clamp abs masked_fill where "},
     {KERNELS_BY_DTYPE, "random", " dropout "},
     {KERNELS_BY_DTYPE, "sum", " sum mean "},
-    {KERNELS_BY_DTYPE, "embedding", " lookup take_rows "},
+    {KERNELS_BY_DTYPE, "embedding", " lookup take_rows index_select take_along index_add add_along "},
     {KERNELS_BY_DTYPE, "norm", " layer_norm rms_norm "},
     {KERNELS_BY_DTYPE, "attention", " attention rotary "},
     {KERNELS_BY_DTYPE, "cross_entropy", " cross_entropy linear_cross_entropy "},
-    {KERNELS_BY_DTYPE, "loss", " mse_loss bce_loss "},
+    {KERNELS_BY_DTYPE, "loss", " mse_loss l1_loss smooth_l1_loss bce_loss "},
     {KERNELS_BY_DTYPE, "softmax", " softmax log_softmax "},
 };
 

@@ -105,28 +105,66 @@ static tsh_status topk_backward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tsh_op topk_op = {"topk",          topk_rules,        topk_shape,
-                               topk_forward,    topk_backward,     .params_size = sizeof(topk_params),
-                               .has_dim = true, .by_element = true};
+#define TOP_OP(name)                                                                                                   \
+    {                                                                                                                  \
+        name, topk_rules, topk_shape, topk_forward, topk_backward,                                                     \
+            .params_size = sizeof(topk_params), .has_dim = true, .by_element = true, .reads_no_input = true            \
+    }
+static const tsh_op topk_op = TOP_OP("topk"), max_op = TOP_OP("max"), min_op = TOP_OP("min");
 
-tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices) {
+static tsh_tensor *apply_top(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, int64_t k, int dim,
+                             tsh_tensor **indices) {
     topk_params p = {.dim = dim, .most = k};
     if (indices) *indices = NULL;
-    tsh_tensor *values = tshi_apply(tape, &topk_op, 1, &x, &p);
+    tsh_tensor *values = tshi_apply(tape, op, 1, &x, &p);
     if (values && indices) *indices = p.indices;
     return values;
+}
+
+tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices) {
+    return apply_top(tape, &topk_op, x, k, dim, indices);
+}
+
+/* --- the largest or smallest element ------------------------------------------------------------------------------ */
+
+/* x without dim, which has size 1. */
+static tsh_tensor *without_dim(tsh_tape *tape, tsh_tensor *x, int dim) {
+    int64_t shape[TSH_MAX_DIMS];
+    if (!x) return NULL;
+    int ndim = x->shape.ndim, at = dim < 0 ? dim + ndim : dim;
+    for (int d = 0; d < ndim; d++) shape[d < at ? d : d - (d > at)] = x->shape.global[d];
+    return tsh_reshape(tape, x, ndim - 1, shape);
 }
 
 tsh_tensor *tsh_argmax(tsh_tape *tape, tsh_tensor *x, int dim) {
     tsh_tensor *indices = NULL;
     bool recording = tsh_tape_set_recording(tape, false);
     tsh_topk(tape, x, 1, dim, &indices);
-    if (indices) {
-        int ndim = indices->shape.ndim, at = dim < 0 ? dim + ndim : dim;
-        int64_t shape[TSH_MAX_DIMS];
-        for (int d = 0; d < ndim; d++) shape[d < at ? d : d - (d > at)] = indices->shape.global[d];
-        indices = tsh_reshape(tape, indices, ndim - 1, shape);
-    }
+    indices = without_dim(tape, indices, dim);
     tsh_tape_set_recording(tape, recording);
     return indices;
+}
+
+static tsh_tensor *largest_along(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, int dim, tsh_tensor **indices) {
+    tsh_tensor *y = without_dim(tape, apply_top(tape, op, x, 1, dim, indices), dim);
+    if (indices) *indices = y ? without_dim(tape, *indices, dim) : NULL;
+    return y;
+}
+
+static tsh_tensor *largest(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, int dim, tsh_tensor **indices) {
+    if (dim != TSH_ALL_DIMS || !tshi_tape_ready(tape, op->name, 1, &x)) return largest_along(tape, op, x, dim, indices);
+    if (indices) {
+        *indices = NULL;
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: indices are along one dim, not all", op->name);
+    }
+    for (int d = x->shape.ndim - 1; x && d >= 0; d--) x = largest_along(tape, op, x, d, NULL);
+    return x;
+}
+
+tsh_tensor *tsh_max(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor **indices) {
+    return largest(tape, &max_op, x, dim, indices);
+}
+
+tsh_tensor *tsh_min(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor **indices) {
+    return tsh_scale(tape, largest(tape, &min_op, tsh_scale(tape, x, -1), dim, indices), -1);
 }

@@ -93,6 +93,31 @@ const char *tsh_parameters_name(const tsh_parameters *list, int index) {
     return has_index(list, index) ? list->items[index].name : NULL;
 }
 
+tsh_tensor *tsh_parameters_find(const tsh_parameters *list, const char *name) {
+    for (int i = 0; name && i < tsh_parameters_count(list); i++) {
+        if (strcmp(list->items[i].name, name) == 0) return list->items[i].tensor;
+    }
+    return NULL;
+}
+
+static tsh_status check_values(const tsh_tensor *x, const char *what, const char *name) {
+    bool found = false;
+    tsh_status status = x ? tshi_tensor_look_for(TSHI_NOT_FINITE, x, &found) : TSH_OK;
+    if (status != TSH_OK || !found) return status;
+    return tshi_fail(TSH_ERR_RANGE, "check_finite: the %s '%s', %s, has an infinity or a NaN", what, name,
+                     TSHI_TENSOR_TEXT(x));
+}
+
+tsh_status tsh_parameters_check_finite(const tsh_parameters *list) {
+    tsh_status status = list ? TSH_OK : tshi_fail(TSH_ERR_ARGUMENT, "check_finite: a list is required");
+    for (int i = 0; i < tsh_parameters_count(list) && status == TSH_OK; i++) {
+        const tshi_parameter *p = &list->items[i];
+        status = check_values(p->tensor, "parameter", p->name);
+        if (status == TSH_OK) status = check_values(tsh_tensor_grad(p->tensor), "gradient of", p->name);
+    }
+    return status;
+}
+
 void tsh_parameters_zero_grad(tsh_parameters *list) {
     for (int i = 0; i < tsh_parameters_count(list); i++) tsh_tensor_zero_grad(list->items[i].tensor);
 }

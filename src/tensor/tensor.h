@@ -144,6 +144,10 @@ tsh_status tshi_tensor_materialize_to_write(const tsh_tensor *tensor);
 /* This rank's first element, of a real dtype, as a double, whatever the layouts; NAN, with the message set, on
  * failure. */
 double tshi_tensor_element(const tsh_tensor *tensor);
+/* *found: one of this rank's elements is NaN, or NaN or infinite. False for integers, without memory and during a graph
+ * capture. Waits for a GPU. */
+typedef enum tshi_strange { TSHI_NAN, TSHI_NOT_FINITE } tshi_strange;
+tsh_status tshi_tensor_look_for(tshi_strange strange, const tsh_tensor *x, bool *found);
 
 /* The most bytes of a piece, which is staged in host memory on its way to a device or a file. */
 #define TSHI_PIECE ((size_t)8 << 20)

@@ -356,20 +356,12 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     }
 }
 
-/* The sum of squares of this rank's values; not finite if any value is not. */
-static double sum_of_squares(const tsh_tensor *t) {
-    tsh_device *host = t->mesh->world->host;
-    double sum = 0;
-    tshi_pieces p = tshi_pieces_to_read(t, NULL);
-    while (tshi_pieces_next(&p)) host->ops->sum[t->dtype].squares(host, p.count, p.values, &sum);
-    return sum;
-}
-
 /* With TSHARD_CHECK=1: warns of a parameter that a step has made infinite or NaN. */
 static void warn_of_lost_values(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count && !optimizer->told_lost; i++) {
         const tsh_tensor *p = optimizer->slots[i].parameter;
-        if (!tshi_data(p) || tshi_device_of(p)->captures || isfinite(sum_of_squares(p))) continue;
+        bool found = false;
+        if (tshi_tensor_look_for(TSHI_NOT_FINITE, p, &found) != TSH_OK || !found) continue;
         optimizer->told_lost = true;
         tshi_log(&optimizer->world->log, TSH_LOG_WARNING,
                  "%s: step %lld has left parameter %d, '%s', with an infinity or a NaN (learning rate %g)",

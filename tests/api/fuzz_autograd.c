@@ -24,6 +24,7 @@ static void tape_questions(fuzz *f, void (*function)(void)) {
     if (tsh_tape_world(tape) != (tape ? f->world : NULL)) fuzz_wrong(f, "tape_world");
     if (tape && tsh_tape_status(tape) == TSH_OK && tsh_tape_message(tape)[0]) fuzz_wrong(f, "words without a failure");
     tsh_dump_format format = (tsh_dump_format)fuzz_index(f, 3);
+    fuzz_said(f, "tape_check_finite", tsh_tape_check_finite(tape), NULL);
     fuzz_said(f, "tape_dump", tsh_tape_dump(tape, fuzz_chance(f, 90) ? "/dev/null" : NULL, format), NULL);
     if (fuzz_chance(f, 40)) tsh_tape_set_recording(tape, fuzz_chance(f, 90));
 }
@@ -132,6 +133,40 @@ static void masked_fill(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_masked_fill(tape, x, mask, fuzz_number(f)));
 }
 
+static void where(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *y = fuzz_tensor_like(f, x);
+    tsh_comparison comparison = (tsh_comparison)fuzz_index(f, 7);
+    tsh_tensor *mask = fuzz_chance(f, 50) ? tsh_compare(tape, x, comparison, y)
+                                          : tsh_compare_scalar(tape, x, comparison, fuzz_number(f));
+    (void)function;
+    fuzz_value(f, tape, tsh_where(tape, fuzz_chance(f, 90) ? mask : y, x, y));
+}
+
+static void extremum(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *indices = NULL;
+    int dim = fuzz_chance(f, 20) ? TSH_ALL_DIMS : fuzz_dim(f);
+    tsh_tensor *y = ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, int, tsh_tensor **))
+                         function)(tape, x, dim, fuzz_chance(f, 50) ? NULL : &indices);
+    if (!y && indices) fuzz_wrong(f, "indices without values");
+    fuzz_value(f, tape, y);
+}
+
+static void indexed(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *y = fuzz_tensor_like(f, x), *ids = tsh_cast(tape, fuzz_tensor(f), TSH_INT64);
+    int dim = fuzz_dim(f);
+    (void)function;
+    switch (fuzz_below(f, 5)) {
+    case 0: fuzz_value(f, tape, tsh_index_select(tape, x, dim, ids)); break;
+    case 1: fuzz_value(f, tape, tsh_take_along(tape, x, dim, ids)); break;
+    case 2: fuzz_value(f, tape, tsh_index_add(tape, x, dim, ids, y)); break;
+    case 3: fuzz_value(f, tape, tsh_add_along(tape, x, dim, ids, y)); break;
+    default: fuzz_value(f, tape, tsh_one_hot(tape, ids, fuzz_index(f, 4), TSH_FLOAT32));
+    }
+}
+
 static void cast(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_dtype dtype = (tsh_dtype)(fuzz_index(f, TSH_DTYPE_COUNT + 1));
@@ -145,8 +180,12 @@ static void element_loss(fuzz *f, void (*function)(void)) {
     tsh_bce_loss_config config = {.reduction = (tsh_reduction)fuzz_index(f, 4),
                                   .pos_weight = fuzz_chance(f, 50) ? NULL : fuzz_tensor(f)};
     (void)function;
-    if (fuzz_chance(f, 50)) {
+    if (fuzz_chance(f, 25)) {
         fuzz_value(f, tape, tsh_mse_loss(tape, x, target, config.reduction));
+    } else if (fuzz_chance(f, 30)) {
+        fuzz_value(f, tape, tsh_l1_loss(tape, x, target, config.reduction));
+    } else if (fuzz_chance(f, 40)) {
+        fuzz_value(f, tape, tsh_smooth_l1_loss(tape, x, target, fuzz_number(f), config.reduction));
     } else {
         fuzz_value(f, tape, tsh_bce_loss(tape, x, target, fuzz_chance(f, 30) ? NULL : &config));
     }
@@ -456,7 +495,8 @@ static void apply_own(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_tape_create", fuzz_make_tape, NULL, 4},
     {"tsh_tape_destroy", tape_destroy, NULL, 1},
-    {"tsh_tape_status tsh_tape_message tsh_tape_dump tsh_tape_set_recording tsh_tape_world", tape_questions, NULL, 3},
+    {"tsh_tape_status tsh_tape_message tsh_tape_check_finite tsh_tape_dump tsh_tape_set_recording tsh_tape_world",
+     tape_questions, NULL, 3},
     {"tsh_tape_reset", tape_reset, NULL, 4},
     {"tsh_apply tsh_call_inputs tsh_call_input tsh_call_output tsh_call_params tsh_call_records tsh_call_scratch "
      "tsh_call_save tsh_call_saved tsh_call_reduce tsh_call_fail tsh_call_computes tsh_call_wants_grad "
@@ -482,6 +522,14 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_div", two, FUNCTION(tsh_div), 3},
     {"tsh_scale", with_number, FUNCTION(tsh_scale), 4},
     {"tsh_bias", two, FUNCTION(tsh_bias), 3},
+    {"tsh_maximum", two, FUNCTION(tsh_maximum), 2},
+    {"tsh_minimum", two, FUNCTION(tsh_minimum), 2},
+    {"tsh_scale_shift", with_bounds, FUNCTION(tsh_scale_shift), 2},
+    {"tsh_compare tsh_compare_scalar tsh_where", where, NULL, 3},
+    {"tsh_abs", one, FUNCTION(tsh_abs), 1},
+    {"tsh_max", extremum, FUNCTION(tsh_max), 1},
+    {"tsh_index_select tsh_take_along tsh_index_add tsh_add_along tsh_one_hot", indexed, NULL, 3},
+    {"tsh_min", extremum, FUNCTION(tsh_min), 1},
     {"tsh_gelu", one, FUNCTION(tsh_gelu), 4},
     {"tsh_gelu_tanh", one, FUNCTION(tsh_gelu_tanh), 2},
     {"tsh_relu", one, FUNCTION(tsh_relu), 2},
@@ -514,7 +562,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_rotary", rotary, NULL, 3},
     {"tsh_masked_fill", masked_fill, NULL, 2},
     {"tsh_cast", cast, NULL, 2},
-    {"tsh_mse_loss tsh_bce_loss", element_loss, NULL, 4},
+    {"tsh_mse_loss tsh_l1_loss tsh_smooth_l1_loss tsh_bce_loss", element_loss, NULL, 4},
     {"tsh_cross_entropy", cross_entropy, NULL, 6},
     {"tsh_linear_cross_entropy", linear_cross_entropy, NULL, 4},
     {NULL, NULL, NULL, 0},

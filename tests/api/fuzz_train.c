@@ -35,6 +35,10 @@ static void parameters_questions(fuzz *f, void (*function)(void)) {
     if (!tsh_parameters_tensor(list, index) != !tsh_parameters_name(list, index)) fuzz_wrong(f, "parameters_get");
     if (!tsh_parameters_tensor(list, index) == (index >= 0 && index < count)) fuzz_wrong(f, "parameters_count");
     if (fuzz_chance(f, 30)) tsh_parameters_zero_grad(list);
+    const char *wanted = fuzz_chance(f, 50) ? tsh_parameters_name(list, index) : name(f);
+    if (wanted && tsh_parameters_name(list, index) == wanted && !tsh_parameters_find(list, wanted))
+        fuzz_wrong(f, "parameters_find");
+    fuzz_said(f, "parameters_check_finite", tsh_parameters_check_finite(list), NULL);
 }
 
 static void parameters_freeze(fuzz *f, void (*function)(void)) {
@@ -295,8 +299,9 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_parameters_create", parameters_create, NULL, 3},
     {"tsh_parameters_destroy", parameters_destroy, NULL, 1},
     {"tsh_parameters_add", parameters_add, NULL, 6},
-    {"tsh_parameters_count tsh_parameters_tensor tsh_parameters_name tsh_parameters_zero_grad", parameters_questions,
-     NULL, 3},
+    {"tsh_parameters_count tsh_parameters_tensor tsh_parameters_name tsh_parameters_find tsh_parameters_zero_grad "
+     "tsh_parameters_check_finite",
+     parameters_questions, NULL, 3},
     {"tsh_parameters_freeze tsh_parameters_unfreeze", parameters_freeze, NULL, 1},
     {"tsh_linear_create tsh_linear_weight", linear_create, NULL, 8},
     {"tsh_linear_destroy", linear_destroy, NULL, 1},

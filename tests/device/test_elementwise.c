@@ -52,7 +52,21 @@ Test(elementwise, sums_and_products) {
 /* --- what is broadcast -------------------------------------------------------------------------------------------- */
 
 static double result_of(tshi_binary f, double x, double y) {
-    return f == TSHI_ADD ? x + y : f == TSHI_SUB ? x - y : f == TSHI_MUL ? x * y : x / y;
+    switch (f) {
+    case TSHI_ADD: return x + y;
+    case TSHI_SUB: return x - y;
+    case TSHI_MUL: return x * y;
+    case TSHI_DIV: return x / y;
+    case TSHI_MAXIMUM: return fmax(x, y);
+    case TSHI_MINIMUM: return fmin(x, y);
+    case TSHI_STEP: return x > y ? 1 : x < y ? 0 : 0.5;
+    case TSHI_EQ: return x == y;
+    case TSHI_NE: return x != y;
+    case TSHI_LT: return x < y;
+    case TSHI_LE: return x <= y;
+    case TSHI_GT: return x > y;
+    default: return x >= y;
+    }
 }
 
 /* x and y have the sizes n of each run where their bit is set, and are repeated along the others; run 0 is the
@@ -84,6 +98,7 @@ static int64_t place_in(const overlay *v, const int64_t *strides, int64_t i) {
 static void check_binary(tshi_binary f, tsh_dtype dtype, const overlay *v) {
     buffer x = buffer_random(dtype, v->size_x, -3, 3), y = buffer_random(dtype, v->size_y, 1, 2);
     buffer z = buffer_make(dtype, v->numel);
+    for (int64_t i = 0; f >= TSHI_MAXIMUM && i < x.n && i < y.n; i += 3) set(&x, i, get(&y, i)); /* some are equal */
     kernels()->elementwise[dtype].binary(kernel_device(), f, &v->o, x.data, y.data, z.data);
     for (int64_t i = 0; i < v->numel; i++)
         expect_close(&z, i, result_of(f, get(&x, place_in(v, v->o.x, i)), get(&y, place_in(v, v->o.y, i))), 6, 1);
@@ -94,18 +109,19 @@ static void check_binary(tshi_binary f, tsh_dtype dtype, const overlay *v) {
     free_buffers();
 }
 
-static void check_mask(tsh_dtype dtype, const overlay *v, double beta) {
-    buffer x = buffer_integers(dtype, v->numel),
+static void check_mask(tsh_dtype dtype, const overlay *v, bool kept, double beta) {
+    buffer x = buffer_integers(dtype, v->size_x),
            z = beta != 0 ? buffer_integers(dtype, v->numel) : buffer_nans(dtype, v->numel);
     buffer before = buffer_copy(&z), mask = buffer_make(TSH_UINT8, v->size_y);
     for (int64_t i = 0; i < mask.n; i++) set(&mask, i, random_word() % 3);
-    kernels()->elementwise[dtype].mask(kernel_device(), &v->o, x.data, mask.data, -2, beta, z.data);
+    kernels()->elementwise[dtype].mask(kernel_device(), &v->o, x.data, mask.data, kept, -2, beta, z.data);
     for (int64_t i = 0; i < v->numel; i++) {
-        double kept = beta != 0 ? get(&before, i) : 0;
-        expect_equal(&z, i, kept + (get(&mask, place_in(v, v->o.y, i)) != 0 ? -2 : get(&x, i)));
+        double added = beta != 0 ? get(&before, i) : 0;
+        bool chosen = (get(&mask, place_in(v, v->o.y, i)) != 0) == kept;
+        expect_equal(&z, i, added + (chosen ? get(&x, place_in(v, v->o.x, i)) : -2));
     }
-    if (beta == 0) {
-        kernels()->elementwise[dtype].mask(kernel_device(), &v->o, x.data, mask.data, -2, 0, x.data);
+    if (beta == 0 && v->size_x == v->numel) {
+        kernels()->elementwise[dtype].mask(kernel_device(), &v->o, x.data, mask.data, kept, -2, 0, x.data);
         expect_same_bits(&x, &z, "in place");
     }
     free_buffers();
@@ -145,13 +161,31 @@ Test(elementwise, masks) {
         tsh_dtype dtype = float_dtypes[bits >> 1 & 3];
         lay_buffers((bits >> 6) % LAYOUTS);
         for (int s = 0; s < 7; s++) {
-            overlay v = overlay_of(3, repeated_sizes[s], 7, bits >> 3 & 7);
-            check_mask(dtype, &v, bits & 1);
+            overlay v = overlay_of(3, repeated_sizes[s], s % 2 ? 7 : 5, (unsigned)bits >> 3 & 7);
+            check_mask(dtype, &v, s % 3 == 0, bits & 1);
         }
         for (int s = 0; (bits >> 3 & 7) == 0 && s < ODD_SIZES; s++) {
             overlay v = overlay_of(1, &odd_sizes[s], 1, 1);
-            check_mask(dtype, &v, bits & 1);
+            check_mask(dtype, &v, s % 2, bits & 1);
         }
+    }
+}
+
+/* NaN is neither equal to a number nor smaller, and stays in an extremum. */
+Test(elementwise, arithmetic_of_nan) {
+    const double a[4] = {(double)NAN, 1, (double)NAN, -0.0}, b[4] = {1, (double)NAN, (double)NAN, 0};
+    const overlay v = overlay_of(1, (int64_t[]){4}, 1, 1);
+    for (int bits = 0; bits < FLOAT_DTYPES * TSHI_BINARY_COUNT; bits++) {
+        tshi_binary f = (tshi_binary)(bits / FLOAT_DTYPES);
+        buffer x = buffer_of(float_dtypes[bits % FLOAT_DTYPES], 4, a), y = buffer_of(x.dtype, 4, b);
+        buffer z = buffer_make(x.dtype, 4);
+        kernels()->elementwise[x.dtype].binary(kernel_device(), f, &v.o, x.data, y.data, z.data);
+        for (int i = 0; i < 3; i++) {
+            if (f < TSHI_STEP) cr_assert(isnan(get(&z, i)), "%d of NaN: %g", (int)f, get(&z, i));
+            if (f >= TSHI_STEP) cr_assert_eq(get(&z, i), f == TSHI_NE, "%d of NaN: %g", (int)f, get(&z, i));
+        }
+        if (f == TSHI_STEP) cr_assert_eq(get(&z, 3), 0.5);
+        free_buffers();
     }
 }
 

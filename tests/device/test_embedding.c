@@ -185,3 +185,23 @@ Test(embedding, the_first_id_outside_is_found) {
     }
     free_buffers();
 }
+
+Test(embedding, row_numbers_of_ids) {
+    const int64_t sizes[][4] = {{1, 9, 1, 7}, {3, 5, 1, 4}, {2, 4, 6, 5}, {70, 9, 8, 11}, {0, 3, 2, 4}, {2, 0, 3, 4}};
+    const int64_t start = 3;
+    for (int c = 0; c < 12; c++) {
+        const int64_t *s = sizes[c / 2], outer = s[0], kept = s[1], inner = s[2], n = s[3];
+        bool each = c % 2;
+        buffer ids = buffer_of_ids(each ? outer * kept * inner : kept, NULL),
+               rows = buffer_of_ids(outer * kept * inner, NULL);
+        for (int64_t i = 0; i < ids.n; i++) ((int64_t *)ids.data)[i] = (int64_t)(random_word() % (uint64_t)(n + 6));
+        kernels()->row_numbers(kernel_device(), each, outer, kept, inner, n, start, ids.data, rows.data);
+        settle();
+        for (int64_t at = 0; at < rows.n; at++) {
+            int64_t o = at / (kept * inner), j = at / inner % kept, k = at % inner;
+            int64_t i = ((int64_t *)ids.data)[each ? at : j] - start;
+            cr_assert_eq(((int64_t *)rows.data)[at], i < 0 || i >= n ? -1 : (o * n + i) * inner + k);
+        }
+        free_buffers();
+    }
+}

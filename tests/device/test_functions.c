@@ -117,6 +117,25 @@ static double clamp_slope(double x, const double *p) {
     return x > p[0] && x < p[1];
 }
 
+static double abs_value(double x, const double *p) {
+    (void)p;
+    return fabs(x);
+}
+
+static double abs_slope(double x, const double *p) {
+    (void)p;
+    return x > 0 ? 1 : x < 0 ? -1 : 0;
+}
+
+static double scale_shift_value(double x, const double *p) {
+    return p[0] * x + p[1];
+}
+
+static double scale_shift_slope(double x, const double *p) {
+    (void)x;
+    return p[0];
+}
+
 static const function functions[] = {
     {"gelu_erf", TSHI_GELU_ERF, {0}, -12, 12, gelu_erf_value, gelu_erf_slope, 8},
     {"gelu_tanh", TSHI_GELU_TANH, {0}, -12, 12, gelu_tanh_value, gelu_tanh_slope, 32},
@@ -140,6 +159,8 @@ static const function functions[] = {
     {"pow", TSHI_POW, {5}, -9, 9, pow_value, pow_slope, 8},
     {"clamp", TSHI_CLAMP, {-1.5, 2.25}, -4, 4, clamp_value, clamp_slope, 0},
     {"clamp", TSHI_CLAMP, {-INFINITY, 0}, -4, 4, clamp_value, clamp_slope, 0},
+    {"abs", TSHI_ABS, {0}, -4, 4, abs_value, abs_slope, 0},
+    {"scale_shift", TSHI_SCALE_SHIFT, {1.5, 8}, -4, 4, scale_shift_value, scale_shift_slope, 8},
 };
 enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
@@ -244,6 +265,8 @@ static const struct limits {
     {TSHI_SIGMOID, {0}, {0, 0.268941421369995121, 0.5, 0.5, 0.5, 1, NAN}},
     {TSHI_POW, {0}, {1, 1, 1, 1, 1, 1, 1}},
     {TSHI_CLAMP, {-1, 0}, {-1, -1, 0, 0, 0, 0, NAN}},
+    {TSHI_ABS, {0}, {INFINITY, 1, 0, 0, 0x1p-149, INFINITY, NAN}},
+    {TSHI_SCALE_SHIFT, {2, 1}, {-INFINITY, -1, 1, 1, 1, INFINITY, NAN}},
 };
 
 Test(functions, limits) {

@@ -210,8 +210,8 @@ static void broadcasts(trial *t) {
     for (int i = 0; i < 4; i++) {
         for (int f = 0; f < TSHI_BINARY_COUNT; f++)
             ops->binary(t->device, (tshi_binary)f, &overlays[i], x.data, y.data, z.data);
-        ops->mask(t->device, &overlays[i], x.data, mask, 0.5, 1, z.data);
-        ops->mask(t->device, &overlays[i], z.data, mask, 0.5, 0, z.data);
+        ops->mask(t->device, &overlays[i], x.data, mask, i % 2, 0.5, 1, z.data);
+        ops->mask(t->device, &overlays[i], z.data, mask, false, 0.5, 0, z.data);
         ops->bias(t->device, t->rows, t->cols, z.data, y.data, x.data);
     }
     ops->bias(t->device, t->rows, t->cols, NULL, y.data, z.data);
@@ -322,12 +322,15 @@ static void element_losses(trial *t) {
     buffer x = numbers(t, t->dtype, n), target = numbers(t, t->dtype, n), weight = numbers(t, t->dtype, t->cols);
     buffer loss = numbers(t, tshi_dtype_sum(t->dtype), n);
     for (int way = 0; way < 4; way++) {
-        tshi_loss_inputs in = {way & 1 ? TSHI_BINARY_CROSS_ENTROPY : TSHI_SQUARED_ERROR,
-                               n,
-                               t->cols,
-                               x.data,
-                               target.data,
-                               way & 1 ? weight.data : NULL};
+        tshi_loss_inputs in = {.f = way == 3  ? TSHI_SMOOTH_ERROR
+                                    : way & 1 ? TSHI_BINARY_CROSS_ENTROPY
+                                              : TSHI_SQUARED_ERROR,
+                               .beta = 0.5,
+                               .n = n,
+                               .weights = t->cols,
+                               .x = x.data,
+                               .target = target.data,
+                               .weight = way & 1 ? weight.data : NULL};
         ops->forward(t->device, &in, loss.data);
         ops->backward(t->device, &in, way & 2, loss.data, way >> 1, 0.5, way & 1, target.data);
     }

@@ -97,7 +97,7 @@ static bool infer_largest(tshi_step *s) {
     if (s->integer) s->bound = (double)size;
     if (s->integer) s->bits = 0;
     s->shape.dim[d] = s->n[1];
-    if (s->call != CALL_ARGMAX) return true;
+    if (s->call == CALL_TOPK) return true;
     memmove(&s->shape.dim[d], &s->shape.dim[d + 1], sizeof *s->shape.dim * (size_t)(ndim - d - 1));
     s->shape.ndim--;
     return true;
@@ -111,12 +111,13 @@ static bool infer_loss(const tshi_program *p, tshi_step *s) {
     bool mean = s->n[0] == TSH_REDUCTION_MEAN, exact_mean = frexp((double)n, &exponent) == 0.5;
     if (mean && (n == 0 || (p->exact && !exact_mean))) return false;
     double sum = x->bound + target->bound;
-    s->bound = s->call == CALL_MSE_LOSS ? sum * sum : 3 * (x->bound + 1);
+    s->bound = s->call == CALL_MSE_LOSS ? sum * sum : s->call == CALL_BCE_LOSS ? 3 * (x->bound + 1) : sum;
     s->bits = 2 * (x->bits > target->bits ? x->bits : target->bits) + (mean ? exponent - 1 : 0);
+    if (s->call == CALL_SMOOTH_L1_LOSS) s->bits += 2;
     s->least = 0;
     if (s->n[0] != TSH_REDUCTION_NONE) s->shape = (tshi_dims){0};
     if (s->n[0] == TSH_REDUCTION_SUM) s->bound *= fmax(1, (double)n);
-    if (s->call == CALL_MSE_LOSS) return true;
+    if (s->call != CALL_BCE_LOSS) return s->call == CALL_MSE_LOSS || p->exact;
     if (target->least <= 0 || target->bound > 1) return false;
     if (s->inputs == 2) return true;
     const tshi_step *weight = input(p, s, 2);
@@ -124,10 +125,48 @@ static bool infer_loss(const tshi_program *p, tshi_step *s) {
            weight->shape.dim[0] == x->shape.dim[x->shape.ndim - 1];
 }
 
+/* Of two that are compared; rounding chooses among numbers that are nearly equal. */
+static bool infer_chosen(const tshi_program *p, tshi_step *s) {
+    const tshi_step *x = input(p, s, 0), *y = input(p, s, 1);
+    s->bound = fmax(x->bound, y->bound);
+    s->bits = x->bits > y->bits ? x->bits : y->bits;
+    return p->exact && tshi_repeated_dims(&x->shape, &y->shape, &s->shape);
+}
+
+static bool is_along(tshi_verb call) {
+    return call == CALL_TAKE_ALONG || call == CALL_ADD_ALONG;
+}
+
+static bool infer_index(const tshi_program *p, tshi_step *s) {
+    const tshi_step *ids = input(p, s, 1), *y = s->inputs == 3 ? input(p, s, 2) : NULL;
+    tshi_dims taken = s->shape;
+    int64_t d = s->n[0];
+    bool along = is_along(s->call);
+    if (d >= taken.ndim || ids->shape.ndim != (along ? taken.ndim : 1)) return false;
+    if (tshi_dims_numel(&ids->shape) > 0 && ids->bound > (double)taken.dim[d]) return false;
+    taken.dim[d] = ids->shape.dim[along ? d : 0];
+    if (along && !same_dims(&taken, &ids->shape)) return false;
+    if (!y) s->shape = taken;
+    if (!y) return true;
+    s->bound += (double)taken.dim[d] * y->bound;
+    s->bits = s->bits > y->bits ? s->bits : y->bits;
+    return same_dims(&taken, &y->shape);
+}
+
+static bool infer_one_hot(const tshi_program *p, tshi_step *s) {
+    double limit = s->bound;
+    s->integer = false;
+    s->bound = 1;
+    s->bits = 0;
+    s->shape.dim[s->shape.ndim++] = s->n[0];
+    return tshi_dims_numel(&input(p, s, 0)->shape) == 0 || limit <= (double)s->n[0];
+}
+
 bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     double bound = s->bound, least = input(p, s, 0)->least;
     int ndim = s->shape.ndim;
-    s->least = s->call == CALL_CLAMP || s->call == CALL_MASKED_FILL || s->call >= CALL_PERMUTE ? least : 0;
+    bool same = s->call >= CALL_PERMUTE && s->call <= CALL_ARGMAX;
+    s->least = s->call == CALL_CLAMP || s->call == CALL_MASKED_FILL || same ? least : 0;
     switch (s->call) {
     case CALL_DIV:
         s->bound /= input(p, s, 1)->least;
@@ -166,7 +205,21 @@ bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     case CALL_SPLIT_PARTS: return infer_part(s);
     case CALL_TOPK:
     case CALL_ARGMAX: return infer_largest(s);
+    case CALL_MAX:
+    case CALL_MIN: return p->exact && infer_largest(s);
+    case CALL_INDEX_SELECT:
+    case CALL_TAKE_ALONG:
+    case CALL_INDEX_ADD:
+    case CALL_ADD_ALONG: return infer_index(p, s);
+    case CALL_ONE_HOT: return infer_one_hot(p, s);
+    case CALL_ABS: return p->exact;
+    case CALL_SCALE_SHIFT: s->bound = s->bound * fabs(s->f) + fabs((double)s->n[0]); return true;
+    case CALL_MAXIMUM:
+    case CALL_MINIMUM:
+    case CALL_WHERE: return infer_chosen(p, s);
     case CALL_MSE_LOSS:
+    case CALL_L1_LOSS:
+    case CALL_SMOOTH_L1_LOSS:
     case CALL_BCE_LOSS: return infer_loss(p, s);
     default: return true;
     }
@@ -177,7 +230,8 @@ bool tshi_function_is_constant(const tshi_step *s) {
 }
 
 bool tshi_function_is_rough(const tshi_step *s) {
-    return s->call == CALL_CAST;
+    return s->call == CALL_CAST ||
+           (s->call >= CALL_ABS && s->call <= CALL_SMOOTH_L1_LOSS && s->call != CALL_SCALE_SHIFT);
 }
 
 /* --- corners ------------------------------------------------------------------------------------------------------ */
@@ -255,9 +309,16 @@ static tsh_tensor *topk(const tshi_bench *b, const tshi_step *s, tsh_tensor *x, 
     return y && s->n[2] ? indices : y;
 }
 
+static tsh_tensor *where(const tshi_bench *b, const tshi_step *s, tsh_tensor *x, tsh_tensor *y) {
+    tsh_comparison comparison = (tsh_comparison)(s->salt / 2 % 6);
+    if (s->salt % 2) return tsh_where(b->tape, tsh_compare(b->tape, x, comparison, y), x, y);
+    return tsh_where(b->tape, tsh_compare_scalar(b->tape, x, comparison, 1), y, x);
+}
+
 tsh_tensor *tshi_function_call(const tshi_bench *b, int k, tsh_tensor *const *in) {
     const tshi_step *s = &b->p->step[k];
     tsh_tape *tape = b->tape;
+    tsh_tensor *indices = NULL;
     int back = s->salt % 3 == 0 ? tsh_tensor_ndim(in[0]) : 0, dim = (int)s->n[0] - back;
     tsh_reduction reduction = (tsh_reduction)s->n[0];
     switch (s->call) {
@@ -276,6 +337,20 @@ tsh_tensor *tshi_function_call(const tshi_bench *b, int k, tsh_tensor *const *in
     case CALL_SPLIT_PARTS: return parts(b, s, in[0]);
     case CALL_TOPK: return topk(b, s, in[0], dim);
     case CALL_ARGMAX: return tsh_argmax(tape, in[0], dim);
+    case CALL_INDEX_SELECT: return tsh_index_select(tape, in[0], dim, in[1]);
+    case CALL_TAKE_ALONG: return tsh_take_along(tape, in[0], dim, in[1]);
+    case CALL_INDEX_ADD: return tsh_index_add(tape, in[0], dim, in[1], in[2]);
+    case CALL_ADD_ALONG: return tsh_add_along(tape, in[0], dim, in[1], in[2]);
+    case CALL_ONE_HOT: return tsh_one_hot(tape, in[0], s->n[0], tshi_bench_dtype(b, false));
+    case CALL_ABS: return tsh_abs(tape, in[0]);
+    case CALL_SCALE_SHIFT: return tsh_scale_shift(tape, in[0], s->f, (double)s->n[0]);
+    case CALL_MAXIMUM: return tsh_maximum(tape, in[0], in[1]);
+    case CALL_MINIMUM: return tsh_minimum(tape, in[0], in[1]);
+    case CALL_WHERE: return where(b, s, in[0], in[1]);
+    case CALL_MAX: return tsh_max(tape, in[0], dim, s->salt % 2 ? &indices : NULL);
+    case CALL_MIN: return tsh_min(tape, in[0], dim, s->salt % 2 ? &indices : NULL);
+    case CALL_L1_LOSS: return as_others(b, tsh_l1_loss(tape, in[0], in[1], reduction));
+    case CALL_SMOOTH_L1_LOSS: return as_others(b, tsh_smooth_l1_loss(tape, in[0], in[1], 2, reduction));
     case CALL_MSE_LOSS: return as_others(b, tsh_mse_loss(tape, in[0], in[1], reduction));
     case CALL_BCE_LOSS: {
         const tsh_bce_loss_config config = {.pos_weight = s->inputs == 3 ? in[2] : NULL, .reduction = reduction};
@@ -305,7 +380,16 @@ void tshi_function_print(const tshi_step *s, FILE *to) {
         fprintf(to, n[2] < 0 ? "reversed" : "part %lld", n[2]);
         break;
     case CALL_TOPK: fprintf(to, " dim %lld, %lld%s", n[0], n[1], n[2] ? ", indices" : ""); break;
-    case CALL_ARGMAX: fprintf(to, " dim %lld", n[0]); break;
+    case CALL_ARGMAX:
+    case CALL_MAX:
+    case CALL_INDEX_SELECT:
+    case CALL_TAKE_ALONG:
+    case CALL_INDEX_ADD:
+    case CALL_ADD_ALONG:
+    case CALL_MIN: fprintf(to, " dim %lld", n[0]); break;
+    case CALL_SCALE_SHIFT: fprintf(to, " by %g + %lld", s->f, n[0]); break;
+    case CALL_L1_LOSS:
+    case CALL_SMOOTH_L1_LOSS:
     case CALL_MSE_LOSS:
     case CALL_BCE_LOSS: fprintf(to, " reduction %lld", n[0]); break;
     default: break;

@@ -1,5 +1,5 @@
-/* Steps that call one function of functional.h each: quotients, functions of elements, masks, casts, permutations,
- * parts, largest elements and losses of elements. */
+/* Steps that call one function of functional.h each: quotients, functions of elements, extrema, comparisons, masks,
+ * casts, permutations, parts, largest elements and losses of elements. */
 #ifndef TSHI_TEST_PROGRAM_FUNCTIONS_H
 #define TSHI_TEST_PROGRAM_FUNCTIONS_H
 

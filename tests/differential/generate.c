@@ -23,7 +23,7 @@ static int add_product(tshi_maker *m, tshi_verb call, int x) {
 }
 
 /* The shape of what is repeated to x's now and then: without its first dims, or with sizes of 1. */
-static tshi_dims repeated_shape(tshi_maker *m, int x) {
+tshi_dims tshi_repeated_shape(tshi_maker *m, int x) {
     tshi_dims shape = m->p->step[x].shape;
     if (!tshi_maker_chance(m, 30)) return shape;
     int drop = tshi_maker_below(m, shape.ndim + 1);
@@ -33,8 +33,8 @@ static tshi_dims repeated_shape(tshi_maker *m, int x) {
     return shape;
 }
 
-static int add_two(tshi_maker *m, tshi_verb call, int x) {
-    const tshi_dims shape = repeated_shape(m, x);
+int tshi_add_two(tshi_maker *m, tshi_verb call, int x) {
+    const tshi_dims shape = tshi_repeated_shape(m, x);
     int y = tshi_maker_chance(m, 8) ? x : tshi_maker_value_of(m, shape.ndim, shape.dim);
     if (y >= 0 && tshi_maker_chance(m, 30))
         return tshi_maker_add(m, &(tshi_step){.call = call, .inputs = 2, .in = {y, x}});
@@ -146,7 +146,7 @@ static tshi_dims ids_shape(tshi_maker *m) {
 }
 
 /* A late value of integers that some function has made, or -1. */
-static int any_indices(tshi_maker *m) {
+int tshi_any_indices(tshi_maker *m) {
     for (int k = m->p->steps - 1; k >= 0; k--) {
         tshi_verb call = m->p->step[k].call;
         if (m->p->step[k].integer && (call == CALL_ARGMAX || call == CALL_TOPK) && tshi_maker_chance(m, 70)) return k;
@@ -155,7 +155,7 @@ static int any_indices(tshi_maker *m) {
 }
 
 static int add_lookup(tshi_maker *m) {
-    int indices = tshi_maker_chance(m, 20) ? any_indices(m) : -1;
+    int indices = tshi_maker_chance(m, 20) ? tshi_any_indices(m) : -1;
     const int64_t rows = indices >= 0 ? (int64_t)m->p->step[indices].bound : 1 + tshi_maker_below(m, 7);
     const int64_t dims[2] = {rows, tshi_maker_size(m)};
     int table = tshi_maker_value_of(m, 2, dims);
@@ -254,116 +254,6 @@ static int add_cross_entropy(tshi_maker *m, int x) {
     return tshi_maker_add(m, &s);
 }
 
-/* --- functions of functions.c ------------------------------------------------------------------------------------- */
-
-/* A value of x's shape whose elements are positive, none of them near 0. */
-static int add_positive(tshi_maker *m, int x) {
-    if (x < 0 || m->p->step[x].least >= least_divisor) return x;
-    if (tshi_maker_chance(m, 25)) return tshi_maker_add1(m, CALL_CLAMP, x, POSITIVE_CLAMP, 0, 0);
-    if (m->p->step[x].bound > 2) x = tshi_maker_add1(m, CALL_TANH, x, 0, 0, 0);
-    return x < 0 ? -1 : tshi_maker_add1(m, tshi_maker_chance(m, 50) ? CALL_EXP : CALL_SIGMOID, x, 0, 0, 0);
-}
-
-static int add_of_positive(tshi_maker *m, tshi_verb call, int x) {
-    x = add_positive(m, x);
-    return x < 0 ? -1 : tshi_maker_add1(m, call, x, 0, 0, 0);
-}
-
-static int add_quotient(tshi_maker *m, int x) {
-    const tshi_dims shape = repeated_shape(m, x);
-    int y = add_positive(m, tshi_maker_value_of(m, shape.ndim, shape.dim));
-    return y < 0 ? -1 : tshi_maker_add(m, &(tshi_step){.call = CALL_DIV, .inputs = 2, .in = {x, y}});
-}
-
-static int add_pow(tshi_maker *m, int x) {
-    static const double exponents[] = {2, 3, 1, 0, 0.5, -1, 1.7, -0.5};
-    double exponent = exponents[tshi_maker_below(m, 8)];
-    if (exponent < 0 || exponent > floor(exponent)) x = add_positive(m, x);
-    return x < 0 ? -1 : tshi_maker_add(m, &(tshi_step){.call = CALL_POW, .inputs = 1, .in = {x}, .f = exponent});
-}
-
-static int add_mask(tshi_maker *m, int x) {
-    static const double values[] = {0, -3, 2};
-    tshi_dims shape = m->p->step[x].shape;
-    for (int drop = tshi_maker_chance(m, 30) ? tshi_maker_below(m, shape.ndim + 1) : 0; drop > 0; drop--) {
-        memmove(shape.dim, shape.dim + 1, sizeof *shape.dim * (size_t)(--shape.ndim));
-    }
-    for (int d = 0; d < shape.ndim; d++) shape.dim[d] = tshi_maker_chance(m, 25) ? 1 : shape.dim[d];
-    int mask = tshi_maker_ids(m, &shape, 2, false, -1);
-    if (mask < 0) return -1;
-    return tshi_maker_add(
-        m, &(tshi_step){.call = CALL_MASKED_FILL, .inputs = 2, .in = {x, mask}, .f = values[tshi_maker_below(m, 3)]});
-}
-
-static int add_cast(tshi_maker *m, int x) {
-    int indices = any_indices(m);
-    if (indices >= 0 && (!m->p->exact || tshi_maker_chance(m, 50))) x = indices;
-    int made = tshi_maker_add1(m, CALL_CAST, x, !m->p->step[x].integer && tshi_maker_chance(m, 25), 0, 0);
-    return made >= 0 && m->p->step[made].integer ? tshi_maker_add1(m, CALL_CAST, made, 0, 0, 0) : made;
-}
-
-static int add_parts(tshi_maker *m, int x) {
-    if (m->p->step[x].shape.ndim == 0) return -1;
-    int count = 1 + tshi_maker_below(m, MAX_PARTS);
-    return tshi_maker_add(m, &(tshi_step){.call = CALL_SPLIT_PARTS,
-                                          .inputs = 1,
-                                          .in = {x},
-                                          .n = {tshi_maker_dim(m, x), count, tshi_maker_below(m, count + 1) - 1,
-                                                tshi_maker_below(m, 2)}});
-}
-
-static int add_largest(tshi_maker *m, tshi_verb call, int x) {
-    int dim = tshi_maker_dim(m, x);
-    if (m->p->step[x].shape.ndim == 0) return -1;
-    int size = (int)m->p->step[x].shape.dim[dim];
-    bool indices = call == CALL_TOPK && tshi_maker_chance(m, 25);
-    return tshi_maker_add1(m, call, x, dim, call == CALL_TOPK && size > 0 ? 1 + tshi_maker_below(m, size) : 1, indices);
-}
-
-static int add_loss(tshi_maker *m, tshi_verb call, int x) {
-    const tshi_dims shape = m->p->step[x].shape;
-    int target = tshi_maker_value_of(m, shape.ndim, shape.dim);
-    if (target >= 0 && call == CALL_BCE_LOSS) target = tshi_maker_add1(m, CALL_SIGMOID, target, 0, 0, 0);
-    tshi_step s = {.call = call, .inputs = 2, .in = {x, target}, .n = {tshi_maker_below(m, 3)}};
-    if (target < 0) return -1;
-    if (call == CALL_BCE_LOSS && shape.ndim > 0 && tshi_maker_chance(m, 40)) {
-        tshi_step w = {.call = CALL_LEAF, .shape = {1, {tshi_maker_last(m, x)}}, .n = {FLAG_POSITIVE}};
-        for (int a = 0; a < m->p->axes; a++) w.layout[a] = tshi_maker_chance(m, 60) ? TSH_REPLICATED : TSH_SHARD(0);
-        s.in[s.inputs++] = tshi_maker_add(m, &w);
-        if (s.in[2] < 0) return -1;
-    }
-    return tshi_maker_add(m, &s);
-}
-
-static const tshi_verb exact_functions[] = {CALL_CLAMP,   CALL_MASKED_FILL, CALL_CAST,
-                                            CALL_PERMUTE, CALL_TRANSPOSE,   CALL_SPLIT_PARTS,
-                                            CALL_TOPK,    CALL_ARGMAX,      CALL_MSE_LOSS};
-static const tshi_verb float_functions[] = {CALL_DIV,     CALL_EXP, CALL_LOG,   CALL_TANH,    CALL_SQRT,
-                                            CALL_SIGMOID, CALL_POW, CALL_CLAMP, CALL_BCE_LOSS};
-
-static int add_function(tshi_maker *m, int x) {
-    tshi_verb call = exact_functions[tshi_maker_below(m, sizeof exact_functions / sizeof exact_functions[0])];
-    if (!m->p->exact && tshi_maker_chance(m, 60))
-        call = float_functions[tshi_maker_below(m, sizeof float_functions / sizeof float_functions[0])];
-    switch (call) {
-    case CALL_DIV: return add_quotient(m, x);
-    case CALL_LOG:
-    case CALL_SQRT: return add_of_positive(m, call, x);
-    case CALL_POW: return add_pow(m, x);
-    case CALL_CLAMP: return tshi_maker_add1(m, call, x, tshi_maker_below(m, m->p->exact ? EXACT_CLAMPS : CLAMPS), 0, 0);
-    case CALL_MASKED_FILL: return add_mask(m, x);
-    case CALL_CAST: return add_cast(m, x);
-    case CALL_PERMUTE: return tshi_maker_add1(m, call, x, tshi_maker_below(m, 1000), 0, 0);
-    case CALL_TRANSPOSE: return tshi_maker_add1(m, call, x, tshi_maker_dim(m, x), tshi_maker_dim(m, x), 0);
-    case CALL_SPLIT_PARTS: return add_parts(m, x);
-    case CALL_TOPK:
-    case CALL_ARGMAX: return add_largest(m, call, x);
-    case CALL_MSE_LOSS:
-    case CALL_BCE_LOSS: return add_loss(m, call, x);
-    default: return tshi_maker_add1(m, call, x, 0, 0, 0);
-    }
-}
-
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
 static const tshi_verb exact_calls[] = {
@@ -381,7 +271,7 @@ static int add_random(tshi_maker *m) {
     int x = tshi_maker_value(m);
     if (x < 0) return -1;
     if (m->p->fused && tshi_maker_chance(m, 30)) return add_linear(m, x);
-    if (tshi_maker_chance(m, 35)) return add_function(m, x);
+    if (tshi_maker_chance(m, 35)) return tshi_add_function(m, x);
     tshi_verb call = exact_calls[tshi_maker_below(m, EXACT_CALLS)];
     if (!m->p->exact && tshi_maker_chance(m, 40)) call = float_calls[tshi_maker_below(m, FLOAT_CALLS)];
     switch (call) {
@@ -390,7 +280,7 @@ static int add_random(tshi_maker *m) {
     case CALL_AFFINE: return add_product(m, call, x);
     case CALL_ADD:
     case CALL_SUB:
-    case CALL_MUL: return add_two(m, call, x);
+    case CALL_MUL: return tshi_add_two(m, call, x);
     case CALL_SCALE: return add_scale(m, x);
     case CALL_BIAS: return add_vector(m, call, x, 1);
     case CALL_LAYER_NORM: return add_vector(m, call, x, tshi_maker_below(m, 3));

@@ -403,7 +403,8 @@ static bool takes_integers(const tshi_step *s) {
 }
 
 static bool wants_ids(const tshi_step *s, int i) {
-    if (s->call == CALL_EMBEDDING) return i == 0;
+    if (s->call == CALL_EMBEDDING || s->call == CALL_ONE_HOT) return i == 0;
+    if (s->call >= CALL_INDEX_SELECT) return i == 1;
     if (s->call == CALL_ATTENTION) return i == 3;
     if (s->call == CALL_ROTARY) return i == 1;
     if (s->call == CALL_SELF_ATTENTION || s->call == CALL_BLOCK) return i > 0;
@@ -457,15 +458,22 @@ bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s) {
 
 /* --- ragged programs ---------------------------------------------------------------------------------------------- */
 
+/* Two operands of which either may be repeated. */
+static bool is_pair(tshi_verb call) {
+    return call == CALL_ADD || call == CALL_SUB || call == CALL_MUL || call == CALL_DIV || call == CALL_MAXIMUM ||
+           call == CALL_MINIMUM || call == CALL_WHERE;
+}
+
 /* Operands of which one may be ragged beside another that is. */
 static bool goes_beside(const tshi_program *p, const tshi_step *s, int i) {
     if (s->call == CALL_LOOKUP) return i == 1;
+    if (s->call >= CALL_INDEX_SELECT) return false;
     if (s->call == CALL_RESHAPE) return p->axes == 1; /* what stays split along other axes depends on the sizes */
     if (s->call == CALL_CROSS_ENTROPY) return i < 2;
     if (s->call == CALL_ATTENTION || s->call == CALL_ROTARY) return true;
     if (s->call == CALL_SELF_ATTENTION || s->call == CALL_BLOCK) return true;
-    if (s->call == CALL_ADD || s->call == CALL_SUB || s->call == CALL_MUL || s->call == CALL_CONCAT) return true;
-    if (s->call == CALL_DIV || s->call == CALL_MASKED_FILL || s->call == CALL_MSE_LOSS) return true;
+    if (is_pair(s->call) || s->call == CALL_CONCAT || s->call == CALL_MASKED_FILL) return true;
+    if (s->call == CALL_MSE_LOSS || s->call == CALL_L1_LOSS || s->call == CALL_SMOOTH_L1_LOSS) return true;
     if (s->call == CALL_BCE_LOSS) return i < 2;
     return i == 0;
 }
@@ -505,8 +513,7 @@ static bool ragged_step_fits(const tshi_program *p, const tshi_program *q, int k
         differs = differs || ragged;
     }
     if (!differs) return true;
-    bool pairs = s->call == CALL_ADD || s->call == CALL_SUB || s->call == CALL_MUL || s->call == CALL_DIV;
-    if (pairs && !repeats_beside(p, q, s)) return false;
+    if (is_pair(s->call) && !repeats_beside(p, q, s)) return false;
     /* A sum over the axis is one of equal shapes. */
     bool was_local = input(p, s, 0)->local >> p->ragged & 1u, is_local = s->local >> p->ragged & 1u;
     if (was_local && !is_local) return false;

@@ -41,6 +41,14 @@ int tshi_maker_dim(tshi_maker *m, int x);
 int tshi_add_ids(tshi_maker *m, const tshi_dims *shape, int64_t limit, int no_local);
 int tshi_layer_to_share(tshi_maker *m, tshi_verb call);
 int tshi_add_embedding(tshi_maker *m);
+/* A call of x and a value of its shape, which may have sizes of 1 in it or fewer dims, as in tshi_repeated_shape; an
+ * earlier step of indices. */
+int tshi_add_two(tshi_maker *m, tshi_verb call, int x);
+tshi_dims tshi_repeated_shape(tshi_maker *m, int x);
+int tshi_any_indices(tshi_maker *m);
+
+/* A random step of functions.c with x. */
+int tshi_add_function(tshi_maker *m, int x);
 
 /* Attention and the layers of a transformer. */
 int tshi_add_rotary(tshi_maker *m);

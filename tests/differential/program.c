@@ -66,6 +66,20 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_ARGMAX] = {"argmax", 1, 1},
     [CALL_MSE_LOSS] = {"mse_loss", 2, 2},
     [CALL_BCE_LOSS] = {"bce_loss", 2, 3},
+    [CALL_ABS] = {"abs", 1, 1},
+    [CALL_SCALE_SHIFT] = {"scale_shift", 1, 1},
+    [CALL_MAXIMUM] = {"maximum", 2, 2},
+    [CALL_MINIMUM] = {"minimum", 2, 2},
+    [CALL_WHERE] = {"where", 2, 2},
+    [CALL_MAX] = {"max", 1, 1},
+    [CALL_MIN] = {"min", 1, 1},
+    [CALL_L1_LOSS] = {"l1_loss", 2, 2},
+    [CALL_SMOOTH_L1_LOSS] = {"smooth_l1_loss", 2, 2},
+    [CALL_INDEX_SELECT] = {"index_select", 2, 2},
+    [CALL_TAKE_ALONG] = {"take_along", 2, 2},
+    [CALL_INDEX_ADD] = {"index_add", 3, 3},
+    [CALL_ADD_ALONG] = {"add_along", 3, 3},
+    [CALL_ONE_HOT] = {"one_hot", 1, 1},
 };
 
 tshi_parts tshi_program_parts(const tshi_program *p, int axis) {

@@ -66,7 +66,7 @@ typedef enum tshi_verb {
     CALL_SELF_ATTENTION, /* x, positions, lengths; n: AXIS, FLAGS, heads; f: dropout */
     CALL_BLOCK,          /* likewise, and hidden, activation */
     CALL_CROSS_ENTROPY,  /* logits, target, weights; n: reduction; f: smoothing */
-    CALL_DIV,            /* from here to bce_loss: functions.c */
+    CALL_DIV,            /* from here on: functions.c */
     CALL_EXP,
     CALL_LOG,
     CALL_TANH,
@@ -83,6 +83,20 @@ typedef enum tshi_verb {
     CALL_ARGMAX,      /* n: dim, 1 */
     CALL_MSE_LOSS,    /* x, target; n: reduction */
     CALL_BCE_LOSS,    /* logits, target, weights; n: reduction */
+    CALL_ABS,
+    CALL_SCALE_SHIFT, /* n: shift; f: factor */
+    CALL_MAXIMUM,
+    CALL_MINIMUM,
+    CALL_WHERE,   /* x, y, chosen by a comparison of x with y or with 1 */
+    CALL_MAX,     /* n: dim, 1 */
+    CALL_MIN,     /* n: dim, 1 */
+    CALL_L1_LOSS, /* x, target; n: reduction */
+    CALL_SMOOTH_L1_LOSS,
+    CALL_INDEX_SELECT, /* x, ids; n: dim */
+    CALL_TAKE_ALONG,
+    CALL_INDEX_ADD, /* x, ids, y; n: dim */
+    CALL_ADD_ALONG,
+    CALL_ONE_HOT, /* ids; n: classes */
     CALL_COUNT
 } tshi_verb;
 

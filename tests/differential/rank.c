@@ -112,9 +112,10 @@ static tsh_status check_list(const tshi_run *r) {
     bool same = tsh_parameters_count(r->bench.all) == r->owned_count;
     for (int i = 0; i < r->owned_count && same; i++) {
         const char *name = tsh_parameters_name(r->bench.all, i);
-        same = tsh_parameters_tensor(r->bench.all, i) == r->parameter[i] && atoi(name + 1) == r->owned[i].step;
+        same = tsh_parameters_tensor(r->bench.all, i) == r->parameter[i] && atoi(name + 1) == r->owned[i].step &&
+               tsh_parameters_find(r->bench.all, name) == r->parameter[i];
     }
-    return same ? TSH_OK : TSH_ERR_STATE;
+    return same ? tsh_parameters_check_finite(r->bench.all) : TSH_ERR_STATE;
 }
 
 static bool is_table(const tshi_run *r, const tsh_tensor *t) {

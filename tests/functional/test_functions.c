@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define MOST              128 /* elements of a tensor */
-#define CASES             128
+#define CASES             160
 #define DIFFERENCES_EVERY 6    /* combinations: differences take long */
 #define STRANGE           1.25 /* the factor of the PARTIAL terms of all ranks but 0 */
 

@@ -17,6 +17,12 @@ typedef struct support_case {
     tsh_tensor *(*call)(tsh_tape *t, const inputs *in);
 } support_case;
 
+/* [2, 2] */
+static tsh_tensor *four_ids(tsh_tape *t, tsh_tensor *ids) {
+    tsh_tensor *row = tsh_reshape(t, ids, 2, (int64_t[]){1, 2});
+    return tsh_concat(t, (tsh_tensor *[]){row, row}, 2, 0);
+}
+
 static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     tsh_tensor *parts[2];
     return tsh_split_parts(t, x, 0, 2, NULL, parts) == TSH_OK ? parts[0] : NULL;
@@ -33,7 +39,18 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(sub, tsh_sub(t, in->x, in->y))                                                                                \
     WITH(mul, tsh_mul(t, in->x, in->y))                                                                                \
     WITH(div, tsh_div(t, in->x, in->y))                                                                                \
+    WITH(maximum, tsh_maximum(t, in->x, in->y))                                                                        \
+    WITH(minimum, tsh_minimum(t, in->x, in->y))                                                                        \
+    WITH(compare, tsh_compare(t, in->x, TSH_LESS, in->y))                                                              \
+    WITH(compare_scalar, tsh_compare_scalar(t, in->x, TSH_LESS, 2))                                                    \
+    WITH(where, tsh_where(t, in->mask, in->x, in->y))                                                                  \
     WITH(scale, tsh_scale(t, in->x, 2))                                                                                \
+    WITH(scale_shift, tsh_scale_shift(t, in->x, 2, 1))                                                                 \
+    WITH(abs, tsh_abs(t, in->x))                                                                                       \
+    WITH(max, tsh_max(t, in->x, 0, NULL))                                                                              \
+    WITH(min, tsh_min(t, in->x, 0, NULL))                                                                              \
+    WITH(l1_loss, tsh_l1_loss(t, in->x, in->y, TSH_REDUCTION_MEAN))                                                    \
+    WITH(smooth_l1_loss, tsh_smooth_l1_loss(t, in->x, in->y, 1, TSH_REDUCTION_MEAN))                                   \
     WITH(bias, tsh_bias(t, in->x, tsh_reshape(t, tsh_slice(t, in->y, 0, 0, 1), 1, (int64_t[]){2})))                    \
     WITH(gelu, tsh_gelu(t, in->x))                                                                                     \
     WITH(gelu_tanh, tsh_gelu_tanh(t, in->x))                                                                           \
@@ -63,6 +80,11 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(log_softmax, tsh_log_softmax(t, in->x, 0))                                                                    \
     WITH(lookup, tsh_lookup(t, in->x, in->ids, -1))                                                                    \
     WITH(take_rows, tsh_take_rows(t, in->x, in->ids))                                                                  \
+    WITH(index_select, tsh_index_select(t, in->x, 0, in->ids))                                                         \
+    WITH(take_along, tsh_take_along(t, in->x, 0, four_ids(t, in->ids)))                                                \
+    WITH(index_add, tsh_index_add(t, in->x, 0, in->ids, in->y))                                                        \
+    WITH(add_along, tsh_add_along(t, in->x, 0, four_ids(t, in->ids), in->y))                                           \
+    WITH(one_hot, tsh_mul(t, in->x, tsh_one_hot(t, in->ids, 2, tsh_tensor_dtype(in->x))))                              \
     WITH(sample_classes, tsh_sample_classes(t, in->x, in->ids, 1, NULL))                                               \
     WITH(layer_norm, tsh_layer_norm(t, in->x, NULL, NULL, 1e-5))                                                       \
     WITH(rms_norm, tsh_rms_norm(t, in->x, NULL, 1e-5))                                                                 \
@@ -105,7 +127,7 @@ static void check_dtype(tshi_rank *r, tsh_tape *t, tsh_dtype dtype) {
         tshi_check(r, told ? y != NULL : !y && status == TSH_ERR_DTYPE, "%s of %s %s, but it is told to %s: %s",
                    cases[i].name, tsh_dtype_name(dtype), y ? "works" : "fails", told ? "work" : "fail",
                    tsh_tape_message(t));
-        bool back = y && differentiable && tsh_tensor_dtype(y) != TSH_INT64;
+        bool back = y && differentiable && tsh_tensor_dtype(y) != TSH_INT64 && tsh_tensor_dtype(y) != TSH_UINT8;
         if (back) tshi_check_ok(r, tsh_backward(t, tsh_sum(t, y, TSH_ALL_DIMS)));
         tshi_check_ok(r, tsh_tape_reset(t));
     }

@@ -90,3 +90,54 @@ static void first_dim(tshi_rank *r, void *arg) {
 Test(top, along_the_first_dim_and_wrong_use, .timeout = 60) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, first_dim, NULL));
 }
+
+/* The first of equal elements gets the gradient, along a sharded dim and of all elements; NaN is the smallest too. */
+static void of_ties(tshi_rank *r, tsh_layout layout) {
+    static const double wanted_max[ROWS] = {5, 2, NAN, 6}, wanted_min[ROWS] = {-2, -INFINITY, NAN, 0};
+    static const int first_max[ROWS] = {1, 0, 1, 0}, first_min[ROWS] = {3, 1, 1, 6};
+    tsh_tape *tape = NULL;
+    double got[ROWS], slope[ROWS * COLS];
+    int64_t ids[ROWS];
+    tsh_tensor *x = make_x(r, layout), *indices = NULL;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_tensor_require_grad(x, true));
+    for (int least = 0; least < 2; least++) {
+        const double *wanted = least ? wanted_min : wanted_max;
+        const int *first = least ? first_min : first_max;
+        tsh_tensor *y = least ? tsh_min(tape, x, -1, &indices) : tsh_max(tape, x, -1, &indices);
+        if (!tshi_check(r, y && indices && tsh_tensor_ndim(indices) == 1, "%s", tsh_tape_message(tape))) return;
+        tshi_check_ok(r, tsh_tensor_read(tsh_full(tape, y), got, ROWS));
+        tshi_check_ok(r, tsh_tensor_read(tsh_full(tape, indices), ids, ROWS));
+        tsh_tensor_zero_grad(x);
+        tshi_check_ok(r, tsh_backward(tape, tsh_sum(tape, y, TSH_ALL_DIMS)));
+        tshi_check_ok(r, tsh_tensor_read(tsh_full(tape, tsh_tensor_grad(x)), slope, ROWS * COLS));
+        for (int row = 0; row < ROWS; row++) {
+            bool same = got[row] == wanted[row] || (isnan(got[row]) && isnan(wanted[row]));
+            tshi_check(r, same && ids[row] == first[row], "row %d: %g at %d", row, got[row], (int)ids[row]);
+            for (int c = 0; c < COLS; c++)
+                tshi_check(r, slope[row * COLS + c] == (c == first[row]), "row %d: the slope of %d is %g", row, c,
+                           slope[row * COLS + c]);
+        }
+        tshi_check_ok(r, tsh_tape_reset(tape));
+    }
+    tsh_tensor_zero_grad(x);
+    tsh_backward(tape, tsh_max(tape, tsh_slice(tape, x, 0, 0, 2), TSH_ALL_DIMS, NULL));
+    tshi_check_ok(r, tsh_tensor_read(tsh_full(tape, tsh_tensor_grad(x)), slope, ROWS * COLS));
+    for (int i = 0; i < ROWS * COLS; i++) tshi_check(r, slope[i] == (i == 1), "the slope of %d is %g", i, slope[i]);
+    tshi_check(r, !tsh_max(tape, x, TSH_ALL_DIMS, &indices) && strstr(tsh_tape_message(tape), "max: indices are along"),
+               "%s", tsh_tape_message(tape));
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    tsh_tensor_release(x);
+    tsh_tape_destroy(tape);
+}
+
+static void ties_in_all_layouts(tshi_rank *r, void *arg) {
+    (void)arg;
+    of_ties(r, TSH_REPLICATED);
+    of_ties(r, TSH_SHARD(0));
+    of_ties(r, TSH_SHARD(1));
+}
+
+Test(top, the_first_of_equal_elements, .timeout = 60) {
+    cr_assert_str_empty(tshi_test_run_each(1, 4, ties_in_all_layouts, NULL));
+}

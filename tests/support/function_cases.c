@@ -24,6 +24,17 @@ static tsh_tensor *fill(tsh_tape *t, tsh_tensor *x, tsh_tensor *mask) {
     return tsh_add(t, tsh_masked_fill(t, x, large, -2.5), mask);
 }
 
+/* x where it is larger than y, else y, and three times x where y is small; both are repeated where the other is larger. */
+static tsh_tensor *choose(tsh_tape *t, tsh_tensor *x, tsh_tensor *y) {
+    tsh_tensor *z = tsh_where(t, tsh_compare(t, tsh_scale(t, x, 1.13), TSH_GREATER, y), x, y);
+    return tsh_where(t, tsh_compare_scalar(t, y, TSH_LESS_EQUAL, 0.45), tsh_scale(t, x, 3), z);
+}
+
+static tsh_tensor *with_indices(tsh_tape *t, tsh_tensor *x, int dim) {
+    tsh_tensor *indices = NULL, *y = tsh_min(t, x, dim, &indices);
+    return tsh_add(t, y, tsh_cast(t, indices, tsh_tensor_dtype(y)));
+}
+
 #define CASE(name, expression)                                                                                         \
     static tsh_tensor *build_##name(tsh_tape *t, tsh_tensor *const *in) {                                              \
         return expression;                                                                                             \
@@ -48,7 +59,33 @@ CASE(div_inner, tsh_div(t, in[0], in[1]))
 CASE(div_outer, tsh_div(t, in[0], in[1]))
 CASE(div_both, tsh_div(t, in[0], in[1]))
 CASE(add_middle, tsh_add(t, in[0], in[1]))
+CASE(index_select_0, tsh_index_select(t, in[0], 0, in[1]))
+CASE(index_select_1, tsh_index_select(t, in[0], -2, in[1]))
+CASE(take_along_last, tsh_take_along(t, in[0], 1, in[1]))
+CASE(take_along_0, tsh_take_along(t, in[0], 0, in[1]))
+CASE(index_add_0, tsh_index_add(t, in[0], 0, in[2], in[1]))
+CASE(index_add_1, tsh_index_add(t, in[0], 1, in[2], in[1]))
+CASE(add_along_last, tsh_add_along(t, in[0], 1, in[2], in[1]))
+CASE(add_along_0, tsh_add_along(t, in[0], 0, in[2], in[1]))
+CASE(one_hot, tsh_mul(t, in[0], tsh_one_hot(t, in[1], 7, tsh_tensor_dtype(in[0]))))
 CASE(scale, tsh_scale(t, in[0], -2.5))
+CASE(scale_shift, tsh_scale_shift(t, in[0], -2.5, 0.75))
+CASE(maximum, tsh_maximum(t, in[0], in[1]))
+CASE(maximum_self, tsh_maximum(t, in[0], in[0]))
+CASE(maximum_outer, tsh_maximum(t, in[0], in[1]))
+CASE(minimum, tsh_minimum(t, in[0], in[1]))
+CASE(minimum_both, tsh_minimum(t, in[0], in[1]))
+CASE(where, choose(t, in[0], in[1]))
+CASE(where_both, choose(t, in[0], in[1]))
+CASE(where_outer, choose(t, in[0], in[1]))
+CASE(abs, tsh_abs(t, in[0]))
+CASE(max_0, tsh_max(t, in[0], 0, NULL))
+CASE(max_all, tsh_max(t, in[0], TSH_ALL_DIMS, NULL))
+CASE(min_last, with_indices(t, in[0], -1))
+CASE(min_middle, tsh_min(t, in[0], 1, NULL))
+CASE(l1_mean, tsh_l1_loss(t, in[0], in[1], TSH_REDUCTION_MEAN))
+CASE(l1_none, tsh_l1_loss(t, in[0], in[1], TSH_REDUCTION_NONE))
+CASE(smooth_l1_sum, tsh_smooth_l1_loss(t, in[0], in[1], 0.6, TSH_REDUCTION_SUM))
 CASE(bias, tsh_bias(t, in[0], in[1]))
 CASE(gelu, tsh_gelu(t, in[0]))
 CASE(gelu_tanh, tsh_gelu_tanh(t, in[0]))
@@ -170,6 +207,32 @@ const function_case function_cases[] = {
     TWO(div_both, ((function_input){0, 3, {5, 1, 3}}), ((function_input){0, 2, {2, 1}})),
     TWO(add_middle, ((function_input){0, 4, {2, 3, 1, 5}}), ((function_input){0, 4, {1, 3, 2, 1}})),
     ONE(scale, A),
+    TWO(index_select_0, A, ((function_input){5, 1, {8}})),
+    TWO(index_select_1, B, ((function_input){2, 1, {3}})),
+    TWO(take_along_last, A, ((function_input){7, 2, {5, 3}})),
+    TWO(take_along_0, B, ((function_input){5, 3, {4, 2, 3}})),
+    THREE(index_add_0, A, ((function_input){0, 2, {8, 7}}), ((function_input){5, 1, {8}})),
+    THREE(index_add_1, B, ((function_input){0, 3, {5, 3, 3}}), ((function_input){2, 1, {3}})),
+    THREE(add_along_last, A, ((function_input){0, 2, {5, 3}}), ((function_input){7, 2, {5, 3}})),
+    THREE(add_along_0, B, ((function_input){0, 3, {4, 2, 3}}), ((function_input){5, 3, {4, 2, 3}})),
+    TWO(one_hot, A, ((function_input){7, 1, {5}})),
+    ONE(scale_shift, A),
+    TWO(maximum, A, A),
+    ONE(maximum_self, A),
+    TWO(maximum_outer, V, A),
+    TWO(minimum, B, B),
+    TWO(minimum_both, ((function_input){0, 2, {5, 1}}), ((function_input){0, 2, {1, 7}})),
+    TWO(where, A, A),
+    TWO(where_both, ((function_input){0, 3, {5, 1, 3}}), ((function_input){0, 2, {2, 1}})),
+    TWO(where_outer, V, A),
+    ONE(abs, A),
+    ONE(max_0, A),
+    ONE(max_all, B),
+    ONE(min_last, A),
+    ONE(min_middle, B),
+    TWO(l1_mean, A, A),
+    TWO(l1_none, V, V),
+    TWO(smooth_l1_sum, B, B),
     TWO(bias, A, V),
     ONE(gelu, A),
     ONE(gelu_tanh, A),

@@ -1,5 +1,6 @@
 /* Running a call whose inputs have their final layouts: the output, forward, the record on the tape. */
 #include "autograd/run/call.h"
+#include "autograd/run/finite.h"
 #include "autograd/run/invoke.h"
 #include "autograd/run/observe.h"
 #include "device/record.h"
@@ -164,7 +165,7 @@ static inline tsh_status run_forward(tsh_call *call) {
     status = tshi_invoke(call, call->op->forward, "forward");
     call->out->storage->version =
         version; /* collectives in forward count writes of the result, which is not a change */
-    return status;
+    return status == TSH_OK && call->tape->world->checks_nan ? tshi_call_check_result(call) : status;
 }
 
 tsh_tensor *tshi_call_run(tsh_call *call, const tshi_plan_step *step, const tsh_tensor *share) {
@@ -221,6 +222,7 @@ static tsh_status run_backward(tsh_call *node, tsh_status (*between)(tsh_call *n
 tsh_status tshi_call_backward(tsh_call *node, tsh_status (*between)(tsh_call *node)) {
     tsh_memory_purpose before = enter_call(node);
     tsh_status status = run_backward(node, between);
+    if (status == TSH_OK && node->tape->world->checks_nan) status = tshi_call_check_gradients(node);
     leave_call(node, before);
     if (status != TSH_OK) tshi_tape_fail(node->tape, status, "backward of %s: %s", node->op->name, tsh_error_message());
     return status;

@@ -163,6 +163,7 @@ static const tshi_device_ops cpu_ops = {
                 .gemm_unary_backward = tshi_cpu_gemm_unary_backward},
     .targets_check = tshi_cpu_targets_check,
     .ids_check = tshi_cpu_ids_check,
+    .row_numbers = tshi_cpu_row_numbers,
     .event = &event_ops,
     .offload = &offload_ops,
 };

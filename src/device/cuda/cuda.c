@@ -134,6 +134,7 @@ static const tshi_device_ops cuda_ops = {
                 .gemm_unary_backward = tshi_cuda_gemm_unary_backward},
     .targets_check = tshi_cuda_targets_check,
     .ids_check = tshi_cuda_ids_check,
+    .row_numbers = tshi_cuda_row_numbers,
     .reduce = tshi_cuda_reduce,
     .top = {.find = tshi_cuda_top, .merge = tshi_cuda_top_merge, .backward = tshi_cuda_top_backward},
     .elementwise = tshi_cuda_elementwise,

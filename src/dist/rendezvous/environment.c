@@ -73,7 +73,7 @@ static tsh_status read_log(int *out) {
  * never. */
 static tsh_status read_switches(tshi_settings *s) {
     tsh_status status = tshi_setting_seconds(TSHI_SETTING_WARN, &s->warn_every);
-    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CHECK, &s->checked);
+    if (status == TSH_OK) status = tshi_setting_choice(TSHI_SETTING_CHECK, &s->checks);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_PLAN, &s->logs_plans);
     if (status == TSH_OK && !s->deterministic)
         status = tshi_setting_switch(TSHI_SETTING_DETERMINISTIC, &s->deterministic);

@@ -43,7 +43,7 @@ typedef struct tshi_settings {
     uint64_t seed;
     tsh_device_kind device;
     double warn_every; /* TSHARD_WARN */
-    bool checked;      /* TSHARD_CHECK */
+    int checks;        /* TSHARD_CHECK: 0, 1, or 2 for nan */
     bool logs_plans;   /* TSHARD_PLAN */
     bool deterministic;
     bool logs_recent_calls; /* TSHARD_SIGUSR1 */

@@ -92,7 +92,7 @@ Test(rendezvous, malformed_variables, .timeout = 120) {
         {"TSHARD_WARN=0", "TSHARD_WARN is \"0\"; it must be a positive number of seconds"},
         {"TSHARD_LOG=loud", "TSHARD_LOG is \"loud\"; it must be error, warning, info or debug"},
         {"TSHARD_SIGUSR1=2", "TSHARD_SIGUSR1 is \"2\"; it must be 0 or 1 (off or on, no or yes, false or true)"},
-        {"TSHARD_CHECK=please", "TSHARD_CHECK is \"please\"; it must be 0 or 1"},
+        {"TSHARD_CHECK=please", "TSHARD_CHECK is \"please\"; it must be 0, 1 or nan"},
         {"TSHARD_BACKEND=lokal", "TSHARD_BACKEND is \"lokal\"; it must be local, mpi, nccl, plan or ucx"},
         {"RANK=1 WORLD_SIZE=2147483647", "WORLD_SIZE is \"2147483647\"; it must be a whole number from 1 to 1048576"},
         {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1048577", "OMPI_COMM_WORLD_SIZE is \"1048577\""},

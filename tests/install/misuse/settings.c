@@ -100,7 +100,7 @@ static void asked_for_calls(job *j) {
 }
 
 const misuse settings_rows[] = {
-    {"switch_value", BOTH, "TSHARD_CHECK=maybe", "TSHARD_CHECK is \"maybe\"; it must be 0 or 1", NULL, false},
+    {"switch_value", BOTH, "TSHARD_CHECK=maybe", "TSHARD_CHECK is \"maybe\"; it must be 0, 1 or nan", NULL, false},
     {"negative_timeout", BOTH, "TSHARD_TIMEOUT=-1", "TSHARD_TIMEOUT is \"-1\"; it must be a positive number", NULL,
      false},
     {"heap_in_words", BOTH, "TSHARD_HEAP=lots", "TSHARD_HEAP is \"lots\"", NULL, false},

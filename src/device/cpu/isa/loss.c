@@ -1,4 +1,4 @@
-/* Squared error and binary cross entropy. */
+/* Squared and smooth errors, and binary cross entropy. */
 #include "device/cpu/isa/pieces.h"
 #include "device/cpu/isa/vector_math.h"
 

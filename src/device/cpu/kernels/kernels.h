@@ -31,5 +31,6 @@ void tshi_cpu_product_libraries(const tsh_device *device, char *text, size_t siz
 /* check.c */
 tshi_targets_check_fn tshi_cpu_targets_check;
 tshi_ids_check_fn tshi_cpu_ids_check;
+tshi_row_numbers_fn tshi_cpu_row_numbers;
 
 #endif

@@ -12,6 +12,7 @@ typedef struct elementwise {
     double a, b, beta;
     const tshi_overlay *o;
     const uint8_t *mask;
+    bool kept;
     int64_t cols;
     const void *x, *y;
     void *z;
@@ -107,13 +108,13 @@ static void mask_range(const void *call, int range, int64_t from, int64_t end) {
     const elementwise *c = call;
     int64_t offset[3];
     const tshi_overlay part = overlay_part(c->o, from, end, offset);
-    c->ops->mask(NULL, &part, at(c->x, offset[0], c->size), c->mask + offset[1], c->a, c->beta,
+    c->ops->mask(NULL, &part, at(c->x, offset[0], c->size), c->mask + offset[1], c->kept, c->a, c->beta,
                  into(c->z, offset[2], c->size));
 }
 
 void tshi_cpu_elementwise_mask(tsh_device *device, tsh_dtype dtype, const tshi_overlay *o, const void *x,
-                               const uint8_t *mask, double value, double beta, void *z) {
-    const elementwise c = {ELEMENTWISE, .o = o, .x = x, .mask = mask, .a = value, .beta = beta, .z = z};
+                               const uint8_t *mask, bool kept, double value, double beta, void *z) {
+    const elementwise c = {ELEMENTWISE, .o = o, .x = x, .mask = mask, .kept = kept, .a = value, .beta = beta, .z = z};
     overlay_parallel(device, mask_range, &c);
 }
 

@@ -57,6 +57,16 @@ int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64
     return report->index;
 }
 
+__global__ void __launch_bounds__(256) number_rows(int64_t total, bool each, int64_t kept, int64_t inner, int64_t n,
+                                                   int64_t start, const int64_t *ids, int64_t *rows) {
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < total; at += step) {
+        const int64_t line = quotient(at, inner), o = quotient(line, kept);
+        const int64_t i = ids[each ? at : line - o * kept] - start;
+        rows[at] = i >= 0 && i < n ? (o * n + i) * inner + at - line * inner : -1;
+    }
+}
+
 } // namespace
 
 int64_t tshi_cuda_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {
@@ -65,4 +75,12 @@ int64_t tshi_cuda_targets_check(tsh_device *device, const tshi_classes *c, const
 
 int64_t tshi_cuda_ids_check(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary) {
     return check_indices(device, false, n, ids, vocabulary, 0);
+}
+
+void tshi_cuda_row_numbers(tsh_device *device, bool each, int64_t outer, int64_t kept, int64_t inner, int64_t n,
+                           int64_t start, const int64_t *ids, int64_t *rows) {
+    const int64_t total = outer * kept * inner;
+    if (total > 0)
+        launch(device, "row_numbers", number_rows, blocks_for(device, total, 256), 256, total, each, kept, inner, n,
+               start, ids, rows);
 }

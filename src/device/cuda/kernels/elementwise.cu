@@ -82,23 +82,25 @@ template <typename S, bool ADD> struct multiply {
     }
 };
 
-template <typename S> struct add {
-    __device__ S operator()(S x, S y, S) const {
-        return x + y;
-    }
-};
-
-template <typename S> struct subtract {
-    __device__ S operator()(S x, S y, S) const {
-        return x - y;
-    }
-};
-
-template <typename S> struct divide {
-    __device__ S operator()(S x, S y, S) const {
-        return x / y;
-    }
-};
+#define PAIR(name, value)                                                                                              \
+    template <typename S> struct name {                                                                                \
+        __device__ S operator()(S a, S b, S) const {                                                                   \
+            return value;                                                                                              \
+        }                                                                                                              \
+    };
+PAIR(add, a + b)
+PAIR(subtract, a - b)
+PAIR(divide, a / b)
+PAIR(maximum, a > b || a != a ? a : b)
+PAIR(minimum, a < b || a != a ? a : b)
+PAIR(half_step, a > b ? S(1) : a == b ? S(0.5) : S(0))
+PAIR(equal, S(a == b))
+PAIR(not_equal, S(a != b))
+PAIR(less, S(a < b))
+PAIR(less_or_equal, S(a <= b))
+PAIR(greater, S(a > b))
+PAIR(greater_or_equal, S(a >= b))
+#undef PAIR
 
 template <typename T>
 void axpby(tsh_device *device, int64_t n, double a, const void *x, double b, const void *y, void *z) {
@@ -181,28 +183,37 @@ void binary(tsh_device *device, tshi_binary f, const tshi_overlay *o, const void
     case TSHI_SUB: map_overlay<T>(device, *o, x, y, z, subtract<S>()); break;
     case TSHI_MUL: map_overlay<T>(device, *o, x, y, z, multiply<S, false>()); break;
     case TSHI_DIV: map_overlay<T>(device, *o, x, y, z, divide<S>()); break;
+    case TSHI_MAXIMUM: map_overlay<T>(device, *o, x, y, z, maximum<S>()); break;
+    case TSHI_MINIMUM: map_overlay<T>(device, *o, x, y, z, minimum<S>()); break;
+    case TSHI_STEP: map_overlay<T>(device, *o, x, y, z, half_step<S>()); break;
+    case TSHI_EQ: map_overlay<T>(device, *o, x, y, z, equal<S>()); break;
+    case TSHI_NE: map_overlay<T>(device, *o, x, y, z, not_equal<S>()); break;
+    case TSHI_LT: map_overlay<T>(device, *o, x, y, z, less<S>()); break;
+    case TSHI_LE: map_overlay<T>(device, *o, x, y, z, less_or_equal<S>()); break;
+    case TSHI_GT: map_overlay<T>(device, *o, x, y, z, greater<S>()); break;
+    case TSHI_GE: map_overlay<T>(device, *o, x, y, z, greater_or_equal<S>()); break;
     default: break;
     }
 }
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 2)
-    fill_masked(tshi_overlay o, int64_t n, const T *x, const uint8_t *mask, sum_t<T> value, bool add, T *z) {
+    fill_masked(tshi_overlay o, int64_t n, const T *x, const uint8_t *mask, bool kept, sum_t<T> value, bool add, T *z) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
         overlaid at(o, i);
-        sum_t<T> v = mask[at.y] ? value : load(x[at.x]);
+        sum_t<T> v = (mask[at.y] != 0) == kept ? load(x[at.x]) : value;
         z[i] = store<T>(add ? load(z[i]) + v : v);
     }
 }
 
 template <typename T>
-void mask(tsh_device *device, const tshi_overlay *o, const void *x, const uint8_t *mask, double value, double beta,
-          void *z) {
+void mask(tsh_device *device, const tshi_overlay *o, const void *x, const uint8_t *mask, bool kept, double value,
+          double beta, void *z) {
     int64_t n = 1;
     for (int k = 0; k < o->runs; k++) n *= o->n[k];
     if (n > 0)
-        launch(device, "mask", fill_masked<T>, blocks_for(device, n, THREADS), THREADS, *o, n, (const T *)x, mask,
+        launch(device, "mask", fill_masked<T>, blocks_for(device, n, THREADS), THREADS, *o, n, (const T *)x, mask, kept,
                (sum_t<T>)value, beta != 0.0, (T *)z);
 }
 

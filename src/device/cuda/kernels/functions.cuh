@@ -158,6 +158,27 @@ template <typename T> struct clamp {
     }
 };
 
+template <typename T> struct absolute {
+    using S = sum_t<T>;
+    static __device__ S value(S x) {
+        return fabs(x);
+    }
+    static __device__ S gradient(S x, S dy) {
+        return x > S(0) ? dy : x < S(0) ? -dy : S(0);
+    }
+};
+
+template <typename T> struct scale_shift {
+    using S = sum_t<T>;
+    S a, b;
+    __device__ S value(S x) const {
+        return a * x + b;
+    }
+    __device__ S gradient(S, S dy) const {
+        return a * dy;
+    }
+};
+
 // Calls g with the function of a unary and its parameters.
 template <typename T, typename G> void with_unary(tshi_unary f, const double *p, G g) {
     using S = sum_t<T>;
@@ -173,6 +194,8 @@ template <typename T, typename G> void with_unary(tshi_unary f, const double *p,
     case TSHI_SIGMOID: g(sigmoid<T>()); break;
     case TSHI_POW: g(power<T>{(S)p[0]}); break;
     case TSHI_CLAMP: g(clamp<T>{(S)p[0], (S)p[1]}); break;
+    case TSHI_ABS: g(absolute<T>()); break;
+    case TSHI_SCALE_SHIFT: g(scale_shift<T>{(S)p[0], (S)p[1]}); break;
     default: break;
     }
 }

@@ -23,6 +23,7 @@ tshi_top_backward_fn tshi_cuda_top_backward;
 /* check.cu */
 tshi_targets_check_fn tshi_cuda_targets_check;
 tshi_ids_check_fn tshi_cuda_ids_check;
+tshi_row_numbers_fn tshi_cuda_row_numbers;
 
 /* Tables by dtype, each in the file of its name. */
 extern const tshi_elementwise_ops tshi_cuda_elementwise[TSH_DTYPE_COUNT];

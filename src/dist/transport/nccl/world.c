@@ -141,7 +141,9 @@ static tsh_status state_new(tsh_world *world, int streams) {
     if (!nccl) return TSH_ERR_MEMORY;
     world->state[TSHI_NCCL_PLACE] = nccl;
     nccl->streams = streams;
-    tsh_status status = tshi_setting_switch(TSHI_SETTING_CHECK, &nccl->checked);
+    int checks = 0;
+    tsh_status status = tshi_setting_choice(TSHI_SETTING_CHECK, &checks);
+    nccl->checked = checks > 0;
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
     if (status != TSH_OK) return status;
