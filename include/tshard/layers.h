@@ -331,6 +331,58 @@ TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, 
 /* tsh_linear_adapt for the parts that config->targets names; none may match. */
 TSH_API tsh_status tsh_mlp_adapt(tsh_mlp *layer, const tsh_lora_config *config, tsh_parameters *list, const char *name);
 
+/* --- experts ------------------------------------------------------------------------------------------------------ */
+
+/* The tensors of a mixture of experts: the router's weight, the bias of the choice, and the experts' weights. */
+typedef enum tsh_experts_part {
+    TSH_EXPERTS_ROUTER = 0,
+    TSH_EXPERTS_BIAS,
+    TSH_EXPERTS_GATE,
+    TSH_EXPERTS_UP,
+    TSH_EXPERTS_DOWN,
+    TSH_EXPERTS_PARTS
+} tsh_experts_part;
+
+/* A mixture of experts: a router, and gated MLPs with silu. */
+typedef struct tsh_experts tsh_experts;
+
+/* A mixture of experts: its shape, split and parameters. */
+typedef struct tsh_experts_config {
+    int64_t embed, hidden; /* features of x and y; features inside an expert */
+    int64_t experts;
+    tsh_router_config router; /* with bias NULL */
+    bool choice_bias;         /* a bias [experts] for the choice only, zeros at first, which gets no gradient */
+    tsh_group
+        *expert_group; /* another axis of the group's mesh, which splits the experts first; NULL: the group does */
+    tsh_dtype dtype;
+    tsh_init router_init, weight_init, down_init; /* default U(-1/sqrt(embed), 1/sqrt(embed)) */
+    /* NULL: "gate", "gate.e_score_correction_bias", "experts.gate_proj", "experts.up_proj", "experts.down_proj" */
+    const char *names[TSH_EXPERTS_PARTS];
+} tsh_experts_config;
+
+/* A mixture of experts. Its weights are stacks [experts hidden, embed], as tsh_expert_mlp takes them, SHARD(0) in units
+ * of experts over expert_group, then over the group in rows: 5 experts over 3 ranks are 2, 2 and 1; 2 experts over 4
+ * ranks are halves, each of all hidden features of an expert that its rank holds. Weights of the axes apply, and ranks
+ * may have none. The router is REPLICATED, and of float32 at least. The caller destroys the layer. Not collective, but
+ * every rank of the mesh makes the same call. TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+TSH_API tsh_status tsh_experts_create(tsh_group *group, const tsh_experts_config *config, tsh_experts **out);
+TSH_API void tsh_experts_destroy(tsh_experts *layer);
+/* y = tsh_expert_mlp(x) with the weights and experts that tsh_route gives for the logits x router^T.  x [tokens, embed]
+ * -> [tokens, embed], in the layouts of x, owned by the tape. Over the axes that split the weights: REPLICATED ->
+ * REPLICATED by one all-reduce forward, and backward one of dx and one of the routing weights' gradient; SHARD(0) ->
+ * SHARD(0) by all-gathers and a reduce-scatter each way. Over other axes x may be REPLICATED, SHARD(0) or LOCAL;
+ * gradients of parameters are summed over them. Ranks without a token take part. */
+TSH_API tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x);
+/* Of the latest forward: tsh_route_loss, to add to the model's loss, NULL if aux_loss and z_loss are 0; the experts
+ * [tokens, top_k] that were chosen. NULL before the first forward. They live until the layer's next forward. */
+TSH_API tsh_tensor *tsh_experts_loss(const tsh_experts *layer);
+TSH_API tsh_tensor *tsh_experts_chosen(const tsh_experts *layer);
+/* A parameter, owned by the layer; NULL for the bias of a layer without one. */
+TSH_API tsh_tensor *tsh_experts_weight(const tsh_experts *layer, tsh_experts_part part);
+/* Append "NAME.gate.weight", "NAME.gate.e_score_correction_bias", "NAME.experts.gate_proj.weight" and so on to the
+ * list. */
+TSH_API tsh_status tsh_experts_register(const tsh_experts *layer, tsh_parameters *list, const char *name);
+
 /* --- self-attention ----------------------------------------------------------------------------------------------- */
 
 /* The sequences in activations [tokens, embed]: tokens = batch T, one sequence after another. */
