@@ -116,7 +116,8 @@ static void check_router(expert_case *c) {
     cv_compare_grad(c->run, NAMED(c, "dlogits"), logits);
     tsh_tape_reset(c->run->tape);
     compare_loss(c, config, true);
-    compare_loss(c, config, false);
+    /* A square of what only float64 tells from zero has no relative error in float32. */
+    if (c->run->dtype == TSH_FLOAT64 || number(c, "z_loss") > 1e-12) compare_loss(c, config, false);
 }
 
 /* Routers compute in float32 at least. */
