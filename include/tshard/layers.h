@@ -418,6 +418,8 @@ typedef struct tsh_self_attention_config {
     bool rotary;                     /* rotate queries and keys by tsh_sequences.positions */
     tsh_rotary_config rotary_config; /* with rotary */
     bool bias, out_bias;             /* of query, key and value; of out */
+    bool qk_norm;           /* an RMS norm over head_dim of each query and key head, before rotary, as in Qwen3 */
+    double qk_norm_eps;     /* 0 means 1e-5 */
     bool sequence_parallel; /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
     tsh_dtype dtype;
     tsh_init weight_init, bias_init, out_init; /* of query, key and value; of all biases; of out */
@@ -446,7 +448,7 @@ TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, t
  * (call tsh_parameters_set_precision before). Along the mesh's other axes, the caller sets SHARD(0) where sequences are
  * split. Zeros for NULL. */
 TSH_API tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions);
-/* Append "NAME.q_proj.weight" and so on to the list. */
+/* Append "NAME.q_proj.weight" and so on to the list, with qk_norm also "NAME.q_norm.weight" and "NAME.k_norm.weight". */
 TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);
 /* tsh_linear_adapt for the projections that config->targets names; none may match. */
 TSH_API tsh_status tsh_self_attention_adapt(tsh_self_attention *layer, const tsh_lora_config *config,
@@ -479,6 +481,8 @@ typedef struct tsh_block_config {
     tsh_norm_config norm;
     tsh_self_attention_config attention;
     tsh_mlp_config mlp;
+    /* With experts.experts above 0, a mixture of experts in place of the MLP: the block sets embed and dtype */
+    tsh_experts_config experts;
     /* NULL: "input_layernorm", "self_attn", "post_attention_layernorm", "mlp"; "": the part's parameters have no prefix
      * of their own */
     const char *names[TSH_BLOCK_PARTS];
@@ -495,9 +499,11 @@ TSH_API void tsh_block_destroy(tsh_block *block);
  * norm parameter. `recompute` repeats that of the forward pass, except the last half's sum if no norm follows it. While
  * recording is off, the tensors of each half are freed after it (tsh_tape_free_since). */
 TSH_API tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, const tsh_sequences *sequences);
-/* The parts, owned by the block; tsh_block_norm returns NULL for a part that is not a norm. */
+/* The parts, owned by the block; tsh_block_norm returns NULL for a part that is not a norm, tsh_block_mlp for a block
+ * with experts, and tsh_block_experts for one without. */
 TSH_API tsh_self_attention *tsh_block_attention(const tsh_block *block);
 TSH_API tsh_mlp *tsh_block_mlp(const tsh_block *block);
+TSH_API tsh_experts *tsh_block_experts(const tsh_block *block);
 TSH_API tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part);
 /* Append "NAME.input_layernorm.weight" and so on to the list, in the order of the parts. */
 TSH_API tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, const char *name);

@@ -72,7 +72,7 @@ Test(config, says_what_is_wrong_and_what_would_do, .timeout = 120) {
     } wrong[] = {
         {"{" LLAMA SIZES, "line 1"},
         {"[1]", "is no JSON object"},
-        {"{}", "\"model_type\" is missing; a transformer model has one of gpt2, llama, qwen2, bert there"},
+        {"{}", "\"model_type\" is missing; a transformer model has one of gpt2, llama, qwen2, qwen3, mixtral, qwen3_moe, bert there"},
         {"{\"model_type\": \"mamba\"}", "\"model_type\" is \"mamba\"; a transformer model has one of gpt2"},
         {"{\"model_type\": 3}", "\"model_type\" is 3;"},
         {"{\"model_type\": \"gpt2\", \"vocab_size\": 10}",

@@ -17,6 +17,8 @@ typedef struct support_case {
     tsh_tensor *(*call)(tsh_tape *t, const inputs *in);
 } support_case;
 
+static const tsh_router_config one_expert = {.top_k = 1, .aux_loss = 1};
+
 static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     tsh_tensor *parts[2];
     return tsh_split_parts(t, x, 0, 2, NULL, parts) == TSH_OK ? parts[0] : NULL;
@@ -64,6 +66,10 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(lookup, tsh_lookup(t, in->x, in->ids, -1))                                                                    \
     WITH(take_rows, tsh_take_rows(t, in->x, in->ids))                                                                  \
     WITH(sample_classes, tsh_sample_classes(t, in->x, in->ids, 1, NULL))                                               \
+    WITH(route, tsh_route(t, in->x, &one_expert, NULL))                                                                \
+    WITH(route_loss, tsh_route_loss(t, in->x, &one_expert, tsh_reshape(t, in->ids, 2, (int64_t[]){2, 1})))             \
+    WITH(expert_mlp, tsh_expert_mlp(t, in->x, tsh_slice(t, in->y, 1, 0, 1),                                            \
+                                    tsh_reshape(t, in->ids, 2, (int64_t[]){2, 1}), in->y, in->y, in->y, 2))            \
     WITH(layer_norm, tsh_layer_norm(t, in->x, NULL, NULL, 1e-5))                                                       \
     WITH(rms_norm, tsh_rms_norm(t, in->x, NULL, 1e-5))                                                                 \
     WITH(attention, tsh_attention(t, in->by_heads, in->by_heads, in->by_heads, NULL))                                  \
