@@ -155,9 +155,12 @@ static tsh_status adapt_layers(model *m) {
 }
 
 static tsh_status create_optimizer(model *m) {
+    static const char *const routers[] = {"layers.*.mlp.gate", NULL};
     const options *o = m->o;
-    const tsh_precision precision = {
-        .storage = o->dtype, .reduction = TSH_FLOAT32, .arithmetic = arithmetic_in(o->arithmetic)};
+    const tsh_precision precision = {.storage = o->dtype,
+                                     .reduction = TSH_FLOAT32,
+                                     .float32_layers = o->experts && o->dtype != TSH_FLOAT64 ? routers : NULL,
+                                     .arithmetic = arithmetic_in(o->arithmetic)};
     const tsh_adamw_config adamw = {.lr = o->lr,
                                     .beta1 = 0.9,
                                     .beta2 = 0.99,

@@ -373,8 +373,9 @@ TSH_API void tsh_experts_destroy(tsh_experts *layer);
  * SHARD(0) by all-gathers and a reduce-scatter each way. Over other axes x may be REPLICATED, SHARD(0) or LOCAL;
  * gradients of parameters are summed over them. Ranks without a token take part. */
 TSH_API tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x);
-/* Of the latest forward: tsh_route_loss, to add to the model's loss, NULL if aux_loss and z_loss are 0; the experts
- * [tokens, top_k] that were chosen. NULL before the first forward. They live until the layer's next forward. */
+/* experts_loss: tsh_route_loss of the latest forward, for the program to add to the model's loss; NULL if aux_loss and
+ * z_loss are 0. experts_chosen: the experts [tokens, top_k] that the latest forward chose. Both are NULL before the first
+ * forward, and live until the next one. */
 TSH_API tsh_tensor *tsh_experts_loss(const tsh_experts *layer);
 TSH_API tsh_tensor *tsh_experts_chosen(const tsh_experts *layer);
 /* A parameter, owned by the layer; NULL for the bias of a layer without one. */

@@ -136,7 +136,7 @@ static void list_tokens(const tsh_call *call, const int64_t *id, const dispatch 
     }
 }
 
-/* The same in forward and backward, from the same experts. */
+/* Forward and backward of a call make equal dispatches, since they read equal experts. */
 static tsh_status make_dispatch(tsh_call *call, dispatch *d) {
     tsh_device *device = tshi_device_of(call->in[X]);
     const int64_t *id;
