@@ -378,6 +378,11 @@ TSH_API tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_
  * forward, and live until the next one. */
 TSH_API tsh_tensor *tsh_experts_loss(const tsh_experts *layer);
 TSH_API tsh_tensor *tsh_experts_chosen(const tsh_experts *layer);
+/* Adds rate sign(mean n - n_i) to the bias of each expert i, where n_i is the number of tokens that chose it in the latest
+ * forward: balance without a loss. For each step, before the tape's reset. Collective as the tokens are split; waits.
+ * TSH_ERR_ARGUMENT for a layer without a bias or a rate that is not finite, TSH_ERR_STATE without a forward. Source:
+ * Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024. */
+TSH_API tsh_status tsh_experts_update_bias(tsh_tape *tape, tsh_experts *layer, double rate);
 /* A parameter, owned by the layer; NULL for the bias of a layer without one. */
 TSH_API tsh_tensor *tsh_experts_weight(const tsh_experts *layer, tsh_experts_part part);
 /* Append "NAME.gate.weight", "NAME.gate.e_score_correction_bias", "NAME.experts.gate_proj.weight" and so on to the

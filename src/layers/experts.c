@@ -2,6 +2,7 @@
 #include "autograd/redistribute.h"
 #include "layers/layers.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef enum weight_part { GATE, UP, DOWN, WEIGHTS } weight_part;
@@ -157,6 +158,64 @@ tsh_tensor *tsh_experts_loss(const tsh_experts *layer) {
 
 tsh_tensor *tsh_experts_chosen(const tsh_experts *layer) {
     return layer ? layer->chosen : NULL;
+}
+
+/* bias_i + rate sign(mean - counts_i); both in host memory. */
+static void move_bias(int64_t n, const double *counts, double rate, double *bias) {
+    double mean = 0;
+    for (int64_t i = 0; i < n; i++) mean += counts[i] / (double)n;
+    for (int64_t i = 0; i < n; i++) bias[i] += rate * ((mean > counts[i]) - (mean < counts[i]));
+}
+
+/* The bias, which is REPLICATED, as doubles in host memory. Of float32, one element after another is converted. */
+static tsh_status read_bias(const tsh_experts *layer, double *to) {
+    float *narrow = layer->bias->dtype == TSH_FLOAT32
+                        ? tshi_calloc(&layer->world->allocator, (size_t)layer->count, sizeof *narrow)
+                        : NULL;
+    if (layer->bias->dtype == TSH_FLOAT64) return tsh_tensor_read_whole(layer->bias, to);
+    tsh_status status = narrow ? tsh_tensor_read_whole(layer->bias, narrow) : TSH_ERR_MEMORY;
+    for (int64_t i = 0; status == TSH_OK && i < layer->count; i++) to[i] = narrow[i];
+    tshi_free(&layer->world->allocator, narrow);
+    return status;
+}
+
+static tsh_status write_bias(const tsh_experts *layer, const double *from) {
+    float *narrow = layer->bias->dtype == TSH_FLOAT32
+                        ? tshi_calloc(&layer->world->allocator, (size_t)layer->count, sizeof *narrow)
+                        : NULL;
+    if (layer->bias->dtype == TSH_FLOAT64) return tsh_tensor_write_whole(layer->bias, from);
+    if (!narrow) return TSH_ERR_MEMORY;
+    for (int64_t i = 0; i < layer->count; i++) narrow[i] = (float)from[i];
+    tsh_status status = tsh_tensor_write_whole(layer->bias, narrow);
+    tshi_free(&layer->world->allocator, narrow);
+    return status;
+}
+
+/* The tokens of each expert on all ranks, as doubles. */
+static tsh_tensor *count_chosen(tsh_tape *tape, const tsh_experts *layer) {
+    bool recording = tsh_tape_set_recording(tape, false);
+    tsh_tensor *counts = tshi_expert_tokens(tape, layer->chosen, layer->count, TSH_FLOAT64);
+    if (counts) counts = tsh_full(tape, counts);
+    tsh_tape_set_recording(tape, recording);
+    return counts;
+}
+
+tsh_status tsh_experts_update_bias(tsh_tape *tape, tsh_experts *layer, double rate) {
+    if (!tape || !layer || !layer->bias || !isfinite(rate)) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "experts_update_bias: a tape, a layer with a bias and a finite rate are required");
+    }
+    if (!layer->chosen) return tshi_fail(TSH_ERR_STATE, "experts_update_bias: the layer has had no forward");
+    size_t n = (size_t)layer->count;
+    double *values = tshi_calloc(&layer->world->allocator, 2 * n, sizeof *values);
+    if (!values) return TSH_ERR_MEMORY;
+    const tsh_tensor *counts = count_chosen(tape, layer);
+    tsh_status status = counts ? tsh_tensor_read_whole(counts, values) : tsh_tape_status(tape);
+    if (status == TSH_OK) status = read_bias(layer, values + n);
+    if (status == TSH_OK) move_bias(layer->count, values, rate, values + n);
+    if (status == TSH_OK) status = write_bias(layer, values + n);
+    tshi_free(&layer->world->allocator, values);
+    return status;
 }
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */

@@ -114,6 +114,7 @@ static void experts(fuzz *f, void (*function)(void)) {
     check(f, "experts_create", status, layer);
     tsh_tensor *x = fuzz_tensor_like(f, tsh_experts_weight(layer, (tsh_experts_part)fuzz_index(f, 5)));
     fuzz_value(f, tape, tsh_experts_forward(tape, layer, x));
+    if (fuzz_chance(f, 30)) tsh_experts_update_bias(tape, layer, 0.5);
     if (tsh_experts_loss(layer) && !tsh_experts_chosen(layer)) fuzz_wrong(f, "experts: a loss without experts");
     tsh_experts_register(layer, list(f), name(f));
     tsh_experts_destroy(layer);
@@ -251,7 +252,7 @@ const fuzz_call fuzz_layer_calls[] = {
      "tsh_linear_adapt tsh_linear_merge tsh_linear_lora_a tsh_linear_lora_b",
      mlp, NULL, 4},
     {"tsh_experts_create tsh_experts_destroy tsh_experts_forward tsh_experts_loss tsh_experts_chosen "
-     "tsh_experts_weight tsh_experts_register",
+     "tsh_experts_weight tsh_experts_register tsh_experts_update_bias",
      experts, NULL, 4},
     {"tsh_self_attention_create tsh_self_attention_destroy tsh_self_attention_forward tsh_self_attention_linear "
      "tsh_self_attention_cache tsh_self_attention_register tsh_self_attention_adapt",

@@ -257,6 +257,29 @@ Test(experts, count_each_element_once_in_a_norm) {
         cr_assert_str_empty(tshi_test_run(meshes[i].ranks, norm_of_two, meshes[i].mesh), "%s", meshes[i].mesh);
 }
 
+/* --- balance without a loss --------------------------------------------------------------------------------------- */
+
+/* All 7 tokens, split over ranks, choose expert 2 of 3: its bias falls, and the others rise. */
+static void moves_bias(tshi_rank *r, void *arg) {
+    setting t = {.mesh = arg, .experts = 3, .tokens = TOKENS, .by_data = true, .one = 2};
+    setup s;
+    if (open_setup(r, &t, &s)) {
+        double bias[3] = {0};
+        tshi_check_status(r, tsh_experts_update_bias(s.tape, s.layer, 0.5), TSH_ERR_STATE, "no forward");
+        tsh_experts_forward(s.tape, s.layer, s.x);
+        tshi_check_ok(r, tsh_experts_update_bias(s.tape, s.layer, 0.5));
+        tshi_check_ok(r, tsh_tensor_read_whole(tsh_experts_weight(s.layer, TSH_EXPERTS_BIAS), bias));
+        tshi_check(r, bias[0] == 0.5 && bias[1] == 99.5 && bias[2] == 0.5, "%g %g %g", bias[0], bias[1], bias[2]);
+    }
+    close_setup(&s);
+}
+
+Test(experts, bias_moves_by_the_tokens_of_all_ranks) {
+    cr_assert_str_empty(tshi_test_run(1, moves_bias, "data=1,experts=1,model=1"));
+    cr_assert_str_empty(tshi_test_run(3, moves_bias, "data=3,experts=1,model=1"));
+    cr_assert_str_empty(tshi_test_run(4, moves_bias, "data=2,experts=2,model=1"));
+}
+
 /* --- gradient check ----------------------------------------------------------------------------------------------- */
 
 static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
