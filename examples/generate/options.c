@@ -8,7 +8,7 @@ static const char help[] =
     "usage: [tshard-run -n RANKS] generate --model DIR (--prompt TEXT | --chat | --prompt-ids 1,2,3 | --prompts FILE)\n"
     "       [options]\n"
     "\n"
-    "Continues a prompt with a GPT-2, Llama or Qwen2 model. DIR is a Hugging Face folder with config.json and\n"
+    "Continues a prompt with a GPT-2, Llama, Qwen or Mixtral model. DIR is a Hugging Face folder with config.json and\n"
     "model.safetensors. Each rank holds its heads, its part of the MLPs and of the vocabulary.\n"
     "\n"
     "  --model DIR         the model's folder\n"

@@ -60,6 +60,13 @@ static tsh_status create_blocks(model *m) {
                 .activation = TSH_ACTIVATION_GELU,
                 .weight_init = normal,
                 .down_init = residual},
+        .experts =
+            {.hidden = 4 * o->embed,
+             .experts = o->experts,
+             .router = {.top_k = o->top_k, .score = TSH_ROUTER_SOFTMAX, .renormalize = true, .aux_loss = o->aux_loss},
+             .router_init = normal,
+             .weight_init = normal,
+             .down_init = residual},
     };
     tsh_status status = TSH_OK;
     for (int64_t i = 0; i < o->layers && status == TSH_OK; i++) {
@@ -148,9 +155,12 @@ static tsh_status adapt_layers(model *m) {
 }
 
 static tsh_status create_optimizer(model *m) {
+    static const char *const routers[] = {"layers.*.mlp.gate", NULL};
     const options *o = m->o;
-    const tsh_precision precision = {
-        .storage = o->dtype, .reduction = TSH_FLOAT32, .arithmetic = arithmetic_in(o->arithmetic)};
+    const tsh_precision precision = {.storage = o->dtype,
+                                     .reduction = TSH_FLOAT32,
+                                     .float32_layers = o->experts && o->dtype != TSH_FLOAT64 ? routers : NULL,
+                                     .arithmetic = arithmetic_in(o->arithmetic)};
     const tsh_adamw_config adamw = {.lr = o->lr,
                                     .beta1 = 0.9,
                                     .beta2 = 0.99,
@@ -322,8 +332,19 @@ static tsh_status update(model *m) {
     return status == TSH_OK && finite ? tsh_optimizer_step(m->optimizer) : status;
 }
 
+/* With the losses of the experts' balance. */
+static tsh_tensor *add_balance(const model *m, tsh_tensor *loss) {
+    for (int64_t i = 0; i < m->o->layers; i++) {
+        tsh_tensor *balance = tsh_experts_loss(tsh_block_experts(m->blocks[i]));
+        if (balance) loss = tsh_add(m->tape, loss, tsh_cast(m->tape, balance, tsh_tensor_dtype(loss)));
+        if (!loss) return NULL;
+    }
+    return loss;
+}
+
 static tsh_status learn(model *m, tsh_tensor *mean, double lr) {
-    tsh_tensor *scaled = m->o->scales_loss ? tsh_loss_scale_apply(m->tape, &m->scale, mean) : mean;
+    tsh_tensor *all = add_balance(m, mean);
+    tsh_tensor *scaled = m->o->scales_loss ? tsh_loss_scale_apply(m->tape, &m->scale, all) : all;
     tsh_status status = tsh_backward(m->tape, scaled);
     if (status != TSH_OK) return fails_with(m->o, status, "a step", tsh_tape_message(m->tape));
     status = tsh_optimizer_set_lr(m->optimizer, lr);

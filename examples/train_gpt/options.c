@@ -20,6 +20,8 @@ static const options defaults = {.layers = 4,
                                  .weight_decay = 0.1,
                                  .clip = 1.0,
                                  .seed = 1337,
+                                 .top_k = 2,
+                                 .aux_loss = 0.01,
                                  .arithmetic = TSH_DTYPE_COUNT,
                                  .sample = 300};
 
@@ -39,6 +41,10 @@ static const char help[] =
     "  --heads N            query heads (4)\n"
     "  --kv-heads N         key and value heads, a divisor of the query heads (as many as these)\n"
     "  --embed N            features of a token (128)\n"
+    "  --experts N          gated MLPs of each block, split over the ranks that share a copy, in place of its MLP "
+    "(none)\n"
+    "  --top-k K            of which each token takes K (2)\n"
+    "  --aux-loss X         factor of the loss that keeps them equally busy (0.01)\n"
     "  --block N            tokens of a sequence (64)\n"
     "  --batch N            sequences of a step (12)\n"
     "  --steps N            training steps (2000)\n"
@@ -83,6 +89,7 @@ static const char *contradiction(const options *o) {
     if (o->text && o->tokens) return "--text or --tokens";
     if (o->base && o->resume) return "--base or --resume";
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
+    if (o->experts && o->top_k > o->experts) return "--top-k must not be above --experts";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
 }
@@ -97,6 +104,9 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"heads", OPTION_COUNT, &out->heads, 1, size},
                                {"kv-heads", OPTION_COUNT, &out->kv_heads, 1, size},
                                {"embed", OPTION_COUNT, &out->embed, 1, size},
+                               {"experts", OPTION_COUNT, &out->experts, 1, size},
+                               {"top-k", OPTION_COUNT, &out->top_k, 1, size},
+                               {"aux-loss", OPTION_NUMBER, &out->aux_loss, 0, DBL_MAX},
                                {"block", OPTION_COUNT, &out->block, 1, size},
                                {"batch", OPTION_COUNT, &out->batch, 1, size},
                                {"steps", OPTION_COUNT, &out->steps, 1, count},

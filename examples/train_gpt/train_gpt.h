@@ -19,6 +19,8 @@ typedef struct options {
     const char *resume; /* a folder of checkpoints or of one, to go on from, or NULL */
     int64_t vocabulary; /* 0: as many as the text has symbols */
     int64_t layers, heads, kv_heads, embed, block, batch, steps, warmup, eval_every, eval_batches;
+    int64_t experts, top_k; /* of each block, in place of its MLP, and of a token; experts 0: none */
+    double aux_loss;        /* factor of the experts' balance loss */
     const char *train_only; /* names of layers, with commas between them; NULL: all */
     int64_t lora;           /* rank of adapters, which are then all that is trained; 0: none */
     double lora_alpha;      /* 0: the rank */

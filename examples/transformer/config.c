@@ -7,8 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MOST_LAYERS = 10000 };
-
 /* The file being read. `words` keeps the first failure; later reads return harmless values. */
 typedef struct reader {
     const json_t *json;
@@ -191,6 +189,42 @@ static void read_llama(reader *r, model_config *c) {
     want_flag(r, "use_sliding_window", false);
 }
 
+/* Which layers have experts: all of Mixtral's, and of Qwen3-MoE's each `decoder_sparse_step`-th, unless it is listed. */
+static void place_experts(reader *r, model_config *c) {
+    int64_t step = size_of(r, "decoder_sparse_step", 1);
+    const json_t *dense = value_of(r, "mlp_only_layers");
+    for (int64_t i = 0; i < c->layers && i < MODEL_LAYERS; i++) c->has_experts[i] = (i + 1) % step == 0;
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        json_int_t layer = json_integer_value(json_array_get(dense, i));
+        if (layer >= 0 && layer < MODEL_LAYERS) c->has_experts[layer] = false;
+    }
+}
+
+static void read_experts(reader *r, model_config *c) {
+    bool mixtral = c->family == MODEL_MIXTRAL;
+    c->experts = size_of(r, value_of(r, "num_experts") ? "num_experts" : "num_local_experts", 0);
+    c->top_k = size_of(r, "num_experts_per_tok", 0);
+    c->expert_inner = mixtral ? c->inner : size_of(r, "moe_intermediate_size", 0);
+    c->renormalize = mixtral || flag_of(r, "norm_topk_prob", false);
+    want_word(r, value_of(r, "hidden_act"), "hidden_act", "silu");
+    if (c->experts > MODEL_EXPERTS || c->top_k > c->experts)
+        fail(r, "%lld of %lld experts for each token; at most %d experts will do", (long long)c->top_k,
+             (long long)c->experts, MODEL_EXPERTS);
+    place_experts(r, c);
+}
+
+static void read_mixtral(reader *r, model_config *c) {
+    read_llama(r, c);
+    if (value_of(r, "sliding_window")) fail_value(r, "sliding_window", value_of(r, "sliding_window"), "null");
+    read_experts(r, c);
+}
+
+static void read_qwen3(reader *r, model_config *c) {
+    read_llama(r, c);
+    c->qk_norm = true;
+    if (c->family == MODEL_QWEN3_MOE) read_experts(r, c);
+}
+
 static void read_bert(reader *r, model_config *c) {
     read_common(r, c);
     c->kv_heads = c->heads;
@@ -207,7 +241,8 @@ static void read_bert(reader *r, model_config *c) {
 static const struct {
     const char *type;
     void (*read)(reader *r, model_config *c);
-} families[] = {{"gpt2", read_gpt2}, {"llama", read_llama}, {"qwen2", read_llama}, {"bert", read_bert}};
+} families[] = {{"gpt2", read_gpt2},       {"llama", read_llama},     {"qwen2", read_llama}, {"qwen3", read_qwen3},
+                {"mixtral", read_mixtral}, {"qwen3_moe", read_qwen3}, {"bert", read_bert}};
 
 #define FAMILIES (sizeof families / sizeof *families)
 
@@ -224,7 +259,7 @@ static bool find_family(reader *r, model_config *c) {
         r->type = families[i].type;
         return true;
     }
-    fail_value(r, "model_type", value, "one of gpt2, llama, qwen2, bert");
+    fail_value(r, "model_type", value, "one of gpt2, llama, qwen2, qwen3, mixtral, qwen3_moe, bert");
     return false;
 }
 
@@ -259,7 +294,7 @@ static void read_generation(const char *folder, reader *r, model_config *c) {
 /* Refuses sizes that contradict each other, and numbers of layers for which no file has weights. */
 static void check_sizes(reader *r, model_config *c) {
     long long width = c->width, heads = c->heads, kv_heads = c->kv_heads;
-    if (c->layers > MOST_LAYERS) fail(r, "%lld layers; at most %d will do", (long long)c->layers, MOST_LAYERS);
+    if (c->layers > MODEL_LAYERS) fail(r, "%lld layers; at most %d will do", (long long)c->layers, MODEL_LAYERS);
     if (heads % kv_heads != 0) {
         fail(r, "%lld heads share %lld KV heads; the number of heads has to be a multiple of that of KV heads", heads,
              kv_heads);

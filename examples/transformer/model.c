@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const model_kind *const kinds[] = {&model_gpt2, &model_llama, &model_llama, &model_bert}; /* as model_family */
+static const model_kind *const kinds[] = {&model_gpt2,  &model_llama, &model_llama, &model_llama,
+                                          &model_llama, &model_llama, &model_bert}; /* as model_family */
 
 struct model_cache {
     int64_t count;
@@ -34,6 +35,7 @@ void model_destroy(model *m) {
     if (!m) return;
     for (int64_t i = 0; m->blocks && i < m->config.layers; i++) tsh_block_destroy(m->blocks[i]);
     free(m->blocks);
+    free(m->rule_texts);
     tsh_linear_destroy(m->head);
     tsh_norm_destroy(m->norm);
     tsh_embedding_destroy(m->types);
@@ -182,6 +184,8 @@ tsh_block_config model_block(const model *m) {
                       .rotary = rotary,
                       .rotary_config = {.theta = c->rope_theta, .scaling = c->rope_scaling},
                       .bias = c->qkv_bias,
+                      .qk_norm = c->qk_norm,
+                      .qk_norm_eps = c->norm_eps,
                       .out_bias = c->output_bias,
                       .weight_init = weights,
                       .bias_init = zeros,
@@ -197,10 +201,12 @@ tsh_block_config model_block(const model *m) {
 
 tsh_status model_add_blocks(model *m, tsh_block_config block, const char *prefix) {
     tsh_status status = TSH_OK;
+    const tsh_experts_config experts = block.experts;
     m->block_names = prefix;
     for (int64_t i = 0; status == TSH_OK && i < m->config.layers; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s.%lld", prefix, (long long)i);
+        block.experts = m->config.has_experts[i] ? experts : (tsh_experts_config){.experts = 0};
         status = tsh_block_create(m->group, &block, &m->blocks[i]);
         if (status == TSH_OK) status = tsh_block_register(m->blocks[i], m->parameters, name);
     }

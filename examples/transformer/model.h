@@ -1,4 +1,4 @@
-/* GPT-2, Llama, Qwen2 and BERT from Hugging Face folders, each rank of a group with its heads, its part of the MLPs and
+/* GPT-2, Llama, Qwen2, Qwen3, Mixtral, Qwen3-MoE and BERT from Hugging Face folders, each rank of a group with its heads, its part of the MLPs and
  * its part of the vocabulary. Functions return a tsh_status, or a tensor that the tape owns, as the library does. */
 #ifndef TRANSFORMER_MODEL_H
 #define TRANSFORMER_MODEL_H
@@ -8,12 +8,13 @@
 typedef struct model_options {
     tsh_dtype dtype;
     bool sequence_parallel; /* between blocks each rank has its part of the tokens */
+    tsh_group *experts;     /* another axis of the mesh, which splits experts first; NULL: the model's axis does */
     bool random_weights;    /* drawn from the world's seed as for a training; otherwise zeros, for model_load */
 } model_options;
 
 typedef struct model model;
 
-#define MODEL_RULES 9
+#define MODEL_RULES (9 + 3 * MODEL_EXPERTS)
 
 /* What the families have in common. Only the files of this folder use the members. */
 struct model {
@@ -28,6 +29,7 @@ struct model {
     tsh_linear *head;                 /* NULL: tied, or none */
     tsh_name_rule rules[MODEL_RULES]; /* the parameters' names and places in the files, for tsh_load and tsh_save */
     int rule_count;
+    char (*rule_texts)[128]; /* of the experts' rules, or NULL */
     const char *block_names; /* of blocks: "model.layers" */
 };
 

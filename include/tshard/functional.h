@@ -273,6 +273,59 @@ typedef struct tsh_rotary_config {
  * config may be NULL. Source: Su et al., "RoFormer", 2021. */
 TSH_API tsh_tensor *tsh_rotary(tsh_tape *tape, tsh_tensor *x, tsh_tensor *positions, const tsh_rotary_config *config);
 
+/* --- experts ------------------------------------------------------------------------------------------------------ */
+
+/* What a router makes of the logits l, and chooses experts by:
+ *   SOFTMAX_CHOSEN  chosen by l; weights = softmax over the chosen logits, as in Mixtral
+ *   SOFTMAX         s = softmax(l) over all experts; weights = s of the chosen, as in Qwen3-MoE
+ *   SIGMOID         s = 1 / (1 + e^-l); weights = s of the chosen, as in DeepSeek-V3 */
+typedef enum tsh_router_score {
+    TSH_ROUTER_SOFTMAX_CHOSEN = 0,
+    TSH_ROUTER_SOFTMAX,
+    TSH_ROUTER_SIGMOID
+} tsh_router_score;
+
+/* Options of a router. */
+typedef struct tsh_router_config {
+    int64_t top_k; /* experts of each token */
+    tsh_router_score score;
+    bool renormalize; /* SOFTMAX and SIGMOID: the weights of a token are divided by their sum */
+    double scaling;   /* multiplies the weights at last; 0: 1 */
+    /* Above 0: experts i groups / E are a group, and only those of the groups_kept best groups can be chosen. A group's
+     * value is the sum of its top_k / groups_kept largest. */
+    int64_t groups, groups_kept;
+    tsh_tensor *bias;        /* [E], added for the choice only, also that of groups; no gradient. NULL: none */
+    double aux_loss, z_loss; /* factors of tsh_route_loss, at least 0 */
+} tsh_router_config;
+
+/* The weights of each token's experts.  logits [tokens, E] -> [tokens, top_k]. *experts (or NULL): the experts, int64
+ * [tokens, top_k], in descending order of what they are chosen by, of equal ones the lower first; owned by the tape,
+ * without a gradient.
+ *   R,R -> R    S(0),L -> S(0)    L,L -> L
+ * Backward: adds to the chosen logits, or through the softmax to all. Waits for a GPU. Sources: Shazeer et al.,
+ * "Outrageously large neural networks", 2017; Jiang et al., "Mixtral of experts", 2024; DeepSeek-AI, "DeepSeek-V3
+ * technical report", 2024. */
+TSH_API tsh_tensor *tsh_route(tsh_tape *tape, tsh_tensor *logits, const tsh_router_config *config,
+                              tsh_tensor **experts);
+/* A loss for the experts' balance, to add to the model's:  aux_loss E / (top_k T^2) sum_i n_i sum_t p_ti + z_loss
+ * mean_t lse_t^2, where n_i is the number of tokens that chose expert i, a constant; p the softmax of the logits, or
+ * with SIGMOID the sigmoids over their sum; T all tokens, lse = log sum_i exp l_i.
+ *   logits, experts:  R,R -> R    S(0),S(0) -> P    L,L -> L
+ * where S(0) also all-reduces the E numbers n_i. Sources: Fedus et al., "Switch transformers", 2021; Zoph et al.,
+ * "ST-MoE", 2022. */
+TSH_API tsh_tensor *tsh_route_loss(tsh_tape *tape, tsh_tensor *logits, const tsh_router_config *config,
+                                   tsh_tensor *experts);
+/* y_t = sum_j weights[t, j] down_e^T (silu(gate_e x_t) * (up_e x_t)), e = experts[t, j].  x [tokens, embed], weights and
+ * int64 experts [tokens, top_k]; gate, up and down [count hidden, embed]: rows [e hidden, (e + 1) hidden) are expert
+ * e's, of which down's are the columns of its output layer -> [tokens, embed].
+ *   x, weights, experts, gate, up, down:
+ *   R,R,R,R,R,R -> R    S(0),S(0),S(0),L,L,L -> S(0)    L,L,R,S(0),S(0),S(0) -> P    L,L,L,L,L,L -> L
+ * No token is dropped. Each rank computes with its rows of the weights, which may cut experts anywhere, on the tokens
+ * that chose these experts. Experts without a token get gradients of zeros. Waits for a GPU, forward and backward.
+ * TSH_ERR_RANGE for an expert outside [0, count). */
+TSH_API tsh_tensor *tsh_expert_mlp(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weights, tsh_tensor *experts,
+                                   tsh_tensor *gate, tsh_tensor *up, tsh_tensor *down, int64_t count);
+
 /* --- cross entropy ------------------------------------------------------------------------------------------------ */
 
 /* How a loss combines the losses of its rows: mean, sum, or none (all of them). */

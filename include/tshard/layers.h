@@ -337,6 +337,64 @@ TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, 
 /* tsh_linear_adapt for the parts that config->targets names; none may match. */
 TSH_API tsh_status tsh_mlp_adapt(tsh_mlp *layer, const tsh_lora_config *config, tsh_parameters *list, const char *name);
 
+/* --- experts ------------------------------------------------------------------------------------------------------ */
+
+/* The tensors of a mixture of experts: the router's weight, the bias of the choice, and the experts' weights. */
+typedef enum tsh_experts_part {
+    TSH_EXPERTS_ROUTER = 0,
+    TSH_EXPERTS_BIAS,
+    TSH_EXPERTS_GATE,
+    TSH_EXPERTS_UP,
+    TSH_EXPERTS_DOWN,
+    TSH_EXPERTS_PARTS
+} tsh_experts_part;
+
+/* A mixture of experts: a router, and gated MLPs with silu. */
+typedef struct tsh_experts tsh_experts;
+
+/* A mixture of experts: its shape, split and parameters. */
+typedef struct tsh_experts_config {
+    int64_t embed, hidden; /* features of x and y; features inside an expert */
+    int64_t experts;
+    tsh_router_config router; /* with bias NULL */
+    bool choice_bias;         /* a bias [experts] for the choice only, zeros at first, which gets no gradient */
+    tsh_group
+        *expert_group; /* another axis of the group's mesh, which splits the experts first; NULL: the group does */
+    tsh_dtype dtype;
+    tsh_init router_init, weight_init, down_init; /* default U(-1/sqrt(embed), 1/sqrt(embed)) */
+    /* NULL: "gate", "gate.e_score_correction_bias", "experts.gate_proj", "experts.up_proj", "experts.down_proj" */
+    const char *names[TSH_EXPERTS_PARTS];
+} tsh_experts_config;
+
+/* A mixture of experts. Its weights are stacks [experts hidden, embed], as tsh_expert_mlp takes them, SHARD(0) in units
+ * of experts over expert_group, then over the group in rows: 5 experts over 3 ranks are 2, 2 and 1; 2 experts over 4
+ * ranks are halves, each of all hidden features of an expert that its rank holds. Weights of the axes apply, and ranks
+ * may have none. The router is REPLICATED, and of float32 at least. The caller destroys the layer. Not collective, but
+ * every rank of the mesh makes the same call. TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+TSH_API tsh_status tsh_experts_create(tsh_group *group, const tsh_experts_config *config, tsh_experts **out);
+TSH_API void tsh_experts_destroy(tsh_experts *layer);
+/* y = tsh_expert_mlp(x) with the weights and experts that tsh_route gives for the logits x router^T.  x [tokens, embed]
+ * -> [tokens, embed], in the layouts of x, owned by the tape. Over the axes that split the weights: REPLICATED ->
+ * REPLICATED by one all-reduce forward, and backward one of dx and one of the routing weights' gradient; SHARD(0) ->
+ * SHARD(0) by all-gathers and a reduce-scatter each way. Over other axes x may be REPLICATED, SHARD(0) or LOCAL;
+ * gradients of parameters are summed over them. Ranks without a token take part. */
+TSH_API tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x);
+/* experts_loss: tsh_route_loss of the latest forward, for the program to add to the model's loss; NULL if aux_loss and
+ * z_loss are 0. experts_chosen: the experts [tokens, top_k] that the latest forward chose. Both are NULL before the first
+ * forward, and live until the next one. */
+TSH_API tsh_tensor *tsh_experts_loss(const tsh_experts *layer);
+TSH_API tsh_tensor *tsh_experts_chosen(const tsh_experts *layer);
+/* Adds rate sign(mean n - n_i) to the bias of each expert i, where n_i is the number of tokens that chose it in the latest
+ * forward: balance without a loss. For each step, before the tape's reset. Collective as the tokens are split; waits.
+ * TSH_ERR_ARGUMENT for a layer without a bias or a rate that is not finite, TSH_ERR_STATE without a forward. Source:
+ * Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024. */
+TSH_API tsh_status tsh_experts_update_bias(tsh_tape *tape, tsh_experts *layer, double rate);
+/* A parameter, owned by the layer; NULL for the bias of a layer without one. */
+TSH_API tsh_tensor *tsh_experts_weight(const tsh_experts *layer, tsh_experts_part part);
+/* Append "NAME.gate.weight", "NAME.gate.e_score_correction_bias", "NAME.experts.gate_proj.weight" and so on to the
+ * list. */
+TSH_API tsh_status tsh_experts_register(const tsh_experts *layer, tsh_parameters *list, const char *name);
+
 /* --- self-attention ----------------------------------------------------------------------------------------------- */
 
 /* The sequences in activations [tokens, embed]: tokens = batch T, one sequence after another. */
@@ -372,6 +430,8 @@ typedef struct tsh_self_attention_config {
     bool rotary;                     /* rotate queries and keys by tsh_sequences.positions */
     tsh_rotary_config rotary_config; /* with rotary */
     bool bias, out_bias;             /* of query, key and value; of out */
+    bool qk_norm;           /* an RMS norm over head_dim of each query and key head, before rotary, as in Qwen3 */
+    double qk_norm_eps;     /* 0 means 1e-5 */
     bool sequence_parallel; /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
     tsh_dtype dtype;
     tsh_init weight_init, bias_init, out_init; /* of query, key and value; of all biases; of out */
@@ -400,7 +460,7 @@ TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, t
  * (call tsh_parameters_set_precision before). Along the mesh's other axes, the caller sets SHARD(0) where sequences are
  * split. Zeros for NULL. */
 TSH_API tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions);
-/* Append "NAME.q_proj.weight" and so on to the list. */
+/* Append "NAME.q_proj.weight" and so on to the list, with qk_norm also "NAME.q_norm.weight" and "NAME.k_norm.weight". */
 TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);
 /* tsh_linear_adapt for the projections that config->targets names; none may match. */
 TSH_API tsh_status tsh_self_attention_adapt(tsh_self_attention *layer, const tsh_lora_config *config,
@@ -433,6 +493,8 @@ typedef struct tsh_block_config {
     tsh_norm_config norm;
     tsh_self_attention_config attention;
     tsh_mlp_config mlp;
+    /* With experts.experts above 0, a mixture of experts in place of the MLP: the block sets embed and dtype */
+    tsh_experts_config experts;
     /* NULL: "input_layernorm", "self_attn", "post_attention_layernorm", "mlp"; "": the part's parameters have no prefix
      * of their own */
     const char *names[TSH_BLOCK_PARTS];
@@ -449,9 +511,11 @@ TSH_API void tsh_block_destroy(tsh_block *block);
  * norm parameter. `recompute` repeats that of the forward pass, except the last half's sum if no norm follows it. While
  * recording is off, the tensors of each half are freed after it (tsh_tape_free_since). */
 TSH_API tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, const tsh_sequences *sequences);
-/* The parts, owned by the block; tsh_block_norm returns NULL for a part that is not a norm. */
+/* The parts, owned by the block; tsh_block_norm returns NULL for a part that is not a norm, tsh_block_mlp for a block
+ * with experts, and tsh_block_experts for one without. */
 TSH_API tsh_self_attention *tsh_block_attention(const tsh_block *block);
 TSH_API tsh_mlp *tsh_block_mlp(const tsh_block *block);
+TSH_API tsh_experts *tsh_block_experts(const tsh_block *block);
 TSH_API tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part);
 /* Append "NAME.input_layernorm.weight" and so on to the list, in the order of the parts. */
 TSH_API tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, const char *name);

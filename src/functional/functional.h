@@ -30,6 +30,10 @@ typedef struct tshi_lookup {
 /* y[i..., :] = table[ids[i...], :]: tsh_lookup for a layer; `want` names the table as a parameter. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want);
+/* tsh_expert_mlp for a layer: in[] = x, weights, experts, gate, up, down; `want` names the last three as parameters. */
+tsh_tensor *tshi_expert_mlp(tsh_tape *tape, tsh_tensor **in, int64_t experts, const tshi_want *want);
+/* How many of the tokens chose each of `count` experts, of this dtype; PARTIAL along axes that split the tokens. */
+tsh_tensor *tshi_expert_tokens(tsh_tape *tape, tsh_tensor *experts, int64_t count, tsh_dtype dtype);
 /* y, a copy or view of elements of x, cast to x's arithmetic, which it takes over. NULL on failure, and if y is
  * NULL. */
 tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x);

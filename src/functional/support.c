@@ -18,7 +18,7 @@ typedef struct function_family {
 } function_family;
 
 static const function_family families[] = {
-    {KERNELS_FLOATS, NULL, " matmul affine topk argmax max min one_hot "},
+    {KERNELS_FLOATS, NULL, " matmul affine topk argmax max min one_hot route expert_mlp "},
     {KERNELS_CONVERT, NULL, " cast "},
     /* sample_classes does not read its weight. */
     {KERNELS_COPY, NULL, " reshape permute transpose slice split_parts concat sample_classes "},
@@ -32,7 +32,7 @@ static const function_family families[] = {
     {KERNELS_BY_DTYPE, "attention", " attention rotary "},
     {KERNELS_BY_DTYPE, "cross_entropy", " cross_entropy linear_cross_entropy "},
     {KERNELS_BY_DTYPE, "loss", " mse_loss l1_loss smooth_l1_loss bce_loss "},
-    {KERNELS_BY_DTYPE, "softmax", " softmax log_softmax "},
+    {KERNELS_BY_DTYPE, "softmax", " softmax log_softmax route_loss "},
 };
 
 bool tsh_function_supports(const tsh_device *device, const char *function, tsh_dtype dtype) {

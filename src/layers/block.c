@@ -7,7 +7,8 @@ struct tsh_block {
     double dropout;
     tsh_norm *norm[TSH_BLOCK_PARTS]; /* at the indices of norms */
     tsh_self_attention *attention;
-    tsh_mlp *mlp;
+    tsh_mlp *mlp; /* or experts */
+    tsh_experts *experts;
     char names[TSH_BLOCK_PARTS][TSHI_LAYER_NAME];
 };
 
@@ -17,13 +18,14 @@ static const char *const part_names[TSH_BLOCK_PARTS] = {"input_layernorm", "self
 /* The parts' configurations must not set the fields that the block sets for all. */
 static tsh_status check_block_config(const tsh_block_config *c) {
     if (!c) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: a configuration is required");
-    bool sizes = c->norm.features || c->attention.embed || c->mlp.embed;
-    bool dtypes = c->norm.dtype || c->attention.dtype || c->mlp.dtype;
+    bool sizes = c->norm.features || c->attention.embed || c->mlp.embed || c->experts.embed;
+    bool dtypes = c->norm.dtype || c->attention.dtype || c->mlp.dtype || c->experts.dtype;
     bool sharding = c->attention.sequence_parallel || c->mlp.sequence_parallel || c->attention.table || c->mlp.table ||
                     c->attention.name || c->mlp.name;
     if (sizes || dtypes || sharding) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "block_create: norm, attention and mlp must not set features, embed, dtype, "
-                                           "sequence_parallel, table or name; the block's fields apply");
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "block_create: norm, attention, mlp and experts must not set features, embed, dtype, "
+                         "sequence_parallel, table or name; the block's fields apply");
     }
     if (c->offload && !c->recompute)
         return tshi_fail(TSH_ERR_ARGUMENT, "block_create: offload is set, which goes with recompute");
@@ -39,6 +41,16 @@ static tsh_status make_norms(tsh_group *group, const tsh_block_config *c, tsh_bl
     return status == TSH_OK ? tsh_norm_create(group, &norm, &block->norm[TSH_BLOCK_MLP_NORM]) : status;
 }
 
+/* The second half. */
+static tsh_status make_features(tsh_group *group, const tsh_block_config *c, const tsh_mlp_config *mlp,
+                                tsh_block *block) {
+    tsh_experts_config experts = c->experts;
+    if (experts.experts == 0) return tsh_mlp_create(group, mlp, &block->mlp);
+    experts.embed = c->embed;
+    experts.dtype = c->dtype;
+    return tsh_experts_create(group, &experts, &block->experts);
+}
+
 static tsh_status make_halves(tsh_group *group, const tsh_block_config *c, tsh_block *block) {
     char name[TSHI_LAYER_NAME];
     tsh_self_attention_config attention = c->attention;
@@ -51,7 +63,7 @@ static tsh_status make_halves(tsh_group *group, const tsh_block_config *c, tsh_b
     tsh_status status = tshi_layer_name(c->name, block->names[TSH_BLOCK_ATTENTION], name);
     if (status == TSH_OK) status = tsh_self_attention_create(group, &attention, &block->attention);
     if (status == TSH_OK) status = tshi_layer_name(c->name, block->names[TSH_BLOCK_MLP], name);
-    return status == TSH_OK ? tsh_mlp_create(group, &mlp, &block->mlp) : status;
+    return status == TSH_OK ? make_features(group, c, &mlp, block) : status;
 }
 
 tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, tsh_block **out) {
@@ -85,6 +97,7 @@ void tsh_block_destroy(tsh_block *block) {
     for (int i = 0; i < TSH_BLOCK_PARTS; i++) tsh_norm_destroy(block->norm[i]);
     tsh_self_attention_destroy(block->attention);
     tsh_mlp_destroy(block->mlp);
+    tsh_experts_destroy(block->experts);
     tshi_free(&block->world->allocator, block);
 }
 
@@ -93,8 +106,10 @@ static tsh_tensor *half_forward(tsh_tape *tape, const tsh_block *block, tsh_bloc
                                 const tsh_sequences *s) {
     tsh_norm *norm = block->norm[part == TSH_BLOCK_ATTENTION ? TSH_BLOCK_ATTENTION_NORM : TSH_BLOCK_MLP_NORM];
     tsh_tensor *h = block->post_norm ? x : tsh_norm_forward(tape, norm, x);
-    h = part == TSH_BLOCK_ATTENTION ? tsh_self_attention_forward(tape, block->attention, h, s)
-                                    : tsh_mlp_forward(tape, block->mlp, h);
+    if (part == TSH_BLOCK_ATTENTION)
+        h = tsh_self_attention_forward(tape, block->attention, h, s);
+    else
+        h = block->experts ? tsh_experts_forward(tape, block->experts, h) : tsh_mlp_forward(tape, block->mlp, h);
     if (block->dropout > 0) h = tsh_dropout(tape, h, block->dropout);
     h = tsh_add(tape, x, h);
     return block->post_norm ? tsh_norm_forward(tape, norm, h) : h;
@@ -118,6 +133,10 @@ tsh_mlp *tsh_block_mlp(const tsh_block *block) {
     return block ? block->mlp : NULL;
 }
 
+tsh_experts *tsh_block_experts(const tsh_block *block) {
+    return block ? block->experts : NULL;
+}
+
 tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part) {
     return block && (unsigned)part < TSH_BLOCK_PARTS ? block->norm[part] : NULL;
 }
@@ -133,7 +152,9 @@ tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, cons
         status = tsh_norm_register(block->norm[TSH_BLOCK_ATTENTION_NORM], list, full[TSH_BLOCK_ATTENTION_NORM]);
     if (status == TSH_OK) status = tsh_self_attention_register(block->attention, list, full[TSH_BLOCK_ATTENTION]);
     if (status == TSH_OK) status = tsh_norm_register(block->norm[TSH_BLOCK_MLP_NORM], list, full[TSH_BLOCK_MLP_NORM]);
-    return status == TSH_OK ? tsh_mlp_register(block->mlp, list, full[TSH_BLOCK_MLP]) : status;
+    if (status != TSH_OK) return status;
+    return block->experts ? tsh_experts_register(block->experts, list, full[TSH_BLOCK_MLP])
+                          : tsh_mlp_register(block->mlp, list, full[TSH_BLOCK_MLP]);
 }
 
 tsh_status tsh_block_adapt(tsh_block *block, const tsh_lora_config *config, tsh_parameters *list, const char *name) {
@@ -142,7 +163,7 @@ tsh_status tsh_block_adapt(tsh_block *block, const tsh_lora_config *config, tsh_
     tsh_status status = tshi_layer_name(name, block->names[TSH_BLOCK_ATTENTION], full);
     if (status == TSH_OK) status = tsh_self_attention_adapt(block->attention, config, list, full);
     if (status == TSH_OK) status = tshi_layer_name(name, block->names[TSH_BLOCK_MLP], full);
-    return status == TSH_OK ? tsh_mlp_adapt(block->mlp, config, list, full) : status;
+    return status == TSH_OK && block->mlp ? tsh_mlp_adapt(block->mlp, config, list, full) : status;
 }
 
 /* Parts that do not exist are skipped. */

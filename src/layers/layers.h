@@ -27,6 +27,10 @@ tsh_status tshi_parameters_add_part(tsh_parameters *list, const char *prefix, co
 tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, const int64_t *shape, tsh_layout layout,
                                  const tsh_init *init, const tsh_init *fallback, tsh_tensor **out);
 
+/* The same, with layouts along all axes. */
+tsh_status tshi_parameter_create_as(const tsh_mesh *mesh, const tsh_tensor_config *config, const tsh_init *init,
+                                    const tsh_init *fallback, tsh_tensor **out);
+
 /* True when a forward call may begin: the tape has not failed, and layer and x are not NULL. */
 bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_tensor *x);
 

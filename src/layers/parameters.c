@@ -124,13 +124,9 @@ void tsh_parameters_zero_grad(tsh_parameters *list) {
 
 /* --- parameters of layers ----------------------------------------------------------------------------------------- */
 
-tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, const int64_t *shape, tsh_layout layout,
-                                 const tsh_init *init, const tsh_init *fallback, tsh_tensor **out) {
-    const tsh_mesh *mesh = tsh_group_mesh(group);
-    tsh_tensor_config config = {.dtype = dtype, .ndim = ndim};
-    memcpy(config.shape, shape, sizeof *shape * (size_t)ndim);
-    config.layout[tshi_mesh_axis(mesh, group)] = layout;
-    tsh_status status = tshi_tensor_defer(mesh, &config, out);
+tsh_status tshi_parameter_create_as(const tsh_mesh *mesh, const tsh_tensor_config *config, const tsh_init *init,
+                                    const tsh_init *fallback, tsh_tensor **out) {
+    tsh_status status = tshi_tensor_defer(mesh, config, out);
     if (status == TSH_OK) status = tsh_tensor_init(*out, init->kind == TSH_INIT_DEFAULT ? fallback : init);
     if (status == TSH_OK) status = tsh_tensor_require_grad(*out, true);
     if (status == TSH_OK) {
@@ -140,6 +136,15 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
     tshi_tensor_release(*out);
     *out = NULL;
     return status;
+}
+
+tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, const int64_t *shape, tsh_layout layout,
+                                 const tsh_init *init, const tsh_init *fallback, tsh_tensor **out) {
+    const tsh_mesh *mesh = tsh_group_mesh(group);
+    tsh_tensor_config config = {.dtype = dtype, .ndim = ndim};
+    memcpy(config.shape, shape, sizeof *shape * (size_t)ndim);
+    config.layout[tshi_mesh_axis(mesh, group)] = layout;
+    return tshi_parameter_create_as(mesh, &config, init, fallback, out);
 }
 
 bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_tensor *x) {

@@ -12,6 +12,7 @@ struct tsh_self_attention {
     tsh_rotary_config rotary_config;
     tsh_attention_config attention; /* without lengths */
     tshi_linear_part parts[TSH_ATTENTION_PARTS];
+    tsh_norm *q_norm, *k_norm; /* NULL: none */
 };
 
 static const char *const part_names[TSH_ATTENTION_PARTS] = {"q_proj", "k_proj", "v_proj", "o_proj"};
@@ -71,6 +72,13 @@ static tsh_status make_parts(tsh_group *group, const tsh_self_attention_config *
     return status;
 }
 
+static tsh_status make_norms(tsh_group *group, const tsh_self_attention_config *c, tsh_self_attention *layer) {
+    tsh_norm_config norm = {.features = c->head_dim, .kind = TSH_RMS_NORM, .eps = c->qk_norm_eps, .dtype = c->dtype};
+    if (!c->qk_norm) return TSH_OK;
+    tsh_status status = tsh_norm_create(group, &norm, &layer->q_norm);
+    return status == TSH_OK ? tsh_norm_create(group, &norm, &layer->k_norm) : status;
+}
+
 tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_config *config,
                                      tsh_self_attention **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: out is NULL");
@@ -93,6 +101,7 @@ tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_
     layer->rotary_config = c.rotary_config;
     layer->attention = (tsh_attention_config){.causal = c.causal, .scale = c.scale, .dropout = c.dropout};
     status = make_parts(group, &c, layer);
+    if (status == TSH_OK) status = make_norms(group, &c, layer);
     if (status == TSH_OK)
         *out = layer;
     else
@@ -103,6 +112,8 @@ tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_
 void tsh_self_attention_destroy(tsh_self_attention *layer) {
     if (!layer) return;
     for (int i = 0; i < TSH_ATTENTION_PARTS; i++) tsh_linear_destroy(layer->parts[i].linear);
+    tsh_norm_destroy(layer->q_norm);
+    tsh_norm_destroy(layer->k_norm);
     tshi_free(&layer->world->allocator, layer);
 }
 
@@ -138,12 +149,27 @@ static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer
     return tshi_to_layouts(tape, "self_attention_forward", numbers, layout);
 }
 
+/* The heads' norm. Where ranks share a key head, each has a gradient of its own, for its query heads: the sum over ranks
+ * that the norm's weight gets then counts each of them once. */
+static tsh_tensor *normalize_heads(tsh_tape *tape, const tsh_self_attention *layer, tsh_attention_part part,
+                                   tsh_tensor *y) {
+    tsh_norm *norm = part == TSH_ATTENTION_QUERY ? layer->q_norm : layer->k_norm;
+    if (!y || !norm || part == TSH_ATTENTION_VALUE) return y;
+    tsh_layout own = y->layout[layer->axis];
+    if (own.kind == TSH_KIND_SHARD && own.sharing == TSH_SHARED) {
+        own.sharing = TSH_SHARED_OWN;
+        y = tshi_transit(tape, "self_attention_forward", y, layer->axis, own);
+    }
+    return tsh_norm_forward(tape, norm, y);
+}
+
 /* A projection of x, split into heads, with rotary positions if any: [batch, T, heads, head_dim]. */
 static tsh_tensor *project(tsh_tape *tape, const tsh_self_attention *layer, tsh_attention_part part, tsh_tensor *x,
                            const tsh_sequences *s) {
     int64_t heads = part == TSH_ATTENTION_QUERY ? layer->heads : layer->kv_heads;
     int64_t shape[4] = {s->batch, x->shape.global[0] / s->batch, heads, layer->head_dim};
     tsh_tensor *y = tsh_reshape(tape, tsh_linear_forward(tape, layer->parts[part].linear, x), 4, shape);
+    y = normalize_heads(tape, layer, part, y);
     if (!layer->rotary || part == TSH_ATTENTION_VALUE) return y;
     return tsh_rotary(tape, y, s->positions, &layer->rotary_config);
 }
@@ -185,7 +211,13 @@ tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, in
 
 tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name) {
     if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_register: a layer is required");
-    return tshi_linear_parts_register(layer->parts, TSH_ATTENTION_PARTS, list, name);
+    char full[TSHI_LAYER_NAME];
+    tsh_status status = tshi_linear_parts_register(layer->parts, TSH_ATTENTION_PARTS, list, name);
+    if (status != TSH_OK || !layer->q_norm) return status;
+    status = tshi_layer_name(name, "q_norm", full);
+    if (status == TSH_OK) status = tsh_norm_register(layer->q_norm, list, full);
+    if (status == TSH_OK) status = tshi_layer_name(name, "k_norm", full);
+    return status == TSH_OK ? tsh_norm_register(layer->k_norm, list, full) : status;
 }
 
 tsh_status tsh_self_attention_adapt(tsh_self_attention *layer, const tsh_lora_config *config, tsh_parameters *list,

@@ -368,6 +368,28 @@ static void sample_classes(fuzz *f, void (*function)(void)) {
                tsh_sample_classes(tape, weight, fuzz_ids(f), fuzz_index(f, 9), fuzz_chance(f, 50) ? &places : NULL));
 }
 
+static void route(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *logits = fuzz_tensor(f), *experts = NULL;
+    tsh_router_config config = {.top_k = fuzz_index(f, 3),
+                                .score = (tsh_router_score)fuzz_index(f, 3),
+                                .renormalize = fuzz_chance(f, 50),
+                                .scaling = fuzz_chance(f, 80) ? 0 : fuzz_number(f),
+                                .groups = fuzz_chance(f, 80) ? 0 : fuzz_index(f, 4),
+                                .groups_kept = fuzz_index(f, 3),
+                                .bias = fuzz_chance(f, 80) ? NULL : fuzz_tensor(f),
+                                .aux_loss = 1,
+                                .z_loss = fuzz_chance(f, 50) ? 0 : fuzz_number(f)};
+    (void)function;
+    tsh_tensor *weights = tsh_route(tape, logits, &config, &experts);
+    if (!weights && experts) fuzz_wrong(f, "route: experts without weights");
+    fuzz_value(f, tape, weights);
+    fuzz_value(f, tape, tsh_route_loss(tape, logits, &config, fuzz_chance(f, 80) ? experts : fuzz_ids(f)));
+    tsh_tensor *x = fuzz_tensor(f), *gate = fuzz_tensor_like(f, x), *up = fuzz_tensor_like(f, gate);
+    tsh_tensor *ids = fuzz_chance(f, 70) ? experts : fuzz_ids(f);
+    fuzz_value(f, tape, tsh_expert_mlp(tape, x, weights, ids, gate, up, fuzz_tensor_like(f, gate), fuzz_index(f, 4)));
+}
+
 static void norm(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_tensor *x = fuzz_tensor(f), *gamma = fuzz_chance(f, 50) ? NULL : fuzz_tensor(f);
@@ -557,6 +579,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_lookup", lookup, NULL, 5},
     {"tsh_take_rows", take_rows, NULL, 3},
     {"tsh_sample_classes", sample_classes, NULL, 3},
+    {"tsh_route tsh_route_loss tsh_expert_mlp", route, NULL, 4},
     {"tsh_layer_norm tsh_rms_norm", norm, NULL, 5},
     {"tsh_attention", attention, NULL, 5},
     {"tsh_rotary", rotary, NULL, 3},

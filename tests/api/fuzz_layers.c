@@ -96,6 +96,30 @@ static void mlp(fuzz *f, void (*function)(void)) {
     tsh_mlp_destroy(layer);
 }
 
+static void experts(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_experts *layer = NULL;
+    tsh_experts_config config = {.embed = size(f, 4),
+                                 .hidden = size(f, 3),
+                                 .experts = size(f, 3),
+                                 .router = {.top_k = size(f, 2),
+                                            .score = (tsh_router_score)fuzz_index(f, 3),
+                                            .renormalize = fuzz_chance(f, 50),
+                                            .aux_loss = fuzz_chance(f, 50)},
+                                 .choice_bias = fuzz_chance(f, 30),
+                                 .expert_group = fuzz_chance(f, 60) ? NULL : group(f),
+                                 .dtype = fuzz_dtype(f)};
+    (void)function;
+    tsh_status status = tsh_experts_create(group(f), fuzz_chance(f, 3) ? NULL : &config, &layer);
+    check(f, "experts_create", status, layer);
+    tsh_tensor *x = fuzz_tensor_like(f, tsh_experts_weight(layer, (tsh_experts_part)fuzz_index(f, 5)));
+    fuzz_value(f, tape, tsh_experts_forward(tape, layer, x));
+    if (fuzz_chance(f, 30)) tsh_experts_update_bias(tape, layer, 0.5);
+    if (tsh_experts_loss(layer) && !tsh_experts_chosen(layer)) fuzz_wrong(f, "experts: a loss without experts");
+    tsh_experts_register(layer, list(f), name(f));
+    tsh_experts_destroy(layer);
+}
+
 static tsh_self_attention_config attention_config(fuzz *f) {
     return (tsh_self_attention_config){.heads = size(f, 2),
                                        .kv_heads = fuzz_chance(f, 60) ? 0 : fuzz_index(f, 3),
@@ -159,7 +183,8 @@ static void block(fuzz *f, void (*function)(void)) {
     if (fuzz_chance(f, 30)) tsh_block_adapt(layer, &adapters, list_of_adapters(f), name(f));
     if (fuzz_chance(f, 30)) tsh_block_merge(layer, fuzz_chance(f, 70));
     tsh_linear *query = tsh_self_attention_linear(tsh_block_attention(layer), TSH_ATTENTION_QUERY);
-    bool parts = tsh_block_mlp(layer) && tsh_block_norm(layer, TSH_BLOCK_MLP_NORM) && query;
+    bool parts =
+        tsh_block_mlp(layer) && !tsh_block_experts(layer) && tsh_block_norm(layer, TSH_BLOCK_MLP_NORM) && query;
     if (parts != (layer != NULL)) fuzz_wrong(f, "a block without its parts");
     fuzz_value(f, tape, tsh_block_forward(tape, layer, fuzz_tensor_like(f, tsh_linear_weight(query)), &rows));
     tsh_block_register(layer, list(f), name(f));
@@ -226,10 +251,14 @@ const fuzz_call fuzz_layer_calls[] = {
     {"tsh_mlp_create tsh_mlp_destroy tsh_mlp_forward tsh_mlp_linear tsh_mlp_register tsh_mlp_adapt "
      "tsh_linear_adapt tsh_linear_merge tsh_linear_lora_a tsh_linear_lora_b",
      mlp, NULL, 4},
+    {"tsh_experts_create tsh_experts_destroy tsh_experts_forward tsh_experts_loss tsh_experts_chosen "
+     "tsh_experts_weight tsh_experts_register tsh_experts_update_bias",
+     experts, NULL, 4},
     {"tsh_self_attention_create tsh_self_attention_destroy tsh_self_attention_forward tsh_self_attention_linear "
      "tsh_self_attention_cache tsh_self_attention_register tsh_self_attention_adapt",
      attention, NULL, 4},
     {"tsh_block_create tsh_block_destroy tsh_block_forward tsh_block_attention tsh_block_mlp tsh_block_norm "
+     "tsh_block_experts "
      "tsh_block_register tsh_block_adapt tsh_block_merge",
      block, NULL, 4},
     {"tsh_kv_cache_create tsh_kv_cache_destroy tsh_kv_cache_append tsh_kv_cache_keys tsh_kv_cache_values "

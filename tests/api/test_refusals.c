@@ -45,6 +45,7 @@ typedef struct kit {
     tsh_kv_cache *cache; /* of one position for k->heads, which has two */
     tsh_norm *norm;
     tsh_mlp *mlp;
+    tsh_experts *experts;
     tsh_self_attention *attention;
     tsh_block *block;
     tsh_sharding_choice choice;
@@ -74,6 +75,7 @@ typedef struct kit {
         tsh_kv_cache *cache;
         tsh_norm *norm;
         tsh_mlp *mlp;
+        tsh_experts *experts;
         tsh_self_attention *attention;
         tsh_block *block;
         tsh_lora_config *lora;
@@ -102,6 +104,8 @@ typedef struct kit {
 #define cache_out       out.cache
 #define norm_out        out.norm
 #define mlp_out         out.mlp
+#define experts_out     out.experts
+#define EXPERTS(...)    WITH(tsh_experts_config, .embed = 2, .experts = 2, .router.top_k = 1, __VA_ARGS__)
 #define attention_out   out.attention
 #define block_out       out.block
 #define lora_out        out.lora
@@ -293,9 +297,11 @@ static void open_kit(kit *k) {
     tsh_kv_cache_create(k->mesh, CACHE, &k->cache);
     tsh_norm_create(k->group, &(tsh_norm_config){.features = 3}, &k->norm);
     tsh_mlp_create(k->group, &(tsh_mlp_config){.embed = 3, .hidden = 2}, &k->mlp);
+    tsh_experts_create(k->group, &(tsh_experts_config){.embed = 3, .hidden = 2, .experts = 2, .router = {.top_k = 1}},
+                       &k->experts);
     tsh_self_attention_create(k->group, &(tsh_self_attention_config){.embed = 3, .heads = 1}, &k->attention);
     tsh_block_create(k->group, &(tsh_block_config){.embed = 3, .attention.heads = 1, .mlp.hidden = 2}, &k->block);
-    cr_assert(k->linear && k->embedding && k->norm && k->mlp && k->attention && k->block && k->cache);
+    cr_assert(k->linear && k->embedding && k->norm && k->mlp && k->experts && k->attention && k->block && k->cache);
 }
 
 static void close_kit(kit *k) {
@@ -305,6 +311,7 @@ static void close_kit(kit *k) {
     tsh_kv_cache_destroy(k->cache);
     tsh_norm_destroy(k->norm);
     tsh_mlp_destroy(k->mlp);
+    tsh_experts_destroy(k->experts);
     tsh_self_attention_destroy(k->attention);
     tsh_block_destroy(k->block);
     tsh_parameters_destroy(k->list);

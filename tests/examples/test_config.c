@@ -31,6 +31,16 @@ Test(config, reads_each_family, .timeout = 120) {
     cr_assert(bert.norm_eps == 1e-12 && bert.qkv_bias && bert.output_bias && bert.mlp_bias && bert.positions == 20);
 }
 
+Test(config, reads_which_blocks_have_experts, .timeout = 120) {
+    model_config qwen3 = read_model("qwen3"), mixtral = read_model("mixtral"), moe = read_model("qwen3-moe");
+    cr_assert(qwen3.family == MODEL_QWEN3 && qwen3.qk_norm && !qwen3.qkv_bias && qwen3.experts == 0);
+    cr_assert(!qwen3.has_experts[0] && qwen3.head_dim == 10 && qwen3.tied);
+    cr_assert(mixtral.family == MODEL_MIXTRAL && mixtral.experts == 5 && mixtral.top_k == 2 && mixtral.renormalize);
+    cr_assert(mixtral.expert_inner == 28 && mixtral.has_experts[0] && mixtral.has_experts[1] && !mixtral.qk_norm);
+    cr_assert(moe.family == MODEL_QWEN3_MOE && moe.experts == 6 && moe.top_k == 3 && moe.expert_inner == 18);
+    cr_assert(moe.has_experts[0] && !moe.has_experts[1] && moe.has_experts[2] && moe.inner == 44 && moe.qk_norm);
+}
+
 #define LLAMA                                                                                                          \
     "\"model_type\": \"llama\", \"vocab_size\": 10, \"max_position_embeddings\": 8, \"num_hidden_layers\": 1, "        \
     "\"intermediate_size\": 8, "
@@ -72,7 +82,8 @@ Test(config, says_what_is_wrong_and_what_would_do, .timeout = 120) {
     } wrong[] = {
         {"{" LLAMA SIZES, "line 1"},
         {"[1]", "is no JSON object"},
-        {"{}", "\"model_type\" is missing; a transformer model has one of gpt2, llama, qwen2, bert there"},
+        {"{}", "\"model_type\" is missing; a transformer model has one of gpt2, llama, qwen2, qwen3, mixtral, "
+               "qwen3_moe, bert there"},
         {"{\"model_type\": \"mamba\"}", "\"model_type\" is \"mamba\"; a transformer model has one of gpt2"},
         {"{\"model_type\": 3}", "\"model_type\" is 3;"},
         {"{\"model_type\": \"gpt2\", \"vocab_size\": 10}",

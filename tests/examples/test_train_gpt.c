@@ -88,6 +88,13 @@ Test(train_gpt, a_split_batch_agrees_with_one_rank, .timeout = 200) {
     same_losses(4, "--model-parallel 2 --sequence-parallel", "");
 }
 
+/* 5 experts over 2, 3 and 4 ranks. */
+Test(train_gpt, experts_are_trained_alike_on_any_ranks, .timeout = 200) {
+    same_losses(3, "", "--experts 5 --top-k 2");
+    same_losses(4, "--model-parallel 2 --sequence-parallel", "--experts 5 --top-k 2");
+    same_losses(4, "--model-parallel 2 --zero 3 --recompute", "--experts 5 --top-k 2");
+}
+
 /* Fine-tuning: gradients and states of one block and the last norm alone. */
 Test(train_gpt, only_some_layers_are_trained, .timeout = 200) {
     same_losses(2, "--data-parallel 2", "--train-only layers.1,norm,tokens");

@@ -23,6 +23,8 @@ static tsh_tensor *four_ids(tsh_tape *t, tsh_tensor *ids) {
     return tsh_concat(t, (tsh_tensor *[]){row, row}, 2, 0);
 }
 
+static const tsh_router_config one_expert = {.top_k = 1, .aux_loss = 1};
+
 static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     tsh_tensor *parts[2];
     return tsh_split_parts(t, x, 0, 2, NULL, parts) == TSH_OK ? parts[0] : NULL;
@@ -86,6 +88,10 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(add_along, tsh_add_along(t, in->x, 0, four_ids(t, in->ids), in->y))                                           \
     WITH(one_hot, tsh_mul(t, in->x, tsh_one_hot(t, in->ids, 2, tsh_tensor_dtype(in->x))))                              \
     WITH(sample_classes, tsh_sample_classes(t, in->x, in->ids, 1, NULL))                                               \
+    WITH(route, tsh_route(t, in->x, &one_expert, NULL))                                                                \
+    WITH(route_loss, tsh_route_loss(t, in->x, &one_expert, tsh_reshape(t, in->ids, 2, (int64_t[]){2, 1})))             \
+    WITH(expert_mlp, tsh_expert_mlp(t, in->x, tsh_slice(t, in->y, 1, 0, 1),                                            \
+                                    tsh_reshape(t, in->ids, 2, (int64_t[]){2, 1}), in->y, in->y, in->y, 2))            \
     WITH(layer_norm, tsh_layer_norm(t, in->x, NULL, NULL, 1e-5))                                                       \
     WITH(rms_norm, tsh_rms_norm(t, in->x, NULL, 1e-5))                                                                 \
     WITH(attention, tsh_attention(t, in->by_heads, in->by_heads, in->by_heads, NULL))                                  \

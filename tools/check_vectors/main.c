@@ -54,6 +54,8 @@ const cv_case cv_cases[] = {{"linear", cv_linear},
                             {"mlp_lm", cv_mlp_lm},
                             {"gated_mlp", cv_gated_mlp},
                             {"tiny_gpt", cv_tiny_gpt},
+                            {"moe_router", cv_moe_router},
+                            {"moe_layer", cv_moe_layer},
                             {NULL, NULL}};
 
 /* --- one row ------------------------------------------------------------------------------------------------------ */

@@ -311,9 +311,17 @@ static void run_bert(kit *k) {
     model_input_release(&in);
 }
 
+/* How a model is split beside its heads. */
+typedef struct split {
+    bool sequence_parallel, experts_by_data;
+} split;
+
 static void run_model(cv_run *run, const void *variant) {
     model_config config;
-    model_options options = {.dtype = run->dtype, .sequence_parallel = *(const bool *)variant};
+    const split *by = variant;
+    model_options options = {.dtype = run->dtype,
+                             .sequence_parallel = by->sequence_parallel,
+                             .experts = by->experts_by_data ? run->data : NULL};
     char words[MODEL_WORDS];
     kit k = {.run = run};
     if (tshi_check(run->rank, model_config_read(run->folder, &config, words), "%s", words) &&
@@ -334,7 +342,11 @@ static void run_model(cv_run *run, const void *variant) {
     model_destroy(k.m);
 }
 
-static const bool no = false, yes = true;
+static const split heads = {0}, sequence = {.sequence_parallel = true}, experts = {.experts_by_data = true},
+                   both = {true, true};
 
-const cv_sharding cv_model[] = {
-    {"heads", run_model, &no, NULL, 1}, {"heads, sequence parallel", run_model, &yes, NULL, 1}, {0}};
+const cv_sharding cv_model[] = {{"heads", run_model, &heads, NULL, 1},
+                                {"heads, sequence parallel", run_model, &sequence, NULL, 1},
+                                {"heads, experts by data", run_model, &experts, "expert_tokens", 2},
+                                {"heads, experts, sequence", run_model, &both, "expert_tokens", 2},
+                                {0}};

@@ -1,0 +1,309 @@
+/* Mixtures of experts at any mesh against the same functions on whole tensors, and mistakes that other systems make. */
+#include "support/tensors.h"
+#include "tshard/tshard.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+TestSuite(experts, .timeout = 240);
+
+enum { TOKENS = 7, EMBED = 5, HIDDEN = 3, MOST = 6 * HIDDEN * EMBED, STACKS = 3 };
+
+/* A layer on a mesh of data x experts x model, and how tokens are split. */
+typedef struct setting {
+    const char *mesh;
+    int64_t experts, tokens;
+    bool by_data, by_experts; /* tokens are SHARD(0) along these axes */
+    bool by_model_only;       /* no axis of its own for experts: "model" splits them */
+    bool recompute;
+    int64_t one; /* above 0: a bias makes all tokens choose expert one - 1 first */
+} setting;
+
+typedef struct setup {
+    tsh_mesh *mesh;
+    tsh_tape *tape;
+    tsh_experts *layer;
+    tsh_tensor *x, *dy;                 /* as the setting splits them */
+    tsh_tensor *whole_x, *whole_dy;     /* REPLICATED */
+    tsh_tensor *router, *stack[STACKS]; /* leaves, REPLICATED, with the layer's values */
+    tsh_router_config config;
+} setup;
+
+static tsh_tensor *tokens_tensor(tshi_rank *r, const setup *s, const setting *t, int seed, bool whole) {
+    double values[TOKENS * EMBED];
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {t->tokens, EMBED}};
+    tshi_test_integers(seed, TOKENS * EMBED, values);
+    for (int i = 0; i < TOKENS * EMBED; i++) values[i] = values[i] / 8 + 0.01 * i;
+    if (t->by_data && !whole) config.layout[0] = TSH_SHARD(0);
+    if (t->by_experts && !whole) config.layout[1] = TSH_SHARD(0);
+    return tshi_test_leaf(r, s->mesh, &config, values);
+}
+
+static tsh_tensor *whole_copy(tshi_rank *r, const setup *s, const tsh_tensor *of) {
+    double values[MOST];
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2};
+    memcpy(config.shape, of->shape.global, 2 * sizeof *config.shape);
+    tshi_check_ok(r, tsh_tensor_read_whole(of, values));
+    return r->failed ? NULL : tshi_test_leaf(r, s->mesh, &config, values);
+}
+
+static void make_leaves(tshi_rank *r, const setting *t, setup *s) {
+    double bias[8] = {0};
+    s->x = tokens_tensor(r, s, t, 1, false);
+    s->dy = tokens_tensor(r, s, t, 2, false);
+    s->whole_x = tokens_tensor(r, s, t, 1, true);
+    s->whole_dy = tokens_tensor(r, s, t, 2, true);
+    s->router = whole_copy(r, s, tsh_experts_weight(s->layer, TSH_EXPERTS_ROUTER));
+    for (int i = 0; i < STACKS; i++)
+        s->stack[i] = whole_copy(r, s, tsh_experts_weight(s->layer, (tsh_experts_part)(TSH_EXPERTS_GATE + i)));
+    if (t->one) bias[t->one - 1] = 100;
+    tshi_check_ok(r, tsh_tensor_write_whole(tsh_experts_weight(s->layer, TSH_EXPERTS_BIAS), bias));
+    s->config.bias = tsh_experts_weight(s->layer, TSH_EXPERTS_BIAS);
+}
+
+static bool open_setup(tshi_rank *r, const setting *t, setup *s) {
+    *s = (setup){.config = {.top_k = t->one ? 1 : 2,
+                            .score = TSH_ROUTER_SOFTMAX,
+                            .renormalize = true,
+                            .aux_loss = 0.5,
+                            .z_loss = 0.25}};
+    tshi_check_ok(r, tsh_tape_create(r->world, &s->tape));
+    tsh_world_seed(r->world, 3);
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, t->mesh, &s->mesh))) return false;
+    tsh_experts_config config = {.embed = EMBED,
+                                 .hidden = HIDDEN,
+                                 .experts = t->experts,
+                                 .router = s->config,
+                                 .choice_bias = true,
+                                 .expert_group = t->by_model_only ? NULL : tsh_mesh_group(s->mesh, "experts"),
+                                 .dtype = TSH_FLOAT64};
+    if (!tshi_check_ok(r, tsh_experts_create(tsh_mesh_group(s->mesh, "model"), &config, &s->layer))) return false;
+    make_leaves(r, t, s);
+    return !r->failed;
+}
+
+static void close_setup(setup *s) {
+    tsh_tensor *const tensors[] = {s->x,      s->dy,       s->whole_x,  s->whole_dy,
+                                   s->router, s->stack[0], s->stack[1], s->stack[2]};
+    tsh_tape_destroy(s->tape);
+    tsh_experts_destroy(s->layer);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) tsh_tensor_release(tensors[i]);
+    tsh_mesh_destroy(s->mesh);
+}
+
+/* Backward from sum(y dy) and the router's losses. */
+static void backward(tshi_rank *r, const setup *s, tsh_tensor *y, tsh_tensor *dy, tsh_tensor *losses) {
+    tsh_tensor *loss = tsh_sum(s->tape, tsh_mul(s->tape, y, dy), TSH_ALL_DIMS);
+    loss = tsh_add(s->tape, loss, losses);
+    if (tshi_check(r, loss, "%s", tsh_tape_message(s->tape))) tshi_check_ok(r, tsh_backward(s->tape, loss));
+}
+
+/* y of the functions, before backward frees it. */
+static void run_functions(tshi_rank *r, const setup *s, const setting *t, double *wanted) {
+    tsh_tensor *experts;
+    tsh_tensor *logits = tsh_affine(s->tape, s->whole_x, s->router, NULL);
+    tsh_tensor *weights = tsh_route(s->tape, logits, &s->config, &experts);
+    tsh_tensor *y =
+        tsh_expert_mlp(s->tape, s->whole_x, weights, experts, s->stack[0], s->stack[1], s->stack[2], t->experts);
+    tsh_tensor *losses = tsh_route_loss(s->tape, logits, &s->config, experts);
+    if (!tshi_check(r, y && losses, "%s", tsh_tape_message(s->tape))) return;
+    tshi_check_ok(r, tsh_tensor_read_whole(y, wanted));
+    backward(r, s, y, s->whole_dy, losses);
+    tshi_check_ok(r, tsh_tape_reset(s->tape));
+}
+
+static void compare_gradients(tshi_rank *r, const setup *s) {
+    static const char *const names[] = {"dgate", "dup", "ddown"};
+    tshi_test_same_grad(r, "dx", s->x, tsh_tensor_data(tsh_tensor_grad(s->whole_x)), 1e-11);
+    tshi_test_same_grad(r, "drouter", tsh_experts_weight(s->layer, TSH_EXPERTS_ROUTER),
+                        tsh_tensor_data(tsh_tensor_grad(s->router)), 1e-11);
+    for (int i = 0; i < STACKS; i++)
+        tshi_test_same_grad(r, names[i], tsh_experts_weight(s->layer, (tsh_experts_part)(TSH_EXPERTS_GATE + i)),
+                            tsh_tensor_data(tsh_tensor_grad(s->stack[i])), 1e-11);
+}
+
+static void equals_whole(tshi_rank *r, void *arg) {
+    const setting *t = arg;
+    setup s;
+    double wanted[TOKENS * EMBED];
+    if (open_setup(r, t, &s)) {
+        run_functions(r, &s, t, wanted);
+        tsh_mark start = tsh_tape_mark(s.tape);
+        tsh_tensor *got = tsh_experts_forward(s.tape, s.layer, s.x);
+        if (t->recompute) got = tsh_tape_recompute_since(s.tape, start, got);
+        if (tshi_check(r, got, "%s", tsh_tape_message(s.tape))) {
+            tshi_test_same(r, "y", got, wanted, 1e-11);
+            backward(r, &s, got, s.dy, tsh_experts_loss(s.layer));
+            if (!r->failed) compare_gradients(r, &s);
+        }
+    }
+    close_setup(&s);
+}
+
+static void run_setting(int ranks, setting t) {
+    const char *words = tshi_test_run(ranks, equals_whole, &t);
+    cr_assert_str_empty(words, "%s: %s", t.mesh, words);
+}
+
+/* 5 experts over 3 ranks are 2, 2 and 1; 2 over 4 are halves; 7 ranks share 2 experts' features. */
+Test(experts, equal_whole_ones_on_any_number_of_ranks) {
+    for (int ranks = 1; ranks <= 7; ranks += ranks == 5 ? 2 : 1) {
+        char mesh[64];
+        snprintf(mesh, sizeof mesh, "data=1,experts=%d,model=1", ranks);
+        run_setting(ranks, (setting){.mesh = mesh, .experts = 5, .tokens = TOKENS});
+        run_setting(ranks, (setting){.mesh = mesh, .experts = 2, .tokens = TOKENS});
+        snprintf(mesh, sizeof mesh, "data=1,experts=1,model=%d", ranks);
+        run_setting(ranks, (setting){.mesh = mesh, .experts = 3, .tokens = TOKENS, .by_model_only = true});
+    }
+}
+
+Test(experts, are_split_by_the_weights_of_ranks_some_of_which_hold_none) {
+    run_setting(3, (setting){.mesh = "data=1,experts=3:1:0,model=1", .experts = 5, .tokens = TOKENS});
+    run_setting(4, (setting){.mesh = "data=1,experts=3:1,model=1:2", .experts = 5, .tokens = TOKENS});
+}
+
+static void holds_units(tshi_rank *r, void *arg) {
+    static const int64_t five[] = {2, 2, 1};
+    setting t = {.mesh = r->size == 3 ? "data=1,experts=3,model=1" : "data=1,experts=4,model=1",
+                 .experts = r->size == 3 ? 5 : 2,
+                 .tokens = TOKENS};
+    setup s;
+    (void)arg;
+    if (open_setup(r, &t, &s)) {
+        int64_t rows = tsh_experts_weight(s.layer, TSH_EXPERTS_GATE)->shape.local[0];
+        int64_t wanted = r->size == 3 ? five[r->rank] * HIDDEN : r->rank % 2 ? HIDDEN / 2 : HIDDEN - HIDDEN / 2;
+        tshi_check(r, rows == wanted, "%d rows, %d wanted", (int)rows, (int)wanted);
+    }
+    close_setup(&s);
+}
+
+Test(experts, are_units_of_the_split_and_their_features_its_blocks) {
+    cr_assert_str_empty(tshi_test_run(3, holds_units, NULL));
+    cr_assert_str_empty(tshi_test_run(4, holds_units, NULL));
+}
+
+/* Two groups of ranks that each hold all experts: gradients of experts are sums over tokens, not twice as large. */
+Test(experts, gradients_do_not_grow_with_the_number_of_expert_groups) {
+    run_setting(2, (setting){.mesh = "data=2,experts=1,model=1", .experts = 4, .tokens = TOKENS, .by_data = true});
+    run_setting(4, (setting){.mesh = "data=2,experts=2,model=1", .experts = 4, .tokens = TOKENS, .by_data = true});
+    run_setting(4, (setting){.mesh = "data=2,experts=2,model=1", .experts = 4, .tokens = TOKENS});
+}
+
+/* The experts' second axis is not the one along which other layers are split. */
+Test(experts, gradients_are_not_mixed_where_two_axes_split_the_experts) {
+    run_setting(4, (setting){.mesh = "data=1,experts=2,model=2", .experts = 4, .tokens = TOKENS});
+    run_setting(6, (setting){.mesh = "data=1,experts=2,model=3", .experts = 2, .tokens = TOKENS});
+    run_setting(6, (setting){.mesh = "data=1,experts=3,model=2", .experts = 2, .tokens = TOKENS});
+    run_setting(8, (setting){.mesh = "data=2,experts=2,model=2", .experts = 3, .tokens = TOKENS, .by_data = true});
+}
+
+/* All tokens choose one expert; or there are fewer tokens than ranks. */
+Test(experts, a_rank_without_tokens_takes_part) {
+    run_setting(3, (setting){.mesh = "data=1,experts=3,model=1", .experts = 5, .tokens = TOKENS, .one = 5});
+    run_setting(3, (setting){.mesh = "data=3,experts=1,model=1", .experts = 5, .tokens = 2, .by_data = true});
+    run_setting(4,
+                (setting){.mesh = "data=1,experts=4,model=1", .experts = 5, .tokens = 1, .by_experts = true, .one = 1});
+}
+
+/* The balance loss is a mean over all tokens, of which ranks hold different numbers. */
+Test(experts, tokens_may_be_split_unevenly) {
+    run_setting(3, (setting){.mesh = "data=3,experts=1,model=1", .experts = 4, .tokens = TOKENS, .by_data = true});
+    run_setting(2, (setting){.mesh = "data=5:1,experts=1,model=1", .experts = 4, .tokens = TOKENS, .by_data = true});
+    run_setting(3, (setting){.mesh = "data=1,experts=3,model=1", .experts = 4, .tokens = TOKENS, .by_experts = true});
+    run_setting(
+        6,
+        (setting){
+            .mesh = "data=2,experts=3,model=1", .experts = 4, .tokens = TOKENS, .by_data = true, .by_experts = true});
+}
+
+Test(experts, have_the_same_gradients_and_losses_when_recomputed) {
+    run_setting(3, (setting){.mesh = "data=1,experts=3,model=1", .experts = 4, .tokens = TOKENS, .recompute = true});
+    run_setting(
+        2, (setting){
+               .mesh = "data=2,experts=1,model=1", .experts = 4, .tokens = TOKENS, .by_data = true, .recompute = true});
+}
+
+/* --- the gradient's norm ------------------------------------------------------------------------------------------ */
+
+/* Squared norms of 20 and 100, whatever ranks hold the two experts. */
+static void norm_of_two(tshi_rank *r, void *arg) {
+    setting t = {.mesh = arg, .experts = 2, .tokens = TOKENS};
+    setup s;
+    tsh_parameters *list = NULL;
+    double norm = 0, gradient[2 * HIDDEN * EMBED];
+    for (int i = 0; i < 2 * HIDDEN * EMBED; i++)
+        gradient[i] = sqrt((i < HIDDEN * EMBED ? 20.0 : 100.0) / (HIDDEN * EMBED));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    if (open_setup(r, &t, &s)) {
+        tsh_tensor *gate = tsh_experts_weight(s.layer, TSH_EXPERTS_GATE);
+        tshi_test_set_grad(r, s.tape, gate, gradient);
+        tshi_check_ok(r, tsh_parameters_add(list, "gate", gate));
+        tshi_check_ok(r, tsh_clip_grad_norm(list, 1, &norm));
+        tshi_check(r, fabs(norm - 10.954452) < 1e-6, "the norm is %.9g", norm);
+    }
+    tsh_parameters_destroy(list);
+    close_setup(&s);
+}
+
+Test(experts, count_each_element_once_in_a_norm) {
+    static const struct {
+        int ranks;
+        char *mesh;
+    } meshes[] = {{1, "data=1,experts=1,model=1"}, {2, "data=1,experts=2,model=1"}, {3, "data=1,experts=3,model=1"},
+                  {4, "data=1,experts=2,model=2"}, {4, "data=2,experts=2,model=1"}, {4, "data=2,experts=1,model=2"}};
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
+        cr_assert_str_empty(tshi_test_run(meshes[i].ranks, norm_of_two, meshes[i].mesh), "%s", meshes[i].mesh);
+}
+
+/* --- balance without a loss --------------------------------------------------------------------------------------- */
+
+/* All 7 tokens, split over ranks, choose expert 2 of 3: its bias falls, and the others rise. */
+static void moves_bias(tshi_rank *r, void *arg) {
+    setting t = {.mesh = arg, .experts = 3, .tokens = TOKENS, .by_data = true, .one = 2};
+    setup s;
+    if (open_setup(r, &t, &s)) {
+        double bias[3] = {0};
+        tshi_check_status(r, tsh_experts_update_bias(s.tape, s.layer, 0.5), TSH_ERR_STATE, "no forward");
+        tsh_experts_forward(s.tape, s.layer, s.x);
+        tshi_check_ok(r, tsh_experts_update_bias(s.tape, s.layer, 0.5));
+        tshi_check_ok(r, tsh_tensor_read_whole(tsh_experts_weight(s.layer, TSH_EXPERTS_BIAS), bias));
+        tshi_check(r, bias[0] == 0.5 && bias[1] == 99.5 && bias[2] == 0.5, "%g %g %g", bias[0], bias[1], bias[2]);
+    }
+    close_setup(&s);
+}
+
+Test(experts, bias_moves_by_the_tokens_of_all_ranks) {
+    cr_assert_str_empty(tshi_test_run(1, moves_bias, "data=1,experts=1,model=1"));
+    cr_assert_str_empty(tshi_test_run(3, moves_bias, "data=3,experts=1,model=1"));
+    cr_assert_str_empty(tshi_test_run(4, moves_bias, "data=2,experts=2,model=1"));
+}
+
+/* --- gradient check ----------------------------------------------------------------------------------------------- */
+
+static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
+    tsh_tensor *y = tsh_experts_forward(tape, user, inputs[0]);
+    return tsh_sum(tape, tsh_mul(tape, y, y), TSH_ALL_DIMS);
+}
+
+static void check_gradients(tshi_rank *r, void *arg) {
+    char mesh[64];
+    setting t = {.mesh = mesh, .experts = 3, .tokens = 4};
+    setup s;
+    double worst = 1;
+    (void)arg;
+    snprintf(mesh, sizeof mesh, "data=1,experts=%d,model=1", r->size);
+    if (open_setup(r, &t, &s)) {
+        tsh_tensor *inputs[] = {
+            s.x, tsh_experts_weight(s.layer, TSH_EXPERTS_ROUTER), tsh_experts_weight(s.layer, TSH_EXPERTS_GATE),
+            tsh_experts_weight(s.layer, TSH_EXPERTS_UP), tsh_experts_weight(s.layer, TSH_EXPERTS_DOWN)};
+        tshi_check_ok(r, tsh_gradient_check(s.tape, objective, inputs, 5, 0, s.layer, &worst));
+        tshi_check(r, worst < 1e-6, "worst %g", worst);
+    }
+    close_setup(&s);
+}
+
+Test(experts, passes_the_gradient_check) {
+    cr_assert_str_empty(tshi_test_run_each(1, 2, check_gradients, NULL));
+}
