@@ -44,6 +44,7 @@ using block = handle<tsh_block, tsh_block_destroy>;
 using data_parallel = handle<tsh_data_parallel, tsh_data_parallel_destroy>;
 using embedding = handle<tsh_embedding, tsh_embedding_destroy>;
 using event = handle<tsh_event, tsh_event_destroy>;
+using experts = handle<tsh_experts, tsh_experts_destroy>;
 using graph = handle<tsh_graph, tsh_graph_destroy>;
 using group = handle<tsh_group, tsh_group_destroy>;
 using kv_cache = handle<tsh_kv_cache, tsh_kv_cache_destroy>;
