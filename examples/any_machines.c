@@ -1,7 +1,8 @@
-/* The GPT of train_gpt learns while ranks die: the ranks that are left go on, with the losses that all of them would
- * have had. Each rank's part of the weights and of the optimizer's moments is kept on another rank, too.
+/* The GPT of train_gpt learns while ranks die and join: the ranks that there are go on, with the losses that any number of
+ * them has. Each rank's part of the weights and of the optimizer's moments is kept on another rank, too.
  *
- *     tshard-run -n 4 --min-ranks 2 any_machines --survive */
+ *     TSHARD_TOKEN=secret tshard-run -n 4 --min-ranks 2 --port 4242 any_machines --survive
+ *     TSHARD_TOKEN=secret tshard-run -n 2 --join localhost:4242 any_machines --survive */
 #include "command_line.h"
 #include "program.h"
 #include "progress.h"
@@ -29,7 +30,7 @@ typedef struct program {
     const char *share, *kill;
     death deaths[MOST_KILLS];
     int death_count;
-    int first_rank;             /* this rank's number in the first world */
+    int first_rank;             /* this rank's number in its first world */
     int64_t weight[MOST_RANKS]; /* of the ranks of the first world; weight_count 0: they are equal */
     int weight_count;
     text t;
@@ -44,6 +45,7 @@ typedef struct job {
     tsh_world *world;
     model *m;
     tsh_protection *protection;
+    bool moved; /* the parameters have values, and the protection has a step */
     options o;
     char axis[256]; /* o.model_parallel */
 } job;
@@ -56,7 +58,7 @@ static tsh_status weights_of(tsh_world *world, const program *p, char *axis, siz
     int n = tsh_world_size(world);
     const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {n}};
     tsh_tensor *all = NULL;
-    weights[tsh_world_rank(world)] = p->weight[p->first_rank];
+    weights[tsh_world_rank(world)] = p->first_rank < p->weight_count ? p->weight[p->first_rank] : 1;
     tsh_status status = tsh_tensor_create(tsh_world_mesh(world), &config, &all);
     if (status == TSH_OK) status = tsh_tensor_write(all, weights, n);
     if (status == TSH_OK) status = tsh_all_reduce(tsh_world_group(world), all, TSH_REDUCE_SUM);
@@ -125,8 +127,18 @@ static tsh_status make_step(job *j, program *p, int64_t step) {
     return status;
 }
 
-/* After a death: the world of the ranks that are left, the model on it, and the values of the last step that they have
- * whole between them. More ranks may die in the meantime. */
+/* Gives the model the values of the last step that all ranks of its world have whole between them. A rank that has just
+ * joined has none. */
+static tsh_status take_values(job *now, const job *before, int64_t *step) {
+    const tsh_protection *from = before && before->moved ? before->protection : NULL;
+    tsh_status status = tsh_protection_move(from, model_list(now->m), model_optimizer(now->m), step);
+    if (status == TSH_OK) status = tsh_protection_step(now->protection, *step);
+    now->moved = status == TSH_OK;
+    return status;
+}
+
+/* After deaths, or when ranks wait to join: the world of the ranks that there are, and the model on it. More ranks may
+ * die in the meantime. */
 static tsh_status go_on(job **j, const program *p, int64_t *step) {
     tsh_world *first = (*j)->world, *broken = first, *next;
     job *now = NULL;
@@ -135,9 +147,7 @@ static tsh_status go_on(job **j, const program *p, int64_t *step) {
         if (broken != first) tsh_world_destroy(broken);
         if (status != TSH_OK) return status;
         status = job_create(next, p, &now);
-        if (status == TSH_OK)
-            status = tsh_protection_move((*j)->protection, model_list(now->m), model_optimizer(now->m), step);
-        if (status == TSH_OK) status = tsh_protection_step(now->protection, *step);
+        if (status == TSH_OK) status = take_values(now, *j, step);
         if (status == TSH_OK) break;
         job_destroy(now);
         if (status != TSH_ERR_PEER && status != TSH_ERR_TIMEOUT) {
@@ -153,15 +163,23 @@ static tsh_status go_on(job **j, const program *p, int64_t *step) {
     return TSH_OK;
 }
 
+static tsh_status begin(job *j, int64_t *step) {
+    if (!j->protection) return TSH_OK;
+    if (tsh_world_has_joined(j->world)) return take_values(j, NULL, step);
+    j->moved = true;
+    return tsh_protection_step(j->protection, 0);
+}
+
 static tsh_status train(job **j, program *p) {
     int64_t step = 0;
-    tsh_status status = (*j)->protection ? tsh_protection_step((*j)->protection, 0) : TSH_OK;
-    while (status == TSH_OK && step < p->steps) {
-        status = make_step(*j, p, step);
-        if (status == TSH_OK)
-            step++;
-        else if (p->survive && (status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT))
-            status = go_on(j, p, &step);
+    tsh_status status = begin(*j, &step);
+    while (step < p->steps) {
+        int joiners = 0;
+        if (status == TSH_OK) status = make_step(*j, p, step);
+        if (status == TSH_OK && ++step < p->steps && p->survive) status = tsh_world_joiners((*j)->world, &joiners);
+        bool broken = p->survive && (status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT);
+        if (broken || joiners) status = go_on(j, p, &step);
+        if (status != TSH_OK) break;
     }
     return status;
 }
@@ -190,9 +208,10 @@ static tsh_status run(tsh_world **world, program *p) {
 static const char help[] =
     "usage: [tshard-run -n RANKS --min-ranks N] any_machines [options]\n"
     "\n"
-    "Trains the model of train_gpt, and goes on with the ranks that are left when others die.\n"
+    "Trains the model of train_gpt, and goes on with the ranks that are left when others die, and with those that join\n"
+    "(tshard-run --join).\n"
     "\n"
-    "  --survive            go on after deaths\n"
+    "  --survive            go on after deaths, and take ranks in\n"
     "  --every N            steps from one copy of the values to the next; 0: no copies (10)\n"
     "  --model M            ranks that share one copy of the model, or a weight for each rank, as 2:1:1 (1)\n"
     "  --kill DEATHS        RANK:STEP or RANK:STEP:MICROSECONDS, several with commas between them: this rank dies in\n"
@@ -228,14 +247,14 @@ static bool read_deaths(program *p) {
 }
 
 /* A number, or as many weights as there are ranks. */
-static bool read_share(program *p, int ranks) {
+static bool read_share(program *p, const tsh_world *world) {
     if (!strchr(p->share, ':')) return atoi(p->share) > 0;
     for (const char *at = p->share; at; at = strchr(at, ':')) {
         at += *at == ':';
         if (p->weight_count == MOST_RANKS) return false;
         p->weight[p->weight_count++] = atoi(at);
     }
-    return p->weight_count == ranks;
+    return p->weight_count == tsh_world_size(world) || tsh_world_has_joined(world);
 }
 
 static int parse(int argc, char **argv, const tsh_world *world, program *p) {
@@ -260,7 +279,7 @@ static int parse(int argc, char **argv, const tsh_world *world, program *p) {
                                {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("any_machines", help, rows, argc, argv, speaks);
     o->survives = p->survive;
-    bool good = code >= 0 || (read_deaths(p) && read_share(p, tsh_world_size(world)) && o->embed % o->heads == 0);
+    bool good = code >= 0 || (read_deaths(p) && read_share(p, world) && o->embed % o->heads == 0);
     if (good) return code;
     if (speaks) fprintf(stderr, "any_machines: --kill, --model or --heads is malformed; --help says what they are\n");
     return 2;
