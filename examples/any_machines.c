@@ -13,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
+#include <time.h>
 
-enum { MOST_KILLS = 8, MOST_RANKS = 64, WARM_UP = 5 };
+enum { MOST_KILLS = 8, MOST_WAITS = 8, MOST_RANKS = 64, WARM_UP = 5 };
 
 /* A death of this rank, to try it. */
 typedef struct death {
@@ -23,11 +24,19 @@ typedef struct death {
     long microseconds; /* after the step has begun */
 } death;
 
+/* A step before which the job waits until it has so many ranks. */
+typedef struct waiting {
+    long long step;
+    int ranks;
+} waiting;
+
 typedef struct program {
     options model; /* of train_gpt */
     int64_t steps, every;
     bool survive;
-    const char *share, *kill;
+    const char *share, *kill, *wait;
+    waiting waits[MOST_WAITS];
+    int wait_count;
     death deaths[MOST_KILLS];
     int death_count;
     int first_rank;             /* this rank's number in its first world */
@@ -170,15 +179,34 @@ static tsh_status begin(job *j, int64_t *step) {
     return tsh_protection_step(j->protection, 0);
 }
 
+static bool is_short_of_ranks(const program *p, const tsh_world *world, int64_t step) {
+    bool is_short = false;
+    for (int i = 0; i < p->wait_count; i++)
+        is_short = is_short || (p->waits[i].step == step && p->waits[i].ranks > tsh_world_size(world));
+    return is_short;
+}
+
+static tsh_status look_for_joiners(tsh_world *world, const program *p, int64_t step, int *joiners) {
+    const struct timespec pause = {.tv_nsec = 5000000};
+    for (;;) {
+        tsh_status status = tsh_world_joiners(world, joiners);
+        if (status != TSH_OK || *joiners > 0 || !is_short_of_ranks(p, world, step)) return status;
+        nanosleep(&pause, NULL);
+    }
+}
+
 static tsh_status train(job **j, program *p) {
     int64_t step = 0;
     tsh_status status = begin(*j, &step);
     while (step < p->steps) {
         int joiners = 0;
-        if (status == TSH_OK) status = make_step(*j, p, step);
-        if (status == TSH_OK && ++step < p->steps && p->survive) status = tsh_world_joiners((*j)->world, &joiners);
+        if (status == TSH_OK && p->survive) status = look_for_joiners((*j)->world, p, step, &joiners);
+        if (status == TSH_OK && joiners == 0) status = make_step(*j, p, step);
         bool broken = p->survive && (status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT);
-        if (broken || joiners) status = go_on(j, p, &step);
+        if (broken || joiners)
+            status = go_on(j, p, &step);
+        else if (status == TSH_OK)
+            step++;
         if (status != TSH_OK) break;
     }
     return status;
@@ -216,6 +244,8 @@ static const char help[] =
     "  --model M            ranks that share one copy of the model, or a weight for each rank, as 2:1:1 (1)\n"
     "  --kill DEATHS        RANK:STEP or RANK:STEP:MICROSECONDS, several with commas between them: this rank dies in\n"
     "                       that step, so long after its beginning\n"
+    "  --wait WAITS         STEP:RANKS, several with commas between them: before that step, wait until the job has so\n"
+    "                       many ranks\n"
     "  --steps N            training steps (60)\n"
     "  --text FILE          the text (default: the C sources of tshard)\n"
     "  --layers N, --heads N, --embed N, --block N, --batch N, --lr RATE, --seed N, --dtype TYPE\n"
@@ -246,6 +276,18 @@ static bool read_deaths(program *p) {
     return true;
 }
 
+static bool read_waits(program *p) {
+    for (const char *at = p->wait; at && *at; at += *at == ',') {
+        int read = 0;
+        waiting *w = &p->waits[p->wait_count];
+        if (p->wait_count == MOST_WAITS || sscanf(at, "%lld:%d%n", &w->step, &w->ranks, &read) < 2) return false;
+        at += read;
+        if (*at && *at != ',') return false;
+        p->wait_count++;
+    }
+    return true;
+}
+
 /* A number, or as many weights as there are ranks. */
 static bool read_share(program *p, const tsh_world *world) {
     if (!strchr(p->share, ':')) return atoi(p->share) > 0;
@@ -266,6 +308,7 @@ static int parse(int argc, char **argv, const tsh_world *world, program *p) {
                                {"every", OPTION_COUNT, &p->every, 0, size},
                                {"model", OPTION_AXIS, &p->share, 0, 0},
                                {"kill", OPTION_TEXT, &p->kill, 0, 0},
+                               {"wait", OPTION_TEXT, &p->wait, 0, 0},
                                {"steps", OPTION_COUNT, &p->steps, 1, count},
                                {"text", OPTION_PATH, &o->text, 0, 0},
                                {"layers", OPTION_COUNT, &o->layers, 1, size},
@@ -279,9 +322,9 @@ static int parse(int argc, char **argv, const tsh_world *world, program *p) {
                                {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("any_machines", help, rows, argc, argv, speaks);
     o->survives = p->survive;
-    bool good = code >= 0 || (read_deaths(p) && read_share(p, world) && o->embed % o->heads == 0);
+    bool good = code >= 0 || (read_deaths(p) && read_waits(p) && read_share(p, world) && o->embed % o->heads == 0);
     if (good) return code;
-    if (speaks) fprintf(stderr, "any_machines: --kill, --model or --heads is malformed; --help says what they are\n");
+    if (speaks) fprintf(stderr, "any_machines: --kill, --wait, --model or --heads is malformed; --help says what they are\n");
     return 2;
 }
 
