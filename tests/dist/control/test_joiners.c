@@ -85,6 +85,7 @@ static void grows(tshi_rank *r, void *arg) {
     tshi_check(r, !joins(r) || tsh_world_rank(r->world) >= members, "rank %d", tsh_world_rank(r->world));
     grow_to(r, r->size);
     check_sum(r, r->size);
+    replace_world(r, NULL);
 }
 
 Test(joiners, one_rank_grows, .timeout = 120) {
@@ -266,6 +267,7 @@ static void ends_meanwhile(tshi_rank *r, void *arg) {
     }
     if (!enter(r)) return;
     while (count == 0 && tshi_check_ok(r, tsh_world_joiners(r->world, &count))) usleep(1000);
+    replace_world(r, NULL);
 }
 
 Test(joiners, the_job_ends_meanwhile, .timeout = 120) {
