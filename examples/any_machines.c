@@ -236,7 +236,8 @@ static tsh_status run(tsh_world **world, program *p) {
 static const char help[] =
     "usage: [tshard-run -n RANKS --min-ranks N] any_machines [options]\n"
     "\n"
-    "Trains the model of train_gpt, and goes on with the ranks that are left when others die, and with those that join\n"
+    "Trains the model of train_gpt, and goes on with the ranks that are left when others die, and with those that "
+    "join\n"
     "(tshard-run --join).\n"
     "\n"
     "  --survive            go on after deaths, and take ranks in\n"
@@ -304,27 +305,21 @@ static int parse(int argc, char **argv, const tsh_world *world, program *p) {
     bool speaks = tsh_world_rank(world) == 0;
     options *o = &p->model;
     *o = defaults;
-    const option_row rows[] = {{"survive", OPTION_FLAG, &p->survive, 0, 0},
-                               {"every", OPTION_COUNT, &p->every, 0, size},
-                               {"model", OPTION_AXIS, &p->share, 0, 0},
-                               {"kill", OPTION_TEXT, &p->kill, 0, 0},
-                               {"wait", OPTION_TEXT, &p->wait, 0, 0},
-                               {"steps", OPTION_COUNT, &p->steps, 1, count},
-                               {"text", OPTION_PATH, &o->text, 0, 0},
-                               {"layers", OPTION_COUNT, &o->layers, 1, size},
-                               {"heads", OPTION_COUNT, &o->heads, 1, size},
-                               {"embed", OPTION_COUNT, &o->embed, 1, size},
-                               {"block", OPTION_COUNT, &o->block, 1, size},
-                               {"batch", OPTION_COUNT, &o->batch, 1, size},
-                               {"lr", OPTION_RATE, &o->lr, 0, 0},
-                               {"seed", OPTION_SEED, &o->seed, 0, 0},
-                               {"dtype", OPTION_DTYPE, &o->dtype, 0, 0},
-                               {NULL, OPTION_FLAG, NULL, 0, 0}};
+    const option_row rows[] = {
+        {"survive", OPTION_FLAG, &p->survive, 0, 0}, {"every", OPTION_COUNT, &p->every, 0, size},
+        {"model", OPTION_AXIS, &p->share, 0, 0},     {"kill", OPTION_TEXT, &p->kill, 0, 0},
+        {"wait", OPTION_TEXT, &p->wait, 0, 0},       {"steps", OPTION_COUNT, &p->steps, 1, count},
+        {"text", OPTION_PATH, &o->text, 0, 0},       {"layers", OPTION_COUNT, &o->layers, 1, size},
+        {"heads", OPTION_COUNT, &o->heads, 1, size}, {"embed", OPTION_COUNT, &o->embed, 1, size},
+        {"block", OPTION_COUNT, &o->block, 1, size}, {"batch", OPTION_COUNT, &o->batch, 1, size},
+        {"lr", OPTION_RATE, &o->lr, 0, 0},           {"seed", OPTION_SEED, &o->seed, 0, 0},
+        {"dtype", OPTION_DTYPE, &o->dtype, 0, 0},    {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("any_machines", help, rows, argc, argv, speaks);
     o->survives = p->survive;
     bool good = code >= 0 || (read_deaths(p) && read_waits(p) && read_share(p, world) && o->embed % o->heads == 0);
     if (good) return code;
-    if (speaks) fprintf(stderr, "any_machines: --kill, --wait, --model or --heads is malformed; --help says what they are\n");
+    if (speaks)
+        fprintf(stderr, "any_machines: --kill, --wait, --model or --heads is malformed; --help says what they are\n");
     return 2;
 }
 

@@ -112,8 +112,8 @@ static tsh_status check_world(const tsh_world *world, const char *call) {
     bool renews = world->size == 1 ? world->control == tshi_backend_of_one() : m->page && world->control->renews;
     if (!renews || m->threads || world->device != world->host)
         return tshi_fail(TSH_ERR_UNSUPPORTED,
-                         "%s: ranks go on if they are processes, with tensors on the CPU, over the backends local and "
-                         "ucx",
+                         "%s: ranks go on if they are processes, with tensors on the CPU, "
+                         "over the backends local and ucx",
                          call);
     if (m->nodes > 1 && world->settings->join_port == 0)
         return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: ranks on several machines need env:// or tcp://HOST", call);

@@ -247,8 +247,8 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
 }
 
 /* The world of a place in it. */
-static tsh_status take_place(const tsh_world_config *config, const tshi_settings *settings, const tshi_join_place *place,
-                             tsh_world **out) {
+static tsh_status take_place(const tsh_world_config *config, const tshi_settings *settings,
+                             const tshi_join_place *place, tsh_world **out) {
     tshi_settings s = *settings;
     s.size = place->roster.size;
     s.seed = place->seed;

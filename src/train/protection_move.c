@@ -331,7 +331,7 @@ static tsh_status open_moving(moving *m, const tsh_parameters *list, const tsh_o
     return status == TSH_OK && m->p ? compare_lists(m) : status;
 }
 
-/* Of the offers. */
+/* Compares the former worlds that the offers are of. */
 static tsh_status find_old(moving *m) {
     const offer *first = NULL;
     for (int r = m->world->size - 1; r >= 0; r--) {
@@ -365,7 +365,8 @@ static tsh_status open_former(moving *m) {
 
 tsh_status tsh_protection_move(const tsh_protection *p, tsh_parameters *list, tsh_optimizer *optimizer, int64_t *step) {
     if (!list || !step || (p && p->world == list->world) || (optimizer && optimizer->world != list->world))
-        return tshi_fail(TSH_ERR_ARGUMENT, "protection_move: parameters of the world that follows, and step are required");
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "protection_move: parameters of the world that follows, and step are required");
     moving m = {.p = p, .world = list->world};
     offer mine = offer_of(p);
     char text[TSHI_LINE];

@@ -36,10 +36,9 @@ static int next_port(void) {
 static void check(const double one[STEPS], int ranks, const char *arguments, const char *others, const char *wanted) {
     double losses[STEPS];
     int code;
-    const char *text = tshi_test_shell(&code,
-                                       "port=%d; (%s) & " LAUNCH "--min-ranks 1 -n %d --port $port " PROGRAM
-                                       "%s; code=$?; wait; exit $code",
-                                       next_port(), others, ranks, arguments);
+    const char *text = tshi_test_shell(
+        &code, "port=%d; (%s) & " LAUNCH "--min-ranks 1 -n %d --port $port " PROGRAM "%s; code=$?; wait; exit $code",
+        next_port(), others, ranks, arguments);
     cr_assert_eq(code, 0, "%s", text);
     cr_assert(strstr(text, wanted), "no '%s': %s", wanted, text);
     read_losses(text, losses);

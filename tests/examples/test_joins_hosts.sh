@@ -84,7 +84,7 @@ finish 3
 what="rank 0 dies, and two of another host join the rank that is left; one is killed on the way"
 start 2 a --model 2 --wait 12:3 --kill 0:6:500
 until grep -qs "^1 ranks go on" "$folder"/out.*; do sleep 0.02; done
-"$folder/on" c env TSHARD_JOIN="$net.1:$port" timeout -s KILL "0.$((RANDOM % 80 + 20))" "$program" $options > /dev/null 2>&1
+"$folder/on" c env TSHARD_JOIN="$net.1:$port" timeout -s KILL "0.$((RANDOM % 80 + 20))" "$program" $options --model 2 > /dev/null 2>&1
 join 2 c --model 2
 finish 3
 exit $code

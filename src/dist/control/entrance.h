@@ -38,7 +38,7 @@ bool tshi_entrance_built(const tsh_world *world, tshi_entrance *e, double deadli
 /* They go on in it. */
 void tshi_entrance_confirm(tshi_entrance *e);
 
-/* `ended`: the job has, and those who wait are told so; otherwise they try again. NULL is accepted. */
+/* `ended`: the job has ended, and the ranks that wait are told so; otherwise they try again. NULL is accepted. */
 void tshi_entrance_close(const tsh_world *world, tshi_entrance *e, bool ended);
 
 #endif

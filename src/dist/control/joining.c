@@ -105,12 +105,13 @@ static bool read_place(const tshi_joining *j, tshi_frame *place, tsh_status *sta
     size_t size = 0;
     unsigned char *bytes = read_frame(j, &type, &size);
     bool good = bytes && type == TSHI_PLACE && tshi_wire_read(TSHI_PLACE, bytes, size, &seal, place);
-    bool refused = bytes && type == TSHI_ANSWER &&
-                   tshi_wire_read_answer(bytes, size, 0, &seal, j->r.allocator, &answer) == TSH_OK;
+    bool refused =
+        bytes && type == TSHI_ANSWER && tshi_wire_read_answer(bytes, size, 0, &seal, j->r.allocator, &answer) == TSH_OK;
     tshi_free(j->r.allocator, bytes);
     *status = TSH_OK;
-    if (refused) *status = tshi_fail(answer.status, "world_init: the job at %s:%d: %.400s", j->settings.address,
-                                     j->settings.join_port, answer.message);
+    if (refused)
+        *status = tshi_fail(answer.status, "world_init: the job at %s:%d: %.400s", j->settings.address,
+                            j->settings.join_port, answer.message);
     return good || *status != TSH_OK;
 }
 

@@ -22,7 +22,7 @@ typedef struct tshi_joining {
 typedef struct tshi_join_place {
     tshi_roster roster;
     uint64_t seed;
-    int port; /* at which its ranks meet; 0: they are on one machine */
+    int port;        /* at which its ranks meet; 0: they are on one machine */
     double patience; /* seconds to build it */
 } tshi_join_place;
 

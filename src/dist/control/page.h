@@ -85,8 +85,8 @@ typedef struct tshi_page {
     _Atomic uint64_t port;                          /* 1 + the round, and below it the port at which its world meets */
     _Atomic uint32_t newcomers_round;               /* 1 + the round of the newcomers; see standings.h */
     tshi_newcomers newcomers;
-    _Atomic uint32_t relay_sleeps;                  /* in poll(), until a datagram comes to relay_address */
-    int32_t relay_address_bytes;                    /* of an abstract Unix socket */
+    _Atomic uint32_t relay_sleeps; /* in poll(), until a datagram comes to relay_address */
+    int32_t relay_address_bytes;   /* of an abstract Unix socket */
     char relay_address[TSHI_RELAY_ADDRESS];
     int32_t size;
     tshi_rank_record record[]; /* [size] */
