@@ -38,8 +38,8 @@ bool tshi_entrance_built(const tsh_world *world, tshi_entrance *e, double deadli
 /* They go on in it. */
 void tshi_entrance_confirm(tshi_entrance *e);
 
-/* Closes it; NULL is accepted. `ended` says that the job has ended, which the ranks that wait are told; otherwise they
- * connect again. */
+/* Closes it; NULL is accepted. `ended`: the job has ended, and the ranks that wait get this as their answer; otherwise
+ * they connect again. */
 void tshi_entrance_close(const tsh_world *world, tshi_entrance *e, bool ended);
 
 #endif
