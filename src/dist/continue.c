@@ -226,7 +226,8 @@ tsh_status tsh_world_continue(tsh_world *world, const tsh_continue_config *confi
 static tsh_status look_for_joiners(tsh_world *world, int *count) {
     *count = 0;
     if (world->rank != 0) return TSH_OK;
-    tsh_status status = world->entrance ? TSH_OK : tshi_entrance_open(world, &world->entrance);
+    tsh_status status =
+        world->entrance ? tshi_entrance_reopen(world, world->entrance) : tshi_entrance_open(world, &world->entrance);
     if (status != TSH_OK) return status;
     tshi_entrance_poll(world, world->entrance);
     *count = tshi_entrance_count(world->entrance);

@@ -49,28 +49,54 @@ struct tshi_entrance {
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-tsh_status tshi_entrance_open(const tsh_world *world, tshi_entrance **out) {
-    const tshi_settings *s = world->settings;
+static tsh_status listen_for_guests(const tsh_world *world, tshi_entrance *e) {
+    const tshi_settings *s = &e->settings;
     const char *host = tshi_address_is_loopback(s->join_address) ? s->join_address : NULL;
     tshi_endpoint at[TSHI_ENDPOINTS];
     int n = 0;
-    tshi_entrance *e = *out = tshi_calloc(&world->allocator, 1, sizeof *e);
-    if (!e) return TSH_ERR_MEMORY;
-    e->settings = *s;
-    e->allocator = world->allocator;
-    memcpy(e->settings.key, s->join_key, sizeof e->settings.key);
-    tsh_status status = tshi_rendezvous_begin(&e->settings, NULL, &e->allocator, 0, &e->r);
-    if (status == TSH_OK) status = tshi_tcp_resolve(host, s->join_port, tshi_clock() + 5, at, &n);
+    tsh_status status = tshi_tcp_resolve(host, s->join_port, tshi_clock() + world->timeout, at, &n);
     for (int i = 0; status == TSH_OK && i < n && e->listeners < LISTENERS; i++) {
         int fd = tshi_socket_listen(&at[i], true);
         if (fd >= 0) e->listener[e->listeners++] = fd;
     }
-    if (status == TSH_OK && e->listeners == 0)
-        status = tshi_fail_errno(errno, "world_joiners: rank 0 cannot listen at %s:%d", s->join_address, s->join_port);
-    if (status == TSH_OK) return TSH_OK;
+    if (status != TSH_OK || e->listeners > 0) return status;
+    return tshi_fail_errno(errno, "world_joiners: rank 0 cannot listen at %s:%d", s->join_address, s->join_port);
+}
+
+static void warn_of_token(const tsh_world *world) {
+    size_t length = strlen(world->settings->token);
+    if (length >= TSHI_TOKEN_LENGTH) return;
+    tshi_log(
+        &world->log, TSH_LOG_WARNING,
+        "world_joiners: TSHARD_TOKEN has %zu characters: any program that reaches %s:%d can join the job, or guess "
+        "them; take at least %d random ones (openssl rand -hex 16)",
+        length, world->settings->join_address, world->settings->join_port, TSHI_TOKEN_LENGTH);
+}
+
+tsh_status tshi_entrance_open(const tsh_world *world, tshi_entrance **out) {
+    tshi_entrance *e = *out = tshi_calloc(&world->allocator, 1, sizeof *e);
+    if (!e) return TSH_ERR_MEMORY;
+    e->settings = *world->settings;
+    e->allocator = world->allocator;
+    memcpy(e->settings.key, world->settings->join_key, sizeof e->settings.key);
+    tsh_status status = tshi_rendezvous_begin(&e->settings, NULL, &e->allocator, 0, &e->r);
+    if (status == TSH_OK) status = listen_for_guests(world, e);
+    if (status == TSH_OK) {
+        warn_of_token(world);
+        return TSH_OK;
+    }
     tshi_free(&world->allocator, e);
     *out = NULL;
     return status;
+}
+
+tsh_status tshi_entrance_reopen(const tsh_world *world, tshi_entrance *e) {
+    return e->listeners > 0 ? TSH_OK : listen_for_guests(world, e);
+}
+
+void tshi_entrance_pause(tshi_entrance *e) {
+    tshi_socket_close(e->listener, e->listeners);
+    e->listeners = 0;
 }
 
 static void drop(tshi_entrance *e, int i) {

@@ -23,6 +23,10 @@ typedef struct tshi_entrance tshi_entrance;
 
 /* Listens. On rank 0. */
 tsh_status tshi_entrance_open(const tsh_world *world, tshi_entrance **out);
+/* Ranks of other machines meet at the same port (meeting.h): in the meantime rank 0 does not listen for ranks that
+ * join, which try again. Those that have been taken in wait on. */
+void tshi_entrance_pause(tshi_entrance *e);
+tsh_status tshi_entrance_reopen(const tsh_world *world, tshi_entrance *e);
 /* Takes connections, and what has come on them. Does not wait. */
 void tshi_entrance_poll(const tsh_world *world, tshi_entrance *e);
 /* The ranks that wait to join, at most TSHI_MOST_JOINERS. */

@@ -261,6 +261,7 @@ tsh_status tshi_survivors_open(tsh_world *world, int64_t step, double wait, tshi
     if (!out->ranks || !out->page || !out->probes) return TSH_ERR_MEMORY;
     double silence = world->settings->silence;
     out->silence = silence < LONGEST_SILENCE ? silence : LONGEST_SILENCE;
+    if (spans_machines(out) && world->entrance) tshi_entrance_pause(world->entrance);
     return spans_machines(out) && is_here(world, world->rank) ? tshi_meeting_open(world, &out->meeting) : TSH_OK;
 }
 
