@@ -245,10 +245,10 @@ static const char help[] =
     "  --model M            ranks that share one copy of the model, or a weight for each rank, as 2:1:1 (1)\n"
     "  --kill DEATHS        RANK:STEP or RANK:STEP:MICROSECONDS, several with commas between them: this rank dies in\n"
     "                       that step, so long after its beginning\n"
-    "  --wait WAITS         STEP:RANKS, several with commas between them: before that step, wait until the job has so\n"
-    "                       many ranks\n"
     "  --steps N            training steps (60)\n"
     "  --text FILE          the text (default: the C sources of tshard)\n"
+    "  --wait WAITS         STEP:RANKS, several with commas between them: before that step, wait until the job has so\n"
+    "                       many ranks\n"
     "  --layers N, --heads N, --embed N, --block N, --batch N, --lr RATE, --seed N, --dtype TYPE\n"
     "                       as in train_gpt, but smaller (2, 4, 32, 16, 12, 0.001, 1337, float32)\n"
     "  --help               this text\n";
