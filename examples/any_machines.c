@@ -1,7 +1,8 @@
-/* The GPT of train_gpt learns while ranks die: the ranks that are left go on, with the losses that all of them would
- * have had. Each rank's part of the weights and of the optimizer's moments is kept on another rank, too.
+/* The GPT of train_gpt learns while ranks die and join: the ranks that there are go on, with the losses that any number of
+ * them has. Each rank's part of the weights and of the optimizer's moments is kept on another rank, too.
  *
- *     tshard-run -n 4 --min-ranks 2 any_machines --survive */
+ *     TSHARD_TOKEN=secret tshard-run -n 4 --min-ranks 2 --port 4242 any_machines --survive
+ *     TSHARD_TOKEN=secret tshard-run -n 2 --join localhost:4242 any_machines --survive */
 #include "command_line.h"
 #include "program.h"
 #include "progress.h"
@@ -12,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
+#include <time.h>
 
-enum { MOST_KILLS = 8, MOST_RANKS = 64, WARM_UP = 5 };
+enum { MOST_KILLS = 8, MOST_WAITS = 8, MOST_RANKS = 64, WARM_UP = 5 };
 
 /* A death of this rank, to try it. */
 typedef struct death {
@@ -24,14 +26,22 @@ typedef struct death {
     bool armed;
 } death;
 
+/* A step before which the job waits until it has so many ranks. */
+typedef struct waiting {
+    long long step;
+    int ranks;
+} waiting;
+
 typedef struct program {
     options model; /* of train_gpt */
     int64_t steps, every;
     bool survive;
-    const char *share, *kill;
+    const char *share, *kill, *wait;
+    waiting waits[MOST_WAITS];
+    int wait_count;
     death deaths[MOST_KILLS];
     int death_count;
-    int first_rank;             /* this rank's number in the first world */
+    int first_rank;             /* this rank's number in its first world */
     int64_t weight[MOST_RANKS]; /* of the ranks of the first world; weight_count 0: they are equal */
     int weight_count;
     text t;
@@ -46,6 +56,7 @@ typedef struct job {
     tsh_world *world;
     model *m;
     tsh_protection *protection;
+    bool moved; /* the parameters have values, and the protection has a step */
     options o;
     char axis[256]; /* o.model_parallel */
 } job;
@@ -58,7 +69,7 @@ static tsh_status weights_of(tsh_world *world, const program *p, char *axis, siz
     int n = tsh_world_size(world);
     const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {n}};
     tsh_tensor *all = NULL;
-    weights[tsh_world_rank(world)] = p->weight[p->first_rank];
+    weights[tsh_world_rank(world)] = p->first_rank < p->weight_count ? p->weight[p->first_rank] : 1;
     tsh_status status = tsh_tensor_create(tsh_world_mesh(world), &config, &all);
     if (status == TSH_OK) status = tsh_tensor_write(all, weights, n);
     if (status == TSH_OK) status = tsh_all_reduce(tsh_world_group(world), all, TSH_REDUCE_SUM);
@@ -133,8 +144,18 @@ static tsh_status make_step(job *j, program *p, int64_t step) {
     return status;
 }
 
-/* After a death: the world of the ranks that are left, the model on it, and the values of the last step that they have
- * whole between them. More ranks may die in the meantime. */
+/* Gives the model the values of the last step that all ranks of its world have whole between them. A rank that has just
+ * joined has none. */
+static tsh_status take_values(job *now, const job *before, int64_t *step) {
+    const tsh_protection *from = before && before->moved ? before->protection : NULL;
+    tsh_status status = tsh_protection_move(from, model_list(now->m), model_optimizer(now->m), step);
+    if (status == TSH_OK) status = tsh_protection_step(now->protection, *step);
+    now->moved = status == TSH_OK;
+    return status;
+}
+
+/* After deaths, or when ranks wait to join: the world of the ranks that there are, and the model on it. More ranks may
+ * die in the meantime. */
 static tsh_status go_on(job **j, const program *p, int64_t *step) {
     tsh_world *first = (*j)->world, *broken = first, *next;
     job *now = NULL;
@@ -143,9 +164,7 @@ static tsh_status go_on(job **j, const program *p, int64_t *step) {
         if (broken != first) tsh_world_destroy(broken);
         if (status != TSH_OK) return status;
         status = job_create(next, p, &now);
-        if (status == TSH_OK)
-            status = tsh_protection_move((*j)->protection, model_list(now->m), model_optimizer(now->m), step);
-        if (status == TSH_OK) status = tsh_protection_step(now->protection, *step);
+        if (status == TSH_OK) status = take_values(now, *j, step);
         if (status == TSH_OK) break;
         job_destroy(now);
         if (status != TSH_ERR_PEER && status != TSH_ERR_TIMEOUT) {
@@ -161,15 +180,42 @@ static tsh_status go_on(job **j, const program *p, int64_t *step) {
     return TSH_OK;
 }
 
+static tsh_status begin(job *j, int64_t *step) {
+    if (!j->protection) return TSH_OK;
+    if (tsh_world_has_joined(j->world)) return take_values(j, NULL, step);
+    j->moved = true;
+    return tsh_protection_step(j->protection, 0);
+}
+
+static bool is_short_of_ranks(const program *p, const tsh_world *world, int64_t step) {
+    bool is_short = false;
+    for (int i = 0; i < p->wait_count; i++)
+        is_short = is_short || (p->waits[i].step == step && p->waits[i].ranks > tsh_world_size(world));
+    return is_short;
+}
+
+static tsh_status look_for_joiners(tsh_world *world, const program *p, int64_t step, int *joiners) {
+    const struct timespec pause = {.tv_nsec = 5000000};
+    for (;;) {
+        tsh_status status = tsh_world_joiners(world, joiners);
+        if (status != TSH_OK || *joiners > 0 || !is_short_of_ranks(p, world, step)) return status;
+        nanosleep(&pause, NULL);
+    }
+}
+
 static tsh_status train(job **j, program *p) {
     int64_t step = 0;
-    tsh_status status = (*j)->protection ? tsh_protection_step((*j)->protection, 0) : TSH_OK;
-    while (status == TSH_OK && step < p->steps) {
-        status = make_step(*j, p, step);
-        if (status == TSH_OK)
-            step++;
-        else if (p->survive && (status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT))
+    tsh_status status = begin(*j, &step);
+    while (step < p->steps) {
+        int joiners = 0;
+        if (status == TSH_OK && p->survive) status = look_for_joiners((*j)->world, p, step, &joiners);
+        if (status == TSH_OK && joiners == 0) status = make_step(*j, p, step);
+        bool broken = p->survive && (status == TSH_ERR_PEER || status == TSH_ERR_TIMEOUT);
+        if (broken || joiners)
             status = go_on(j, p, &step);
+        else if (status == TSH_OK)
+            step++;
+        if (status != TSH_OK) break;
     }
     return status;
 }
@@ -198,9 +244,11 @@ static tsh_status run(tsh_world **world, program *p) {
 static const char help[] =
     "usage: [tshard-run -n RANKS --min-ranks N] any_machines [options]\n"
     "\n"
-    "Trains the model of train_gpt, and goes on with the ranks that are left when others die.\n"
+    "Trains the model of train_gpt, and goes on with the ranks that are left when others die, and with those that "
+    "join\n"
+    "(tshard-run --join).\n"
     "\n"
-    "  --survive            go on after deaths\n"
+    "  --survive            go on after deaths, and take ranks in\n"
     "  --every N            steps from one copy of the values to the next; 0: no copies (10)\n"
     "  --model M            ranks that share one copy of the model, or a weight for each rank, as 2:1:1 (1)\n"
     "  --kill DEATHS        RANK:STEP[:MICROSECONDS[:RANKS]], several with commas between them: this rank dies in "
@@ -209,6 +257,8 @@ static const char help[] =
     "                       world of so many ranks makes\n"
     "  --steps N            training steps (60)\n"
     "  --text FILE          the text (default: the C sources of tshard)\n"
+    "  --wait WAITS         STEP:RANKS, several with commas between them: before that step, wait until the job has so\n"
+    "                       many ranks\n"
     "  --layers N, --heads N, --embed N, --block N, --batch N, --lr RATE, --seed N, --dtype TYPE\n"
     "                       as in train_gpt, but smaller (2, 4, 32, 16, 12, 0.001, 1337, float32)\n"
     "  --help               this text\n";
@@ -238,15 +288,27 @@ static bool read_deaths(program *p) {
     return true;
 }
 
+static bool read_waits(program *p) {
+    for (const char *at = p->wait; at && *at; at += *at == ',') {
+        int read = 0;
+        waiting *w = &p->waits[p->wait_count];
+        if (p->wait_count == MOST_WAITS || sscanf(at, "%lld:%d%n", &w->step, &w->ranks, &read) < 2) return false;
+        at += read;
+        if (*at && *at != ',') return false;
+        p->wait_count++;
+    }
+    return true;
+}
+
 /* A number, or as many weights as there are ranks. */
-static bool read_share(program *p, int ranks) {
+static bool read_share(program *p, const tsh_world *world) {
     if (!strchr(p->share, ':')) return atoi(p->share) > 0;
     for (const char *at = p->share; at; at = strchr(at, ':')) {
         at += *at == ':';
         if (p->weight_count == MOST_RANKS) return false;
         p->weight[p->weight_count++] = atoi(at);
     }
-    return p->weight_count == ranks;
+    return p->weight_count == tsh_world_size(world) || tsh_world_has_joined(world);
 }
 
 static int parse(int argc, char **argv, const tsh_world *world, program *p) {
@@ -254,26 +316,21 @@ static int parse(int argc, char **argv, const tsh_world *world, program *p) {
     bool speaks = tsh_world_rank(world) == 0;
     options *o = &p->model;
     *o = defaults;
-    const option_row rows[] = {{"survive", OPTION_FLAG, &p->survive, 0, 0},
-                               {"every", OPTION_COUNT, &p->every, 0, size},
-                               {"model", OPTION_AXIS, &p->share, 0, 0},
-                               {"kill", OPTION_TEXT, &p->kill, 0, 0},
-                               {"steps", OPTION_COUNT, &p->steps, 1, count},
-                               {"text", OPTION_PATH, &o->text, 0, 0},
-                               {"layers", OPTION_COUNT, &o->layers, 1, size},
-                               {"heads", OPTION_COUNT, &o->heads, 1, size},
-                               {"embed", OPTION_COUNT, &o->embed, 1, size},
-                               {"block", OPTION_COUNT, &o->block, 1, size},
-                               {"batch", OPTION_COUNT, &o->batch, 1, size},
-                               {"lr", OPTION_RATE, &o->lr, 0, 0},
-                               {"seed", OPTION_SEED, &o->seed, 0, 0},
-                               {"dtype", OPTION_DTYPE, &o->dtype, 0, 0},
-                               {NULL, OPTION_FLAG, NULL, 0, 0}};
+    const option_row rows[] = {
+        {"survive", OPTION_FLAG, &p->survive, 0, 0}, {"every", OPTION_COUNT, &p->every, 0, size},
+        {"model", OPTION_AXIS, &p->share, 0, 0},     {"kill", OPTION_TEXT, &p->kill, 0, 0},
+        {"wait", OPTION_TEXT, &p->wait, 0, 0},       {"steps", OPTION_COUNT, &p->steps, 1, count},
+        {"text", OPTION_PATH, &o->text, 0, 0},       {"layers", OPTION_COUNT, &o->layers, 1, size},
+        {"heads", OPTION_COUNT, &o->heads, 1, size}, {"embed", OPTION_COUNT, &o->embed, 1, size},
+        {"block", OPTION_COUNT, &o->block, 1, size}, {"batch", OPTION_COUNT, &o->batch, 1, size},
+        {"lr", OPTION_RATE, &o->lr, 0, 0},           {"seed", OPTION_SEED, &o->seed, 0, 0},
+        {"dtype", OPTION_DTYPE, &o->dtype, 0, 0},    {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("any_machines", help, rows, argc, argv, speaks);
     o->survives = p->survive;
-    bool good = code >= 0 || (read_deaths(p) && read_share(p, tsh_world_size(world)) && o->embed % o->heads == 0);
+    bool good = code >= 0 || (read_deaths(p) && read_waits(p) && read_share(p, world) && o->embed % o->heads == 0);
     if (good) return code;
-    if (speaks) fprintf(stderr, "any_machines: --kill, --model or --heads is malformed; --help says what they are\n");
+    if (speaks)
+        fprintf(stderr, "any_machines: --kill, --wait, --model or --heads is malformed; --help says what they are\n");
     return 2;
 }
 

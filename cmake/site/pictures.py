@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""pictures.py FOLDER: draws the pictures of docs/layouts.md. They have no background and follow the reader's choice of
+"""pictures.py FOLDER: draws the pictures of docs/layouts.md and docs/elastic.md. They have no background and follow the reader's choice of
 light or dark; a rank has one colour in all of them."""
 import os
 import sys
@@ -179,5 +179,46 @@ def boxes():
     return picture
 
 
-for draw in (layouts, mesh, pair, transitions, boxes):
+def elastic():
+    """The losses of runs whose ranks die and join lie on those of one rank (benchmarks/elastic_losses.sh)."""
+    picture = Picture(760, 330, "Losses while ranks die and join")
+    losses, events = {}, []
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "losses.txt"), encoding="utf-8") as file:
+        for fields in map(str.split, file):
+            run, step = int(fields[0]), int(fields[1])
+            if len(fields) == 3:
+                losses.setdefault(run, {})[step] = float(fields[2])
+            else:
+                events.append((run, step, int(fields[2])))
+    low, high = min(losses[1].values()) - 0.1, max(losses[1].values()) + 0.1
+    last = max(losses[1])
+    place = lambda step, loss: (60 + 680 * step / last, 280 - 230 * (loss - low) / (high - low))
+    for loss in range(int(low) + 1, int(high) + 1):
+        x, y = place(0, loss)
+        picture.text(x - 12, y + 5, loss, "soft", "end")
+        picture.parts.append(f'<path d="M{x} {y:.1f} h680" class="none"/>')
+    picture.text(30, 40, "loss", "soft")
+    for step in range(0, last + 1, 20):
+        picture.text(round(place(step, 0)[0]), 302, step, "soft")
+    picture.text(735, 322, "step", "soft", "end")
+    line = " ".join("{:.1f} {:.1f}".format(*place(step, loss)) for step, loss in sorted(losses[1].items()))
+    picture.parts.append(f'<path d="M{line}" class="line"/>')
+    for at, run in enumerate((2, 3, 5)):
+        for step in range(2 * at, last + 1, 6):
+            x, y = place(step, losses[run][step])
+            picture.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="r{at}"/>')
+        changes = [(step, now) for r, step, now in events if r == run]
+        words = f"{run} ranks" + "".join(f", {now} from step {step}" for step, now in changes)
+        picture.parts.append(f'<circle cx="335" cy="{35 + 22 * at}" r="4" class="r{at}"/>')
+        picture.text(348, 40 + 22 * at, words, "", "start")
+        for step, _ in changes:
+            x, y = place(step, losses[run][step])
+            picture.parts.append(f'<path d="M{x:.1f} 284 V{y:.1f}" class="none"/>')
+            picture.parts.append(f'<rect x="{x - 4:.1f}" y="280" width="8" height="8" class="r{at}"/>')
+    picture.parts.append('<path d="M326 101 h18" class="line"/>')
+    picture.text(348, 106, "one rank", "", "start")
+    return picture
+
+
+for draw in (layouts, mesh, pair, transitions, boxes, elastic):
     draw().save(os.path.join(sys.argv[1], draw.__name__ + ".svg"))

@@ -64,6 +64,10 @@ TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **ou
  * listed in the log, lose their memory, and can only be released or destroyed. */
 TSH_API void tsh_world_destroy(tsh_world *world);
 
+/* This rank has joined a job that ran: TSHARD_JOIN, as tshard-run --join sets it, is the address of a job, and
+ * tsh_world_init has waited until the job's ranks took this one in (tsh_world_joiners). Their number of steps and their
+ * values come from tsh_protection_move. */
+TSH_API bool tsh_world_has_joined(const tsh_world *world);
 /* This rank, the number of ranks, and the index of this rank among those on its machine. */
 TSH_API int tsh_world_rank(const tsh_world *world);
 TSH_API int tsh_world_size(const tsh_world *world);
@@ -106,14 +110,23 @@ typedef struct tsh_continued {
     /* The least and the largest step that one of the ranks has completed. They differ where some ranks had stepped when
      * the death reached them, and others not: tsh_protection_move takes all to one step. */
     int64_t first_step, last_step;
+    int joined; /* ranks that have joined: the last ones of the new world */
 } tsh_continued;
 
-/* Go on with fewer ranks, after a call has returned TSH_ERR_PEER or TSH_ERR_TIMEOUT because ranks have died or are
- * lost: all ranks that live call it, and get a new world of those that have come, numbered in the order of their former
- * ranks. `world` stays, broken, so that its tensors can be read, until the caller destroys it. Ranks that die in the
+/* *count = the ranks that wait to join, at most 16, the same on every rank. When there are some, all ranks call
+ * tsh_world_continue, which takes them in. The first call opens the job's entrance: rank 0 listens at MASTER_ADDR and
+ * MASTER_PORT, or at the address of tcp://HOST:PORT, for ranks that have the job's token. Costs two small messages a
+ * rank. Collective over the world, waits. TSH_ERR_UNSUPPORTED for worlds that cannot continue, and with file:// or a
+ * multicast address; TSH_ERR_SYSTEM when rank 0 cannot listen. */
+TSH_API tsh_status tsh_world_joiners(tsh_world *world, int *count);
+
+/* Go on with other ranks: with fewer, after a call has returned TSH_ERR_PEER or TSH_ERR_TIMEOUT because ranks have died
+ * or are lost; with more, after tsh_world_joiners has found some; or both. All ranks that live call it, and get a new
+ * world of those that have come, numbered in the order of their former ranks, and of those that have joined. `world`
+ * stays, broken, so that its tensors can be read, until the caller destroys it. Ranks that die in the
  * meantime are left out. A rank that lives and does not come within the wait is lost: its own call, whenever it comes,
  * returns TSH_ERR_STATE. The ranks of rank 0's machine decide: a rank that cannot reach them gets TSH_ERR_TIMEOUT.
- * Collective, waits. config and what may be NULL. TSH_ERR_STATE where no rank is lost or the world has been continued,
+ * Collective, waits. config and what may be NULL. TSH_ERR_STATE where no rank is lost or waits, or the world has been continued,
  * TSH_ERR_PEER with fewer than min_ranks, TSH_ERR_UNSUPPORTED over MPI and NCCL, on GPUs, in threads. See
  * docs/elastic.md. */
 TSH_API tsh_status tsh_world_continue(tsh_world *world, const tsh_continue_config *config, tsh_world **out,

@@ -315,7 +315,8 @@ TSH_API tsh_status tsh_protection_step(tsh_protection *protection, int64_t step)
 /* Gives the parameters and the optimizer of a world that tsh_world_continue has made the values of those that were
  * protected in the world before it: of the last step of which the ranks of the new world have all boxes between them,
  * from ranks that have completed this step and no other, or else from copies. *step: that step, from which the program
- * goes on; steps after it are lost. Random streams and the optimizer's numbers are those of that step, too. The lists
+ * goes on; steps after it are lost. A rank that has joined (tsh_world_has_joined) passes NULL, the others the protection
+ * of one world. Random streams and the optimizer's numbers are those of that step, too. The lists
  * have the same names, shapes and dtypes; meshes and layouts may differ. Collective over the new world, waits. When
  * there is no such step TSH_ERR_STATE names what is missing, when the lists differ TSH_ERR_MISMATCH, and nothing has
  * changed. */

@@ -54,6 +54,9 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
          .text =
              "with fewer ranks `tsh_world_continue` fails ([elastic.md](elastic.md)); `tshard-run --min-ranks` sets "
              "it"},
+    [TSHI_SETTING_JOIN] = {"TSHARD_JOIN", TSHI_TEXT, .computed = "none",
+                           .text = "`HOST:PORT` of a running job, which this rank joins ([elastic.md](elastic.md)); "
+                                   "`tshard-run --join` sets it"},
     [TSHI_SETTING_SILENCE] =
         {"TSHARD_SILENCE", TSHI_SECONDS, .high = MAX_SECONDS,
          .computed = "`TSHARD_TIMEOUT`; 5 with `tshard-run --min-ranks`",

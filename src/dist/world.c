@@ -6,6 +6,8 @@
 #include "dist/collectives/signal.h"
 #include "dist/control/channel.h"
 #include "dist/control/control.h"
+#include "dist/control/entrance.h"
+#include "dist/control/joining.h"
 #include "dist/control/liveness.h"
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
@@ -245,6 +247,39 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
     return TSH_OK;
 }
 
+/* The world of a place in it. */
+static tsh_status take_place(const tsh_world_config *config, const tshi_settings *settings,
+                             const tshi_join_place *place, tsh_world **out) {
+    tshi_settings s = *settings;
+    s.size = place->roster.size;
+    s.seed = place->seed;
+    if (place->port) s.port = place->port;
+    tshi_roster_settings(&place->roster, &s);
+    tshi_settings_share_cores(config, &s);
+    tshi_start start = {.config = config, .settings = &s, .roster = &place->roster, .patience = place->patience};
+    return tshi_world_start(&start, out);
+}
+
+/* Worlds of one round after another, until one is confirmed. */
+static tsh_status join(const tsh_world_config *config, const tshi_settings *settings, tsh_world **out) {
+    tsh_allocator allocator = tshi_allocator_resolve(&config->allocator);
+    tshi_joining j;
+    tsh_status status = tshi_joining_open(settings, &config->log, &allocator, &j);
+    for (bool confirmed = false; status == TSH_OK && !confirmed;) {
+        tshi_join_place place;
+        status = tshi_joining_wait(&j, &place);
+        if (status != TSH_OK) break;
+        confirmed = tshi_joining_report(&j, take_place(config, settings, &place, out));
+        tshi_roster_free(&place.roster, &allocator);
+        if (confirmed) break;
+        tsh_world_destroy(*out);
+        *out = NULL;
+    }
+    tshi_joining_close(&j);
+    if (*out) (*out)->has_joined = true;
+    return status;
+}
+
 tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     static const tsh_world_config empty;
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "world_init: out is NULL");
@@ -253,6 +288,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     tshi_settings settings;
     tsh_status status = tshi_settings_read(config, &settings);
     if (status != TSH_OK) return status;
+    if (settings.joins) return join(config, &settings, out);
     tshi_start start = {.config = config, .settings = &settings};
     return tshi_world_start(&start, out);
 }
@@ -309,6 +345,7 @@ void tsh_world_destroy(tsh_world *world) {
     const tshi_group_ops *control = world->control, *local = world->local, *data = world->data;
     tshi_signal_close(world);
     if (world->background_save) world->background_save_end(world);
+    tshi_entrance_close(world, world->entrance, !world->machine.page || !tshi_control_has_failed(world));
     tshi_exchanges_free(world);
     tshi_trace_leave(world);
     bool alive = tell_alive(world);
@@ -347,6 +384,10 @@ int tsh_world_rank(const tsh_world *world) {
 
 int tsh_world_size(const tsh_world *world) {
     return world ? world->size : 0;
+}
+
+bool tsh_world_has_joined(const tsh_world *world) {
+    return world && world->has_joined;
 }
 
 int tsh_world_local_rank(const tsh_world *world) {

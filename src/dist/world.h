@@ -42,6 +42,9 @@ struct tsh_world {
     bool logs_plans;                /* log each transition between layouts */
     bool checked;                   /* TSHARD_CHECK is not 0 */
     bool checks_nan;                /* TSHARD_CHECK=nan */
+    bool has_joined;                /* this rank, a job that ran: tsh_world_has_joined */
+    int joiners;                    /* that wait, as the ranks have last agreed */
+    struct tshi_entrance *entrance; /* of rank 0, once it takes in ranks that join; else NULL */
     bool ended;                     /* destroyed before some of its objects, which can now only be released */
     tsh_world *former;              /* the previous world that ended so */
     int meshes, live_tapes;         /* that the program has not destroyed */

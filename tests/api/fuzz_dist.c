@@ -104,6 +104,15 @@ static void world_continue(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "world_continue", tsh_world_continue(f->world, NULL, NULL, NULL), NULL);
 }
 
+/* Nor do any join. */
+static void world_joiners(fuzz *f, void (*function)(void)) {
+    int count = 0;
+    (void)function;
+    fuzz_said(f, "world_joiners", tsh_world_joiners(NULL, &count), NULL);
+    fuzz_said(f, "world_joiners", tsh_world_joiners(f->world, NULL), NULL);
+    if (tsh_world_has_joined(f->world) || count != 0) fuzz_wrong(f, "world_joiners");
+}
+
 static void world_recover(fuzz *f, void (*function)(void)) {
     (void)function;
     fuzz_said(f, "world_recover", tsh_world_recover(any_world(f)), NULL);
@@ -485,6 +494,7 @@ const fuzz_call fuzz_dist_calls[] = {
     {"tsh_world_fail", world_fail, NULL, 1},
     {"tsh_world_recover", world_recover, NULL, 2},
     {"tsh_world_continue", world_continue, NULL, 1},
+    {"tsh_world_joiners tsh_world_has_joined", world_joiners, NULL, 1},
     {"tsh_group_create", group_create, NULL, 1},
     {"tsh_group_create_in", group_create_in, NULL, 1},
     {"tsh_group_split", group_split, NULL, 1},

@@ -109,17 +109,18 @@ static void add_end(const run_rank *rank, char *out, size_t size) {
                     rank->wait_code == CLD_DUMPED ? ", core dumped" : "");
 }
 
-/* A rank has failed, and the job goes on with the others: on several nodes this one does while it has a rank, and the
- * ranks count themselves (TSHARD_MIN_RANKS). */
+/* A rank has failed, and the job goes on with the others: on several nodes, and where ranks join a job, this one does
+ * while it has a rank, and the ranks count themselves (TSHARD_MIN_RANKS). */
 static bool goes_on_without(job_state *job, int index) {
     const run_options *o = job->options;
-    const int left = o->ranks - job->lost - 1, least = o->nnodes > 1 ? 1 : o->min_ranks;
+    const bool part = o->nnodes > 1 || o->join; /* others of the job's ranks are elsewhere */
+    const int left = o->ranks - job->lost - 1, least = part ? 1 : o->min_ranks;
     char text[256] = "";
-    if (o->min_ranks == 0 || job->phase != RUNNING || left < least) return false;
+    if ((o->min_ranks == 0 && !o->join) || job->phase != RUNNING || left < least) return false;
     job->lost++;
     add_end(&job->ranks[index], text, sizeof text);
     run_say("rank %d (pid %d) %s; the job goes on with %d rank%s%s", o->first_rank + index, (int)job->ranks[index].pid,
-            text, left, left > 1 ? "s" : "", o->nnodes > 1 ? " on this node" : "");
+            text, left, left > 1 ? "s" : "", part ? " on this node" : "");
     return true;
 }
 
@@ -135,7 +136,7 @@ static bool is_stopped(pid_t pid) {
 
 /* With --min-ranks: when only stopped ranks are left, the job has gone on without them, and ends. */
 static void kill_stopped(const job_state *job) {
-    bool all = job->options->min_ranks > 0 && job->phase == RUNNING;
+    bool all = (job->options->min_ranks > 0 || job->options->join) && job->phase == RUNNING;
     for (int i = 0; i < job->options->ranks && all; i++) all = job->ranks[i].ended || is_stopped(job->ranks[i].pid);
     for (int i = 0; i < job->options->ranks && all; i++) {
         if (!job->ranks[i].ended) kill(-job->ranks[i].pid, SIGKILL);

@@ -38,6 +38,8 @@ static const char help[] =
     "                          on all machines, which then have to find each other before any rank starts\n"
     "      --min-ranks N       the job goes on when a rank fails, while at least N live: for programs that call\n"
     "                          tsh_world_continue (default: it ends)\n"
+    "      --join HOST:PORT    N more ranks for a running job, whose program calls tsh_world_joiners: its MASTER_ADDR\n"
+    "                          and MASTER_PORT; TSHARD_TOKEN has to be that of the job\n"
     "      --monitor-interval SECONDS\n"
     "                          taken for torchrun's sake: failures are noticed at once\n"
     "      --plan N            start nothing: tshard-plan -n N, with its options --json, --machine, --search and\n"
@@ -123,6 +125,7 @@ enum {
     OPTION_LOG_DIR,
     OPTION_RESTARTS,
     OPTION_MIN_RANKS,
+    OPTION_JOIN,
     OPTION_INTERVAL,
     OPTION_SETTINGS,
     OPTION_PLAN,
@@ -170,6 +173,7 @@ static const struct option long_options[] = {{"plan", required_argument, NULL, O
                                              {"max-restarts", required_argument, NULL, OPTION_RESTARTS},
                                              {"max_restarts", required_argument, NULL, OPTION_RESTARTS},
                                              {"min-ranks", required_argument, NULL, OPTION_MIN_RANKS},
+                                             {"join", required_argument, NULL, OPTION_JOIN},
                                              {"monitor-interval", required_argument, NULL, OPTION_INTERVAL},
                                              {"monitor_interval", required_argument, NULL, OPTION_INTERVAL},
                                              {"settings", no_argument, NULL, OPTION_SETTINGS},
@@ -194,6 +198,16 @@ static int take_endpoint(run_options *out) {
     snprintf(text, sizeof text, "%s", optarg);
     if (run_endpoint_split(optarg, &out->master_addr, &out->port)) return -1;
     return usage_error("--rdzv-endpoint wants HOST, HOST:PORT or [IPV6]:PORT, not '%s'", text);
+}
+
+static int take_join(run_options *out) {
+    char text[512];
+    const char *host;
+    int port = 0;
+    snprintf(text, sizeof text, "%s", optarg);
+    out->join = optarg;
+    if (run_endpoint_split(text, &host, &port) && port > 0) return -1;
+    return usage_error("--join wants HOST:PORT or [IPV6]:PORT, not '%s'", optarg);
 }
 
 static int take_hostfile(run_options *out) {
@@ -312,6 +326,7 @@ static int take_option(int option, const char *word, run_options *out) {
     case OPTION_MIN_RANKS:
         if (tshi_parse_int(optarg, 1, RUN_MAX_RANKS * RUN_MAX_NODES, &out->min_ranks)) return -1;
         return usage_error("--min-ranks wants a number from 1, not '%s'", optarg);
+    case OPTION_JOIN: return take_join(out);
     case OPTION_INTERVAL:
         if (tshi_parse_real(optarg, 0, 1e6, &ignored)) return -1;
         return usage_error("--monitor-interval wants seconds, not '%s'", optarg);
@@ -358,6 +373,8 @@ int run_options_parse(int argc, char **argv, run_options *options) {
     if (options->planned && (options->ranks || options->nnodes || options->nodes_listed)) {
         return usage_error("--plan has the number of ranks of all machines: -n and nodes do not go with it");
     }
+    if (options->join && (options->nnodes > 1 || options->nodes_listed || options->max_restarts || options->planned))
+        return usage_error("--join goes with neither several nodes nor --max-restarts nor --plan");
     int code = options->planned ? -1 : choose_node(options);
     if (code >= 0) return code;
     int sets = options->bind == RUN_BIND_LIST ? run_cores_sets(options->bind_list) : 1;

@@ -48,8 +48,9 @@ typedef struct run_options {
     const char *log_dir;        /* NULL: no files */
     int redirects;              /* what goes to files alone */
     int max_restarts;
-    int min_ranks; /* the job goes on while so many live; 0: it ends with the first that fails */
-    int attempt;   /* restarts so far */
+    int min_ranks;    /* the job goes on while so many live; 0: it ends with the first that fails */
+    const char *join; /* HOST:PORT of the running job that the ranks join; NULL: they are a job */
+    int attempt;      /* restarts so far */
     run_bind bind;
     const char *bind_list; /* of RUN_BIND_LIST: sets of cores, "0-3:4,6" */
     bool report_bindings;

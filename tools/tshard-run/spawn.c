@@ -32,16 +32,15 @@ static int free_port(void) {
     return port;
 }
 
-/* Launchers on several machines cannot agree on a secret: the user sets it on all of them. */
+/* Launchers on several machines cannot agree on a secret: the user sets it on all of them. On one machine a user sets it
+ * for ranks that are to join the job. */
 static bool take_token(run_plan *plan) {
     unsigned char bytes[16];
-    if (plan->options->nnodes > 1) {
-        if (tshi_setting_text(TSHI_SETTING_TOKEN, plan->token, sizeof plan->token) != TSH_OK) {
-            run_say("%s", tsh_error_message());
-            return false;
-        }
-        return true;
+    if (tshi_setting_text(TSHI_SETTING_TOKEN, plan->token, sizeof plan->token) != TSH_OK) {
+        run_say("%s", tsh_error_message());
+        return false;
     }
+    if (plan->token[0] || plan->options->nnodes > 1 || plan->options->join) return true;
     if (!tshi_random_bytes(bytes, sizeof bytes)) {
         run_say("no random numbers for the job's token: %s", strerror(errno));
         return false;
@@ -52,6 +51,7 @@ static bool take_token(run_plan *plan) {
 
 bool run_plan_prepare(run_plan *plan) {
     if (!take_token(plan)) return false;
+    if (plan->options->join) return true;
     plan->port = plan->options->port;
     if (plan->port == 0) plan->port = plan->options->nnodes > 1 ? RUN_DEFAULT_PORT : free_port();
     if (plan->port == 0) {
@@ -95,6 +95,13 @@ static void forget_outer_launcher(void) {
     }
 }
 
+/* A rank that joins learns from the job which number it has. */
+static bool set_join(const run_options *o) {
+    static const char *const gone[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"};
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++) unsetenv(gone[i]);
+    return setenv("TSHARD_JOIN", o->join, 1) == 0 && setenv("TSHARD_SILENCE", "5", 0) == 0;
+}
+
 /* torchrun's variables, and the job's token. */
 static bool set_environment(const run_plan *plan, int index) {
     const run_options *o = plan->options;
@@ -117,6 +124,8 @@ static bool set_environment(const run_plan *plan, int index) {
     const char *run_id = o->run_id ? o->run_id : o->nnodes == 1 ? plan->token : "none";
     bool done = true;
     forget_outer_launcher();
+    if (o->join) return set_join(o) && (!o->min_ranks || set_number("TSHARD_MIN_RANKS", o->min_ranks));
+    unsetenv("TSHARD_JOIN"); /* of a rank that has started this launcher */
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         done = done && set_number(numbers[i].name, numbers[i].value);
     }
@@ -145,7 +154,8 @@ static bool set_descriptors(int input, int output, int error) {
 
 /* Never returns. A failure goes to the supervisor as an errno through `report`, which exec closes. */
 static void become_rank(const run_plan *plan, int rank, int output, int error, int report) {
-    int input = rank + plan->options->first_rank == 0 ? plan->link->input : plan->null_input;
+    bool is_first = rank + plan->options->first_rank == 0 && !plan->options->join;
+    int input = is_first ? plan->link->input : plan->null_input;
     bool ready = setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
     if (getppid() != plan->supervisor) _exit(1); /* the supervisor has died */
     ready = ready && set_environment(plan, rank) && set_threads(plan, tshi_granted_cores(NULL, 0));

@@ -1,5 +1,6 @@
 #include "dist/control/liveness.h"
 #include "dist/control/agree.h"
+#include "dist/rendezvous/rendezvous.h"
 #include "dist/rendezvous/sockets.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 
 /* Where a rank listens, as all ranks get it. */
 typedef struct tshi_liveness_address {
+    unsigned char machine[TSHI_GROUP_SIZE];
     uint32_t length; /* of the address in bytes; 0: the rank does not listen */
     union {
         struct sockaddr any;
@@ -58,8 +60,10 @@ static int open_port(const tsh_world *world, tshi_liveness_address *out) {
 tsh_status tshi_liveness_open(tsh_world *world) {
     tshi_machine *m = &world->machine;
     tshi_liveness_address mine = {0};
+    tshi_process self;
     m->liveness_addresses = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *m->liveness_addresses);
     if (m->liveness_addresses) m->liveness_socket = open_port(world, &mine);
+    if (tshi_process_self(&self) == TSH_OK) memcpy(mine.machine, self.machine, sizeof mine.machine);
     return tshi_control_gather(world->group, "world_init: liveness", m->liveness_addresses ? TSH_OK : TSH_ERR_MEMORY,
                                &mine, sizeof mine, m->liveness_addresses);
 }
@@ -69,6 +73,14 @@ void tshi_liveness_close(tsh_world *world) {
     if (m->liveness_addresses && m->liveness_socket >= 0) close(m->liveness_socket);
     tshi_free(&world->allocator, m->liveness_addresses);
     m->liveness_addresses = NULL;
+}
+
+int tshi_liveness_node(const tsh_world *world, const unsigned char machine[TSHI_GROUP_SIZE]) {
+    const tshi_machine *m = &world->machine;
+    for (int i = 0; m->liveness_addresses && i < world->size; i++) {
+        if (!memcmp(m->liveness_addresses[i].machine, machine, TSHI_GROUP_SIZE)) return m->node[i];
+    }
+    return -1;
 }
 
 /* --- another rank's ----------------------------------------------------------------------------------------------- */

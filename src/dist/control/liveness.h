@@ -14,6 +14,7 @@
 #ifndef TSHI_LIVENESS_H
 #define TSHI_LIVENESS_H
 
+#include "dist/rendezvous/wire.h"
 #include "dist/world.h"
 
 typedef enum tshi_probe_state {
@@ -27,6 +28,9 @@ typedef enum tshi_probe_state {
  * none, which is no failure. */
 tsh_status tshi_liveness_open(tsh_world *world);
 void tshi_liveness_close(tsh_world *world);
+/* The number of that machine among those of the world (tshi_process.machine); -1: it has no rank of a world of several
+ * machines. */
+int tshi_liveness_node(const tsh_world *world, const unsigned char machine[TSHI_GROUP_SIZE]);
 
 /* A probe of one rank. Zeros: it has not begun. */
 typedef struct tshi_probe {

@@ -22,6 +22,8 @@
 #define TSHI_LINE_BYTES    128 /* two cache lines: the hardware fetches them in pairs */
 #define TSHI_CORE_BYTES    128
 #define TSHI_RELAY_ADDRESS 16
+#define TSHI_MOST_JOINERS  16
+#define TSHI_JOINER_HOST   64
 
 /* A step of a tape, both numbered from 1; zeros: no particular step. */
 typedef struct tshi_tape_step {
@@ -61,6 +63,19 @@ typedef struct tshi_rank_record {
     unsigned char cores[TSHI_CORE_BYTES]; /* its affinity mask, a bit a core; written before it joins */
 } tshi_rank_record;
 
+/* A rank that is about to join: its machine, by the number in the former world, or as -1 - i: that of joiner i, which is
+ * none of these. */
+typedef struct tshi_newcomer {
+    int32_t node;
+    char host[TSHI_JOINER_HOST];
+} tshi_newcomer;
+
+/* Those of a round of tsh_world_continue. */
+typedef struct tshi_newcomers {
+    int32_t count, unused;
+    tshi_newcomer rank[TSHI_MOST_JOINERS];
+} tshi_newcomers;
+
 typedef struct tshi_page {
     alignas(
         TSHI_LINE_BYTES) _Atomic uint32_t failures; /* ranks whose state is not ALIVE; a fast path reads only this */
@@ -68,8 +83,10 @@ typedef struct tshi_page {
     _Atomic uint32_t changed;                       /* incremented after every change that a relay passes on */
     _Atomic uint32_t turn;                          /* of tsh_world_continue, see standings.h */
     _Atomic uint64_t port;                          /* 1 + the round, and below it the port at which its world meets */
-    _Atomic uint32_t relay_sleeps;                  /* in poll(), until a datagram comes to relay_address */
-    int32_t relay_address_bytes;                    /* of an abstract Unix socket */
+    _Atomic uint32_t newcomers_round;               /* 1 + the round of the newcomers; see standings.h */
+    tshi_newcomers newcomers;
+    _Atomic uint32_t relay_sleeps; /* in poll(), until a datagram comes to relay_address */
+    int32_t relay_address_bytes;   /* of an abstract Unix socket */
     char relay_address[TSHI_RELAY_ADDRESS];
     int32_t size;
     tshi_rank_record record[]; /* [size] */

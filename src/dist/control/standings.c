@@ -11,6 +11,10 @@ void tshi_standings_read(tshi_page *page, tshi_standings *out) {
             out->rank[i].unused = 0;
             out->rank[i].completed = atomic_load(&page->record[i].completed);
         }
+        uint32_t round = out->turn / TSHI_PHASES;
+        bool brought = atomic_load(&page->newcomers_round) == round + 1 && tshi_is_member(out->rank[0].standing, round);
+        out->newcomers = page->newcomers;
+        if (!brought) out->newcomers.count = 0;
     } while (atomic_load(&page->turn) != out->turn);
 }
 

@@ -21,6 +21,9 @@
  * "come" fails. Ranks of other machines make their changes and read the page through the ranks of the first one
  * (meeting.h).
  *
+ * Rank 0 brings the ranks that wait to join: it writes them into the page, for round k, before it comes to round k. They
+ * are members of the world of round k if rank 0 is a member of the round; it has built when they have, too.
+ *
  * Invariant: at most one world follows a world. It holds because only CONFIRMED gives one, and the turn leaves it
  * never; there is one page, in the memory of one machine. Ranks that cannot reach this machine end themselves, however
  * many they are, and if all of its ranks die, the job ends. */
@@ -53,6 +56,7 @@ static inline bool tshi_is_member(uint32_t standing, uint32_t round) {
 /* The page's part, as a rank has read it: all of one turn. Sent as it is between machines of one byte order. */
 typedef struct tshi_standings {
     uint32_t turn, port;
+    tshi_newcomers newcomers; /* none unless rank 0 is a member */
     struct {
         uint32_t standing, unused;
         int64_t completed;

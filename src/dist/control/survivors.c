@@ -1,6 +1,7 @@
 #include "dist/control/survivors.h"
 #include "dist/collectives/signal.h"
 #include "dist/control/control.h"
+#include "dist/control/entrance.h"
 #include "dist/rendezvous/sockets.h"
 
 #include <string.h>
@@ -136,7 +137,7 @@ static void settle(tshi_survivors *s) {
     if (spans_machines(s)) tshi_meeting_serve(s->world, &s->meeting);
     for (int i = 0; i < s->world->size; i++) settled = is_settled(s, i, over) && settled;
     if (!settled) return;
-    if (spans_machines(s)) choose_port(s);
+    choose_port(s); /* of ranks on several machines, as they may be when others have joined */
     atomic_compare_exchange_strong(&page->turn, &now, tshi_turn(s->round, TSHI_BUILDING));
 }
 
@@ -145,6 +146,7 @@ static void list_members(tshi_survivors *s) {
     s->first_step = INT64_MAX;
     s->last_step = INT64_MIN;
     s->port = (int)s->page->port;
+    s->newcomers = s->page->newcomers;
     for (int i = 0; i < s->world->size; i++) {
         int64_t step = s->page->rank[i].completed;
         if (!tshi_is_member(s->page->rank[i].standing, s->round)) continue;
@@ -170,7 +172,28 @@ static void tell_others(tshi_survivors *s) {
     }
 }
 
+/* On rank 0, before it comes to the round. */
+static void bring_newcomers(tshi_survivors *s) {
+    tshi_page *page = s->world->machine.page;
+    if (!s->world->entrance || s->brought == s->round + 1) return;
+    s->brought = s->round + 1;
+    tshi_entrance_list(s->world, s->world->entrance, &page->newcomers);
+    atomic_store(&page->newcomers_round, s->brought);
+}
+
+/* The only rank of a world decides by itself. */
+static tsh_status gather_alone(tshi_survivors *s) {
+    s->round = s->brought++;
+    s->ranks[0] = s->own = 0;
+    s->count = 1;
+    s->first_step = s->last_step = s->step;
+    if (s->world->entrance) tshi_entrance_list(s->world, s->world->entrance, &s->newcomers);
+    s->port = tshi_tcp_free_port();
+    return TSH_OK;
+}
+
 tsh_status tshi_survivors_gather(tshi_survivors *s) {
+    if (s->world->size == 1) return gather_alone(s);
     bool here = is_here(s->world, s->world->rank);
     s->since = tshi_clock();
     for (;;) {
@@ -181,6 +204,7 @@ tsh_status tshi_survivors_gather(tshi_survivors *s) {
         if (s->round != s->page->turn / TSHI_PHASES) s->since = tshi_clock();
         s->round = s->page->turn / TSHI_PHASES;
         if (building && tshi_is_member(s->page->rank[s->world->rank].standing, s->round)) break;
+        if (!building) bring_newcomers(s);
         if (!building) status = read_page(s, TSHI_COME, s->round);
         if (status != TSH_OK) return status;
         if (here && s->page->turn == tshi_turn(s->round, TSHI_GATHERING)) settle(s);
@@ -210,10 +234,11 @@ static void conclude(tshi_survivors *s, double deadline) {
 }
 
 tsh_status tshi_survivors_confirm(tshi_survivors *s, bool built, double deadline, bool *confirmed) {
+    *confirmed = built;
+    if (s->world->size == 1) return TSH_OK;
     bool here = is_here(s->world, s->world->rank);
     tshi_standing_change change = built ? TSHI_BUILT : TSHI_FAILED_TO_BUILD;
-    *confirmed = false;
-    for (;;) {
+    for (*confirmed = false;;) {
         tsh_status status = read_page(s, change, s->round);
         if (status != TSH_OK) return status;
         if (s->page->turn != tshi_turn(s->round, TSHI_BUILDING)) break;
@@ -236,6 +261,7 @@ tsh_status tshi_survivors_open(tsh_world *world, int64_t step, double wait, tshi
     if (!out->ranks || !out->page || !out->probes) return TSH_ERR_MEMORY;
     double silence = world->settings->silence;
     out->silence = silence < LONGEST_SILENCE ? silence : LONGEST_SILENCE;
+    if (spans_machines(out) && world->entrance) tshi_entrance_pause(world->entrance);
     return spans_machines(out) && is_here(world, world->rank) ? tshi_meeting_open(world, &out->meeting) : TSH_OK;
 }
 

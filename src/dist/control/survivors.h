@@ -11,9 +11,11 @@ typedef struct tshi_survivors {
     double wait, since; /* since: when the round began, for this rank */
     uint32_t round;
     int *ranks, count, own;        /* the members, ascending; this one's index */
+    tshi_newcomers newcomers;      /* that join, after the members */
     int port;                      /* at which the new world meets; 0: its ranks are on one machine */
     int64_t first_step, last_step; /* the least and the largest that a member has completed */
     tshi_standings *page;          /* as it was last read */
+    uint32_t brought;              /* 1 + the last round to which rank 0 has brought newcomers */
     double silence;                /* seconds after which a machine is given up */
     tshi_probe *probes;            /* [world->size] of other machines' ranks */
     tshi_meeting meeting;

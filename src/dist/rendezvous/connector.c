@@ -53,7 +53,8 @@ size_t tshi_connector_receive(int fd, tshi_wire_type type, unsigned char bytes[T
     return received;
 }
 
-static bool send_hello(tshi_rendezvous *r, int fd, const tshi_frame *challenge, unsigned char nonce[TSHI_NONCE_SIZE]) {
+bool tshi_connector_hello(const tshi_rendezvous *r, int fd, const tshi_frame *challenge,
+                          unsigned char nonce[TSHI_NONCE_SIZE]) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR},
                         .rank = r->settings->rank,
@@ -86,7 +87,7 @@ static tshi_connect_end greet(tshi_rendezvous *r, int fd, const unsigned char *l
         snprintf(reason, size, "another job is there: its token, its group_name or its number of restarts is not ours");
         return TSHI_CONNECT_OTHER;
     }
-    if (send_hello(r, fd, &challenge, nonce)) return TSHI_CONNECT_ANSWERED;
+    if (tshi_connector_hello(r, fd, &challenge, nonce)) return TSHI_CONNECT_ANSWERED;
     snprintf(reason, size, "%s", error_text(errno));
     return TSHI_CONNECT_FAILED;
 }

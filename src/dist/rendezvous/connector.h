@@ -14,6 +14,9 @@ typedef enum tshi_connect_end {
 /* Receives the one frame that its sender has sent: all that it may have sent, for more is lost. Its size, or 0 with
  * errno set (0: the connection ended, or that is no frame of the type). */
 size_t tshi_connector_receive(int fd, tshi_wire_type type, unsigned char bytes[TSHI_WIRE_MOST], double deadline);
+/* Answers the challenge with a HELLO, with a nonce that is drawn for it. False with errno set. */
+bool tshi_connector_hello(const tshi_rendezvous *r, int fd, const tshi_frame *challenge,
+                          unsigned char nonce[TSHI_NONCE_SIZE]);
 /* A whole answer, the caller's, and the descriptor that came with it or -1; NULL when none has come by the rendezvous'
  * deadline, with errno set. */
 unsigned char *tshi_connector_answer(tshi_rendezvous *r, int fd, size_t *size, int *descriptor);

@@ -222,10 +222,40 @@ static void make_key(tshi_settings *s) {
     tshi_sha256_end(&hash, s->key);
 }
 
+static void make_entrance(tshi_settings *s) {
+    char port[16];
+    const char *const parts[] = {"tshard entrance", s->group_name, s->token, port};
+    tshi_sha256 hash;
+    if (s->ranks_assigned || (s->method != TSHI_INIT_ENV && s->method != TSHI_INIT_TCP)) return;
+    memcpy(s->join_address, s->address, sizeof s->join_address);
+    s->join_port = s->port;
+    snprintf(port, sizeof port, "%d", s->port);
+    tshi_sha256_begin(&hash);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) tshi_sha256_add(&hash, parts[i], strlen(parts[i]) + 1);
+    tshi_sha256_end(&hash, s->join_key);
+}
+
+/* TSHARD_JOIN in place of a launcher's variables. A world whose ranks or method the program names does not join. */
+static tsh_status read_join(const tsh_world_config *config, tshi_settings *s) {
+    const char *text = tshi_setting_value(TSHI_SETTING_JOIN);
+    if (!text || config->world_size != 0 || config->init_method) return TSH_OK;
+    s->joins = s->address_known = true;
+    s->rank = TSHI_ANY_RANK;
+    s->local_size = 1;
+    if (!tshi_address_split(text, s->address, &s->port) || tshi_address_is_multicast(s->address))
+        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_JOIN is \"%.100s\"; it must be HOST:PORT", text);
+    tsh_status status = read_group(config, s);
+    if (status == TSH_OK) status = tshi_setting_text(TSHI_SETTING_TOKEN, s->token, sizeof s->token);
+    make_entrance(s);
+    return status;
+}
+
 static tsh_status read_rendezvous(const tsh_world_config *config, tshi_settings *s) {
     s->port = DEFAULT_PORT;
     memcpy(s->address, DEFAULT_ADDRESS, sizeof DEFAULT_ADDRESS);
-    tsh_status status = read_method(config, s);
+    tsh_status status = read_join(config, s);
+    if (s->joins) return status;
+    if (status == TSH_OK) status = read_method(config, s);
     if (status == TSH_OK) status = read_group(config, s);
     char address[TSHI_JOB_SIZE];
     int port = s->port;
@@ -238,8 +268,10 @@ static tsh_status read_rendezvous(const tsh_world_config *config, tshi_settings 
     }
     if (status == TSH_OK) status = read_address(s);
     if (s->size == 1 && s->rank < 0) s->rank = 0; /* there is no other to assign */
-    if (status == TSH_OK) make_key(s);
-    return status;
+    if (status != TSH_OK) return status;
+    make_key(s);
+    make_entrance(s);
+    return TSH_OK;
 }
 
 tsh_status tshi_settings_complete(const tsh_world_config *config, tshi_settings *s) {

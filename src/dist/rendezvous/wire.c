@@ -112,8 +112,20 @@ static void process_fields(codec *c, tshi_process *process) {
     text(c, process->host, sizeof process->host, 1);
 }
 
+static void place_fields(codec *c, tshi_frame *f) {
+    f->seed = number(c, f->seed, 8);
+    integer(c, &f->size, 4);
+    integer(c, &f->patience, 4);
+    integer(c, &f->port, 2);
+    c->bad = c->bad || f->size < 0 || f->size > TSHI_MOST_RANKS || f->patience < 0;
+}
+
 /* The body of a frame; see wire.h. */
 static void frame_fields(codec *c, tshi_wire_type type, tshi_frame *f) {
+    if (type == TSHI_PLACE) {
+        place_fields(c, f);
+        return;
+    }
     if (type != TSHI_HELLO) field(c, f->group, sizeof f->group);
     field(c, f->nonce, sizeof f->nonce);
     if (type == TSHI_CHALLENGE) field(c, f->leader, sizeof f->leader);

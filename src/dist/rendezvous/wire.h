@@ -9,6 +9,8 @@
  *               names, node of each rank 4; HMAC 32
  * ANNOUNCEMENT  a multicast datagram: group 16, nonce 32, rank 4, size 4, process, TCP port 2, leads 1, HMAC 32
  * LEADER        the record of the listening rank in a file: group 16, nonce 32, process, TCP port 2, HMAC 32
+ * PLACE         to a rank that joins a running job: seed 8, size of the world 4, milliseconds to build it 4, TCP port 2,
+ *               HMAC 32; an ANSWER with the roster follows where the size is not 0
  * process       machine 16, number 4, start 8, host name (1 + up to 63) */
 #ifndef TSHI_WIRE_H
 #define TSHI_WIRE_H
@@ -28,7 +30,8 @@ typedef enum tshi_wire_type {
     TSHI_HELLO,
     TSHI_ANSWER,
     TSHI_ANNOUNCEMENT,
-    TSHI_LEADER
+    TSHI_LEADER,
+    TSHI_PLACE
 } tshi_wire_type;
 
 /* A process, unlike any other that is or was. */
@@ -48,6 +51,7 @@ typedef struct tshi_frame {
     uint64_t heap_bytes, seed, program; /* of a HELLO; program: a fingerprint of it */
     int rank, size;
     tshi_process process;
+    int patience; /* of a PLACE: milliseconds */
     int port;
     bool leads;
 } tshi_frame;

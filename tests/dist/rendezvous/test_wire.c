@@ -94,6 +94,19 @@ Test(wire, frames_there_and_back, .timeout = 120) {
     }
 }
 
+Test(wire, places_there_and_back, .timeout = 120) {
+    const tshi_frame in = {.seed = UINT64_MAX - 1, .size = 3, .patience = 2500, .port = 65535};
+    unsigned char bytes[TSHI_WIRE_MOST];
+    tshi_frame out;
+    size_t size = tshi_wire_write(TSHI_PLACE, &in, &seal, bytes);
+    cr_assert(tshi_wire_read(TSHI_PLACE, bytes, size, &seal, &out));
+    cr_assert(out.seed == in.seed && out.size == 3 && out.patience == 2500 && out.port == 65535);
+    bytes[TSHI_WIRE_HEAD] ^= 1;
+    cr_assert_not(tshi_wire_read(TSHI_PLACE, bytes, size, &seal, &out));
+    const tshi_frame wrong = {.size = -1};
+    cr_assert_not(tshi_wire_read(TSHI_PLACE, bytes, tshi_wire_write(TSHI_PLACE, &wrong, &seal, bytes), &seal, &out));
+}
+
 /* A frame with one bit changed, or one byte less, is refused. */
 Test(wire, nothing_else_is_taken, .timeout = 120) {
     const tshi_frame in = example();

@@ -1,0 +1,39 @@
+/* Joining a running job, as a rank that is not of it: finds its entrance (entrance.h), waits there for a place in a
+ * world, and says whether it has built that world. A connection that ends, because rank 0 has died, is made anew. */
+#ifndef TSHI_JOINING_H
+#define TSHI_JOINING_H
+
+#include "dist/rendezvous/rendezvous.h"
+#include "dist/rendezvous/sockets.h"
+
+typedef struct tshi_joining {
+    tshi_settings settings; /* with the key of the entrance */
+    tshi_rendezvous r;
+    tshi_endpoint at[TSHI_ENDPOINTS];
+    int n, fd;             /* fd: -1 without a connection */
+    double since, unheard; /* when it began, and since when no rank of the job has answered */
+    unsigned char theirs[TSHI_NONCE_SIZE], mine[TSHI_NONCE_SIZE]; /* of the CHALLENGE and the HELLO */
+    tshi_frame next; /* a PLACE that has come after a world that was not confirmed */
+    bool has_next;
+    char reason[TSHI_LINE]; /* why there is no connection */
+} tshi_joining;
+
+/* A place in a world. */
+typedef struct tshi_join_place {
+    tshi_roster roster;
+    uint64_t seed;
+    int port;        /* at which its ranks meet; 0: they are on one machine */
+    double patience; /* seconds to build it */
+} tshi_join_place;
+
+tsh_status tshi_joining_open(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
+                             tshi_joining *out);
+/* Waits for a place, whose roster is the caller's. TSH_ERR_TIMEOUT when no job takes ranks in at the address, for at most
+ * 120 s, or the job takes none in before the timeout. TSH_ERR_PEER when it has ended. */
+tsh_status tshi_joining_wait(tshi_joining *j, tshi_join_place *out);
+/* Says whether this rank has built the world. True when the world is confirmed; otherwise the rank leaves it, and waits
+ * for another place. */
+bool tshi_joining_report(tshi_joining *j, tsh_status built);
+void tshi_joining_close(tshi_joining *j);
+
+#endif
