@@ -135,7 +135,7 @@ struct token {
 struct span {
     int64_t first, last, first_document, last_document;
 
-    // Of no token.
+    // A span that no token is in.
     __device__ span() : first(INT64_MAX), last(INT64_MIN), first_document(INT64_MAX), last_document(INT64_MIN) {}
 
     __device__ void add(const token &t) {
