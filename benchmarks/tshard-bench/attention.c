@@ -12,13 +12,23 @@ typedef struct bed {
     int dtype;
     bool full;    /* every query sees every key */
     bool compare; /* with the way that a call with lengths goes */
+    int context;  /* how the ranks split the tokens of one call */
     tsh_device *device;
     tsh_tape *tape;
-    tsh_tensor *q, *k, *v, *dy, *lengths;
+    tsh_tensor *q, *k, *v, *dy, *lengths, *positions;
 } bed;
 
+/* Each rank has a call of its own; or one call's tokens are split, in order or zigzag, as layers split them. */
+enum { CONTEXT_NONE, CONTEXT_IN_ORDER, CONTEXT_GATHER, CONTEXT_EXCHANGE };
+
 static tsh_tensor *attend(const bed *b) {
-    return tsh_attention(b->tape, b->q, b->k, b->v, &(tsh_attention_config){.causal = !b->full});
+    const tsh_layout tokens[] = {TSH_SHARD(1)}, heads[] = {TSH_SHARD(2)};
+    tsh_tensor *in[] = {b->q, b->k, b->v};
+    for (int i = 0; b->context == CONTEXT_EXCHANGE && i < 3; i++) in[i] = tsh_redistribute(b->tape, in[i], NULL, heads);
+    tsh_tensor *y = tsh_attention(
+        b->tape, in[0], in[1], in[2],
+        &(tsh_attention_config){.causal = !b->full, .query_positions = b->positions, .key_positions = b->positions});
+    return b->context == CONTEXT_EXCHANGE ? tsh_redistribute(b->tape, y, NULL, tokens) : y;
 }
 
 static int forward(void *context, int calls) {
@@ -125,14 +135,23 @@ static double forward_flops(const bed *b) {
     return 4 * (double)b->dim * (b->full || b->queries == 1 ? scores : scores - unseen);
 }
 
+/* The largest memory of one step on this rank, without its inputs and their gradients. */
+static tsh_status measure_memory(bed *b, double *bytes) {
+    tsh_device_reset_peak(b->device);
+    tsh_status status = (tsh_status)both(b, 1);
+    *bytes = (double)tsh_device_memory(b->device).at_peak[TSH_MEMORY_ACTIVATIONS];
+    return status;
+}
+
 static tsh_status measure(bed *b, tsh_world *world, const bench_common *common) {
     bench_meter *meter = NULL;
-    double one_way = 0, two_ways = 0, flops = forward_flops(b);
+    double one_way = 0, two_ways = 0, memory = 0, flops = forward_flops(b);
     double cache =
         2 * (double)(b->batch * b->keys * b->kv_heads * b->dim) * (double)tsh_dtype_size((tsh_dtype)b->dtype);
     tsh_status status = bench_meter_create(world, common->seconds, &meter);
     if (status == TSH_OK) status = bench_measure(meter, forward, b, &one_way);
     if (status == TSH_OK) status = bench_measure(meter, both, b, &two_ways);
+    if (status == TSH_OK) status = measure_memory(b, &memory);
     bench_meter_destroy(meter);
     if (status != TSH_OK) return status;
     const bench_field fields[] = {
@@ -148,6 +167,7 @@ static tsh_status measure(bed *b, tsh_world *world, const bench_common *common) 
         BENCH_REAL_FIELD("step_ms", 1e3 * two_ways),
         BENCH_REAL_FIELD("gflop_per_s", 1e-9 * 3.5 * flops / two_ways),
         BENCH_REAL_FIELD("kv_gb_per_s", 1e-9 * cache / one_way),
+        BENCH_REAL_FIELD("activation_mb", 1e-6 * memory),
     };
     bench_report report = {.json = common->json, .silent = tsh_world_rank(world) != 0};
     bench_report_row(&report, fields, (int)(sizeof fields / sizeof *fields));
@@ -155,8 +175,8 @@ static tsh_status measure(bed *b, tsh_world *world, const bench_common *common) 
 }
 
 static tsh_status make(const bed *b, tsh_world *world, int64_t tokens, int64_t heads, bool leaf, tsh_tensor **out) {
-    const tsh_tensor_config config = {
-        .dtype = (tsh_dtype)b->dtype, .ndim = 4, .shape = {b->batch, tokens, heads, b->dim}};
+    tsh_tensor_config config = {.dtype = (tsh_dtype)b->dtype, .ndim = 4, .shape = {b->batch, tokens, heads, b->dim}};
+    if (b->context != CONTEXT_NONE) config.layout[0] = TSH_SHARD(1);
     tsh_status status = tsh_tensor_create(tsh_world_mesh(world), &config, out);
     if (status == TSH_OK) status = tsh_tensor_init(*out, &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1});
     return status == TSH_OK && leaf ? tsh_tensor_require_grad(*out, true) : status;
@@ -173,6 +193,17 @@ static tsh_status make_lengths(bed *b, tsh_world *world) {
     return status;
 }
 
+/* The order in which the ranks have equal work. */
+static tsh_status make_positions(bed *b, tsh_world *world) {
+    const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {b->queries}, .layout = {TSH_SHARD(0)}};
+    int64_t *order = calloc((size_t)b->queries, sizeof *order);
+    tsh_status status = order ? tsh_tensor_create(tsh_world_mesh(world), &config, &b->positions) : TSH_ERR_MEMORY;
+    if (order) tsh_zigzag(b->queries, tsh_world_size(world), order);
+    if (status == TSH_OK) status = tsh_tensor_write_whole(b->positions, order);
+    free(order);
+    return status;
+}
+
 static tsh_status run(bed *b, tsh_world *world, const bench_common *common) {
     b->device = tsh_world_device(world);
     tsh_status status = tsh_tape_create(world, &b->tape);
@@ -180,17 +211,19 @@ static tsh_status run(bed *b, tsh_world *world, const bench_common *common) {
     if (status == TSH_OK) status = make(b, world, b->keys, b->kv_heads, true, &b->k);
     if (status == TSH_OK) status = make(b, world, b->keys, b->kv_heads, true, &b->v);
     if (status == TSH_OK) status = make(b, world, b->queries, b->heads, false, &b->dy);
+    if (status == TSH_OK && b->context > CONTEXT_IN_ORDER) status = make_positions(b, world);
     if (status == TSH_OK && b->compare) status = make_lengths(b, world);
     if (status == TSH_OK && b->compare) status = report_differences(b, common, world);
     if (status == TSH_OK) status = measure(b, world, common);
-    tsh_tensor *const tensors[] = {b->q, b->k, b->v, b->dy, b->lengths};
+    tsh_tensor *const tensors[] = {b->q, b->k, b->v, b->dy, b->lengths, b->positions};
     tsh_tape_destroy(b->tape);
-    for (int i = 0; i < 5; i++) tsh_tensor_release(tensors[i]);
+    for (int i = 0; i < 6; i++) tsh_tensor_release(tensors[i]);
     return status;
 }
 
 int bench_attention(int argc, char **argv) {
     static const char *const dtype_names[] = {"float32", "float64", "bfloat16", "float16", NULL};
+    static const char *const context_names[] = {"none", "in-order", "gather", "exchange", NULL};
     bed b = {0};
     bench_common common;
     const bench_option options[] = {
@@ -203,17 +236,25 @@ int bench_attention(int argc, char **argv) {
         {"full", BENCH_FLAG, NULL, "every query sees every key, not only those up to its own place", &b.full, NULL},
         {"compare", BENCH_FLAG, NULL, "first compares with a call that names all keys as lengths: cuDNN takes none",
          &b.compare, NULL},
+        {"context", BENCH_CHOICE, "none", "how the ranks split the tokens of one call; none: each has its own",
+         &b.context, context_names},
         {"dtype", BENCH_CHOICE, "float32", "of everything", &b.dtype, dtype_names},
     };
     int code = bench_options_parse(
         "attention",
         "Measures attention: forward alone, and forward and backward. FLOP/s are those of the products, of which a\n"
         "causal call needs half, over both ways; kv_gb_per_s is how fast the forward reads keys and values, which\n"
-        "bounds the generation of tokens (--queries 1). Every rank has a call of its own.",
+        "bounds the generation of tokens (--queries 1). Every rank has a call of its own, or with --context its "
+        "tokens\n"
+        "of one: FLOP/s are then those of all ranks together. activation_mb is what a step needs beside its inputs.",
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     if (b.kv_heads == 0) b.kv_heads = b.heads;
     if (b.keys == 0) b.keys = b.queries;
+    if (b.context != CONTEXT_NONE && (b.compare || b.full || b.keys != b.queries)) {
+        fprintf(stderr, "tshard-bench attention: --context goes with none of --compare, --full and --keys\n");
+        return 2;
+    }
     tsh_world *world = NULL;
     if (tsh_world_init(NULL, &world) != TSH_OK) return bench_failed(NULL, "world_init");
     tsh_status status = run(&b, world, &common);

@@ -25,6 +25,7 @@ struct model {
     tsh_data_parallel *sums; /* of gradients, over the copies of the model, made while backward runs */
 
     tsh_tensor *inputs, *targets, *places; /* my part of a batch [batch, block]; places: the numbers of its positions */
+    int64_t *order, *numbers;              /* with split tokens, their order [block], and a batch in this order */
     tsh_tensor *prompt, *prompt_places;    /* [1, block], the same on every rank */
 };
 
@@ -54,8 +55,14 @@ static tsh_status create_blocks(model *m) {
         .sequence_parallel = o->sequence_parallel,
         .recompute = o->recompute,
         .dtype = o->dtype,
-        .attention =
-            {.heads = o->heads, .kv_heads = o->kv_heads, .causal = true, .weight_init = normal, .out_init = residual},
+        .attention = {.heads = o->heads,
+                      .kv_heads = o->kv_heads,
+                      .causal = true,
+                      .context = o->exchange_heads     ? TSH_CONTEXT_EXCHANGE
+                                 : o->context_parallel ? TSH_CONTEXT_GATHER
+                                                       : TSH_CONTEXT_IN_ORDER,
+                      .weight_init = normal,
+                      .out_init = residual},
         .mlp = {.hidden = 4 * o->embed,
                 .activation = TSH_ACTIVATION_GELU,
                 .weight_init = normal,
@@ -176,30 +183,35 @@ static tsh_status create_optimizer(model *m) {
     if (status == TSH_OK) status = freeze_others(m);
     const tsh_data_parallel_config sums = {
         .level = (tsh_zero_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
-    tsh_group *data = tsh_mesh_group(m->mesh, "data");
+    /* Gradients are summed over both axes, over one of them in buckets. */
+    tsh_group *data = tsh_mesh_group(m->mesh, "data"), *context = tsh_mesh_group(m->mesh, "context");
+    if (context && tsh_group_size(context) > tsh_group_size(data)) data = context;
     if (status == TSH_OK) status = tsh_data_parallel_create(m->tape, m->parameters, data, &sums, &m->sums);
     return status == TSH_OK ? tsh_adamw_create(m->parameters, &adamw, &m->optimizer) : status;
 }
 
-/* The positions of `batch` sequences: 0 to block - 1 in each. */
-static tsh_status create_places(const model *m, int64_t batch, tsh_layout layout, tsh_tensor **out) {
-    int64_t block = m->o->block, *places = calloc((size_t)(batch * block), sizeof *places);
-    const tsh_tensor_config config = {
-        .dtype = TSH_INT64, .ndim = 2, .shape = {batch, block}, .layout = {layout, TSH_REPLICATED}};
+/* The positions of a batch, or of the prompt: 0 to block - 1 in each sequence, of a batch in the order of the tokens.
+ * Batches are split over the copies of the model, the first axis, and by tokens over the second one if that is the
+ * context's; the prompt is the same everywhere. */
+static tsh_status create_places(const model *m, bool prompt, tsh_tensor **out) {
+    int64_t block = m->o->block, batch = prompt ? 1 : m->o->batch, *places = calloc((size_t)(batch * block), 8);
+    tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 2, .shape = {batch, block}};
+    if (!prompt) config.layout[0] = TSH_SHARD(0);
+    if (!prompt && m->order) config.layout[1] = TSH_SHARD(1);
     tsh_status status = tsh_tensor_create(m->mesh, &config, out);
-    for (int64_t i = 0; places && i < batch * block; i++) places[i] = i % block;
+    for (int64_t i = 0; places && i < batch * block; i++)
+        places[i] = m->order && !prompt ? m->order[i % block] : i % block;
     if (status == TSH_OK) status = places ? tsh_tensor_write_whole(*out, places) : TSH_ERR_MEMORY;
     free(places);
     return status;
 }
 
-/* Batches are split over the copies of the model, the first axis; the prompt is the same everywhere. */
 static tsh_status create_tensors(model *m) {
-    tsh_status status = create_places(m, m->o->batch, TSH_SHARD(0), &m->places);
-    if (status == TSH_OK) status = create_places(m, m->o->batch, TSH_SHARD(0), &m->inputs);
-    if (status == TSH_OK) status = create_places(m, m->o->batch, TSH_SHARD(0), &m->targets);
-    if (status == TSH_OK) status = create_places(m, 1, TSH_REPLICATED, &m->prompt_places);
-    return status == TSH_OK ? create_places(m, 1, TSH_REPLICATED, &m->prompt) : status;
+    tsh_status status = create_places(m, false, &m->places);
+    if (status == TSH_OK) status = create_places(m, false, &m->inputs);
+    if (status == TSH_OK) status = create_places(m, false, &m->targets);
+    if (status == TSH_OK) status = create_places(m, true, &m->prompt_places);
+    return status == TSH_OK ? create_places(m, true, &m->prompt) : status;
 }
 
 /* The size of the axis that an option leaves open: what `other` leaves, unless that takes all ranks itself. */
@@ -209,17 +221,29 @@ static const char *open_size(const char *other) {
 
 static tsh_status create_mesh(model *m) {
     char axes[1024];
-    const char *share = m->o->model_parallel, *copies = m->o->data_parallel;
-    snprintf(axes, sizeof axes, "data=%s,model=%s",
+    const char *share = m->o->model_parallel, *copies = m->o->data_parallel, *context = m->o->context_parallel;
+    snprintf(axes, sizeof axes, "data=%s,%s%s%smodel=%s",
              copies  ? copies
              : share ? open_size(share)
                      : "1",
+             context ? "context=" : "", context ? context : "", context ? "," : "",
              share    ? share
              : copies ? open_size(copies)
                       : "-1");
     tsh_status status = tsh_mesh_create(m->world, axes, &m->mesh);
     if (status == TSH_OK) m->group = tsh_mesh_group(m->mesh, "model");
     return status;
+}
+
+/* With split tokens: the order in which a causal mask gives the ranks equal work. */
+static tsh_status create_order(model *m) {
+    tsh_group *context = tsh_mesh_group(m->mesh, "context");
+    if (!context) return TSH_OK;
+    m->order = calloc((size_t)m->o->block, sizeof *m->order);
+    m->numbers = calloc((size_t)(m->o->batch * m->o->block), sizeof *m->numbers);
+    if (!m->order || !m->numbers) return TSH_ERR_MEMORY;
+    tsh_zigzag(m->o->block, tsh_group_size(context), m->order);
+    return TSH_OK;
 }
 
 tsh_status model_create(tsh_world *world, const options *o, int64_t vocabulary, model **out) {
@@ -243,6 +267,7 @@ tsh_status model_create(tsh_world *world, const options *o, int64_t vocabulary, 
         return TSH_ERR_IO;
     }
     if (status == TSH_OK) status = create_optimizer(m);
+    if (status == TSH_OK) status = create_order(m);
     if (status == TSH_OK) status = create_tensors(m);
     if (status == TSH_OK) {
         *out = m;
@@ -260,6 +285,8 @@ void model_destroy(model *m) {
     tsh_tensor_release(m->places);
     tsh_tensor_release(m->targets);
     tsh_tensor_release(m->inputs);
+    free(m->numbers);
+    free(m->order);
     tsh_optimizer_destroy(m->optimizer);
     tsh_data_parallel_destroy(m->sums);
     tsh_parameters_destroy(m->parameters);
@@ -292,14 +319,19 @@ tsh_optimizer *model_optimizer(const model *m) {
     return m->optimizer;
 }
 
-/* ids and places [batch, block] -> features [batch block, embed], which the table of tokens turns into logits. */
+/* Ids as layers take them: of all tokens, or with split tokens, which are a part of each sequence, [batch, block]. */
+static tsh_tensor *flatten(const model *m, tsh_tensor *ids) {
+    return m->order ? ids : tsh_reshape(m->tape, ids, 1, (const int64_t[]){-1});
+}
+
+/* ids and places [batch, block] -> features [batch block, embed], or with split tokens [batch, block, embed], which the
+ * table of tokens turns into logits. */
 static tsh_tensor *forward(model *m, tsh_tensor *ids, tsh_tensor *places, int64_t batch) {
-    const int64_t flat[] = {-1};
     tsh_tape *t = m->tape;
-    const tsh_sequences sequences = {.batch = batch};
-    tsh_tensor *at = tsh_reshape(t, places, 1, flat);
+    const tsh_sequences sequences = {.batch = batch, .positions = m->order ? places : NULL};
+    tsh_tensor *at = flatten(m, places);
     if (m->o->sequence_parallel) at = tsh_scatter(t, at, m->group, 0);
-    tsh_tensor *x = tsh_embedding_forward(t, m->tokens, tsh_reshape(t, ids, 1, flat));
+    tsh_tensor *x = tsh_embedding_forward(t, m->tokens, flatten(m, ids));
     x = tsh_add(t, x, tsh_embedding_forward(t, m->positions, at));
     tsh_mark start = tsh_tape_mark(t); /* in an evaluation a block's output is freed when the next one has used it */
     for (int64_t i = 0; i < m->o->layers; i++)
@@ -307,13 +339,21 @@ static tsh_tensor *forward(model *m, tsh_tensor *ids, tsh_tensor *places, int64_
     return tsh_norm_forward(t, m->norm, x);
 }
 
+/* Writes a batch, in the order of the tokens. */
+static tsh_status write_batch(model *m, const int64_t *ids, tsh_tensor *to) {
+    const int64_t block = m->o->block;
+    for (int64_t i = 0; m->order && i < m->o->batch * block; i++)
+        m->numbers[i] = ids[i / block * block + m->order[i % block]];
+    return tsh_tensor_write_whole(to, m->order ? m->numbers : ids);
+}
+
 /* The mean loss of the batch, a tensor of the step. */
 static tsh_status batch_loss(model *m, const int64_t *inputs, const int64_t *targets, tsh_tensor **loss) {
-    tsh_status status = tsh_tensor_write_whole(m->inputs, inputs);
+    tsh_status status = write_batch(m, inputs, m->inputs);
     *loss = NULL;
-    if (status == TSH_OK) status = tsh_tensor_write_whole(m->targets, targets);
+    if (status == TSH_OK) status = write_batch(m, targets, m->targets);
     if (status != TSH_OK) return fails_with(m->o, status, "the batch", tsh_error_message());
-    tsh_tensor *wanted = tsh_reshape(m->tape, m->targets, 1, (const int64_t[]){-1});
+    tsh_tensor *wanted = flatten(m, m->targets);
     tsh_tensor *features = forward(m, m->inputs, m->places, m->o->batch);
     *loss = tsh_linear_cross_entropy(m->tape, features, tsh_embedding_weight(m->tokens), wanted, NULL);
     return *loss ? TSH_OK : fails_with(m->o, tsh_tape_status(m->tape), "a step", tsh_tape_message(m->tape));
@@ -381,7 +421,9 @@ float *model_predict(model *m, const int64_t *window, int64_t length) {
     bool recording = tsh_tape_set_recording(m->tape, false);
     tsh_status status = tsh_tensor_write_whole(m->prompt, window);
     /* Tokens after the window's end do not affect its last prediction. */
-    tsh_tensor *logits = tsh_embedding_project(m->tape, m->tokens, forward(m, m->prompt, m->prompt_places, 1));
+    tsh_tensor *features = forward(m, m->prompt, m->prompt_places, 1);
+    features = tsh_reshape(m->tape, features, 2, (const int64_t[]){-1, m->o->embed});
+    tsh_tensor *logits = tsh_embedding_project(m->tape, m->tokens, features);
     logits = tsh_slice(m->tape, logits, 0, length - 1, 1);
     logits = tsh_gather(m->tape, logits, m->group, -1);
     tsh_tensor *y = tsh_softmax(m->tape, tsh_scale(m->tape, logits, 1 / 0.8), -1); /* temperature 0.8 */

@@ -66,7 +66,12 @@ static const char help[] =
     "  --loss-scale         a dynamic loss scale, for float16\n"
     "  --model-parallel M   ranks that share one copy of the model (all that --data-parallel leaves)\n"
     "  --data-parallel D    copies of the model, over which the batch is split\n"
-    "                       M and D may be weights, as 3:1 of two, or auto, which measures them\n"
+    "  --context-parallel C ranks that split the tokens of each sequence, as for long ones (1); the losses stay the\n"
+    "                       same\n"
+    "                       M, D and C may be weights, as 3:1 of two, or auto, which measures them\n"
+    "  --exchange-heads     with --context-parallel: attention exchanges heads for tokens and back; otherwise it "
+    "gathers\n"
+    "                       keys and values\n"
     "  --zero LEVEL         what the copies shard: nothing (0), the optimizer's states (1), gradients too (2),\n"
     "                       parameters too (3); the losses stay the same (0)\n"
     "  --sequence-parallel  norms and residuals of a block are split by tokens\n"
@@ -90,6 +95,8 @@ static const char *contradiction(const options *o) {
     if (o->base && o->resume) return "--base or --resume";
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
     if (o->experts && o->top_k > o->experts) return "--top-k must not be above --experts";
+    if (o->exchange_heads && !o->context_parallel) return "--exchange-heads goes with --context-parallel";
+    if (o->sequence_parallel && o->context_parallel) return "--sequence-parallel or --context-parallel";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
 }
@@ -127,6 +134,8 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"loss-scale", OPTION_FLAG, &out->scales_loss, 0, 0},
                                {"model-parallel", OPTION_AXIS, &out->model_parallel, 0, 0},
                                {"data-parallel", OPTION_AXIS, &out->data_parallel, 0, 0},
+                               {"context-parallel", OPTION_AXIS, &out->context_parallel, 0, 0},
+                               {"exchange-heads", OPTION_FLAG, &out->exchange_heads, 0, 0},
                                {"zero", OPTION_COUNT, &out->zero, 0, TSH_ZERO_PARAMETERS},
                                {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},
                                {"recompute", OPTION_FLAG, &out->recompute, 0, 0},

@@ -32,7 +32,9 @@ typedef struct options {
     bool master_weights, stochastic, scales_loss;
     /* ranks that share a copy of the model, and copies, as in a mesh's text; NULL: what the other leaves */
     const char *model_parallel, *data_parallel;
-    int64_t zero; /* a tsh_zero_level: what the copies share out */
+    const char *context_parallel; /* ranks that split each sequence's tokens; NULL: sequences are whole */
+    bool exchange_heads;          /* attention exchanges heads for tokens, and does not gather keys and values */
+    int64_t zero;                 /* a tsh_zero_level: what the copies share out */
     bool sequence_parallel, recompute;
     bool deterministic; /* main has read it before, for the world */
     int64_t sample;     /* characters to write after training */

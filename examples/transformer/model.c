@@ -181,6 +181,7 @@ tsh_block_config model_block(const model *m) {
                       .kv_heads = c->kv_heads,
                       .head_dim = c->head_dim,
                       .causal = c->family != MODEL_BERT,
+                      .context = m->options.context,
                       .rotary = rotary,
                       .rotary_config = {.theta = c->rope_theta, .scaling = c->rope_scaling},
                       .bias = c->qkv_bias,

@@ -10,6 +10,7 @@ typedef struct model_options {
     bool sequence_parallel; /* between blocks each rank has its part of the tokens */
     tsh_group *experts;     /* another axis of the mesh, which splits experts first; NULL: the model's axis does */
     bool random_weights;    /* drawn from the world's seed as for a training; otherwise zeros, for model_load */
+    tsh_context context;    /* of inputs [batch, tokens], whose tokens ranks of another axis split */
 } model_options;
 
 typedef struct model model;

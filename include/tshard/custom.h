@@ -44,7 +44,7 @@ typedef enum tsh_pattern {
 } tsh_pattern;
 
 /* The most inputs in a row. */
-#define TSH_ROW_INPUTS 5
+#define TSH_ROW_INPUTS 7
 
 /* One legal combination of layouts along one axis. The last pattern is repeated for further inputs. */
 typedef struct tsh_rule {

@@ -224,7 +224,11 @@ TSH_API tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamm
 
 /* Options of tsh_attention; zeros are the defaults. */
 typedef struct tsh_attention_config {
-    bool causal;         /* query i sees the keys j <= i + Tk - Tq: the last query sees all */
+    bool causal; /* query i sees the keys j <= i + Tk - Tq: the last query sees all */
+    /* Tokens in any order, and several documents in a sequence: int64 [Tq] and [Tk], or all [B, Tq] and [B, Tk], with
+     * any values. A query sees the keys of its document whose position is not after its own; `causal` is then implied.
+     * NULL positions are the indices, if the call is causal; NULL documents are equal. Not beside lengths or keys. */
+    tsh_tensor *query_positions, *key_positions, *query_documents, *key_documents;
     double scale;        /* 0: 1 / sqrt(D) */
     tsh_tensor *lengths; /* int64 [B] in [0, Tk]: how many keys each batch element sees; NULL: all */
     double dropout;      /* of the attention weights, in [0, 1), as tsh_dropout */
@@ -235,10 +239,14 @@ typedef struct tsh_attention_config {
  * and v [B, Tk, Hkv, D], H a multiple of Hkv: query head h reads KV head h / (H / Hkv)
  * -> [B, Tq, H, D].
  *   q, k, v, lengths:  R,R,R,R -> R    S(0),S(0),S(0),S(0) -> S(0)    S(2),S(2),S(2),R -> S(2)    L,L,L,L -> L
+ *                      S(1),L,L,R -> S(1)
  * S(2) splits by heads: q is S(2) with Hkv units and H blocks, k and v are S(2) with Hkv units, which more ranks than
- * Hkv share (layout.h). The attention weights are never stored: backward recomputes them from one number a row. No
- * communication. TSH_ERR_RANGE for a length outside [0, Tk]. config may be NULL. Sources: Vaswani et al., "Attention is
- * all you need", 2017; Dao et al., "FlashAttention", 2022. */
+ * Hkv share (layout.h). S(1) splits by tokens: S(1) keys and values are gathered, and their gradients are
+ * reduce-scattered. Positions and documents are split as the tokens are, in the row of lengths R for heads; see
+ * docs/long-contexts.md. The attention weights are never stored: backward recomputes them from one number a row. No
+ * other communication. TSH_ERR_RANGE for a length outside [0, Tk]; TSH_ERR_ARGUMENT for positions or documents of
+ * queries or of keys alone. config may be NULL. Sources: Vaswani et al., "Attention is all you need", 2017; Dao et
+ * al., "FlashAttention", 2022. */
 TSH_API tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                                   const tsh_attention_config *config);
 

@@ -377,7 +377,8 @@ TSH_API void tsh_experts_destroy(tsh_experts *layer);
  * -> [tokens, embed], in the layouts of x, owned by the tape. Over the axes that split the weights: REPLICATED ->
  * REPLICATED by one all-reduce forward, and backward one of dx and one of the routing weights' gradient; SHARD(0) ->
  * SHARD(0) by all-gathers and a reduce-scatter each way. Over other axes x may be REPLICATED, SHARD(0) or LOCAL;
- * gradients of parameters are summed over them. Ranks without a token take part. */
+ * gradients of parameters are summed over them. Ranks without a token take part. x may be [batch, T, embed] as well,
+ * then also SHARD(1), its tokens split. */
 TSH_API tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x);
 /* experts_loss: tsh_route_loss of the latest forward, for the program to add to the model's loss; NULL if aux_loss and
  * z_loss are 0. experts_chosen: the experts [tokens, top_k] that the latest forward chose. Both are NULL before the first
@@ -397,14 +398,30 @@ TSH_API tsh_status tsh_experts_register(const tsh_experts *layer, tsh_parameters
 
 /* --- self-attention ----------------------------------------------------------------------------------------------- */
 
-/* The sequences in activations [tokens, embed]: tokens = batch T, one sequence after another. */
+/* The sequences in activations [tokens, embed], tokens = batch T, one sequence after another; or [batch, T, embed]. */
 typedef struct tsh_sequences {
     int64_t batch;         /* the number of sequences */
-    tsh_tensor *positions; /* int64 [T] or [batch, T]: required with rotary positions, else unused */
+    tsh_tensor *positions; /* int64 [T] or [batch, T]: required with rotary positions, and by tsh_context */
     tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are masked; NULL: none are */
     /* of this layer, to which forward appends the tokens, in evaluation; it has the lengths itself. NULL: none */
     tsh_kv_cache *cache;
+    /* int64, with as many dims as positions: a token attends only to tokens of its document. NULL: one document. Not
+     * beside lengths or a cache */
+    tsh_tensor *documents;
 } tsh_sequences;
+
+/* How attention handles sequences whose tokens ranks of another axis split: x [batch, T, embed] is SHARD(1) along it.
+ * See docs/long-contexts.md. */
+typedef enum tsh_context {
+    /* tokens are in order, and a causal mask compares their indices. Keys and values are gathered */
+    TSH_CONTEXT_IN_ORDER = 0,
+    /* tokens are in any order, and a causal mask compares tsh_sequences.positions. Keys and values are gathered, and
+     * their gradients reduce-scattered */
+    TSH_CONTEXT_GATHER,
+    /* the same mask. An all-to-all for each of queries, keys, values and output exchanges heads for tokens; as GATHER
+     * where too few heads are left to another axis that splits them */
+    TSH_CONTEXT_EXCHANGE
+} tsh_context;
 
 /* The linear layers of an attention layer. */
 typedef enum tsh_attention_part {
@@ -425,6 +442,7 @@ typedef struct tsh_self_attention_config {
     int64_t kv_heads;                /* divides heads; 0: heads */
     int64_t head_dim;                /* 0: embed / heads */
     bool causal;                     /* a token attends only to itself and those before it */
+    tsh_context context;             /* how tokens are split over another axis */
     double scale;                    /* 0: 1 / sqrt(head_dim) */
     double dropout;                  /* of the attention weights */
     bool rotary;                     /* rotate queries and keys by tsh_sequences.positions */
@@ -447,11 +465,11 @@ typedef struct tsh_self_attention_config {
 TSH_API tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_config *config,
                                              tsh_self_attention **out);
 TSH_API void tsh_self_attention_destroy(tsh_self_attention *layer);
-/* y = out(attention(rotary(query(x)), rotary(key(x)), value(x))). x [tokens, embed] -> [tokens, embed], owned by the
- * tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0) with
- * sequence_parallel by one all-gather and one reduce-scatter each way. Over other axes x may be SHARD(0), by whole
- * sequences, without communication. Positions and lengths in any layout; split as x's sequences, or REPLICATED, they
- * are not moved. */
+/* y = out(attention(rotary(query(x)), rotary(key(x)), value(x))). x [tokens, embed] or [batch, T, embed] -> as x, owned
+ * by the tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0)
+ * with sequence_parallel by one all-gather and one reduce-scatter each way. Over other axes x may be SHARD(0), by whole
+ * sequences, without communication, and [batch, T, embed] SHARD(1), by tokens, with that of tsh_context. Positions,
+ * documents and lengths in any layout; split as x, or REPLICATED, they are not moved. */
 TSH_API tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer, tsh_tensor *x,
                                                const tsh_sequences *sequences);
 /* A part, owned by the layer. */

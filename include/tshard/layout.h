@@ -108,6 +108,11 @@ TSH_API void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t 
  * index. 13 by 2,1,1 is 7,3,3; 5 by 0,1,1 is 0,3,2. Exact for all sizes. Equal weights, or NULL: as tsh_split. */
 TSH_API void tsh_split_by_weight(int64_t n, int parts, const int64_t *weights, int index, int64_t *start,
                                  int64_t *length);
+/* An order of n >= 0 tokens in which a causal mask gives `parts` >= 1 ranks equal work: the tokens are split into
+ * 2 parts chunks (tsh_split), and rank i gets chunks i and 2 parts - 1 - i. order[n] is filled with the tokens of rank
+ * 0, then those of rank 1, and so on: 7 over 2 is 0,1,6, 2,3,4,5. Tensors in this order are split as any others are.
+ * Invalid arguments write nothing. */
+TSH_API void tsh_zigzag(int64_t n, int parts, int64_t *order);
 
 #ifdef __cplusplus
 }

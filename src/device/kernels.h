@@ -142,15 +142,28 @@ typedef struct tshi_rotary {
     const int64_t *positions;
 } tshi_rotary;
 
+/* Positions and documents of queries and keys; arrays come in pairs. Without positions, they are the indices that a
+ * causal mask compares, else all keys' are before all queries'; without documents, there is one. */
+typedef struct tshi_tokens {
+    const int64_t *query_position, *key_position, *query_document, *key_document;
+    bool batched; /* arrays are [batch, queries] and [batch, keys], else [queries] and [keys] */
+} tshi_tokens;
+
 /* q, y [batch, queries, heads, dim]; k, v [batch, room, kv_heads, dim], of whose `room` only the first `keys` are
  * read. Query i attends to the keys j < lengths[b] and, with `causal`, j <= i + keys - queries. Query head h reads
  * KV head (h + shift) / sharers: the local heads may begin in the middle of those that share a KV head. Dropout of
  * probabilities is keyed by the global index in [.., heads_whole, queries, keys], where the local part begins at
- * batch_start and head_start; probabilities that stay are scaled by 1 / (1 - dropout). */
+ * batch_start and head_start; probabilities that stay are scaled by 1 / (1 - dropout). Where ranks split the queries,
+ * indices count the queries of the ranks before and after this one too.
+ *
+ * With `tokens`, a query attends to the keys of its document whose position is not after its own, and `lengths` is
+ * NULL. */
 typedef struct tshi_attention {
     int64_t batch, queries, keys, room, heads, kv_heads, dim;
+    int64_t queries_before, queries_after;
     int64_t sharers, shift;
     bool causal;
+    tshi_tokens tokens;
     bool repeats; /* deterministic: the gradients have the same bits in every run */
     double scale;
     const int64_t *lengths; /* [batch], or NULL: all keys */

@@ -132,13 +132,8 @@ static tsh_tensor *lay_out_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x
     return tshi_to_layouts(tape, "experts_forward", y, layout);
 }
 
-tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x) {
+static tsh_tensor *forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x) {
     static const tshi_want want = {.parameters = 7u << 3, .axis = -1};
-    if (!tshi_layer_ready(tape, "experts_forward", layer, x)) return NULL;
-    if (x->shape.ndim != 2 || x->shape.global[1] != layer->embed) {
-        return tshi_tape_fail(tape, TSH_ERR_SHAPE, "experts_forward: x is %s, must be [tokens, %lld]",
-                              TSHI_TENSOR_TEXT(x), (long long)layer->embed);
-    }
     tsh_router_config config = layer->config;
     tsh_tensor *experts = NULL, *loss = NULL;
     config.bias = layer->bias;
@@ -150,6 +145,32 @@ tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *
     tsh_tensor *in[] = {x, weights, experts, layer->weights[GATE], layer->weights[UP], layer->weights[DOWN]};
     tsh_tensor *y = weights ? tshi_expert_mlp(tape, in, layer->count, &want) : NULL;
     return lay_out_as(tape, y, x);
+}
+
+/* x [batch, T, embed] as rows of tokens; a token's expert does not depend on its place, so the tokens of ranks that have
+ * parts of the sequences come first in the order of their position. */
+static tsh_tensor *forward_sequences(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x) {
+    bool by_position = false;
+    for (int a = 0; a < x->mesh->axes; a++)
+        by_position = by_position || (x->layout[a].kind == TSH_KIND_SHARD && x->layout[a].dim == 1);
+    if (by_position) x = tsh_transpose(tape, x, 0, 1);
+    if (!x) return NULL;
+    const int64_t shape[] = {x->shape.global[0], x->shape.global[1], layer->embed};
+    x = tsh_reshape(tape, x, 2, (const int64_t[]){shape[0] * shape[1], layer->embed});
+    tsh_tensor *y = x ? forward(tape, layer, x) : NULL;
+    if (y) y = tsh_reshape(tape, y, 3, shape);
+    return y && by_position ? tsh_transpose(tape, y, 0, 1) : y;
+}
+
+tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x) {
+    if (!tshi_layer_ready(tape, "experts_forward", layer, x)) return NULL;
+    int ndim = x->shape.ndim;
+    if (ndim < 2 || ndim > 3 || x->shape.global[ndim - 1] != layer->embed) {
+        return tshi_tape_fail(tape, TSH_ERR_SHAPE,
+                              "experts_forward: x is %s, must be [tokens, %lld] or [batch, T, %lld]",
+                              TSHI_TENSOR_TEXT(x), (long long)layer->embed, (long long)layer->embed);
+    }
+    return ndim == 3 ? forward_sequences(tape, layer, x) : forward(tape, layer, x);
 }
 
 tsh_tensor *tsh_experts_loss(const tsh_experts *layer) {

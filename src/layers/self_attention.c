@@ -10,6 +10,7 @@ struct tsh_self_attention {
     int64_t heads, kv_heads, head_dim;
     bool rotary;
     tsh_rotary_config rotary_config;
+    tsh_context context;
     tsh_attention_config attention; /* without lengths */
     tshi_linear_part parts[TSH_ATTENTION_PARTS];
     tsh_norm *q_norm, *k_norm; /* NULL: none */
@@ -40,6 +41,8 @@ static tsh_status resolve_heads(tsh_self_attention_config *c) {
         return tshi_fail(TSH_ERR_OVERFLOW, "self_attention_create: %lld heads of head_dim=%lld", (long long)c->heads,
                          (long long)c->head_dim);
     }
+    if ((unsigned)c->context > TSH_CONTEXT_EXCHANGE)
+        return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: unknown context %d", (int)c->context);
     if (c->dropout >= 0 && c->dropout < 1) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: dropout=%g, must be in [0, 1)", c->dropout);
 }
@@ -98,6 +101,7 @@ tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_
     layer->kv_heads = c.kv_heads;
     layer->head_dim = c.head_dim;
     layer->rotary = c.rotary;
+    layer->context = c.context;
     layer->rotary_config = c.rotary_config;
     layer->attention = (tsh_attention_config){.causal = c.causal, .scale = c.scale, .dropout = c.dropout};
     status = make_parts(group, &c, layer);
@@ -117,31 +121,46 @@ void tsh_self_attention_destroy(tsh_self_attention *layer) {
     tshi_free(&layer->world->allocator, layer);
 }
 
-/* Checks that the rows of x are whole sequences, and that a rotary layer has positions. */
+/* The mask compares positions: a cache has its tokens in order. */
+static bool masks_by_position(const tsh_self_attention *layer, const tsh_sequences *s) {
+    return layer->context != TSH_CONTEXT_IN_ORDER && layer->attention.causal && !s->cache;
+}
+
+static bool has_sequences(const tsh_tensor *x, const tsh_sequences *s) {
+    if (x->shape.ndim == 3) return x->shape.global[0] == s->batch;
+    return x->shape.ndim == 2 && x->shape.global[0] % s->batch == 0;
+}
+
+/* Checks that the rows of x are whole sequences, and that a layer that uses positions has some. */
 static bool check_sequences(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
                             const tsh_sequences *s) {
     if (!s || s->batch < 1) {
         tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "self_attention_forward: the number of sequences is required");
-    } else if (x->shape.ndim != 2 || x->shape.global[0] % s->batch) {
+    } else if (!has_sequences(x, s)) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE,
                        "self_attention_forward: x is %s, must be [tokens, embed] with the same number of tokens for "
-                       "each of %lld sequences",
+                       "each of %lld sequences, or [sequences, T, embed]",
                        TSHI_TENSOR_TEXT(x), (long long)s->batch);
     } else if (layer->rotary && !s->positions) {
         tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "self_attention_forward: positions are required by a rotary layer");
+    } else if (masks_by_position(layer, s) && !s->positions) {
+        tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "self_attention_forward: positions are required by the context");
     }
     return tsh_tape_status(tape) == TSH_OK;
 }
 
-/* Positions or lengths, split as x's sequences, else replicated for attention that is split by heads. NULL for none. */
+/* Positions, documents or lengths, split as x is, whose dim `first` is that of the numbers' dim 0 (-1: none); else
+ * replicated for attention that is split by heads. NULL for none. */
 static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
-                                 tsh_tensor *numbers, bool by_sequence) {
+                                 tsh_tensor *numbers, int first) {
     const tsh_tensor *weight = tsh_linear_weight(layer->parts[TSH_ATTENTION_QUERY].linear);
     tsh_layout layout[TSH_MAX_AXES];
     if (!numbers || !tshi_tape_ready(tape, "self_attention_forward", 1, &numbers)) return NULL;
     memcpy(layout, numbers->layout, sizeof layout);
     for (int a = 0; a < x->mesh->axes && numbers->mesh == x->mesh; a++) {
-        bool alike = by_sequence && tshi_layout_splits(layout[a], 0) && tshi_layout_splits(x->layout[a], 0) &&
+        int dim = first + layout[a].dim;
+        bool alike = first >= 0 && layout[a].kind == TSH_KIND_SHARD && dim < x->shape.ndim - 1 &&
+                     tshi_layout_splits(x->layout[a], dim) &&
                      (a != layer->axis || weight->layout[a].kind == TSH_KIND_REPLICATED);
         if (layout[a].kind != TSH_KIND_LOCAL && !alike) layout[a] = TSH_REPLICATED;
     }
@@ -163,31 +182,88 @@ static tsh_tensor *normalize_heads(tsh_tape *tape, const tsh_self_attention *lay
     return tsh_norm_forward(tape, norm, y);
 }
 
+/* Numbers of tokens: [T], or [batch, T]. */
+static tsh_tensor *bring_tokens(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
+                                tsh_tensor *numbers) {
+    bool shared = numbers && numbers->shape.ndim == 1;
+    return bring_numbers(tape, layer, x, numbers, !shared ? 0 : x->shape.ndim == 3 ? 1 : -1);
+}
+
+/* The configuration of the call: its masks. */
+static tsh_attention_config mask_of(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
+                                    const tsh_sequences *s) {
+    tsh_attention_config c = layer->attention;
+    c.lengths = bring_numbers(tape, layer, x, s->lengths, 0);
+    c.query_documents = c.key_documents = bring_tokens(tape, layer, x, s->documents);
+    if (masks_by_position(layer, s)) c.query_positions = c.key_positions = s->positions;
+    return c;
+}
+
 /* A projection of x, split into heads, with rotary positions if any: [batch, T, heads, head_dim]. */
 static tsh_tensor *project(tsh_tape *tape, const tsh_self_attention *layer, tsh_attention_part part, tsh_tensor *x,
                            const tsh_sequences *s) {
     int64_t heads = part == TSH_ATTENTION_QUERY ? layer->heads : layer->kv_heads;
-    int64_t shape[4] = {s->batch, x->shape.global[0] / s->batch, heads, layer->head_dim};
+    int64_t shape[4] = {s->batch, x->shape.ndim == 3 ? x->shape.global[1] : x->shape.global[0] / s->batch, heads,
+                        layer->head_dim};
     tsh_tensor *y = tsh_reshape(tape, tsh_linear_forward(tape, layer->parts[part].linear, x), 4, shape);
     y = normalize_heads(tape, layer, part, y);
     if (!layer->rotary || part == TSH_ATTENTION_VALUE) return y;
     return tsh_rotary(tape, y, s->positions, &layer->rotary_config);
 }
 
+/* The layout of x [batch, T, heads, head_dim] with heads in place of tokens. A KV head with its query heads is a unit,
+ * as in the projections. False where another axis splits the heads so that they cannot be split again. */
+static bool heads_for_tokens(const tsh_self_attention *layer, const tsh_tensor *x, bool kv,
+                             tsh_layout layout[TSH_MAX_AXES]) {
+    const bool grouped = layer->kv_heads < layer->heads;
+    tsh_shape shape = x->shape;
+    memcpy(layout, x->layout, sizeof x->layout);
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (!tshi_layout_splits(layout[a], 1)) continue;
+        layout[a] = TSH_SHARD_UNITS(2, layer->kv_heads, grouped && !kv ? layer->heads : 0);
+        if (grouped && kv) layout[a].sharing = TSH_SHARED_OWN;
+    }
+    tshi_layouts_normalize(x->mesh->axes, layout);
+    return tshi_shape_resolve(x->mesh, &shape, layout) == TSH_OK;
+}
+
+/* Exchanges heads for tokens in q, k and v. Where that is impossible, they stay as they are. False on failure. */
+static bool exchange(tsh_tape *tape, const tsh_self_attention *layer, tsh_tensor *in[TSH_ATTENTION_OUT]) {
+    tsh_layout layout[TSH_ATTENTION_OUT][TSH_MAX_AXES];
+    for (int i = 0; i < TSH_ATTENTION_OUT; i++)
+        if (!in[i] || !heads_for_tokens(layer, in[i], i != TSH_ATTENTION_QUERY, layout[i])) return in[i];
+    for (int i = 0; i < TSH_ATTENTION_OUT; i++) {
+        in[i] = tshi_to_layouts(tape, "self_attention_forward", in[i], layout[i]);
+        if (!in[i]) return false;
+    }
+    return true;
+}
+
+/* Attention of x's tokens: [batch, T, heads, head_dim]. */
+static tsh_tensor *attend(tsh_tape *tape, const tsh_self_attention *layer, tsh_tensor *x, const tsh_sequences *s,
+                          const tsh_attention_config *config) {
+    tsh_tensor *in[TSH_ATTENTION_OUT];
+    for (tsh_attention_part i = TSH_ATTENTION_QUERY; i < TSH_ATTENTION_OUT; i++) in[i] = project(tape, layer, i, x, s);
+    tsh_tensor *q = in[TSH_ATTENTION_QUERY];
+    if (layer->context == TSH_CONTEXT_EXCHANGE && !exchange(tape, layer, in)) return NULL;
+    tsh_tensor *y = tsh_attention_cached(tape, s->cache, in[TSH_ATTENTION_QUERY], in[TSH_ATTENTION_KEY],
+                                         in[TSH_ATTENTION_VALUE], config);
+    bool back = y && layer->context == TSH_CONTEXT_EXCHANGE;
+    return back ? tshi_to_layouts(tape, "self_attention_forward", y, q->layout) : y;
+}
+
 tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer, tsh_tensor *x,
                                        const tsh_sequences *sequences) {
     if (!tshi_layer_ready(tape, "self_attention_forward", layer, x)) return NULL;
     if (!check_sequences(tape, layer, x, sequences)) return NULL;
-    tsh_attention_config config = layer->attention;
     tsh_sequences s = *sequences;
-    s.positions = layer->rotary ? bring_numbers(tape, layer, x, s.positions, s.positions->shape.ndim == 2) : NULL;
-    config.lengths = bring_numbers(tape, layer, x, s.lengths, true);
+    s.positions = layer->rotary || masks_by_position(layer, &s) ? bring_tokens(tape, layer, x, s.positions) : NULL;
+    const tsh_attention_config config = mask_of(tape, layer, x, &s);
     if (tsh_tape_status(tape) != TSH_OK) return NULL;
-    tsh_tensor *q = project(tape, layer, TSH_ATTENTION_QUERY, x, &s);
-    tsh_tensor *k = project(tape, layer, TSH_ATTENTION_KEY, x, &s);
-    tsh_tensor *v = project(tape, layer, TSH_ATTENTION_VALUE, x, &s);
-    tsh_tensor *y = tsh_attention_cached(tape, s.cache, q, k, v, &config);
-    y = tsh_reshape(tape, y, 2, (int64_t[]){x->shape.global[0], layer->heads * layer->head_dim});
+    tsh_tensor *y = attend(tape, layer, x, &s, &config);
+    int64_t shape[3] = {x->shape.global[0], x->shape.global[1]};
+    shape[x->shape.ndim - 1] = layer->heads * layer->head_dim;
+    y = tsh_reshape(tape, y, x->shape.ndim, shape);
     return tsh_linear_forward(tape, layer->parts[TSH_ATTENTION_OUT].linear, y);
 }
 

@@ -1,6 +1,8 @@
 /* Which part of n units each rank along an axis holds. */
 #include "layout/layout.h"
 
+#include <limits.h>
+
 typedef __int128 wide;
 
 void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length) {
@@ -9,6 +11,15 @@ void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length)
     if (!exists) index = 0;
     if (start) *start = index * base + (index < extra ? index : extra);
     if (length) *length = base + (index < extra ? 1 : 0);
+}
+
+void tsh_zigzag(int64_t n, int parts, int64_t *order) {
+    if (n < 0 || parts < 1 || parts > INT_MAX / 2 || !order) return;
+    for (int i = 0; i < 2 * parts; i++) {
+        int64_t start, length;
+        tsh_split(n, 2 * parts, i % 2 ? 2 * parts - 1 - i / 2 : i / 2, &start, &length);
+        for (int64_t token = start; token < start + length; token++) *order++ = token;
+    }
 }
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */

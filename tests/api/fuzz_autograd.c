@@ -412,6 +412,9 @@ static void attention(fuzz *f, void (*function)(void)) {
                                    .scale = fuzz_chance(f, 80) ? 0 : fuzz_number(f),
                                    .dropout = fuzz_chance(f, 80) ? 0 : fuzz_number(f)};
     if (fuzz_chance(f, 10)) config.lengths = fuzz_ids(f);
+    if (fuzz_chance(f, 10)) config.query_positions = config.key_positions = fuzz_ids(f);
+    if (fuzz_chance(f, 10)) config.query_documents = config.key_documents = fuzz_ids(f);
+    if (fuzz_chance(f, 3)) config.key_documents = NULL;
     (void)function;
     q = heads(f, tape, q, fuzz_index(f, 3));
     k = heads(f, tape, k, 1);

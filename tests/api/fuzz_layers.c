@@ -125,6 +125,7 @@ static tsh_self_attention_config attention_config(fuzz *f) {
                                        .kv_heads = fuzz_chance(f, 60) ? 0 : fuzz_index(f, 3),
                                        .head_dim = fuzz_chance(f, 60) ? 0 : 2 * (int64_t)fuzz_index(f, 3),
                                        .causal = fuzz_chance(f, 50),
+                                       .context = (tsh_context)(fuzz_chance(f, 60) ? 0 : fuzz_index(f, 4)),
                                        .dropout = fuzz_chance(f, 90) ? 0 : fuzz_number(f),
                                        .rotary = fuzz_chance(f, 30),
                                        .bias = fuzz_chance(f, 50),
@@ -134,7 +135,8 @@ static tsh_self_attention_config attention_config(fuzz *f) {
 static tsh_sequences sequences(fuzz *f) {
     return (tsh_sequences){.batch = fuzz_chance(f, 70) ? 1 : fuzz_index(f, 4),
                            .positions = fuzz_chance(f, 40) ? fuzz_ids(f) : NULL,
-                           .lengths = fuzz_chance(f, 10) ? fuzz_ids(f) : NULL};
+                           .lengths = fuzz_chance(f, 10) ? fuzz_ids(f) : NULL,
+                           .documents = fuzz_chance(f, 10) ? fuzz_ids(f) : NULL};
 }
 
 static void attention(fuzz *f, void (*function)(void)) {

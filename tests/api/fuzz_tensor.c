@@ -29,6 +29,17 @@ static void split(fuzz *f, void (*function)(void)) {
     tsh_split(n, parts, fuzz_index(f, 9), &start, &length);
 }
 
+static void zigzag(fuzz *f, void (*function)(void)) {
+    int64_t n = fuzz_below(f, 60), order[60], seen = 0;
+    int parts = fuzz_index(f, 9);
+    (void)function;
+    tsh_zigzag(n, parts, fuzz_chance(f, 5) ? NULL : order);
+    if (parts < 1) return;
+    tsh_zigzag(n, parts, order);
+    for (int64_t i = 0; i < n; i++) seen |= (int64_t)1 << order[i];
+    if (seen != ((int64_t)1 << n) - 1) fuzz_wrong(f, "zigzag");
+}
+
 static void split_by_weight(fuzz *f, void (*function)(void)) {
     int64_t weights[9], n = fuzz_index(f, 100), start = 0, length = 0;
     int parts = 1 + fuzz_below(f, 9);
@@ -399,6 +410,7 @@ static void tensor_init(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_status_name tsh_version tsh_dtype_size tsh_dtype_name tsh_error_message", names, NULL, 1},
     {"tsh_split", split, NULL, 1},
+    {"tsh_zigzag", zigzag, NULL, 1},
     {"tsh_split_by_weight", split_by_weight, NULL, 1},
     {"tsh_device_describe tsh_device_kind_of tsh_device_stats tsh_device_memory tsh_memory_purpose_name "
      "tsh_device_reset_peak tsh_device_synchronize tsh_device_stream tsh_function_supports",

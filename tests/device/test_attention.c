@@ -11,31 +11,63 @@ typedef struct attention_case {
     bool causal;
     int64_t lengths[3]; /* -1: none */
     double dropout;
+    int tokens;            /* a set of the following */
+    int64_t before, after; /* queries of other ranks */
 } attention_case;
+
+enum { POSITIONS = 1, DOCUMENTS = 2, BATCHED = 4, FAR = 8, SORTED = 16 };
 
 /* Sizes below, at and past those of vectors, tiles and blocks. */
 static const attention_case cases[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0, true, {-1}, 0},           {2, 7, 7, 3, 3, 5, 1, 0, true, {-1}, 0},
-    {1, 70, 70, 2, 2, 64, 1, 0, true, {-1}, 0},        {1, 130, 130, 1, 1, 16, 1, 0, true, {-1}, 0},
-    {2, 65, 140, 2, 1, 20, 2, 0, true, {-1}, 0},       {1, 140, 65, 2, 2, 32, 1, 0, true, {-1}, 0},
-    {3, 5, 90, 6, 2, 33, 3, 0, false, {90, 0, 17}, 0}, {1, 1, 300, 8, 2, 64, 4, 0, true, {-1}, 0},
-    {1, 9, 40, 4, 2, 12, 3, 2, true, {-1}, 0},         {2, 9, 40, 1, 2, 12, 3, 1, false, {-1}, 0},
-    {1, 33, 33, 2, 2, 130, 1, 0, false, {-1}, 0},      {2, 66, 150, 3, 3, 24, 1, 0, true, {100, 150}, 0.3},
-    {1, 600, 600, 2, 1, 8, 2, 0, true, {-1}, 0},       {2, 0, 5, 2, 2, 4, 1, 0, false, {-1}, 0},
-    {2, 5, 0, 2, 2, 4, 1, 0, true, {-1}, 0},           {1, 3, 4, 0, 2, 4, 2, 1, true, {-1}, 0},
-    {1, 20, 200, 6, 2, 40, 3, 0, true, {-1}, 0.5},     {1, 3, 4, 2, 2, 0, 1, 0, true, {-1}, 0},
+    {1, 1, 1, 1, 1, 1, 1, 0, true, {-1}, 0, 0, 0, 0},
+    {2, 7, 7, 3, 3, 5, 1, 0, true, {-1}, 0, 0, 0, 0},
+    {1, 70, 70, 2, 2, 64, 1, 0, true, {-1}, 0, 0, 0, 0},
+    {1, 130, 130, 1, 1, 16, 1, 0, true, {-1}, 0, 0, 0, 0},
+    {2, 65, 140, 2, 1, 20, 2, 0, true, {-1}, 0, 0, 0, 0},
+    {1, 140, 65, 2, 2, 32, 1, 0, true, {-1}, 0, 0, 0, 0},
+    {3, 5, 90, 6, 2, 33, 3, 0, false, {90, 0, 17}, 0, 0, 0, 0},
+    {1, 1, 300, 8, 2, 64, 4, 0, true, {-1}, 0, 0, 0, 0},
+    {1, 9, 40, 4, 2, 12, 3, 2, true, {-1}, 0, 0, 0, 0},
+    {2, 9, 40, 1, 2, 12, 3, 1, false, {-1}, 0, 0, 0, 0},
+    {1, 33, 33, 2, 2, 130, 1, 0, false, {-1}, 0, 0, 0, 0},
+    {2, 66, 150, 3, 3, 24, 1, 0, true, {100, 150}, 0.3, 0, 0, 0},
+    {1, 600, 600, 2, 1, 8, 2, 0, true, {-1}, 0, 0, 0, 0},
+    {2, 0, 5, 2, 2, 4, 1, 0, false, {-1}, 0, 0, 0, 0},
+    {2, 5, 0, 2, 2, 4, 1, 0, true, {-1}, 0, 0, 0, 0},
+    {1, 3, 4, 0, 2, 4, 2, 1, true, {-1}, 0, 0, 0, 0},
+    {1, 20, 200, 6, 2, 40, 3, 0, true, {-1}, 0.5, 0, 0, 0},
+    {1, 3, 4, 2, 2, 0, 1, 0, true, {-1}, 0, 0, 0, 0},
+    /* Queries that ranks split: the middle, the end, of fewer keys than queries. */
+    {1, 70, 200, 2, 1, 16, 2, 0, true, {-1}, 0.3, 0, 60, 70},
+    {2, 3, 10, 2, 2, 8, 1, 0, true, {10, 4}, 0, 0, 7, 0},
+    {1, 20, 30, 1, 1, 8, 1, 0, true, {-1}, 0, 0, 5, 40},
+    /* Masks by positions and documents. */
+    {2, 7, 7, 4, 2, 3, 2, 0, false, {-1}, 0, POSITIONS | BATCHED, 0, 0},
+    {2, 130, 140, 2, 2, 16, 1, 0, true, {-1}, 0, POSITIONS, 0, 0},
+    {1, 150, 300, 4, 2, 64, 2, 0, false, {-1}, 0, POSITIONS | DOCUMENTS, 0, 0},
+    {2, 70, 300, 3, 1, 12, 3, 0, false, {-1}, 0.3, POSITIONS | DOCUMENTS | BATCHED, 3, 4},
+    {2, 66, 200, 2, 2, 24, 1, 0, false, {-1}, 0, DOCUMENTS | BATCHED, 0, 0},
+    {2, 90, 200, 2, 2, 8, 1, 0, true, {-1}, 0, DOCUMENTS, 50, 60},
+    {1, 9, 400, 8, 2, 20, 4, 0, false, {-1}, 0, POSITIONS | DOCUMENTS, 0, 0},
+    {2, 5, 90, 2, 1, 33, 2, 0, false, {-1}, 0, POSITIONS | FAR, 0, 0},
+    {1, 600, 600, 1, 1, 64, 1, 0, false, {-1}, 0, POSITIONS | DOCUMENTS | SORTED, 0, 0},
+    {1, 1, 5, 2, 1, 4, 2, 0, false, {-1}, 0.5, POSITIONS | DOCUMENTS, 0, 0},
+    {2, 4, 0, 2, 1, 4, 2, 0, false, {-1}, 0, POSITIONS, 0, 0},
+    {2, 0, 4, 2, 1, 4, 2, 0, false, {-1}, 0, POSITIONS | DOCUMENTS | BATCHED, 0, 0},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 /* The tensors of a call; those of doubles are what is wanted. */
 typedef struct tensors {
-    buffer q, k, v, dy, y, log_sums, dq, dk, dv, lengths;
+    buffer q, k, v, dy, y, log_sums, dq, dk, dv, lengths, tokens[2][2]; /* [documents][keys] */
     double *y_wanted, *dq_wanted, *dk_wanted, *dv_wanted;
 } tensors;
 
 static tshi_attention attention_of(const attention_case *c, const buffer *lengths) {
     return (tshi_attention){.batch = c->batch,
                             .queries = c->queries,
+                            .queries_before = c->before,
+                            .queries_after = c->after,
                             .keys = c->keys,
                             .room = c->keys,
                             .heads = c->heads,
@@ -54,6 +86,42 @@ static tshi_attention attention_of(const attention_case *c, const buffer *length
                             .heads_whole = 20};
 }
 
+/* Positions of a sequence and documents of it, permuted or not; a query of FAR has a position before all keys'. */
+static buffer numbers_of(const attention_case *c, bool documents, bool keys) {
+    int64_t n = keys ? c->keys : c->queries, rows = c->tokens & BATCHED ? c->batch : 1;
+    int64_t *ids = calloc((size_t)(n * rows) + 1, sizeof *ids);
+    cr_assert_not_null(ids);
+    for (int64_t i = 0; i < n * rows; i++) {
+        int64_t at = c->tokens & SORTED ? i % n : (i % n * 37 + i / n * 5 + 3) % (n % 37 ? n : n + 1);
+        ids[i] = documents ? (c->tokens & SORTED ? at / 100 : (at * 7 + i / n) % 4 - 2) : at;
+        if (c->tokens & FAR && !keys && !documents && i % 2) ids[i] = INT64_MIN;
+        if (c->tokens & FAR && keys && i % 3 == 1) ids[i] = INT64_MAX;
+    }
+    buffer b = buffer_of_ids(n * rows, ids);
+    free(ids);
+    return b;
+}
+
+static void set_tokens(const attention_case *c, tshi_attention *a, tensors *t) {
+    const int64_t **to[2][2] = {{&a->tokens.query_position, &a->tokens.key_position},
+                                {&a->tokens.query_document, &a->tokens.key_document}};
+    a->tokens.batched = c->tokens & BATCHED;
+    for (int i = 0; i < 4; i++) {
+        if (!(c->tokens & (i / 2 ? DOCUMENTS : POSITIONS))) continue;
+        t->tokens[i / 2][i % 2] = numbers_of(c, i / 2, i % 2);
+        *to[i / 2][i % 2] = t->tokens[i / 2][i % 2].data;
+    }
+}
+
+static bool attends(const tshi_attention *a, int64_t b, int64_t i, int64_t j) {
+    const tshi_tokens *t = &a->tokens;
+    int64_t self = t->batched ? b * a->queries + i : i, other = t->batched ? b * a->keys + j : j;
+    bool index = j <= a->keys - (a->queries_before + a->queries + a->queries_after) + a->queries_before + i;
+    if (a->lengths && j >= a->lengths[b]) return false;
+    if (t->query_document && t->query_document[self] != t->key_document[other]) return false;
+    return t->query_position ? t->key_position[other] <= t->query_position[self] : !a->causal || index;
+}
+
 static double dot_of(const buffer *x, int64_t at, const buffer *y, int64_t from, int64_t n) {
     double sum = 0;
     for (int64_t d = 0; d < n; d++) sum += get(x, at + d) * get(y, from + d);
@@ -69,18 +137,20 @@ static double kept(const tshi_attention *a, int64_t element) {
 
 /* One query of one head: its row of y, and what it adds to the gradients, for which the kernel reads its own y. */
 static void attend(const tshi_attention *a, tensors *t, int64_t b, int64_t h, int64_t i) {
-    int64_t at = ((b * a->queries + i) * a->heads + h) * a->dim, n = a->lengths ? a->lengths[b] : a->keys;
+    int64_t at = ((b * a->queries + i) * a->heads + h) * a->dim, queries = a->queries_before + a->queries;
     int64_t first = (b * a->keys * a->kv_heads + (h + a->shift) / a->sharers) * a->dim, step = a->kv_heads * a->dim;
-    int64_t element = (((b + a->batch_start) * a->heads_whole + h + a->head_start) * a->queries + i) * a->keys;
+    int64_t row = ((b + a->batch_start) * a->heads_whole + h + a->head_start) * (queries + a->queries_after);
+    int64_t element = (row + a->queries_before + i) * a->keys;
     double p[1024], keep[1024], most = -(double)INFINITY, sum = 0, delta = dot_of(&t->dy, at, &t->y, at, a->dim);
-    if (a->causal && i + a->keys - a->queries + 1 < n) n = i + a->keys - a->queries + 1;
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < a->keys; j++) {
+        if (!attends(a, b, i, j)) continue;
         keep[j] = kept(a, element + j);
         p[j] = a->scale * dot_of(&t->q, at, &t->k, first + j * step, a->dim);
         most = fmax(most, p[j]);
     }
-    for (int64_t j = 0; j < n; j++) sum += p[j] = exp(p[j] - most);
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < a->keys; j++) sum += attends(a, b, i, j) ? p[j] = exp(p[j] - most) : 0;
+    for (int64_t j = 0; j < a->keys; j++) {
+        if (!attends(a, b, i, j)) continue;
         p[j] /= sum;
         double dp = keep[j] * dot_of(&t->dy, at, &t->v, first + j * step, a->dim);
         double ds = a->scale * p[j] * (dp - delta);
@@ -139,6 +209,7 @@ static void check(const attention_case *c, tsh_dtype dtype, double beta) {
     buffer lengths = buffer_of_ids(3, c->lengths);
     tshi_attention a = attention_of(c, &lengths);
     tensors t = tensors_make(&a, dtype, beta);
+    set_tokens(c, &a, &t);
     buffer room = scratch_of(&a, dtype, false), more = scratch_of(&a, dtype, true);
     tshi_attention_grads g = {t.dq.data, t.dk.data, t.dv.data, beta, beta, beta};
     ops->forward(kernel_device(), &a, t.q.data, t.k.data, t.v.data, t.y.data, t.log_sums.data, room.data);

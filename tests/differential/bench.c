@@ -258,6 +258,13 @@ static tsh_tensor *cross_entropy(const tshi_bench *b, const tshi_step *s, tsh_te
 static tsh_tensor *attention(const tshi_bench *b, const tshi_step *s, tsh_tensor *const *in) {
     tsh_attention_config config = {
         .causal = s->n[0], .scale = s->n[1] ? 0.5 : 0, .lengths = s->inputs == 4 ? in[3] : NULL, .dropout = s->f};
+    if (s->n[2] == 1) {
+        config.query_positions = in[3];
+        config.key_positions = in[4];
+    } else if (s->n[2] == 2) {
+        config.query_documents = in[3];
+        config.key_documents = in[4];
+    }
     bool plain = !s->n[0] && !s->n[1] && s->inputs == 3 && s->f == 0;
     return tsh_attention(b->tape, in[0], in[1], in[2], plain ? NULL : &config);
 }

@@ -206,11 +206,23 @@ static bool infer_cross_entropy(const tshi_program *p, tshi_step *s) {
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
+/* Numbers of queries and of keys: [T], or both [B, T]. */
+static bool numbers_fit(const tshi_program *p, const tshi_step *s) {
+    for (int i = 3; i < 5; i++) {
+        const tshi_dims *numbers = &input(p, s, i)->shape, *tokens = &input(p, s, i > 3)->shape;
+        if (numbers->ndim != input(p, s, 3)->shape.ndim || numbers->ndim < 1 || numbers->ndim > 2) return false;
+        if (last_of(numbers) != tokens->dim[1]) return false;
+        if (numbers->ndim == 2 && numbers->dim[0] != tokens->dim[0]) return false;
+    }
+    return true;
+}
+
 static bool infer_attention(const tshi_program *p, tshi_step *s) {
     const tshi_dims *q = &s->shape, *k = &input(p, s, 1)->shape, *v = &input(p, s, 2)->shape;
     if (q->ndim != 4 || k->ndim != 4 || !same_dims(k, v) || q->dim[0] != k->dim[0] || q->dim[3] != k->dim[3])
         return false;
     if (k->dim[2] == 0 ? q->dim[2] != 0 : q->dim[2] % k->dim[2] != 0) return false;
+    if ((s->inputs == 5) != (s->n[2] != 0) || (s->inputs == 5 && !numbers_fit(p, s))) return false;
     if (s->inputs == 4) {
         const tshi_step *lengths = input(p, s, 3);
         if (!is_vector(lengths, q->dim[0]) || lengths->bound > (double)k->dim[1] + 1) return false;
@@ -405,7 +417,7 @@ static bool takes_integers(const tshi_step *s) {
 static bool wants_ids(const tshi_step *s, int i) {
     if (s->call == CALL_EMBEDDING || s->call == CALL_ONE_HOT) return i == 0;
     if (s->call >= CALL_INDEX_SELECT) return i == 1;
-    if (s->call == CALL_ATTENTION) return i == 3;
+    if (s->call == CALL_ATTENTION) return i >= 3;
     if (s->call == CALL_ROTARY) return i == 1;
     if (s->call == CALL_SELF_ATTENTION || s->call == CALL_BLOCK) return i > 0;
     return i == 1 && (s->call == CALL_LOOKUP || s->call == CALL_CROSS_ENTROPY || s->call == CALL_MASKED_FILL);

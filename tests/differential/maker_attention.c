@@ -68,6 +68,15 @@ int tshi_add_attention(tshi_maker *m) {
                    .n = {tshi_maker_chance(m, 50), tshi_maker_chance(m, 30)}};
     if (tshi_maker_chance(m, 25)) s.f = 0.3;
     if (tshi_maker_chance(m, 40)) {
+        const bool batched = tshi_maker_chance(m, 50);
+        const int64_t tokens[2] = {m->p->step[q].shape.dim[1], dims.dim[1]};
+        s.n[2] = 1 + tshi_maker_below(m, 2);
+        for (int i = 0; i < 2; i++) {
+            tshi_dims of = {batched ? 2 : 1, {batched ? dims.dim[0] : tokens[i], tokens[i]}};
+            s.in[s.inputs++] = tshi_add_ids(m, &of, s.n[2] == 1 ? 9 : 3, -1);
+            if (s.in[3 + i] < 0) return -1;
+        }
+    } else if (tshi_maker_chance(m, 40)) {
         s.in[s.inputs++] = tshi_add_ids(m, &(tshi_dims){1, {dims.dim[0]}}, dims.dim[1] + 1, -1);
         if (s.in[3] < 0) return -1;
     }

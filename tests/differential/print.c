@@ -107,7 +107,11 @@ static void print_numbers(const tshi_program *p, const tshi_step *s, FILE *to) {
     case CALL_REDUCE:
     case CALL_COPY: fprintf(to, " axis %lld", (long long)s->n[0]); break;
     case CALL_ATTENTION:
-        fprintf(to, "%s%s dropout %g", s->n[0] ? " causal" : "", s->n[1] ? " scale 0.5" : "", s->f);
+        fprintf(to, "%s%s%s dropout %g", s->n[0] ? " causal" : "", s->n[1] ? " scale 0.5" : "",
+                s->n[2] == 1   ? " positions"
+                : s->n[2] == 2 ? " documents"
+                               : "",
+                s->f);
         break;
     case CALL_ROTARY:
         fprintf(to, "%s dims %lld%s", s->n[0] ? " pairs" : "", (long long)s->n[1], s->n[2] ? " theta 100" : "");

@@ -49,7 +49,7 @@ typedef enum tshi_verb {
     CALL_LOOKUP,         /* table, ids; n: padding */
     CALL_LAYER_NORM,     /* f: eps */
     CALL_RMS_NORM,       /* f: eps */
-    CALL_ATTENTION,      /* q, k, v, lengths; n: causal, whether the scale is 0.5; f: dropout */
+    CALL_ATTENTION,      /* q, k, v, lengths or two of ids; n: causal, scale 0.5, kind of ids; f: dropout */
     CALL_ROTARY,         /* x, positions; n: order, dims, whether theta is 100 */
     CALL_REDISTRIBUTE,   /* n: axis; layout[0]: the new one */
     CALL_MOVE_ALL,       /* layout: the new ones, but LOCAL where the value is */

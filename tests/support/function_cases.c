@@ -151,6 +151,11 @@ CASE(attention, tsh_attention(t, in[0], in[1], in[2], &(tsh_attention_config){.c
 CASE(attention_self, tsh_attention(t, in[0], in[0], in[0], NULL))
 CASE(attention_lengths, tsh_attention(t, in[0], in[1], in[1], &(tsh_attention_config){.lengths = in[2]}))
 CASE(attention_dropout, tsh_attention(t, in[0], in[1], in[1], &(tsh_attention_config){.causal = true, .dropout = 0.3}))
+CASE(attention_positions,
+     tsh_attention(t, in[0], in[1], in[1], &(tsh_attention_config){.query_positions = in[2], .key_positions = in[2]}))
+CASE(attention_documents,
+     tsh_attention(t, in[0], in[1], in[1],
+                   &(tsh_attention_config){.causal = true, .query_documents = in[2], .key_documents = in[2]}))
 CASE(rotary_half, tsh_rotary(t, in[0], in[1], NULL))
 CASE(rotary_pairs, tsh_rotary(t, in[0], in[1], &(tsh_rotary_config){.theta = 50, .order = TSH_ROTARY_PAIRS, .dims = 4}))
 CASE(rotary_scaled,
@@ -298,6 +303,10 @@ const function_case function_cases[] = {
     THREE(attention_lengths, ((function_input){0, 4, {3, 1, 2, 2}}), ((function_input){0, 4, {3, 2, 1, 2}}),
           ((function_input){3, 1, {3}})),
     TWO(attention_dropout, ((function_input){0, 4, {1, 5, 3, 2}}), ((function_input){0, 4, {1, 4, 1, 2}})),
+    THREE(attention_positions, ((function_input){0, 4, {2, 5, 2, 2}}), ((function_input){0, 4, {2, 5, 1, 2}}),
+          ((function_input){9, 1, {5}})),
+    THREE(attention_documents, ((function_input){0, 4, {2, 4, 2, 2}}), ((function_input){0, 4, {2, 4, 1, 2}}),
+          ((function_input){2, 2, {2, 4}})),
     TWO(rotary_half, ((function_input){0, 4, {3, 2, 3, 6}}), ((function_input){40, 1, {2}})),
     TWO(rotary_pairs, ((function_input){0, 4, {3, 2, 3, 5}}), ((function_input){40, 2, {3, 2}})),
     TWO(rotary_scaled, ((function_input){0, 4, {3, 2, 1, 6}}), ((function_input){40, 1, {2}})),

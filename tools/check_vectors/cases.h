@@ -17,7 +17,7 @@ typedef struct cv_run {
     tsh_group *data, *model; /* the mesh's axes */
     tsh_tape *tape;
     double worst; /* the largest error so far */
-    tsh_tensor *tensors[16];
+    tsh_tensor *tensors[96];
     int tensor_count;
 } cv_run;
 
@@ -41,8 +41,8 @@ extern const cv_case cv_cases[];
 extern const cv_sharding cv_linear[], cv_embedding[], cv_gelu_erf[], cv_gelu_tanh[], cv_relu[], cv_silu[],
     cv_layer_norm[], cv_rms_norm[], cv_batched_matmul[], cv_broadcast[], cv_cross_entropy_mean[],
     cv_cross_entropy_sum[], cv_linear_cross_entropy[], cv_cross_entropy_none[], cv_attention[], cv_causal_attention[],
-    cv_rotary_half[], cv_rotary_pairs[], cv_sgd[], cv_adamw[], cv_mlp_lm[], cv_gated_mlp[], cv_tiny_gpt[], cv_model[],
-    cv_moe_router[], cv_moe_layer[];
+    cv_attention_positions[], cv_attention_permuted[], cv_rotary_half[], cv_rotary_pairs[], cv_sgd[], cv_adamw[],
+    cv_mlp_lm[], cv_gated_mlp[], cv_tiny_gpt[], cv_model[], cv_moe_router[], cv_moe_layer[];
 
 typedef struct cv_totals {
     int passed, failed, skipped;

@@ -246,6 +246,71 @@ static void compare_generated(kit *k) {
     tsh_tape_set_recording(k->run->tape, true);
 }
 
+/* int64 [batch, tokens] in this order, its tokens split over the data axis; or [tokens], the order itself. */
+static tsh_tensor *split_tokens(kit *k, int64_t batch, int64_t tokens, const int64_t *order, const int64_t *from) {
+    int64_t *values = calloc((size_t)(batch * tokens) + 1, sizeof *values);
+    tsh_tensor *t = NULL;
+    tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = batch ? 2 : 1, .shape = {batch ? batch : tokens, tokens}};
+    config.layout[0] = TSH_SHARD(config.ndim - 1);
+    for (int64_t i = 0; values && i < batch * tokens; i++)
+        values[i] = from ? from[i / tokens * tokens + order[i % tokens]] : order[i % tokens];
+    if (tshi_check_ok(k->run->rank, tsh_tensor_create(k->run->mesh, &config, &t)))
+        tshi_check_ok(k->run->rank, tsh_tensor_write_whole(t, batch ? values : order));
+    free(values);
+    return t;
+}
+
+/* The file's tensor [batch, tokens, n] with its tokens in this order. */
+static void reorder(kit *k, const char *name, const int64_t *order) {
+    for (int i = 0; i < k->run->vectors->count; i++) {
+        tshi_vector *v = &k->run->vectors->items[i];
+        if (v->ndim != 3 || strcmp(v->name, name) != 0) continue;
+        int64_t tokens = v->shape[1], n = v->shape[2];
+        double *old = calloc((size_t)v->count, sizeof *old);
+        if (!tshi_check(k->run->rank, old, "no memory")) return;
+        memcpy(old, v->values, (size_t)v->count * sizeof *old);
+        for (int64_t row = 0; row < v->shape[0] * tokens; row++)
+            memcpy(v->values + row * n, old + (row / tokens * tokens + order[row % tokens]) * n,
+                   (size_t)n * sizeof *old);
+        free(old);
+    }
+}
+
+/* The losses and gradients of what the model makes of the file's ids. */
+static void compare_training(kit *k, const model_input *in, tsh_tensor *target) {
+    tsh_tensor *logits = model_forward(k->m, k->run->tape, in);
+    tsh_tensor *loss = tsh_cross_entropy(k->run->tape, logits, target, NULL);
+    cv_compare(k->run, "logits", logits);
+    if (tshi_check(k->run->rank, loss, "%s", tsh_tape_message(k->run->tape))) {
+        double value = cv_scalar(k->run, "loss");
+        cv_note_error(k->run, (tsh_tensor_item(loss) - value) / value);
+        tshi_check_ok(k->run->rank, tsh_backward(k->run->tape, loss));
+    }
+    if (!k->run->rank->failed) compare_gradients(k);
+    if (!k->run->rank->failed) compare_step(k);
+}
+
+/* The tokens of each sequence are split over the ranks, zigzag. */
+static void run_split_tokens(kit *k) {
+    int64_t batch = 0, tokens = 0;
+    const int64_t *ids = integers(k, "ids", &batch, &tokens), *wanted = integers(k, "target", &batch, &tokens);
+    int64_t *order = calloc((size_t)tokens + 1, sizeof *order);
+    if (ids && wanted && tshi_check(k->run->rank, order, "no memory")) {
+        tsh_zigzag(tokens, k->run->rank->size, order);
+        model_input in = {.batch = batch, .tokens = tokens, .ids = split_tokens(k, batch, tokens, order, ids)};
+        tsh_tensor *target = split_tokens(k, batch, tokens, order, wanted);
+        in.places = split_tokens(k, batch, tokens, order, NULL);
+        in.positions = split_tokens(k, 0, tokens, order, NULL);
+        reorder(k, "logits", order);
+        if (!k->run->rank->failed) compare_training(k, &in, target);
+        tsh_tensor_release(target);
+        tsh_tensor_release(in.ids);
+        tsh_tensor_release(in.places);
+        tsh_tensor_release(in.positions);
+    }
+    free(order);
+}
+
 static void run_causal(kit *k) {
     model_input in = {0};
     int64_t batch = 0, tokens = 0;
@@ -257,17 +322,8 @@ static void run_causal(kit *k) {
         tshi_check_ok(k->run->rank, tsh_tensor_write_whole(target, wanted)) &&
         tshi_check_ok(k->run->rank, model_input_create(k->m, batch, tokens, false, &in)) &&
         tshi_check_ok(k->run->rank, model_input_write(&in, ids, NULL, NULL))) {
-        tsh_tensor *logits = model_forward(k->m, k->run->tape, &in);
-        tsh_tensor *loss = tsh_cross_entropy(k->run->tape, logits, target, NULL);
         collapse(k, "logits");
-        cv_compare(k->run, "logits", logits);
-        if (tshi_check(k->run->rank, loss, "%s", tsh_tape_message(k->run->tape))) {
-            double value = cv_scalar(k->run, "loss");
-            cv_note_error(k->run, (tsh_tensor_item(loss) - value) / value);
-            tshi_check_ok(k->run->rank, tsh_backward(k->run->tape, loss));
-        }
-        if (!k->run->rank->failed) compare_gradients(k);
-        if (!k->run->rank->failed) compare_step(k);
+        compare_training(k, &in, target);
     }
     model_input_release(&in);
     tsh_tensor_release(target);
@@ -314,6 +370,7 @@ static void run_bert(kit *k) {
 /* How a model is split beside its heads. */
 typedef struct split {
     bool sequence_parallel, experts_by_data;
+    tsh_context context; /* with it the tokens are split, and no heads */
 } split;
 
 static void run_model(cv_run *run, const void *variant) {
@@ -321,6 +378,7 @@ static void run_model(cv_run *run, const void *variant) {
     const split *by = variant;
     model_options options = {.dtype = run->dtype,
                              .sequence_parallel = by->sequence_parallel,
+                             .context = by->context,
                              .experts = by->experts_by_data ? run->data : NULL};
     char words[MODEL_WORDS];
     kit k = {.run = run};
@@ -329,7 +387,11 @@ static void run_model(cv_run *run, const void *variant) {
         tshi_check_ok(run->rank, model_load(k.m, run->folder))) {
         k.count = tsh_parameters_count(k.m->parameters);
         k.weights = calloc((size_t)k.count, sizeof *k.weights);
-        if (tshi_check(run->rank, k.weights, "no memory")) config.family == MODEL_BERT ? run_bert(&k) : run_causal(&k);
+        bool room = tshi_check(run->rank, k.weights, "no memory");
+        if (room && by->context)
+            run_split_tokens(&k);
+        else if (room)
+            config.family == MODEL_BERT ? run_bert(&k) : run_causal(&k);
     }
     tsh_tape_reset(run->tape);
     tsh_optimizer_destroy(k.optimizer);
@@ -343,10 +405,13 @@ static void run_model(cv_run *run, const void *variant) {
 }
 
 static const split heads = {0}, sequence = {.sequence_parallel = true}, experts = {.experts_by_data = true},
-                   both = {true, true};
+                   both = {.sequence_parallel = true, .experts_by_data = true},
+                   gather = {.context = TSH_CONTEXT_GATHER}, exchange = {.context = TSH_CONTEXT_EXCHANGE};
 
 const cv_sharding cv_model[] = {{"heads", run_model, &heads, NULL, 1},
                                 {"heads, sequence parallel", run_model, &sequence, NULL, 1},
                                 {"heads, experts by data", run_model, &experts, "expert_tokens", 2},
                                 {"heads, experts, sequence", run_model, &both, "expert_tokens", 2},
+                                {"tokens, keys gathered", run_model, &gather, "target", 0},
+                                {"tokens, heads exchanged", run_model, &exchange, "target", 0},
                                 {0}};

@@ -80,12 +80,19 @@ static tsh_status count_product(tsh_device *device, tsh_dtype dtype, int64_t cou
     return TSH_OK;
 }
 
-/* The number of visible pairs of a query and a key: with a causal mask, query i sees the keys j <= i + keys -
- * queries. */
+/* The number of visible pairs of a query and a key: with a causal mask, query i sees the keys j <= i + keys - queries,
+ * and with positions, which a dry run does not read, this rank's part of the pairs of a whole sequence. */
 static double pairs_of(const tshi_attention *a) {
-    double queries = (double)a->queries, keys = (double)a->keys, hidden = queries - keys;
+    double queries = (double)a->queries, keys = (double)a->keys, hidden = queries + (double)a->queries_after - keys;
+    if (a->tokens.query_position) return queries * (keys + 1) / 2;
     if (!a->causal) return queries * keys;
-    return hidden > 0 ? keys * (keys + 1) / 2 : queries * -hidden + queries * (queries + 1) / 2;
+    if (hidden >= queries) return 0;
+    return hidden > 0 ? (queries - hidden) * (queries - hidden + 1) / 2
+                      : queries * -hidden + queries * (queries + 1) / 2;
+}
+
+static bool is_causal(const tshi_attention *a) {
+    return a->causal || a->tokens.query_position;
 }
 
 /* Two products over all pairs forward; five backward, one of which recomputes the probabilities. */
@@ -98,7 +105,7 @@ static void count_attention(tsh_device *device, tsh_dtype dtype, const tshi_atte
     uint64_t rows = (uint64_t)(a->batch * a->heads * a->queries),
              columns = (uint64_t)(a->batch * a->kv_heads * a->keys);
     uint64_t bytes = (back ? 4u : 2u) * (rows + columns) * (uint64_t)a->dim * tsh_dtype_size(dtype);
-    snprintf(call.name, sizeof call.name, "%s", a->causal ? "attention_causal" : "attention");
+    snprintf(call.name, sizeof call.name, "%s", is_causal(a) ? "attention_causal" : "attention");
     if (flops > 0) tshi_record_add(device->record, &call, flops, bytes);
 }
 

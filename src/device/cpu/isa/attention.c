@@ -99,7 +99,7 @@ static int64_t first_sharer(const tshi_attention *a, int64_t kv_head) {
 
 /* How many keys query i of batch b attends to: they are the first ones. */
 static int64_t seen(const tshi_attention *a, int64_t b, int64_t i) {
-    int64_t n = a->lengths ? a->lengths[b] : a->keys, reach = i + a->keys - a->queries + 1;
+    int64_t n = a->lengths ? a->lengths[b] : a->keys, reach = i + a->keys - a->queries - a->queries_after + 1;
     if (a->causal && reach < n) n = reach;
     return n > 0 ? n : 0;
 }
@@ -127,7 +127,105 @@ static int64_t statistic_of_row(const tshi_attention *a, const attention_rows *r
 /* The global index of the row's probability of key 0, for dropout. */
 static int64_t row_element(const tshi_attention *a, const attention_rows *rows, int64_t r) {
     int64_t head = (rows->batch + a->batch_start) * a->heads_whole + a->head_start + head_of_row(a, rows, r);
-    return (head * a->queries + (rows->first + r) % a->queries) * a->keys;
+    int64_t queries = a->queries_before + a->queries + a->queries_after;
+    return (head * queries + a->queries_before + (rows->first + r) % a->queries) * a->keys;
+}
+
+/* --- masks by positions and documents ----------------------------------------------------------------------------- */
+
+static bool has_tokens(const tshi_attention *a) {
+    return a->tokens.query_position || a->tokens.query_document;
+}
+
+static int64_t query_position(const tshi_attention *a, int64_t b, int64_t i) {
+    const tshi_tokens *t = &a->tokens;
+    if (t->query_position) return t->query_position[t->batched ? b * a->queries + i : i];
+    return a->causal ? i + a->keys - a->queries - a->queries_after : INT64_MAX;
+}
+
+static int64_t query_document(const tshi_attention *a, int64_t b, int64_t i) {
+    const tshi_tokens *t = &a->tokens;
+    return t->query_document ? t->query_document[t->batched ? b * a->queries + i : i] : 0;
+}
+
+/* The positions, or documents, of the keys from `key` on; NULL where there are none. */
+static const int64_t *keys_from(const tshi_attention *a, const int64_t *numbers, int64_t b, int64_t key) {
+    return numbers ? numbers + (a->tokens.batched ? b * a->keys : 0) + key : NULL;
+}
+
+/* What lies between the least and the most of some tokens' positions and documents. */
+typedef struct span {
+    int64_t first, last, first_document, last_document;
+} span;
+
+static span span_none(void) {
+    return (span){INT64_MAX, INT64_MIN, INT64_MAX, INT64_MIN};
+}
+
+static void span_add(span *s, int64_t position, int64_t document) {
+    s->first = position < s->first ? position : s->first;
+    s->last = position > s->last ? position : s->last;
+    s->first_document = document < s->first_document ? document : s->first_document;
+    s->last_document = document > s->last_document ? document : s->last_document;
+}
+
+static span span_of_keys(const tshi_attention *a, int64_t b, int64_t key, int64_t n) {
+    const int64_t *position = keys_from(a, a->tokens.key_position, b, key);
+    const int64_t *document = keys_from(a, a->tokens.key_document, b, key);
+    span s = span_none();
+    for (int64_t j = 0; j < n; j++) span_add(&s, position ? position[j] : key + j, document ? document[j] : 0);
+    return s;
+}
+
+static span span_of_rows(const tshi_attention *a, const attention_rows *rows, int64_t r, int64_t count) {
+    span s = span_none();
+    for (int64_t end = r + count; r < end; r++) {
+        int64_t i = (rows->first + r) % a->queries;
+        span_add(&s, query_position(a, rows->batch, i), query_document(a, rows->batch, i));
+    }
+    return s;
+}
+
+/* How much of a block of keys the queries attend to; between spans, SOME may turn out to be nothing. */
+typedef enum attended { ATTENDS_NOTHING, ATTENDS_SOME, ATTENDS_ALL } attended;
+
+static attended attended_by(const span *queries, const span *keys) {
+    const int64_t document = keys->first_document;
+    if (keys->first > queries->last || keys->first_document > queries->last_document ||
+        keys->last_document < queries->first_document)
+        return ATTENDS_NOTHING;
+    bool alike =
+        keys->last_document == document && queries->first_document == document && queries->last_document == document;
+    return alike && keys->last <= queries->first ? ATTENDS_ALL : ATTENDS_SOME;
+}
+
+static attended attended_by_rows(const tshi_attention *a, const attention_rows *rows, int64_t r, int64_t count,
+                                 const span *keys) {
+    span s = span_of_rows(a, rows, r, count);
+    return attended_by(&s, keys);
+}
+
+/* see[i] = how many of the n keys from `key` on row r + i attends to, or where keys are masked one by one, how many are
+ * to be computed. Returns the largest. */
+static int64_t seen_of_rows(const tshi_attention *a, const attention_rows *rows, int64_t r, int64_t count, int64_t key,
+                            int64_t n, attended of_tokens, int64_t *see) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        see[i] = has_tokens(a) ? (of_tokens == ATTENDS_NOTHING ? 0 : n)
+                               : seen_of_block(a, rows->batch, (rows->first + r + i) % a->queries, key, n);
+        most = see[i] > most ? see[i] : most;
+    }
+    return most;
+}
+
+/* How many of a block's keys each query is to be computed with; with tokens the same for all queries of a tile. */
+static void see_block(const tshi_attention *a, const attention_rows *rows, int64_t first, int64_t count, int64_t key,
+                      int64_t n, const span *keys, int64_t *see) {
+    for (int64_t r = 0; r < count; r += TILE_ROWS) {
+        int64_t some = count - r < TILE_ROWS ? count - r : TILE_ROWS;
+        attended by = has_tokens(a) ? attended_by_rows(a, rows, first + r, some, keys) : ATTENDS_ALL;
+        seen_of_rows(a, rows, first + r, some, key, n, by, see + r);
+    }
 }
 
 /* Prefetches n elements at `at`: a head's rows are strided, which the hardware prefetcher does not follow. They may

@@ -160,10 +160,11 @@ void tshi_cuda_dnn_describe(const tshi_cuda_device *device, char *text, size_t s
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
-/* The calls that cuDNN's engines support. The kernels run the others: lengths, a key-value cache, dropout keyed by
- * global element, and generation, where each token would need a plan of its own. */
+/* The calls that cuDNN's engines support. The kernels run the others: masks by positions and documents, queries that
+ * ranks split, lengths, a key-value cache, dropout keyed by global element, and generation, where each token would need a plan of its own. */
 static bool takes(tsh_dtype dtype, const tshi_attention *a) {
     if (tsh_dtype_size(dtype) != 2 || a->lengths || a->dropout != 0 || a->room != a->keys) return false;
+    if (a->tokens.query_position || a->tokens.query_document || a->queries_before || a->queries_after) return false;
     if (a->batch < 1 || a->heads < 1 || a->kv_heads < 1 || a->queries < 2 || a->keys < 2) return false;
     if (a->queries > INT32_MAX || a->keys > INT32_MAX || (a->causal && a->queries > a->keys)) return false;
     if (a->dim < 8 || a->dim % 8 != 0 || a->dim > MOST_WIDE) return false;

@@ -117,10 +117,84 @@ int64_t parts_of(const tshi_attention &a, int64_t heads, int64_t rows) {
 
 // The number of keys that a query sees: the first ones.
 __device__ inline int64_t seen(const tshi_attention &a, int64_t batch, int64_t query) {
-    int64_t n = a.lengths ? a.lengths[batch] : a.keys, reach = query + a.keys - a.queries + 1;
+    int64_t n = a.lengths ? a.lengths[batch] : a.keys, reach = query + a.keys - a.queries - a.queries_after + 1;
     if (a.causal && reach < n) n = reach;
     return query < a.queries && n > 0 ? n : 0;
 }
+
+bool has_tokens(const tshi_attention &a) {
+    return a.tokens.query_position || a.tokens.query_document;
+}
+
+// A token's position and document.
+struct token {
+    int64_t position, document;
+};
+
+// What lies between the least and the most of some tokens' positions and documents.
+struct span {
+    int64_t first, last, first_document, last_document;
+
+    // A span that no token is in.
+    __device__ span() : first(INT64_MAX), last(INT64_MIN), first_document(INT64_MAX), last_document(INT64_MIN) {}
+
+    __device__ void add(const token &t) {
+        first = t.position < first ? t.position : first;
+        last = t.position > last ? t.position : last;
+        first_document = t.document < first_document ? t.document : first_document;
+        last_document = t.document > last_document ? t.document : last_document;
+    }
+};
+
+__device__ inline token query_token(const tshi_attention &a, int64_t batch, int64_t query) {
+    const tshi_tokens &t = a.tokens;
+    const int64_t at = t.batched ? batch * a.queries + query : query,
+                  last = a.causal ? query + a.keys - a.queries - a.queries_after : INT64_MAX;
+    return {t.query_position ? t.query_position[at] : last, t.query_document ? t.query_document[at] : 0};
+}
+
+__device__ inline token key_token(const tshi_attention &a, int64_t batch, int64_t key) {
+    const tshi_tokens &t = a.tokens;
+    const int64_t at = t.batched ? batch * a.keys + key : key;
+    return {t.key_position ? t.key_position[at] : key, t.key_document ? t.key_document[at] : 0};
+}
+
+// The spans of `count` queries, or keys, from `from` on, as far as there are any.
+__device__ inline span span_of_queries(const tshi_attention &a, int64_t batch, int64_t from, int count) {
+    span s;
+    for (int64_t i = from; i < from + count && i < a.queries; i++) s.add(query_token(a, batch, i));
+    return s;
+}
+
+__device__ inline span span_of_keys(const tshi_attention &a, int64_t batch, int64_t from, int count) {
+    span s;
+    for (int64_t j = from; j < from + count && j < a.keys; j++) s.add(key_token(a, batch, j));
+    return s;
+}
+
+// False if no query of the one span attends to a key of the other.
+__device__ inline bool may_attend(const span &queries, const span &keys) {
+    return keys.first <= queries.last && keys.first_document <= queries.last_document &&
+           keys.last_document >= queries.first_document;
+}
+
+// What a query sees: the keys before `end`, with tokens those of its document that are not after it.
+template <bool TOKENS> struct sight {
+    int64_t end;
+    token self;
+
+    __device__ sight(const tshi_attention &a, int64_t batch, int64_t query)
+        : end(TOKENS ? (query < a.queries ? a.keys : 0) : seen(a, batch, query)), self{0, 0} {
+        if (TOKENS && query < a.queries) self = query_token(a, batch, query);
+    }
+
+    __device__ bool sees(const tshi_attention &a, int64_t batch, int64_t key) const {
+        if (key >= end) return false;
+        if (!TOKENS) return true;
+        const token other = key_token(a, batch, key);
+        return other.position <= self.position && other.document == self.document;
+    }
+};
 
 __device__ inline int64_t last_of(int64_t first, int64_t count, int64_t all) {
     return first + count < all ? first + count - 1 : all - 1;
@@ -144,7 +218,8 @@ __device__ inline double kept(const problem &p, const word_source &source, int64
                               int64_t key) {
     const tshi_attention &a = p.a;
     if (a.dropout == 0) return 1;
-    int64_t row = ((batch + a.batch_start) * a.heads_whole + head + a.head_start) * a.queries + query;
+    int64_t queries = a.queries_before + a.queries + a.queries_after;
+    int64_t row = ((batch + a.batch_start) * a.heads_whole + head + a.head_start) * queries + a.queries_before + query;
     uint64_t element = (uint64_t)(row * a.keys + key);
     uint32_t word[4];
     make_words(source, element / 4, word);
@@ -163,6 +238,11 @@ __device__ inline row_list<T> keys_from(const tshi_attention &a, const T *k, con
     return {k + key_at(a, t.batch, kv_head, first), a.kv_heads * a.dim, a.keys - first};
 }
 
+// How many of the first keys a tile of queries is to go through.
+template <bool TOKENS> __device__ inline int64_t end_of_tile(const tshi_attention &a, int64_t batch, int64_t first) {
+    return TOKENS ? a.keys : seen(a, batch, last_of(first, ROWS, a.queries));
+}
+
 struct larger {
     template <typename S> __device__ S operator()(S a, S b) const {
         return b > a ? b : a;
@@ -171,7 +251,7 @@ struct larger {
 
 // --- forward ---------------------------------------------------------------------------------------------------------
 
-template <typename T>
+template <typename T, bool TOKENS>
 __global__ void __launch_bounds__(THREADS)
     attend(problem p, int64_t parts, const T *q, const T *k, const T *v, T *y, sum_t<T> *log_sums) {
     using S = sum_t<T>;
@@ -182,16 +262,17 @@ __global__ void __launch_bounds__(THREADS)
     const S scale = S(a.scale * LOG2_E);
     for (int64_t number = blockIdx.x; number < parts; number += gridDim.x) {
         const part t(number, a.heads, a.queries, a.dim);
-        const int64_t kv_head = (t.head + a.shift) / a.sharers,
-                      end = seen(a, t.batch, last_of(t.first, ROWS, a.queries));
+        const int64_t kv_head = (t.head + a.shift) / a.sharers, end = end_of_tile<TOKENS>(a, t.batch, t.first);
+        const span tile = TOKENS ? span_of_queries(a, t.batch, t.first, ROWS) : span();
         S sum[OWN][SUMS] = {}, most[OWN], total[OWN] = {}, score[OWN];
         for (int r = 0; r < OWN; r++) most[r] = S(-INFINITY);
         for (int64_t key = 0; key < end; key += WARP) {
+            if (TOKENS && !may_attend(tile, span_of_keys(a, t.batch, key, WARP))) continue;
             multiply(shared, queries_from(a, q, t, t.first, t.head), keys_from(a, k, t, key, kv_head), a.dim, score);
             for (int r = 0; r < OWN; r++) {
                 const int64_t query = t.first + mine + r;
                 if (query >= a.queries) break;
-                const bool sees = key + lane < seen(a, t.batch, query);
+                const bool sees = sight<TOKENS>(a, t.batch, query).sees(a, t.batch, key + lane);
                 const S x = sees ? score[r] * scale : S(-INFINITY);
                 const S top = larger()(most[r], warp_reduce(x, larger()));
                 const S shrink = most[r] == top ? S(1) : exp2(most[r] - top), power = sees ? exp2(x - top) : S(0);
@@ -233,7 +314,7 @@ __global__ void __launch_bounds__(THREADS) find_delta(tshi_attention a, const T 
     }
 }
 
-template <typename T>
+template <typename T, bool TOKENS>
 __global__ void __launch_bounds__(THREADS)
     query_gradients(problem p, int64_t parts, const T *q, const T *k, const T *v, const T *dy, const sum_t<T> *log_sums,
                     const sum_t<T> *delta, bool add, T *dq) {
@@ -244,15 +325,16 @@ __global__ void __launch_bounds__(THREADS)
     const int lane = threadIdx.x % WARP, mine = threadIdx.x / WARP * OWN;
     for (int64_t number = blockIdx.x; number < parts; number += gridDim.x) {
         const part t(number, a.heads, a.queries, a.dim);
-        const int64_t kv_head = (t.head + a.shift) / a.sharers,
-                      end = seen(a, t.batch, last_of(t.first, ROWS, a.queries));
+        const int64_t kv_head = (t.head + a.shift) / a.sharers, end = end_of_tile<TOKENS>(a, t.batch, t.first);
+        const span tile = TOKENS ? span_of_queries(a, t.batch, t.first, ROWS) : span();
         S sum[OWN][SUMS] = {}, score[OWN], slope[OWN], factor[OWN];
         for (int64_t key = 0; key < end; key += WARP) {
+            if (TOKENS && !may_attend(tile, span_of_keys(a, t.batch, key, WARP))) continue;
             multiply(shared, queries_from(a, q, t, t.first, t.head), keys_from(a, k, t, key, kv_head), a.dim, score);
             multiply(shared, queries_from(a, dy, t, t.first, t.head), keys_from(a, v, t, key, kv_head), a.dim, slope);
             for (int r = 0; r < OWN; r++) {
                 const int64_t query = t.first + mine + r, row = row_of(a, t.batch, t.head, query);
-                const bool sees = key + lane < seen(a, t.batch, query);
+                const bool sees = sight<TOKENS>(a, t.batch, query).sees(a, t.batch, key + lane);
                 S power = sees ? exp2((score[r] * S(a.scale) - log_sums[row]) * S(LOG2_E)) : S(0);
                 S keep = S(sees ? kept(p, source, t.batch, t.head, query, key + lane) : 0);
                 slope[r] = sees ? power * (keep * slope[r] - delta[row]) : S(0);
@@ -265,7 +347,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename T>
+template <typename T, bool TOKENS>
 __global__ void __launch_bounds__(THREADS)
     key_gradients(problem p, int64_t parts, const T *q, const T *k, const T *v, const T *dy, const sum_t<T> *log_sums,
                   const sum_t<T> *delta, bool add_k, T *dk, bool add_v, T *dv) {
@@ -277,20 +359,24 @@ __global__ void __launch_bounds__(THREADS)
     for (int64_t number = blockIdx.x; number < parts; number += gridDim.x) {
         const part t(number, a.kv_heads, a.keys, a.dim);
         int64_t head = t.head * a.sharers - a.shift, end = head + a.sharers;
+        const span tile = TOKENS ? span_of_keys(a, t.batch, t.first, ROWS) : span();
         S sum_k[OWN][SUMS] = {}, sum_v[OWN][SUMS] = {}, score[OWN], slope[OWN], factor[OWN];
         for (head = head < 0 ? 0 : head; head < end && head < a.heads; head++) {
             for (int64_t first = 0; first < a.queries; first += WARP) {
-                if (seen(a, t.batch, last_of(first, WARP, a.queries)) <= t.first) continue;
+                if (TOKENS ? !may_attend(span_of_queries(a, t.batch, first, WARP), tile)
+                           : seen(a, t.batch, last_of(first, WARP, a.queries)) <= t.first)
+                    continue;
                 multiply(shared, keys_from(a, k, t, t.first, t.head), queries_from(a, q, t, first, head), a.dim, score);
                 multiply(shared, keys_from(a, v, t, t.first, t.head), queries_from(a, dy, t, first, head), a.dim,
                          slope);
                 const int64_t query = first + lane, row = row_of(a, t.batch, head, query);
-                const int64_t sees = seen(a, t.batch, query);
+                const sight<TOKENS> look(a, t.batch, query);
                 for (int r = 0; r < OWN; r++) {
                     const int64_t key = t.first + mine + r;
-                    S power = key < sees ? exp2((score[r] * S(a.scale) - log_sums[row]) * S(LOG2_E)) : S(0);
-                    S keep = S(key < sees ? kept(p, source, t.batch, head, query, key) : 0);
-                    slope[r] = key < sees ? power * (keep * slope[r] - delta[row]) : S(0);
+                    const bool sees = look.sees(a, t.batch, key);
+                    S power = sees ? exp2((score[r] * S(a.scale) - log_sums[row]) * S(LOG2_E)) : S(0);
+                    S keep = S(sees ? kept(p, source, t.batch, head, query, key) : 0);
+                    slope[r] = sees ? power * (keep * slope[r] - delta[row]) : S(0);
                     score[r] = power * keep;
                 }
                 if (dv) gather(shared, queries_from(a, dy, t, first, head), t.column, a.dim, score, sum_v);
@@ -321,8 +407,9 @@ void forward(tsh_device *device, const tshi_attention *a, const void *q, const v
     const problem p = {*a, source_of(device, a->seed, a->stream)};
     const int64_t parts = parts_of(*a, a->heads, a->queries);
     if (parts == 0) return;
-    launch(device, "attention", attend<T>, blocks_for(device, parts * THREADS, THREADS), THREADS, p, parts,
-           (const T *)q, (const T *)k, (const T *)v, (T *)y, (sum_t<T> *)log_sums);
+    launch(device, "attention", has_tokens(*a) ? attend<T, true> : attend<T, false>,
+           blocks_for(device, parts * THREADS, THREADS), THREADS, p, parts, (const T *)q, (const T *)k, (const T *)v,
+           (T *)y, (sum_t<T> *)log_sums);
 }
 
 template <typename T>
@@ -333,17 +420,19 @@ void backward(tsh_device *device, const tshi_attention *a, const void *q, const 
     const problem p = {*a, source_of(device, a->seed, a->stream)};
     const int64_t of_queries = parts_of(*a, a->heads, a->queries), of_keys = parts_of(*a, a->kv_heads, a->keys);
     const int64_t rows = a->batch * a->heads * a->queries;
+    const bool tokens = has_tokens(*a);
     if (rows > 0)
         launch(device, "attention_backward", find_delta<T>, blocks_for(device, rows * WARP, THREADS), THREADS, *a,
                (const T *)y, (const T *)dy, (S *)delta);
     if (g->dq && of_queries > 0)
-        launch(device, "attention_backward", query_gradients<T>, blocks_for(device, of_queries * THREADS, THREADS),
-               THREADS, p, of_queries, (const T *)q, (const T *)k, (const T *)v, (const T *)dy, (const S *)log_sums,
-               (const S *)delta, g->beta_q != 0, (T *)g->dq);
+        launch(device, "attention_backward", tokens ? query_gradients<T, true> : query_gradients<T, false>,
+               blocks_for(device, of_queries * THREADS, THREADS), THREADS, p, of_queries, (const T *)q, (const T *)k,
+               (const T *)v, (const T *)dy, (const S *)log_sums, (const S *)delta, g->beta_q != 0, (T *)g->dq);
     if ((g->dk || g->dv) && of_keys > 0)
-        launch(device, "attention_backward", key_gradients<T>, blocks_for(device, of_keys * THREADS, THREADS), THREADS,
-               p, of_keys, (const T *)q, (const T *)k, (const T *)v, (const T *)dy, (const S *)log_sums,
-               (const S *)delta, g->beta_k != 0, (T *)g->dk, g->beta_v != 0, (T *)g->dv);
+        launch(device, "attention_backward", tokens ? key_gradients<T, true> : key_gradients<T, false>,
+               blocks_for(device, of_keys * THREADS, THREADS), THREADS, p, of_keys, (const T *)q, (const T *)k,
+               (const T *)v, (const T *)dy, (const S *)log_sums, (const S *)delta, g->beta_k != 0, (T *)g->dk,
+               g->beta_v != 0, (T *)g->dv);
 }
 
 // --- rotary positions ------------------------------------------------------------------------------------------------
