@@ -184,8 +184,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     /* After a failure too, because its peers wait for this rank. */
     if (control->world_join) status = control->world_join(world, status);
     if (status != TSH_OK) return status;
-    if (world->machine.nodes > 1 && control->renews) status = tshi_liveness_open(world);
-    if (status == TSH_OK) status = tshi_backend_take_data(world);
+    status = tshi_backend_take_data(world);
     if (status == TSH_OK) status = tshi_group_open_levels(world->group, TSH_OK);
     if (status == TSH_OK) status = record_open(world);
     if (status == TSH_OK) status = tshi_trace_from_environment(world);

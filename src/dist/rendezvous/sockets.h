@@ -32,6 +32,11 @@ tsh_status tshi_tcp_resolve(const char *hosts, int port, double deadline, tshi_e
 void tshi_endpoint_set_port(tshi_endpoint *endpoint, int port);
 /* "127.0.0.1:29500", "[::1]:29500" */
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]);
+/* address.c: the address of this machine from which packets go to `there`; false where it is not known. */
+bool tshi_endpoint_source(const tshi_endpoint *there, tshi_endpoint *out);
+/* address.c: the addresses are equal, whatever their ports. `a` may be NULL. */
+bool tshi_same_host(const struct sockaddr *a, const struct sockaddr *b);
+bool tshi_is_loopback(const struct sockaddr *address);
 /* A socket that listens there, or -1 with errno set. `shared`: other sockets of this user may listen there too. */
 int tshi_socket_listen(const tshi_endpoint *endpoint, bool shared);
 /* The port of a listener that the system chose. */
