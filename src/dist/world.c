@@ -3,13 +3,11 @@
 #include "base/cpu.h"
 #include "device/record.h"
 #include "dist/collectives/redistribute.h"
-#include "dist/collectives/signal.h"
 #include "dist/control/channel.h"
 #include "dist/control/control.h"
 #include "dist/control/liveness.h"
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
-#include "dist/trace.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -96,7 +94,6 @@ static tsh_status record_write(const tshi_record *record, const char *name) {
     return error ? tshi_fail_errno(error, "TSHARD_RECORD: writing %s", path) : TSH_OK;
 }
 
-/* A run ends with its world. */
 static tshi_record *record_end(const tsh_world *world) {
     const char *name = tshi_setting_value(TSHI_SETTING_RECORD);
     tshi_record *record = world->device ? world->device->record : NULL;
@@ -138,7 +135,6 @@ static tsh_status open_local(tsh_world *world, const tshi_start *start) {
     return status;
 }
 
-/* Seconds for each wait until this rank has joined. */
 static double patience_of(const tshi_start *start) {
     double longest = start->patience > 0 ? start->patience : LONGEST_JOIN;
     return start->settings->timeout < longest ? start->settings->timeout : longest;

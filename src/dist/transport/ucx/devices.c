@@ -62,7 +62,6 @@ static void add_ports(char *text, size_t size) {
     if (folder) closedir(folder);
 }
 
-/* The interfaces in `text` all run. */
 static bool all_run(const char *text) {
     struct ifaddrs *mine = NULL;
     bool all = true;

@@ -46,7 +46,7 @@ static tsh_status world_join(tsh_world *world, tsh_status mine) {
 }
 
 static bool rdma(const tsh_world *world) {
-    return world->machine.nodes > 1 && tshi_ucx_has_adapter();
+    return world->machine.nodes > 1 && tshi_has_adapter();
 }
 
 static void leave(tsh_world *world) {
