@@ -5,7 +5,6 @@
 #include "device/record.h"
 #include "device/trace.h"
 #include "dist/collectives/redistribute.h"
-#include "dist/collectives/signal.h"
 
 #include <stdio.h>
 #include <string.h>

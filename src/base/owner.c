@@ -4,6 +4,7 @@
 #include "base/owner.h"
 #include "base/clock.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -83,4 +84,13 @@ void tshi_owner_leave(tshi_owner *owner) {
     }
     int inside = atomic_load_explicit(&owner->inside, memory_order_relaxed);
     atomic_store_explicit(&owner->inside, inside - 1, memory_order_release);
+}
+
+int tshi_thread_start(pthread_t *thread, void *(*run)(void *), void *argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
 }

@@ -40,4 +40,7 @@ bool tshi_owner_refuses(tshi_owner *owner, const char *what);
 tsh_status tshi_owner_enter(tshi_owner *owner, const char *what);
 void tshi_owner_leave(tshi_owner *owner);
 
+/* Starts a thread that takes no signals: they are for the program's own threads. Returns an errno. */
+int tshi_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
+
 #endif

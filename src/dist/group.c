@@ -186,7 +186,7 @@ static char *list_ranks(const tsh_allocator *allocator, const char *what, const 
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-static bool on_one_machine(const tsh_world *world, const int *ranks, int n) {
+bool tshi_ranks_share_machine(const tsh_world *world, const int *ranks, int n) {
     const int *node = world->machine.node;
     for (int i = 1; node && i < n; i++) {
         if (node[ranks[i]] != node[ranks[0]]) return false;
@@ -194,9 +194,8 @@ static bool on_one_machine(const tsh_world *world, const int *ranks, int n) {
     return true;
 }
 
-/* The transport of a group that works in host memory. */
 static const tshi_group_ops *host_transport(const tsh_world *world, const int *ranks, int n) {
-    return on_one_machine(world, ranks, n) ? world->local : world->control;
+    return tshi_ranks_share_machine(world, ranks, n) ? world->local : world->control;
 }
 
 /* Moves `inner`, the head of the world's list, behind the group that owns it: the list is freed from its head. */

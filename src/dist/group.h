@@ -72,6 +72,8 @@ tsh_group *tshi_group_non_member(tsh_world *world, const int *ranks, int n);
 /* A group of parent's ranks[0..n), this rank among them, that tshi_groups_open has still to open, and its control
  * group. NULL with the message set. */
 tsh_group *tshi_group_of(tsh_group *parent, const int *ranks, int n);
+/* All of these ranks of the world are on one machine. */
+bool tshi_ranks_share_machine(const tsh_world *world, const int *ranks, int n);
 /* Opens n groups (at most TSH_MAX_AXES), of which other members of parent may have others at the same places; NULL:
  * this rank gets none there. status: this rank's status so far. After a failure the caller frees the groups. Collective
  * over parent, waits. */

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The length of a name of letters, digits and _. */
 static size_t name_length(const char *text) {
     return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
 }
@@ -156,7 +155,6 @@ static tsh_group *axis_group(const tsh_mesh *mesh, int axis, int *ranks) {
     return tshi_group_of(mesh->group, ranks, a->size);
 }
 
-/* Opens the groups along all axes; each rank has its own. */
 static tsh_status axes_create(tsh_mesh *mesh, int *ranks) {
     tsh_group *groups[TSH_MAX_AXES] = {0};
     tsh_status status = TSH_OK;

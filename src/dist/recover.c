@@ -24,6 +24,13 @@ bool tshi_world_has_failed(tsh_world *world, tshi_tape_step step) {
     return !control->fails_later || !control->fails_later(world, step);
 }
 
+tsh_status tshi_world_end_cycle(tsh_world *world) {
+    char words[TSHI_MESSAGE_SIZE];
+    if (!tshi_waits_cycle(&world->machine.waits, words, sizeof words)) return TSH_OK;
+    tshi_world_fail_in(world, words, (tshi_tape_step){0});
+    return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
+}
+
 /* The position in half steps, so that a step under way counts; 0 where this rank has no such tape. */
 static int64_t position_of(const tshi_steps *s) {
     return s ? (int64_t)(2 * s->ended + s->open + 1) : 0;

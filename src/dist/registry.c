@@ -42,12 +42,10 @@ static const struct {
 };
 enum { TRANSPORTS = sizeof transports / sizeof *transports };
 
-/* TSHARD_BACKEND may name it. */
 static bool is_choice(int i) {
     return transports[i].reach != ONE_RANK && transports[i].reach != CONTROL;
 }
 
-/* The transport's index in the table, or TRANSPORTS. */
 static int place_of(const char *name) {
     int i = 0;
     while (i < TRANSPORTS && strcmp(transports[i].name, name) != 0) i++;

@@ -1,9 +1,9 @@
 /* Traces of a world: comparing clocks, starting, ending. */
-#include "dist/trace.h"
+#include "device/trace.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "device/plan/plan.h"
-#include "device/trace.h"
+#include "dist/world.h"
 #include "tshard/trace.h"
 
 #include <stdio.h>

@@ -3,7 +3,6 @@
 #include "base/cpu.h"
 #include "device/record.h"
 #include "dist/collectives/redistribute.h"
-#include "dist/collectives/signal.h"
 #include "dist/control/channel.h"
 #include "dist/control/control.h"
 #include "dist/control/entrance.h"
@@ -11,7 +10,6 @@
 #include "dist/control/liveness.h"
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
-#include "dist/trace.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -98,7 +96,6 @@ static tsh_status record_write(const tshi_record *record, const char *name) {
     return error ? tshi_fail_errno(error, "TSHARD_RECORD: writing %s", path) : TSH_OK;
 }
 
-/* A run ends with its world. */
 static tshi_record *record_end(const tsh_world *world) {
     const char *name = tshi_setting_value(TSHI_SETTING_RECORD);
     tshi_record *record = world->device ? world->device->record : NULL;
@@ -140,7 +137,6 @@ static tsh_status open_local(tsh_world *world, const tshi_start *start) {
     return status;
 }
 
-/* Seconds for each wait until this rank has joined. */
 static double patience_of(const tshi_start *start) {
     double longest = start->patience > 0 ? start->patience : LONGEST_JOIN;
     return start->settings->timeout < longest ? start->settings->timeout : longest;
@@ -187,8 +183,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     /* After a failure too, because its peers wait for this rank. */
     if (control->world_join) status = control->world_join(world, status);
     if (status != TSH_OK) return status;
-    if (world->machine.nodes > 1 && control->renews) status = tshi_liveness_open(world);
-    if (status == TSH_OK) status = tshi_backend_take_data(world);
+    status = tshi_backend_take_data(world);
     if (status == TSH_OK) status = tshi_group_open_levels(world->group, TSH_OK);
     if (status == TSH_OK) status = record_open(world);
     if (status == TSH_OK) status = tshi_trace_from_environment(world);

@@ -91,10 +91,30 @@ tsh_status tshi_world_start(tshi_start *start, tsh_world **out);
 /* Takes the next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);
 
+/* --- collectives/signal.c ----------------------------------------------------------------------------------------- */
+
+/* SIGUSR1 asks for the last calls of all groups; the log gets them the next time that a transport waits. wanted:
+ * TSHARD_SIGUSR1. A handler of the program's own, or a signal that it ignores, stays. */
+void tshi_signal_open(tsh_world *world, bool wanted);
+/* After the last world the signal does again what it did before. */
+void tshi_signal_close(tsh_world *world);
+/* Transports call it while they wait, and each step calls it when it ends. */
+void tshi_signal_poll(tsh_world *world);
+
+/* --- trace.c ------------------------------------------------------------------------------------------------------ */
+
+/* Starts a trace where TSHARD_TRACE names a folder. */
+tsh_status tshi_trace_from_environment(tsh_world *world);
+/* The trace of a world that is about to be destroyed ends; failures are logged. */
+void tshi_trace_leave(tsh_world *world);
+
 /* --- recover.c ---------------------------------------------------------------------------------------------------- */
 
 /* tsh_world_fail in that step. */
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
+/* Once this rank has published its wait: TSH_ERR_MISMATCH if ranks wait for each other. All ranks of the cycle fail: the
+ * one that finds it first becomes FAILED, and the others see that. */
+tsh_status tshi_world_end_cycle(tsh_world *world);
 /* The control transport's part of tsh_world_recover. */
 tsh_status tshi_recover_control(tsh_world *world);
 /* tsh_world_recover for transports whose groups need nothing else: control barriers (control.h), with the calls below
@@ -113,6 +133,17 @@ bool tshi_world_has_failed(tsh_world *world, tshi_tape_step step);
 static inline bool tshi_group_overlaps(const tsh_group *group) {
     return group->ops->in_order || group->world->device != group->world->host ||
            (group->ops->overlaps && group->ops->overlaps(group));
+}
+
+/* A futex wakes for one event only. With works in flight a sleep lasts a share of the wait so far, within these limits
+ * (seconds). */
+#define TSHI_SHORTEST_NAP 20e-6
+#define TSHI_LONGEST_NAP  1e-3
+
+static inline double tshi_world_nap(double since) {
+    double seconds = (tshi_clock() - since) / 16;
+    if (seconds < TSHI_SHORTEST_NAP) return TSHI_SHORTEST_NAP;
+    return seconds < TSHI_LONGEST_NAP ? seconds : TSHI_LONGEST_NAP;
 }
 
 /* Seconds after which a call's wait warns: TSHARD_WARN, but at most half the timeout. The next warning comes when the

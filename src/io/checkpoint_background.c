@@ -102,7 +102,6 @@ struct tshi_background_save *tshi_background_save_new(const tsh_world *world) {
 void tshi_background_save_start(tshi_checkpoint_save *save) {
     tsh_world *world = save->world;
     struct tshi_background_save *s = save->background;
-    sigset_t all, before;
     world->background_save = s;
     world->background_save_end = end_save_with_world;
     s->save = save;
@@ -112,10 +111,7 @@ void tshi_background_save_start(tshi_checkpoint_save *save) {
     pthread_condattr_setclock(&forward, CLOCK_MONOTONIC);
     pthread_cond_init(&s->changed, &forward);
     pthread_condattr_destroy(&forward);
-    sigfillset(&all); /* the program's threads handle signals */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, write_in_background, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tshi_thread_start(&s->thread, write_in_background, s);
     s->started = error == 0;
     if (s->started) return;
     tshi_failure_keep(&s->written, tshi_fail_errno(error, "checkpoint_save: no thread"));

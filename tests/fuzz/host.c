@@ -3,7 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/rendezvous/gather.h"
+#include "dist/rendezvous/acceptor.h"
 #include "stage.h"
 
 #include <string.h>

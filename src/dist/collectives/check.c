@@ -85,7 +85,6 @@ static tsh_status check_counts(const tsh_group *group, tsh_collective op, const 
                      group->rank, (long long)counts[group->rank], (long long)part);
 }
 
-/* Counts of the balanced split of dim 0 of `whole`. */
 static tsh_status balanced(const tsh_group *group, tsh_collective op, const tsh_tensor *whole, int64_t *counts) {
     if (whole->shape.ndim == 0) {
         return tshi_fail(TSH_ERR_SHAPE, "%s: the whole tensor has no dim 0 to split; counts are required",

@@ -145,6 +145,15 @@ tsh_status tshi_signature_mismatch(const tsh_group *group, int a, const tshi_sig
  * then what it expects of each. */
 tsh_status tshi_compare_counts(const tsh_group *group, const int64_t *counts, size_t stride);
 
+/* --- levels.c: groups over several machines with several members on each ------------------------------------------ */
+
+/* The call runs in two levels when all members wait for it; the same on all members. */
+bool tshi_levels_take(const tsh_group *group, const tshi_comm_call *call);
+/* Runs a call that all members have compared. Between machines each byte travels once for each machine that needs it.
+ * An error of one member becomes an error of all: a member takes every step, after a failure as one that cannot make
+ * it. Collective over the group, waits. */
+tsh_status tshi_levels_run(tsh_group *group, const tshi_comm_call *call);
+
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
 static inline tsh_dtype tshi_kind_dtype(uint32_t kind) {

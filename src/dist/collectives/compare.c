@@ -5,10 +5,10 @@
 #include <string.h>
 
 void tshi_signature_of_text(tshi_signature *signature, const char *text, uint64_t number) {
-    uint64_t h = TSHI_FINGERPRINT;
-    for (const char *c = text; *c; c++) h = tshi_fingerprint_add(h, (unsigned char)*c);
-    *signature = (tshi_signature){
-        .kind = TSHI_KIND_TEXT, .number = (uint32_t)number, .count = (int64_t)(strlen(text)), .check = h};
+    *signature = (tshi_signature){.kind = TSHI_KIND_TEXT,
+                                  .number = (uint32_t)number,
+                                  .count = (int64_t)strlen(text),
+                                  .check = tshi_fingerprint_text(TSHI_FINGERPRINT, text)};
 }
 
 char *tshi_signature_describe(const tshi_signature *signature, const char *text, char *line, size_t size) {

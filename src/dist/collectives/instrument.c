@@ -39,7 +39,6 @@ static uint64_t sent_bytes(const tsh_group *group, const tshi_comm_call *call) {
     return (uint64_t)sent * tsh_dtype_size(call->dtype);
 }
 
-/* Adds the call to the record of a run. */
 static void record_call(const tsh_group *group, const tshi_comm_call *call, uint64_t bytes, bool early) {
     const tsh_device *device = group->world->device;
     tshi_record_call entry = {.kind = TSHI_RECORD_COLLECTIVE,

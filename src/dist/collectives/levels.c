@@ -5,9 +5,11 @@
  *   reduce_scatter   m reduce-scatters on each machine, reduce-scatter over far
  *   broadcast        broadcast on the root's machine, broadcast of slice j over far, all-gather on the other machines
  *
+ * An average is one of averages, since all machines have as many members.
+ *
  * Invariant: all members of a level take the same steps. It holds because the choice of steps depends only on what all
  * members have compared, and a member whose step fails takes the remaining steps too, marked as failed. */
-#include "dist/collectives/levels.h"
+#include "dist/collectives/collectives.h"
 
 static int64_t bytes_of(const tshi_comm_call *call, int64_t elements) {
     return elements * (int64_t)tsh_dtype_size(call->dtype);
@@ -141,44 +143,7 @@ static tsh_status in_parts(tsh_group *group, const tshi_comm_call *call) {
     return status;
 }
 
-/* --- averages ----------------------------------------------------------------------------------------------------- */
-
-#define TILE 512
-
-static void divide_halves(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, uint16_t *x) {
-    float tile[TILE];
-    for (int64_t i = 0; i < n; i += TILE) {
-        int64_t some = n - i < TILE ? n - i : TILE;
-        device->ops->copy.convert(device, some, dtype, x + i, TSH_FLOAT32, tile);
-        for (int64_t k = 0; k < some; k++) tile[k] /= (float)ranks;
-        device->ops->copy.convert(device, some, TSH_FLOAT32, tile, dtype, x + i);
-    }
-}
-
-/* x /= ranks. */
-static void divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, void *x) {
-    bool complex_type = tshi_dtype_is_complex(dtype);
-    if (dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16) {
-        divide_halves(device, dtype, n, ranks, x);
-    } else if (dtype == TSH_FLOAT32 || dtype == TSH_COMPLEX64) {
-        float *f = x;
-        for (int64_t i = 0; i < (complex_type ? 2 * n : n); i++) f[i] /= (float)ranks;
-    } else if (dtype == TSH_FLOAT64 || dtype == TSH_COMPLEX128) {
-        double *d = x;
-        for (int64_t i = 0; i < (complex_type ? 2 * n : n); i++) d[i] /= (double)ranks;
-    }
-}
-
 tsh_status tshi_levels_run(tsh_group *group, const tshi_comm_call *call) {
-    tshi_comm_call step = *call;
-    bool averages = tshi_collectives[call->op].reduces && call->reduce == TSH_REDUCE_AVG;
-    if (averages) step.reduce = TSH_REDUCE_SUM;
-    tsh_status status = TSH_OK;
-    if (call->op == TSH_COLLECTIVE_ALL_REDUCE)
-        status = all_reduce(group, &step);
-    else
-        status = call->op == TSH_COLLECTIVE_BROADCAST ? broadcast(group, &step) : in_parts(group, &step);
-    if (status == TSH_OK && averages)
-        divide(group->world->host, call->dtype, tshi_elements_out(group, call), group->size, call->out);
-    return status;
+    if (call->op == TSH_COLLECTIVE_ALL_REDUCE) return all_reduce(group, call);
+    return call->op == TSH_COLLECTIVE_BROADCAST ? broadcast(group, call) : in_parts(group, call);
 }

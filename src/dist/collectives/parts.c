@@ -75,10 +75,7 @@ static tsh_status check_cover(const parts *p, const tsh_box *boxes) {
 
 static uint64_t tensor_fingerprint(const parts *p) {
     char text[TSHI_LINE];
-    uint64_t h = TSHI_FINGERPRINT;
-    for (const char *c = tshi_tensor_describe_whole(p->tensor, text, sizeof text); *c; c++) {
-        h = tshi_fingerprint_add(h, (unsigned char)*c);
-    }
+    uint64_t h = tshi_fingerprint_text(TSHI_FINGERPRINT, tshi_tensor_describe_whole(p->tensor, text, sizeof text));
     for (int i = 0; i < p->tensor->mesh->members; i++) {
         h = tshi_fingerprint_add(h, (uint64_t)p->tensor->mesh->ranks[i]);
     }
@@ -117,12 +114,7 @@ static tsh_box *gather_boxes(const parts *p, tsh_status *status) {
 static tsh_status exchange(const parts *p, const tsh_box *boxes) {
     const tshi_placement own = {
         .axes = 1, .size = {p->group->size}, .ranks = p->group->ranks, .layout = {TSH_SHARD_INIT(0)}, .boxes = boxes};
-    tshi_placement parts_of = tshi_tensor_placement(p->tensor);
-    tshi_exchange e = {.ndim = p->tensor->shape.ndim, .from = p->writes ? own : parts_of, .to = own};
-    if (p->writes) e.to = parts_of;
-    memcpy(e.shape, p->tensor->shape.global, sizeof e.shape);
-    if (p->writes) return tshi_exchange_run(p->group, &e, p->held, (tsh_tensor *)(uintptr_t)p->tensor);
-    return tshi_exchange_run(p->group, &e, p->tensor, p->held);
+    return tshi_exchange_tensor(p->group, p->tensor, &own, p->held, p->writes);
 }
 
 static tsh_status move_parts(parts *p) {

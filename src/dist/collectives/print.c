@@ -76,15 +76,11 @@ static bool corner_box(const tshi_format *f, const int64_t *shape, unsigned corn
     return true;
 }
 
-/* The root receives a corner. Collective. */
 static tsh_status fetch_corner(const printing *p, const tsh_box *box) {
     const tsh_mesh *mesh = p->tensor->mesh;
-    tshi_exchange e = {
-        .ndim = p->format.ndim,
-        .from = tshi_tensor_placement(p->tensor),
-        .to = {.axes = 1, .size = {1}, .ranks = &mesh->ranks[p->root], .layout = {TSH_SHARD_INIT(0)}, .boxes = box}};
-    memcpy(e.shape, p->format.shape, sizeof e.shape);
-    tsh_status status = tshi_exchange_run(mesh->group, &e, p->tensor, p->held);
+    const tshi_placement to = {
+        .axes = 1, .size = {1}, .ranks = &mesh->ranks[p->root], .layout = {TSH_SHARD_INIT(0)}, .boxes = box};
+    tsh_status status = tshi_exchange_tensor(mesh->group, p->tensor, &to, p->held, false);
     if (status != TSH_OK || mesh->member != p->root) return status;
     return tsh_tensor_read(p->held, p->corner, p->corner_numel);
 }

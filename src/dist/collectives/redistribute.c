@@ -214,7 +214,6 @@ static tsh_status start_send(tsh_world *world, const tshi_exchange_plan *plan, c
     return status;
 }
 
-/* Starts the receive of n elements into `to` at `at`. */
 static tsh_status fetch(tsh_world *world, const tsh_tensor *to, int64_t at, int64_t n, int from, tsh_work **work) {
     const tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
     tsh_tensor *part;
@@ -269,7 +268,6 @@ static tsh_status fetch_all(tsh_world *world, const tshi_exchange_plan *plan, co
     return status;
 }
 
-/* This rank sends in the exchange, and receives nothing. */
 static bool only_sends(const tshi_exchange_plan *plan) {
     bool sends = false;
     for (int i = 0; i < plan->sends; i++) sends = sends || plan->send[i].to != plan->send[i].from;
@@ -302,7 +300,6 @@ static tsh_status run_messages(tsh_world *world, const tshi_exchange_plan *plan,
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* The tensor has as many elements as the box. */
 static tsh_status check_part(const tshi_exchange *e, const tsh_tensor *tensor, const tsh_box *box, bool member,
                              const char *what) {
     int64_t n = tensor ? tensor->numel : 0, wanted = member ? tshi_box_numel(e->ndim, box) : 0;
@@ -362,4 +359,13 @@ tsh_status tshi_exchange_run(tsh_group *group, const tshi_exchange *e, const tsh
     }
     if (status == TSH_OK) fill_own(plan, in, out);
     return status;
+}
+
+tsh_status tshi_exchange_tensor(tsh_group *group, const tsh_tensor *tensor, const tshi_placement *other,
+                                tsh_tensor *held, bool writes) {
+    const tshi_placement own = tshi_tensor_placement(tensor);
+    tshi_exchange e = {.ndim = tensor->shape.ndim, .from = writes ? *other : own, .to = writes ? own : *other};
+    memcpy(e.shape, tensor->shape.global, sizeof e.shape);
+    if (writes) return tshi_exchange_run(group, &e, held, (tsh_tensor *)(uintptr_t)tensor);
+    return tshi_exchange_run(group, &e, tensor, held);
 }

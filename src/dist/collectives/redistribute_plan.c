@@ -85,7 +85,6 @@ static tsh_box box_of(const tshi_exchange *e, const tshi_placement *p, int rank)
     return member < 0 ? (tsh_box){0} : tshi_placement_box(p, e->ndim, e->shape, member);
 }
 
-/* Sets what follows from the transfers. */
 static void plan_finish(tshi_exchange_plan *p, int rank) {
     const tshi_exchange *e = &p->e;
     int64_t filled = 0;

@@ -1,5 +1,4 @@
 #include "dist/collectives/schedule.h"
-#include "dist/collectives/levels.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -72,7 +72,6 @@ bool tshi_entry_has_data(const tshi_schedule *m) {
     return most <= INT64_C(1) << 20 && bytes_of(&m->call, most) <= small(m->group->size, shares);
 }
 
-/* Where this member's share of a contribution begins. */
 static int64_t share_start(const tshi_schedule *m) {
     const tshi_comm_call *call = &m->call;
     const tshi_collective *c = &tshi_collectives[call->op];

@@ -76,7 +76,6 @@ static tshi_span span_from(const tshi_schedule *m, int64_t step, int from) {
     return passes(m, second, from, m->group->rank) ? slice_of(m, second ? from : m->group->rank) : (tshi_span){0};
 }
 
-/* The block of a span in that step. */
 static tshi_span block_of(const tshi_schedule *m, int64_t step, tshi_span span) {
     int64_t before = (is_second(m, step) ? step - m->steps.count / 2 : step) * m->elements;
     if (before >= span.count) return (tshi_span){span.start, 0};
@@ -106,7 +105,6 @@ static void *fold_at(const tshi_schedule *m, int64_t step, int distance) {
 
 /* --- one step ----------------------------------------------------------------------------------------------------- */
 
-/* Copies this rank's own part to its place in `out`. */
 static void copy_own(const tshi_schedule *m) {
     tsh_device *host = m->group->world->host;
     tshi_span own = tshi_span_to(m->group, &m->call, m->group->rank),

@@ -1,5 +1,4 @@
 /* SIGUSR1 prints a rank's last calls. The handler only counts; a rank that waits sees the count and logs. */
-#include "dist/collectives/signal.h"
 #include "dist/world.h"
 
 #include <pthread.h>

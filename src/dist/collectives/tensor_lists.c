@@ -8,7 +8,6 @@ typedef struct list {
     tsh_tensor *const *parts; /* [size] */
 } list;
 
-/* The tensors follow each other in one storage. */
 static bool adjoin(tsh_tensor *const *parts, int n) {
     const tshi_storage *storage = parts[0]->storage;
     size_t at = parts[0]->offset;
@@ -57,7 +56,6 @@ static tsh_status list_open(const tsh_group *group, tsh_collective op, tsh_tenso
     return tshi_tensor_view(parts[0], &shape, tshi_all_local, 0, &l->whole);
 }
 
-/* References to the parts, for a work that fills them. */
 static tsh_status retain_parts(const tsh_group *group, tsh_tensor *const *parts, tsh_tensor ***out) {
     *out = tshi_calloc(&group->world->allocator, (size_t)group->size, sizeof(tsh_tensor *));
     if (!*out) return TSH_ERR_MEMORY;

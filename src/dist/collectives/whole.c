@@ -59,12 +59,9 @@ static tsh_status exchange(const whole *w) {
     static const tsh_layout everywhere[TSH_MAX_AXES];
     const tsh_mesh *mesh = w->tensor->mesh;
     const int root = w->root < 0 ? 0 : mesh->ranks[w->root];
-    tshi_placement one = {.ranks = &root}, parts = tshi_tensor_placement(w->tensor);
+    tshi_placement one = {.ranks = &root};
     if (w->root < 0) one = tshi_mesh_placement(mesh, everywhere);
-    tshi_exchange e = {.ndim = w->tensor->shape.ndim, .from = w->writes ? one : parts, .to = w->writes ? parts : one};
-    memcpy(e.shape, w->tensor->shape.global, sizeof e.shape);
-    if (w->writes) return tshi_exchange_run(mesh->group, &e, w->held, (tsh_tensor *)(uintptr_t)w->tensor);
-    return tshi_exchange_run(mesh->group, &e, w->tensor, w->held);
+    return tshi_exchange_tensor(mesh->group, w->tensor, &one, w->held, w->writes);
 }
 
 static tsh_status move_whole(whole *w, bool rooted) {

@@ -26,28 +26,9 @@ void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_comm_call *call)
     if (call->failed != TSH_OK) snprintf(work->message, sizeof work->message, "%s", tsh_error_message());
 }
 
-static tsh_work *take(tsh_group *group) {
-    size_t counts = 2 * (size_t)group->size * sizeof(int64_t);
-    return tshi_pool_take(&group->works, &group->world->allocator, sizeof(tsh_work) + counts);
-}
-
-bool tshi_works_reserve(tsh_group *group, int n) {
-    tsh_work *taken = NULL, *work = NULL;
-    for (int i = 0; i < n && (work = take(group)) != NULL; i++) {
-        work->next = taken;
-        taken = work;
-    }
-    bool all = n == 0 || work;
-    while ((work = taken) != NULL) {
-        taken = work->next;
-        tshi_pool_give(&group->works, work);
-    }
-    return all;
-}
-
 tsh_work *tshi_work_new(tsh_group *group, const tshi_comm_call *call, const tsh_tensor *in, const tsh_tensor *out) {
     size_t n = (size_t)group->size, counts = n * sizeof(int64_t);
-    tsh_work *work = take(group);
+    tsh_work *work = tshi_pool_take(&group->works, &group->world->allocator, sizeof(tsh_work) + 2 * counts);
     if (!work) return NULL;
     tshi_work_set(work, group, call);
     work->counts = (int64_t *)(void *)(work + 1);
@@ -70,7 +51,6 @@ static void work_free(tsh_work *work) {
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
-/* Copies between the whole and the parts, unless they share their memory. */
 void tshi_parts_copy(const tsh_group *group, const tsh_tensor *whole, tsh_tensor *const *parts, bool to_parts) {
     tsh_device *device = group->world->device;
     char *at = whole->storage == parts[0]->storage ? NULL : tshi_data(whole);
@@ -368,7 +348,6 @@ tsh_status tsh_work_test(tsh_work *work, bool *done) {
     return *done ? tshi_work_finish(work) : TSH_OK;
 }
 
-/* joins: see tshi_work_join. */
 static tsh_status wait_for(tsh_work *work, bool joins) {
     tsh_world *world = work->group->world;
     tsh_status status = tshi_owner_enter(&world->owner, "work_wait");

@@ -38,8 +38,6 @@ struct tsh_work {
 void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_comm_call *call);
 /* A work from the group's pool, with copies of the counts and references to the tensors. NULL with the message set. */
 tsh_work *tshi_work_new(tsh_group *group, const tshi_comm_call *call, const tsh_tensor *in, const tsh_tensor *out);
-/* The group's pool has n works to spare: as many calls cannot run out of memory for theirs. */
-bool tshi_works_reserve(tsh_group *group, int n);
 /* Puts the work behind those of its group and starts it if it is its turn. */
 void tshi_work_enqueue(tsh_work *work);
 /* Runs a message at once, if the backend can; false: it has to be enqueued. */

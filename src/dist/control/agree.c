@@ -108,14 +108,12 @@ static size_t subtree(const tsh_group *group, int member, int bit) {
     return (size_t)(bit < group->size - member ? bit : group->size - member);
 }
 
-/* What the member passes for its subtree. */
 static char *up_from(const ballot *b, int member, int bit, size_t *bytes) {
     const facts *f = &b->facts;
     *bytes = f->passes * (f->combine ? 1 : subtree(b->call.group, member, bit));
     return f->up + (f->combine ? 0 : (size_t)member * f->passes);
 }
 
-/* What the member gets for its subtree. */
 static char *down_to(const ballot *b, int member, int bit, size_t *bytes) {
     const facts *f = &b->facts;
     size_t gathered = f->combine ? 1 : (size_t)b->call.group->size;
@@ -222,7 +220,6 @@ static void end_ballot(ballot *b, const tsh_group *group) {
     if (b->wire != b->bare) tshi_free(&group->world->allocator, b->wire);
 }
 
-/* The ballot has this member's signature, text and facts. */
 static tsh_status decide(ballot *b, tsh_group *group, const char *name, tsh_status failed) {
     char own[TSHI_MESSAGE_SIZE];
     if (failed != TSH_OK) {

@@ -1,7 +1,6 @@
 #include "dist/control/channel.h"
 #include "base/cpu.h"
 #include "base/hash.h"
-#include "dist/collectives/signal.h"
 #include "dist/control/control.h"
 
 #include <sched.h>
@@ -11,13 +10,9 @@
 /* Polls without a pause instruction, and yields before the first sleep. */
 #define EAGER_POLLS 64
 #define YIELDS      64
-/* Seconds: the longest sleep, and the time between two polls for deaths. With works in flight a sleep lasts
- * 1 / NAP_SHARE of the wait so far, within the other two. */
-#define LONGEST_NAP  50e-3
-#define FIRST_POLL   40e-3
-#define NAP_SHARE    16
-#define SHORTEST_NAP 20e-6
-#define WORK_NAP     1e-3
+/* Seconds: the longest sleep, which is also the time between two polls for deaths. */
+#define LONGEST_NAP 50e-3
+#define FIRST_POLL  40e-3
 
 /* A packet that came before this rank waited for it. */
 typedef struct tshi_early_packet {
@@ -98,21 +93,13 @@ static tsh_status time_out(const tshi_channel_call *call, const char *ranks, con
     return tshi_control_failure(world);
 }
 
-/* All ranks of a cycle fail: the rank that finds it first becomes FAILED, and the others see that. */
 static tsh_status check_wait(tshi_channel_call *call, int rank) {
-    char words[TSHI_MESSAGE_SIZE], ranks[TSHI_LINE], stopped[TSHI_LINE];
+    char ranks[TSHI_LINE], stopped[TSHI_LINE];
     tsh_world *world = call->group->world;
     publish_wait(call, rank);
-    if (tshi_waits_cycle(&world->machine.waits, words, sizeof words)) {
-        tshi_world_fail_in(world, words, (tshi_tape_step){0});
-        return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
-    }
-    tshi_deadline deadline = tshi_deadline_since(world, call->since, call->name, call->number);
-    deadline.next_warning = call->next_warning;
-    deadline.group = call->group;
-    bool passed = tshi_deadline_passed(world, &deadline, ranks, stopped);
-    call->next_warning = deadline.next_warning;
-    return passed ? time_out(call, ranks, stopped) : TSH_OK;
+    tsh_status status = tshi_world_end_cycle(world);
+    if (status != TSH_OK || !tshi_deadline_passed(world, &call->deadline, ranks, stopped)) return status;
+    return time_out(call, ranks, stopped);
 }
 
 /* What a waiting rank knows of the one that it waits for, before it empties its queue. */
@@ -168,10 +155,8 @@ static tsh_status poll_wait(tshi_channel_call *call, int rank, sight s) {
 
 static double nap_seconds(const tshi_channel_call *call) {
     const tsh_world *world = call->group->world;
-    if (!world->pending) return tshi_control_has_failed(world) ? WORK_NAP : LONGEST_NAP;
-    double seconds = (tshi_clock() - call->since) / NAP_SHARE;
-    if (seconds < SHORTEST_NAP) return SHORTEST_NAP;
-    return seconds < WORK_NAP ? seconds : WORK_NAP;
+    if (world->pending) return tshi_world_nap(call->since);
+    return tshi_control_has_failed(world) ? TSHI_LONGEST_NAP : LONGEST_NAP;
 }
 
 static void begin_to_wait(tshi_channel_call *call, int rank) {
@@ -181,7 +166,8 @@ static void begin_to_wait(tshi_channel_call *call, int rank) {
     call->next_poll = now + FIRST_POLL;
     if (call->since == 0) {
         call->since = now;
-        call->next_warning = now + tshi_warn_after(world);
+        call->deadline = tshi_deadline_since(world, now, call->name, call->number);
+        call->deadline.group = call->group;
     }
     publish_wait(call, rank);
 }
@@ -205,7 +191,6 @@ static bool has_arrived(const arrival *in) {
     return in->any && in->received >= in->total;
 }
 
-/* Keeps a packet for a later call. */
 static tsh_status keep(tsh_world *world, const tshi_packet *packet) {
     tshi_channel *channel = &world->machine.channel;
     tshi_early_packet *early = tshi_pool_take(&channel->spare, &world->allocator, sizeof *early);
@@ -308,14 +293,13 @@ static tsh_status wait_for_room(tshi_channel_call *call, int rank, tshi_packet_q
         if (world->pending) tshi_world_progress(world);
         sight s = look_at(call, rank);
         status = take_packets(call, NULL);
-        tshi_packet_doze(own_queue(world), (long)(SHORTEST_NAP * 1e9));
+        tshi_packet_doze(own_queue(world), (long)(TSHI_SHORTEST_NAP * 1e9));
         if (status == TSH_OK) status = poll_wait(call, rank, s);
     }
     tshi_waits_end(&world->machine.waits);
     return status;
 }
 
-/* The queue of packets to that rank. */
 static tshi_packet_queue *queue_to(const tsh_world *world, int rank) {
     const tshi_machine *m = &world->machine;
     return &m->channel.queue[m->node[rank] == m->node[world->rank] ? rank : world->size];

@@ -8,7 +8,7 @@
 #ifndef TSHI_CHANNEL_H
 #define TSHI_CHANNEL_H
 
-#include "dist/world.h"
+#include "dist/control/control.h"
 
 /* A call of a group's ranks, in which each sends any other one at most one message.
  *
@@ -26,8 +26,9 @@ typedef struct tshi_channel_call {
     uint32_t message;          /* its number, the same on all ranks; the messages of a call have one number */
     uint64_t agreement;        /* what its members have in their records */
     double since;              /* 0 until the call waits for long */
-    double next_warning, next_poll;
-    bool peer_left; /* a receive has failed with TSH_ERR_PEER because the member has left the world */
+    double next_poll;
+    tshi_deadline deadline; /* of that wait */
+    bool peer_left;         /* a receive has failed with TSH_ERR_PEER because the member has left the world */
 } tshi_channel_call;
 
 /* `name` must outlive the call. Fails if a rank has failed. */

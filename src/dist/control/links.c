@@ -1,7 +1,7 @@
 #include "dist/control/links.h"
 #include "dist/control/news.h"
+#include "dist/rendezvous/acceptor.h"
 #include "dist/rendezvous/connector.h"
-#include "dist/rendezvous/gather.h"
 #include "dist/rendezvous/sockets.h"
 
 #include <errno.h>
@@ -244,14 +244,7 @@ void tshi_links_close(tshi_machine_links *links, const tsh_allocator *allocator)
 }
 
 const char *tshi_machine_name(const tshi_roster *roster, int node, char *text, size_t size) {
-    int here = 0;
-    for (int i = 0; i < roster->size; i++) here += roster->node[i] == node;
-    snprintf(text, size, "machine %s (rank%s", roster->host[node], here > 1 ? "s" : "");
-    const char *comma = " ";
-    for (int i = 0; i < roster->size; i++) {
-        if (roster->node[i] != node) continue;
-        tshi_append(text, size - 1, "%s%d", comma, i);
-        comma = ", ";
-    }
+    snprintf(text, size, "machine %s (", roster->host[node]);
+    tshi_roster_append(roster, node, text, size - 1);
     return tshi_append(text, size, ")");
 }

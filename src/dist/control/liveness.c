@@ -1,5 +1,7 @@
 #include "dist/control/liveness.h"
 #include "dist/control/agree.h"
+#include "dist/control/control.h"
+#include "dist/control/links.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/rendezvous/sockets.h"
 
@@ -9,6 +11,10 @@
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Seconds that a machine has to answer before the ranks connect, unless TSHARD_SILENCE is less. */
+#define LONGEST_REACH 10.0
+#define LOOK_EVERY    1e-3
 
 /* Where a rank listens, as all ranks get it. */
 typedef struct tshi_liveness_address {
@@ -23,22 +29,6 @@ typedef struct tshi_liveness_address {
 
 /* --- this rank's port --------------------------------------------------------------------------------------------- */
 
-static bool stays_here(const tshi_endpoint *e) {
-    char text[TSHI_ENDPOINT_TEXT];
-    tshi_endpoint_text(e, text);
-    return !strncmp(text, "127.", 4) || !strncmp(text, "[::1]", 5);
-}
-
-/* The address of this machine from which packets go to the rendezvous' one. A datagram socket sends none to find it. */
-static bool own_address(const tshi_endpoint *there, tshi_endpoint *out) {
-    int fd = socket(there->address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    *out = (tshi_endpoint){.length = sizeof out->address};
-    bool found = fd >= 0 && connect(fd, (const void *)&there->address, there->length) == 0 &&
-                 getsockname(fd, (void *)&out->address, &out->length) == 0 && !stays_here(out);
-    if (fd >= 0) close(fd);
-    return found;
-}
-
 /* A listener, or -1. */
 static int open_port(const tsh_world *world, tshi_liveness_address *out) {
     const tshi_settings *s = world->settings;
@@ -46,7 +36,7 @@ static int open_port(const tsh_world *world, tshi_liveness_address *out) {
     int n = 0, fd = -1;
     if (tshi_tcp_resolve(s->address, s->port, tshi_clock() + world->timeout, there, &n) != TSH_OK) return -1;
     for (int i = 0; i < n && fd < 0; i++) {
-        if (!own_address(&there[i], &here) || here.length > sizeof out->address) continue;
+        if (!tshi_endpoint_source(&there[i], &here) || tshi_is_loopback((void *)&here.address)) continue;
         tshi_endpoint_set_port(&here, 0);
         fd = tshi_socket_listen(&here, false);
     }
@@ -140,4 +130,57 @@ tshi_probe_state tshi_probe_poll(const tsh_world *world, int rank, double silenc
 void tshi_probe_end(tshi_probe *k) {
     if (k->since != 0) tshi_socket_close(&k->connection, 1);
     *k = (tshi_probe){0};
+}
+
+/* --- all machines ------------------------------------------------------------------------------------------------- */
+
+static tsh_status fail_to_reach(const tsh_world *world, int node, double silence) {
+    const tshi_machine *m = &world->machine;
+    const tshi_roster roster = {.size = world->size, .nodes = m->nodes, .node = m->node, .host = world->hosts};
+    char there[TSHI_LINE];
+    return tshi_fail(TSH_ERR_SYSTEM,
+                     "world_init: %.200s has not answered a connection from machine %s for %.3g s: a firewall, or no "
+                     "route between the two",
+                     tshi_machine_name(&roster, node, there, sizeof there), world->hosts[m->node[world->rank]],
+                     silence);
+}
+
+/* Probes the machine by its first rank. A machine without a port passes for one that has answered. */
+static tshi_probe_state probe_machine(const tsh_world *world, int node, double silence, tshi_probe *probe) {
+    const tshi_machine *m = &world->machine;
+    int rank = 0;
+    while (m->node[rank] != node) rank++;
+    if (node == m->node[world->rank] || m->liveness_addresses[rank].length == 0) return TSHI_PROBE_ALIVE;
+    return tshi_probe_poll(world, rank, silence, probe);
+}
+
+static tsh_status reach_machines(tsh_world *world, double silence, tshi_probe *probes) {
+    int nodes = world->machine.nodes;
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < nodes; i++) probe_machine(world, i, silence, &probes[i]);
+    for (int i = 0; status == TSH_OK && i < nodes;) {
+        tshi_probe_state state = probe_machine(world, i, silence, &probes[i]);
+        if (state == TSHI_PROBE_SILENT) return fail_to_reach(world, i, silence);
+        if (state != TSHI_PROBE_UNKNOWN) {
+            i++;
+            continue;
+        }
+        tshi_machine_poll(world);
+        if (tshi_control_has_failed(world)) status = tshi_control_failure(world);
+        tshi_sleep(LOOK_EVERY);
+    }
+    return status;
+}
+
+tsh_status tshi_liveness_reach(tsh_world *world) {
+    tshi_machine *m = &world->machine;
+    double silence = world->settings->silence < LONGEST_REACH ? world->settings->silence : LONGEST_REACH;
+    tsh_status status = TSH_OK;
+    if (m->ranks[0] == world->rank) {
+        tshi_probe *probes = tshi_calloc(&world->allocator, (size_t)m->nodes, sizeof *probes);
+        status = probes ? reach_machines(world, silence, probes) : TSH_ERR_MEMORY;
+        for (int i = 0; probes && i < m->nodes; i++) tshi_probe_end(&probes[i]);
+        tshi_free(&world->allocator, probes);
+    }
+    return tshi_control_agree(world->group, "world_init: machines", status);
 }

@@ -1,7 +1,7 @@
-/* How a rank learns whether a rank of another machine is alive when no relay is left to say so. In a world of several
- * machines each rank listens on a port of its own, and never accepts. A peer that doubts whether it is alive probes it:
- * it connects, and keeps the connection. The kernel of the other machine answers for the process, whatever the process
- * is doing.
+/* How a rank learns whether a rank of another machine is alive when no relay is left to say so, and before the ranks
+ * connect, whether packets between two machines arrive at all. In a world of several machines each rank listens on a
+ * port of its own, and never accepts. A peer that doubts whether it is alive probes it: it connects, and keeps the
+ * connection. The kernel of the other machine answers for the process, whatever the process is doing.
  *
  *   the connection                            the rank
  *   is made, and stays                        is ALIVE: it computes, or is stopped
@@ -27,6 +27,9 @@ typedef enum tshi_probe_state {
 /* Opens this rank's port, and gathers the addresses of all ranks. Collective; waits. A rank that cannot listen has
  * none, which is no failure. */
 tsh_status tshi_liveness_open(tsh_world *world);
+/* TSH_ERR_SYSTEM, naming both machines, where one does not answer another: a transport that connects to it could wait
+ * for minutes inside the kernel. Collective; waits for up to 10 s or TSHARD_SILENCE. */
+tsh_status tshi_liveness_reach(tsh_world *world);
 void tshi_liveness_close(tsh_world *world);
 /* The number of that machine among those of the world (tshi_process.machine); -1: it has no rank of a world of several
  * machines. */

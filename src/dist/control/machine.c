@@ -148,7 +148,6 @@ static tsh_status map_memory(void *user) {
     return appear(world);
 }
 
-/* Sets m->node and m->ranks. */
 static tsh_status find_ranks(tsh_world *world, const tshi_roster *roster) {
     tshi_machine *m = &world->machine;
     size_t size = (size_t)world->size;

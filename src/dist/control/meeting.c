@@ -33,10 +33,9 @@ static void sign(const tsh_world *world, const question *q, const void *more, si
 
 static bool is_signed(const tsh_world *world, const question *q, const void *more, size_t bytes,
                       const unsigned char mac[TSHI_HASH_SIZE]) {
-    unsigned char wanted[TSHI_HASH_SIZE], differs = 0;
+    unsigned char wanted[TSHI_HASH_SIZE];
     sign(world, q, more, bytes, wanted);
-    for (size_t i = 0; i < sizeof wanted; i++) differs |= (unsigned char)(wanted[i] ^ mac[i]);
-    return differs == 0;
+    return tshi_equal_secret(wanted, mac, sizeof wanted);
 }
 
 /* --- the first machine -------------------------------------------------------------------------------------------- */

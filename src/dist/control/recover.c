@@ -3,7 +3,6 @@
  * Invariant: a rank returns from step s only when every rank has made step s, and sees the states that the ranks had
  * then. It holds because record[].recover only increases and each rank writes its state before it (page.h). A rank that
  * leaves after it has made the step does not fail the step. */
-#include "dist/collectives/signal.h"
 #include "dist/control/control.h"
 
 #include <stdio.h>

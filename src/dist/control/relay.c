@@ -1,9 +1,9 @@
 #include "dist/control/relay.h"
+#include "base/owner.h"
 #include "dist/control/descriptors.h"
 #include "dist/control/relay_turn.h"
 #include "dist/rendezvous/sockets.h"
 
-#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/un.h>
@@ -44,16 +44,6 @@ static void *run_relay(void *argument) {
     return NULL;
 }
 
-/* Blocks all signals in the thread: they are for the program's own threads. Returns an errno. */
-static int start_thread(tshi_relay *relay) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&relay->thread, NULL, run_relay, relay);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 /* --- starting and ending ------------------------------------------------------------------------------------------ */
 
 tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_machine_links *links, tshi_relay **out) {
@@ -63,7 +53,7 @@ tsh_status tshi_relay_begin(const tshi_relay_plan *plan, tshi_machine_links *lin
     if (status != TSH_OK) goto done;
     relay->process = getpid();
     sem_init(&relay->begun, 0, 0);
-    int error = start_thread(relay);
+    int error = tshi_thread_start(&relay->thread, run_relay, relay);
     if (error != 0) {
         status = tshi_fail_errno(error, "world_init: the thread that watches the other machines");
         goto done;

@@ -91,7 +91,6 @@ static void keep_packet(tshi_relay *relay, tshi_kept_packets *list, const tshi_p
     }
 }
 
-/* Into the queue of a rank of this machine. */
 static bool deliver(const tshi_relay *relay, const tshi_packet *packet) {
     return tshi_packet_add(&relay->plan.queues[packet->to], packet);
 }
@@ -135,7 +134,6 @@ static void pass_on(tshi_relay *relay, const tshi_packet *packet) {
         keep_undelivered(relay, packet);
 }
 
-/* Takes what this machine's ranks have sent to others. */
 static void take_packets(tshi_relay *relay) {
     tshi_packet packet;
     while (relay->plan.queues && tshi_packet_take(&relay->plan.queues[relay->roster.size], &packet)) {
@@ -283,7 +281,6 @@ static void fill_news(tshi_relay *relay, tshi_relay_link *l) {
     if (l->next == relay->roster.size && relay->now >= l->tell_left) l->tell_left = 0;
 }
 
-/* The link has more to send than its buffer. */
 static bool has_more(const tshi_relay *relay, const tshi_relay_link *l) {
     return l->fd >= 0 && !l->said_farewell && (l->packets.first || l->next < relay->roster.size);
 }
@@ -295,7 +292,6 @@ static void beat(tshi_relay *relay, tshi_relay_link *l) {
     write_news(relay, l, &news);
 }
 
-/* Sends as much as the socket takes without blocking. */
 static void flush(tshi_relay_link *l) {
     while (l->sent < l->size) {
         ssize_t n = send(l->fd, l->out + l->sent, l->size - l->sent, MSG_NOSIGNAL | MSG_DONTWAIT);

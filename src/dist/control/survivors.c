@@ -1,5 +1,4 @@
 #include "dist/control/survivors.h"
-#include "dist/collectives/signal.h"
 #include "dist/control/control.h"
 #include "dist/control/entrance.h"
 #include "dist/rendezvous/sockets.h"
@@ -16,7 +15,6 @@
 /* Seconds that the first machine answers at the end of a phase. */
 #define LONGEST_NEWS 5.0
 
-/* The first machine, whose ranks decide. */
 static bool is_here(const tsh_world *world, int rank) {
     return world->machine.node[rank] == 0;
 }

@@ -66,15 +66,14 @@ static void log_refusal(tshi_acceptor *a, const char *reason) {
 static void challenge(tshi_acceptor *a, int fd) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame frame = {0};
-    pid_t process = 0;
-    bool trusted = !a->plan->same_user || tshi_unix_same_user(fd, &process);
+    bool trusted = !a->plan->same_user || tshi_unix_same_user(fd);
     if (!trusted) log_refusal(a, "it is another user's");
     if (!trusted || !make_room(a)) {
         close(fd);
         return;
     }
     tshi_peer *peer = &a->peers[a->n++];
-    *peer = (tshi_peer){.fd = fd, .rank = -1, .deadline = tshi_clock() + HELLO_SECONDS, .process = process};
+    *peer = (tshi_peer){.fd = fd, .rank = -1, .deadline = tshi_clock() + HELLO_SECONDS};
     bool random = tshi_random_bytes(peer->nonce, sizeof peer->nonce);
     if (a->plan->leader) memcpy(frame.leader, a->plan->leader, sizeof frame.leader);
     memcpy(frame.nonce, peer->nonce, sizeof frame.nonce);
@@ -112,18 +111,6 @@ static void accept_connections(tshi_acceptor *a, int listener) {
 
 /* --- greetings ---------------------------------------------------------------------------------------------------- */
 
-static void contradict(tshi_acceptor *a, const tshi_frame *hello) {
-    const tshi_settings *s = a->rendezvous->settings;
-    const tshi_process *me = &a->rendezvous->me;
-    char peer[TSHI_HOST_SIZE + 64], self[TSHI_HOST_SIZE + 64];
-    if (a->contradiction[0]) return;
-    snprintf(a->contradiction, sizeof a->contradiction, "%s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
-             tshi_rank_name(s->ranks_assigned ? -1 : 0, me, self, sizeof self), s->size,
-             tshi_rank_name(hello->rank, &hello->process, peer, sizeof peer), hello->size);
-    double soon = tshi_clock() + TSHI_ACCEPTOR_GRACE;
-    if (soon < a->deadline) a->deadline = soon;
-}
-
 /* A peer may replace a joined one of the same rank that is dead but has not been dropped yet: its connection or its
  * process has ended. */
 static void replace_dead(tshi_acceptor *a, const tshi_peer *newcomer) {
@@ -153,8 +140,8 @@ static void greet(tshi_acceptor *a, int index) {
                  hello->version[0], hello->version[1], TSH_VERSION_MAJOR, TSH_VERSION_MINOR);
     } else if (hello->size != s->size) {
         peer->state = TSHI_PEER_CONTRADICTS;
-        peer->deadline = a->deadline + TSHI_ACCEPTOR_GRACE;
-        contradict(a, hello);
+        peer->deadline = a->deadline + TSHI_RENDEZVOUS_GRACE;
+        tshi_rendezvous_contradict(a->rendezvous, hello, a->contradiction, &a->deadline);
         return;
     } else if (!any && (hello->rank < 0 || hello->rank >= s->size)) {
         snprintf(reason, sizeof reason, "there is no rank %d of %d", hello->rank, s->size);

@@ -9,10 +9,6 @@
 #include "dist/rendezvous/rendezvous.h"
 
 #include <poll.h>
-#include <sys/types.h>
-
-/* How long peers may still come when ranks contradict each other, and how long all have to take their answer. */
-#define TSHI_ACCEPTOR_GRACE 2.0
 
 typedef struct tshi_acceptor_plan {
     int *listeners; /* [n], closed when all have come or time is up, before any peer is answered */
@@ -36,7 +32,6 @@ typedef struct tshi_peer {
     int fd, rank; /* rank: -1 until ranks are assigned */
     tshi_peer_state state;
     double deadline;
-    pid_t process; /* of a Unix socket, as this process sees it */
     unsigned char nonce[TSHI_NONCE_SIZE];
     tshi_frame hello;
     size_t received, size, sent;
@@ -78,5 +73,11 @@ void tshi_acceptor_refuse(tshi_acceptor *a, tshi_peer *peer, const char *reason)
 tsh_status tshi_acceptor_answer(tshi_acceptor *a, tshi_wire_answer *answer);
 /* The frame of an answer to one peer, which the peer owns. */
 tsh_status tshi_acceptor_prepare(tshi_acceptor *a, tshi_peer *peer, tshi_wire_answer *answer);
+
+/* --- gather.c ----------------------------------------------------------------------------------------------------- */
+
+/* Gathers all ranks, makes the roster and sends it to each. *stopped (may be NULL when the plan has no tick): the tick
+ * has ended it, and no peer was answered. */
+tsh_status tshi_roster_gather(tshi_rendezvous *r, const tshi_acceptor_plan *plan, bool *stopped, tshi_roster *out);
 
 #endif

@@ -67,7 +67,7 @@ void tshi_acceptor_refuse(tshi_acceptor *a, tshi_peer *peer, const char *reason)
 }
 
 tsh_status tshi_acceptor_answer(tshi_acceptor *a, tshi_wire_answer *answer) {
-    double deadline = tshi_clock() + TSHI_ACCEPTOR_GRACE;
+    double deadline = tshi_clock() + TSHI_RENDEZVOUS_GRACE;
     for (int i = 0; i < a->n; i++) {
         if (tshi_acceptor_prepare(a, &a->peers[i], answer) != TSH_OK) return TSH_ERR_MEMORY;
     }

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool same_host(const struct sockaddr *a, const struct sockaddr *b) {
+bool tshi_same_host(const struct sockaddr *a, const struct sockaddr *b) {
     if (!a || !b || a->sa_family != b->sa_family) return false;
     if (a->sa_family == AF_INET) {
         const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
@@ -24,7 +24,7 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr *b) {
     return false;
 }
 
-static bool is_loopback(const struct sockaddr *a) {
+bool tshi_is_loopback(const struct sockaddr *a) {
     if (a->sa_family == AF_INET) {
         const struct sockaddr_in *x = (const void *)a;
         return (ntohl(x->sin_addr.s_addr) >> 24) == 127;
@@ -36,11 +36,23 @@ static bool is_loopback(const struct sockaddr *a) {
     return false;
 }
 
+/* Connecting a datagram socket sends nothing; port 0 would not do. */
+bool tshi_endpoint_source(const tshi_endpoint *there, tshi_endpoint *out) {
+    tshi_endpoint to = *there;
+    tshi_endpoint_set_port(&to, 9);
+    int fd = socket(to.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    *out = (tshi_endpoint){.length = sizeof out->address};
+    bool known = fd >= 0 && connect(fd, (const void *)&to.address, to.length) == 0 &&
+                 getsockname(fd, (void *)&out->address, &out->length) == 0;
+    if (fd >= 0) close(fd);
+    return known;
+}
+
 static bool any_is_here(const struct addrinfo *found, const struct ifaddrs *mine) {
     for (const struct addrinfo *a = found; a; a = a->ai_next) {
-        if (is_loopback(a->ai_addr)) return true;
+        if (tshi_is_loopback(a->ai_addr)) return true;
         for (const struct ifaddrs *m = mine; m; m = m->ifa_next) {
-            if (same_host(a->ai_addr, m->ifa_addr)) return true;
+            if (tshi_same_host(a->ai_addr, m->ifa_addr)) return true;
         }
     }
     return false;
@@ -59,7 +71,7 @@ void tshi_address_own(char *text, size_t size) {
         char host[64];
         const struct sockaddr *a = m->ifa_addr;
         bool known = a && (a->sa_family == AF_INET || a->sa_family == AF_INET6);
-        if (!known || !(m->ifa_flags & IFF_UP) || is_loopback(a) || is_link_local(a)) continue;
+        if (!known || !(m->ifa_flags & IFF_UP) || tshi_is_loopback(a) || is_link_local(a)) continue;
         socklen_t length = a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
         if (getnameinfo(a, length, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0) continue;
         if (strlen(text) + strlen(host) + 2 < size) tshi_append(text, size, "%s%s", text[0] ? "," : "", host);

@@ -199,14 +199,13 @@ static tshi_connect_end take_answers(tshi_rendezvous *r, int fd, const unsigned 
 static tshi_connect_end try_one(tshi_rendezvous *r, const tshi_endpoint *endpoint, const unsigned char *leader,
                                 double patience, tsh_status *status, tshi_roster *out, char *reason, size_t size) {
     unsigned char nonce[TSHI_NONCE_SIZE];
-    pid_t process;
     tshi_connect_end end = TSHI_CONNECT_OTHER;
     int fd = tshi_socket_connect(endpoint, sooner(tshi_clock() + patience, r->deadline + GRACE));
     if (fd < 0) {
         snprintf(reason, size, "%s", error_text(errno));
         return TSHI_CONNECT_FAILED;
     }
-    if (endpoint->address.ss_family == AF_UNIX && !tshi_unix_same_user(fd, &process))
+    if (endpoint->address.ss_family == AF_UNIX && !tshi_unix_same_user(fd))
         snprintf(reason, size, "another user's process listens there");
     else
         end = greet(r, fd, leader, nonce, reason, size);

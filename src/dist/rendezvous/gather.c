@@ -1,5 +1,5 @@
 /* The listening rank assigns ranks, makes the roster of the peers that have joined, and sends it to each. */
-#include "dist/rendezvous/gather.h"
+#include "dist/rendezvous/acceptor.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* Processes: the identity of this one, and whether another one of its machine has ended. */
 #include "dist/rendezvous/rendezvous.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -116,10 +117,30 @@ bool tshi_process_ended(const tshi_process *process, const tshi_process *me) {
     return readable && start + 1 - process->start > 2;
 }
 
+bool tshi_has_adapter(void) {
+    DIR *folder = opendir("/sys/class/infiniband");
+    const struct dirent *entry = NULL;
+    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') continue;
+    if (folder) closedir(folder);
+    return entry != NULL;
+}
+
 const char *tshi_rank_name(int rank, const tshi_process *process, char *text, size_t size) {
     if (rank >= 0)
         snprintf(text, size, "rank %d", rank);
     else
         snprintf(text, size, "process %u on %s", process->number, process->host);
     return text;
+}
+
+bool tshi_rendezvous_contradict(const tshi_rendezvous *r, const tshi_frame *frame, char *text, double *deadline) {
+    char me[TSHI_HOST_SIZE + 32], other[TSHI_HOST_SIZE + 32];
+    const tshi_settings *s = r->settings;
+    double soon = tshi_clock() + TSHI_RENDEZVOUS_GRACE;
+    if (text[0]) return false;
+    snprintf(text, TSHI_MESSAGE_SIZE, "%s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
+             tshi_rank_name(s->rank, &r->me, me, sizeof me), s->size,
+             tshi_rank_name(frame->rank, &frame->process, other, sizeof other), frame->size);
+    if (soon < *deadline) *deadline = soon;
+    return true;
 }

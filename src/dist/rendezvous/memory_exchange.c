@@ -80,14 +80,9 @@ static tsh_status make_memory(const tshi_acceptor *a, tshi_memory_ranks *ranks) 
     const tshi_settings *s = r->settings;
     ranks->size = s->size;
     ranks->heap_bytes = tshi_calloc(r->allocator, (size_t)s->size, sizeof *ranks->heap_bytes);
-    ranks->process = tshi_calloc(r->allocator, (size_t)s->size, sizeof *ranks->process);
-    if (!ranks->heap_bytes || !ranks->process) return TSH_ERR_MEMORY;
+    if (!ranks->heap_bytes) return TSH_ERR_MEMORY;
     ranks->heap_bytes[s->rank] = s->heap_bytes;
-    ranks->process[s->rank] = getpid();
-    for (int i = 0; i < a->n; i++) {
-        ranks->heap_bytes[a->peers[i].rank] = (size_t)a->peers[i].hello.heap_bytes;
-        ranks->process[a->peers[i].rank] = a->peers[i].process;
-    }
+    for (int i = 0; i < a->n; i++) ranks->heap_bytes[a->peers[i].rank] = (size_t)a->peers[i].hello.heap_bytes;
     int made = r->memory->make(ranks);
     if (made < 0) return (tsh_status)-made;
     *r->memory->memory = made;
@@ -100,7 +95,6 @@ static tsh_status share(tshi_acceptor *a) {
     tshi_memory_ranks ranks = {.user = r->memory->user};
     tshi_wire_answer answer = {.status = make_memory(a, &ranks)};
     tshi_free(r->allocator, ranks.heap_bytes);
-    tshi_free(r->allocator, ranks.process);
     if (answer.status == TSH_OK) answer.status = send_memory(a, *r->memory->memory);
     if (answer.status == TSH_OK) answer.status = receive_outcomes(a);
     if (answer.status == TSH_OK) return tshi_acceptor_answer(a, &answer);

@@ -4,13 +4,10 @@
 
 #include "dist/rendezvous/environment.h"
 
-#include <sys/types.h>
-
 /* What rank 0 knows of all ranks once they are there. */
 typedef struct tshi_memory_ranks {
     int size;
     size_t *heap_bytes; /* [size] */
-    pid_t *process;     /* [size] */
     const void *user;   /* of the plan */
 } tshi_memory_ranks;
 

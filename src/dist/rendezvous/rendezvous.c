@@ -1,6 +1,6 @@
 /* Which method applies, and the two by which rank 0 listens at an address that all ranks know. */
+#include "dist/rendezvous/acceptor.h"
 #include "dist/rendezvous/connector.h"
-#include "dist/rendezvous/gather.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -38,11 +38,7 @@ static tsh_status roster_of_one_machine(const tshi_rendezvous *r, tshi_roster *o
  * machines: rank 0 then listens at all of its addresses. */
 static bool hides_address(const char *name, const tshi_endpoint *endpoints, int n) {
     bool found = false;
-    for (int i = 0; i < n && !found; i++) {
-        char text[TSHI_ENDPOINT_TEXT];
-        tshi_endpoint_text(&endpoints[i], text);
-        found = !strncmp(text, "127.", 4) || !strncmp(text, "[::1]", 5);
-    }
+    for (int i = 0; i < n; i++) found = found || tshi_is_loopback((const void *)&endpoints[i].address);
     return found && !tshi_address_is_loopback(name);
 }
 

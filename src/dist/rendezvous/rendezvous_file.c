@@ -1,9 +1,9 @@
 /* The rendezvous by a file: under its lock the first rank records where it listens, and its peers read the record.
  *
  * The file holds one LEADER frame for each job that uses it (file_records.c). */
+#include "dist/rendezvous/acceptor.h"
 #include "dist/rendezvous/connector.h"
 #include "dist/rendezvous/file_records.h"
-#include "dist/rendezvous/gather.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -168,20 +168,17 @@ static bool is_local_file(const char *path) {
 
 /* One port, for IPv4 and where it can be had for IPv6. */
 static tsh_status listen_somewhere(file_rendezvous *f, int listeners[2], int *n) {
-    tshi_endpoint endpoint = {.length = sizeof(struct sockaddr_in)};
-    struct sockaddr_in *v4 = (void *)&endpoint.address;
+    tshi_endpoint v4 = tshi_endpoint_any(AF_INET), v6 = tshi_endpoint_any(AF_INET6);
     bool local = is_local_file(f->r->settings->path);
-    *v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY)};
-    listeners[0] = tshi_socket_listen(&endpoint, false);
+    if (local) ((struct sockaddr_in *)(void *)&v4.address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    listeners[0] = tshi_socket_listen(&v4, false);
     *n = 0;
     if (listeners[0] < 0) return tshi_fail_errno(errno, "rendezvous: listening");
     f->mine.port = tshi_tcp_port(listeners[0]);
     *n = 1;
     if (local) return TSH_OK;
-    tshi_endpoint both = {.length = sizeof(struct sockaddr_in6)};
-    struct sockaddr_in6 *v6 = (void *)&both.address;
-    *v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)f->mine.port)};
-    listeners[1] = tshi_socket_listen(&both, false);
+    tshi_endpoint_set_port(&v6, f->mine.port);
+    listeners[1] = tshi_socket_listen(&v6, false);
     if (listeners[1] >= 0) *n = 2;
     return TSH_OK;
 }

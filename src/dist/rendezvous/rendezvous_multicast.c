@@ -5,8 +5,8 @@
  * rank that knows of a lower nonce falls silent, so that many ranks send little; one that is silent for a while is
  * forgotten. A rank that receives another world size leads and follows no more; it announces its own for a moment,
  * so that all ranks that do not agree learn of it. */
+#include "dist/rendezvous/acceptor.h"
 #include "dist/rendezvous/connector.h"
-#include "dist/rendezvous/gather.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
@@ -22,8 +22,6 @@
 #define FORGET_AFTER   1.5
 /* How long no lower nonce may come before a rank leads that does not know of all ranks. */
 #define MOMENT 0.3
-/* How long ranks that contradict each other go on announcing it. */
-#define GRACE 2.0
 /* So few ranks may all answer a new one at once. */
 #define FEW        32
 #define INTERFACES 32
@@ -98,14 +96,8 @@ static tsh_status open_group(multicast *m) {
     return tshi_fail_errno(errno, "rendezvous: no network interface takes part in %s", s->address);
 }
 
-/* A port that the system chooses, in the address's family. */
 static tsh_status open_listener(multicast *m) {
-    tshi_endpoint endpoint = {.length = sizeof(struct sockaddr_in)};
-    *(struct sockaddr_in *)(void *)&endpoint.address = (struct sockaddr_in){.sin_family = AF_INET};
-    if (m->endpoint.address.ss_family == AF_INET6) {
-        endpoint.length = sizeof(struct sockaddr_in6);
-        *(struct sockaddr_in6 *)(void *)&endpoint.address = (struct sockaddr_in6){.sin6_family = AF_INET6};
-    }
+    const tshi_endpoint endpoint = tshi_endpoint_any(m->endpoint.address.ss_family);
     m->listener = tshi_socket_listen(&endpoint, false);
     if (m->listener < 0) return tshi_fail_errno(errno, "rendezvous: listening");
     m->mine.port = tshi_tcp_port(m->listener);
@@ -186,18 +178,6 @@ static void forget(multicast *m) {
     }
 }
 
-static void contradict(multicast *m, const tshi_frame *frame) {
-    char me[TSHI_HOST_SIZE + 32], other[TSHI_HOST_SIZE + 32];
-    const tshi_settings *s = m->r->settings;
-    if (m->contradiction[0]) return;
-    snprintf(m->contradiction, sizeof m->contradiction, "%s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
-             tshi_rank_name(s->rank, &m->r->me, me, sizeof me), s->size,
-             tshi_rank_name(frame->rank, &frame->process, other, sizeof other), frame->size);
-    double soon = tshi_clock() + GRACE;
-    if (soon < m->deadline) m->deadline = soon;
-    announce_at_once(m);
-}
-
 /* Takes the announcements that have come; not so many that an address full of noise would hold this rank up. */
 static void receive(multicast *m) {
     tshi_seal seal = {m->r->settings->key, NULL};
@@ -209,7 +189,9 @@ static void receive(multicast *m) {
         if (n < 0) break;
         if ((size_t)n > sizeof bytes || !tshi_wire_read(TSHI_ANNOUNCEMENT, bytes, (size_t)n, &seal, &frame)) continue;
         if (!memcmp(frame.nonce, m->mine.nonce, sizeof frame.nonce)) continue;
-        if (frame.size != m->r->settings->size) contradict(m, &frame);
+        if (frame.size != m->r->settings->size &&
+            tshi_rendezvous_contradict(m->r, &frame, m->contradiction, &m->deadline))
+            announce_at_once(m);
         announcer *v = frame.size == m->r->settings->size ? announcer_of(m, frame.nonce) : NULL;
         if (!v) continue;
         v->last = tshi_clock();

@@ -1,10 +1,10 @@
 /* Addresses of host names until a deadline: the system's resolver has none, so that it runs on a thread. */
+#include "base/owner.h"
 #include "dist/rendezvous/sockets.h"
 
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,18 +65,6 @@ static search *search_new(const char *host, const char *service) {
     return s;
 }
 
-/* Signals are for the program's own threads. An errno, 0 when the thread runs. */
-static int start(search *s) {
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) pthread_detach(thread);
-    return error;
-}
-
 /* The search's end, or EAI_SYSTEM with ETIMEDOUT. */
 static int await(search *s, double deadline, struct addrinfo **found) {
     const struct timespec until = {(time_t)deadline, (long)((deadline - (double)(time_t)deadline) * 1e9)};
@@ -93,13 +81,17 @@ static int await(search *s, double deadline, struct addrinfo **found) {
 
 static int resolve(const char *host, const char *service, double deadline, struct addrinfo **found) {
     struct addrinfo here = any_stream;
+    pthread_t thread;
     here.ai_flags |= host ? AI_NUMERICHOST : AI_PASSIVE;
     int error = getaddrinfo(host, service, &here, found);
     if (error == 0 || !host) return error;
     search *s = search_new(host, service);
     if (!s) return EAI_MEMORY;
-    errno = start(s);
-    if (errno == 0) return await(s, deadline, found);
+    errno = tshi_thread_start(&thread, run, s);
+    if (errno == 0) {
+        pthread_detach(thread);
+        return await(s, deadline, found);
+    }
     s->users = 1;
     pthread_mutex_lock(&s->lock);
     leave(s);

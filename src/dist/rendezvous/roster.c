@@ -34,18 +34,20 @@ void tshi_roster_settings(const tshi_roster *roster, tshi_settings *settings) {
     memcpy(settings->key, roster->key, sizeof settings->key);
 }
 
+void tshi_roster_append(const tshi_roster *roster, int node, char *text, size_t size) {
+    int here = 0, n = 0;
+    for (int i = 0; i < roster->size; i++) here += roster->node[i] == node;
+    tshi_append(text, size, "rank%s", here > 1 ? "s" : "");
+    for (int i = 0; i < roster->size; i++) {
+        if (roster->node[i] == node) tshi_append(text, size, "%s%d", n++ ? ", " : " ", i);
+    }
+}
+
 const char *tshi_roster_hosts(const tshi_roster *roster, char *text, size_t size) {
     text[0] = '\0';
     for (int node = 0; node < roster->nodes && strlen(text) + 1 < size; node++) {
-        int here = 0;
-        for (int i = 0; i < roster->size; i++) here += roster->node[i] == node;
-        tshi_append(text, size, "%s%s: rank%s", node ? "; " : "", roster->host[node], here > 1 ? "s" : "");
-        const char *comma = " ";
-        for (int i = 0; i < roster->size; i++) {
-            if (roster->node[i] != node) continue;
-            tshi_append(text, size, "%s%d", comma, i);
-            comma = ", ";
-        }
+        tshi_append(text, size, "%s%s: ", node ? "; " : "", roster->host[node]);
+        tshi_roster_append(roster, node, text, size);
     }
     return text;
 }

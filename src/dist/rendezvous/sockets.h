@@ -29,9 +29,16 @@ typedef struct tshi_endpoint {
 /* All addresses of a host, or of several with commas between them, as tshi_resolve finds them, at most
  * TSHI_ENDPOINTS. */
 tsh_status tshi_tcp_resolve(const char *hosts, int port, double deadline, tshi_endpoint *out, int *n);
+/* Every address of this machine in the family, AF_INET or AF_INET6; the system chooses the port. */
+tshi_endpoint tshi_endpoint_any(sa_family_t family);
 void tshi_endpoint_set_port(tshi_endpoint *endpoint, int port);
 /* "127.0.0.1:29500", "[::1]:29500" */
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]);
+/* address.c: the address of this machine from which packets go to `there`; false where it is not known. */
+bool tshi_endpoint_source(const tshi_endpoint *there, tshi_endpoint *out);
+/* address.c: the addresses are equal, whatever their ports. `a` may be NULL. */
+bool tshi_same_host(const struct sockaddr *a, const struct sockaddr *b);
+bool tshi_is_loopback(const struct sockaddr *address);
 /* A socket that listens there, or -1 with errno set. `shared`: other sockets of this user may listen there too. */
 int tshi_socket_listen(const tshi_endpoint *endpoint, bool shared);
 /* The port of a listener that the system chose. */
@@ -54,8 +61,8 @@ TSHI_TOOLS void tshi_socket_close(int *fds, int n);
 socklen_t tshi_unix_name(const tshi_settings *settings, const char *purpose, int number, struct sockaddr_un *out);
 /* The endpoint at which rank 0 listens for the ranks of its machine. */
 void tshi_unix_endpoint(const tshi_settings *settings, tshi_endpoint *out);
-/* The process at the other end runs as this user (or root); its number as well. */
-bool tshi_unix_same_user(int socket, pid_t *process);
+/* The process at the other end runs as this user, or as root. */
+bool tshi_unix_same_user(int socket);
 /* Sends all of these bytes, with a descriptor where fd >= 0; false with errno set. */
 bool tshi_unix_send(int socket, const void *bytes, size_t size, int fd);
 /* The number of bytes that have come, 0 at the end, -1 with errno set. *fd is the descriptor that came with them, or

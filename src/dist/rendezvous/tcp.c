@@ -83,10 +83,14 @@ int tshi_tcp_port(int listener) {
     return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
 }
 
+tshi_endpoint tshi_endpoint_any(sa_family_t family) {
+    tshi_endpoint any = {.length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6)};
+    any.address.ss_family = family;
+    return any;
+}
+
 int tshi_tcp_free_port(void) {
-    const struct sockaddr_in any = {.sin_family = AF_INET};
-    tshi_endpoint endpoint = {.length = sizeof any};
-    memcpy(&endpoint.address, &any, sizeof any);
+    const tshi_endpoint endpoint = tshi_endpoint_any(AF_INET);
     int fd = tshi_socket_listen(&endpoint, false), port = fd < 0 ? 0 : tshi_tcp_port(fd);
     tshi_socket_close(&fd, 1);
     return port < 0 ? 0 : port;

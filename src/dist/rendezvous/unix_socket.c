@@ -86,10 +86,9 @@ ssize_t tshi_unix_receive(int socket, void *bytes, size_t size, int *fd) {
     return received;
 }
 
-bool tshi_unix_same_user(int socket, pid_t *process) {
+bool tshi_unix_same_user(int socket) {
     struct ucred peer;
     socklen_t size = sizeof peer;
     if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-    *process = peer.pid;
     return peer.uid == getuid() || peer.uid == 0;
 }

@@ -79,6 +79,21 @@ typedef struct tshi_seal {
     const unsigned char *key, *nonce;
 } tshi_seal;
 
+/* Writes fields or reads them, so that each message is described once. Writing cannot fail: callers provide room for all
+ * that they write. A read beyond the end yields zeros and sets `bad`. */
+typedef struct tshi_codec {
+    bool reads, bad;
+    unsigned char *start, *at;
+    const unsigned char *end; /* of what is read */
+} tshi_codec;
+
+void tshi_codec_field(tshi_codec *c, void *data, size_t size);
+/* The value, or the one that is read. */
+uint64_t tshi_codec_number(tshi_codec *c, uint64_t value, int bytes);
+void tshi_codec_integer(tshi_codec *c, int *value, int bytes);
+/* Control characters would reach a log or a terminal: they become question marks. */
+void tshi_codec_clean(char *text, size_t length);
+
 /* Length of the body that follows a head; -1 when these TSHI_WIRE_HEAD bytes are no head of `type`, or of more than
  * `most` bytes. */
 int64_t tshi_wire_body(const unsigned char *head, tshi_wire_type type, size_t most);

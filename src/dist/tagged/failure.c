@@ -1,5 +1,4 @@
 /* The failures of a world over tagged messages: failures that ranks report, ranks that leave, and the deadline. */
-#include "dist/collectives/signal.h"
 #include "dist/tagged/tagged.h"
 
 #include <sched.h>
@@ -28,13 +27,11 @@ bool tshi_tagged_has_left(const tsh_world *world, int rank, double seconds) {
 
 /* --- verdicts ----------------------------------------------------------------------------------------------------- */
 
-/* The world can never recover. */
 static void lose(tsh_world *world) {
     const tshi_message_ops *ops = tshi_tagged_of(world)->ops;
     if (ops->lose) ops->lose(world);
 }
 
-/* Publishes in the wait graph the ranks that have not made the group's call, or the message's peer. */
 static void publish_wait(tsh_group *group, const tsh_work *message) {
     tshi_waits *waits = &group->world->machine.waits;
     const tshi_schedule *call = &tshi_tagged_group_of(group)->call;

@@ -31,14 +31,6 @@ tsh_status tshi_tagged_fail(tsh_group *group, tsh_status status) {
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-static bool is_apart(const tsh_group *group) {
-    const int *node = group->world->machine.node;
-    for (int i = 1; i < group->size; i++) {
-        if (node[group->ranks[i]] != node[group->ranks[0]]) return true;
-    }
-    return false;
-}
-
 static void group_free(const tsh_world *world, tshi_tagged_group *tg) {
     tshi_schedule_close(&tg->call);
     tshi_free(&world->allocator, tg->sent);
@@ -49,7 +41,8 @@ tsh_status tshi_tagged_group_prepare(tsh_group *group, size_t bytes) {
     tsh_world *world = group->world;
     tshi_tagged_group *tg = tshi_calloc(&world->allocator, 1, bytes);
     if (!tg) return TSH_ERR_MEMORY;
-    tg->call = (tshi_schedule){.ops = tshi_tagged_of(world)->ops, .apart = is_apart(group)};
+    tg->call = (tshi_schedule){.ops = tshi_tagged_of(world)->ops,
+                               .apart = !tshi_ranks_share_machine(world, group->ranks, group->size)};
     tsh_status status = tshi_schedule_open(&tg->call, group);
     tg->sent = tshi_calloc(&world->allocator, (size_t)group->size, sizeof *tg->sent);
     if (status == TSH_OK && tg->sent) {

@@ -86,7 +86,6 @@ static tsh_status test_parts(tsh_work *work, int first, int parts, bool *done) {
     return status;
 }
 
-/* Starts the next chunk of the data, if any is left. */
 static tsh_status move_chunk(tsh_work *work, size_t bytes, void *data, bool send) {
     message *m = work->state;
     size_t longest = (size_t)tshi_tagged_of(work->group->world)->longest, rest = bytes - m->moved;
@@ -194,7 +193,6 @@ static void receive_end(tsh_work *work) {
     message_end(work, status);
 }
 
-/* The header has come: takes it. */
 static tsh_status take_header(tsh_work *work) {
     message *m = work->state;
     m->has_header = true;

@@ -11,7 +11,6 @@
 
 #define NAP_NANOSECONDS 200000L
 
-/* The group is of this transport. */
 static bool is_tagged(const tsh_group *group) {
     return group->ops == group->world->control && group->state;
 }

@@ -24,7 +24,6 @@ static tsh_status check_mpi(void) {
                      version);
 }
 
-/* comm is an intracommunicator. */
 static tsh_status check_communicator(MPI_Comm comm) {
     int inter = 0;
     if (comm == MPI_COMM_NULL) {

@@ -61,8 +61,6 @@ tsh_status tshi_mpi_roster(MPI_Comm comm, tshi_settings *settings, const tsh_all
                            tshi_roster *out);
 /* From now on MPI is not finalised at exit: MPI_Finalize could hang. */
 void tshi_mpi_skip_finalize(void);
-/* This machine has an RDMA adapter. */
-bool tshi_mpi_has_adapter(void);
 /* Duplicates `base` once all its ranks have made the call; TSH_ERR_TIMEOUT after `seconds`. */
 tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out);
 /* The list of ready worlds. If the program calls MPI_Finalize before it destroys them, that ends them. */

@@ -7,12 +7,10 @@
 #include "dist/rendezvous/sockets.h"
 #include "dist/transport/mpi/mpi.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* A process has one MPI. */
 static struct {
     pid_t id;            /* of the process that started MPI; its forked children have no MPI */
     bool skips_finalize; /* some rank may never call MPI_Finalize */
@@ -93,19 +91,10 @@ static void finalize(int code, void *user) {
 
 /* --- starting ----------------------------------------------------------------------------------------------------- */
 
-bool tshi_mpi_has_adapter(void) {
-    DIR *folder = opendir("/sys/class/infiniband");
-    const struct dirent *entry = NULL;
-    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') {
-    }
-    if (folder) closedir(folder);
-    return entry != NULL;
-}
-
 /* With an RDMA adapter MPI caches memory registrations, and must notice when any thread unmaps memory. Without one,
  * MPI_THREAD_SINGLE avoids locks, which cost 0.3 us a call in Open MPI 4. */
 static int thread_level(void) {
-    return tshi_mpi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
+    return tshi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
 }
 
 tsh_status tshi_mpi_check_thread(void) {
@@ -170,7 +159,6 @@ static bool can_look(const tshi_settings *s) {
     return s->size > 1 && s->local_known && s->local_size == s->size;
 }
 
-/* Waits until all ranks have arrived. */
 static tsh_status look_around(const tshi_settings *s, const tsh_log_sink *log, double deadline) {
     char ranks[TSHI_LINE];
     double since = tshi_clock(), next_warning = since + s->warn_every;

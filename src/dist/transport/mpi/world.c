@@ -12,7 +12,6 @@
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* An MPI launcher has started this program. */
 static bool under_mpi(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -21,7 +20,6 @@ static bool under_mpi(void) {
     return false;
 }
 
-/* init_method is mpi://. */
 static bool is_init_method(const tshi_settings *s) {
     return s->method == TSHI_INIT_TRANSPORT && !strcmp(s->transport, "mpi");
 }
@@ -94,7 +92,7 @@ static bool variable_names_rdma(const char *name) {
 static bool find_rdma(void) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0, level;
-    if (!tshi_mpi_has_adapter()) return false;
+    if (!tshi_has_adapter()) return false;
     MPI_Get_library_version(version, &length);
     if (names_rdma(version)) return true;
     if (MPI_T_init_thread(MPI_THREAD_SINGLE, &level) != MPI_SUCCESS) return false;

@@ -1,6 +1,5 @@
 /* What ends the communication: errors of NCCL, failures, deaths, deadlines. Wherever the host waits for the GPU it
  * checks for them. */
-#include "dist/collectives/signal.h"
 #include "dist/control/control.h"
 #include "dist/transport/nccl/nccl.h"
 

@@ -48,7 +48,6 @@ static tsh_status find_entry(tsh_world *world, tshi_nccl_in_flight **out) {
     return full ? tshi_nccl_wait_event(world, oldest->after) : TSH_OK;
 }
 
-/* The entry is in flight. */
 static void count_entry(tshi_nccl_in_flight *entry, tsh_group *group, const char *call, uint64_t number,
                         double left_after) {
     entry->group = group;

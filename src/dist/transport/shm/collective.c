@@ -30,13 +30,6 @@ static size_t bytes_before(const tsh_group *group, const tshi_comm_call *call) {
     return (size_t)tshi_sum(call->counts, group->rank) * tsh_dtype_size(call->dtype);
 }
 
-/* The payload of this rank's slot of the next sync. */
-static inline unsigned char *payload_of(const tsh_group *group) {
-    const tshi_shm_group *lg = group->state;
-    return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
-}
-
-/* Publishes the address of the data. */
 static inline void publish_far(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot, const void *data) {
     slot->flags = TSHI_SLOT_FAR;
     if (call->on_device)
@@ -52,7 +45,7 @@ static inline size_t publish_data(const tsh_group *group, const tshi_comm_call *
     const tsh_world *world = group->world;
     size_t bytes = (size_t)count * tsh_dtype_size(call->dtype);
     if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_SLOT_PAYLOAD) {
-        world->host->ops->copy.within(world->host, bytes, call->in, payload_of(group) + before);
+        world->host->ops->copy.within(world->host, bytes, call->in, tshi_next_payload(group) + before);
         return before + bytes;
     }
     publish_far(group, call, slot, call->in);
@@ -126,12 +119,11 @@ static size_t publish_scatter(const tsh_group *group, const tshi_comm_call *call
     size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
     size_t before = bytes_before(group, call), after = before + (size_t)call->counts[group->rank] * size;
     tsh_device *host = group->world->host;
-    host->ops->copy.within(host, before, call->in, payload_of(group));
-    host->ops->copy.within(host, whole - after, (const char *)call->in + after, payload_of(group) + after);
+    host->ops->copy.within(host, before, call->in, tshi_next_payload(group));
+    host->ops->copy.within(host, whole - after, (const char *)call->in + after, tshi_next_payload(group) + after);
     return whole;
 }
 
-/* The payload begins with the counts. */
 static size_t publish_all_to_all(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
     size_t counts = tshi_shm_put_counts(group, call);
     return publish_data(group, call, slot, tshi_sum(call->in_counts, group->size), counts);
@@ -139,7 +131,6 @@ static size_t publish_all_to_all(const tsh_group *group, const tshi_comm_call *c
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
-/* The device whose memory holds the call's data. */
 static inline tsh_device *device_of(const tsh_group *group, const tshi_comm_call *call) {
     return call->on_device ? group->world->device : group->world->host;
 }
@@ -232,7 +223,6 @@ static void move_all_gather(const tsh_group *group, const tshi_comm_call *call, 
     }
 }
 
-/* Prefetches lines that another rank has written. */
 static void prefetch(const char *from, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
 }
@@ -296,7 +286,6 @@ static void move_scatter(const tsh_group *group, const tshi_comm_call *call, boo
     copy_part(group, call, mine, from, call->out);
 }
 
-/* Copies member i's part for this rank to `to`. */
 static void fetch_part(const tsh_group *group, const tshi_comm_call *call, int i, char *to) {
     const tshi_shm_group *lg = group->state;
     size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size, before = 0;
@@ -417,7 +406,6 @@ static tsh_status last_verdict(const tsh_group *group, const tshi_comm_call *cal
     return tshi_shm_compare(group, lg->sync, &far);
 }
 
-/* The rest of a call after its first sync. */
 static tsh_status finish(tsh_group *group, const tshi_comm_call *call) {
     bool far = false;
     tsh_status status = compare_and_move(group, call, &far);

@@ -59,17 +59,12 @@ tsh_status tshi_shm_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed
 
 /* --- calls that cannot be made ------------------------------------------------------------------------------------ */
 
-static unsigned char *next_payload(const tsh_group *group) {
-    const tshi_shm_group *lg = group->state;
-    return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
-}
-
 void tshi_shm_refuse(const tsh_group *group) {
     tshi_slot *slot = &((tshi_shm_group *)group->state)->draft;
     const char *reason = tsh_error_message();
     slot->signature.kind = TSHI_KIND_FAILED;
     slot->flags = 0;
-    memcpy(next_payload(group), reason, strlen(reason) + 1);
+    memcpy(tshi_next_payload(group), reason, strlen(reason) + 1);
 }
 
 tsh_status tshi_shm_refused(const tsh_group *group, tsh_status failed) {
@@ -87,8 +82,8 @@ tsh_status tshi_shm_run_failed(tsh_group *group, tsh_status failed) {
 
 size_t tshi_shm_put_counts(const tsh_group *group, const tshi_comm_call *call) {
     size_t bytes = sizeof(int64_t) * (size_t)group->size;
-    memcpy(next_payload(group), call->in_counts, bytes);
-    memcpy(next_payload(group) + bytes, call->out_counts, bytes);
+    memcpy(tshi_next_payload(group), call->in_counts, bytes);
+    memcpy(tshi_next_payload(group) + bytes, call->out_counts, bytes);
     return 2 * bytes;
 }
 

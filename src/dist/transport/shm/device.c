@@ -16,7 +16,6 @@ static void excuse(fact *mine, tsh_status status) {
     if (status != TSH_OK && !mine->words[0]) snprintf(mine->words, sizeof mine->words, "%.200s", tsh_error_message());
 }
 
-/* Shares this rank's trial allocation, for its peers to map. */
 static void offer(const tsh_world *world, const void *memory, fact *mine) {
     tsh_device *device = world->device;
     if (world->size > TSHI_REDUCE_MOST) {
@@ -26,7 +25,6 @@ static void offer(const tsh_world *world, const void *memory, fact *mine) {
     }
 }
 
-/* Maps the trial allocations of all ranks. */
 static void map_all(const tsh_world *world, const fact *facts, fact *mine) {
     tsh_device *device = world->device;
     tshi_shm_of(world)->maps = !world->machine.threads;

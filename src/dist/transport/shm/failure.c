@@ -1,5 +1,4 @@
 /* Polling while a rank waits: failures, deaths, cycles of waits and the deadline. */
-#include "dist/collectives/signal.h"
 #include "dist/transport/shm/shm.h"
 
 #include <stdio.h>
@@ -102,14 +101,7 @@ static int all_left(const tshi_wait *wait) {
     return last;
 }
 
-/* All ranks of the cycle fail: the rank that finds it first becomes FAILED, and the others see that. */
-static tsh_status end_cycle(const tshi_wait *wait, const char *words) {
-    tshi_world_fail_in(wait->world, words, (tshi_tape_step){0});
-    return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
-}
-
 tsh_status tshi_shm_poll(tshi_wait *wait, int rank) {
-    char cycle[TSHI_MESSAGE_SIZE];
     tsh_world *world = wait->world;
     tshi_signal_poll(world);
     tshi_machine_poll(world);
@@ -123,7 +115,8 @@ tsh_status tshi_shm_poll(tshi_wait *wait, int rank) {
         return tshi_control_break(world, TSH_ERR_PEER, words);
     }
     tshi_shm_publish_wait(wait);
-    return tshi_waits_cycle(&world->machine.waits, cycle, sizeof cycle) ? end_cycle(wait, cycle) : look_at_clock(wait);
+    status = tshi_world_end_cycle(world);
+    return status == TSH_OK ? look_at_clock(wait) : status;
 }
 
 /* Wakes the ranks that sleep until this one publishes; other sleepers time out soon. */

@@ -18,7 +18,6 @@ static uint32_t slots(int size) {
     return size < TSHI_LARGE_GROUP ? TSHI_SLOTS : TSHI_FEW_SLOTS;
 }
 
-/* The inbox comes after the slots. */
 static size_t inbox_at(int size) {
     return sizeof(tshi_member) + slots(size) * slot_bytes(size);
 }
@@ -83,7 +82,6 @@ void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg) {
     tshi_free(&world->allocator, lg);
 }
 
-/* Allocates and zeroes the block, on the group's first rank. */
 static tsh_status block_create(tsh_world *world, int size, tshi_shm_group *lg) {
     lg->block = tshi_heap_block_new(world, tshi_shm_block_bytes(size), size);
     for (int i = 0; lg->block && i < size; i++) {

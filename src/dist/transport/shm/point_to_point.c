@@ -69,9 +69,9 @@ static tshi_mailbox *mailbox_of(tsh_group *group) {
     return lg->mailbox;
 }
 
-static uint64_t offset_of(const tsh_group *group, const void *data) {
-    const tsh_world *world = group->world;
-    return (uint64_t)((const char *)data - world->machine.heap[world->rank]);
+/* Its data lies behind it. */
+static tshi_completion *eager_buffer(const tshi_mailbox *box, int i) {
+    return (tshi_completion *)(void *)(box->eager_buffers + (size_t)i * EAGER_BUFFER_BYTES);
 }
 
 static char *address_of(const tsh_group *group, int member, uint64_t at) {
@@ -88,8 +88,7 @@ static tshi_completion *eager_buffer_take(tsh_group *group, tshi_mailbox *box) {
         if (!box->eager_buffers) return NULL;
         device->ops->copy.zero(device, (size_t)EAGER_BUFFERS * EAGER_BUFFER_BYTES, box->eager_buffers);
     }
-    tshi_completion *completion =
-        (tshi_completion *)(void *)(box->eager_buffers + (size_t)box->next_buffer * EAGER_BUFFER_BYTES);
+    tshi_completion *completion = eager_buffer(box, box->next_buffer);
     if (atomic_load_explicit(&completion->state, memory_order_acquire) == SEND_SENT) return NULL;
     box->next_buffer = (box->next_buffer + 1) % EAGER_BUFFERS;
     return completion;
@@ -188,8 +187,8 @@ static bool send_envelope(tsh_work *work) {
     envelope->from = (uint16_t)group->rank;
     envelope->count = call->count;
     if (completion) {
-        envelope->completion = offset_of(group, completion);
-        envelope->at = offset_of(group, way == BY_BUFFER ? (const void *)(completion + 1) : call->in);
+        envelope->completion = tshi_shm_heap_offset(group->world, completion);
+        envelope->at = tshi_shm_heap_offset(group->world, way == BY_BUFFER ? (const void *)(completion + 1) : call->in);
         atomic_store_explicit(&completion->state, SEND_SENT, memory_order_relaxed);
     }
     if (way != BY_HEAP)
@@ -212,7 +211,6 @@ static bool must_queue(const tsh_work *work) {
     return false;
 }
 
-/* Ends a work with TSH_ERR_MISMATCH: the peer's call has that kind and count. */
 static void mismatch(tsh_work *work, int peer, uint32_t kind, int64_t count) {
     const tsh_group *group = work->group;
     const tshi_signature mine = {.kind = tshi_kind_of(&work->call), .count = work->call.count};
@@ -288,7 +286,6 @@ static bool claim(tsh_work *work, const tshi_envelope *envelope) {
     return false;
 }
 
-/* Receives the message of the envelope into this work. */
 static void take(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
     const tshi_comm_call *call = &work->call;
@@ -344,7 +341,6 @@ static void empty_inbox(tsh_group *group, tshi_mailbox *box) {
     }
 }
 
-/* Receives the oldest unexpected message that matches. */
 static void look_in_kept(tsh_work *work, tshi_mailbox *box) {
     unexpected_message **link = &box->unexpected, *before = NULL;
     while (*link && !wants(work, (*link)->envelope.from)) {
@@ -492,10 +488,7 @@ void tshi_messages_reset(tsh_group *group) {
     if (!box) return;
     drop_kept(box);
     box->next_in = 0;
-    for (int i = 0; box->eager_buffers && i < EAGER_BUFFERS; i++) {
-        atomic_store(&((tshi_completion *)(void *)(box->eager_buffers + (size_t)i * EAGER_BUFFER_BYTES))->state,
-                     SEND_FREE);
-    }
+    for (int i = 0; box->eager_buffers && i < EAGER_BUFFERS; i++) atomic_store(&eager_buffer(box, i)->state, SEND_FREE);
     box->free_completions = NULL;
     for (int block = 0; block < box->completion_blocks; block++) {
         tshi_completion *completions = box->completions[block];
@@ -506,8 +499,7 @@ void tshi_messages_reset(tsh_group *group) {
 /* No receiver has yet to read an eager buffer of this closed group. */
 static bool fetched(const tshi_mailbox *box) {
     for (int i = 0; box->eager_buffers && i < EAGER_BUFFERS; i++) {
-        tshi_completion *completion = (tshi_completion *)(void *)(box->eager_buffers + (size_t)i * EAGER_BUFFER_BYTES);
-        if (atomic_load_explicit(&completion->state, memory_order_acquire) == SEND_SENT) return false;
+        if (atomic_load_explicit(&eager_buffer(box, i)->state, memory_order_acquire) == SEND_SENT) return false;
     }
     return true;
 }

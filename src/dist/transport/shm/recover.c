@@ -3,7 +3,6 @@
 
 #define LONGEST_PARTING 2.0
 
-/* The latest sync that any member has published. */
 static uint32_t last_sync(const tsh_group *group) {
     const tshi_shm_group *lg = group->state;
     uint32_t last = lg->sync;

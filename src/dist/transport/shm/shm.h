@@ -136,6 +136,12 @@ static inline unsigned char *tshi_payload(tshi_slot *slot) {
     return (unsigned char *)slot + sizeof *slot;
 }
 
+/* The payload of this rank's slot in the next sync. */
+static inline unsigned char *tshi_next_payload(const tsh_group *group) {
+    const tshi_shm_group *lg = group->state;
+    return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
+}
+
 /* "all_reduce float32 [8] sum #3". */
 static inline char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
     return tshi_signature_describe(&slot->signature, (const char *)tshi_payload(slot), text, size);
@@ -224,9 +230,6 @@ typedef struct tshi_wait {
 
 /* Publishes in the wait graph the ranks that this wait is for and that have not made the call. */
 void tshi_shm_publish_wait(const tshi_wait *wait);
-/* Waits until *word has reached `target`: yields, then sleeps. rank: the world rank waited for. */
-tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
-                         int rank);
 
 /* --- failure.c: what stops a call -------------------------------------------------------------------------------- */
 

@@ -8,25 +8,17 @@
 #define CACHE_LINE 64
 /* The longest sleep between two polls for failures. */
 #define NAP_NANOSECONDS 50000000L
-/* A futex wakes for one event only. With other works in flight a sleep lasts 1/NAP_SHARE of the wait so far, within
- * these limits (seconds). */
-#define NAP_SHARE    16
-#define SHORTEST_NAP 20e-6
-#define LONGEST_NAP  1e-3
-#define LOOK_EVERY   50e-3
-#define YIELDS       64 /* before the first sleep */
+#define LOOK_EVERY      50e-3 /* seconds */
+#define YIELDS          64    /* before the first sleep */
 
 /* alone: the number of works in flight for which the futex wakes this rank. */
 static long nap_length(const tsh_world *world, double since, int alone) {
-    if (world->pending <= alone) return NAP_NANOSECONDS;
-    double seconds = (tshi_clock() - since) / NAP_SHARE;
-    if (seconds < SHORTEST_NAP) seconds = SHORTEST_NAP;
-    if (seconds > LONGEST_NAP) seconds = LONGEST_NAP;
-    return (long)(seconds * 1e9);
+    return world->pending <= alone ? NAP_NANOSECONDS : (long)(tshi_world_nap(since) * 1e9);
 }
 
-tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
-                         int rank) {
+/* Waits until *word has reached `target`: yields, then sleeps. rank: the world rank waited for. */
+static tsh_status wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
+                           int rank) {
     for (int i = 0; i < YIELDS; i++) {
         if (tshi_reached(word, target)) return TSH_OK;
         if (wait->world->pending) tshi_world_progress(wait->world);
@@ -71,7 +63,7 @@ __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32
     tshi_shm_publish_wait(&wait);
     for (int i = 0; i < group->size && status == TSH_OK; i++) {
         _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
-        status = tshi_wait_for(&wait, word, sync, &tshi_member_at(lg, i)->sleepers, group->ranks[i]);
+        status = wait_for(&wait, word, sync, &tshi_member_at(lg, i)->sleepers, group->ranks[i]);
     }
     tshi_waits_end(&world->machine.waits);
     return status;
@@ -127,7 +119,6 @@ void tshi_shm_publish(tsh_group *group, size_t next) {
     if (next) claim(tshi_slot_at(lg, group->rank, sync + 1), sizeof(tshi_slot) + next);
 }
 
-/* The first member that has not published the sync, or -1. */
 static int first_missing(const tsh_group *group, uint32_t sync) {
     const tshi_shm_group *lg = group->state;
     for (int i = 0; i < group->size; i++) {

@@ -6,10 +6,8 @@
 #include <dirent.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Seconds to resolve a name, and for an interface that has come up to run: UCX takes only those that run. */
 #define PATIENCE 5.0
@@ -20,41 +18,26 @@ static void add(char *text, size_t size, const char *name) {
 }
 
 /* The address from which this machine reaches `address`; false where that is not known. */
-static bool source_of(const char *address, struct sockaddr_storage *source) {
-    struct addrinfo *found = NULL;
-    bool known = false;
-    if (!address[0] || tshi_resolve(address, 0, tshi_clock() + PATIENCE, &found) != TSH_OK) return false;
-    for (const struct addrinfo *a = found; a && !known; a = a->ai_next) {
-        struct sockaddr_storage to = {0};
-        socklen_t size = sizeof *source;
-        memcpy(&to, a->ai_addr, a->ai_addrlen);
-        ((struct sockaddr_in *)(void *)&to)->sin_port = htons(9); /* where sin6_port is, too; nothing is sent */
-        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        known = fd >= 0 && connect(fd, (struct sockaddr *)&to, a->ai_addrlen) == 0 &&
-                getsockname(fd, (struct sockaddr *)source, &size) == 0;
-        if (fd >= 0) close(fd);
+static bool source_of(const char *address, tshi_endpoint *source) {
+    tshi_endpoint there[TSHI_ENDPOINTS];
+    int n = 0;
+    if (!address[0] || tshi_tcp_resolve(address, 0, tshi_clock() + PATIENCE, there, &n) != TSH_OK) return false;
+    for (int i = 0; i < n; i++) {
+        if (tshi_endpoint_source(&there[i], source)) return true;
     }
-    freeaddrinfo(found);
-    return known;
-}
-
-static bool is_address(const struct sockaddr *a, const struct sockaddr_storage *b) {
-    const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
-    const struct sockaddr_in6 *x6 = (const void *)a, *y6 = (const void *)b;
-    if (!a || a->sa_family != b->ss_family) return false;
-    if (a->sa_family == AF_INET) return x->sin_addr.s_addr == y->sin_addr.s_addr;
-    return a->sa_family == AF_INET6 && !memcmp(&x6->sin6_addr, &y6->sin6_addr, sizeof x6->sin6_addr);
+    return false;
 }
 
 /* Adds the interfaces that are up and not a loopback: of that address, or all of them for NULL. */
-static void add_interfaces(const struct sockaddr_storage *source, char *text, size_t size) {
+static void add_interfaces(const tshi_endpoint *source, char *text, size_t size) {
     struct ifaddrs *mine = NULL;
     const char *last = "";
     if (getifaddrs(&mine) != 0) return;
     for (const struct ifaddrs *m = mine; m; m = m->ifa_next) {
         bool has_address = m->ifa_addr && (m->ifa_addr->sa_family == AF_INET || m->ifa_addr->sa_family == AF_INET6);
         if (!has_address || !(m->ifa_flags & IFF_UP) || (m->ifa_flags & IFF_LOOPBACK)) continue;
-        if ((source && !is_address(m->ifa_addr, source)) || !strcmp(last, m->ifa_name)) continue;
+        if ((source && !tshi_same_host(m->ifa_addr, (const void *)&source->address)) || !strcmp(last, m->ifa_name))
+            continue;
         if (!strstr(text, m->ifa_name)) add(text, size, m->ifa_name);
         last = m->ifa_name;
     }
@@ -79,7 +62,6 @@ static void add_ports(char *text, size_t size) {
     if (folder) closedir(folder);
 }
 
-/* The interfaces in `text` all run. */
 static bool all_run(const char *text) {
     struct ifaddrs *mine = NULL;
     bool all = true;
@@ -92,7 +74,7 @@ static bool all_run(const char *text) {
 }
 
 void tshi_ucx_devices(const char *address, bool alone, char *text, size_t size) {
-    struct sockaddr_storage source;
+    tshi_endpoint source;
     text[0] = '\0';
     if (alone) {
         add(text, size, "lo");

@@ -1,7 +1,6 @@
 /* libucp, opened when a world needs it. */
 #include "dist/transport/ucx/ucx.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,20 +14,12 @@ static struct {
     tshi_ucx_library functions;
 } process = {.once = PTHREAD_ONCE_INIT};
 
-bool tshi_ucx_has_adapter(void) {
-    DIR *folder = opendir("/sys/class/infiniband");
-    const struct dirent *entry = NULL;
-    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') continue;
-    if (folder) closedir(folder);
-    return entry != NULL;
-}
-
 /* UCX reads these when it is loaded. Unless the user sets them, it installs no signal handlers, prints nothing, and
  * replaces no functions of memory, which only a cache of RDMA registrations needs. */
 static void *open_quietly(void) {
     static const char *const quiet[][2] = {
         {"UCX_HANDLE_ERRORS", "none"}, {"UCX_ERROR_SIGNALS", ""}, {"UCX_LOG_LEVEL", "fatal"}, {"UCX_MEM_EVENTS", "n"}};
-    size_t n = sizeof quiet / sizeof *quiet - (tshi_ucx_has_adapter() ? 1 : 0);
+    size_t n = sizeof quiet / sizeof *quiet - (tshi_has_adapter() ? 1 : 0);
     bool set[sizeof quiet / sizeof *quiet] = {false};
     for (size_t i = 0; i < n; i++) set[i] = !tshi_variable(quiet[i][0]) && setenv(quiet[i][0], quiet[i][1], 1) == 0;
     void *library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);

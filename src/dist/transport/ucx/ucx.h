@@ -5,6 +5,7 @@
 #define TSHI_UCX_H
 
 #include "base/settings.h"
+#include "dist/rendezvous/rendezvous.h"
 #include "dist/tagged/tagged.h"
 
 #include <ucp/api/ucp.h>
@@ -42,8 +43,6 @@ typedef struct tshi_ucx_library {
 
 /* Opens libucp once in a process. TSH_ERR_UNSUPPORTED where there is none, or one older than the header's. */
 tsh_status tshi_ucx_library_open(const tshi_ucx_library **out);
-/* This machine has an RDMA adapter. */
-bool tshi_ucx_has_adapter(void);
 
 /* --- the world ---------------------------------------------------------------------------------------------------- */
 

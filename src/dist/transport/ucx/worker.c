@@ -41,7 +41,7 @@ static ucs_status_t configure(const tshi_ucx *ucx, double timeout, ucp_config_t 
                                      {"UCX_KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "inf"},
                                      {"UCX_TCP_KEEPIDLE", "KEEPIDLE", seconds},
                                      {"UCX_TCP_MAX_POLL", "MAX_POLL", "1"},
-                                     {"UCX_RNDV_THRESH", "RNDV_THRESH", tshi_ucx_has_adapter() ? "auto" : "256K"}};
+                                     {"UCX_RNDV_THRESH", "RNDV_THRESH", tshi_has_adapter() ? "auto" : "256K"}};
     ucs_status_t status = UCS_OK;
     for (size_t i = 0; i < sizeof values / sizeof *values && status == UCS_OK; i++) {
         if (!tshi_variable(values[i][0])) status = ucx->call->config_modify(config, values[i][1], values[i][2]);
@@ -100,7 +100,6 @@ static void longest(void *mine, const void *theirs, size_t bytes) {
     if (*other > *most) *most = *other;
 }
 
-/* Gathers the addresses, of which the longest has `most` bytes. */
 static tsh_status gather_addresses(tsh_world *world, const ucp_address_t *own, size_t length, size_t most) {
     tshi_ucx *ucx = tshi_ucx_of(world);
     char *padded = tshi_calloc(&world->allocator, 1, most);
@@ -165,7 +164,6 @@ ucp_ep_h tshi_ucx_endpoint(tsh_world *world, int rank) {
     return make_endpoint(world, rank);
 }
 
-/* Ends a request when it is done, for up to `seconds`. */
 static void await(const tshi_ucx *ucx, ucs_status_ptr_t request, double seconds) {
     double end = tshi_clock() + seconds;
     if (!UCS_PTR_IS_PTR(request)) return;

@@ -1,4 +1,5 @@
 /* Worlds and groups over UCX. */
+#include "dist/control/liveness.h"
 #include "dist/registry.h"
 #include "dist/rendezvous/rendezvous.h"
 #include "dist/transport/ucx/ucx.h"
@@ -37,13 +38,15 @@ static tsh_status world_join(tsh_world *world, tsh_status mine) {
     if (mine == TSH_OK) mine = tshi_ucx_worker_open(world);
     if (mine == TSH_OK) mine = tshi_tagged_group_prepare(world->group, sizeof(tshi_ucx_group));
     tsh_status status = tshi_ucx_addresses(world, mine);
+    if (status == TSH_OK && world->machine.nodes > 1) status = tshi_liveness_open(world);
+    if (status == TSH_OK && world->machine.nodes > 1) status = tshi_liveness_reach(world);
     if (status == TSH_OK) status = tshi_ucx_connect(world);
     if (status == TSH_OK) tshi_tagged_joined(world);
     return status;
 }
 
 static bool rdma(const tsh_world *world) {
-    return world->machine.nodes > 1 && tshi_ucx_has_adapter();
+    return world->machine.nodes > 1 && tshi_has_adapter();
 }
 
 static void leave(tsh_world *world) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# hosts.sh BIN PROGRAM starts|failures: ranks over UCX on two hosts, which are network namespaces: started by tshard-run and
-# with the variables of torchrun and srun; killed, stopped and cut off; and beside strangers that connect to their ports.
+# hosts.sh BIN PROGRAM starts|failures|routes: ranks over UCX on two hosts, which are network namespaces: started by
+# tshard-run and with the variables of torchrun and srun; killed, stopped and cut off; beside strangers that connect to
+# their ports; and with a third host that one of the two cannot reach.
 set -uo pipefail
 bin=$1 program=$2 part=$3
 # shellcheck source=tests/support/hosts.sh
@@ -168,6 +169,23 @@ case $part in
         done
         finish
         [ "$(cat "$folder/out.a" "$folder/out.b" | grep -c '^\[.\] told: *$')" = 4 ] || { fail "$what"; show; }
+        ;;
+    routes)
+        # Hosts b and c have a way to each other over host-a, which drops what is not for itself.
+        what="no way between two of three"
+        hosts_third
+        ip netns exec "tsa$$" sysctl -qw net.ipv4.ip_forward=0
+        ip -n "tsb$$" route add "$net_c.0/24" via "$net.1"
+        ip -n "tsc$$" route add "$net.0/24" via "$net_c.1"
+        begun=$SECONDS
+        for host in a:0 b:1 c:2; do
+            on ${host%:*} env RANK=${host#*:} WORLD_SIZE=3 MASTER_ADDR="$net.1" MASTER_PORT=29524 EXPECT_NODES=3 \
+                TSHARD_TIMEOUT=60 TSHARD_SILENCE=3 timeout 100 "$program" place < /dev/null > "$folder/out.${host%:*}" 2>&1 &
+            pids[${host#*:}]=$!
+        done
+        for pid in "${pids[@]}"; do wait "$pid" && fail "$what: a rank has started"; done
+        [ $((SECONDS - begun)) -lt 30 ] || fail "$what: it took $((SECONDS - begun)) s"
+        says a 'machine host-[bc] \(rank [12]\) has not answered a connection from machine host-[bc] for 3 s'
         ;;
 esac
 exit $code
