@@ -258,7 +258,7 @@ static const char help[] =
     "  --steps N            training steps (60)\n"
     "  --text FILE          the text (default: the C sources of tshard)\n"
     "  --wait WAITS         STEP:RANKS, several with commas between them: before that step, wait until the job has so\n"
-    "                       many ranks\n"
+    "                       many ranks; ranks that join have the same waits\n"
     "  --layers N, --heads N, --embed N, --block N, --batch N, --lr RATE, --seed N, --dtype TYPE\n"
     "                       as in train_gpt, but smaller (2, 4, 32, 16, 12, 0.001, 1337, float32)\n"
     "  --help               this text\n";

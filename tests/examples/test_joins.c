@@ -67,7 +67,9 @@ Test(joins, one_after_another, .timeout = 300) {
     for (int model = 1; model <= 4; model *= 2) {
         char arguments[64], others[1024];
         snprintf(arguments, sizeof arguments, "--model %d --wait 4:2,9:3", model);
-        snprintf(others, sizeof others, JOIN "-n 1 " PROGRAM "--model %d & " JOIN "-n 1 " PROGRAM "--model %d & wait",
+        snprintf(others, sizeof others,
+                 JOIN "-n 1 " PROGRAM "--model %d --wait 4:2,9:3 & " JOIN "-n 1 " PROGRAM
+                      "--model %d --wait 4:2,9:3 & wait",
                  model, model);
         check(one, 1, arguments, others, "3 ranks go on after step");
     }
@@ -76,23 +78,24 @@ Test(joins, one_after_another, .timeout = 300) {
 Test(joins, three_at_once, .timeout = 300) {
     double one[STEPS];
     run_one(one);
-    check(one, 2, "--model 4 --wait 7:5", JOIN "-n 3 " PROGRAM "--model 4", "5 ranks go on after step");
+    check(one, 2, "--model 4 --wait 7:5", JOIN "-n 3 " PROGRAM "--model 4 --wait 7:5", "5 ranks go on after step");
 }
 
 /* Weights: those that join have weight 1. */
 Test(joins, weights, .timeout = 300) {
     double one[STEPS];
     run_one(one);
-    check(one, 2, "--model 3:1 --wait 5:3", JOIN "-n 1 " PROGRAM "--model 3:1", "3 ranks go on after step");
+    check(one, 2, "--model 3:1 --wait 5:3", JOIN "-n 1 " PROGRAM "--model 3:1 --wait 5:3", "3 ranks go on after step");
 }
 
 /* Members and joined ranks die afterwards, rank 0 among them. */
 Test(joins, and_deaths, .timeout = 300) {
     double one[STEPS];
     run_one(one);
-    check(one, 3, "--model 4 --wait 6:5 --kill 0:14:3000,1:18", JOIN "-n 2 " PROGRAM "--model 4",
+    check(one, 3, "--model 4 --wait 6:5 --kill 0:14:3000,1:18", JOIN "-n 2 " PROGRAM "--model 4 --wait 6:5",
           "3 ranks go on after step");
-    check(one, 2, "--model 2 --wait 6:4", JOIN "-n 2 " PROGRAM "--model 2 --kill 2:11:500", "3 ranks go on after step");
+    check(one, 2, "--model 2 --wait 6:4", JOIN "-n 2 " PROGRAM "--model 2 --wait 6:4 --kill 2:11:500",
+          "3 ranks go on after step");
 }
 
 /* A rank that is killed while it joins, at some moment; others take its place. */
@@ -103,8 +106,8 @@ Test(joins, one_dies_on_the_way, .timeout = 300) {
     for (int i = 0; i < 6; i++) {
         char others[1024];
         snprintf(others, sizeof others,
-                 ENVIRONMENT "TSHARD_JOIN=127.0.0.1:$port timeout -s KILL 0.%03d " PROGRAM "--model 4 & " JOIN
-                             "-n 2 " PROGRAM "--model 4; wait",
+                 ENVIRONMENT "TSHARD_JOIN=127.0.0.1:$port timeout -s KILL 0.%03d " PROGRAM
+                             "--model 4 --wait 3:4 & " JOIN "-n 2 " PROGRAM "--model 4 --wait 3:4; wait",
                  20 + rand_r(&seed) % 100);
         check(one, 2, "--model 4 --wait 3:4", others, "4 ranks go on after step");
     }

@@ -32,7 +32,7 @@ start() {
     pids+=($!)
 }
 
-# join N HOST ARGUMENT...
+# join N HOST ARGUMENT...: with the arguments of the job, --wait too: all ranks ask for joiners in the same steps.
 join() {
     local ranks=$1 host=$2
     shift 2
@@ -64,27 +64,30 @@ finish() {
 
 what="one rank, and one of another host"
 start 1 a --model 2 --wait 8:2
-join 1 b --model 2
+join 1 b --model 2 --wait 8:2
 finish 2
 
 what="two ranks, two of another host, then one of a third"
 start 2 a --model 4 --wait 5:4,12:5
-join 2 b --model 4
-join 1 c --model 4
+join 2 b --model 4 --wait 5:4,12:5
+join 1 c --model 4 --wait 5:4,12:5
 finish 5
 
 what="a rank of another host joins and dies, then one of the first host joins"
 start 2 a --model 1 --wait 5:3,15:3
-join 1 b --model 1 --kill 2:10:1000
+join 1 b --model 1 --wait 5:3,15:3 --kill 2:10:1000
 wait "${pids[1]}" && { echo "FAILED: the rank has not died"; code=1; }
 unset 'pids[1]'
-join 1 a --model 1
+join 1 a --model 1 --wait 5:3,15:3
 finish 3
 
 what="rank 0 dies, and two of another host join the rank that is left; one is killed on the way"
 start 2 a --model 2 --wait 12:3 --kill 0:6:500
-until grep -qs "^1 ranks go on" "$folder"/out.*; do sleep 0.02; done
-"$folder/on" c env TSHARD_JOIN="$net.1:$port" timeout -s KILL "0.$((RANDOM % 80 + 20))" "$program" $options --model 2 > /dev/null 2>&1
-join 2 c --model 2
+for ((i = 0; i < 3000; i++)); do
+    grep -qs "^1 ranks go on" "$folder"/out.* && break
+    sleep 0.02
+done
+"$folder/on" c env TSHARD_JOIN="$net.1:$port" timeout -s KILL "0.$((RANDOM % 80 + 20))" "$program" $options --model 2 --wait 12:3 > /dev/null 2>&1
+join 2 c --model 2 --wait 12:3
 finish 3
 exit $code
