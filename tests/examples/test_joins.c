@@ -1,8 +1,8 @@
 /* Training that ranks join has the losses of the run of one rank. */
+#include "support/losses.h"
 #include "support/shell.h"
 
 #include <criterion/criterion.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,23 +13,6 @@ enum { STEPS = 30 };
 #define ENVIRONMENT "TSHARD_BLAS_THREADS=1 TSHARD_TOKEN=a-secret-of-this-test-alone "
 #define PROGRAM     TSHARD_BIN_DIR "/any_machines --dtype float64 --steps 30 --survive --every 3 "
 #define LAUNCH      ENVIRONMENT TSHARD_BIN_DIR "/tshard-run --no-prefix "
-
-/* The last loss that each step has printed. A rank 0 that dies may take the loss of its last complete step with it, which
- * the ranks that go on after that step do not print again: its loss is infinite. */
-static void read_losses(const char *text, double losses[STEPS]) {
-    for (int i = 0; i < STEPS; i++) losses[i] = NAN;
-    for (const char *line = text; line; line = strchr(line, '\n')) {
-        int step, read = 0;
-        double loss;
-        line += *line == '\n';
-        if (sscanf(line, "step %d: %lf%n", &step, &loss, &read) == 2 && read && step >= 0 && step < STEPS)
-            losses[step] = loss;
-        if (sscanf(line, "%*d ranks go on after step %d%n", &step, &read) == 1 && step > 0 && step <= STEPS &&
-            isnan(losses[step - 1]))
-            losses[step - 1] = INFINITY;
-        if (!*line) break;
-    }
-}
 
 static int next_port(void) {
     static int count;
@@ -45,17 +28,16 @@ static void check(const double one[STEPS], int ranks, const char *arguments, con
         next_port(), others, ranks, arguments);
     cr_assert_eq(code, 0, "%s", text);
     cr_assert(strstr(text, wanted), "no '%s': %s", wanted, text);
-    read_losses(text, losses);
-    for (int i = 0; i < STEPS; i++)
-        cr_assert(isinf(losses[i]) || fabs(losses[i] - one[i]) <= 1e-6 * one[i], "%s: step %d: %.9g, one rank %.9g: %s",
-                  arguments, i, losses[i], one[i], text);
+    tshi_test_read_losses(text, STEPS, losses);
+    int i = tshi_test_other_loss(STEPS, one, losses);
+    cr_assert_lt(i, 0, "%s: step %d is not as on one rank: %s", arguments, i, text);
 }
 
 static void run_one(double losses[STEPS]) {
     int code;
     const char *text = tshi_test_shell(&code, ENVIRONMENT PROGRAM);
     cr_assert_eq(code, 0, "%s", text);
-    read_losses(text, losses);
+    tshi_test_read_losses(text, STEPS, losses);
 }
 
 #define JOIN LAUNCH "--join 127.0.0.1:$port "
