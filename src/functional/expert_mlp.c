@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { X, WEIGHTS, EXPERTS, GATE, UP, DOWN, INPUTS };
+enum { EXPERT_X, EXPERT_WEIGHTS, EXPERT_IDS, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_INPUTS };
 
 /* In the last but one row each rank computes with its rows of the weights, on all tokens: its term of the sum over
  * experts and hidden features. */
@@ -42,33 +42,36 @@ typedef struct dispatch {
 static tsh_status expert_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     tsh_tensor **in = call->in;
     int64_t count = ((const expert_params *)call->params)->experts;
-    const tsh_shape *x = &in[X]->shape, *w = &in[WEIGHTS]->shape, *ids = &in[EXPERTS]->shape;
-    *dtype = in[X]->dtype;
+    const tsh_shape *x = &in[EXPERT_X]->shape, *w = &in[EXPERT_WEIGHTS]->shape, *ids = &in[EXPERT_IDS]->shape;
+    *dtype = in[EXPERT_X]->dtype;
     *out = *x;
     if (x->ndim != 2 || w->ndim != 2 || w->global[0] != x->global[0] || !tshi_shapes_equal(w, ids)) {
-        return tshi_check_fails(in[X], in[EXPERTS], "x [tokens, embed], weights and experts [tokens, top_k] wanted");
+        return tshi_check_fails(in[EXPERT_X], in[EXPERT_IDS],
+                                "x [tokens, embed], weights and experts [tokens, top_k] wanted");
     }
-    if (ids->global[1] < 1 || in[EXPERTS]->dtype != TSH_INT64)
-        return tshi_fail(TSH_ERR_DTYPE, "experts are %s, int64 [tokens, top_k] wanted", TSHI_TENSOR_TEXT(in[EXPERTS]));
-    for (int i = GATE; i < INPUTS; i++) {
+    if (ids->global[1] < 1 || in[EXPERT_IDS]->dtype != TSH_INT64)
+        return tshi_fail(TSH_ERR_DTYPE, "experts are %s, int64 [tokens, top_k] wanted",
+                         TSHI_TENSOR_TEXT(in[EXPERT_IDS]));
+    for (int i = EXPERT_GATE; i < EXPERT_INPUTS; i++) {
         const tsh_shape *s = &in[i]->shape;
-        bool fits = s->ndim == 2 && s->global[1] == x->global[1] && s->global[0] == in[GATE]->shape.global[0] &&
+        bool fits = s->ndim == 2 && s->global[1] == x->global[1] && s->global[0] == in[EXPERT_GATE]->shape.global[0] &&
                     count >= 1 && s->global[0] % count == 0;
         if (!fits)
-            return tshi_check_fails(in[X], in[i], "x [tokens, embed] and weights [experts hidden, embed] wanted");
+            return tshi_check_fails(in[EXPERT_X], in[i],
+                                    "x [tokens, embed] and weights [experts hidden, embed] wanted");
     }
-    for (int i = 0; i < INPUTS; i++) {
-        if (i == EXPERTS || in[i]->dtype == *dtype) continue;
-        return tshi_check_fails(in[X], in[i], "the same dtype wanted");
+    for (int i = 0; i < EXPERT_INPUTS; i++) {
+        if (i == EXPERT_IDS || in[i]->dtype == *dtype) continue;
+        return tshi_check_fails(in[EXPERT_X], in[i], "the same dtype wanted");
     }
-    return tshi_check_computes(in[X]->mesh->device, *dtype, "x");
+    return tshi_check_computes(in[EXPERT_X]->mesh->device, *dtype, "x");
 }
 
 /* --- the dispatch ------------------------------------------------------------------------------------------------- */
 
 /* The parts of this rank's rows of the weights. */
 static tsh_status find_parts(const tsh_call *call, dispatch *d) {
-    const tsh_tensor *gate = call->in[GATE];
+    const tsh_tensor *gate = call->in[EXPERT_GATE];
     int64_t features = gate->shape.global[0] / ((const expert_params *)call->params)->experts;
     int64_t start = tshi_shape_start(gate->mesh, &gate->shape, gate->layout, 0), rows = gate->shape.local[0];
     *d = (dispatch){.count = 0};
@@ -86,7 +89,7 @@ static tsh_status find_parts(const tsh_call *call, dispatch *d) {
 
 /* The experts of this rank's tokens, in host memory. A dry run, which has no values, counts with balanced experts. */
 static tsh_status read_experts(const tsh_call *call, const int64_t **out) {
-    const tsh_tensor *ids = call->in[EXPERTS];
+    const tsh_tensor *ids = call->in[EXPERT_IDS];
     tsh_device *device = tshi_device_of(ids);
     int64_t experts = ((const expert_params *)call->params)->experts;
     int64_t *id = tshi_region_take(&call->tape->memory, &device->allocator, (size_t)ids->numel + 1, sizeof *id);
@@ -108,7 +111,7 @@ static tsh_status read_experts(const tsh_call *call, const int64_t **out) {
 /* Sets the sizes of the parts, which follow each other. */
 static void count_tokens(const tsh_call *call, const int64_t *id, dispatch *d) {
     int64_t first = d->count ? d->parts[0].expert : 0;
-    for (int64_t i = 0; i < call->in[EXPERTS]->numel; i++) {
+    for (int64_t i = 0; i < call->in[EXPERT_IDS]->numel; i++) {
         int64_t part = id[i] - first;
         if (part >= 0 && part < d->count) d->parts[part].tokens++;
     }
@@ -126,8 +129,8 @@ static void count_tokens(const tsh_call *call, const int64_t *id, dispatch *d) {
 
 /* Lists the tokens, and the elements of the routing weights, of each part; counts them again. */
 static void list_tokens(const tsh_call *call, const int64_t *id, const dispatch *d, int64_t *token, int64_t *slot) {
-    int64_t first = d->count ? d->parts[0].expert : 0, top_k = call->in[EXPERTS]->shape.global[1];
-    for (int64_t i = 0; i < call->in[EXPERTS]->numel; i++) {
+    int64_t first = d->count ? d->parts[0].expert : 0, top_k = call->in[EXPERT_IDS]->shape.global[1];
+    for (int64_t i = 0; i < call->in[EXPERT_IDS]->numel; i++) {
         int64_t part = id[i] - first;
         if (part < 0 || part >= d->count) continue;
         int64_t at = d->parts[part].first + d->parts[part].tokens++;
@@ -138,7 +141,7 @@ static void list_tokens(const tsh_call *call, const int64_t *id, const dispatch 
 
 /* Forward and backward of a call make equal dispatches, since they read equal experts. */
 static tsh_status make_dispatch(tsh_call *call, dispatch *d) {
-    tsh_device *device = tshi_device_of(call->in[X]);
+    tsh_device *device = tshi_device_of(call->in[EXPERT_X]);
     const int64_t *id;
     tsh_status status = find_parts(call, d);
     if (status == TSH_OK) status = read_experts(call, &id);
@@ -172,7 +175,7 @@ typedef struct expert_run {
     void *room[4];   /* for the hidden features of one part */
 } expert_run;
 
-static void *element(const expert_run *run, void *base, int64_t i) {
+static void *expert_element(const expert_run *run, void *base, int64_t i) {
     return base ? (char *)base + (size_t)i * run->size : NULL;
 }
 
@@ -215,7 +218,7 @@ static void scatter_rows(const expert_run *run, const tsh_tensor *index, const v
 
 /* What forward and backward have in common: the dispatch, the tokens' rows and their weights. */
 static tsh_status begin_run(tsh_call *call, expert_run *run) {
-    const tsh_tensor *x = call->in[X], *w = call->in[WEIGHTS];
+    const tsh_tensor *x = call->in[EXPERT_X], *w = call->in[EXPERT_WEIGHTS];
     *run = (expert_run){
         .device = tshi_device_of(x), .dtype = x->dtype, .size = tsh_dtype_size(x->dtype), .embed = x->shape.global[1]};
     tsh_status status = make_dispatch(call, &run->d);
@@ -230,17 +233,19 @@ static tsh_status begin_run(tsh_call *call, expert_run *run) {
 static tsh_status compute_part(const tsh_call *call, const expert_run *run, const expert_part *p) {
     int64_t m = p->tokens, f = p->features, d = run->embed;
     const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
-    void *x = element(run, run->x, p->first * d), *a = run->room[0];
-    void *gate = element(run, run->gate, p->hidden), *up = element(run, run->up, p->hidden);
-    tsh_status status = multiply(run, true, m, f, d, x, element(run, tshi_data(call->in[GATE]), p->row * d), 0, gate);
+    void *x = expert_element(run, run->x, p->first * d), *a = run->room[0];
+    void *gate = expert_element(run, run->gate, p->hidden), *up = expert_element(run, run->up, p->hidden);
+    tsh_status status =
+        multiply(run, true, m, f, d, x, expert_element(run, tshi_data(call->in[EXPERT_GATE]), p->row * d), 0, gate);
     if (status == TSH_OK)
-        status = multiply(run, true, m, f, d, x, element(run, tshi_data(call->in[UP]), p->row * d), 0, up);
+        status =
+            multiply(run, true, m, f, d, x, expert_element(run, tshi_data(call->in[EXPERT_UP]), p->row * d), 0, up);
     if (status != TSH_OK || m == 0) return status;
     ops->unary(run->device, TSHI_SILU, NULL, m * f, gate, a);
     ops->mul(run->device, m * f, a, up, 0, a);
-    scale_rows(run, m, f, a, element(run, run->weights, p->first), a);
-    return multiply(run, false, m, d, f, a, element(run, tshi_data(call->in[DOWN]), p->row * d), 0,
-                    element(run, run->y, p->first * d));
+    scale_rows(run, m, f, a, expert_element(run, run->weights, p->first), a);
+    return multiply(run, false, m, d, f, a, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0,
+                    expert_element(run, run->y, p->first * d));
 }
 
 static tsh_status expert_forward(tsh_call *call) {
@@ -254,7 +259,7 @@ static tsh_status expert_forward(tsh_call *call) {
         tshi_call_records(call) ? tsh_call_save(call, 0, run.dtype, hidden) : tsh_call_scratch(call, run.dtype, hidden);
     if (!both) return TSH_ERR_MEMORY;
     run.gate = tshi_data(both);
-    run.up = element(&run, run.gate, run.d.hidden);
+    run.up = expert_element(&run, run.gate, run.d.hidden);
     run.device->ops->copy.zero(run.device, tsh_tensor_local_nbytes(y), tshi_data(y));
     for (int64_t i = 0; i < run.d.count && status == TSH_OK; i++) status = compute_part(call, &run, &run.d.parts[i]);
     if (status == TSH_OK) scatter_rows(&run, run.d.tokens, run.y, y->shape.local[0], run.embed, y);
@@ -263,10 +268,10 @@ static tsh_status expert_forward(tsh_call *call) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* The gradients of the weights GATE, UP and DOWN, those that are wanted, and whether they hold a sum already. */
+/* The gradients of the three weights, those that are wanted, and whether they hold a sum already. */
 typedef struct expert_gradients {
-    tsh_tensor *of[INPUTS];
-    double beta[INPUTS];
+    tsh_tensor *of[EXPERT_INPUTS];
+    double beta[EXPERT_INPUTS];
 } expert_gradients;
 
 /* Rows of a weight's gradient: beta dW + left^T right, left [tokens, features], right [tokens, embed]. Without a token
@@ -289,18 +294,19 @@ static tsh_status part_hidden_gradients(const tsh_call *call, const expert_run *
                                         const expert_part *p) {
     int64_t m = p->tokens, f = p->features, d = run->embed;
     const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
-    void *const *room = run->room, *dy = element(run, run->dy, p->first * d);
-    void *gate = element(run, run->gate, p->hidden), *up = element(run, run->up, p->hidden);
-    void *w = element(run, run->weights, p->first);
+    void *const *room = run->room, *dy = expert_element(run, run->dy, p->first * d);
+    void *gate = expert_element(run, run->gate, p->hidden), *up = expert_element(run, run->up, p->hidden);
+    void *w = expert_element(run, run->weights, p->first);
     tsh_status status =
-        multiply(run, true, m, f, d, dy, element(run, tshi_data(call->in[DOWN]), p->row * d), 0, room[2]);
+        multiply(run, true, m, f, d, dy, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0, room[2]);
     if (status != TSH_OK) return status;
     ops->unary(run->device, TSHI_SILU, NULL, m * f, gate, room[0]);
     ops->mul(run->device, m * f, room[0], up, 0, room[1]);
     ops->mul(run->device, m * f, room[1], room[2], 0, room[3]);
-    run->device->ops->sum[run->dtype].over_dim(run->device, m, f, 1, 1, room[3], element(run, run->dweights, p->first));
+    run->device->ops->sum[run->dtype].over_dim(run->device, m, f, 1, 1, room[3],
+                                               expert_element(run, run->dweights, p->first));
     scale_rows(run, m, f, room[1], w, room[1]);
-    status = add_weight_gradient(run, g, DOWN, p, room[1], dy);
+    status = add_weight_gradient(run, g, EXPERT_DOWN, p, room[1], dy);
     scale_rows(run, m, f, room[2], w, room[2]);
     ops->mul(run->device, m * f, room[2], room[0], 0, room[1]);
     ops->mul(run->device, m * f, room[2], up, 0, room[2]);
@@ -311,16 +317,17 @@ static tsh_status part_hidden_gradients(const tsh_call *call, const expert_run *
 static tsh_status part_gradients(const tsh_call *call, const expert_run *run, const expert_gradients *g,
                                  const expert_part *p) {
     int64_t m = p->tokens, f = p->features, d = run->embed;
-    void *x = element(run, run->x, p->first * d), *dx = element(run, run->y, p->first * d);
+    void *x = expert_element(run, run->x, p->first * d), *dx = expert_element(run, run->y, p->first * d);
     void *du = run->room[1], *dg = run->room[2];
     tsh_status status =
-        m > 0 ? part_hidden_gradients(call, run, g, p) : add_weight_gradient(run, g, DOWN, p, NULL, NULL);
-    if (status == TSH_OK) status = add_weight_gradient(run, g, GATE, p, dg, x);
-    if (status == TSH_OK) status = add_weight_gradient(run, g, UP, p, du, x);
-    if (status != TSH_OK || !tsh_call_wants_grad(call, X)) return status;
-    status = multiply(run, false, m, d, f, dg, element(run, tshi_data(call->in[GATE]), p->row * d), 0, dx);
+        m > 0 ? part_hidden_gradients(call, run, g, p) : add_weight_gradient(run, g, EXPERT_DOWN, p, NULL, NULL);
+    if (status == TSH_OK) status = add_weight_gradient(run, g, EXPERT_GATE, p, dg, x);
+    if (status == TSH_OK) status = add_weight_gradient(run, g, EXPERT_UP, p, du, x);
+    if (status != TSH_OK || !tsh_call_wants_grad(call, EXPERT_X)) return status;
+    status =
+        multiply(run, false, m, d, f, dg, expert_element(run, tshi_data(call->in[EXPERT_GATE]), p->row * d), 0, dx);
     if (status != TSH_OK) return status;
-    return multiply(run, false, m, d, f, du, element(run, tshi_data(call->in[UP]), p->row * d), 1, dx);
+    return multiply(run, false, m, d, f, du, expert_element(run, tshi_data(call->in[EXPERT_UP]), p->row * d), 1, dx);
 }
 
 static tsh_status begin_gradients(tsh_call *call, expert_run *run, expert_gradients *g) {
@@ -333,9 +340,9 @@ static tsh_status begin_gradients(tsh_call *call, expert_run *run, expert_gradie
     const tsh_tensor *both = tsh_call_saved(call, 0);
     if (!both) return TSH_ERR_STATE;
     run->gate = tshi_data(both);
-    run->up = element(run, run->gate, run->d.hidden);
+    run->up = expert_element(run, run->gate, run->d.hidden);
     *g = (expert_gradients){0};
-    for (int i = GATE; i < INPUTS; i++) {
+    for (int i = EXPERT_GATE; i < EXPERT_INPUTS; i++) {
         if (!tsh_call_wants_grad(call, i)) continue;
         g->of[i] = tshi_grad_sum(call, i, &g->beta[i]);
         if (!g->of[i]) return TSH_ERR_MEMORY;
@@ -344,20 +351,20 @@ static tsh_status begin_gradients(tsh_call *call, expert_run *run, expert_gradie
 }
 
 static tsh_status expert_backward(tsh_call *call) {
-    const tsh_tensor *x = call->in[X], *w = call->in[WEIGHTS];
+    const tsh_tensor *x = call->in[EXPERT_X], *w = call->in[EXPERT_WEIGHTS];
     expert_run run;
     expert_gradients g;
     tsh_status status = begin_gradients(call, &run, &g);
     for (int64_t i = 0; i < run.d.count && status == TSH_OK; i++)
         status = part_gradients(call, &run, &g, &run.d.parts[i]);
     if (status != TSH_OK) return status;
-    if (tsh_call_wants_grad(call, X)) {
-        const tsh_tensor *dx = tsh_call_grad(call, X);
+    if (tsh_call_wants_grad(call, EXPERT_X)) {
+        const tsh_tensor *dx = tsh_call_grad(call, EXPERT_X);
         if (!dx) return TSH_ERR_MEMORY;
         scatter_rows(&run, run.d.tokens, run.y, x->shape.local[0], run.embed, dx);
     }
-    if (tsh_call_wants_grad(call, WEIGHTS)) {
-        const tsh_tensor *dw = tsh_call_grad(call, WEIGHTS);
+    if (tsh_call_wants_grad(call, EXPERT_WEIGHTS)) {
+        const tsh_tensor *dw = tsh_call_grad(call, EXPERT_WEIGHTS);
         if (!dw) return TSH_ERR_MEMORY;
         scatter_rows(&run, run.d.slots, run.dweights, w->numel, 1, dw);
     }
@@ -368,7 +375,7 @@ static const tsh_op expert_op = {"expert_mlp",   expert_rules,    expert_shape,
                                  expert_forward, expert_backward, .params_size = sizeof(expert_params)};
 
 tsh_tensor *tshi_expert_mlp(tsh_tape *tape, tsh_tensor **in, int64_t experts, const tshi_want *want) {
-    return tshi_apply_as(tape, &expert_op, INPUTS, in, &(expert_params){experts}, want);
+    return tshi_apply_as(tape, &expert_op, EXPERT_INPUTS, in, &(expert_params){experts}, want);
 }
 
 tsh_tensor *tsh_expert_mlp(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weights, tsh_tensor *experts, tsh_tensor *gate,

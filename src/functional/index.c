@@ -48,15 +48,15 @@ static tsh_status taken_shape(const tsh_call *call, tsh_shape *out) {
     return tshi_check_fails(x, ids, p->along ? "ids with x's sizes except along dim wanted" : "ids [k] wanted");
 }
 
-static tsh_status take_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+static tsh_status index_take_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     *dtype = call->in[0]->dtype;
     tsh_status status = tshi_check_computes(call->in[0]->mesh->device, *dtype, "x");
     return status == TSH_OK ? taken_shape(call, out) : status;
 }
 
-static tsh_status add_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+static tsh_status index_add_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *x = call->in[0], *y = call->in[2];
-    tsh_status status = take_shape(call, dtype, out);
+    tsh_status status = index_take_shape(call, dtype, out);
     if (status != TSH_OK) return status;
     if (y->dtype != x->dtype || !tshi_shapes_equal(out, &y->shape))
         return tshi_fail(TSH_ERR_SHAPE, "y is %s: x's dtype and %s wanted", TSHI_TENSOR_TEXT(y),
@@ -106,14 +106,14 @@ static void add(const indexed *i, const tsh_tensor *from, const tsh_tensor *tabl
 
 /* --- the operations ----------------------------------------------------------------------------------------------- */
 
-static tsh_status take_forward(tsh_call *call) {
+static tsh_status index_take_forward(tsh_call *call) {
     indexed i;
     tsh_status status = rows_of(call, &i);
     if (status == TSH_OK) take(&i, call->in[0], call->out);
     return status;
 }
 
-static tsh_status take_backward(tsh_call *call) {
+static tsh_status index_take_backward(tsh_call *call) {
     indexed i;
     const tsh_tensor *dx = tsh_call_grad(call, 0);
     tsh_status status = dx ? rows_of(call, &i) : TSH_ERR_MEMORY;
@@ -121,7 +121,7 @@ static tsh_status take_backward(tsh_call *call) {
     return status;
 }
 
-static tsh_status add_forward(tsh_call *call) {
+static tsh_status index_add_forward(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     indexed i;
@@ -132,7 +132,7 @@ static tsh_status add_forward(tsh_call *call) {
     return TSH_OK;
 }
 
-static tsh_status add_backward(tsh_call *call) {
+static tsh_status index_add_backward(tsh_call *call) {
     tsh_tensor *dz = tsh_call_grad_out(call);
     tsh_status status = TSH_OK;
     if (tsh_call_wants_grad(call, 2)) {
@@ -148,10 +148,10 @@ static tsh_status add_backward(tsh_call *call) {
 
 #define INDEX_OP(name, rules, f)                                                                                       \
     { name, rules, f##_shape, f##_forward, f##_backward, .params_size = sizeof(index_params), .has_dim = true }
-static const tsh_op index_select_op = INDEX_OP("index_select", select_rules, take),
-                    take_along_op = INDEX_OP("take_along", along_rules, take),
-                    index_add_op = INDEX_OP("index_add", select_add_rules, add),
-                    add_along_op = INDEX_OP("add_along", along_add_rules, add);
+static const tsh_op index_select_op = INDEX_OP("index_select", select_rules, index_take),
+                    take_along_op = INDEX_OP("take_along", along_rules, index_take),
+                    index_add_op = INDEX_OP("index_add", select_add_rules, index_add),
+                    add_along_op = INDEX_OP("add_along", along_add_rules, index_add);
 
 tsh_tensor *tsh_index_select(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids) {
     return tshi_apply(tape, &index_select_op, 2, (tsh_tensor *[]){x, ids}, &(index_params){dim, false});

@@ -21,7 +21,7 @@ typedef struct choice_params {
 } choice_params;
 
 /* The scores of a call in host memory, and the room to choose from them. */
-typedef struct choice {
+typedef struct routing {
     int64_t tokens, experts, top_k, groups, groups_kept;
     double *scores;   /* [tokens, experts] */
     double *bias;     /* [experts], or NULL */
@@ -29,7 +29,7 @@ typedef struct choice {
     double *of_group; /* [groups] */
     int64_t *ids;     /* [tokens, top_k] */
     double *chosen;   /* [tokens, top_k], their scores */
-} choice;
+} routing;
 
 static tsh_status choice_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const choice_params *p = call->params;
@@ -62,16 +62,16 @@ static tsh_status read_doubles(tsh_call *call, const tsh_tensor *x, double *to) 
     return TSH_OK;
 }
 
-static tsh_status read_scores(tsh_call *call, choice *c) {
+static tsh_status read_scores(tsh_call *call, routing *c) {
     const choice_params *p = call->params;
     const tsh_tensor *scores = call->in[0];
     const tsh_allocator *allocator = &tshi_device_of(scores)->allocator;
     tshi_region *region = &call->tape->memory;
-    *c = (choice){.tokens = scores->shape.local[0],
-                  .experts = scores->shape.global[1],
-                  .top_k = p->top_k,
-                  .groups = p->groups,
-                  .groups_kept = p->groups_kept};
+    *c = (routing){.tokens = scores->shape.local[0],
+                   .experts = scores->shape.global[1],
+                   .top_k = p->top_k,
+                   .groups = p->groups,
+                   .groups_kept = p->groups_kept};
     size_t size = sizeof(double), experts = (size_t)c->experts, chosen = (size_t)call->out->numel + 1;
     c->scores = tshi_region_take(region, allocator, (size_t)scores->numel + 1, size);
     c->values = tshi_region_take(region, allocator, 2 * experts, size);
@@ -108,7 +108,7 @@ static double sum_largest(int64_t n, const double *values, int64_t count, bool *
 }
 
 /* Marks the experts of groups that are not kept. */
-static void drop_groups(const choice *c, bool *taken, bool *kept) {
+static void drop_groups(const routing *c, bool *taken, bool *kept) {
     int64_t size = c->experts / c->groups;
     for (int64_t g = 0; g < c->groups; g++)
         c->of_group[g] = sum_largest(size, c->values + g * size, c->top_k / c->groups_kept, taken + g * size);
@@ -119,11 +119,11 @@ static void drop_groups(const choice *c, bool *taken, bool *kept) {
 }
 
 /* Chooses for one token; `marks` is room for experts + groups marks. */
-static void choose_experts(const choice *c, int64_t token, bool *marks) {
+static void choose_experts(const routing *c, int64_t token, bool *marks) {
     const double *scores = c->scores + token * c->experts;
     memset(marks, 0, (size_t)c->experts * sizeof *marks);
     for (int64_t e = 0; e < c->experts; e++) c->values[e] = scores[e] + (c->bias ? c->bias[e] : 0);
-    if (c->groups) drop_groups(c, marks, marks + c->experts);
+    if (c->groups > 0) drop_groups(c, marks, marks + c->experts);
     for (int64_t j = 0; j < c->top_k; j++) {
         int64_t best = find_largest(c->experts, c->values, marks);
         marks[best] = true;
@@ -141,7 +141,7 @@ static tsh_status make_experts(const tsh_call *call) {
     return status == TSH_OK ? tshi_tape_own(call->tape, p->experts) : status;
 }
 
-static tsh_status write_choice(tsh_call *call, const choice *c) {
+static tsh_status write_choice(tsh_call *call, const routing *c) {
     const tsh_tensor *y = call->out, *ids = call->saved[0];
     tsh_device *device = tshi_device_of(y);
     const tsh_tensor *wide = tsh_call_scratch(call, TSH_FLOAT64, y->numel);
@@ -154,7 +154,7 @@ static tsh_status write_choice(tsh_call *call, const choice *c) {
 
 static tsh_status choice_forward(tsh_call *call) {
     choice_params *p = call->params;
-    choice c;
+    routing c;
     tsh_status status = make_experts(call);
     if (status != TSH_OK) return status;
     call->saved[0] = tshi_tensor_retain(p->experts);
