@@ -114,11 +114,11 @@ Test(train_gpt, only_some_layers_are_trained, .timeout = 200) {
 
 /* The factors of all layers in blocks are all that is trained, beside a table and a head of random weights. */
 Test(train_gpt, adapters_are_trained_alike_on_any_ranks, .timeout = 200) {
-    const char *const lora = "--lora 3 --lora-alpha 24 --lr 0.02";
-    same_losses_of(2, "--data-parallel 2", lora, 0.99);
-    same_losses_of(3, "", lora, 0.99);
-    same_losses_of(4, "--model-parallel 2 --sequence-parallel", lora, 0.99);
-    same_losses_of(4, "--model-parallel 2 --zero 3", lora, 0.99);
+    const char *const lora = "--lora 3 --lora-alpha 24"; /* at larger rates rounding grows to 1e-8 in so many steps */
+    same_losses_of(2, "--data-parallel 2", lora, 0.995);
+    same_losses_of(3, "", lora, 0.995);
+    same_losses_of(4, "--model-parallel 2 --sequence-parallel", lora, 0.995);
+    same_losses_of(4, "--model-parallel 2 --zero 3", lora, 0.995);
 }
 
 /* Adam's first steps make much of gradients that are rounding errors. */
