@@ -9,13 +9,13 @@
 static const char help[] =
     "usage: tokenize --model DIR --text FILE --out FILE [options]\n"
     "\n"
-    "Writes the token ids of a text, as the tokenizer.json of a Hugging Face folder makes them, as 16-bit numbers,\n"
-    "little-endian: the format of nanoGPT's files, which train_gpt --tokens reads.\n"
+    "Converts a text to token ids with the tokenizer.json of a Hugging Face folder, and writes them as 16-bit\n"
+    "little-endian numbers: the format of nanoGPT's files, which train_gpt --tokens reads.\n"
     "\n"
     "  --model DIR   the folder, or its tokenizer.json\n"
     "  --text FILE   the text, in UTF-8, of at most 256 MiB\n"
-    "  --out FILE    the file of ids\n"
-    "  --end TOKEN   the token that ends the text (<|endoftext|>, if the tokenizer has it)\n"
+    "  --out FILE    the file to write\n"
+    "  --end TOKEN   the token to append after the text (<|endoftext|>, if the tokenizer has it)\n"
     "  --help        this text\n";
 
 enum { MOST_ID = 65535 };
