@@ -182,7 +182,7 @@ static tsh_status one_hot_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
     *out = ids->shape;
     if (ids->dtype != TSH_INT64) return tshi_fail(TSH_ERR_DTYPE, "ids %s: int64 wanted", tsh_dtype_name(ids->dtype));
     if (p->classes < 0 || out->ndim == TSH_MAX_DIMS)
-        return tshi_fail(TSH_ERR_SHAPE, "%lld classes of %s: 0 or more, and at most %d dims wanted",
+        return tshi_fail(TSH_ERR_SHAPE, "%lld classes of %s: at least 0 classes and at most %d dims are allowed",
                          (long long)p->classes, TSHI_TENSOR_TEXT(ids), TSH_MAX_DIMS - 1);
     out->global[out->ndim++] = p->classes;
     return tshi_check_computes(ids->mesh->device, *dtype, "the result");

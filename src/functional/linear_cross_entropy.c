@@ -78,7 +78,7 @@ static tsh_status check_head_params(const head_params *p) {
     if (!(p->z_loss >= 0 && isfinite(p->z_loss)))
         return tshi_fail(TSH_ERR_ARGUMENT, "z_loss %g is outside [0, inf)", p->z_loss);
     if (p->chunk < 0 || (unsigned)p->memory > TSH_LINEAR_LOSS_KEEP)
-        return tshi_fail(TSH_ERR_ARGUMENT, "chunk %lld is below 0, or memory %d unknown", (long long)p->chunk,
+        return tshi_fail(TSH_ERR_ARGUMENT, "chunk %lld is below 0, or memory %d is unknown", (long long)p->chunk,
                          (int)p->memory);
     return TSH_OK;
 }

@@ -125,9 +125,9 @@ static int parse(int argc, char **argv, plan_options *options) {
         return usage_error("--memory-limit needs --search");
     if (weights->speeds && !weights->option) return usage_error("--speed needs --search weights");
     if (weights->option && (options->search.options || options->machine))
-        return usage_error("--search weights is for itself: without --machine and another --search");
+        return usage_error("--search weights excludes --machine and another --search");
     if (weights->limits > 1 && !weights->option)
-        return usage_error("--memory-limit wants one number of bytes, other than with --search weights");
+        return usage_error("--memory-limit wants one number of bytes, except with --search weights");
     options->search.memory_limit = weights->limits ? weights->limit[0] : 0;
     if (optind >= argc) return usage_error("the PROGRAM to plan is missing");
     options->command = argv + optind;

@@ -40,7 +40,7 @@ static void greet(tshi_joining *j) {
     tshi_frame challenge;
     size_t n = tshi_connector_receive(j->fd, TSHI_CHALLENGE, bytes, tshi_clock() + CHALLENGE_SECONDS);
     if (n == 0 || !tshi_wire_read(TSHI_CHALLENGE, bytes, n, NULL, &challenge)) {
-        lose(j, "no step of a job has ended meanwhile, or its program does not call tsh_world_joiners");
+        lose(j, "the job has not completed a step since, or its program does not call tsh_world_joiners");
         return;
     }
     if (memcmp(challenge.group, j->r.group, sizeof challenge.group) != 0) {
