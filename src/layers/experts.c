@@ -1,4 +1,4 @@
-/* A mixture of experts: a router, and gated MLPs of which each token takes a few. */
+/* A mixture of experts: a router, and gated MLPs, a few of which each token chooses. */
 #include "autograd/redistribute.h"
 #include "layers/layers.h"
 

@@ -1,4 +1,4 @@
-/* The config.json that a GGUF file's keys stand for. */
+/* Builds a config.json from the keys of a GGUF file. */
 #include "io/gguf/gguf.h"
 #include "tshard/io.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A configuration being made. `status` keeps the first failure. */
+/* A configuration that is being built. `status` keeps the first failure. */
 typedef struct config {
     tshi_gguf *file;
     char architecture[32];

@@ -1,4 +1,4 @@
-/* The tensors' names, and their rows' order, in GGUF files and in Hugging Face's folders. */
+/* Maps the names of tensors, and the order of their rows, from GGUF files to Hugging Face's folders. */
 #include "io/gguf/gguf.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* The header of a GGUF file. */
+/* Parses the header of a GGUF file. */
 #include "io/gguf/gguf.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 enum { VERSION = 3, MOST_KEYS = 4096, MOST_TENSORS = 1 << 20, MOST_DIMS = 4 };
 
-/* What is left of the header's known bytes. */
+/* The bytes of the header that have been read but not yet parsed. */
 typedef struct cursor {
     const tshi_gguf *file;
     const unsigned char *at;
@@ -136,7 +136,7 @@ static tsh_status set_bytes(const tshi_gguf *file, tshi_gguf_tensor *t) {
     return TSH_OK;
 }
 
-/* The dims are in the file with the last one of a row-major array first. */
+/* The file has the dims of a row-major array in reverse order, the last one first. */
 static tsh_status parse_tensor(cursor *c, tshi_gguf *file, tshi_gguf_tensor *t) {
     uint64_t length = next_u64(c);
     const unsigned char *name = next_bytes(c, length);
@@ -186,7 +186,8 @@ static int by_name(const void *left, const void *right) {
     return strcmp(a->name, b->name);
 }
 
-/* Offsets become those in the file. Each tensor is aligned, and begins where the one before it has ended. */
+/* Turns offsets into the data into offsets into the file. Each tensor must be aligned, and begin where the one before
+ * it ends. */
 static tsh_status place_tensors(tshi_gguf *file) {
     int64_t alignment = 32;
     tshi_gguf_integer_of(file, "general.alignment", &alignment);
