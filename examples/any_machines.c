@@ -1,5 +1,5 @@
-/* The GPT of train_gpt learns while ranks die and join: the ranks that there are go on, with the losses that any number of
- * them has. Each rank's part of the weights and of the optimizer's moments is kept on another rank, too.
+/* Trains the GPT of train_gpt while ranks die and join: the others continue, with the losses that any number of ranks
+ * has. Each rank's part of the weights and of the optimizer's moments is also kept on another rank.
  *
  *     TSHARD_TOKEN=secret tshard-run -n 4 --min-ranks 2 --port 4242 any_machines --survive
  *     TSHARD_TOKEN=secret tshard-run -n 2 --join localhost:4242 any_machines --survive */

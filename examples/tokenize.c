@@ -38,7 +38,8 @@ static bool write_ids(FILE *to, const int64_t *ids, int64_t count) {
     return good;
 }
 
-/* The id of the token that ends a text, or -1. *good: false after printing that the tokenizer lacks the token of --end. */
+/* The id of the token that ends a text, or -1. *good: false after printing that the tokenizer lacks the token of
+ * --end. */
 static int64_t end_of_text(const settings *o, const tsh_tokenizer *tokenizer, bool *good) {
     int64_t end = tsh_tokenizer_id(tokenizer, o->end ? o->end : "<|endoftext|>");
     *good = end >= 0 || !o->end;

@@ -189,7 +189,8 @@ static void read_llama(reader *r, model_config *c) {
     want_flag(r, "use_sliding_window", false);
 }
 
-/* Which layers have experts: all of Mixtral's, and of Qwen3-MoE's each `decoder_sparse_step`-th, unless it is listed. */
+/* Which layers have experts: all of Mixtral's, and of Qwen3-MoE's each `decoder_sparse_step`-th, unless it is
+ * listed. */
 static void place_experts(reader *r, model_config *c) {
     int64_t step = size_of(r, "decoder_sparse_step", 1);
     const json_t *dense = value_of(r, "mlp_only_layers");

@@ -482,8 +482,8 @@ TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, t
  * (call tsh_parameters_set_precision before). Along the mesh's other axes, the caller sets SHARD(0) where sequences are
  * split. Zeros for NULL. */
 TSH_API tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions);
-/* Append "NAME.q_proj.weight" and so on to the list; with qk_norm also "NAME.q_norm.weight" and "NAME.k_norm.weight".
- * */
+/* Append "NAME.q_proj.weight" and so on to the list; with qk_norm also "NAME.q_norm.weight" and
+ * "NAME.k_norm.weight". */
 TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);
 /* tsh_linear_adapt for the projections that config->targets names; it is no error if none matches. */
 TSH_API tsh_status tsh_self_attention_adapt(tsh_self_attention *layer, const tsh_lora_config *config,

@@ -1,5 +1,5 @@
-/* Cross entropy of the logits x W^T, which exist only for some rows at a time. Five numbers a row remain of them, from which
- * backward makes them again; or forward makes the gradients too. */
+/* Cross entropy of the logits x W^T, which exist only for one chunk of rows at a time. Five numbers a row are kept,
+ * with which backward recomputes the logits; or forward computes the gradients too. */
 #include "functional/functional.h"
 
 #include <math.h>

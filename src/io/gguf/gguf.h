@@ -88,8 +88,8 @@ const tshi_gguf_tensor *tshi_gguf_tensor_of(const tshi_gguf *file, const char *n
 TSHI_TOOLS tsh_status tshi_gguf_read_box(tshi_gguf *file, const tshi_gguf_tensor *tensor, const tsh_box *box,
                                          void *out);
 
-/* Gives the tensors of a known architecture the names and the order of rows that they have in Hugging Face's folders.
- * */
+/* Gives the tensors of a known architecture the names and the order of rows that they have in Hugging Face's
+ * folders. */
 tsh_status tshi_gguf_rename(tshi_gguf *file);
 /* The name that a folder's tensor has in a GGUF file of the architecture, and the key whose number of heads its rows
  * are permuted by, or NULL. False if the architecture has no such tensor. */
