@@ -14,7 +14,7 @@ tshard \- tensor-parallel model sharding with automatic gradients
 .SH DESCRIPTION
 tshard is a C library that splits the weights of linear and embedding layers by row or column across a group of ranks,
 runs forward and backward, and adds all required communication, so that N ranks compute what one
-rank would. Ranks are processes of one machine, of several over MPI, or have a GPU each.
+rank would. Ranks are processes on one machine or, over UCX or MPI, on several; each may have a GPU.
 .PP
 A program calls tsh_world_init(), which finds the other ranks by the variables that
 .BR tshard-run (1),

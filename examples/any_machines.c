@@ -1,5 +1,5 @@
-/* The GPT of train_gpt learns while ranks die and join: the ranks that there are go on, with the losses that any number of
- * them has. Each rank's part of the weights and of the optimizer's moments is kept on another rank, too.
+/* Trains the GPT of train_gpt while ranks die and join: the others continue, with the losses that any number of ranks
+ * has. Each rank's part of the weights and of the optimizer's moments is also kept on another rank.
  *
  *     TSHARD_TOKEN=secret tshard-run -n 4 --min-ranks 2 --port 4242 any_machines --survive
  *     TSHARD_TOKEN=secret tshard-run -n 2 --join localhost:4242 any_machines --survive */
@@ -244,21 +244,18 @@ static tsh_status run(tsh_world **world, program *p) {
 static const char help[] =
     "usage: [tshard-run -n RANKS --min-ranks N] any_machines [options]\n"
     "\n"
-    "Trains the model of train_gpt, and goes on with the ranks that are left when others die, and with those that "
-    "join\n"
-    "(tshard-run --join).\n"
+    "Trains the model of train_gpt, and continues when ranks die, and when others join (tshard-run --join).\n"
     "\n"
-    "  --survive            go on after deaths, and take ranks in\n"
-    "  --every N            steps from one copy of the values to the next; 0: no copies (10)\n"
-    "  --model M            ranks that share one copy of the model, or a weight for each rank, as 2:1:1 (1)\n"
-    "  --kill DEATHS        RANK:STEP[:MICROSECONDS[:RANKS]], several with commas between them: this rank dies in "
-    "that\n"
-    "                       step, so long after its beginning; with RANKS, in the first step from that one on that a\n"
-    "                       world of so many ranks makes\n"
+    "  --survive            continue when ranks die, and let others join\n"
+    "  --every N            steps between copies of the values; 0: no copies (10)\n"
+    "  --model M            ranks that share one copy of the model, or a weight for each of them, such as 2:1:1 (1)\n"
+    "  --kill DEATHS        a list of RANK:STEP[:MICROSECONDS[:RANKS]], separated by commas: RANK dies in STEP,\n"
+    "                       MICROSECONDS after the step begins; with RANKS, it dies in the first step from STEP on\n"
+    "                       that a world of RANKS ranks makes\n"
     "  --steps N            training steps (60)\n"
     "  --text FILE          the text (default: the C sources of tshard)\n"
-    "  --wait WAITS         STEP:RANKS, several with commas between them: before that step, wait until the job has so\n"
-    "                       many ranks; ranks that join have the same waits\n"
+    "  --wait WAITS         a list of STEP:RANKS, separated by commas: before STEP, wait until the job has RANKS\n"
+    "                       ranks; ranks that join are given the same list\n"
     "  --layers N, --heads N, --embed N, --block N, --batch N, --lr RATE, --seed N, --dtype TYPE\n"
     "                       as in train_gpt, but smaller (2, 4, 32, 16, 12, 0.001, 1337, float32)\n"
     "  --help               this text\n";

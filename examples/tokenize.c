@@ -9,13 +9,13 @@
 static const char help[] =
     "usage: tokenize --model DIR --text FILE --out FILE [options]\n"
     "\n"
-    "Writes the token ids of a text, as the tokenizer.json of a Hugging Face folder makes them, as 16-bit numbers,\n"
-    "little-endian: the format of nanoGPT's files, which train_gpt --tokens reads.\n"
+    "Converts a text to token ids with the tokenizer.json of a Hugging Face folder, and writes them as 16-bit\n"
+    "little-endian numbers: the format of nanoGPT's files, which train_gpt --tokens reads.\n"
     "\n"
     "  --model DIR   the folder, or its tokenizer.json\n"
     "  --text FILE   the text, in UTF-8, of at most 256 MiB\n"
-    "  --out FILE    the file of ids\n"
-    "  --end TOKEN   the token that ends the text (<|endoftext|>, if the tokenizer has it)\n"
+    "  --out FILE    the file to write\n"
+    "  --end TOKEN   the token to append after the text (<|endoftext|>, if the tokenizer has it)\n"
     "  --help        this text\n";
 
 enum { MOST_ID = 65535 };
@@ -38,7 +38,8 @@ static bool write_ids(FILE *to, const int64_t *ids, int64_t count) {
     return good;
 }
 
-/* The id of the token that ends a text, or -1. *good: false after printing that the tokenizer lacks the token of --end. */
+/* The id of the token that ends a text, or -1. *good: false after printing that the tokenizer lacks the token of
+ * --end. */
 static int64_t end_of_text(const settings *o, const tsh_tokenizer *tokenizer, bool *good) {
     int64_t end = tsh_tokenizer_id(tokenizer, o->end ? o->end : "<|endoftext|>");
     *good = end >= 0 || !o->end;

@@ -18,7 +18,7 @@ typedef struct bed {
     tsh_tensor *q, *k, *v, *dy, *lengths, *positions;
 } bed;
 
-/* Each rank has a call of its own; or one call's tokens are split, in order or zigzag, as layers split them. */
+/* Each rank makes a call of its own, or the ranks split the tokens of one call, in order or zigzag, as layers do. */
 enum { CONTEXT_NONE, CONTEXT_IN_ORDER, CONTEXT_GATHER, CONTEXT_EXCHANGE };
 
 static tsh_tensor *attend(const bed *b) {
@@ -236,7 +236,7 @@ int bench_attention(int argc, char **argv) {
         {"full", BENCH_FLAG, NULL, "every query sees every key, not only those up to its own place", &b.full, NULL},
         {"compare", BENCH_FLAG, NULL, "first compares with a call that names all keys as lengths: cuDNN takes none",
          &b.compare, NULL},
-        {"context", BENCH_CHOICE, "none", "how the ranks split the tokens of one call; none: each has its own",
+        {"context", BENCH_CHOICE, "none", "how ranks split the tokens of a call; none: each rank has a call",
          &b.context, context_names},
         {"dtype", BENCH_CHOICE, "float32", "of everything", &b.dtype, dtype_names},
     };
@@ -244,9 +244,9 @@ int bench_attention(int argc, char **argv) {
         "attention",
         "Measures attention: forward alone, and forward and backward. FLOP/s are those of the products, of which a\n"
         "causal call needs half, over both ways; kv_gb_per_s is how fast the forward reads keys and values, which\n"
-        "bounds the generation of tokens (--queries 1). Every rank has a call of its own, or with --context its "
-        "tokens\n"
-        "of one: FLOP/s are then those of all ranks together. activation_mb is what a step needs beside its inputs.",
+        "bounds the generation of tokens (--queries 1). Every rank makes a call of its own; with --context the ranks\n"
+        "split the tokens of one call, and FLOP/s are those of all ranks together. activation_mb is what a step needs\n"
+        "besides its inputs.",
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     if (b.kv_heads == 0) b.kv_heads = b.heads;

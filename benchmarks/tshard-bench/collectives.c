@@ -174,7 +174,7 @@ int bench_collectives(int argc, char **argv) {
         {"max-bytes", BENCH_SIZE, "64M", "last size", &sweep.max_bytes, NULL},
         {"factor", BENCH_COUNT, "4", "from one size to the next, 2 or more", &sweep.factor, NULL},
         {"dtype", BENCH_CHOICE, "float32", "of the elements", &sweep.dtype, bench_dtype_names()},
-        {"members", BENCH_COUNT, "1", "of each group of neighbouring ranks; 1: all ranks are one", &sweep.members,
+        {"members", BENCH_COUNT, "1", "ranks in each group of neighbours; 1: one group of all ranks", &sweep.members,
          NULL},
     };
     int code = bench_options_parse("collectives",

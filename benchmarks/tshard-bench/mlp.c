@@ -14,7 +14,7 @@ int bench_mlp(int argc, char **argv) {
         {"ffn", BENCH_COUNT, "4096", "features between the layers", &ffn, NULL},
         {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
         {"graph", BENCH_FLAG, NULL, "on a GPU: capture a step and measure its replays", &graph, NULL},
-        {"weights", BENCH_TEXT, NULL, "of the ranks, like 3:1, or auto, which measures them", &weights, NULL},
+        {"weights", BENCH_TEXT, NULL, "weights of the ranks, like 3:1, or auto, which measures them", &weights, NULL},
     };
     int code = bench_options_parse(
         "mlp",

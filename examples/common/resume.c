@@ -68,7 +68,7 @@ bool run_load(const saved_run *r, const char *folder, int64_t *steps) {
     *steps = c.step;
     if (c.new_states + c.ignored_states && tsh_world_rank(r->world) == 0)
         fprintf(stderr,
-                "%s: of the checkpoint's optimizer, the states of %d parameters are not used; those of %d start anew\n",
+                "%s: the checkpoint's optimizer states of %d parameters are not used; those of %d start at zero\n",
                 r->program, c.ignored_states, c.new_states);
     return true;
 }

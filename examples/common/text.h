@@ -22,8 +22,9 @@ static inline int64_t text_symbol(const text *t, int64_t i) {
 /* The file, or with NULL the project's C sources one after another; longer than `context`. False after printing why to
  * stderr, in the program's name. Collective over the world. */
 bool text_read(const char *program, tsh_world *world, const char *path, int64_t context, text *out);
-/* A file of 16-bit ids, little-endian: as nanoGPT writes it, or behind llm.c's header. Each rank maps it, so every machine
- * needs it; its length is not limited by memory. The vocabulary is the largest id + 1. Otherwise as text_read. */
+/* Reads a file of 16-bit little-endian ids, as nanoGPT writes it, or with llm.c's header. Each rank maps the file, so
+ * every machine needs a copy, and it may be larger than memory. The vocabulary is the largest id + 1. Everything else
+ * as in text_read. */
 bool tokens_read(const char *program, tsh_world *world, const char *path, int64_t context, text *out);
 void text_free(text *t);
 

@@ -16,8 +16,8 @@ typedef struct chat_format {
     bool system_inside;
 } chat_format;
 
-/* The format of a folder, by the chat_template of its tokenizer_config.json or its chat_template.jinja; NULL, with words,
- * if there is none or it is of no known format. */
+/* The format of a folder, by the chat_template of its tokenizer_config.json or its chat_template.jinja; NULL, with
+ * words, if there is none or it is of no known format. */
 const chat_format *chat_format_of(const char *folder, char words[MODEL_WORDS]);
 
 typedef struct chat chat;
@@ -30,8 +30,8 @@ bool chat_answer(chat *c, const char *words, size_t length);
 /* The conversation so far, which ends where the model is to speak or has spoken. */
 const char *chat_text(const chat *c);
 
-/* Asks for lines on rank 0's `in` until it ends, and prints the answers to stdout. Collective over the world. False, with
- * words, on failure. */
+/* Asks for lines on rank 0's `in` until it ends, and prints the answers to stdout. Collective over the world. False,
+ * with words, on failure. */
 bool chat_run(model *m, const options *o, const tokenizer *t, tsh_world *world, FILE *in, char words[MODEL_WORDS]);
 
 #endif

@@ -189,7 +189,8 @@ static void read_llama(reader *r, model_config *c) {
     want_flag(r, "use_sliding_window", false);
 }
 
-/* Which layers have experts: all of Mixtral's, and of Qwen3-MoE's each `decoder_sparse_step`-th, unless it is listed. */
+/* Which layers have experts: all of Mixtral's, and of Qwen3-MoE's each `decoder_sparse_step`-th, unless it is
+ * listed. */
 static void place_experts(reader *r, model_config *c) {
     int64_t step = size_of(r, "decoder_sparse_step", 1);
     const json_t *dense = value_of(r, "mlp_only_layers");
@@ -208,7 +209,7 @@ static void read_experts(reader *r, model_config *c) {
     c->renormalize = mixtral || flag_of(r, "norm_topk_prob", false);
     want_word(r, value_of(r, "hidden_act"), "hidden_act", "silu");
     if (c->experts > MODEL_EXPERTS || c->top_k > c->experts)
-        fail(r, "%lld of %lld experts for each token; at most %d experts will do", (long long)c->top_k,
+        fail(r, "%lld of %lld experts for each token; at most %d experts are supported", (long long)c->top_k,
              (long long)c->experts, MODEL_EXPERTS);
     place_experts(r, c);
 }
@@ -294,7 +295,7 @@ static void read_generation(const char *folder, reader *r, model_config *c) {
 /* Refuses sizes that contradict each other, and numbers of layers for which no file has weights. */
 static void check_sizes(reader *r, model_config *c) {
     long long width = c->width, heads = c->heads, kv_heads = c->kv_heads;
-    if (c->layers > MODEL_LAYERS) fail(r, "%lld layers; at most %d will do", (long long)c->layers, MODEL_LAYERS);
+    if (c->layers > MODEL_LAYERS) fail(r, "%lld layers; at most %d are supported", (long long)c->layers, MODEL_LAYERS);
     if (heads % kv_heads != 0) {
         fail(r, "%lld heads share %lld KV heads; the number of heads has to be a multiple of that of KV heads", heads,
              kv_heads);

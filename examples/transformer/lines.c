@@ -42,7 +42,7 @@ bool id_lines_read(tsh_world *world, const char *path, const tokenizer *t, int64
         good = false;
     }
     if (good && memchr(file.bytes, '\0', (size_t)file.length)) {
-        snprintf(words, MODEL_WORDS, "%.1000s has a byte 0, and is no text; %s are wanted", path, wanted);
+        snprintf(words, MODEL_WORDS, "%.1000s has a zero byte, so it is not a text; %s are wanted", path, wanted);
         good = false;
     }
     for (char *line = file.bytes, *end; good && line < file.bytes + file.length; line = end + 1) {

@@ -1,6 +1,6 @@
-/* Llama (Touvron et al., "LLaMA: open and efficient foundation language models", 2023): rotary positions, RMS norms before
- * each half of a block, gated MLPs, KV heads that query heads share. Qwen2 adds biases to query, key and value, Qwen3
- * norms of query and key heads; Mixtral and Qwen3-MoE have experts in place of MLPs. */
+/* Llama (Touvron et al., "LLaMA: open and efficient foundation language models", 2023): rotary positions, RMS norms
+ * before each half of a block, gated MLPs, KV heads that query heads share. Qwen2 adds biases to query, key and value,
+ * Qwen3 norms of query and key heads; Mixtral and Qwen3-MoE have experts in place of MLPs. */
 #include "model.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* GPT-2, Llama, Qwen2, Qwen3, Mixtral, Qwen3-MoE and BERT from Hugging Face folders, each rank of a group with its heads, its part of the MLPs and
- * its part of the vocabulary. Functions return a tsh_status, or a tensor that the tape owns, as the library does. */
+/* GPT-2, Llama, Qwen2, Qwen3, Mixtral, Qwen3-MoE and BERT from Hugging Face folders, each rank of a group with its
+ * heads, its part of the MLPs and its part of the vocabulary. Functions return a tsh_status, or a tensor that the tape
+ * owns, as the library does. */
 #ifndef TRANSFORMER_MODEL_H
 #define TRANSFORMER_MODEL_H
 
@@ -50,8 +51,8 @@ typedef struct model_input {
 /* A model on one axis of a mesh. The caller destroys it. */
 tsh_status model_create(tsh_group *group, const model_config *config, const model_options *options, model **out);
 void model_destroy(model *m);
-/* Fills the weights from FOLDER's safetensors files, or from a GGUF file; each rank reads only its own part. Names may lack the
- * prefix "transformer." of GPT-2's, and may have the prefix "bert.". */
+/* Fills the weights from FOLDER's safetensors files, or from a GGUF file; each rank reads only its own part. Names may
+ * lack the prefix "transformer." of GPT-2's, and may have the prefix "bert.". */
 tsh_status model_load(model *m, const char *folder);
 
 /* Freezes the weights, and adds low-rank adapters to the layers that the configuration names, within blocks and

@@ -8,10 +8,11 @@ typedef struct tokenizer tokenizer;
 
 enum { TOKEN_BYTES = 4 }; /* of a token's text in a vocabulary of characters or bytes, at most */
 
-/* The tokenizer of a GGUF file, by tsh_tokenizer_load; else reads FOLDER/tokenizer.json, or a plain object of tokens and ids in FOLDER/vocab.json. If all tokens are characters
- * in UTF-8, bytes written as "<0x0A>" or, where the pre-tokenizer is a ByteLevel, as GPT-2's letters for them, or
- * special ones in angle or square brackets, a text is taken apart into these; else tsh_tokenizer_load reads the file.
- * False, with words, if there is no such file or neither is possible. */
+/* Loads the tokenizer of a GGUF file with tsh_tokenizer_load; for a folder reads FOLDER/tokenizer.json, or a plain
+ * object of tokens and ids in FOLDER/vocab.json. If every token is a UTF-8 character, a byte (written as "<0x0A>" or,
+ * with a ByteLevel pre-tokenizer, as GPT-2's letter for it) or a special token in angle or square brackets, texts are
+ * split into these tokens here; otherwise tsh_tokenizer_load loads the file. False, with words, if there is no such
+ * file or neither is possible. */
 bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]);
 void tokenizer_close(tokenizer *t);
 /* The ids of a text; the caller frees *ids. False, with words, for a character that is no token. */
@@ -29,8 +30,8 @@ bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *cou
 typedef struct id_line {
     int64_t *ids, count;
 } id_line;
-/* The ids of a text, or, without a tokenizer, those that the text lists (ids_parse); false, with words, also for a token
- * past the model's vocabulary. The caller frees line->ids, after a failure too. */
+/* The ids of a text, or, without a tokenizer, those that the text lists (ids_parse); false, with words, also for a
+ * token past the model's vocabulary. The caller frees line->ids, after a failure too. */
 bool id_line_read(const tokenizer *t, const char *text, int64_t vocabulary, id_line *line, char words[MODEL_WORDS]);
 typedef struct id_lines {
     id_line *items;

@@ -37,11 +37,11 @@ typedef enum tsh_dump_format {
  * rank names its own file. TSH_ERR_SYSTEM, TSH_ERR_ARGUMENT. */
 TSH_API tsh_status tsh_tape_dump(const tsh_tape *tape, const char *path, tsh_dump_format format);
 
-/* TSH_OK if no result of the step's recorded calls, and no leaf that they use, has an infinity or a NaN here; else
- * TSH_ERR_RANGE, and the message names the first function that has one, and its parameter. Results whose memory is
- * freed are not looked at: call it before tsh_backward. It does not make the tape fail, and waits for a GPU. Not
- * collective. TSHARD_CHECK=nan looks at each result, and in backward at each gradient, once it is made, and fails the
- * step where one has a NaN. TSH_ERR_ARGUMENT, TSH_ERR_MEMORY. */
+/* TSH_OK if, on this rank, no result of the step's recorded functions and no leaf that they use has an infinity or a
+ * NaN; else TSH_ERR_RANGE, and the message names the first function whose result or leaf has one, and the parameter.
+ * Results whose memory has been freed are not checked: call this before tsh_backward. The call does not make the tape
+ * fail; it waits for a GPU. Not collective. With TSHARD_CHECK=nan instead, each result, and in backward each gradient,
+ * is checked as soon as it is computed, and the step fails at the first NaN. TSH_ERR_ARGUMENT, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_tape_check_finite(const tsh_tape *tape);
 
 /* Free what the step made (retained tensors live on, as leaves) and start a new step; buffers are reused. This call
@@ -168,7 +168,7 @@ TSH_API tsh_tensor *tsh_reduce(tsh_tape *tape, tsh_tensor *x, const tsh_group *g
 /* A REPLICATED x that each rank uses in its own way: its gradient is summed over the group. */
 TSH_API tsh_tensor *tsh_copy(tsh_tape *tape, tsh_tensor *x, const tsh_group *group);
 
-/* x without its gradient: the same values, in x's memory and layouts, for backward a constant. Owned by the tape. No
+/* x as a constant: the same values, in x's memory and layouts, through which no gradient flows. Owned by the tape. No
  * communication. */
 TSH_API tsh_tensor *tsh_detach(tsh_tape *tape, tsh_tensor *x);
 

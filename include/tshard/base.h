@@ -40,7 +40,7 @@ typedef enum tsh_status {
     TSH_ERR_SHAPE,       /* shapes that do not fit each other */
     TSH_ERR_DTYPE,       /* an element type that the operation does not take */
     TSH_ERR_LAYOUT,      /* layouts for which no rule exists */
-    TSH_ERR_RANGE,       /* an id or a rank out of range, a value that is not finite */
+    TSH_ERR_RANGE,       /* an id or a rank out of range, or a value that is not finite */
     TSH_ERR_OVERFLOW,    /* a size that does not fit its type */
     TSH_ERR_MEMORY,      /* no memory */
     TSH_ERR_IO,          /* a file that cannot be read or written, or holds something else */

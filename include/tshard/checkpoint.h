@@ -35,10 +35,10 @@ typedef struct tsh_checkpoint {
     tsh_value *values;          /* rank 0's are saved; a load sets those of every rank */
     int value_count;            /* entries of values */
     int keep;                   /* save: removes the oldest steps' folders until so many are left; 0: removes none */
-    /* load: the optimizer's parameters may be others than the checkpoint's: some frozen since, others trained for the
-     * first time, or in other groups. A parameter whose state is not in the checkpoint, or only part of it, starts
-     * anew; the state of one that the optimizer does not have is ignored. Both are named in the log (TSH_LOG_INFO) and
-     * counted below. */
+    /* load: the optimizer's parameters may differ from the checkpoint's, because some have been frozen since, or are
+     * trained for the first time, or are in other groups. A state that the checkpoint lacks, wholly or in part, starts
+     * at zero; a state whose parameter the optimizer does not have is ignored. The log names the parameters of both
+     * kinds (TSH_LOG_INFO), and the fields below count them. */
     bool other_states;
     int new_states, ignored_states; /* load with other_states: the number of parameters, set */
     bool background; /* save: return once the values are copied; a thread writes them while training goes on */
@@ -53,11 +53,10 @@ typedef struct tsh_checkpoint {
  * TSH_ERR_IO names the path and the cause, and peers get TSH_ERR_PEER with the same text. */
 TSH_API tsh_status tsh_checkpoint_save(const char *path, const tsh_checkpoint *what);
 /* Load from one step's folder, or from the newest complete one in `path`, at any number of ranks and in any layouts;
- * each rank reads only its boxes. The checkpoint must have the same tensors, shapes, dtypes and values (for the
- * optimizer's states see other_states): otherwise one
- * error lists all that are missing, unexpected or different, and nothing changes. After a failed read or a wrong
- * checksum (TSH_ERR_IO on every rank) the tensors' elements are undefined; everything else is unchanged. Collective
- * over the parameters' world; waits. */
+ * each rank reads only its boxes. The checkpoint must have the same tensors, shapes, dtypes and values, except that
+ * other_states allows other optimizer states: otherwise one error lists all that are missing, unexpected or different,
+ * and nothing changes. After a failed read or a wrong checksum (TSH_ERR_IO on every rank) the tensors' elements are
+ * undefined; everything else is unchanged. Collective over the parameters' world; waits. */
 TSH_API tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what);
 /* Wait for a background save of this world; returns its status, or TSH_OK if no save is in flight. Collective over the
  * world. tsh_world_destroy waits too, and drops a save whose ranks have died. */

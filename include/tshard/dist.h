@@ -64,9 +64,9 @@ TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **ou
  * listed in the log, lose their memory, and can only be released or destroyed. */
 TSH_API void tsh_world_destroy(tsh_world *world);
 
-/* This rank has joined a job that ran: TSHARD_JOIN, as tshard-run --join sets it, is the address of a job, and
- * tsh_world_init has waited until the job's ranks took this one in (tsh_world_joiners). Their number of steps and their
- * values come from tsh_protection_move. */
+/* True if this rank has joined a running job: TSHARD_JOIN, which tshard-run --join sets, was the job's address, and
+ * tsh_world_init has waited until the job's ranks took this rank in (tsh_world_joiners). tsh_protection_move gives such
+ * a rank the values and the step of the others. */
 TSH_API bool tsh_world_has_joined(const tsh_world *world);
 /* This rank, the number of ranks, and the index of this rank among those on its machine. */
 TSH_API int tsh_world_rank(const tsh_world *world);
@@ -97,38 +97,38 @@ TSH_API void tsh_world_fail(tsh_world *world, const char *reason);
  * TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not make the call. See docs/failures.md. */
 TSH_API tsh_status tsh_world_recover(tsh_world *world);
 
-/* What a rank brings to tsh_world_continue, the same on every rank apart from `step`. */
+/* Options of tsh_world_continue, the same on every rank apart from `step`. */
 typedef struct tsh_continue_config {
-    int64_t step;  /* that this rank has completed: its optimizer has made it */
+    int64_t step;  /* the number of steps that this rank's optimizer has completed */
     int min_ranks; /* TSHARD_MIN_RANKS, default 1: with fewer ranks the job ends */
-    double wait;   /* seconds for ranks that live and do not come; default: the world's timeout */
+    double wait;   /* seconds to wait for living ranks to make the call; default: the world's timeout */
 } tsh_continue_config;
 
 /* What the ranks have agreed on. */
 typedef struct tsh_continued {
     int former_size, former_rank; /* of the world that has broken */
-    /* The least and the largest step that one of the ranks has completed. They differ where some ranks had stepped when
-     * the death reached them, and others not: tsh_protection_move takes all to one step. */
+    /* The smallest and the largest `step` of the ranks. They differ if some ranks had completed a step when they
+     * noticed the death and others had not: tsh_protection_move takes all ranks to one step. */
     int64_t first_step, last_step;
     int joined; /* ranks that have joined: the last ones of the new world */
 } tsh_continued;
 
-/* *count = the ranks that wait to join, at most 16, the same on every rank. When there are some, all ranks call
- * tsh_world_continue, which takes them in. The first call opens the job's entrance: rank 0 listens at MASTER_ADDR and
- * MASTER_PORT, or at the address of tcp://HOST:PORT, for ranks that have the job's token. Costs two small messages a
- * rank. Collective over the world, waits. TSH_ERR_UNSUPPORTED for worlds that cannot continue, and with file:// or a
- * multicast address; TSH_ERR_SYSTEM when rank 0 cannot listen. */
+/* *count = the number of ranks that wait to join, at most 16, the same on every rank. If it is above 0, all ranks call
+ * tsh_world_continue, which takes the waiting ranks in. The first call opens the job's entrance: rank 0 listens at
+ * MASTER_ADDR and MASTER_PORT, or at the address of tcp://HOST:PORT, for ranks that have the job's token. Costs two
+ * small messages a rank. Collective over the world, waits. TSH_ERR_UNSUPPORTED for worlds that cannot continue, and
+ * with file:// or a multicast address; TSH_ERR_SYSTEM when rank 0 cannot listen. */
 TSH_API tsh_status tsh_world_joiners(tsh_world *world, int *count);
 
-/* Go on with other ranks: with fewer, after a call has returned TSH_ERR_PEER or TSH_ERR_TIMEOUT because ranks have died
- * or are lost; with more, after tsh_world_joiners has found some; or both. All ranks that live call it, and get a new
- * world of those that have come, numbered in the order of their former ranks, and of those that have joined. `world`
- * stays, broken, so that its tensors can be read, until the caller destroys it. Ranks that die in the
- * meantime are left out. A rank that lives and does not come within the wait is lost: its own call, whenever it comes,
- * returns TSH_ERR_STATE. The ranks of rank 0's machine decide: a rank that cannot reach them gets TSH_ERR_TIMEOUT.
- * Collective, waits. config and what may be NULL. TSH_ERR_STATE where no rank is lost or waits, or the world has been continued,
- * TSH_ERR_PEER with fewer than min_ranks, TSH_ERR_UNSUPPORTED over MPI and NCCL, on GPUs, in threads. See
- * docs/elastic.md. */
+/* Continue with other ranks: with fewer, after a call has returned TSH_ERR_PEER or TSH_ERR_TIMEOUT because ranks have
+ * died or are lost; with more, after tsh_world_joiners has found ranks that wait; or both. All living ranks make the
+ * call, and get a new world: first the ranks that have made the call, in the order of their former ranks, then those
+ * that join. `world` remains, broken, so that its tensors can be read, until the caller destroys it. Ranks that die
+ * during the call are left out. A rank that is alive but does not make the call within `wait` is lost: if it makes the
+ * call later, it gets TSH_ERR_STATE. The ranks of rank 0's machine decide: a rank that cannot reach them gets
+ * TSH_ERR_TIMEOUT. Collective, waits. config and what may be NULL. TSH_ERR_STATE if no rank is lost or waits to join,
+ * or if the world has been continued already; TSH_ERR_PEER with fewer than min_ranks; TSH_ERR_UNSUPPORTED over MPI and
+ * NCCL, on GPUs, and where ranks are threads. See docs/elastic.md. */
 TSH_API tsh_status tsh_world_continue(tsh_world *world, const tsh_continue_config *config, tsh_world **out,
                                       tsh_continued *what);
 
@@ -157,26 +157,27 @@ TSH_API tsh_world *tsh_group_world(const tsh_group *group);
 /* The mesh whose axis the group is. A group that was not made by a mesh is the only axis of a mesh of its own. */
 TSH_API const tsh_mesh *tsh_group_mesh(const tsh_group *group);
 
-/* The part of n >= 0 items that rank `index` of the group holds of a dim that is SHARD along it: *length items from
- * *start on, by the weights of the mesh axis that the group is, else balanced; either may be NULL. Invalid arguments
- * set both to 0. */
+/* The part that rank `index` of the group holds of a dim of n >= 0 items that is SHARD along the group: *length items
+ * from *start on, by the weights of the group's mesh axis if it has any, else balanced; either may be NULL. Invalid
+ * arguments set both to 0. */
 TSH_API void tsh_group_part(const tsh_group *group, int64_t n, int index, int64_t *start, int64_t *length);
 
 /* weights[0..size) = the measured speed of each of the group's ranks, from 1 to 20: for about a second all ranks run
- * matrix products and copy memory at the same time. Every rank gets the same numbers, in a dry run ones. Other work on
- * the machines disturbs them. TSH_ERR_ARGUMENT. Collective over the group, waits. */
+ * matrix products and copy memory at the same time. Every rank gets the same numbers; in a dry run all are 1. Other
+ * work on the machines distorts them. TSH_ERR_ARGUMENT. Collective over the group, waits. */
 TSH_API tsh_status tsh_group_measure(tsh_group *group, int64_t *weights);
 
 /* A mesh of the world's ranks: "data=2,model=2" numbers them with the last axis fastest, so that model groups are
  * contiguous blocks. One size may be -1, and is then computed from the others. The product must be the world's size
  * (TSH_ERR_ARGUMENT names both numbers). Owned by the caller. Collective over the world.
  *
- * "model=3:1" is an axis of two ranks with weights: dims that are SHARD along it split as tsh_split_by_weight says, in
- * items or in the units and blocks of the layout, so that machines of different speed finish together. Everything that
+ * "model=3:1" is an axis of two ranks with weights: dims that are SHARD along it are split as by tsh_split_by_weight,
+ * in items or in the layout's units and blocks, so that machines of different speed finish together. Everything that
  * follows from layouts follows the weights: batches, heads, vocabularies, gradients, ZeRO slices, checkpoints. A rank
- * of weight 0 holds nothing. REPLICATED, PARTIAL and LOCAL do not change, and equal weights are the balanced split.
- * Weights are from 0 to 2147483647, one of them above 0. "model=auto" is "model=-1" with measured weights, as
- * tsh_group_measure says, of two ranks with one index the smaller; tsh_mesh_create_on does not take it. */
+ * of weight 0 holds nothing. REPLICATED, PARTIAL and LOCAL do not depend on weights, and equal weights give the
+ * balanced split. Weights are from 0 to 2147483647, at least one of them above 0. "model=auto" is "model=-1" with
+ * weights measured as by tsh_group_measure; if the axis has several groups, an index gets the smallest weight that its
+ * ranks have measured. tsh_mesh_create_on does not take "auto". */
 TSH_API tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out);
 /* A mesh of a group's ranks. Owned by the caller. Collective over parent. */
 TSH_API tsh_status tsh_mesh_create_in(tsh_group *parent, const char *axes, tsh_mesh **out);

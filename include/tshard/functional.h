@@ -41,7 +41,7 @@ TSH_API tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight
  *     (the ranks of an axis use one entry: where one input is SHARD along it and the other LOCAL, whose sizes may
  *     differ there, the LOCAL one repeats the same dims on all of them; TSHARD_CHECK=1 tells where it does not)
  * Backward: the gradient of a repeated input is summed over its copies. Where x and y are equal, each gets half the
- * gradient of their maximum or minimum, which is NaN where x or y is. */
+ * gradient of their maximum or minimum. The maximum and the minimum are NaN where x or y is. */
 TSH_API tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
@@ -58,9 +58,9 @@ typedef enum tsh_comparison {
     TSH_GREATER,
     TSH_GREATER_EQUAL
 } tsh_comparison;
-/* A mask, uint8, for tsh_masked_fill and tsh_where: 1 where the comparison of x with y, or with a number, holds, else
- * 0; where either is NaN, only TSH_NOT_EQUAL holds. Shapes broadcast and layouts are as in tsh_maximum; a value is
- * rounded to x's dtype. No gradient. TSH_ERR_ARGUMENT for an unknown comparison. */
+/* A uint8 mask, for tsh_masked_fill and tsh_where: 1 where the comparison of x with y, or of x with `value`, holds,
+ * else 0; where either operand is NaN, only TSH_NOT_EQUAL holds. Shapes broadcast, and layouts are as in tsh_maximum;
+ * `value` is rounded to x's dtype. No gradient. TSH_ERR_ARGUMENT for an unknown comparison. */
 TSH_API tsh_tensor *tsh_compare(tsh_tape *tape, tsh_tensor *x, tsh_comparison comparison, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_compare_scalar(tsh_tape *tape, tsh_tensor *x, tsh_comparison comparison, double value);
 
@@ -104,7 +104,7 @@ TSH_API tsh_tensor *tsh_abs(tsh_tape *tape, tsh_tensor *x);
  * broadcasts to x's; value may be infinite.
  *   R,R -> R    S(d),S(d) -> S(d)    S(d),L -> S(d) where the mask is repeated along d    L,L -> L */
 TSH_API tsh_tensor *tsh_masked_fill(tsh_tape *tape, tsh_tensor *x, tsh_tensor *mask, double value);
-/* z = x where the mask is not 0, else y; an infinity or NaN that is not chosen has no effect, and no gradient. mask
+/* z = x where the mask is not 0, else y; an infinity or NaN that is not chosen affects neither z nor a gradient. mask
  * uint8; the three shapes broadcast to z's.
  *   mask, x, y:  R,R,R -> R    R,P,P -> P    L,L,L -> L
  *   S(d) for each input that is not repeated along d, L for the others -> S(d), at least one S(d) */
@@ -120,8 +120,8 @@ TSH_API tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype);
 TSH_API tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p);
 
 /* x with a new global shape (one size may be -1), its elements in the same order. A sharded dim stays sharded when it
- * keeps its size, or when it merges with later dims or splits, and each rank's slice is its part of the new dim;
- * otherwise x is gathered along the axis first.
+ * keeps its size, or when it merges with later dims or splits and each rank's slice is still the rank's part of the new
+ * dim; otherwise x is gathered along the axis first.
  *   R -> R    S(d) -> S(e)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape);
 /* y = x with its dims permuted: dim d of y is dim order[d] of x. transpose swaps two dims.
@@ -155,10 +155,10 @@ TSH_API tsh_tensor *tsh_mean(tsh_tape *tape, tsh_tensor *x, int dim);
  * S(dim) costs one all-gather of k candidates from each rank. Backward: adds dy to the chosen elements. */
 TSH_API tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices);
 TSH_API tsh_tensor *tsh_argmax(tsh_tape *tape, tsh_tensor *x, int dim);
-/* y = the largest, or smallest, element of x along dim, which is removed; with TSH_ALL_DIMS of all elements, y of shape
- * []. *indices as in tsh_topk, without dim; with TSH_ALL_DIMS it must be NULL. Layouts and communication as argmax. NaN
- * is both the largest and the smallest. Backward: the first of equal elements gets all of dy. TSH_ERR_SHAPE for no
- * elements. */
+/* y = the largest (max) or smallest (min) element of x along dim, and y lacks this dim; with TSH_ALL_DIMS that of all
+ * elements, and y has the shape []. *indices as in tsh_topk, without dim; with TSH_ALL_DIMS indices must be NULL.
+ * Layouts and communication as in tsh_argmax. A NaN counts as the largest and as the smallest element. Backward: of
+ * equal elements, the first gets all of dy. TSH_ERR_SHAPE where there are no elements. */
 TSH_API tsh_tensor *tsh_max(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor **indices);
 TSH_API tsh_tensor *tsh_min(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor **indices);
 
@@ -180,21 +180,23 @@ TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *id
  * backward. TSH_ERR_RANGE for a row outside the slice, TSH_ERR_STATE for a SHARD(0) table in a deterministic world. */
 TSH_API tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows);
 
-/* Slices of x by their indices along dim, which may repeat. ids int64 [k] names whole slices, and y is x with k of them
- * along dim; the forms "along" have an id for each element: ids have y's shape, which is x's except along dim.
+/* Slices of x by their indices along dim; indices may repeat. For index_select and index_add, ids int64 [k] are the
+ * indices of whole slices, and y has x's shape with size k along dim. For take_along and add_along, ids have one index
+ * for each element of y, and y's shape, which is x's except along dim.
  *   index_select  y[.., j, ..] = x[.., ids[j], ..]          take_along  y[i, j, ..] = x[i, ids[i, j, ..], ..] for dim 1
  *   index_add     z = x, with y[.., j, ..] added at ids[j]  add_along   z = x, with y[i, j, ..] added at ids[i, j, ..]
  * x, ids:     R,R -> R    S(d),R -> S(d), d not dim (along: S(d),S(d))    S(dim),R -> P    P,R -> P    L,L -> L
  *             L,S(0) -> S(dim) (along: L,S(dim))
  * x, ids, y:  R,R,R -> R    S(d),R,S(d) -> S(d), d not dim (along: S(d),S(d),S(d))    S(dim),R,R -> S(dim)
  *             P,R,P -> P    L,L,L -> L
- * Backward of each is the other, of dy or dz. TSH_ERR_RANGE for an id outside [0, size of dim). */
+ * Backward: an index_select's dx is an index_add of dy, an index_add's dy an index_select of dz; likewise for the other
+ * two. TSH_ERR_RANGE for an id outside [0, size of dim). */
 TSH_API tsh_tensor *tsh_index_select(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids);
 TSH_API tsh_tensor *tsh_take_along(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids);
 TSH_API tsh_tensor *tsh_index_add(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_add_along(tsh_tape *tape, tsh_tensor *x, int dim, tsh_tensor *ids, tsh_tensor *y);
 /* y[i..., c] = 1 where c = ids[i...], else 0. ids int64 [...] -> [..., classes], of a float dtype, without a gradient.
- * Each rank makes all classes of its ids: tsh_cross_entropy and tsh_lookup, which need no one-hot tensor, are cheaper.
+ * Each rank computes all classes of its ids; tsh_cross_entropy and tsh_lookup need no one-hot tensor, and are cheaper.
  * TSH_ERR_RANGE for an id outside [0, classes).
  *   R -> R    S(d) -> S(d)    L -> L */
 TSH_API tsh_tensor *tsh_one_hot(tsh_tape *tape, tsh_tensor *ids, int64_t classes, tsh_dtype dtype);
@@ -226,8 +228,9 @@ TSH_API tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamm
 typedef struct tsh_attention_config {
     bool causal; /* query i sees the keys j <= i + Tk - Tq: the last query sees all */
     /* Tokens in any order, and several documents in a sequence: int64 [Tq] and [Tk], or all [B, Tq] and [B, Tk], with
-     * any values. A query sees the keys of its document whose position is not after its own; `causal` is then implied.
-     * NULL positions are the indices, if the call is causal; NULL documents are equal. Not beside lengths or keys. */
+     * any values. A query sees only keys of its own document and, with positions, only those whose position is not
+     * after its own: `causal` is then implied. Without positions a causal mask compares indices; without documents all
+     * tokens are of one document. Not beside lengths or keys. */
     tsh_tensor *query_positions, *key_positions, *query_documents, *key_documents;
     double scale;        /* 0: 1 / sqrt(D) */
     tsh_tensor *lengths; /* int64 [B] in [0, Tk]: how many keys each batch element sees; NULL: all */
@@ -241,12 +244,12 @@ typedef struct tsh_attention_config {
  *   q, k, v, lengths:  R,R,R,R -> R    S(0),S(0),S(0),S(0) -> S(0)    S(2),S(2),S(2),R -> S(2)    L,L,L,L -> L
  *                      S(1),L,L,R -> S(1)
  * S(2) splits by heads: q is S(2) with Hkv units and H blocks, k and v are S(2) with Hkv units, which more ranks than
- * Hkv share (layout.h). S(1) splits by tokens: S(1) keys and values are gathered, and their gradients are
- * reduce-scattered. Positions and documents are split as the tokens are, in the row of lengths R for heads; see
- * docs/long-contexts.md. The attention weights are never stored: backward recomputes them from one number a row. No
- * other communication. TSH_ERR_RANGE for a length outside [0, Tk]; TSH_ERR_ARGUMENT for positions or documents of
- * queries or of keys alone. config may be NULL. Sources: Vaswani et al., "Attention is all you need", 2017; Dao et
- * al., "FlashAttention", 2022. */
+ * Hkv share (layout.h). S(1) splits by tokens: keys and values that are S(1) are gathered, and their gradients
+ * reduce-scattered. Positions and documents are split as their tokens are, and like lengths they are R where heads are
+ * split; see docs/long-contexts.md. The attention weights are never stored: backward recomputes them from one number a
+ * row. No other communication. TSH_ERR_RANGE for a length outside [0, Tk]; TSH_ERR_ARGUMENT for positions or documents
+ * of only the queries or only the keys. config may be NULL. Sources: Vaswani et al., "Attention is all you need", 2017;
+ * Dao et al., "FlashAttention", 2022. */
 TSH_API tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                                   const tsh_attention_config *config);
 
@@ -283,7 +286,7 @@ TSH_API tsh_tensor *tsh_rotary(tsh_tape *tape, tsh_tensor *x, tsh_tensor *positi
 
 /* --- experts ------------------------------------------------------------------------------------------------------ */
 
-/* What a router makes of the logits l, and chooses experts by:
+/* How a router chooses experts from the logits l, and computes the weights of the chosen experts:
  *   SOFTMAX_CHOSEN  chosen by l; weights = softmax over the chosen logits, as in Mixtral
  *   SOFTMAX         s = softmax(l) over all experts; weights = s of the chosen, as in Qwen3-MoE
  *   SIGMOID         s = 1 / (1 + e^-l); weights = s of the chosen, as in DeepSeek-V3 */
@@ -299,38 +302,38 @@ typedef struct tsh_router_config {
     tsh_router_score score;
     bool renormalize; /* SOFTMAX and SIGMOID: the weights of a token are divided by their sum */
     double scaling;   /* multiplies the weights at last; 0: 1 */
-    /* Above 0: experts i groups / E are a group, and only those of the groups_kept best groups can be chosen. A group's
-     * value is the sum of its top_k / groups_kept largest. */
+    /* Above 0: expert i of E is in group i groups / E, and only experts of the groups_kept best groups can be chosen. A
+     * group's value is the sum of its top_k / groups_kept largest scores. */
     int64_t groups, groups_kept;
     tsh_tensor *bias;        /* [E], added for the choice only, also that of groups; no gradient. NULL: none */
     double aux_loss, z_loss; /* factors of tsh_route_loss, at least 0 */
 } tsh_router_config;
 
-/* The weights of each token's experts.  logits [tokens, E] -> [tokens, top_k]. *experts (or NULL): the experts, int64
- * [tokens, top_k], in descending order of what they are chosen by, of equal ones the lower first; owned by the tape,
- * without a gradient.
+/* The weights of each token's experts. logits [tokens, E] -> [tokens, top_k]. *experts (or NULL): the chosen experts,
+ * int64 [tokens, top_k], in descending order of the values by which they are chosen, the lower index first where values
+ * are equal; owned by the tape, without a gradient.
  *   R,R -> R    S(0),L -> S(0)    L,L -> L
- * Backward: adds to the chosen logits, or through the softmax to all. Waits for a GPU. Sources: Shazeer et al.,
- * "Outrageously large neural networks", 2017; Jiang et al., "Mixtral of experts", 2024; DeepSeek-AI, "DeepSeek-V3
- * technical report", 2024. */
+ * Backward: the chosen logits get a gradient; with SOFTMAX, which sums over all experts, all logits do. Waits for a
+ * GPU. Sources: Shazeer et al., "Outrageously large neural networks", 2017; Jiang et al., "Mixtral of experts", 2024;
+ * DeepSeek-AI, "DeepSeek-V3 technical report", 2024. */
 TSH_API tsh_tensor *tsh_route(tsh_tape *tape, tsh_tensor *logits, const tsh_router_config *config,
                               tsh_tensor **experts);
-/* A loss for the experts' balance, to add to the model's:  aux_loss E / (top_k T^2) sum_i n_i sum_t p_ti + z_loss
- * mean_t lse_t^2, where n_i is the number of tokens that chose expert i, a constant; p the softmax of the logits, or
- * with SIGMOID the sigmoids over their sum; T all tokens, lse = log sum_i exp l_i.
+/* A load-balancing loss, to be added to the model's loss: aux_loss E / (top_k T^2) sum_i n_i sum_t p_ti + z_loss mean_t
+ * lse_t^2, where n_i is the number of tokens that chose expert i, a constant for backward; p is the softmax of the
+ * logits, or with SIGMOID the sigmoids divided by their sum; T is the number of all tokens; lse = log sum_i exp l_i.
  *   logits, experts:  R,R -> R    S(0),S(0) -> P    L,L -> L
  * where S(0) also all-reduces the E numbers n_i. Sources: Fedus et al., "Switch transformers", 2021; Zoph et al.,
  * "ST-MoE", 2022. */
 TSH_API tsh_tensor *tsh_route_loss(tsh_tape *tape, tsh_tensor *logits, const tsh_router_config *config,
                                    tsh_tensor *experts);
-/* y_t = sum_j weights[t, j] down_e^T (silu(gate_e x_t) * (up_e x_t)), e = experts[t, j].  x [tokens, embed], weights and
+/* y_t = sum_j weights[t, j] down_e^T (silu(gate_e x_t) * (up_e x_t)), e = experts[t, j]. x [tokens, embed], weights and
  * int64 experts [tokens, top_k]; gate, up and down [count hidden, embed]: rows [e hidden, (e + 1) hidden) are expert
- * e's, of which down's are the columns of its output layer -> [tokens, embed].
+ * e's, and for down these rows are the columns of its output weight -> [tokens, embed].
  *   x, weights, experts, gate, up, down:
  *   R,R,R,R,R,R -> R    S(0),S(0),S(0),L,L,L -> S(0)    L,L,R,S(0),S(0),S(0) -> P    L,L,L,L,L,L -> L
- * No token is dropped. Each rank computes with its rows of the weights, which may cut experts anywhere, on the tokens
- * that chose these experts. Experts without a token get gradients of zeros. Waits for a GPU, forward and backward.
- * TSH_ERR_RANGE for an expert outside [0, count). */
+ * No token is dropped. Each rank computes with its rows of gate, up and down, which may begin and end within an expert,
+ * on the tokens that chose these experts. Experts that no token chose get gradients of zeros. Waits for a GPU, forward
+ * and backward. TSH_ERR_RANGE for an expert outside [0, count). */
 TSH_API tsh_tensor *tsh_expert_mlp(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weights, tsh_tensor *experts,
                                    tsh_tensor *gate, tsh_tensor *up, tsh_tensor *down, int64_t count);
 
@@ -363,13 +366,14 @@ TSH_API tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_te
 
 /* What tsh_linear_cross_entropy keeps between forward and backward. */
 typedef enum tsh_linear_loss_memory {
-    /* KEEP where the weight has at least 8 times fewer features than there are rows here, else RECOMPUTE */
+    /* KEEP where the number of features of the weight is at most an eighth of the number of rows on this rank, else
+     * RECOMPUTE */
     TSH_LINEAR_LOSS_DEFAULT = 0,
-    /* five numbers a row: backward makes each chunk's logits again */
+    /* five numbers a row: backward recomputes each chunk's logits */
     TSH_LINEAR_LOSS_RECOMPUTE,
-    /* the gradients of x and weight, which forward makes while it has a chunk's logits. RECOMPUTE is used where that is
-     * impossible: classes that are split over ranks, 16-bit dtypes, TSH_REDUCTION_NONE, a z-loss beside class weights,
-     * a deterministic world */
+    /* the gradients of x and weight, which forward computes while it has a chunk's logits. RECOMPUTE is used instead
+     * with classes that are split over ranks, 16-bit dtypes, TSH_REDUCTION_NONE, a z-loss beside class weights, a
+     * deterministic world */
     TSH_LINEAR_LOSS_KEEP
 } tsh_linear_loss_memory;
 
@@ -377,23 +381,23 @@ typedef enum tsh_linear_loss_memory {
 typedef struct tsh_linear_cross_entropy_config {
     tsh_cross_entropy_config loss; /* class weights [V] are split as the rows of the weight, or REPLICATED */
     double z_loss;                 /* z >= 0: adds z lse^2 to each row that is not ignored, lse = log sum_j exp l_j */
-    /* Rows whose logits exist at a time. 0: a 32nd of the rows, at least 32; all of them where their logits take no more
-     * than 4 MiB. A deterministic world ignores it: chunks then change no bit. */
+    /* The number of rows whose logits exist at a time. 0: a 32nd of the rows, at least 32, or all rows if their logits
+     * take at most 4 MiB. A deterministic world ignores it, so that it changes no bit. */
     int64_t chunk;
     tsh_linear_loss_memory memory;
 } tsh_linear_cross_entropy_config;
 
-/* tsh_cross_entropy of the logits l = x W^T, without a tensor of all logits: they are made for a chunk of rows at a
- * time. x [..., in], weight [V, in] of x's dtype, a linear layer's or an embedding's; target int64 [...]. Class weights
- * do not apply to the z-loss, whose mean is over the rows that are not ignored (Chowdhery et al., "PaLM", 2022). Result
- * and dtype as tsh_cross_entropy. The weight is not moved. Along an axis:
+/* tsh_cross_entropy of the logits l = x W^T, without a tensor of all logits: they are computed for one chunk of rows at
+ * a time. x [..., in]; weight [V, in] of x's dtype, that of a linear layer or an embedding; target int64 [...]. Class
+ * weights do not apply to the z-loss (Chowdhery et al., "PaLM", 2022), whose mean is over the rows that are not
+ * ignored. Result and dtype as in tsh_cross_entropy. The weight is not communicated. Along an axis:
  *   all REPLICATED                          no communication; loss REPLICATED
  *   weight SHARD(0) (by vocabulary)         one all-gather of five numbers a row forward; backward sums dx, as of a
  *                                           column layer: an all-reduce, a reduce-scatter for an x that is SHARD(0)
  *   x, target SHARD(0) (by batch)           mean and sum: one all-reduce of four numbers, loss REPLICATED; none: no
  *                                           communication, loss SHARD(0). dW is summed
  *   x LOCAL                                 no communication; loss LOCAL
- * A weight that is SHARD(1) is refused with TSH_ERR_LAYOUT. TSH_ERR_RANGE as tsh_cross_entropy. config may be NULL. */
+ * TSH_ERR_LAYOUT for a weight that is SHARD(1); TSH_ERR_RANGE as in tsh_cross_entropy. config may be NULL. */
 TSH_API tsh_tensor *tsh_linear_cross_entropy(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *target,
                                              const tsh_linear_cross_entropy_config *config);
 
@@ -404,8 +408,8 @@ TSH_API tsh_tensor *tsh_linear_cross_entropy(tsh_tape *tape, tsh_tensor *x, tsh_
  *   R,R -> R    L,L -> L    S(d),S(d) -> R for mean and sum, by one all-reduce; S(d) for none
  * A mean is over the elements of all ranks. Backward: no communication; the target gets a gradient as well. */
 TSH_API tsh_tensor *tsh_mse_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction);
-/* |x - target|, with the gradient 0 where they are equal; and with d = |x - target| the loss d^2 / (2 beta) where
- * d < beta, else d - beta / 2, for beta >= 0 (TSH_ERR_ARGUMENT). The rest as tsh_mse_loss. */
+/* l1_loss: d = |x - target|, whose gradient is 0 where x and target are equal. smooth_l1_loss: d^2 / (2 beta) where d <
+ * beta, else d - beta / 2; TSH_ERR_ARGUMENT for a beta below 0. Everything else as in tsh_mse_loss. */
 TSH_API tsh_tensor *tsh_l1_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction);
 TSH_API tsh_tensor *tsh_smooth_l1_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, double beta,
                                        tsh_reduction reduction);

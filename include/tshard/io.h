@@ -39,21 +39,22 @@ typedef struct tsh_load_options {
 
 /* Fills the parameters of the list, in any layouts except PARTIAL and LOCAL, from a file, or from a folder: its
  * model.safetensors, else the files that its model.safetensors.index.json lists. Each rank reads only its own boxes.
- * The file may be a GGUF file of version 3: the tensors of a Llama or Qwen2 model have their names and order of rows as
- * in Hugging Face's folders, those of other models the file's names; quantized weights count as float32 (Q8_0, Q4_0,
- * Q4_K, Q5_K and Q6_K; TSH_ERR_UNSUPPORTED for a file with others).
- * Elements are converted to the parameter's dtype: between float64, float32, bfloat16 and float16, rounding once, and
- * from integers to wider ones. options may be NULL. Collective over the world; waits. Every rank returns an error when
- * one does. One message lists all missing parameters, unexpected tensors, different shapes and dtypes that cannot be
- * converted (the log of rank 0 has those that do not fit), and then nothing changes; only a file that cannot be read
- * after its header leaves parameters partly filled. TSH_ERR_IO for files and their contents, _ARGUMENT for rules and
- * ignored names, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have different parameters or files. */
+ * The file may also be a GGUF file of version 3: the tensors of a Llama or Qwen2 model then have the names and the
+ * order of rows of Hugging Face's folders, and those of other models keep the file's. Quantized weights (Q8_0, Q4_0,
+ * Q4_K, Q5_K and Q6_K) are read as float32; TSH_ERR_UNSUPPORTED for a file with other types. Elements are converted to
+ * the parameter's dtype: between float64, float32, bfloat16 and float16, rounding once, and from integers to wider
+ * ones. options may be NULL. Collective over the world; waits. Every rank returns an error when one does. One message
+ * lists all missing parameters, unexpected tensors, different shapes and dtypes that cannot be converted (the log of
+ * rank 0 has those that do not fit), and then nothing changes; only a file that cannot be read after its header leaves
+ * parameters partly filled. TSH_ERR_IO for files and their contents, _ARGUMENT for rules and ignored names, _LAYOUT,
+ * _STATE, _MEMORY, _MISMATCH when ranks have different parameters or files. */
 TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options);
 
-/* Writes into json [size] the config.json that Hugging Face's folder of a GGUF file's model would have, as a text:
- * model_type, sizes, rotary positions and tokens that end a text, for the architectures llama and qwen2. 2,000 bytes are
- * enough. Not collective. TSH_ERR_IO for a malformed file or missing keys, _UNSUPPORTED for other architectures and for
- * experts, _ARGUMENT when the text does not fit, _MEMORY; the text is then empty. */
+/* Writes into json [size] the text of the config.json that a Hugging Face folder with the same model as the GGUF file
+ * would have: model_type, sizes, rotary positions and the tokens that end a text, for the architectures llama and
+ * qwen2. 2,000 bytes are enough. Not collective. TSH_ERR_IO for a malformed file or missing keys, _UNSUPPORTED for
+ * other architectures and for mixtures of experts, _ARGUMENT when the text does not fit, _MEMORY; the text is then
+ * empty. */
 TSH_API tsh_status tsh_gguf_config(const char *path, char *json, size_t size);
 
 /* Options of tsh_save; zeros are the defaults. */
@@ -77,21 +78,20 @@ TSH_API tsh_status tsh_save(tsh_parameters *list, const char *path, const tsh_sa
 
 /* --- adapters ----------------------------------------------------------------------------------------------------- */
 
-/* The configuration in FOLDER/adapter_config.json, as PEFT writes it for a LoRA adapter: r, lora_alpha, use_rslora and
- * target_modules, a list of names or "all-linear". tsh_adapter_config_destroy frees it. Collective over the world;
- * waits. TSH_ERR_IO for a file that is not such a configuration, _UNSUPPORTED for one of an adapter that computes
- * something else (use_dora), has ranks of its own for some layers (rank_pattern) or trains whole layers
- * (modules_to_save); _ARGUMENT, _MEMORY, _MISMATCH. */
+/* Reads FOLDER/adapter_config.json, which PEFT writes for a LoRA adapter: r, lora_alpha, use_rslora and target_modules,
+ * a list of names or "all-linear". The caller destroys *out. Collective over the world; waits. TSH_ERR_IO for a file
+ * that is not such a configuration; _UNSUPPORTED for an adapter that computes something else (use_dora), has other
+ * ranks r for some layers (rank_pattern) or trains whole layers (modules_to_save); _ARGUMENT, _MEMORY, _MISMATCH. */
 TSH_API tsh_status tsh_adapter_config_read(tsh_world *world, const char *folder, tsh_lora_config **out);
 TSH_API void tsh_adapter_config_destroy(tsh_lora_config *config);
-/* Fills those parameters of the list that tsh_linear_adapt has named from FOLDER/adapter_model.safetensors, where the
- * names begin with "base_model.model.". The layers' names must be the base's in Hugging Face's files, and the adapters
- * must not be merged. Collective over the world; waits. Errors as tsh_load; TSH_ERR_ARGUMENT for a list without
- * adapters. */
-TSH_API tsh_status tsh_adapter_load(tsh_parameters *list, const char *folder);
-/* Writes those parameters, and the configuration, into a folder, which may exist, as PEFT loads them. base: the name or
- * path of the base model, or NULL. Collective over the world; waits. Errors as tsh_save; TSH_ERR_ARGUMENT for a list
+/* Fills the adapters' parameters in the list, which tsh_linear_adapt has named, from FOLDER/adapter_model.safetensors,
+ * where their names begin with "base_model.model.". Layers must have the names that the base's Hugging Face files use,
+ * and adapters must not be merged. Collective over the world; waits. Errors as tsh_load; TSH_ERR_ARGUMENT for a list
  * without adapters. */
+TSH_API tsh_status tsh_adapter_load(tsh_parameters *list, const char *folder);
+/* Writes the adapters' parameters in the list, and the configuration, into a folder that PEFT can load; the folder may
+ * exist. base: the name or path of the base model, or NULL. Collective over the world; waits. Errors as tsh_save;
+ * TSH_ERR_ARGUMENT for a list without adapters. */
 TSH_API tsh_status tsh_adapter_save(tsh_parameters *list, const char *folder, const tsh_lora_config *config,
                                     const char *base);
 

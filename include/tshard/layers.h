@@ -63,16 +63,16 @@ TSH_API tsh_tensor *tsh_parameters_tensor(const tsh_parameters *list, int index)
 TSH_API const char *tsh_parameters_name(const tsh_parameters *list, int index);
 /* The parameter of this name; NULL if there is none. */
 TSH_API tsh_tensor *tsh_parameters_find(const tsh_parameters *list, const char *name);
-/* TSH_OK if neither a parameter nor its gradient has an infinity or a NaN here; else TSH_ERR_RANGE, and the message
- * names the first. Parameters and gradients without memory here are not looked at. Waits for a GPU; not collective.
- * TSH_ERR_ARGUMENT, TSH_ERR_MEMORY. */
+/* TSH_OK if, on this rank, neither a parameter nor its gradient has an infinity or a NaN; else TSH_ERR_RANGE, and the
+ * message names the first that does. Parameters and gradients that have no memory on this rank are not checked. Waits
+ * for a GPU; not collective. TSH_ERR_ARGUMENT, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_parameters_check_finite(const tsh_parameters *list);
-/* tsh_tensor_require_grad(t, false), or true, for each parameter that the pattern matches: its name, or the name of a
- * layer that contains it, with `*` as in tsh_sharding_rule. "layers.3" freezes all of that layer, "layers.*.mlp" the
- * MLPs of all layers, "*" everything. Call it before tsh_data_parallel_create and before creating the optimizer: a
- * frozen parameter then has no gradient, no bucket, no optimizer state, and costs no collective in a step. Every rank
- * makes the same call. TSH_ERR_ARGUMENT for a pattern that matches no parameter; TSH_ERR_STATE as
- * tsh_tensor_require_grad; nothing changes then. */
+/* tsh_tensor_require_grad(t, false) (freeze) or (t, true) (unfreeze) for each parameter t that the pattern matches: by
+ * its own name, or by the name of a layer that contains it, with `*` as in tsh_sharding_rule. "layers.3" freezes all of
+ * that layer, "layers.*.mlp" the MLPs of all layers, "*" everything. Call it before tsh_data_parallel_create and before
+ * creating the optimizer: a frozen parameter then has no gradient, no bucket and no optimizer state, and costs no
+ * collective in a step. Every rank makes the same call. TSH_ERR_ARGUMENT for a pattern that matches no parameter;
+ * TSH_ERR_STATE as for tsh_tensor_require_grad; nothing changes then. */
 TSH_API tsh_status tsh_parameters_freeze(tsh_parameters *list, const char *pattern);
 TSH_API tsh_status tsh_parameters_unfreeze(tsh_parameters *list, const char *pattern);
 /* tsh_tensor_zero_grad for all parameters. */
@@ -87,9 +87,9 @@ typedef struct tsh_lora_config {
     int64_t rank;         /* r, at least 1 */
     double alpha;         /* 0: rank, which makes s = 1 */
     bool rank_stabilized; /* s = alpha / sqrt(r) */
-    /* Calls on layers made of layers adapt the linear layers with these names: "q_proj", or "self_attn.q_proj"; a name
-     * matches the end of a layer's full name, from a '.' on, with `*` as in tsh_sharding_rule. NULL ends the list.
-     * NULL: all linear layers. */
+    /* tsh_mlp_adapt, tsh_self_attention_adapt and tsh_block_adapt adapt the linear layers with these names, such as
+     * "q_proj" or "self_attn.q_proj": a name matches the end of a layer's full name, from a '.' on, with `*` as in
+     * tsh_sharding_rule. The array ends with NULL; if `targets` itself is NULL, all linear layers are adapted. */
     const char *const *targets;
     tsh_init a_init; /* default U(-1/sqrt(in_features), 1/sqrt(in_features)) */
     tsh_init b_init; /* default zeros: at first the layer's output has the same bits as without the adapter */
@@ -168,19 +168,19 @@ TSH_API tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const 
  *   COLUMN  A is REPLICATED, B is split as the weight's out_features
  *   ROW     A is split as the weight's in_features, B is REPLICATED
  * Forward costs the same collectives as without the adapter: a row layer's output is one sum of both terms. Backward
- * sums over the axis the gradient of the factor that is REPLICATED beside a split weight: by an all-reduce, or, with
- * tsh_data_parallel_config.model, in buckets with the sums over the copies of the model. Not collective, but every rank
- * of the mesh makes the same call. TSH_ERR_STATE for a layer that has an adapter, and as tsh_tensor_require_grad;
- * TSH_ERR_ARGUMENT, _MEMORY. The layer then has no adapter, but its weight may be frozen. */
+ * sums the gradient of the REPLICATED factor over the axis: by an all-reduce, or, with tsh_data_parallel_config.model,
+ * in buckets together with the sums over the copies of the model. Not collective, but every rank of the mesh makes the
+ * same call. TSH_ERR_STATE for a layer that has an adapter already, and as for tsh_tensor_require_grad;
+ * TSH_ERR_ARGUMENT, _MEMORY. After a failure the layer has no new adapter, but its weight may be frozen. */
 TSH_API tsh_status tsh_linear_adapt(tsh_linear *layer, const tsh_lora_config *config, tsh_parameters *list,
                                     const char *name);
 /* A [r, in_features] and B [out_features, r], owned by the layer; NULL without an adapter. */
 TSH_API tsh_tensor *tsh_linear_lora_a(const tsh_linear *layer);
 TSH_API tsh_tensor *tsh_linear_lora_b(const tsh_linear *layer);
-/* merged: adds s B A to the weight, and forward leaves out the adapter, whose parameters get no gradient then: for
- * evaluation at the speed of the base. Otherwise subtracts it again, which restores the weight up to rounding. Nothing
- * happens if it is so already, and for a layer without an adapter. No communication. TSH_ERR_STATE where a
- * tsh_data_parallel has split the factors or the weight (TSH_ZERO_PARAMETERS); TSH_ERR_MEMORY. */
+/* true: adds s B A to the weight; forward then skips the adapter, whose parameters get no gradient, so that evaluation
+ * is as fast as without it. false: subtracts s B A again, which restores the weight up to rounding. Does nothing if the
+ * layer is in that state already, or has no adapter. No communication. TSH_ERR_STATE where a tsh_data_parallel has
+ * split the factors or the weight (TSH_ZERO_PARAMETERS); TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_linear_merge(tsh_linear *layer, bool merged);
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
@@ -334,12 +334,13 @@ TSH_API tsh_tensor *tsh_mlp_forward(tsh_tape *tape, tsh_mlp *layer, tsh_tensor *
 TSH_API tsh_linear *tsh_mlp_linear(const tsh_mlp *layer, tsh_mlp_part part);
 /* Append "NAME.gate_proj.weight" and so on to the list. */
 TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, const char *name);
-/* tsh_linear_adapt for the parts that config->targets names; none may match. */
+/* tsh_linear_adapt for the parts that config->targets names; it is no error if none matches. */
 TSH_API tsh_status tsh_mlp_adapt(tsh_mlp *layer, const tsh_lora_config *config, tsh_parameters *list, const char *name);
 
 /* --- experts ------------------------------------------------------------------------------------------------------ */
 
-/* The tensors of a mixture of experts: the router's weight, the bias of the choice, and the experts' weights. */
+/* The tensors of a mixture of experts: the router's weight, the bias for the choice of experts, and the experts'
+ * weights. */
 typedef enum tsh_experts_part {
     TSH_EXPERTS_ROUTER = 0,
     TSH_EXPERTS_BIAS,
@@ -367,28 +368,30 @@ typedef struct tsh_experts_config {
 } tsh_experts_config;
 
 /* A mixture of experts. Its weights are stacks [experts hidden, embed], as tsh_expert_mlp takes them, SHARD(0) in units
- * of experts over expert_group, then over the group in rows: 5 experts over 3 ranks are 2, 2 and 1; 2 experts over 4
- * ranks are halves, each of all hidden features of an expert that its rank holds. Weights of the axes apply, and ranks
- * may have none. The router is REPLICATED, and of float32 at least. The caller destroys the layer. Not collective, but
- * every rank of the mesh makes the same call. TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+ * of experts over expert_group, then in rows over the group: 5 experts over 3 ranks are split 2, 2 and 1; 2 experts
+ * over 4 ranks are split into halves, so that each rank holds half of one expert's hidden features. Weights of the axes
+ * apply, and a rank may have no expert. The router is REPLICATED, and at least float32. The caller destroys the layer.
+ * Not collective, but every rank of the mesh makes the same call. TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is
+ * then NULL. */
 TSH_API tsh_status tsh_experts_create(tsh_group *group, const tsh_experts_config *config, tsh_experts **out);
 TSH_API void tsh_experts_destroy(tsh_experts *layer);
-/* y = tsh_expert_mlp(x) with the weights and experts that tsh_route gives for the logits x router^T.  x [tokens, embed]
+/* y = tsh_expert_mlp(x) with the weights and experts that tsh_route gives for the logits x router^T. x [tokens, embed]
  * -> [tokens, embed], in the layouts of x, owned by the tape. Over the axes that split the weights: REPLICATED ->
- * REPLICATED by one all-reduce forward, and backward one of dx and one of the routing weights' gradient; SHARD(0) ->
- * SHARD(0) by all-gathers and a reduce-scatter each way. Over other axes x may be REPLICATED, SHARD(0) or LOCAL;
- * gradients of parameters are summed over them. Ranks without a token take part. x may be [batch, T, embed] as well,
- * then also SHARD(1), its tokens split. */
+ * REPLICATED by one all-reduce forward, and backward by one all-reduce of dx and one of the routing weights' gradient;
+ * SHARD(0) -> SHARD(0) by all-gathers and a reduce-scatter each way. Over other axes x may be REPLICATED, SHARD(0) or
+ * LOCAL; gradients of parameters are summed over these axes. Ranks without tokens make the call too. x may also be
+ * [batch, T, embed]; it may then be SHARD(1), which splits its tokens. */
 TSH_API tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x);
-/* experts_loss: tsh_route_loss of the latest forward, for the program to add to the model's loss; NULL if aux_loss and
- * z_loss are 0. experts_chosen: the experts [tokens, top_k] that the latest forward chose. Both are NULL before the first
- * forward, and live until the next one. */
+/* experts_loss: tsh_route_loss of the latest forward, which the program adds to the model's loss; NULL if aux_loss and
+ * z_loss are 0. experts_chosen: the experts [tokens, top_k] that the latest forward chose. Both are NULL before the
+ * first forward, and valid until the next one. */
 TSH_API tsh_tensor *tsh_experts_loss(const tsh_experts *layer);
 TSH_API tsh_tensor *tsh_experts_chosen(const tsh_experts *layer);
-/* Adds rate sign(mean n - n_i) to the bias of each expert i, where n_i is the number of tokens that chose it in the latest
- * forward: balance without a loss. For each step, before the tape's reset. Collective as the tokens are split; waits.
- * TSH_ERR_ARGUMENT for a layer without a bias or a rate that is not finite, TSH_ERR_STATE without a forward. Source:
- * Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024. */
+/* Adds rate sign(mean n - n_i) to the bias of each expert i, where n_i is the number of tokens that chose expert i in
+ * the latest forward: this balances experts without a loss. Call it in each step, before tsh_tape_reset. Collective
+ * over the axes that split the tokens; waits. TSH_ERR_ARGUMENT for a layer without a bias, or a rate that is not
+ * finite; TSH_ERR_STATE without a forward. Source: Wang et al., "Auxiliary-loss-free load balancing strategy for
+ * mixture-of-experts", 2024. */
 TSH_API tsh_status tsh_experts_update_bias(tsh_tape *tape, tsh_experts *layer, double rate);
 /* A parameter, owned by the layer; NULL for the bias of a layer without one. */
 TSH_API tsh_tensor *tsh_experts_weight(const tsh_experts *layer, tsh_experts_part part);
@@ -405,21 +408,21 @@ typedef struct tsh_sequences {
     tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are masked; NULL: none are */
     /* of this layer, to which forward appends the tokens, in evaluation; it has the lengths itself. NULL: none */
     tsh_kv_cache *cache;
-    /* int64, with as many dims as positions: a token attends only to tokens of its document. NULL: one document. Not
-     * beside lengths or a cache */
+    /* int64, with as many dims as positions: a token attends only to tokens of its own document. NULL: all tokens are
+     * of one document. Not beside lengths or a cache */
     tsh_tensor *documents;
 } tsh_sequences;
 
-/* How attention handles sequences whose tokens ranks of another axis split: x [batch, T, embed] is SHARD(1) along it.
- * See docs/long-contexts.md. */
+/* How attention handles sequences whose tokens are split over another axis, along which x [batch, T, embed] is
+ * SHARD(1). See docs/long-contexts.md. */
 typedef enum tsh_context {
     /* tokens are in order, and a causal mask compares their indices. Keys and values are gathered */
     TSH_CONTEXT_IN_ORDER = 0,
     /* tokens are in any order, and a causal mask compares tsh_sequences.positions. Keys and values are gathered, and
      * their gradients reduce-scattered */
     TSH_CONTEXT_GATHER,
-    /* the same mask. An all-to-all for each of queries, keys, values and output exchanges heads for tokens; as GATHER
-     * where too few heads are left to another axis that splits them */
+    /* the same mask as GATHER. An all-to-all for each of queries, keys, values and output exchanges heads for tokens.
+     * Gathers instead where another axis that splits heads leaves a rank too few of them */
     TSH_CONTEXT_EXCHANGE
 } tsh_context;
 
@@ -468,8 +471,9 @@ TSH_API void tsh_self_attention_destroy(tsh_self_attention *layer);
 /* y = out(attention(rotary(query(x)), rotary(key(x)), value(x))). x [tokens, embed] or [batch, T, embed] -> as x, owned
  * by the tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0)
  * with sequence_parallel by one all-gather and one reduce-scatter each way. Over other axes x may be SHARD(0), by whole
- * sequences, without communication, and [batch, T, embed] SHARD(1), by tokens, with that of tsh_context. Positions,
- * documents and lengths in any layout; split as x, or REPLICATED, they are not moved. */
+ * sequences, without communication, and [batch, T, embed] may be SHARD(1), by tokens, with the communication that
+ * tsh_context names. Positions, documents and lengths may have any layout; split as x, or REPLICATED, they are not
+ * communicated. */
 TSH_API tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer, tsh_tensor *x,
                                                const tsh_sequences *sequences);
 /* A part, owned by the layer. */
@@ -478,9 +482,10 @@ TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, t
  * (call tsh_parameters_set_precision before). Along the mesh's other axes, the caller sets SHARD(0) where sequences are
  * split. Zeros for NULL. */
 TSH_API tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions);
-/* Append "NAME.q_proj.weight" and so on to the list, with qk_norm also "NAME.q_norm.weight" and "NAME.k_norm.weight". */
+/* Append "NAME.q_proj.weight" and so on to the list; with qk_norm also "NAME.q_norm.weight" and
+ * "NAME.k_norm.weight". */
 TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);
-/* tsh_linear_adapt for the projections that config->targets names; none may match. */
+/* tsh_linear_adapt for the projections that config->targets names; it is no error if none matches. */
 TSH_API tsh_status tsh_self_attention_adapt(tsh_self_attention *layer, const tsh_lora_config *config,
                                             tsh_parameters *list, const char *name);
 
@@ -511,7 +516,8 @@ typedef struct tsh_block_config {
     tsh_norm_config norm;
     tsh_self_attention_config attention;
     tsh_mlp_config mlp;
-    /* With experts.experts above 0, a mixture of experts in place of the MLP: the block sets embed and dtype */
+    /* With experts.experts above 0, the block has a mixture of experts in place of the MLP, and sets its embed and
+     * dtype */
     tsh_experts_config experts;
     /* NULL: "input_layernorm", "self_attn", "post_attention_layernorm", "mlp"; "": the part's parameters have no prefix
      * of their own */
@@ -537,8 +543,8 @@ TSH_API tsh_experts *tsh_block_experts(const tsh_block *block);
 TSH_API tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part);
 /* Append "NAME.input_layernorm.weight" and so on to the list, in the order of the parts. */
 TSH_API tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, const char *name);
-/* tsh_linear_adapt for the linear layers of both halves that config->targets names; none may match. Norms are not
- * frozen. */
+/* tsh_linear_adapt for the linear layers of both halves that config->targets names; it is no error if none matches.
+ * Norms are not frozen. */
 TSH_API tsh_status tsh_block_adapt(tsh_block *block, const tsh_lora_config *config, tsh_parameters *list,
                                    const char *name);
 /* tsh_linear_merge for all linear layers of both halves. */

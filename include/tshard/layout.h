@@ -46,14 +46,14 @@ typedef struct tsh_layout {
     /* SHARD only: of the axes that shard a dim, the lowest number splits it first; equal numbers: the earlier axis */
     int order;
     tsh_sharing sharing; /* with units and more ranks than units, which are balanced over the units */
-    /* SHARD only: the dim consists of `units` equal units (heads, sequences of a batch), and the split is one of units:
-     * none is cut, and ranks without a unit hold nothing. 0: each index is a unit. */
+    /* SHARD only: the dim consists of `units` equal units (heads, sequences of a batch), and whole units are split over
+     * the ranks; ranks without a unit hold nothing. 0: each index is a unit. */
     int64_t units;
     /* With units: the dim consists of `blocks` equal blocks, the same number in each unit. More ranks than units are
      * balanced over the units, and a unit's blocks over the ranks that share it. 0: no unit is cut, as above. */
     int64_t blocks;
-    /* SHARD only, without units and on the first axis to split the dim: the number of the cut points (tsh_cuts_create)
-     * at which the dim is cut, in place of the axis' weights. 0: none. */
+    /* SHARD only, without units, and only on the first axis that splits the dim: the handle of cut points
+     * (tsh_cuts_create), at which the dim is split instead of by the axis' weights. 0: none. */
     uint64_t cuts;
 } tsh_layout;
 
@@ -103,15 +103,16 @@ typedef struct tsh_shape {
  * *length items from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0. Invalid arguments set
  * both to 0. */
 TSH_API void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length);
-/* The split of n >= 0 items by weights[0..parts), at least one of them above 0 and none below: part i holds
- * floor(n w_i / W) items, W the sum of the weights, and one more in order of the largest remainder, ties to the lower
- * index. 13 by 2,1,1 is 7,3,3; 5 by 0,1,1 is 0,3,2. Exact for all sizes. Equal weights, or NULL: as tsh_split. */
+/* The split of n >= 0 items by weights[0..parts), none of them below 0 and at least one above: with W the sum of the
+ * weights, part i holds floor(n w_i / W) items; the items that are left go one each to the parts with the largest
+ * remainders, ties to the lower index. 13 by 2,1,1 is 7,3,3; 5 by 0,1,1 is 0,3,2. Exact for all sizes. With equal
+ * weights, or NULL, the same as tsh_split. */
 TSH_API void tsh_split_by_weight(int64_t n, int parts, const int64_t *weights, int index, int64_t *start,
                                  int64_t *length);
-/* An order of n >= 0 tokens in which a causal mask gives `parts` >= 1 ranks equal work: the tokens are split into
- * 2 parts chunks (tsh_split), and rank i gets chunks i and 2 parts - 1 - i. order[n] is filled with the tokens of rank
- * 0, then those of rank 1, and so on: 7 over 2 is 0,1,6, 2,3,4,5. Tensors in this order are split as any others are.
- * Invalid arguments write nothing. */
+/* An order of n >= 0 tokens in which a causal mask gives `parts` >= 1 ranks equal work: the tokens are split into 2p
+ * chunks (tsh_split), p = parts, and rank i gets chunks i and 2p - 1 - i. Fills order[n] with the tokens of rank 0,
+ * then those of rank 1, and so on: 7 over 2 is 0,1,6, 2,3,4,5. Tensors in this order are split like any others. Invalid
+ * arguments write nothing. */
 TSH_API void tsh_zigzag(int64_t n, int parts, int64_t *order);
 
 #ifdef __cplusplus

@@ -95,16 +95,17 @@ TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
  * own value. Not collective. Waits as tsh_tensor_read. */
 TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
 
-/* DLPack, by which NumPy, PyTorch and others share arrays in host memory (https://dmlc.github.io/dlpack). The struct is
- * that of DLPack before 1.0, a "dltensor" in Python. Not collective.
- *   to_dlpack     *out describes this rank's part, row-major, without a copy, and holds a reference to the tensor. Who
- *                 gets it calls its deleter once, on the world's thread, before the world is destroyed. Writes through
- *                 it are as those through tsh_tensor_data. TSH_ERR_UNSUPPORTED for a tensor on a GPU, TSH_ERR_STATE for
- *                 one that a tape owns, TSH_ERR_MEMORY.
- *   write_dlpack  copies an array of the tensor's dtype and local shape, with any strides, into this rank's part, where
- *                 it must not lie itself; the array stays the caller's. It is a copy because the ranks of a machine read
- *                 tensors where they lie, in memory that all of them map. TSH_ERR_DTYPE, _SHAPE, _MEMORY;
- *                 TSH_ERR_UNSUPPORTED for an array that is not in host memory. */
+/* DLPack, with which NumPy, PyTorch and others share arrays in host memory (https://dmlc.github.io/dlpack). The struct
+ * is the unversioned one, from before DLPack 1.0: a capsule "dltensor" in Python. Not collective.
+ *   to_dlpack     *out describes this rank's part, row-major, without a copy, and holds a reference to the tensor. The
+ *                 receiver calls its deleter once, on the world's thread, before the world is destroyed. Writing
+ *                 through *out is like writing through tsh_tensor_data. TSH_ERR_UNSUPPORTED for a tensor on a GPU,
+ *                 TSH_ERR_STATE for one that a tape owns, TSH_ERR_MEMORY.
+ *   write_dlpack  copies an array of the tensor's dtype and local shape, with any strides, into this rank's part, which
+ *                 the array must not overlap; the array stays the caller's. There is no call that shares an array's
+ *                 memory instead, because the ranks of a machine read each other's tensors in place, in memory that all
+ *                 of them map. TSH_ERR_DTYPE, _SHAPE, _MEMORY; TSH_ERR_UNSUPPORTED for an array that is not in host
+ *                 memory. */
 struct DLManagedTensor;
 TSH_API tsh_status tsh_tensor_to_dlpack(tsh_tensor *tensor, struct DLManagedTensor **out);
 TSH_API tsh_status tsh_tensor_write_dlpack(tsh_tensor *tensor, const struct DLManagedTensor *from);
@@ -119,14 +120,14 @@ TSH_API tsh_status tsh_tensor_create_uniform(const tsh_mesh *mesh, const tsh_ten
 TSH_API tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tensor_config *config, double mean,
                                             double deviation, tsh_tensor **out);
 
-/* Cut points of dims, such as the rows of each rank's experts: in a SHARD layout with TSH_SHARD_CUTS(d, *cuts), along
- * any axis of `parts` ranks in the mesh's world, rank i holds the items [offsets[i], offsets[i + 1]) of dim d.
- * offsets: [parts + 1], from 0, ascending, the last one the dim's size; equal neighbours are an empty part. Equal
- * offsets have the same number *cuts, on every rank. Cut points exist until tsh_cuts_release has been called as often
- * as tsh_cuts_create and no tensor has them. Every rank that uses them makes them; not collective.
+/* Cut points of a dim, such as those between the rows for each rank's experts: along any axis of `parts` ranks in the
+ * mesh's world, the layout TSH_SHARD_CUTS(d, *cuts) gives rank i the items [offsets[i], offsets[i + 1]) of dim d.
+ * offsets[parts + 1] starts at 0, ascends, and ends at the dim's size; two equal neighbours make an empty part. Equal
+ * offsets give the same *cuts on every rank. Cut points exist until tsh_cuts_release has been called as often as
+ * tsh_cuts_create, and no tensor has them any more. Every rank that uses cut points creates them; not collective.
  * TSH_ERR_ARGUMENT, _STATE, _MEMORY. */
 TSH_API tsh_status tsh_cuts_create(const tsh_mesh *mesh, int parts, const int64_t *offsets, uint64_t *cuts);
-/* Ignores NULL, 0, and a release too many. */
+/* Does nothing for NULL, for 0, and for cut points that have been released already. */
 TSH_API void tsh_cuts_release(const tsh_mesh *mesh, uint64_t cuts);
 
 /* A global tensor from the parts that the ranks of the mesh have: *out has `layouts`, one for each axis, and shares the
@@ -186,11 +187,11 @@ TSH_API tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const ts
  * it, as to a leaf's. */
 TSH_API tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor);
 
-/* Require a gradient: the tensor becomes a leaf. With `required` false it is frozen: backward computes no gradient of
- * it and sums none over ranks, and a gradient that it has is dropped. Schedules and optimizers that are created
- * afterwards leave it out. Every rank makes the same call, between steps. TSH_ERR_DTYPE for a dtype that is not a
- * float; TSH_ERR_STATE for a tensor that a tape has made, and when a tsh_data_parallel sums the gradient that is to be
- * dropped: freeze before creating it. */
+/* Require a gradient: the tensor becomes a leaf. With `required` false the tensor is frozen: backward computes no
+ * gradient of it and communicates none, a gradient that it has is dropped, and every tsh_data_parallel and optimizer
+ * that is created afterwards leaves it out. Every rank makes the same call, between steps. TSH_ERR_DTYPE for a dtype
+ * that is not a float; TSH_ERR_STATE for a tensor that a tape has made, and for freezing a parameter whose gradient a
+ * tsh_data_parallel sums: freeze before creating that. */
 TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor, bool required);
 /* The accumulated gradient, in the tensor's layouts (PARTIAL: replicated; LOCAL: a contribution), owned by the tensor.
  * NULL before any backward has reached the tensor; NULL, with a message, when a tsh_data_parallel sums it and the last

@@ -1,8 +1,9 @@
-/* tokenizer: texts to ids and back, by the tokenizer.json of a Hugging Face folder or by a GGUF file. See docs/files.md.
+/* tokenizer: texts to ids and back, as the tokenizer.json of a Hugging Face folder or a GGUF file says. See
+ * docs/files.md.
  *
  * Nothing here is collective, belongs to a world, or waits.
  *
- * Thread safety: a tokenizer and its streams are used by one thread at a time, whichever it is; two tokenizers are
+ * Thread safety: a tokenizer and its streams may be used by any thread, but only by one at a time; two tokenizers are
  * independent. */
 #ifndef TSHARD_TOKENIZER_H
 #define TSHARD_TOKENIZER_H
@@ -18,36 +19,37 @@ extern "C" {
  * are not applied. */
 typedef struct tsh_tokenizer tsh_tokenizer;
 
-/* Reads a tokenizer.json, the one in a folder, or the tokenizer of a GGUF file: byte-level BPE (tokenizer.ggml.model gpt2,
- * with the words of GPT-2, Llama 3 or Qwen2), SentencePiece's BPE (llama), or a whole tokenizer.json. The caller
- * destroys the tokenizer. TSH_ERR_IO for a file that cannot be read or is malformed, _UNSUPPORTED for a model or a step that is not built in, and for everything if the library
- * was built without PCRE2 and utf8proc; _MEMORY; *out is then NULL. */
+/* Loads a tokenizer from a tokenizer.json, from a folder that has one, or from a GGUF file. In a GGUF file the
+ * tokenizer may be byte-level BPE (tokenizer.ggml.model gpt2, with the pre-tokenizer of GPT-2, Llama 3 or Qwen2),
+ * SentencePiece's BPE (llama), or a whole tokenizer.json. The caller destroys the tokenizer. TSH_ERR_IO for a file that
+ * cannot be read or is malformed; _UNSUPPORTED for a model or a step that tshard lacks, and for every file if the
+ * library was built without PCRE2 and utf8proc; _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_tokenizer_load(const char *path, tsh_tokenizer **out);
 TSH_API void tsh_tokenizer_destroy(tsh_tokenizer *tokenizer);
 
 /* One more than the largest id, added tokens included. */
 TSH_API int64_t tsh_tokenizer_size(const tsh_tokenizer *tokenizer);
-/* The id of a token, an added one such as "<|endoftext|>" or one of the model as the file writes it; -1 if the
+/* The id of a token: an added one, such as "<|endoftext|>", or one of the model's, spelled as in the file; -1 if the
  * tokenizer has no such token. */
 TSH_API int64_t tsh_tokenizer_id(const tsh_tokenizer *tokenizer, const char *token);
 
 /* The ids of a text of `bytes` bytes, which may contain zeros. With `special` the template's special tokens are added,
- * <s> for example. *ids [*count] belong to the tokenizer, until its next call of this function. TSH_ERR_ARGUMENT for a
- * text that is not UTF-8, _IO for a regular expression of the file that takes too long, _MEMORY; *ids is then NULL and
- * *count 0. */
+ * <s> for example. *ids [*count] belongs to the tokenizer, and is valid until the next tsh_tokenizer_encode.
+ * TSH_ERR_ARGUMENT for a text that is not UTF-8, _IO for a regular expression of the file that takes too long, _MEMORY;
+ * *ids is then NULL and *count 0. */
 TSH_API tsh_status tsh_tokenizer_encode(tsh_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
                                         const int64_t **ids, int64_t *count);
 
-/* The text of ids [count], with or without its special tokens: UTF-8, with a zero at its end that `bytes` does not
- * count. Ids without a token are left out; bytes that make no character become U+FFFD. bytes may be NULL. *text belongs
- * to the tokenizer, until its next call of this function or of a stream's. TSH_ERR_RANGE for a negative id, _MEMORY;
- * *text is then NULL. */
+/* The text of ids [count], in UTF-8, with special tokens if `special` is true, and with a terminating zero that *bytes
+ * does not count. Ids without a token are left out; bytes that form no character become U+FFFD. bytes may be NULL.
+ * *text belongs to the tokenizer, and is valid until the next call of this function or of a stream of the tokenizer.
+ * TSH_ERR_RANGE for a negative id, _MEMORY; *text is then NULL. */
 TSH_API tsh_status tsh_tokenizer_decode(tsh_tokenizer *tokenizer, const int64_t *ids, int64_t count, bool special,
                                         const char **text, size_t *bytes);
 
 /* --- id by id ----------------------------------------------------------------------------------------------------- */
 
-/* The text of ids that come one at a time: whole characters, as soon as they are complete. */
+/* Decodes ids that come one at a time: gives whole characters, as soon as they are complete. */
 typedef struct tsh_text_stream tsh_text_stream;
 
 /* An empty stream of the tokenizer, which must outlive it. The caller destroys the stream. TSH_ERR_MEMORY; *out is then
@@ -55,13 +57,13 @@ typedef struct tsh_text_stream tsh_text_stream;
 TSH_API tsh_status tsh_text_stream_create(tsh_tokenizer *tokenizer, bool special, tsh_text_stream **out);
 TSH_API void tsh_text_stream_destroy(tsh_text_stream *stream);
 
-/* The text that becomes certain with the next id, often none: "". All these texts together are what
- * tsh_tokenizer_decode gives for all the ids, if the bytes of byte tokens make characters. *text belongs to the stream,
- * until its next call. bytes may be NULL. TSH_ERR_RANGE for a negative id, _MEMORY; *text is then NULL. */
+/* The text that the next id completes, which is often "". All these texts together are what tsh_tokenizer_decode gives
+ * for all the ids, if the bytes of byte tokens form characters. *text belongs to the stream, and is valid until its
+ * next call. bytes may be NULL. TSH_ERR_RANGE for a negative id, _MEMORY; *text is then NULL. */
 TSH_API tsh_status tsh_text_stream_add(tsh_text_stream *stream, int64_t id, const char **text, size_t *bytes);
 
-/* What is left at the end: bytes that still make no character, as U+FFFD. The stream is empty again. *text and errors
- * as for tsh_text_stream_add. */
+/* The rest of the text at the end: bytes that still form no character, as U+FFFD. The stream is then empty, and can be
+ * used again. *text and errors as for tsh_text_stream_add. */
 TSH_API tsh_status tsh_text_stream_end(tsh_text_stream *stream, const char **text, size_t *bytes);
 
 #ifdef __cplusplus

@@ -64,11 +64,11 @@ typedef enum tsh_low_bits {
     TSH_STOCHASTIC_ROUNDING
 } tsh_low_bits;
 
-/* Parameters with a learning rate and weight decay of their own. A configuration's groups are an array that ends with
- * a NULL pattern:
+/* A group of parameters with a learning rate and weight decay of its own. The `groups` of an optimizer's configuration
+ * are an array that ends with a NULL pattern:
  *     static const tsh_parameter_group groups[] = {{"layers.*.norm", 1, 0}, {"tokens", 0.1, 0.1}, {NULL, 0, 0}};
- * A parameter belongs to the first group that matches it, as in tsh_parameters_freeze; to others the configuration's lr
- * and weight_decay apply. */
+ * A parameter belongs to the first group whose pattern matches it, as in tsh_parameters_freeze. The configuration's lr
+ * and weight_decay apply to parameters that are in no group. */
 typedef struct tsh_parameter_group {
     const char *pattern;
     double lr_factor; /* times the optimizer's learning rate, so that a schedule is for all groups; 0 means 1 */
@@ -130,7 +130,7 @@ TSH_API tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
 /* The learning rate of the next step, without the factors of groups; 0 for NULL. */
 TSH_API double tsh_optimizer_lr(const tsh_optimizer *optimizer);
 
-/* How the learning rate goes on after the warm-up. */
+/* How the learning rate changes after the warm-up. */
 typedef enum tsh_lr_kind {
     TSH_LR_CONSTANT = 0, /* stays at lr */
     TSH_LR_LINEAR,       /* to min_lr along a line */
@@ -138,7 +138,7 @@ typedef enum tsh_lr_kind {
     TSH_LR_STABLE_DECAY  /* lr until the last `decay` steps, then to min_lr along a line */
 } tsh_lr_kind;
 
-/* A learning rate as a function of the step: it has no state, so that a run that is resumed goes on with it. */
+/* A learning rate as a function of the step. It has no state, so that a resumed run needs only the step's number. */
 typedef struct tsh_lr_schedule {
     tsh_lr_kind kind;
     double lr, min_lr; /* the highest rate, and that of step `steps` and all later ones */
@@ -209,9 +209,8 @@ TSH_API tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite);
  * backward logs a warning. */
 typedef struct tsh_data_parallel tsh_data_parallel;
 
-/* What the ranks of the axis shard rather than replicate (ZeRO), by slices of each parameter's first dim, which
- * follow the weights of the axis,
- * inside any split by other axes. Scalar parameters are not sharded.
+/* What the ranks of the axis shard rather than replicate (ZeRO). Each parameter is sliced along its first dim, by the
+ * weights of the axis if it has any, inside any split by other axes. Scalar parameters are not sharded.
  *  NOTHING     nothing: each rank steps all parameters
  *  OPTIMIZER   the optimizer's states and step (ZeRO-1); does what GRADIENTS does, which sends as many bytes and takes
  *              less memory
@@ -254,13 +253,13 @@ typedef struct tsh_data_parallel_config {
 } tsh_data_parallel_config;
 
 /* A schedule for the parameters of the list that are on the mesh of `group` and REPLICATED along that axis, in
- * backwards of `tape`; frozen ones are left out, and parameters on other meshes, as of other stages of a pipeline. A
- * layer whose parameters are in no list gets no gradients on this tape, so that it costs no sums; the first one logs a
- * warning. On a rank outside the mesh the schedule does nothing. Buckets are filled in reverse order of the list; the
- * gradients' memory moves into them. Without keep_values, the parameters get the values of the group's rank 0. The
- * caller destroys the schedule; tape and list may be destroyed first. config may be NULL. Collective over the group,
- * over its mesh with `model`; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE when the tape or a parameter has a schedule
- * already, TSH_ERR_MEMORY. */
+ * backwards of `tape`. Frozen parameters are left out, and so are parameters on other meshes, such as those of other
+ * stages of a pipeline. A layer whose parameters are in no list gets no gradients on this tape, so it costs no
+ * communication; the first such layer logs a warning. On a rank outside the mesh the schedule does nothing. Buckets are
+ * filled in reverse order of the list; the gradients' memory moves into them. Without keep_values, the parameters get
+ * the values of the group's rank 0. The caller destroys the schedule; tape and list may be destroyed first. config may
+ * be NULL. Collective over the group, over its mesh with `model`; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE when the tape
+ * or a parameter has a schedule already, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                             const tsh_data_parallel_config *config, tsh_data_parallel **out);
 /* The parameters keep their gradients if these are summed, and with a level remain slices. NULL is accepted. */
@@ -275,8 +274,9 @@ TSH_API tsh_group *tsh_data_parallel_group(const tsh_data_parallel *dp);
 
 /* --- the order of data -------------------------------------------------------------------------------------------- */
 
-/* A data set, read in a shuffled order that depends only on the seed and the epoch, in batches that go on over the ends
- * of epochs. There is no state: a run is resumed, or goes on at another number of ranks, by the number of a batch. */
+/* The order of a data set: shuffled in each epoch, depending only on the seed and the epoch, and cut into batches,
+ * which may span the end of an epoch. There is no state: a run that is resumed, or continues at another number of
+ * ranks, needs only the number of its next batch. */
 typedef struct tsh_batches {
     int64_t items; /* in the data set */
     int64_t batch; /* items in a batch, all ranks together */
@@ -284,42 +284,45 @@ typedef struct tsh_batches {
     bool in_order; /* not shuffled */
 } tsh_batches;
 
-/* The item at a position of all epochs, one after another: each item has one position in each epoch. -1 for a
- * position below 0, or an empty data set. Pure. */
+/* The item at a position in the sequence of all epochs, one epoch after another; each epoch has each item once. -1 for
+ * a position below 0, or an empty data set. Pure. */
 TSH_API int64_t tsh_batches_item(const tsh_batches *batches, int64_t position);
-/* The items of a batch that belong to a box of it, whose dim 0 are the batch's rows: with tsh_tensor_box(inputs) those
+/* The items of batch `number` that belong to a box whose dim 0 is the batch's rows: with tsh_tensor_box(inputs), those
  * of this rank. items has box->length[0] elements. Pure. TSH_ERR_ARGUMENT, TSH_ERR_OVERFLOW. */
 TSH_API tsh_status tsh_batches_rows(const tsh_batches *batches, int64_t number, const tsh_box *box, int64_t *items);
 
 /* --- values that outlive ranks ------------------------------------------------------------------------------------ */
 
-/* Keeps what tsh_world_continue needs: which steps are whole, and each rank's boxes of the parameters and of the
- * optimizer's states and master weights, in its own memory and in that of the next rank, or, on several machines, of a
- * rank of the next machine. The copies are made after each `every`-th step, straight from the tensors, by messages that
- * progress inside the library's calls; the next tsh_optimizer_step waits until they have arrived on all ranks, and is
- * collective then. Between the two only tsh_optimizer_step may change the values. The memory is three times that of a
- * rank's boxes. With `every` 0 there are no copies: after a death only values remain that a living rank holds. The loop
- * of a program that goes on with fewer ranks is in docs/elastic.md. */
+/* Keeps what a program needs to continue after tsh_world_continue: which step each rank has completed, and copies of
+ * each rank's boxes of the parameters and of the optimizer's states and master weights, in the rank's own memory and in
+ * that of the next rank or, on several machines, of a rank of the next machine. The copies are made after each
+ * `every`-th step, straight from the tensors, by messages that progress inside the library's calls; the next
+ * tsh_optimizer_step waits until they have arrived on all ranks, and is then collective. Until then only that
+ * tsh_optimizer_step may change the values. The copies take three times the memory of a rank's boxes. With `every` 0
+ * there are no copies: after a death only the values that surviving ranks hold in their tensors remain. docs/elastic.md
+ * has the loop of a program that continues with fewer ranks. */
 typedef struct tsh_protection tsh_protection;
 
-/* For the present parameters of the list and their optimizer (or NULL), of the same world; the optimizer must outlive
- * the protection. The caller destroys it, before its world. Collective over the world, waits. TSH_ERR_ARGUMENT,
- * TSH_ERR_LAYOUT for PARTIAL or LOCAL parameters, TSH_ERR_UNSUPPORTED for GPUs, TSH_ERR_MEMORY. */
+/* A protection of the present parameters of the list and their optimizer (or NULL), which are of one world; the
+ * optimizer must outlive the protection. The caller destroys the protection, before its world. Collective over the
+ * world, waits. TSH_ERR_ARGUMENT, TSH_ERR_LAYOUT for PARTIAL or LOCAL parameters, TSH_ERR_UNSUPPORTED for GPUs,
+ * TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_protection_create(tsh_parameters *list, tsh_optimizer *optimizer, int every,
                                          tsh_protection **out);
-/* This rank has completed `step` steps: called before the first step, with the number of steps before it, and after
- * each tsh_optimizer_step. The first call copies too, and when it returns, the copies are complete. Every rank makes the
- * same calls. The first call is collective over the world and waits; so is every call that copies without an optimizer,
- * or where parameters are stepped in backward; no other call is. TSH_ERR_STATE where the values have changed since a call whose copy is on its way. */
+/* Says that this rank has completed `step` steps. Call it before the first step, with the number of steps completed
+ * before (0 in a new run), and after each tsh_optimizer_step. The first call makes copies too, and they are complete
+ * when it returns. Every rank makes the same calls. The first call is collective over the world and waits; so is every
+ * call that makes copies without an optimizer, or while parameters are stepped in backward; no other call is.
+ * TSH_ERR_STATE if the values have changed while a copy of them was in flight. */
 TSH_API tsh_status tsh_protection_step(tsh_protection *protection, int64_t step);
-/* Gives the parameters and the optimizer of a world that tsh_world_continue has made the values of those that were
- * protected in the world before it: of the last step of which the ranks of the new world have all boxes between them,
- * from ranks that have completed this step and no other, or else from copies. *step: that step, from which the program
- * goes on; steps after it are lost. A rank that has joined (tsh_world_has_joined) passes NULL, the others the protection
- * of one world. Random streams and the optimizer's numbers are those of that step, too. The lists
- * have the same names, shapes and dtypes; meshes and layouts may differ. Collective over the new world, waits. When
- * there is no such step TSH_ERR_STATE names what is missing, when the lists differ TSH_ERR_MISMATCH, and nothing has
- * changed. */
+/* Restores the parameters and the optimizer of a world that tsh_world_continue has made to the protected values of an
+ * earlier world: those of the last step for which the ranks of the new world have all boxes between them, in the
+ * tensors of ranks that have completed exactly this step, or else in copies. *step: that step, from which the program
+ * continues; steps after it are lost. A rank that has joined (tsh_world_has_joined) passes NULL; all other ranks pass
+ * the protection of the same world. Random streams and the optimizer's counters are restored to that step too. The
+ * lists have the same names, shapes and dtypes; meshes and layouts may differ. Collective over the new world, waits.
+ * TSH_ERR_STATE if there is no such step, and the message names what is missing; TSH_ERR_MISMATCH if the lists differ;
+ * nothing has changed then. */
 TSH_API tsh_status tsh_protection_move(const tsh_protection *protection, tsh_parameters *list, tsh_optimizer *optimizer,
                                        int64_t *step);
 TSH_API void tsh_protection_destroy(tsh_protection *protection);

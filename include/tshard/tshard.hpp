@@ -1,4 +1,4 @@
-/* tshard in C++ (11 or newer): handles that destroy themselves, and statuses as exceptions. All else is tshard.h.
+/* tshard in C++ (11 or newer): owning handles, and failed calls as exceptions. Everything else is as in tshard.h.
  *
  *     auto world = tsh::create<tsh::world>(tsh_world_init, nullptr);
  *     auto layer = tsh::create<tsh::linear>(tsh_linear_create, tsh_world_group(world.get()), &config);
@@ -26,7 +26,7 @@ class error : public std::runtime_error {
 inline void check(tsh_status status) {
     if (status != TSH_OK) throw error(status, tsh_error_message());
 }
-/* The result of a function of a tape; throws when it is NULL. */
+/* The result of a function that records on a tape; throws when it is NULL. */
 inline tsh_tensor *check(const tsh_tape *tape, tsh_tensor *result) {
     if (!result) throw error(tsh_tape_status(tape), tsh_tape_message(tape));
     return result;
@@ -64,7 +64,8 @@ using tokenizer = handle<tsh_tokenizer, tsh_tokenizer_destroy>;
 using work = handle<tsh_work, tsh_work_release>;
 using world = handle<tsh_world, tsh_world_destroy>;
 
-/* The handle that `create` writes to its last argument, which is left out here; throws when it fails. */
+/* Calls `create` and returns the handle that it writes to its last argument, which the caller leaves out; throws when
+ * `create` fails. */
 template <class Handle, class Create, class... Arguments> Handle create(Create *create, Arguments... arguments) {
     typename Handle::pointer out = nullptr;
     check(create(arguments..., &out));

@@ -22,10 +22,9 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
     [TSHI_SETTING_HEAP] = {"TSHARD_HEAP", TSHI_BYTES, .low = 1, .high = INT64_MAX, .computed = "the machine's memory",
                            .text =
                                "address space for the tensors of a rank; pages are allocated when they are first used"},
-    [TSHI_SETTING_BLAS_THREADS] =
-        {"TSHARD_BLAS_THREADS", TSHI_NUMBER, .low = 1, .high = 4096,
-         .computed = "cores granted / ranks on this machine",
-         .text = "threads of a rank: of its matrix products, and of its kernels where tensors are large"},
+    [TSHI_SETTING_BLAS_THREADS] = {"TSHARD_BLAS_THREADS", TSHI_NUMBER, .low = 1, .high = 4096,
+                                   .computed = "cores granted / ranks on this machine",
+                                   .text = "threads of a rank, for matrix products and for kernels on large tensors"},
     [TSHI_SETTING_CPU_ISA] = {"TSHARD_CPU_ISA", TSHI_CHOICE,
                               .choices = {"base", "avx2", "avx512", "avx512bf16", "bf16"},
                               .computed = "the last of these that the CPU has",
@@ -60,7 +59,7 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
     [TSHI_SETTING_SILENCE] =
         {"TSHARD_SILENCE", TSHI_SECONDS, .high = MAX_SECONDS,
          .computed = "`TSHARD_TIMEOUT`; 5 with `tshard-run --min-ranks`",
-         .text = "after so long without a sign of life from a machine its ranks are lost, at least 5 s; in "
+         .text = "how long a machine may give no sign of life before its ranks are lost: at least 5 s, but in "
                  "`tsh_world_continue` at most 5 s ([elastic.md](elastic.md))"},
     [TSHI_SETTING_BACKEND] =
         {"TSHARD_BACKEND", TSHI_TEXT,
@@ -72,8 +71,8 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
         {"TSHARD_CHECK", TSHI_CHOICE, .choices = {"0", "1", "nan"}, .initial = "0",
          .text = "1: slower runs that find mistakes: ranks of the `nccl` backend compare every call first; handles of "
                  "tensors are not reused; optimizers compare what must be equal on all ranks "
-                 "([failures.md](failures.md#mistakes-that-are-caught)). nan: also, a function whose result, or "
-                 "backward whose gradient, has a NaN fails"},
+                 "([failures.md](failures.md#mistakes-that-are-caught)). nan: also, a function fails when its "
+                 "result, or its gradient in backward, has a NaN"},
     [TSHI_SETTING_LOG] =
         {"TSHARD_LOG", TSHI_CHOICE, .choices = {"error", "warning", "info", "debug"},
          .computed = "`warning`; with a log sink all lines",

@@ -112,8 +112,8 @@ void tshi_trace_leave(tsh_world *world);
 
 /* tsh_world_fail in that step. */
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
-/* Once this rank has published its wait: TSH_ERR_MISMATCH if ranks wait for each other. All ranks of the cycle fail: the
- * one that finds it first becomes FAILED, and the others see that. */
+/* Once this rank has published its wait: TSH_ERR_MISMATCH if ranks wait for each other. All ranks of the cycle fail:
+ * the one that finds it first becomes FAILED, and the others see that. */
 tsh_status tshi_world_end_cycle(tsh_world *world);
 /* The control transport's part of tsh_world_recover. */
 tsh_status tshi_recover_control(tsh_world *world);

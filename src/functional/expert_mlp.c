@@ -1,5 +1,5 @@
-/* The gated MLPs of experts, on the tokens that chose them: rows are gathered in the order of the experts, multiplied
- * expert by expert, and scattered back. */
+/* The gated MLPs of experts, each on the tokens that chose it: the tokens' rows are gathered in the order of the
+ * experts, multiplied expert by expert, and scattered back. */
 #include "autograd/run/cast.h"
 #include "device/record.h"
 #include "functional/functional.h"
@@ -8,8 +8,8 @@
 
 enum { EXPERT_X, EXPERT_WEIGHTS, EXPERT_IDS, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_INPUTS };
 
-/* In the last but one row each rank computes with its rows of the weights, on all tokens: its term of the sum over
- * experts and hidden features. */
+/* In the rule before the last, each rank computes with its rows of the weights on all tokens, which gives its term of
+ * the sum over experts and hidden features. */
 static const tsh_rule expert_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_L, TSH_AS_L}, TSH_AS_S0},
@@ -22,7 +22,7 @@ typedef struct expert_params {
     int64_t experts;
 } expert_params;
 
-/* Consecutive rows of this rank's weights that belong to one expert, and its tokens. */
+/* Consecutive rows of this rank's weights that belong to one expert, and the tokens of this expert. */
 typedef struct expert_part {
     int64_t expert, row, features; /* `features` rows from `row` on */
     int64_t first, tokens;         /* in the order of the dispatch */
@@ -275,7 +275,7 @@ typedef struct expert_gradients {
 } expert_gradients;
 
 /* Rows of a weight's gradient: beta dW + left^T right, left [tokens, features], right [tokens, embed]. Without a token
- * they are zeros, or stay. */
+ * they become zeros if beta is 0, and otherwise do not change. */
 static tsh_status add_weight_gradient(const expert_run *run, const expert_gradients *g, int i, const expert_part *p,
                                       const void *left, const void *right) {
     const tsh_tensor *dw = g->of[i];

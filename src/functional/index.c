@@ -1,9 +1,9 @@
-/* Slices of a tensor by their indices along a dim: taken, or added to. The tensor is a table whose rows are the slices
- * around the dim, or its single elements, so that the kernels of embeddings do the work. */
+/* Functions that take slices of a tensor by their indices along a dim, or add to them. They view the tensor as a table
+ * whose rows are the slices, or single elements, so that the kernels of embeddings can be used. */
 #include "functional/functional.h"
 
-/* x, ids, y. Ids are [k], or with x's dims for functions of single elements ("along"). Indices of other ranks' slices
- * give zeros, or add nothing. */
+/* Inputs are x, ids, y. Ids are [k], or have x's dims in the functions on single elements ("along"). Indices of slices
+ * on other ranks give zeros, or add nothing. */
 static const tsh_rule select_rules[] = {
     {{TSH_HAS_P, TSH_AS_R}, TSH_AS_P},  {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},    {{TSH_AS_OTHER, TSH_AS_R}, TSH_AS_OTHER},
     {{TSH_AS_DIM, TSH_AS_R}, TSH_AS_P}, {{TSH_AS_L, TSH_AS_S0}, TSH_AS_DIM}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},
@@ -36,7 +36,7 @@ typedef struct index_params {
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 
-/* The shape of what is taken of x. */
+/* The shape of the slices that are taken from x. */
 static tsh_status taken_shape(const tsh_call *call, tsh_shape *out) {
     const index_params *p = call->params;
     const tsh_tensor *x = call->in[0], *ids = call->in[1];
@@ -182,7 +182,7 @@ static tsh_status one_hot_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
     *out = ids->shape;
     if (ids->dtype != TSH_INT64) return tshi_fail(TSH_ERR_DTYPE, "ids %s: int64 wanted", tsh_dtype_name(ids->dtype));
     if (p->classes < 0 || out->ndim == TSH_MAX_DIMS)
-        return tshi_fail(TSH_ERR_SHAPE, "%lld classes of %s: 0 or more, and at most %d dims wanted",
+        return tshi_fail(TSH_ERR_SHAPE, "%lld classes of %s: at least 0 classes and at most %d dims are allowed",
                          (long long)p->classes, TSHI_TENSOR_TEXT(ids), TSH_MAX_DIMS - 1);
     out->global[out->ndim++] = p->classes;
     return tshi_check_computes(ids->mesh->device, *dtype, "the result");

@@ -1,5 +1,5 @@
-/* Cross entropy of the logits x W^T, which exist only for some rows at a time. Five numbers a row remain of them, from which
- * backward makes them again; or forward makes the gradients too. */
+/* Cross entropy of the logits x W^T, which exist only for one chunk of rows at a time. Five numbers a row are kept,
+ * with which backward recomputes the logits; or forward computes the gradients too. */
 #include "functional/functional.h"
 
 #include <math.h>
@@ -78,7 +78,7 @@ static tsh_status check_head_params(const head_params *p) {
     if (!(p->z_loss >= 0 && isfinite(p->z_loss)))
         return tshi_fail(TSH_ERR_ARGUMENT, "z_loss %g is outside [0, inf)", p->z_loss);
     if (p->chunk < 0 || (unsigned)p->memory > TSH_LINEAR_LOSS_KEEP)
-        return tshi_fail(TSH_ERR_ARGUMENT, "chunk %lld is below 0, or memory %d unknown", (long long)p->chunk,
+        return tshi_fail(TSH_ERR_ARGUMENT, "chunk %lld is below 0, or memory %d is unknown", (long long)p->chunk,
                          (int)p->memory);
     return TSH_OK;
 }

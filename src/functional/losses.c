@@ -1,5 +1,5 @@
-/* Squared, absolute and smooth errors, and binary cross entropy of logits: for each element, or the mean or sum over all
- * ranks. */
+/* Squared, absolute and smooth errors, and binary cross entropy of logits: for each element, or the mean or sum over
+ * all ranks. */
 #include "functional/functional.h"
 
 /* predictions, targets, weights of the positive class along the last dim */

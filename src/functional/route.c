@@ -1,4 +1,5 @@
-/* The router of experts: which experts each token takes, with what weights, and the losses that keep experts in use. */
+/* The router of a mixture of experts: which experts each token chooses, with what weights, and the load-balancing
+ * losses. */
 #include "autograd/run/cast.h"
 #include "functional/functional.h"
 
@@ -7,7 +8,7 @@
 
 /* --- the choice --------------------------------------------------------------------------------------------------- */
 
-/* Tokens are chosen for one by one: ranks that hold other tokens need not meet. */
+/* Experts are chosen for each token by itself, so ranks with different tokens need not communicate. */
 static const tsh_rule choice_rules[] = {
     {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_L}, TSH_AS_S0},
@@ -20,7 +21,7 @@ typedef struct choice_params {
     tsh_tensor *experts; /* made by forward, owned by the tape */
 } choice_params;
 
-/* The scores of a call in host memory, and the room to choose from them. */
+/* The scores of a call in host memory, and scratch for choosing from them. */
 typedef struct routing {
     int64_t tokens, experts, top_k, groups, groups_kept;
     double *scores;   /* [tokens, experts] */

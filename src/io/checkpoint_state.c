@@ -166,8 +166,8 @@ void tshi_checkpoint_report_states(const tshi_checkpoint_files *files, tsh_check
     }
     if (world->rank > 0) return;
     if (what->new_states)
-        tshi_log(&world->log, TSH_LOG_INFO, "checkpoint_load: the optimizer's states of %d parameters start anew: %s",
-                 what->new_states, anew);
+        tshi_log(&world->log, TSH_LOG_INFO,
+                 "checkpoint_load: the optimizer's states of %d parameters start at zero: %s", what->new_states, anew);
     if (what->ignored_states)
         tshi_log(&world->log, TSH_LOG_INFO, "checkpoint_load: the optimizer's states of %d parameters are ignored: %s",
                  what->ignored_states, ignored);

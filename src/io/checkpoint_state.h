@@ -7,9 +7,9 @@
 
 /* Checks the struct's fields: TSH_ERR_ARGUMENT. `call` names the public function. */
 tsh_status tshi_checkpoint_check(const char *call, const char *path, const tsh_checkpoint *what);
-/* The parameters, then the optimizer's state tensors as "optimizer.PARAMETER.STATE". The caller destroys the list.
- * With what->other_states it lists only states that `files` has completely; `files` is NULL when saving. TSH_ERR_LAYOUT for a
- * PARTIAL or LOCAL tensor. */
+/* The parameters, then the optimizer's state tensors as "optimizer.PARAMETER.STATE". The caller destroys the list. With
+ * what->other_states it lists only states that `files` has completely; `files` is NULL when saving. TSH_ERR_LAYOUT for
+ * a PARTIAL or LOCAL tensor. */
 tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, const tshi_checkpoint_files *files,
                                    tsh_parameters **out);
 /* Counts and logs the differences that what->other_states allows. */

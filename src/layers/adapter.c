@@ -26,8 +26,8 @@ static tsh_status check_lora_config(const char *what, const tsh_lora_config *con
     return adapter->b ? tshi_fail(TSH_ERR_STATE, "%s: the layer has an adapter already", what) : TSH_OK;
 }
 
-/* A parameter with two dims, its dim `dim` split as the weight's. Along an axis that splits the weight's other dim, each
- * rank uses the factor in its own term of a sum. */
+/* A parameter with two dims, its dim `dim` split as the weight's. Along an axis that splits the weight's other dim,
+ * each rank uses the factor in its own term of a sum. */
 static tsh_status make_factor(const tsh_tensor *weight, int64_t rows, int64_t cols, int dim, const tsh_init *init,
                               tsh_tensor **out) {
     tsh_tensor_config config = {.dtype = weight->dtype, .ndim = 2, .shape = {rows, cols}};

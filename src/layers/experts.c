@@ -1,4 +1,4 @@
-/* A mixture of experts: a router, and gated MLPs of which each token takes a few. */
+/* A mixture of experts: a router, and gated MLPs, a few of which each token chooses. */
 #include "autograd/redistribute.h"
 #include "layers/layers.h"
 
@@ -147,8 +147,8 @@ static tsh_tensor *forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x) {
     return lay_out_as(tape, y, x);
 }
 
-/* x [batch, T, embed] as rows of tokens; a token's expert does not depend on its place, so the tokens of ranks that have
- * parts of the sequences come first in the order of their position. */
+/* x [batch, T, embed] as rows of tokens; a token's expert does not depend on its place, so the tokens of ranks that
+ * have parts of the sequences come first in the order of their position. */
 static tsh_tensor *forward_sequences(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x) {
     bool by_position = false;
     for (int a = 0; a < x->mesh->axes; a++)

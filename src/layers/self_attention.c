@@ -168,8 +168,8 @@ static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer
     return tshi_to_layouts(tape, "self_attention_forward", numbers, layout);
 }
 
-/* The heads' norm. Where ranks share a key head, each has a gradient of its own, for its query heads: the sum over ranks
- * that the norm's weight gets then counts each of them once. */
+/* The heads' norm. Where ranks share a key head, each has a gradient of its own, for its query heads: the sum over
+ * ranks that the norm's weight gets then counts each of them once. */
 static tsh_tensor *normalize_heads(tsh_tape *tape, const tsh_self_attention *layer, tsh_attention_part part,
                                    tsh_tensor *y) {
     tsh_norm *norm = part == TSH_ATTENTION_QUERY ? layer->q_norm : layer->k_norm;

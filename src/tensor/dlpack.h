@@ -1,4 +1,5 @@
-/* The structs of DLPack 0.6 to 0.8, which have a fixed binary layout: https://dmlc.github.io/dlpack/latest/c_api.html */
+/* The structs of DLPack 0.6 to 0.8, which have a fixed binary layout:
+ * https://dmlc.github.io/dlpack/latest/c_api.html */
 #ifndef TSHI_DLPACK_H
 #define TSHI_DLPACK_H
 

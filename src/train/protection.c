@@ -159,7 +159,7 @@ static tsh_status finish_copy(tsh_protection *p) {
     if (status == TSH_OK && !tshi_protection_is_current(p))
         status =
             tshi_fail(TSH_ERR_STATE, "protection_step: the values have changed after tsh_protection_step, while their "
-                                     "copy was on its way, by another call than tsh_optimizer_step");
+                                     "copy was in flight, by a call other than tsh_optimizer_step");
     status = tshi_group_agree(p->group, "protection_step: all parts of a copy have arrived", status);
     if (status == TSH_OK) keep_own(p);
     return status;

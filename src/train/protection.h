@@ -38,9 +38,10 @@ typedef struct tshi_ward {
  *   k + 1, of its own boxes         -                   the tensors               own
  *   k + 1, of its wards' boxes      -                   a part of a copy          a copy
  *
- * Invariant: after the death of a rank, or of all ranks of a machine, the others together hold all of step k or of k + 1. Before the
- * agreement no rank has replaced what it has of step k. A rank that finds the agreement made knows that all parts of k
- * + 1 have arrived, and that no rank has stepped since; one that finds it broken has not stepped either. */
+ * Invariant: after the death of a rank, or of all ranks of a machine, the others together hold all values of step k, or
+ * all of step k + 1. Before the agreement no rank has replaced what it has of step k. A rank that finds the agreement
+ * made knows that all parts of k + 1 have arrived, and that no rank has stepped since; one that finds it broken has not
+ * stepped either. */
 struct tsh_protection {
     tsh_world *world;
     tsh_group *group; /* of all ranks, for the copies' messages */

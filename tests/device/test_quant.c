@@ -1,5 +1,5 @@
-/* Quantized weights against those of ggml's own code (tests/data/quant): the weights of groups bit by bit, and the groups
- * of weights byte by byte. */
+/* Quantized weights against those of ggml's own code (tests/data/quant): the weights of groups bit by bit, and the
+ * groups of weights byte by byte. */
 #include "device/quant.h"
 #include "io/safetensors.h"
 

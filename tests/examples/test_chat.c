@@ -1,4 +1,4 @@
-/* generate --chat: each answer is that to the whole conversation, written out as the model's chat template writes it. */
+/* generate --chat: each answer is the one to the whole conversation, in the format of the model's chat template. */
 #include "support/files.h"
 #include "support/shell.h"
 #include "tshard/tokenizer.h"

@@ -159,7 +159,8 @@ static void check_logits(tshi_rank *r, model *m, const quantized *q) {
     tshi_check_ok(r, model_input_create(m, shape[0], shape[1], false, &in));
     tshi_check_ok(r, model_input_write(&in, ids, NULL, NULL));
     tsh_tensor *made = model_forward(m, tape, &in);
-    /* A file's divisors of rotary frequencies are float32; the formula that the configuration names gives them exactly. */
+    /* A file's divisors of rotary frequencies are float32; the formula that the configuration names gives them
+     * exactly. */
     double tolerance = strcmp(q->model, "llama3") == 0 ? 1e-6 : 1e-9;
     if (tshi_check(r, made != NULL, "%s", tsh_tape_message(tape))) tshi_test_same(r, name, made, logits, tolerance);
     model_input_release(&in);

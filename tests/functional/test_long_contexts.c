@@ -176,7 +176,7 @@ static void close_kit(kit *k) {
     tsh_mesh_destroy(k->mesh);
 }
 
-/* --- every length --------------------------------------------------------------------------------------------------- */
+/* --- every length ------------------------------------------------------------------------------------------------- */
 
 static void run_lengths(tshi_rank *r, const char *axes, int longest, const tsh_layout *layout,
                         const tsh_layout *by_heads) {

@@ -325,14 +325,15 @@ GGUF_TEST(malformed_tensors_are_refused) {
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     refused_tensor("t", 1, one, 99, 0, TSH_ERR_UNSUPPORTED, "tensor 't' has the type 99; F64,");
-    refused_tensor("t", 2, groups, 8, 0, TSH_ERR_IO, "'t' has rows of 48 weights, which groups of 32 of Q8_0 cut");
-    refused_tensor("t", 0, NULL, 2, 0, TSH_ERR_IO, "which groups of 32 of Q4_0 cut");
+    refused_tensor("t", 2, groups, 8, 0, TSH_ERR_IO,
+                   "'t' has rows of 48 weights, which are not whole groups of 32 (Q8_0)");
+    refused_tensor("t", 0, NULL, 2, 0, TSH_ERR_IO, "which are not whole groups of 32 (Q4_0)");
     refused_tensor("t", 3, many, 0, 0, TSH_ERR_IO, "'t' has more elements than a file can hold");
     refused_tensor("t", 1, big, 0, 0, TSH_ERR_IO, "'t' has a dim of more than 2^63");
     refused_tensor("t", 5, big, 0, 0, TSH_ERR_IO, "'t' has more than 4 dims");
     refused_tensor("t", 1, one, 0, 16, TSH_ERR_IO, "'t' is not aligned");
-    refused_tensor("t", 1, one, 0, 32, TSH_ERR_IO, "is truncated: tensor 't' ends behind");
-    refused_tensor("t", 1, one, 0, UINT64_MAX - 31, TSH_ERR_IO, "is truncated: tensor 't' ends behind");
+    refused_tensor("t", 1, one, 0, 32, TSH_ERR_IO, "is truncated: tensor 't' ends past");
+    refused_tensor("t", 1, one, 0, UINT64_MAX - 31, TSH_ERR_IO, "is truncated: tensor 't' ends past");
     refused_tensor(name, 1, one, 0, 0, TSH_ERR_IO, "the name of a tensor");
 }
 
@@ -384,7 +385,7 @@ GGUF_TEST(makes_a_configuration) {
     for (size_t i = 0; i < sizeof scaled / sizeof *scaled; i++)
         cr_assert(strstr(text, scaled[i]), "%s: %s", scaled[i], text);
     cr_assert_eq(tsh_gguf_config(FOLDER "llama/llama-q4_0.gguf", text, 100), TSH_ERR_ARGUMENT);
-    cr_assert(text[0] == '\0' && strstr(tsh_error_message(), "bytes are wanted"), "%s", tsh_error_message());
+    cr_assert(text[0] == '\0' && strstr(tsh_error_message(), "the text needs"), "%s", tsh_error_message());
     tshi_test_gguf none = {0};
     write_small(&none, 0, "t");
     cr_assert_eq(tsh_gguf_config(tshi_test_path("m.gguf"), text, sizeof text), TSH_ERR_UNSUPPORTED);

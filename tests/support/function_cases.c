@@ -24,7 +24,8 @@ static tsh_tensor *fill(tsh_tape *t, tsh_tensor *x, tsh_tensor *mask) {
     return tsh_add(t, tsh_masked_fill(t, x, large, -2.5), mask);
 }
 
-/* x where it is larger than y, else y, and three times x where y is small; both are repeated where the other is larger. */
+/* x where it is larger than y, else y, and three times x where y is small; both are repeated where the other is
+ * larger. */
 static tsh_tensor *choose(tsh_tape *t, tsh_tensor *x, tsh_tensor *y) {
     tsh_tensor *z = tsh_where(t, tsh_compare(t, tsh_scale(t, x, 1.13), TSH_GREATER, y), x, y);
     return tsh_where(t, tsh_compare_scalar(t, y, TSH_LESS_EQUAL, 0.45), tsh_scale(t, x, 3), z);

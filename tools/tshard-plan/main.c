@@ -23,13 +23,12 @@ static const char help[] =
     "      --search NAME=A,B,...\n"
     "                          plan PROGRAM with --NAME=A, with --NAME=B, ..., and with every combination where there\n"
     "                          are several; values on and off: with --NAME and without. The best come first\n"
-    "      --search weights    weights of --model-parallel (--search NAME=weights: of --NAME) by --speed, such that "
-    "every\n"
-    "                          rank's peak fits --memory-limit\n"
-    "      --speed A,B,...     of the ranks along that axis, as tsh_group_measure measures them (equal)\n"
+    "      --search weights    find weights for --model-parallel (--search NAME=weights: for --NAME) that follow\n"
+    "                          --speed, and with which every rank's peak fits --memory-limit\n"
+    "      --speed A,B,...     speeds of the ranks along that axis, as tsh_group_measure returns them (equal)\n"
     "      --memory-limit BYTES\n"
-    "                          with --search: list what needs no more on any rank, like 80G; for weights also a limit\n"
-    "                          for each rank along the axis, like 8G,4G\n"
+    "                          with --search: list what needs no more on any rank, like 80G; with --search weights\n"
+    "                          there may be a limit for each rank along the axis, like 8G,4G\n"
     "  -h, --help              this text\n"
     "  -V, --version           version\n"
     "\n"
@@ -126,9 +125,9 @@ static int parse(int argc, char **argv, plan_options *options) {
         return usage_error("--memory-limit needs --search");
     if (weights->speeds && !weights->option) return usage_error("--speed needs --search weights");
     if (weights->option && (options->search.options || options->machine))
-        return usage_error("--search weights is for itself: without --machine and another --search");
+        return usage_error("--search weights excludes --machine and another --search");
     if (weights->limits > 1 && !weights->option)
-        return usage_error("--memory-limit wants one number of bytes, other than with --search weights");
+        return usage_error("--memory-limit wants one number of bytes, except with --search weights");
     options->search.memory_limit = weights->limits ? weights->limit[0] : 0;
     if (optind >= argc) return usage_error("the PROGRAM to plan is missing");
     options->command = argv + optind;

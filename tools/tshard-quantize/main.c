@@ -8,14 +8,13 @@
 static const char help[] =
     "usage: tshard-quantize FOLDER FILE --type q8_0|q4_0\n"
     "\n"
-    "Writes the model of a Hugging Face folder, Llama or Qwen2, as a GGUF file of quantized weights.\n"
+    "Writes a Llama or Qwen2 model from a Hugging Face folder to a GGUF file, with quantized weights.\n"
     "\n"
-    "Matrices are quantized in groups of 32 weights of a row: q8_0 has 8.5 bits for a weight, q4_0 4.5, and 8.5 for "
-    "the\n"
-    "output layer. A matrix whose rows are not whole groups becomes float16, and vectors are float32. The folder's\n"
-    "tokenizer.json goes into the file whole.\n"
+    "Matrices are quantized in groups of 32 weights of a row. q8_0 takes 8.5 bits a weight; q4_0 takes 4.5, but 8.5\n"
+    "in the output layer. A matrix whose rows are not whole groups becomes float16, and vectors become float32. The\n"
+    "folder's tokenizer.json is stored whole in the file.\n"
     "\n"
-    "  --type q8_0|q4_0   how the weights are quantized\n"
+    "  --type q8_0|q4_0   the type of the quantized weights\n"
     "  --help, --version\n";
 
 static int usage(const char *format, const char *word) {

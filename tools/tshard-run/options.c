@@ -36,10 +36,10 @@ static const char help[] =
     "      --max-restarts N    start all ranks of the job again when one fails, at most N times (default: 0); to be "
     "given\n"
     "                          on all machines, which then have to find each other before any rank starts\n"
-    "      --min-ranks N       the job goes on when a rank fails, while at least N live: for programs that call\n"
-    "                          tsh_world_continue (default: it ends)\n"
-    "      --join HOST:PORT    N more ranks for a running job, whose program calls tsh_world_joiners: its MASTER_ADDR\n"
-    "                          and MASTER_PORT; TSHARD_TOKEN has to be that of the job\n"
+    "      --min-ranks N       the job continues when a rank fails, while at least N ranks are alive: for programs\n"
+    "                          that call tsh_world_continue (default: the job ends)\n"
+    "      --join HOST:PORT    the ranks join a running job, whose program calls tsh_world_joiners; HOST and PORT are\n"
+    "                          its MASTER_ADDR and MASTER_PORT, and TSHARD_TOKEN has to be the job's\n"
     "      --monitor-interval SECONDS\n"
     "                          taken for torchrun's sake: failures are noticed at once\n"
     "      --plan N            start nothing: tshard-plan -n N, with its options --json, --machine, --search and\n"
@@ -60,8 +60,8 @@ static const char help[] =
     "      --rdzv-id ID        the job's name, the same on all nodes\n"
     "      --standalone        one node, a free port\n"
     "torchrun's spelling with underscores is understood too, and its --rdzv-backend, --rdzv-conf, --local-addr and\n"
-    "--start-method change nothing. Nodes share no secret by themselves: set TSHARD_TOKEN\n"
-    "alike on all of them. Between nodes NCCL moves the data of GPUs, and UCX that of CPUs.\n"
+    "--start-method change nothing. Nodes share no secret by themselves: set the same TSHARD_TOKEN on all\n"
+    "of them. Between nodes NCCL moves the data of GPUs, and UCX that of CPUs.\n"
     "\n"
     "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and the\n"
     "others that torchrun sets, TSHARD_TOKEN, the job's random secret, and TSHARD_RESTART, the restarts so far. With\n"
@@ -75,11 +75,11 @@ static const char help[] =
     "one second to notice, then get TERM, then KILL. A signal that is ignored when tshard-run starts (nohup) stays\n"
     "ignored. Once a job is ending, output that its reader does not take within a second is dropped.\n"
     "\n"
-    "Exit code: 0 when all ranks exit with 0, or with --min-ranks all that were not lost and at least N; else that of "
-    "the rank that failed first, 128 + the signal when one\n"
-    "killed it (the last line names the rank); 128 + the signal when tshard-run was told to stop and a rank did not\n"
-    "exit with 0; 1 when all exit with 0, but some of their output could not be written; 127 when PROGRAM is not "
-    "found, 126 when it cannot be run; 2 for a usage error.\n";
+    "Exit code: 0 when all ranks exit with 0 (with --min-ranks N: all that were not lost, and at least N); else that\n"
+    "of the rank that failed first, 128 + the signal when one killed it (the last line names the rank); 128 + the\n"
+    "signal when tshard-run was told to stop and a rank did not exit with 0; 1 when all exit with 0, but some of\n"
+    "their output could not be written; 127 when PROGRAM is not found, 126 when it cannot be run; 2 for a usage\n"
+    "error.\n";
 
 static int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static int usage_error(const char *format, ...) {
@@ -374,7 +374,7 @@ int run_options_parse(int argc, char **argv, run_options *options) {
         return usage_error("--plan has the number of ranks of all machines: -n and nodes do not go with it");
     }
     if (options->join && (options->nnodes > 1 || options->nodes_listed || options->max_restarts || options->planned))
-        return usage_error("--join goes with neither several nodes nor --max-restarts nor --plan");
+        return usage_error("--join excludes several nodes, --max-restarts and --plan");
     int code = options->planned ? -1 : choose_node(options);
     if (code >= 0) return code;
     int sets = options->bind == RUN_BIND_LIST ? run_cores_sets(options->bind_list) : 1;

@@ -32,8 +32,8 @@ static int free_port(void) {
     return port;
 }
 
-/* Launchers on several machines cannot agree on a secret: the user sets it on all of them. On one machine a user sets it
- * for ranks that are to join the job. */
+/* Launchers on several machines cannot agree on a secret: the user sets it on all of them. On one machine a user sets
+ * it for ranks that are to join the job. */
 static bool take_token(run_plan *plan) {
     unsigned char bytes[16];
     if (tshi_setting_text(TSHI_SETTING_TOKEN, plan->token, sizeof plan->token) != TSH_OK) {

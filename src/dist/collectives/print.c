@@ -85,8 +85,8 @@ static tsh_status fetch_corner(const printing *p, const tsh_box *box) {
     return tsh_tensor_read(p->held, p->corner, p->corner_numel);
 }
 
-/* Collective. A rank whose exchange of one corner fails still takes part in the exchanges of the others, which its peers
- * wait for. Returns the last error. */
+/* Collective. A rank whose exchange of one corner fails still takes part in the exchanges of the others, which its
+ * peers wait for. Returns the last error. */
 static tsh_status fetch_all(const printing *p) {
     tsh_status status = TSH_OK;
     for (unsigned c = 0; c < 1u << p->format.ndim; c++) {

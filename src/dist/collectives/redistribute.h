@@ -18,8 +18,8 @@
  * NULL: messages in the world's group, one for each pair of ranks; ranks in neither placement need not call. Waits for
  * the values that this rank receives, not for those that it sends. */
 tsh_status tshi_exchange_run(tsh_group *group, const tshi_exchange *e, const tsh_tensor *in, tsh_tensor *out);
-/* The exchange between a tensor and `held`, what this rank holds of the same elements placed otherwise: `writes` into the
- * tensor, else out of it. */
+/* The exchange between a tensor and `held`, what this rank holds of the same elements placed otherwise: `writes` into
+ * the tensor, else out of it. */
 tsh_status tshi_exchange_tensor(tsh_group *group, const tsh_tensor *tensor, const tshi_placement *other,
                                 tsh_tensor *held, bool writes);
 /* Waits for the sends in flight; the first failure of one since the last flush. */

@@ -34,7 +34,8 @@ tsh_status tshi_control_failure(tsh_world *world);
 tsh_status tshi_control_lasting_failure(tsh_world *world);
 /* Appends " in all_reduce #7" to the message if a rank has died. Returns `status`. */
 tsh_status tshi_control_add_call(tsh_world *world, tsh_status status, const char *call, unsigned long long number);
-/* Breaks the world: it can only be destroyed. Returns the first reason, which later calls do not replace. */
+/* Breaks the world: it can then only be continued or destroyed. Returns the first reason, which later calls do not
+ * replace. */
 tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *words);
 /* The rank is STUCK or DEAD. */
 static inline bool tshi_control_is_lost(const tsh_world *world, int rank) {

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Connections beyond those of ranks that have proved that they are of the job. */
+/* The most connections besides those of ranks that have proved that they have the job's token. */
 #define UNKNOWN 16
 #define SLOTS   (TSHI_MOST_JOINERS + UNKNOWN)
 /* Seconds that a connection has for its HELLO; for a rank to say that a round has failed; and for sending. */
@@ -151,7 +151,7 @@ static bool greet(const tsh_world *world, const tshi_entrance *e, guest *g) {
     return true;
 }
 
-/* What a newcomer says of the world of the round. */
+/* A newcomer's answer: whether it has built the world of the round. */
 static bool take_report(const tshi_entrance *e, guest *g) {
     tshi_seal seal = {e->settings.key, g->nonce};
     tshi_wire_answer answer;
@@ -160,7 +160,7 @@ static bool take_report(const tshi_entrance *e, guest *g) {
     return true;
 }
 
-/* One frame at most. False: the guest is dropped. */
+/* Handles at most one frame. False: the guest is dropped. */
 static bool read_guest(const tsh_world *world, const tshi_entrance *e, guest *g) {
     tshi_wire_type due = g->state == GUEST_UNKNOWN ? TSHI_HELLO : TSHI_ANSWER;
     size_t wanted = TSHI_WIRE_HEAD;

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Seconds to connect; for a CHALLENGE, before another connection is tried, as a stopped rank may listen there, too; for
- * the rest of a frame; for the verdict on a world; and between two tries. */
+/* Seconds to connect; to wait for a CHALLENGE before another connection is tried, because a stopped rank may be
+ * listening there; for the rest of a frame; for the confirmation of a world; and between two tries. */
 #define CONNECT_SECONDS   2.0
 #define CHALLENGE_SECONDS 5.0
 #define FRAME_SECONDS     5.0
@@ -40,7 +40,7 @@ static void greet(tshi_joining *j) {
     tshi_frame challenge;
     size_t n = tshi_connector_receive(j->fd, TSHI_CHALLENGE, bytes, tshi_clock() + CHALLENGE_SECONDS);
     if (n == 0 || !tshi_wire_read(TSHI_CHALLENGE, bytes, n, NULL, &challenge)) {
-        lose(j, "no step of a job has ended meanwhile, or its program does not call tsh_world_joiners");
+        lose(j, "the job has not completed a step since, or its program does not call tsh_world_joiners");
         return;
     }
     if (memcmp(challenge.group, j->r.group, sizeof challenge.group) != 0) {
@@ -62,7 +62,7 @@ static void connect_to(tshi_joining *j) {
     }
 }
 
-/* TSH_OK while it is worth waiting. */
+/* TSH_OK as long as waiting makes sense. */
 static tsh_status check_clock(tshi_joining *j) {
     const tshi_settings *s = j->r.settings;
     double now = tshi_clock();
@@ -96,8 +96,8 @@ static unsigned char *read_frame(const tshi_joining *j, tshi_wire_type *type, si
     return NULL;
 }
 
-/* Reads a PLACE; place->size 0: the last world is confirmed. False when the connection has ended. *status: that of an
- * ANSWER in its place, which says why the rank is refused. */
+/* Reads a PLACE; place->size is 0 if the last world is confirmed. False when the connection has ended. *status: the
+ * status of an ANSWER that has come instead, which says why the rank is refused. */
 static bool read_place(const tshi_joining *j, tshi_frame *place, tsh_status *status) {
     const tshi_seal seal = {j->settings.key, j->mine};
     tshi_wire_type type;

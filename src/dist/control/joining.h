@@ -1,5 +1,5 @@
-/* Joining a running job, as a rank that is not of it: finds its entrance (entrance.h), waits there for a place in a
- * world, and says whether it has built that world. A connection that ends, because rank 0 has died, is made anew. */
+/* How a rank joins a running job: it finds the job's entrance (entrance.h), waits there for a place in a world, and
+ * reports whether it has built that world. If the connection ends, because rank 0 has died, the rank reconnects. */
 #ifndef TSHI_JOINING_H
 #define TSHI_JOINING_H
 
@@ -28,11 +28,12 @@ typedef struct tshi_join_place {
 
 tsh_status tshi_joining_open(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                              tshi_joining *out);
-/* Waits for a place, whose roster is the caller's. TSH_ERR_TIMEOUT when no job takes ranks in at the address, for at most
- * 120 s, or the job takes none in before the timeout. TSH_ERR_PEER when it has ended. */
+/* Waits for a place, whose roster the caller owns. TSH_ERR_TIMEOUT when no job takes ranks in at the address within the
+ * timeout, at most 120 s, or when the job has not taken this rank in before the timeout. TSH_ERR_PEER when the job has
+ * ended. */
 tsh_status tshi_joining_wait(tshi_joining *j, tshi_join_place *out);
-/* Says whether this rank has built the world. True when the world is confirmed; otherwise the rank leaves it, and waits
- * for another place. */
+/* Reports whether this rank has built the world. Returns true when the world is confirmed; otherwise the rank leaves
+ * it, and waits for another place. */
 bool tshi_joining_report(tshi_joining *j, tsh_status built);
 void tshi_joining_close(tshi_joining *j);
 

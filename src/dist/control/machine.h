@@ -52,7 +52,7 @@ typedef struct tshi_channel {
 /* What a rank knows of its machine. All zeros in a world of one rank. */
 typedef struct tshi_machine {
     tshi_page *page;   /* NULL: there are no peers */
-    tsh_status broken; /* the world can only be destroyed */
+    tsh_status broken; /* the world can only be continued or destroyed */
     char broken_words[TSHI_MESSAGE_SIZE];
     tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
     char *area;                     /* for the transport; zeroed */

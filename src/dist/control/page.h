@@ -63,8 +63,8 @@ typedef struct tshi_rank_record {
     unsigned char cores[TSHI_CORE_BYTES]; /* its affinity mask, a bit a core; written before it joins */
 } tshi_rank_record;
 
-/* A rank that is about to join: its machine, by the number in the former world, or as -1 - i: that of joiner i, which is
- * none of these. */
+/* A rank that is about to join. Its machine is given by its number in the former world or, if it is none of these
+ * machines, as -1 - i: the machine of joiner i. */
 typedef struct tshi_newcomer {
     int32_t node;
     char host[TSHI_JOINER_HOST];

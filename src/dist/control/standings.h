@@ -1,6 +1,6 @@
-/* Which ranks go on after a death (tsh_world_continue). They decide in the control page of the first machine, the one
- * of rank 0, of the world that has broken: page->turn is the round and its phase, record[].standing what a rank has
- * come to.
+/* Which ranks continue after a death (tsh_world_continue). The ranks decide it in the control page of the broken
+ * world's first machine, which is that of rank 0: page->turn is the round and its phase, and record[].standing says how
+ * far a rank has come.
  *
  *   phase of round k     becomes              when                                      by
  *   GATHERING k          BUILDING k           every rank is LOST or has come to round k   a rank of the first machine
@@ -21,12 +21,13 @@
  * "come" fails. Ranks of other machines make their changes and read the page through the ranks of the first one
  * (meeting.h).
  *
- * Rank 0 brings the ranks that wait to join: it writes them into the page, for round k, before it comes to round k. They
- * are members of the world of round k if rank 0 is a member of the round; it has built when they have, too.
+ * Rank 0 brings the ranks that wait to join: it writes them into the page, for round k, before it comes to round k.
+ * They are members of the world of round k if rank 0 is a member of the round; rank 0 counts as having built only when
+ * they have too.
  *
- * Invariant: at most one world follows a world. It holds because only CONFIRMED gives one, and the turn leaves it
- * never; there is one page, in the memory of one machine. Ranks that cannot reach this machine end themselves, however
- * many they are, and if all of its ranks die, the job ends. */
+ * Invariant: at most one world follows a world. It holds because a world follows only from CONFIRMED, which the turn
+ * never leaves; and there is one page, in the memory of one machine. Ranks that cannot reach this machine end
+ * themselves, however many they are, and if all of its ranks die, the job ends. */
 #ifndef TSHI_STANDINGS_H
 #define TSHI_STANDINGS_H
 

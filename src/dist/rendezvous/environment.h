@@ -59,8 +59,8 @@ typedef struct tshi_settings {
     uint64_t restart; /* TSHARD_RESTART */
     char group_name[TSHI_JOB_SIZE];
     unsigned char key[TSHI_KEY_SIZE]; /* made of path, token, job, restart and group name; then: only of this world */
-    /* Where ranks enter the running job, whatever world it has come to, and with which key: made of port, token and group
-     * name, which a rank that joins knows. */
+    /* Where ranks enter the running job, whatever world it has come to, and with which key: made of port, token and
+     * group name, which a rank that joins knows. */
     bool joins; /* TSHARD_JOIN: this rank enters */
     char join_address[TSHI_JOB_SIZE];
     int join_port; /* 0: nowhere */

@@ -39,7 +39,8 @@ void tshi_rendezvous_warn(const tshi_settings *settings, const tshi_roster *rost
 /* Fills what a rendezvous under the settings' key needs. */
 tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                  double deadline, tshi_rendezvous *out);
-/* Seconds in which peers may still come when ranks contradict each other, and in which all have to take their answer. */
+/* Seconds in which peers may still come when ranks contradict each other, and in which all have to take their
+ * answer. */
 #define TSHI_RENDEZVOUS_GRACE 2.0
 /* Seconds that a rendezvous may take: min(120, the timeout). */
 double tshi_rendezvous_patience(const tshi_settings *settings);
@@ -78,7 +79,8 @@ bool tshi_process_ended(const tshi_process *process, const tshi_process *me);
 /* The executable file's fingerprint: equal for ranks of one build of a program; 0: the file cannot be read. */
 uint64_t tshi_program_fingerprint(void);
 /* This rank and the sender of the frame disagree on the world's size: unless `text` (TSHI_MESSAGE_SIZE bytes) already
- * tells of such ranks it tells of these, and the deadline moves up, to when all will have heard. False: it already did. */
+ * tells of such ranks it tells of these, and the deadline moves up, to when all will have heard. False: it already
+ * did. */
 bool tshi_rendezvous_contradict(const tshi_rendezvous *r, const tshi_frame *frame, char *text, double *deadline);
 /* This machine has an RDMA adapter. */
 bool tshi_has_adapter(void);

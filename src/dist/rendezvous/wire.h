@@ -9,8 +9,8 @@
  *               names, node of each rank 4; HMAC 32
  * ANNOUNCEMENT  a multicast datagram: group 16, nonce 32, rank 4, size 4, process, TCP port 2, leads 1, HMAC 32
  * LEADER        the record of the listening rank in a file: group 16, nonce 32, process, TCP port 2, HMAC 32
- * PLACE         to a rank that joins a running job: seed 8, size of the world 4, milliseconds to build it 4, TCP port 2,
- *               HMAC 32; an ANSWER with the roster follows where the size is not 0
+ * PLACE         to a rank that joins a running job: seed 8, size of the world 4, milliseconds to build it 4, TCP port
+ *               2, HMAC 32; an ANSWER with the roster follows where the size is not 0
  * process       machine 16, number 4, start 8, host name (1 + up to 63) */
 #ifndef TSHI_WIRE_H
 #define TSHI_WIRE_H
@@ -79,8 +79,8 @@ typedef struct tshi_seal {
     const unsigned char *key, *nonce;
 } tshi_seal;
 
-/* Writes fields or reads them, so that each message is described once. Writing cannot fail: callers provide room for all
- * that they write. A read beyond the end yields zeros and sets `bad`. */
+/* Writes fields or reads them, so that each message is described once. Writing cannot fail: callers provide room for
+ * all that they write. A read beyond the end yields zeros and sets `bad`. */
 typedef struct tshi_codec {
     bool reads, bad;
     unsigned char *start, *at;

@@ -1,4 +1,4 @@
-/* The config.json that a GGUF file's keys stand for. */
+/* Builds a config.json from the keys of a GGUF file. */
 #include "io/gguf/gguf.h"
 #include "tshard/io.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A configuration being made. `status` keeps the first failure. */
+/* A configuration that is being built. `status` keeps the first failure. */
 typedef struct config {
     tshi_gguf *file;
     char architecture[32];
@@ -219,7 +219,7 @@ tsh_status tshi_gguf_config(tshi_gguf *file, char **json) {
     tshi_gguf_text_of(file, "general.architecture", c.architecture, sizeof c.architecture);
     bool llama = strcmp(c.architecture, "llama") == 0;
     if (!llama && strcmp(c.architecture, "qwen2") != 0) {
-        c.status = tshi_fail(TSH_ERR_UNSUPPORTED, "%.220s: its architecture is '%s'; llama and qwen2 are known",
+        c.status = tshi_fail(TSH_ERR_UNSUPPORTED, "%.220s: its architecture is '%s'; llama and qwen2 are supported",
                              file->path, c.architecture);
     } else {
         set(c.json, &c, "model_type", json_string(c.architecture));
@@ -245,7 +245,7 @@ tsh_status tsh_gguf_config(const char *path, char *json, size_t size) {
     if (status != TSH_OK) return status;
     status = tshi_gguf_config(file, &text);
     if (status == TSH_OK && strlen(text) >= size)
-        status = tshi_fail(TSH_ERR_ARGUMENT, "gguf_config: %zu bytes are wanted for the text, and there are %zu",
+        status = tshi_fail(TSH_ERR_ARGUMENT, "gguf_config: the text needs %zu bytes, and there are %zu",
                            strlen(text) + 1, size);
     if (status == TSH_OK) memcpy(json, text, strlen(text) + 1);
     tshi_gguf_close(file);

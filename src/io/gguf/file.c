@@ -7,7 +7,7 @@
 
 /* Memory for groups that are dequantized together, and for rows of which others are made. */
 #define SCRATCH ((size_t)256 << 10)
-/* Bytes of a header that are read at first; longer ones are read again, twice as many each time. */
+/* How many bytes are read for a header at first; a longer header is read again, with twice as many bytes each time. */
 #define FIRST_BYTES ((uint64_t)1 << 20)
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static tshi_elements elements_of(const tshi_gguf *file, const tshi_gguf_tensor *
                            .shape = shape};
 }
 
-/* Reads the groups that the box cuts, and dequantizes its part of them. They fit `raw` and `weights`. */
+/* Reads the groups that the box touches, and dequantizes the box's part of them. They fit into `raw` and `weights`. */
 static tsh_status read_groups(tshi_gguf *file, const tshi_gguf_tensor *t, const tsh_box *box, char *raw, float *weights,
                               float *out) {
     int64_t shape[TSH_MAX_DIMS], n = t->format->weights, last = t->entry.ndim - 1;
@@ -98,7 +98,7 @@ static tsh_status read_groups(tshi_gguf *file, const tshi_gguf_tensor *t, const 
     return TSH_OK;
 }
 
-/* In parts of the box that fit the memory: of whole rows or within a row. */
+/* Reads the box in parts that fit into the memory: whole rows, or pieces of a row. */
 static tsh_status read_quantized(tshi_gguf *file, const tshi_gguf_tensor *t, const tsh_box *box, float *out) {
     const int64_t most = (int64_t)(SCRATCH / sizeof(float)), numel = tshi_box_numel(t->entry.ndim, box);
     const int64_t margin = 2 * TSHI_QUANT_MOST, cols = t->entry.ndim ? box->length[t->entry.ndim - 1] : 1;
@@ -126,14 +126,14 @@ static tsh_status read_in_order(tshi_gguf *file, const tshi_gguf_tensor *t, cons
 
 /* --- rotary pairs ------------------------------------------------------------------------------------------------- */
 
-/* The row of the file that is row `row` of the folder: of a head's rows, row i of the first half and of the second are
- * rows 2i and 2i + 1 of the file. */
+/* The row in the file of row `row` in the folder: of a head's rows, row i of the first half is row 2i in the file, and
+ * row i of the second half is row 2i + 1. */
 static int64_t row_in_file(int64_t head, int64_t row) {
     int64_t begin = row / head * head, i = row - begin, half = head / 2;
     return begin + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-/* A head at a time, whole even where the box has a part of it. */
+/* Reads one head at a time, whole even if the box has only a part of it. */
 static tsh_status read_heads(tshi_gguf *file, const tshi_gguf_tensor *t, const tsh_box *box, char *out) {
     size_t size = tsh_dtype_size(t->entry.dtype);
     tsh_box inner = *box, head;

@@ -1,6 +1,7 @@
-/* GGUF, version 3: a header of keys and tensors, then the tensors' data, aligned. A rank reads the header and its
- * boxes. The tensors of a Llama or Qwen2 model appear as in the model's Hugging Face folder: with its names, and with the rows
- * of query and key in its order. Nothing here is collective. Messages begin with the path. */
+/* GGUF files, version 3: a header of keys and tensors, then the tensors' data, aligned. A rank reads the header, and
+ * only its own boxes of the data. The tensors of a Llama or Qwen2 model appear as in the model's Hugging Face folder:
+ * with the same names, and with the rows of query and key in the same order. Nothing here is collective. Error messages
+ * begin with the path. */
 #ifndef TSHI_GGUF_H
 #define TSHI_GGUF_H
 
@@ -48,7 +49,7 @@ typedef struct tshi_gguf {
  * types of tensors that cannot be read. */
 TSHI_TOOLS tsh_status tshi_gguf_open(const tsh_allocator *allocator, const char *path, tshi_gguf **out);
 TSHI_TOOLS void tshi_gguf_close(tshi_gguf *file);
-/* True for a regular file that begins as a GGUF file does. */
+/* True for a regular file that begins like a GGUF file. */
 bool tshi_gguf_is(const char *path);
 
 /* Parses a header of which the first `length` bytes are known: sets values and tensors of a file whose path, allocator
@@ -82,12 +83,13 @@ bool tshi_gguf_flag_of(const tshi_gguf *file, const char *key, bool otherwise);
 
 /* The tensor with that name, or NULL. */
 const tshi_gguf_tensor *tshi_gguf_tensor_of(const tshi_gguf *file, const char *name);
-/* Reads a box, row-major, as elements of the entry's dtype. Of quantized weights it reads whole groups, and where
- * rotary pairs are adjacent whole heads. */
+/* Reads a box, row-major, as elements of the entry's dtype. From the file it reads whole groups of quantized weights,
+ * and whole heads where rotary pairs are adjacent. */
 TSHI_TOOLS tsh_status tshi_gguf_read_box(tshi_gguf *file, const tshi_gguf_tensor *tensor, const tsh_box *box,
                                          void *out);
 
-/* Gives the tensors of a known architecture their names in Hugging Face's folders, and their order of rows. */
+/* Gives the tensors of a known architecture the names and the order of rows that they have in Hugging Face's
+ * folders. */
 tsh_status tshi_gguf_rename(tshi_gguf *file);
 /* The name that a folder's tensor has in a GGUF file of the architecture, and the key whose number of heads its rows
  * are permuted by, or NULL. False if the architecture has no such tensor. */
@@ -97,9 +99,9 @@ TSHI_TOOLS bool tshi_gguf_name_of(const char *architecture, const char *name, ch
 /* --- models ------------------------------------------------------------------------------------------------------- */
 
 /* The config.json of the file's model, as text for the caller to free(). TSH_ERR_IO for missing keys, _UNSUPPORTED for
- * an architecture or a feature of it that is not known, _MEMORY. */
+ * an unknown architecture or an unknown feature of one, _MEMORY. */
 tsh_status tshi_gguf_config(tshi_gguf *file, char **json);
-/* The tokenizer.json of the file's tokenizer, as text for the caller to free(). Errors likewise. */
+/* The tokenizer.json of the file's tokenizer, as text for the caller to free(). Errors as for the configuration. */
 tsh_status tshi_gguf_tokenizer(const tshi_gguf *file, char **json);
 
 #endif

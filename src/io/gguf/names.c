@@ -1,4 +1,4 @@
-/* The tensors' names, and their rows' order, in GGUF files and in Hugging Face's folders. */
+/* Maps the names of tensors, and the order of their rows, from GGUF files to Hugging Face's folders. */
 #include "io/gguf/gguf.h"
 
 #include <stdio.h>
@@ -72,7 +72,7 @@ static tsh_status set_head(const tshi_gguf *file, const char *architecture, cons
     }
     if (count < 1 || rows % count != 0 || rows / count % 2 != 0)
         return tshi_fail(TSH_ERR_IO,
-                         "%.220s: tensor '%.100s' has %lld rows and %lld heads; each wants an even number of rows",
+                         "%.220s: tensor '%.100s' has %lld rows and %lld heads; each head needs an even number of rows",
                          file->path, t->name, (long long)rows, (long long)count);
     t->head = rows / count;
     return TSH_OK;

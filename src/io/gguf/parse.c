@@ -1,4 +1,4 @@
-/* The header of a GGUF file. */
+/* Parses the header of a GGUF file. */
 #include "io/gguf/gguf.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 enum { VERSION = 3, MOST_KEYS = 4096, MOST_TENSORS = 1 << 20, MOST_DIMS = 4 };
 
-/* What is left of the header's known bytes. */
+/* The bytes of the header that have been read but not yet parsed. */
 typedef struct cursor {
     const tshi_gguf *file;
     const unsigned char *at;
@@ -126,7 +126,8 @@ static tsh_status set_bytes(const tshi_gguf *file, tshi_gguf_tensor *t) {
     int64_t numel, last = e->ndim ? e->shape[e->ndim - 1] : 1, weights = t->format ? t->format->weights : 1;
     size_t size = t->format ? t->format->bytes : tsh_dtype_size(e->dtype), bytes;
     if (last % weights != 0)
-        return tshi_fail(TSH_ERR_IO, "%.220s: tensor '%.100s' has rows of %lld weights, which groups of %lld of %s cut",
+        return tshi_fail(TSH_ERR_IO,
+                         "%.220s: tensor '%.100s' has rows of %lld weights, which are not whole groups of %lld (%s)",
                          file->path, t->name, (long long)last, (long long)weights, e->type);
     if (tshi_dims_product(e->ndim, e->shape, &numel) != TSH_OK ||
         tshi_size_mul((size_t)(numel / weights), size, &bytes) != TSH_OK)
@@ -135,7 +136,7 @@ static tsh_status set_bytes(const tshi_gguf *file, tshi_gguf_tensor *t) {
     return TSH_OK;
 }
 
-/* The dims are in the file with the last one of a row-major array first. */
+/* The file has the dims of a row-major array in reverse order, the last one first. */
 static tsh_status parse_tensor(cursor *c, tshi_gguf *file, tshi_gguf_tensor *t) {
     uint64_t length = next_u64(c);
     const unsigned char *name = next_bytes(c, length);
@@ -185,7 +186,8 @@ static int by_name(const void *left, const void *right) {
     return strcmp(a->name, b->name);
 }
 
-/* Offsets become those in the file. Each tensor is aligned, and begins where the one before it has ended. */
+/* Turns offsets into the data into offsets into the file. Each tensor must be aligned, and begin where the one before
+ * it ends. */
 static tsh_status place_tensors(tshi_gguf *file) {
     int64_t alignment = 32;
     tshi_gguf_integer_of(file, "general.alignment", &alignment);
@@ -200,7 +202,7 @@ static tsh_status place_tensors(tshi_gguf *file) {
         if (e->offset < at) return refuse_tensor(file, t, "overlaps another tensor");
         if (data > file->file_bytes || e->offset > file->file_bytes - data ||
             e->bytes > file->file_bytes - data - e->offset)
-            return tshi_fail(TSH_ERR_IO, "%.220s: is truncated: tensor '%.100s' ends behind its %llu bytes", file->path,
+            return tshi_fail(TSH_ERR_IO, "%.220s: is truncated: tensor '%.100s' ends past its %llu bytes", file->path,
                              t->name, (unsigned long long)file->file_bytes);
         at = e->offset + e->bytes;
         e->offset += data;
@@ -242,8 +244,9 @@ static tsh_status parse_start(cursor *c, const tshi_gguf *file, uint64_t *tensor
     *values = next_u64(c);
     if (magic && memcmp(magic, "GGUF", 4) != 0) return refuse(file, "it does not begin with 'GGUF'");
     if (c->ended || version == VERSION) return TSH_OK;
-    return tshi_fail(TSH_ERR_UNSUPPORTED, "%.220s: is a GGUF file of version %u; version 3, little-endian, is read",
-                     file->path, version);
+    return tshi_fail(TSH_ERR_UNSUPPORTED,
+                     "%.220s: is a GGUF file of version %u; only version 3, little-endian, is supported", file->path,
+                     version);
 }
 
 tsh_status tshi_gguf_parse(tshi_gguf *file, const unsigned char *bytes, uint64_t length, bool *more) {

@@ -1,4 +1,4 @@
-/* The tokenizer.json that a GGUF file's tokenizer stands for. */
+/* Builds a tokenizer.json from the tokenizer in a GGUF file's keys. */
 #include "io/gguf/gguf.h"
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 /* The types of tokens. */
 enum { TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4 };
 
-/* The regular expressions by which words are cut, by the name in tokenizer.ggml.pre. */
+/* The regular expressions that split a text into words, by the name in tokenizer.ggml.pre. */
 typedef struct word_cuts {
     const char *name, *pattern; /* NULL: GPT-2's */
     bool ignore_merges, begins, nfc;
@@ -50,7 +50,7 @@ static tsh_status add_special(const tshi_gguf *file, tokens *t, int64_t id, int6
     return json_array_append_new(t->added, token) == 0 ? TSH_OK : no_memory(file);
 }
 
-/* The vocabulary has the first of several ids with the same text. */
+/* If several ids have the same text, the vocabulary has the first of them. */
 static tsh_status add_token(const tshi_gguf *file, tokens *t, int64_t id, int64_t type) {
     const tshi_gguf_text *text = &t->items[id];
     json_t *name = json_stringn(text->at, text->length);
@@ -231,7 +231,7 @@ static tsh_status make_bytes(const tshi_gguf *file, const tokens *t, json_t **ou
 
 #define BLANK "\xe2\x96\x81"
 
-/* What SentencePiece does to a text: blanks become BLANKs, with one more before it. */
+/* What SentencePiece does to a text: each space becomes a BLANK, and one BLANK is put before the text. */
 static json_t *normalizer_of(bool leads) {
     json_t *replace = json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", " ", "content", BLANK);
     json_t *steps = json_array();
@@ -249,7 +249,7 @@ static json_t *decoder_of(bool leads) {
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
 }
 
-/* SentencePiece's BPE, with bytes for what is no token. */
+/* SentencePiece's BPE, with byte tokens for characters that are no token. */
 static tsh_status make_pieces(const tshi_gguf *file, const tokens *t, json_t **out) {
     json_t *merges = json_array(), *unknown = json_null();
     bool leads = tshi_gguf_flag_of(file, "tokenizer.ggml.add_space_prefix", true);
@@ -267,7 +267,7 @@ static tsh_status make_pieces(const tshi_gguf *file, const tokens *t, json_t **o
     return status;
 }
 
-/* A tokenizer.json that the file has whole. */
+/* A tokenizer.json that the file contains whole. */
 static char *whole_text(const tshi_gguf *file) {
     const tshi_gguf_value *value = tshi_gguf_find(file, "tokenizer.huggingface.json");
     tshi_gguf_value left = value ? *value : (tshi_gguf_value){.count = 0};

@@ -1,4 +1,4 @@
-/* The values of a GGUF file's keys. */
+/* Reads the values of a GGUF file's keys. */
 #include "io/gguf/gguf.h"
 
 #include <string.h>
@@ -76,7 +76,7 @@ bool tshi_gguf_next_number(tshi_gguf_value *left, double *out) {
     return true;
 }
 
-/* A copy of the single value of a key; of none, an empty one. */
+/* A copy of a key's single value; an empty text if the key is missing. */
 static tshi_gguf_value single(const tshi_gguf *file, const char *key) {
     const tshi_gguf_value *v = tshi_gguf_find(file, key);
     return v && !v->array ? *v : (tshi_gguf_value){.count = 0};

@@ -1,4 +1,4 @@
-/* Added tokens in a text: of those that begin first, the longest. */
+/* Finds added tokens in a text: the one that begins first, and of several that begin at the same place, the longest. */
 #include "io/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static const tshi_added *token_here(const tshi_added_set *set, const char *text,
     return NULL;
 }
 
-/* The next place whose byte is the first of some token; `length` without such a place. */
+/* The next place whose byte begins some token; `length` if there is none. */
 static size_t next_start(const tshi_added_set *set, const char *text, size_t length, size_t at) {
     if (set->bytes == 1) {
         const char *place = memchr(text + at, set->byte, length - at);
@@ -57,7 +57,7 @@ static bool is_word_at(const char *text, size_t length, size_t at) {
     return at < length && tshi_class_has(TSHI_CLASS_WORD, tshi_utf8_next(text, &at));
 }
 
-/* The piece with the white space that the token takes. */
+/* The piece of a token, with the white space around it that the token absorbs. */
 static tshi_added_piece piece_of(const tshi_added *token, const char *text, size_t length, size_t after, size_t start) {
     tshi_added_piece piece = {.start = start, .end = start + token->content.length, .id = token->id};
     while (token->lstrip && piece.start > after) {

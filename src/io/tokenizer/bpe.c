@@ -1,8 +1,8 @@
-/* Byte-pair encoding of a word: its characters become symbols; of all neighbours that can be merged, those of the
- * lowest rank are, the leftmost first, until none are left. */
+/* Byte-pair encoding of a word: its characters become symbols, and adjacent symbols are merged, the pair of the lowest
+ * rank first, and of equal ranks the leftmost first, until no pair can be merged. */
 #include "io/tokenizer/tokenizer.h"
 
-/* Up to so many symbols, looking for the lowest rank among all is faster than a heap. */
+/* Up to this many symbols, a linear search for the lowest rank is faster than a heap. */
 #define SHORT_WORD 48
 
 /* --- symbols ------------------------------------------------------------------------------------------------------ */

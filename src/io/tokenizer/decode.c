@@ -1,4 +1,4 @@
-/* Decoding: tokens, through the decoders, to one text. */
+/* Decoding: the decoders turn tokens into one text. */
 #include "io/tokenizer/tokenizer.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
@@ -19,7 +19,7 @@ static tsh_status end_token(const tsh_allocator *allocator, tshi_texts *to) {
 
 /* --- bytes -------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of an incomplete character here that could have gone on, at least 1: one U+FFFD stands for them. */
+/* The number of bytes here, at least 1, that could be the beginning of a character: one U+FFFD replaces them. */
 static size_t broken_here(const unsigned char *u, size_t left) {
     unsigned low = 0x80, high = 0xbf;
     size_t n = u[0] >= 0xc2 && u[0] < 0xe0 ? 2 : u[0] >= 0xe0 && u[0] < 0xf0 ? 3 : u[0] >= 0xf0 && u[0] < 0xf5 ? 4 : 1;
@@ -50,7 +50,8 @@ static void add_repaired(const char *bytes, size_t length, tshi_bytes *out) {
     }
 }
 
-/* Letters become bytes; a token that has anything else keeps its own. All tokens become one. */
+/* Turns the letters of byte-level tokens back into bytes; a token with any other character keeps its bytes. All tokens
+ * become one. */
 static tsh_status decode_letters(tsh_tokenizer *t, const tshi_texts *from, tshi_texts *to) {
     tshi_bytes *bytes = &t->codes;
     tshi_bytes_clear(bytes);
@@ -131,7 +132,7 @@ static void add_changed(const char *token, size_t length, const char *what, size
     }
 }
 
-/* What BERT's decoder makes of English punctuation. Replaces from `start` on. */
+/* Cleans up the spaces around English punctuation as BERT's decoder does, from `start` on. */
 static void clean_up(tsh_tokenizer *t, tshi_bytes *out, size_t start) {
     static const char *const changes[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
                                              {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},

@@ -1,4 +1,5 @@
-/* Encoding: added tokens out of the text, normalizers, added tokens out of what they give, splits, words. */
+/* Encoding a text: added tokens are cut out of it, the rest is normalized, further added tokens are cut out of the
+ * normalized text, and what is left is split into words, whose ids the model gives. */
 #include "io/tokenizer/tokenizer.h"
 
 /* A piece of text on its way through the splitters. */
@@ -35,7 +36,7 @@ static tsh_status next_match(const tshi_text_step *step, passage p, size_t at, s
     return TSH_OK;
 }
 
-/* Does a span join the one before it? */
+/* True if a span joins the one before it. */
 static bool joins(tshi_behavior behavior, span last, span s) {
     switch (behavior) {
     case TSHI_CONTIGUOUS: return s.match == last.match;

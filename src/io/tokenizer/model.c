@@ -1,4 +1,4 @@
-/* The ids of words: from those that are kept, or by the model. */
+/* The ids of words: from the cache of words that have been encoded before, or by the model. */
 #include "io/tokenizer/tokenizer.h"
 
 static tsh_status add_unknown(tsh_tokenizer *t) {

@@ -1,8 +1,8 @@
-/* A tokenizer.json, and what is prepared when it has been read. */
+/* Parses a tokenizer.json, and prepares what encoding needs. */
 #include "io/tokenizer/parse.h"
 
-/* Can a word be cut before each run of this text? It can if no token has it behind another character: then no merge
- * spans such a place. */
+/* True if a word can be cut before each run of this text: if no token has it after another character, no merge spans
+ * such a place. */
 static bool cuts(const tshi_vocabulary *v, const char *text, size_t length) {
     if (tshi_vocabulary_find(v, text, length) < 0) return false;
     for (int i = 0; i < v->count; i++) {

@@ -1,4 +1,4 @@
-/* Parts of a tokenizer.json. Every failure's message names the path and the part. */
+/* Parsing the parts of a tokenizer.json. Every error message names the path and the part. */
 #ifndef TSHI_TOKENIZER_PARSE_H
 #define TSHI_TOKENIZER_PARSE_H
 

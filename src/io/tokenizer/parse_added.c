@@ -1,7 +1,7 @@
-/* The added tokens of a tokenizer.json. */
+/* Parses the added tokens of a tokenizer.json. */
 #include "io/tokenizer/parse.h"
 
-/* Tokens that are looked for in normalized texts are normalized themselves. */
+/* Tokens that are searched for in normalized texts are normalized themselves. */
 static tsh_status normalize_content(tsh_tokenizer *t, const char **text, size_t *length) {
     tsh_status status = TSH_OK;
     for (int i = 0; status == TSH_OK && i < t->normalizers.count; i++)

@@ -1,4 +1,4 @@
-/* The model of a tokenizer.json: vocabulary and merges. */
+/* Parses the model of a tokenizer.json: its vocabulary and merges. */
 #include "io/tokenizer/parse.h"
 
 static tsh_status parse_vocabulary(const tshi_parse *p, const json_t *json) {

@@ -1,4 +1,4 @@
-/* What all parts of a tokenizer.json are read with. */
+/* Helpers for parsing all parts of a tokenizer.json. */
 #include "io/tokenizer/parse.h"
 
 tsh_status tshi_parse_refuse(const tshi_parse *p, const char *part, const char *wanted) {

@@ -1,7 +1,7 @@
-/* The steps of a tokenizer.json: normalizers, pre-tokenizers and decoders, each flattened into one list. */
+/* Parses the steps of a tokenizer.json: normalizers, pre-tokenizers and decoders, each kind as one flat list. */
 #include "io/tokenizer/parse.h"
 
-/* GPT-2's words. */
+/* The regular expression that splits a text into words as GPT-2 does. */
 static const char *const gpt2_words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -35,7 +35,7 @@ static tsh_status set_pattern(const tshi_parse *p, tshi_text_step *step, const c
     return tshi_fail(status, "%.220s: %.260s", p->path, words);
 }
 
-/* {"String": text} or {"Regex": text}, and what stands for a match. */
+/* {"String": text} or {"Regex": text}, and the replacement of a match. */
 static tsh_status add_pattern_step(const tshi_parse *p, tshi_text_steps *steps, tshi_step_kind kind,
                                    const json_t *pattern, const char *content) {
     const char *literal = tshi_parse_text(pattern, "String"), *regex = tshi_parse_text(pattern, "Regex");
@@ -142,7 +142,7 @@ static tsh_status add_class_split(const tshi_parse *p, tshi_class members, tshi_
     return status;
 }
 
-/* Adds what stands before a text that does not begin with it. */
+/* Adds a step that prepends a prefix to texts that do not begin with it. */
 static tsh_status add_lead(const tshi_parse *p, const char *text, bool first_only) {
     tshi_text_steps *steps = &p->tokenizer->splitters;
     tsh_status status = add_text_step(p, steps, TSHI_STEP_LEAD, "a replacement", text);

@@ -1,4 +1,4 @@
-/* The template of a tokenizer.json: the ids around those of a text. */
+/* Parses the template of a tokenizer.json: the special tokens before and after a text. */
 #include "io/tokenizer/parse.h"
 
 enum { TEMPLATE_MOST = 256 };
@@ -60,7 +60,7 @@ static tsh_status read_ends(const tshi_parse *p, const json_t *json, ring *r) {
     return status == TSH_OK ? add_id(p, r, json_array_get(json_object_get(json, "sep"), 1)) : status;
 }
 
-/* The template becomes r with the present one in the place of its text. */
+/* Nests the template so far in r: it takes the place of r's text. */
 static tsh_status surround(const tshi_parse *p, const ring *r) {
     tsh_tokenizer *t = p->tokenizer;
     const int32_t only_text = -1, *inner = t->template ? t->template : &only_text;

@@ -1,4 +1,4 @@
-/* Patterns on PCRE2. */
+/* Patterns, matched with PCRE2. */
 #include "io/tokenizer/pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -31,7 +31,7 @@ static const char *translated(char letter, bool in_class) {
     return NULL;
 }
 
-/* Appends the expression as PCRE2 takes it. Intersections of classes and classes in classes are Oniguruma's only. */
+/* Appends the expression in PCRE2's syntax. PCRE2 lacks Oniguruma's intersections of classes and nested classes. */
 static tsh_status translate(const char *text, tshi_bytes *out) {
     bool in_class = false;
     for (const char *p = text; *p; p++) {

@@ -1,4 +1,5 @@
-/* What a step of a tokenizer looks for: a text, or a regular expression in Oniguruma's syntax, matched by PCRE2. */
+/* A pattern that a step of a tokenizer searches for: a literal text, or a regular expression in Oniguruma's syntax,
+ * which PCRE2 matches. */
 #ifndef TSHI_TOKENIZER_PATTERN_H
 #define TSHI_TOKENIZER_PATTERN_H
 
@@ -6,8 +7,8 @@
 
 typedef struct tshi_pattern tshi_pattern;
 
-/* Compiles a text that stands for itself, or a regular expression. The caller frees it. TSH_ERR_IO for one that is
- * malformed, _UNSUPPORTED for what PCRE2 lacks, _MEMORY; the message has no path. */
+/* Compiles a literal text or a regular expression. The caller frees it. TSH_ERR_IO for one that is malformed,
+ * _UNSUPPORTED for what PCRE2 lacks, _MEMORY; the message has no path. */
 tsh_status tshi_pattern_create(const tsh_allocator *allocator, const char *text, bool regex, tshi_pattern **out);
 void tshi_pattern_free(tshi_pattern *pattern);
 

@@ -65,7 +65,7 @@ static bool is_ascii(const char *text, size_t length) {
     return any < 0x80;
 }
 
-/* True when the step leaves the text as it is. */
+/* True if the step leaves the text unchanged. */
 static bool leaves(const tshi_text_step *step, bool first, const char *text, size_t length) {
     if (length == 0) return true;
     switch (step->kind) {

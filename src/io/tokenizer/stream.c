@@ -1,8 +1,8 @@
-/* Stream decoding: the ids since a place where the text was complete are decoded anew with each id, and what has been
- * given of their text before is left out. */
+/* Stream decoding: with each id, all ids since the last place where the text was complete are decoded again, and the
+ * part of their text that has been given already is left out. */
 #include "io/tokenizer/tokenizer.h"
 
-/* More ids at the end that make no complete character are garbage. */
+/* More ids than this at the end that form no complete character are garbage. */
 #define WINDOW_MOST 64
 
 struct tsh_text_stream {
@@ -48,7 +48,7 @@ static size_t common_length(const tshi_bytes *a, const tshi_bytes *b) {
     return n;
 }
 
-/* Gives the text of the ids up to `end`, where it was not given yet. Text that an id has changed cannot be taken back:
+/* Gives the text of the ids up to `end` that has not been given yet. Text that an id has changed cannot be taken back:
  * byte tokens whose run is no UTF-8 are U+FFFD each, and the next one may repair them, unless the text is `over`. */
 static bool give(tsh_text_stream *stream, size_t end, bool over) {
     const tshi_bytes *text = &stream->tokenizer->text;
@@ -62,7 +62,7 @@ static bool give(tsh_text_stream *stream, size_t end, bool over) {
     return !stream->out.failed && !stream->shown.failed;
 }
 
-/* All text of the window has been given: what was behind the mark becomes the context. */
+/* All text of the window has been given: the ids after the mark become the context. */
 static tsh_status move_window(tsh_text_stream *stream) {
     stream->count -= stream->mark;
     memmove(stream->ids, stream->ids + stream->mark, (size_t)stream->count * sizeof *stream->ids);

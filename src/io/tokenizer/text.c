@@ -1,4 +1,4 @@
-/* UTF-8, classes and normal forms, on utf8proc. */
+/* UTF-8, character classes and Unicode normal forms, with utf8proc. */
 #include "io/tokenizer/text.h"
 
 #include <utf8proc.h>

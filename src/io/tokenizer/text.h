@@ -1,10 +1,10 @@
-/* Texts in UTF-8: growing ones, their characters, and the classes of Unicode that tokenizers ask for. */
+/* Texts in UTF-8: growing buffers, characters, and the Unicode classes that tokenizers need. */
 #ifndef TSHI_TOKENIZER_TEXT_H
 #define TSHI_TOKENIZER_TEXT_H
 
 #include "base/base.h"
 
-/* Bytes that grow. Zero-initialised but for the allocator; tshi_bytes_free gives its memory back. */
+/* A growing buffer of bytes, zero-initialised except for the allocator; tshi_bytes_free frees its memory. */
 typedef struct tshi_bytes {
     const tsh_allocator *allocator;
     char *data;
@@ -12,12 +12,12 @@ typedef struct tshi_bytes {
     bool failed; /* memory was exhausted, and the message is set: what was appended since is missing */
 } tshi_bytes;
 
-/* Empties it, after a failure too. */
+/* Empties the buffer, after a failure too. */
 static inline void tshi_bytes_clear(tshi_bytes *bytes) {
     bytes->length = 0;
     bytes->failed = false;
 }
-/* Room for `more` bytes behind the length; false without memory. */
+/* Makes room for `more` bytes after the length; false if memory is exhausted. */
 bool tshi_bytes_room(tshi_bytes *bytes, size_t more);
 static inline void tshi_bytes_add(tshi_bytes *bytes, const char *text, size_t length) {
     if (bytes->capacity - bytes->length < length && !tshi_bytes_room(bytes, length)) return;
@@ -61,8 +61,8 @@ typedef enum tshi_form { TSHI_NFC, TSHI_NFD, TSHI_NFKC, TSHI_NFKD } tshi_form;
 /* Appends the text in a normal form. codes is scratch memory. */
 void tshi_text_normalize(const char *text, size_t length, tshi_form form, tshi_bytes *codes, tshi_bytes *out);
 
-/* Byte-level tokenizers write each byte as a letter: those that Latin-1 prints as themselves, the others as U+0100 and
- * on, in their order. The letter of a byte, and the byte of a letter, or -1. */
+/* Byte-level tokenizers write each byte as a letter: bytes that are printable in Latin-1 as themselves, the others as
+ * U+0100 and up, in order. These are the letter of a byte, and the byte of a letter, or -1. */
 uint32_t tshi_letter_of_byte(unsigned char byte);
 int tshi_byte_of_letter(uint32_t letter);
 /* Appends the letters of the text's bytes. */

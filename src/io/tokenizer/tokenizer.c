@@ -1,4 +1,4 @@
-/* Loading and destroying tokenizers, and what they know of their tokens. */
+/* Loading and destroying tokenizers, and looking up their tokens. */
 #include "io/tokenizer/tokenizer.h"
 
 #include "io/file.h"

@@ -1,5 +1,5 @@
-/* A tokenizer in memory: steps that change and split texts, a model that makes ids of words, and steps that make texts
- * of tokens. */
+/* A tokenizer in memory: steps that change and split texts, a model that turns words into ids, and steps that turn
+ * tokens into texts. */
 #ifndef TSHI_TOKENIZER_TOKENIZER_H
 #define TSHI_TOKENIZER_TOKENIZER_H
 

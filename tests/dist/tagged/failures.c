@@ -135,8 +135,8 @@ static void keeps_off(tshi_rank *r, tsh_group *group) {
     tagged->longest = chunk;
 }
 
-/* The last rank fails while a large message goes from rank 0 to rank 1: both keep to it, or neither gets it. In the last
- * round rank 1 does not run from before the message is sent until long after the failure. */
+/* The last rank fails while a large message goes from rank 0 to rank 1: both keep to it, or neither gets it. In the
+ * last round rank 1 does not run from before the message is sent until long after the failure. */
 static void under_way(tshi_rank *r, tsh_group *group) {
     enum { N = 4000000, ROUNDS = 5 };
     int last = r->size - 1, wrong = 0;

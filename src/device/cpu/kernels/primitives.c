@@ -12,8 +12,8 @@
  * upper limits. */
 #define FEWEST_PRODUCTS ((double)(1 << 17))
 #define MOST_PRODUCTS   ((double)(1 << 29))
-/* A batch's primitive takes half to nine tenths of the time of as many calls of dnnl_sgemm up to this m n k, and past it
- * as long or longer. */
+/* A batch's primitive takes half to nine tenths of the time of as many calls of dnnl_sgemm up to this m n k, and past
+ * it as long or longer. */
 #define MOST_OF_BATCH ((double)(1 << 21))
 #define FEWEST_ROWS   17
 #define MOST_ROWS     4096

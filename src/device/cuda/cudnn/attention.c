@@ -161,7 +161,8 @@ void tshi_cuda_dnn_describe(const tshi_cuda_device *device, char *text, size_t s
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
 /* The calls that cuDNN's engines support. The kernels run the others: masks by positions and documents, queries that
- * ranks split, lengths, a key-value cache, dropout keyed by global element, and generation, where each token would need a plan of its own. */
+ * ranks split, lengths, a key-value cache, dropout keyed by global element, and generation, where each token would need
+ * a plan of its own. */
 static bool takes(tsh_dtype dtype, const tshi_attention *a) {
     if (tsh_dtype_size(dtype) != 2 || a->lengths || a->dropout != 0 || a->room != a->keys) return false;
     if (a->tokens.query_position || a->tokens.query_document || a->queries_before || a->queries_after) return false;
