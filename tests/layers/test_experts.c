@@ -348,3 +348,33 @@ static void check_twice(tshi_rank *r, void *arg) {
 Test(experts, one_tensor_may_be_several_weights) {
     cr_assert_str_empty(tshi_test_run(1, check_twice, NULL));
 }
+
+/* --- many tokens in 16 bits --------------------------------------------------------------------------------------- */
+
+/* Equal logits: all tokens choose the first two of four experts, and the loss is 1 + log(4)^2. In float16 neither a
+ * sum of products of sums over tokens is finite, nor one of squares. */
+static void balance_in_16_bits(tshi_rank *r, void *arg) {
+    static const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_FLOAT16, TSH_BFLOAT16};
+    static const tsh_router_config config = {.top_k = 2, .aux_loss = 1, .z_loss = 1};
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int i = 0; i < 3 && !r->failed; i++) {
+        const tsh_tensor_config c = {dtypes[i], 2, {1 << 16, 4}, {TSH_SHARD(0)}};
+        tsh_tensor *logits = NULL, *experts = NULL;
+        tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &c, &logits));
+        tshi_check_ok(r, tsh_tensor_fill(logits, 0));
+        tsh_route(tape, logits, &config, &experts);
+        tsh_tensor *loss = tsh_cast(tape, tsh_full(tape, tsh_route_loss(tape, logits, &config, experts)), TSH_FLOAT64);
+        double got = loss ? tsh_tensor_item(loss) : 0, wanted = 1 + log(4) * log(4);
+        tshi_check(r, fabs(got - wanted) < (i ? 0.02 : 1e-5), "%s: %g, not %g: %s", tsh_dtype_name(dtypes[i]), got,
+                   wanted, tsh_tape_message(tape));
+        tsh_tensor_release(logits);
+        tshi_check_ok(r, tsh_tape_reset(tape));
+    }
+    tsh_tape_destroy(tape);
+}
+
+Test(experts, losses_of_many_tokens_fit_16_bits) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, balance_in_16_bits, NULL));
+}
