@@ -99,8 +99,9 @@ TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
  * that of DLPack before 1.0, a "dltensor" in Python. Not collective.
  *   to_dlpack     *out describes this rank's part, row-major, without a copy, and holds a reference to the tensor. Who
  *                 gets it calls its deleter once, on the world's thread, before the world is destroyed. Writes through
- *                 it are as those through tsh_tensor_data. TSH_ERR_UNSUPPORTED for a tensor on a GPU, TSH_ERR_STATE for
- *                 one that a tape owns, TSH_ERR_MEMORY.
+ *                 it are as those through tsh_tensor_data. A parameter that tsh_data_parallel_create splits afterwards
+ *                 has other memory then: the array keeps the former. TSH_ERR_UNSUPPORTED for a tensor on a GPU,
+ *                 TSH_ERR_STATE for one that a tape owns, TSH_ERR_MEMORY.
  *   write_dlpack  copies an array of the tensor's dtype and local shape, with any strides, into this rank's part, where
  *                 it must not lie itself; the array stays the caller's. It is a copy because the ranks of a machine read
  *                 tensors where they lie, in memory that all of them map. TSH_ERR_DTYPE, _SHAPE, _MEMORY;
