@@ -16,7 +16,7 @@ static const tshi_dl_type types[TSH_DTYPE_COUNT] = {
 typedef struct exported {
     struct DLManagedTensor managed;
     tsh_tensor *tensor;
-    tsh_tensor *memory; /* of a leaf, a view: data parallelism may give the leaf other memory. NULL: none */
+    tsh_tensor *memory;             /* of a leaf, a view: data parallelism may give the leaf other memory. NULL: none */
     const tsh_allocator *allocator; /* of the world */
     int64_t shape[TSH_MAX_DIMS], strides[TSH_MAX_DIMS];
 } exported;

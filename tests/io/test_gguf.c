@@ -398,9 +398,9 @@ GGUF_TEST(makes_a_configuration) {
 
 /* The base of rotary positions is 10000 where a file does not say it, as older ones do. */
 GGUF_TEST(without_a_rotary_base_it_is_10000) {
-    static const char *const keys[] = {"llama.embedding_length", "llama.attention.head_count", "llama.context_length",
-                                       "llama.block_count",      "llama.feed_forward_length",
-                                       "llama.attention.layer_norm_rms_epsilon"};
+    static const char *const keys[] = {"llama.embedding_length",    "llama.attention.head_count",
+                                       "llama.context_length",      "llama.block_count",
+                                       "llama.feed_forward_length", "llama.attention.layer_norm_rms_epsilon"};
     char text[2000];
     double number = 3;
     int64_t integer = 4;

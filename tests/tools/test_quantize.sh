@@ -52,7 +52,9 @@ json='{"model.layers.0.self_attn.q_proj.bias":{"dtype":"F32","shape":[8],"data_o
 {
     printf '%b' "\\x$(printf %02x ${#json})\\0\\0\\0\\0\\0\\0\\0"
     printf '%s' "$json"
-    for last in 0000 803f 0040 4040 8040 a040 c040 e040; do printf '%b' "\\0\\0\\x${last:0:2}\\x${last:2}"; done # 0 to 7
+    for last in 0000 803f 0040 4040 8040 a040 c040 e040; do
+        printf '%b' "\\0\\0\\x${last:0:2}\\x${last:2}" # 0 to 7
+    done
 } > "$folder/biased/model.safetensors"
 quantize "$folder/biased" "$folder/b.gguf" --type q8_0 || fail "with a bias: $(cat "$folder/err")"
 bias=$(tail -c 32 "$folder/b.gguf" | od -An -v -tf4 | xargs)

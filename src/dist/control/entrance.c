@@ -160,7 +160,8 @@ static bool take_report(const tshi_entrance *e, guest *g) {
     return true;
 }
 
-/* The bytes of the guest's frame, as far as they are known: of its head, or of all of it. 0 for a head that is not due. */
+/* The bytes of the guest's frame, as far as they are known: of its head, or of all of it. 0 for a head that is not
+ * due. */
 static size_t frame_bytes(const guest *g, tshi_wire_type due) {
     if (g->received < TSHI_WIRE_HEAD) return TSHI_WIRE_HEAD;
     int64_t body = tshi_wire_body(g->in, due, sizeof g->in - TSHI_WIRE_HEAD);
