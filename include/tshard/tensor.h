@@ -99,8 +99,9 @@ TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
  * is the unversioned one, from before DLPack 1.0: a capsule "dltensor" in Python. Not collective.
  *   to_dlpack     *out describes this rank's part, row-major, without a copy, and holds a reference to the tensor. The
  *                 receiver calls its deleter once, on the world's thread, before the world is destroyed. Writing
- *                 through *out is like writing through tsh_tensor_data. TSH_ERR_UNSUPPORTED for a tensor on a GPU,
- *                 TSH_ERR_STATE for one that a tape owns, TSH_ERR_MEMORY.
+ *                 through *out is like writing through tsh_tensor_data. A parameter that tsh_data_parallel_create
+ *                 splits afterwards gets other memory, and *out keeps the former. TSH_ERR_UNSUPPORTED for a tensor on a
+ *                 GPU, TSH_ERR_STATE for one that a tape owns, TSH_ERR_MEMORY.
  *   write_dlpack  copies an array of the tensor's dtype and local shape, with any strides, into this rank's part, which
  *                 the array must not overlap; the array stays the caller's. There is no call that shares an array's
  *                 memory instead, because the ranks of a machine read each other's tensors in place, in memory that all

@@ -256,7 +256,8 @@ static bool tokens_fit(tsh_tape *tape, const tsh_attention_config *c) {
 
 tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                           const tsh_attention_config *config) {
-    tsh_attention_config c = config ? *config : (tsh_attention_config){0};
+    /* Without a tape the call fails, whatever its configuration is. */
+    tsh_attention_config c = config && tape ? *config : (tsh_attention_config){0};
     tsh_tensor *in[TSH_ROW_INPUTS] = {q, k, v, c.lengths};
     int inputs = c.lengths ? 4 : 3;
     attention_params params = {.causal = c.causal, .scale = c.scale, .dropout = c.dropout, .keys = c.keys};

@@ -342,7 +342,10 @@ static tsh_status begin_gradients(tsh_call *call, expert_run *run, expert_gradie
     run->gate = tshi_data(both);
     run->up = expert_element(run, run->gate, run->d.hidden);
     *g = (expert_gradients){0};
-    for (int i = EXPERT_GATE; i < EXPERT_INPUTS; i++) {
+    /* In the order in which each part adds to them: of a tensor that is several weights, the first term is stored. */
+    static const int order[] = {EXPERT_DOWN, EXPERT_GATE, EXPERT_UP};
+    for (int k = 0; k < 3; k++) {
+        int i = order[k];
         if (!tsh_call_wants_grad(call, i)) continue;
         g->of[i] = tshi_grad_sum(call, i, &g->beta[i]);
         if (!g->of[i]) return TSH_ERR_MEMORY;

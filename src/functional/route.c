@@ -273,24 +273,29 @@ tsh_tensor *tshi_expert_tokens(tsh_tape *tape, tsh_tensor *experts, int64_t coun
 
 /* --- losses ------------------------------------------------------------------------------------------------------- */
 
-/* scale sum_i tokens_i sum_t p_ti */
+/* The mean over dim, of whose elements 16 bits may not hold the sum; of no tokens 0. */
+static tsh_tensor *mean_of_tokens(tsh_tape *tape, tsh_tensor *x, int dim) {
+    return x && x->shape.global[0] > 0 ? tsh_mean(tape, x, dim) : tsh_sum(tape, x, dim);
+}
+
+/* scale sum_i (tokens_i / tokens) mean_t p_ti; 16 bits do not count tokens. */
 static tsh_tensor *balance_loss(tsh_tape *tape, tsh_tensor *logits, const tsh_router_config *config,
                                 tsh_tensor *experts) {
     int64_t tokens = logits->shape.global[0], count = logits->shape.global[1];
+    tsh_dtype wide = logits->dtype == TSH_FLOAT64 ? TSH_FLOAT64 : TSH_FLOAT32;
     tsh_tensor *p = config->score == TSH_ROUTER_SIGMOID ? normalize_rows(tape, tsh_sigmoid(tape, logits))
                                                         : tsh_softmax(tape, logits, 1);
-    tsh_tensor *uses = tshi_expert_tokens(tape, experts, count, logits->dtype);
-    tsh_tensor *sum = tsh_sum(tape, tsh_mul(tape, uses, tsh_sum(tape, p, 0)), TSH_ALL_DIMS);
-    double all = tokens > 0 ? (double)tokens : 1;
-    return tsh_scale(tape, sum, config->aux_loss * (double)count / ((double)config->top_k * all * all));
+    tsh_tensor *uses = tshi_expert_tokens(tape, experts, count, wide);
+    uses = tsh_cast(tape, tsh_scale(tape, uses, 1 / (tokens > 0 ? (double)tokens : 1)), logits->dtype);
+    tsh_tensor *sum = tsh_sum(tape, tsh_mul(tape, uses, mean_of_tokens(tape, p, 0)), TSH_ALL_DIMS);
+    return tsh_scale(tape, sum, config->aux_loss * (double)count / (double)config->top_k);
 }
 
 /* The mean of log(sum exp)^2: any element of the logits less its log softmax. */
 static tsh_tensor *z_loss(tsh_tape *tape, tsh_tensor *logits, double factor) {
     tsh_tensor *first = tsh_slice(tape, logits, 1, 0, 1);
     tsh_tensor *lse = tsh_sub(tape, first, tsh_slice(tape, tsh_log_softmax(tape, logits, 1), 1, 0, 1));
-    double tokens = logits->shape.global[0] > 0 ? (double)logits->shape.global[0] : 1;
-    return tsh_scale(tape, tsh_sum(tape, tsh_mul(tape, lse, lse), TSH_ALL_DIMS), factor / tokens);
+    return tsh_scale(tape, mean_of_tokens(tape, tsh_mul(tape, lse, lse), TSH_ALL_DIMS), factor);
 }
 
 tsh_tensor *tsh_route_loss(tsh_tape *tape, tsh_tensor *logits, const tsh_router_config *config, tsh_tensor *experts) {

@@ -16,12 +16,14 @@ static const tshi_dl_type types[TSH_DTYPE_COUNT] = {
 typedef struct exported {
     struct DLManagedTensor managed;
     tsh_tensor *tensor;
+    tsh_tensor *memory;             /* of a leaf, a view: data parallelism may give the leaf other memory. NULL: none */
     const tsh_allocator *allocator; /* of the world */
     int64_t shape[TSH_MAX_DIMS], strides[TSH_MAX_DIMS];
 } exported;
 
 static void exported_free(struct DLManagedTensor *managed) {
     exported *e = (exported *)(void *)managed;
+    tshi_tensor_release(e->memory);
     tshi_tensor_release(e->tensor);
     tshi_free(e->allocator, e);
 }
@@ -45,6 +47,11 @@ tsh_status tsh_tensor_to_dlpack(tsh_tensor *tensor, struct DLManagedTensor **out
     const tsh_allocator *allocator = &tensor->mesh->device->allocator;
     exported *e = tshi_calloc(allocator, 1, sizeof *e);
     if (!e) return TSH_ERR_MEMORY;
+    if (tensor->gradient) status = tshi_tensor_view(tensor, &tensor->shape, tensor->layout, 0, &e->memory);
+    if (status != TSH_OK) {
+        tshi_free(allocator, e);
+        return status;
+    }
     int64_t stride = 1;
     for (int d = tensor->shape.ndim - 1; d >= 0; d--) {
         e->shape[d] = tensor->shape.local[d];

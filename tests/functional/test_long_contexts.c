@@ -405,3 +405,12 @@ Test(long_contexts, blocks_are_merged_without_rounding_between) {
     tsh_dtype dtypes[] = {TSH_BFLOAT16, TSH_FLOAT16, TSH_FLOAT32};
     for (int i = 0; i < 3; i++) cr_assert_str_empty(tshi_test_run(2, merged_blocks, &dtypes[i]));
 }
+
+/* Lengths, positions and documents are more inputs than a call has. */
+Test(long_contexts, without_a_tape_the_call_fails) {
+    char numbers[8] = {0};
+    tsh_tensor *any = (void *)numbers; /* not looked at */
+    const tsh_attention_config all = {
+        .lengths = any, .query_positions = any, .key_positions = any, .query_documents = any, .key_documents = any};
+    cr_assert_null(tsh_attention(NULL, NULL, NULL, NULL, &all));
+}

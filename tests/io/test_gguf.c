@@ -396,3 +396,25 @@ GGUF_TEST(makes_a_configuration) {
     cr_assert_eq(tsh_gguf_config(tshi_test_path("m.gguf"), text, sizeof text), TSH_ERR_IO);
     cr_assert(strstr(tsh_error_message(), "has no whole number 'qwen2.embedding_length'"), "%s", tsh_error_message());
 }
+
+/* The base of rotary positions is 10000 where a file does not say it, as older ones do. */
+GGUF_TEST(without_a_rotary_base_it_is_10000) {
+    static const char *const keys[] = {"llama.embedding_length",    "llama.attention.head_count",
+                                       "llama.context_length",      "llama.block_count",
+                                       "llama.feed_forward_length", "llama.attention.layer_norm_rms_epsilon"};
+    char text[2000];
+    double number = 3;
+    int64_t integer = 4;
+    tshi_test_gguf b = {0};
+    tshi_test_gguf_key_text(&b, "general.architecture", "llama");
+    tshi_test_gguf_key_text(&b, "llama.rope.scaling.type", "linear");
+    for (int i = 0; i < 6; i++) tshi_test_gguf_key_u32(&b, keys[i], 2);
+    write_small(&b, 8, "token_embd.weight");
+    free(b.at);
+    cr_assert_eq(tsh_gguf_config(tshi_test_path("m.gguf"), text, sizeof text), TSH_OK, "%s", tsh_error_message());
+    cr_assert(strstr(text, "\"rope_theta\": 10000.0") && strstr(text, "\"factor\": 1.0"), "%s", text);
+    tshi_gguf *file = open_file(tshi_test_path("m.gguf"));
+    cr_assert(!tshi_gguf_number_of(file, "none", &number) && number == 3);
+    cr_assert(!tshi_gguf_integer_of(file, "none", &integer) && integer == 4);
+    tshi_gguf_close(file);
+}

@@ -42,6 +42,24 @@ cp tests/data/tokenizers/gpt2/tokenizer.json "$folder/model/"
 quantize "$folder/model" "$folder/t.gguf" --type q8_0 || fail "with a tokenizer: $(cat "$folder/err")"
 grep -qa "tokenizer.huggingface.json" "$folder/t.gguf" || fail "the tokenizer is not in the file"
 
+# The biases of query and key are in the order of the rows of their matrices, which GGUF files permute in each head.
+mkdir "$folder/biased" || fail "no folder"
+cat > "$folder/biased/config.json" << 'END'
+{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8,
+ "max_position_embeddings": 8, "vocab_size": 8, "attention_bias": true}
+END
+json='{"model.layers.0.self_attn.q_proj.bias":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}'
+{
+    printf '%b' "\\x$(printf %02x ${#json})\\0\\0\\0\\0\\0\\0\\0"
+    printf '%s' "$json"
+    for last in 0000 803f 0040 4040 8040 a040 c040 e040; do
+        printf '%b' "\\0\\0\\x${last:0:2}\\x${last:2}" # 0 to 7
+    done
+} > "$folder/biased/model.safetensors"
+quantize "$folder/biased" "$folder/b.gguf" --type q8_0 || fail "with a bias: $(cat "$folder/err")"
+bias=$(tail -c 32 "$folder/b.gguf" | od -An -v -tf4 | xargs)
+[ "$bias" = "0 2 1 3 4 6 5 7" ] || fail "a bias is written as '$bias'"
+
 # A failure leaves no file.
 rm -f "$folder/n.gguf"
 quantize tests/data/models/bert "$folder/n.gguf" --type q8_0 && fail "bert was written"

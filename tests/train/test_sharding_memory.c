@@ -1,5 +1,6 @@
 /* The memory of data parallelism that shares out states, gradients and parameters: what the formula says. */
 #include "support/tensors.h"
+#include "tensor/dlpack.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
@@ -89,4 +90,43 @@ Test(sharding_memory, is_what_the_formula_says, .timeout = 240) {
                              "rank %d: level %d has a peak below %zu bytes", rank, level, accounts[rank].peak[level]);
         }
     }
+}
+
+/* --- arrays of parameters ----------------------------------------------------------------------------------------- */
+
+/* Other tensors do not get the memory of a DLPack array whose parameter is split afterwards. */
+static void keep_an_array(tshi_rank *r, void *arg) {
+    enum { N = 1000, OTHERS = 8 };
+    (void)arg;
+    tsh_tape *tape = NULL;
+    tsh_parameters *list = NULL;
+    tsh_data_parallel *sums = NULL;
+    tsh_tensor *p = NULL, *other[OTHERS] = {NULL};
+    struct DLManagedTensor *array = NULL;
+    const tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {N}};
+    const tsh_data_parallel_config split = {.level = TSH_ZERO_PARAMETERS};
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &p));
+    tshi_check_ok(r, tsh_tensor_require_grad(p, true));
+    tshi_check_ok(r, tsh_tensor_fill(p, 3));
+    tshi_check_ok(r, tsh_parameters_add(list, "p", p));
+    tshi_check_ok(r, tsh_tensor_to_dlpack(p, &array));
+    tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_world_group(r->world), &split, &sums));
+    for (int i = 0; i < OTHERS; i++) {
+        tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &other[i]));
+        tshi_check_ok(r, tsh_tensor_fill(other[i], 7));
+    }
+    const double *values = array ? array->tensor.data : NULL;
+    for (int i = 0; values && i < N && !r->failed; i++) tshi_check(r, values[i] == 3, "%g at %d", values[i], i);
+    for (int i = 0; i < OTHERS; i++) tsh_tensor_release(other[i]);
+    if (array) array->deleter(array);
+    tsh_data_parallel_destroy(sums);
+    tsh_parameters_destroy(list);
+    tsh_tensor_release(p);
+    tsh_tape_destroy(tape);
+}
+
+Test(sharding_memory, an_array_keeps_its_memory, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run_each(2, 3, keep_an_array, NULL));
 }

@@ -69,6 +69,10 @@ static tsh_status add_tensor(job *j, const tshi_weight *w, tshi_quant quant, int
             return tshi_fail(TSH_ERR_IO, "'%.100s' has %lld rows for %lld heads", e->name, (long long)rows,
                              (long long)count);
         t->head = rows / count;
+        if (e->ndim == 1) { /* a bias, whose elements are in the order of the matrix' rows */
+            t->rows = t->cols;
+            t->cols = 1;
+        }
     }
     choose_type(j, quant, t, quantized, plain);
     j->count++;
@@ -107,7 +111,7 @@ static void describe(header *h, const tensor *t) {
     int ndim = t->weight ? t->weight->entry->ndim : 1;
     header_string(h, t->name, strlen(t->name));
     header_number(h, (uint64_t)ndim, 4);
-    header_number(h, (uint64_t)t->cols, 8);
+    header_number(h, (uint64_t)(ndim == 2 ? t->cols : t->rows * t->cols), 8);
     if (ndim == 2) header_number(h, (uint64_t)t->rows, 8);
     header_number(h, type_number(t), 4);
     header_number(h, t->offset, 8);
@@ -176,7 +180,7 @@ static tsh_status write_tensor(job *j, const tensor *t, uint64_t data) {
     tsh_status status = j->raw && j->rows && j->made ? TSH_OK : tshi_fail(TSH_ERR_MEMORY, "no memory for rows");
     for (int64_t r = 0; status == TSH_OK && r < t->rows; r += step) {
         int64_t count = r + step < t->rows ? step : t->rows - r;
-        tsh_box box = e->ndim == 2 ? (tsh_box){{r, 0}, {count, t->cols}} : (tsh_box){{0}, {t->cols}};
+        tsh_box box = e->ndim == 2 ? (tsh_box){{r, 0}, {count, t->cols}} : (tsh_box){{r * t->cols}, {count * t->cols}};
         status = tshi_weights_read_box(j->weights, t->weight, &box, j->raw);
         if (status == TSH_OK) status = widen(e, count * t->cols, j->raw, j->rows);
         if (status != TSH_OK) break;

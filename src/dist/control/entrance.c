@@ -160,21 +160,24 @@ static bool take_report(const tshi_entrance *e, guest *g) {
     return true;
 }
 
-/* Handles at most one frame. False: the guest is dropped. */
+/* The bytes of the guest's frame, as far as they are known: of its head, or of all of it. 0 for a head that is not
+ * due. */
+static size_t frame_bytes(const guest *g, tshi_wire_type due) {
+    if (g->received < TSHI_WIRE_HEAD) return TSHI_WIRE_HEAD;
+    int64_t body = tshi_wire_body(g->in, due, sizeof g->in - TSHI_WIRE_HEAD);
+    return body < 0 ? 0 : TSHI_WIRE_HEAD + (size_t)body;
+}
+
+/* Handles at most one frame, whose first bytes may have been received before. False: the guest is dropped. */
 static bool read_guest(const tsh_world *world, const tshi_entrance *e, guest *g) {
     tshi_wire_type due = g->state == GUEST_UNKNOWN ? TSHI_HELLO : TSHI_ANSWER;
-    size_t wanted = TSHI_WIRE_HEAD;
-    for (bool whole = false; !whole;) {
+    for (size_t wanted; (wanted = frame_bytes(g, due)) != g->received;) {
+        if (wanted == 0) return false;
         ssize_t n = recv(g->fd, g->in + g->received, wanted - g->received, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return g->state != GUEST_UNKNOWN || tshi_clock() < g->deadline;
         if (n <= 0) return false;
         g->received += (size_t)n;
-        if (g->received < wanted) continue;
-        int64_t body = tshi_wire_body(g->in, due, sizeof g->in - TSHI_WIRE_HEAD);
-        if (body < 0) return false;
-        whole = g->received == TSHI_WIRE_HEAD + (size_t)body;
-        wanted = TSHI_WIRE_HEAD + (size_t)body;
     }
     bool good = due == TSHI_HELLO ? greet(world, e, g) : g->state == GUEST_PLACED && take_report(e, g);
     g->received = 0;

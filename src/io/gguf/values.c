@@ -53,15 +53,16 @@ bool tshi_gguf_next_integer(tshi_gguf_value *left, int64_t *out) {
     uint64_t value = tshi_gguf_little(next_item(left, bytes), bytes);
     bool has_sign = left->type == INT8 || left->type == INT16 || left->type == INT32;
     if (has_sign && value >> (8 * bytes - 1)) value |= UINT64_MAX << (8 * bytes - 1);
+    if (left->type == UINT64 && value > INT64_MAX) return false;
     *out = (int64_t)value;
-    return left->type != UINT64 || value <= INT64_MAX;
+    return true;
 }
 
 bool tshi_gguf_next_number(tshi_gguf_value *left, double *out) {
     int64_t whole;
     if (!is_float(left->type)) {
         bool found = tshi_gguf_next_integer(left, &whole);
-        *out = found ? (double)whole : 0;
+        if (found) *out = (double)whole;
         return found;
     }
     if (left->count == 0) return false;

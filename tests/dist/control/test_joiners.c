@@ -1,6 +1,7 @@
 /* Ranks join a job that runs. */
 #include "base/clock.h"
 #include "dist/control/joining.h"
+#include "dist/rendezvous/connector.h"
 #include "support/ranks.h"
 
 #include <criterion/criterion.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -272,4 +274,69 @@ static void ends_meanwhile(tshi_rank *r, void *arg) {
 
 Test(joiners, the_job_ends_meanwhile, .timeout = 120) {
     cr_assert_str_empty(run(1, 2, ends_meanwhile, NULL, NULL));
+}
+
+/* --- what comes in pieces ----------------------------------------------------------------------------------------- */
+
+enum { FLOOD = 1 << 20 };
+
+/* A connection to the entrance, and the HELLO for its challenge. */
+static int greet_by_hand(tshi_rank *r, const tshi_joining *j, unsigned char hello[TSHI_WIRE_MOST], size_t *size) {
+    unsigned char bytes[TSHI_WIRE_MOST], nonce[TSHI_NONCE_SIZE];
+    tshi_frame challenge;
+    int fd = -1, pair[2];
+    for (int k = 0; fd < 0 && k < 1000; k++, usleep(10000)) fd = tshi_socket_connect(&j->at[0], tshi_clock() + 2);
+    size_t n = fd < 0 ? 0 : tshi_connector_receive(fd, TSHI_CHALLENGE, bytes, tshi_clock() + 10);
+    if (!tshi_check(r, n && tshi_wire_read(TSHI_CHALLENGE, bytes, n, NULL, &challenge), "no challenge")) return fd;
+    tshi_check(r, socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "no pair");
+    tshi_check(r, tshi_connector_hello(&j->r, pair[0], &challenge, nonce), "no hello");
+    ssize_t read = recv(pair[1], hello, TSHI_WIRE_MOST, 0);
+    *size = read > 0 ? (size_t)read : 0;
+    close(pair[0]);
+    close(pair[1]);
+    return fd;
+}
+
+static void send_piece(tshi_rank *r, int fd, const unsigned char *bytes, size_t size) {
+    tshi_check(r, tshi_socket_write(fd, bytes, size, tshi_clock() + 5), "a piece of %zu bytes is not sent", size);
+    usleep(50000);
+}
+
+/* Rank 1 greets with more bytes than a frame has, then with a frame in pieces: its head, a byte, and the rest. */
+static void greets_in_pieces(tshi_rank *r, void *arg) {
+    const tsh_world_config config = {.world_size = 0};
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    static unsigned char hello[FLOOD];
+    tshi_settings settings;
+    tshi_joining j;
+    atomic_int *seen = arg;
+    size_t size = 0;
+    int count = 0;
+    set_environment(r);
+    if (!joins(r)) {
+        double until = tshi_clock() + 30;
+        if (!enter(r)) return;
+        while (count == 0 && tshi_clock() < until && tshi_check_ok(r, tsh_world_joiners(r->world, &count)))
+            usleep(1000);
+        tshi_check(r, count == 1, "%d wait", count);
+        atomic_store(seen, 1);
+        return;
+    }
+    tshi_check_ok(r, tshi_settings_read(&config, &settings));
+    tshi_check_ok(r, tshi_joining_open(&settings, &config.log, &allocator, &j));
+    int flood = greet_by_hand(r, &j, hello, &size);
+    if (!r->failed) send_piece(r, flood, hello, TSHI_WIRE_HEAD + 1);
+    if (!r->failed) tshi_socket_write(flood, hello, sizeof hello, tshi_clock() + 1); /* it may be dropped meanwhile */
+    int fd = greet_by_hand(r, &j, hello, &size);
+    if (!r->failed) send_piece(r, fd, hello, TSHI_WIRE_HEAD);
+    if (!r->failed) send_piece(r, fd, hello + TSHI_WIRE_HEAD, 1);
+    if (!r->failed) send_piece(r, fd, hello + TSHI_WIRE_HEAD + 1, size - TSHI_WIRE_HEAD - 1);
+    for (int k = 0; k < 3000 && !r->failed && !atomic_load(seen); k++) usleep(10000);
+    tshi_socket_close(&flood, 1);
+    tshi_socket_close(&fd, 1);
+    tshi_joining_close(&j);
+}
+
+Test(joiners, one_greets_in_pieces, .timeout = 120) {
+    cr_assert_str_empty(run(1, 2, greets_in_pieces, tshi_test_shared(sizeof(atomic_int)), NULL));
 }
