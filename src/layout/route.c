@@ -37,10 +37,18 @@ static bool splits_last(int axes, const tsh_layout *layout, int a) {
     return true;
 }
 
+/* False where axis a shares units of its dim between ranks, and another axis splits the dim before it. */
+static bool shares_whole_units(int axes, const tsh_layout *layout, int a) {
+    for (int b = 0; b < axes && layout[a].kind == TSH_KIND_SHARD && layout[a].sharing; b++) {
+        if (b != a && shares_dim(layout, a, b) && tshi_splits_before(layout, b, a)) return false;
+    }
+    return true;
+}
+
 /* One transition along axis a is enough. */
 static bool is_transition(int axes, const tsh_layout *from, const tsh_layout *to, int a) {
     return others_stay(axes, from, to, a) && splits_last(axes, from, a) && splits_last(axes, to, a) &&
-           tshi_transition_find(from[a], to[a], false);
+           shares_whole_units(axes, to, a) && tshi_transition_find(from[a], to[a], false);
 }
 
 /* --- several axes ------------------------------------------------------------------------------------------------- */

@@ -408,8 +408,8 @@ Test(long_contexts, blocks_are_merged_without_rounding_between) {
 
 /* Lengths, positions and documents are more inputs than a call has. */
 Test(long_contexts, without_a_tape_the_call_fails) {
-    char numbers[8] = {0};
-    tsh_tensor *any = (void *)numbers; /* not looked at */
+    char nothing[8] = {0};
+    tsh_tensor *any = (void *)nothing; /* not looked at */
     const tsh_attention_config all = {
         .lengths = any, .query_positions = any, .key_positions = any, .query_documents = any, .key_documents = any};
     cr_assert_null(tsh_attention(NULL, NULL, NULL, NULL, &all));

@@ -137,6 +137,9 @@ Test(nodes, numbers_go_on, .timeout = 120) {
     cr_assert(strstr(out, "[1] =1 2 0 1 1 2 198.51.100.1 4711"), "%s", out);
     cr_assert_eq(run(ARGUMENTS("-n", "1", "--standalone", "sh", "-c", script)), 0);
     cr_assert(strstr(out, "[0] =0 1 0 1 0 1 127.0.0.1 "), "%s", out);
+    cr_assert(strstr(out, "one secret for both"), "ranks that join have the same secret: %s", out);
+    unsetenv("TSHARD_TOKEN");
+    cr_assert_eq(run(ARGUMENTS("-n", "1", "--standalone", "sh", "-c", script)), 0);
     cr_assert_null(strstr(out, "one secret"), "one node has a secret of its own: %s", out);
 }
 

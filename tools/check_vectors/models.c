@@ -277,17 +277,20 @@ static void reorder(kit *k, const char *name, const int64_t *order) {
 }
 
 /* The losses and gradients of what the model makes of the file's ids. */
+/* In 16 bits rounding decides which experts a token takes whose scores are close, and then all of its numbers differ:
+ * only the mean over tokens, the loss, is compared. */
 static void compare_training(kit *k, const model_input *in, tsh_tensor *target) {
+    bool by_token = k->m->config.experts == 0 || k->run->dtype != TSH_BFLOAT16;
     tsh_tensor *logits = model_forward(k->m, k->run->tape, in);
     tsh_tensor *loss = tsh_cross_entropy(k->run->tape, logits, target, NULL);
-    cv_compare(k->run, "logits", logits);
+    if (by_token) cv_compare(k->run, "logits", logits);
     if (tshi_check(k->run->rank, loss, "%s", tsh_tape_message(k->run->tape))) {
         double value = cv_scalar(k->run, "loss");
         cv_note_error(k->run, (tsh_tensor_item(loss) - value) / value);
         tshi_check_ok(k->run->rank, tsh_backward(k->run->tape, loss));
     }
-    if (!k->run->rank->failed) compare_gradients(k);
-    if (!k->run->rank->failed) compare_step(k);
+    if (by_token && !k->run->rank->failed) compare_gradients(k);
+    if (by_token && !k->run->rank->failed) compare_step(k);
 }
 
 /* The tokens of each sequence are split over the ranks, zigzag. */
