@@ -284,7 +284,7 @@ GGUF_TEST(malformed_headers_are_refused) {
     tshi_test_gguf_add(&b, "GGUX                    ", 24);
     refused_bytes(&b, TSH_ERR_IO, "does not begin with 'GGUF'");
     tshi_test_gguf_begin(&b, 2, 0, 0);
-    refused_bytes(&b, TSH_ERR_UNSUPPORTED, "version 2; version 3");
+    refused_bytes(&b, TSH_ERR_UNSUPPORTED, "version 2; only version 3");
     tshi_test_gguf_begin(&b, 3, 0, UINT64_MAX);
     refused_bytes(&b, TSH_ERR_IO, "more than 4096 keys");
     tshi_test_gguf_begin(&b, 3, UINT64_MAX, 0);

@@ -45,8 +45,8 @@ bool tshi_entrance_built(const tsh_world *world, tshi_entrance *e, double deadli
 /* Tells the newcomers that the world is confirmed, and that they continue in it. */
 void tshi_entrance_confirm(tshi_entrance *e);
 
-/* Closes the entrance; NULL is accepted. `ended`: the ranks that wait are told that the job has ended; otherwise they
- * connect again. */
+/* Closes the entrance; NULL is accepted. With `ended` the ranks that wait fail, because the job has ended; otherwise
+ * they connect again. */
 void tshi_entrance_close(const tsh_world *world, tshi_entrance *e, bool ended);
 
 #endif
