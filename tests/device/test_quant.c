@@ -34,8 +34,8 @@ static void check(tshi_safetensors *file, const char *file_name, const char *wor
     size_t bytes, values_bytes, x_bytes;
     snprintf(values_name, sizeof values_name, "%s.values", word);
     unsigned char *groups = read_all(file, word, &bytes);
-    float *values = read_all(file, values_name, &values_bytes), *x = read_all(file, "x", &x_bytes);
     if (!groups) return;
+    float *values = read_all(file, values_name, &values_bytes), *x = read_all(file, "x", &x_bytes);
     cr_assert_not_null(values);
     int64_t count = (int64_t)(bytes / format->bytes);
     cr_assert_eq((size_t)count * format->bytes, bytes);

@@ -89,19 +89,25 @@ Test(train_gpt, a_split_batch_agrees_with_one_rank, .timeout = 200) {
 }
 
 /* 5 experts over 2, 3 and 4 ranks. */
-Test(train_gpt, experts_are_trained_alike_on_any_ranks, .timeout = 200) {
+Test(train_gpt, experts_are_trained_alike_on_any_ranks, .timeout = 400) {
     same_losses(3, "", "--experts 5 --top-k 2");
     same_losses(4, "--model-parallel 2 --sequence-parallel", "--experts 5 --top-k 2");
     same_losses(4, "--model-parallel 2 --zero 3 --recompute", "--experts 5 --top-k 2");
 }
 
 /* Tokens of each sequence, 9, are split over ranks. */
-Test(train_gpt, split_tokens_agree_with_one_rank, .timeout = 200) {
+Test(train_gpt, split_tokens_agree_with_one_rank, .timeout = 400) {
     same_losses(2, "--context-parallel 2", "");
     same_losses(3, "--context-parallel 3:1:2 --exchange-heads --zero 3", "");
+    same_losses(2, "--context-parallel 2", "--dtype float32 --lr 0.003");
+}
+
+Test(train_gpt, split_tokens_beside_other_axes_agree_with_one_rank, .timeout = 400) {
     same_losses(4, "--context-parallel 2 --model-parallel 2 --recompute", "--kv-heads 1");
     same_losses(4, "--context-parallel 2 --data-parallel 2 --zero 2", "");
-    same_losses(2, "--context-parallel 2", "--dtype float32 --lr 0.003");
+}
+
+Test(train_gpt, split_tokens_go_to_experts, .timeout = 400) {
     same_losses(4, "--context-parallel 2 --model-parallel 2", "--experts 5 --top-k 2");
     same_losses(4, "--context-parallel 2 --data-parallel 2", "--experts 5 --top-k 2");
 }

@@ -243,7 +243,7 @@ static void make_reference(answer answers[CASES], bool differences) {
 static void against_one_rank(int ranks, tsh_dtype dtype) {
     static answer answers[CASES];
     make_reference(answers, false);
-    tshi_test_options several = {.ranks = ranks, .timeout = 300};
+    tshi_test_options several = {.ranks = ranks, .timeout = 700};
     expectation expected = {dtype, answers};
     cr_assert_str_empty(tshi_test_run_with(&several, all_combinations, &expected, NULL, NULL));
 }
@@ -253,29 +253,29 @@ Test(functions, one_rank_as_central_differences, .timeout = 120) {
     make_reference(answers, true);
 }
 
-Test(functions, two_ranks_as_one, .timeout = 360) {
+Test(functions, two_ranks_as_one, .timeout = 760) {
     against_one_rank(2, TSH_FLOAT64);
 }
 
-Test(functions, three_ranks_as_one, .timeout = 360) {
+Test(functions, three_ranks_as_one, .timeout = 760) {
     against_one_rank(3, TSH_FLOAT64);
 }
 
-Test(functions, four_ranks_as_one, .timeout = 360) {
+Test(functions, four_ranks_as_one, .timeout = 760) {
     against_one_rank(4, TSH_FLOAT64);
 }
 
-Test(functions, one_and_three_ranks_in_float32, .timeout = 360) {
+Test(functions, one_and_three_ranks_in_float32, .timeout = 760) {
     against_one_rank(1, TSH_FLOAT32);
     against_one_rank(3, TSH_FLOAT32);
 }
 
-Test(functions, one_and_three_ranks_in_bfloat16, .timeout = 720) {
+Test(functions, one_and_three_ranks_in_bfloat16, .timeout = 850) {
     against_one_rank(1, TSH_BFLOAT16);
     against_one_rank(3, TSH_BFLOAT16);
 }
 
-Test(functions, one_and_two_ranks_in_float16, .timeout = 720) {
+Test(functions, one_and_two_ranks_in_float16, .timeout = 850) {
     against_one_rank(1, TSH_FLOAT16);
     against_one_rank(2, TSH_FLOAT16);
 }

@@ -73,7 +73,7 @@ void tshi_test_gguf_align(tshi_test_gguf *b, size_t alignment) {
 
 void tshi_test_gguf_write(tshi_test_gguf *b, const char *path) {
     FILE *f = fopen(path, "wb");
-    if (!f || fwrite(b->at, 1, b->count, f) != b->count || fclose(f) != 0) abort();
+    if (!f || (b->count && fwrite(b->at, 1, b->count, f) != b->count) || fclose(f) != 0) abort();
     free(b->at);
     *b = (tshi_test_gguf){0};
 }

@@ -72,10 +72,18 @@ static void grow_to(tshi_rank *r, int size) {
     }
 }
 
+static tshi_rank_fn *body;
+
+static void run_and_leave(tshi_rank *r, void *arg) {
+    body(r, arg);
+    tsh_world_destroy(r->world);
+}
+
 static const char *run(int job, int all, tshi_rank_fn *fn, void *arg, tshi_outcome *outcomes) {
     const tshi_test_options options = {.ranks = all, .bare = true, .timeout = 100};
     members = job;
-    return tshi_test_run_with(&options, fn, arg, outcomes, NULL);
+    body = fn;
+    return tshi_test_run_with(&options, run_and_leave, arg, outcomes, NULL);
 }
 
 /* --- ranks that join ---------------------------------------------------------------------------------------------- */
