@@ -127,11 +127,10 @@ static void grows(tshi_rank *r, void *arg) {
     tshi_check(r, joins || memcmp(wanted, found, sizeof found) == 0, "the values differ");
     if (!r->failed) tshi_check_ok(r, make_step(&after));
     close_model(&after);
-    if (joins) return;
     tsh_protection_destroy(protection);
-    close_model(&before);
-    tsh_world_destroy(r->world);
-    r->world = next;
+    if (!joins) close_model(&before);
+    if (!joins) tsh_world_destroy(r->world);
+    tsh_world_destroy(next);
 }
 
 static void check(int ranks, const plan *p) {
