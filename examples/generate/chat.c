@@ -9,6 +9,16 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The marks that a family of models puts around what is said. A conversation is
+ *     begin [system[0] SYSTEM system[1]] user USER assistant ANSWER end user USER ...
+ * where system_inside puts the system's words after the first `user`. */
+typedef struct chat_format {
+    const char *name;
+    const char *marker; /* a folder's chat template that has this text is of this format */
+    const char *begin, *system[2], *user, *assistant, *end;
+    bool system_inside;
+} chat_format;
+
 /* As the published templates of these models write them; the first row whose marker is found counts. */
 static const chat_format formats[] = {
     {"ChatML",
@@ -57,7 +67,9 @@ static char *template_of(const char *folder) {
     return NULL;
 }
 
-const chat_format *chat_format_of(const char *folder, char words[MODEL_WORDS]) {
+/* The format of a folder, by the chat_template of its tokenizer_config.json or its chat_template.jinja; NULL, with
+ * words, if there is no template or its format is unknown. */
+static const chat_format *chat_format_of(const char *folder, char words[MODEL_WORDS]) {
     char *text = template_of(folder);
     const chat_format *found = NULL;
     for (size_t i = 0; text && !found && i < sizeof formats / sizeof *formats; i++) {
@@ -79,12 +91,12 @@ const chat_format *chat_format_of(const char *folder, char words[MODEL_WORDS]) {
 
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
-struct chat {
+typedef struct chat {
     const chat_format *format;
     char *system; /* still to be said; or NULL */
     char *text;
     size_t length;
-};
+} chat;
 
 static bool append(chat *c, const char *words, size_t length) {
     char *grown = realloc(c->text, c->length + length + 1);
@@ -100,7 +112,15 @@ static bool append_words(chat *c, const char *words) {
     return append(c, words, strlen(words));
 }
 
-chat *chat_create(const chat_format *format, const char *system) {
+static void chat_destroy(chat *c) {
+    if (!c) return;
+    free(c->system);
+    free(c->text);
+    free(c);
+}
+
+/* system: NULL for none. NULL without memory. */
+static chat *chat_create(const chat_format *format, const char *system) {
     chat *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->format = format;
@@ -108,13 +128,6 @@ chat *chat_create(const chat_format *format, const char *system) {
     if ((!system || c->system) && append_words(c, format->begin)) return c;
     chat_destroy(c);
     return NULL;
-}
-
-void chat_destroy(chat *c) {
-    if (!c) return;
-    free(c->system);
-    free(c->text);
-    free(c);
 }
 
 static bool append_system(chat *c) {
@@ -125,18 +138,16 @@ static bool append_system(chat *c) {
     return good;
 }
 
-bool chat_say(chat *c, const char *words) {
+/* Adds what the user says; false without memory. */
+static bool chat_say(chat *c, const char *words) {
     const chat_format *f = c->format;
     return (f->system_inside || append_system(c)) && append_words(c, f->user) &&
            (!f->system_inside || append_system(c)) && append_words(c, words) && append_words(c, f->assistant);
 }
 
-bool chat_answer(chat *c, const char *words, size_t length) {
+/* Adds the model's answer; false without memory. */
+static bool chat_answer(chat *c, const char *words, size_t length) {
     return append(c, words, length) && append_words(c, c->format->end);
-}
-
-const char *chat_text(const chat *c) {
-    return c->text;
 }
 
 /* --- turns -------------------------------------------------------------------------------------------------------- */
