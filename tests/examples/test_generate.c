@@ -233,7 +233,7 @@ Test(generate, takes_the_prompts_of_a_pipe_at_any_number_of_ranks, .timeout = 12
     run(&code, ": | " RUN "3 " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompts /dev/stdin");
     cr_assert(code == 1 && strstr(output, "/dev/stdin is empty"), "%s", output);
     run(&code, "printf '1 \\0 2' | " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompts /dev/stdin");
-    cr_assert(code == 1 && strstr(output, "/dev/stdin has a byte 0"), "%s", output);
+    cr_assert(code == 1 && strstr(output, "/dev/stdin has a zero byte"), "%s", output);
 }
 
 /* What is printed must not get into a file that takes the descriptor's number. */

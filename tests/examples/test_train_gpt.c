@@ -314,13 +314,13 @@ Test(train_gpt, adapters_start_from_a_base_and_are_resumed, .timeout = 300) {
     losses(2, words, 1, base);
     snprintf(words, sizeof words, "--base %s/base", folder);
     losses(3, words, 1, plain);
-    snprintf(words, sizeof words, "--base %s/base --lora 2 --save %s/lora", folder, folder);
+    snprintf(words, sizeof words, "--base %s/base --lora 4 --lora-alpha 32 --save %s/lora", folder, folder);
     losses(3, words, 1, adapted);
     cr_assert_eq(adapted[0], plain[0], "the first loss is %.17g, %.17g without adapters", adapted[0], plain[0]);
     cr_assert_lt(adapted[0], 0.95 * base[0], "the base's weights have not been loaded");
     cr_assert_neq(adapted[STEPS], plain[STEPS]);
     cr_assert_lt(adapted[STEPS], base[STEPS], "nothing was learnt: %g became %g", base[STEPS], adapted[STEPS]);
-    snprintf(words, sizeof words, "--lora 2 --resume %s/lora/step-00000020", folder);
+    snprintf(words, sizeof words, "--lora 4 --lora-alpha 32 --resume %s/lora/step-00000020", folder);
     losses(2, words, 21, resumed);
     agree(words, 20, resumed, adapted);
     snprintf(words, sizeof words, "rm -r %s", folder);

@@ -98,15 +98,17 @@ for program in "$prefix"/bin/*; do
     fi
 done
 # Each function has a man page, which is its header's.
-for function in $(cat "$prefix"/include/tshard/*.h | grep -oE '^TSH_API .*' | grep -oE '\btsh_[a-z0-9_]+\(' | tr -d '('); do
-    page=$(gunzip -c "$prefix/share/man/man3/$function.3.gz") || fail "no man page of $function"
-    gunzip -c "$prefix/share/man/${page#.so }.gz" | grep -qF "$function(" || fail "$function is not in $page"
-done
 for page in "$prefix"/share/man/man3/tshard-*.3.gz; do
-    gunzip -c "$page" | sed -n '/^.SH NAME/{n;p}' | grep -qE '^tshard\\-[a-z]+ \\- .{20}' || fail "no NAME in $page"
+    name=$(basename "$page" .3.gz)
+    gunzip -c "$page" > "$work/page"
+    sed -n '/^.SH NAME/{n;p}' "$work/page" | grep -E '^tshard\\-[a-z]+ \\- .{20}' > /dev/null || fail "no NAME in $name(3)"
+    for function in $(grep -oE '^TSH_API .*' "$prefix/include/tshard/${name#tshard-}.h" | grep -oE '\btsh_[a-z0-9_]+\(' | tr -d '('); do
+        [ "$(gunzip -c "$prefix/share/man/man3/$function.3.gz")" = ".so man3/$name.3" ] || fail "no man page of $function"
+        grep -qF "$function(" "$work/page" || fail "$function is not in $name(3)"
+    done
     command -v groff > /dev/null || continue
-    said=$(gunzip -c "$page" | groff -man -ww -z 2>&1 | grep -v "can't break line\|cannot adjust line")
-    [ -z "$said" ] || fail "$page: $said"
+    said=$(groff -man -ww -z "$work/page" 2>&1 | grep -v "can't break line\|cannot adjust line")
+    [ -z "$said" ] || fail "$name(3): $said"
 done
 gunzip -c "$prefix/share/man/man7/tshard.7.gz" | grep '^.B TSHARD_TIMEOUT$' > /dev/null || fail "tshard(7) has no variables"
 

@@ -121,7 +121,7 @@ wrong "whole numbers from 1" -n 4 --search weights --speed 3,0 true
 wrong "bytes, like 80G" -n 4 --search weights --memory-limit 3G,x true
 wrong "an axis of the 4 ranks has as many" -n 4 --search weights --speed 3,1 --memory-limit 1G,1G,1G,1G true
 wrong "one number of bytes" -n 4 --search zero=0,1 --memory-limit 1G,2G true
-wrong "without --machine and another" -n 4 --search zero=0,1 --search weights true
+wrong "excludes --machine and another --search" -n 4 --search zero=0,1 --search weights true
 wrong "--memory-limit needs --search" -n 4 --memory-limit 1G true
 wrong "/nowhere" -n 4 --machine /nowhere true
 
