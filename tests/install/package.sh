@@ -21,7 +21,7 @@ use_packages() {
     unset RANK WORLD_SIZE LD_LIBRARY_PATH PKG_CONFIG_PATH CMAKE_PREFIX_PATH
     cd /packages || exit 1
     dpkg -i libtshard-dev_*.deb > log 2>&1 && fail "libtshard-dev is installed without its library"
-    grep -q 'depends on libtshard0' log || fail "dpkg does not miss the library: $(cat log)"
+    grep -q 'depends on libtshard[0-9]' log || fail "dpkg does not miss the library: $(cat log)"
     dpkg -i ./*.deb > log 2>&1 || { cat log; fail "dpkg -i"; }
     expect "" "$(dpkg --audit)"
     ldconfig -p | grep 'libtshard\.so\.' > /dev/null || fail "ld.so does not know the library"
@@ -37,7 +37,7 @@ use_packages() {
     tshard-bench support > log || fail "tshard-bench"
     [ -s /usr/share/man/man1/tshard-run.1.gz ] || fail "no man page"
     # What is removed leaves nothing.
-    dpkg -P tshard-tools libtshard-dev libtshard0.1 > log 2>&1 || { cat log; fail "dpkg -P"; }
+    dpkg -P tshard-tools libtshard-dev "libtshard${version%.*}" > log 2>&1 || { cat log; fail "dpkg -P"; }
     expect "" "$(find /usr /etc -iname '*tshard*' -newer program.c 2> /dev/null)"
     expect "" "$(dpkg -l | grep tshard)"
 }
