@@ -39,7 +39,7 @@ bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_t
 /* The low-rank adapter of a layer's weight W: W + scale B A; zeros: none. */
 typedef struct tshi_adapter {
     tsh_tensor *a, *b; /* [r, in_features] and [out_features, r]; split as W's dims are */
-    double scale;
+    double scale, dropout;
     bool merged; /* W contains scale B A */
 } tshi_adapter;
 

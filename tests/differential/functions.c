@@ -162,9 +162,25 @@ static bool infer_one_hot(const tshi_program *p, tshi_step *s) {
     return tshi_dims_numel(&input(p, s, 0)->shape) == 0 || limit <= (double)s->n[0];
 }
 
+static bool infer_permute(tshi_step *s) {
+    int order[TSH_MAX_DIMS];
+    const tshi_dims x = s->shape;
+    tshi_permute_order(s, x.ndim, order);
+    for (int d = 0; d < x.ndim; d++) s->shape.dim[d] = x.dim[order[d]];
+    return true;
+}
+
+static bool infer_transpose(tshi_step *s) {
+    int a = (int)s->n[0], b = (int)s->n[1];
+    if (a >= s->shape.ndim || b >= s->shape.ndim) return false;
+    int64_t size = s->shape.dim[a];
+    s->shape.dim[a] = s->shape.dim[b];
+    s->shape.dim[b] = size;
+    return true;
+}
+
 bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     double bound = s->bound, least = input(p, s, 0)->least;
-    int ndim = s->shape.ndim;
     bool same = s->call >= CALL_PERMUTE && s->call <= CALL_ARGMAX;
     s->least = s->call == CALL_CLAMP || s->call == CALL_MASKED_FILL || same ? least : 0;
     switch (s->call) {
@@ -187,21 +203,8 @@ bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     case CALL_CLAMP: return infer_clamp(p, s);
     case CALL_MASKED_FILL: return infer_mask(p, s);
     case CALL_CAST: return infer_cast(p, s);
-    case CALL_PERMUTE: {
-        int order[TSH_MAX_DIMS];
-        const tshi_dims x = s->shape;
-        tshi_permute_order(s, ndim, order);
-        for (int d = 0; d < ndim; d++) s->shape.dim[d] = x.dim[order[d]];
-        return true;
-    }
-    case CALL_TRANSPOSE: {
-        int a = (int)s->n[0], b = (int)s->n[1];
-        if (a >= ndim || b >= ndim) return false;
-        int64_t size = s->shape.dim[a];
-        s->shape.dim[a] = s->shape.dim[b];
-        s->shape.dim[b] = size;
-        return true;
-    }
+    case CALL_PERMUTE: return infer_permute(s);
+    case CALL_TRANSPOSE: return infer_transpose(s);
     case CALL_SPLIT_PARTS: return infer_part(s);
     case CALL_TOPK:
     case CALL_ARGMAX: return infer_largest(s);
