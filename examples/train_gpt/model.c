@@ -181,12 +181,14 @@ static tsh_status create_optimizer(model *m) {
     if (status == TSH_OK && (mixed || precision.arithmetic))
         status = tsh_parameters_set_precision(m->parameters, &precision);
     if (status == TSH_OK) status = freeze_others(m);
+    if (status != TSH_OK) return status;
     const tsh_data_parallel_config sums = {
         .level = (tsh_zero_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
     /* Gradients are summed over both axes, over one of them in buckets. */
-    tsh_group *data = tsh_mesh_group(m->mesh, "data"), *context = tsh_mesh_group(m->mesh, "context");
+    tsh_group *data = tsh_mesh_group(m->mesh, "data");
+    tsh_group *context = o->context_parallel ? tsh_mesh_group(m->mesh, "context") : NULL;
     if (context && tsh_group_size(context) > tsh_group_size(data)) data = context;
-    if (status == TSH_OK) status = tsh_data_parallel_create(m->tape, m->parameters, data, &sums, &m->sums);
+    status = tsh_data_parallel_create(m->tape, m->parameters, data, &sums, &m->sums);
     return status == TSH_OK ? tsh_adamw_create(m->parameters, &adamw, &m->optimizer) : status;
 }
 
@@ -237,8 +239,8 @@ static tsh_status create_mesh(model *m) {
 
 /* With split tokens: the order in which a causal mask gives the ranks equal work. */
 static tsh_status create_order(model *m) {
+    if (!m->o->context_parallel) return TSH_OK;
     tsh_group *context = tsh_mesh_group(m->mesh, "context");
-    if (!context) return TSH_OK;
     m->order = calloc((size_t)m->o->block, sizeof *m->order);
     m->numbers = calloc((size_t)(m->o->batch * m->o->block), sizeof *m->numbers);
     if (!m->order || !m->numbers) return TSH_ERR_MEMORY;

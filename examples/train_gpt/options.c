@@ -90,14 +90,14 @@ static const char help[] =
 
 /* NULL, or why these sizes are invalid. */
 static const char *contradiction(const options *o) {
-    if (o->master_weights && o->stochastic) return "--master-weights or --stochastic";
-    if (o->lora && o->train_only) return "--lora or --train-only";
-    if (o->text && o->tokens) return "--text or --tokens";
-    if (o->base && o->resume) return "--base or --resume";
+    if (o->master_weights && o->stochastic) return "--master-weights excludes --stochastic";
+    if (o->lora && o->train_only) return "--lora excludes --train-only";
+    if (o->text && o->tokens) return "--text excludes --tokens";
+    if (o->base && o->resume) return "--base excludes --resume";
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
     if (o->experts && o->top_k > o->experts) return "--top-k must not be above --experts";
     if (o->exchange_heads && !o->context_parallel) return "--exchange-heads goes with --context-parallel";
-    if (o->sequence_parallel && o->context_parallel) return "--sequence-parallel or --context-parallel";
+    if (o->sequence_parallel && o->context_parallel) return "--sequence-parallel excludes --context-parallel";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
 }

@@ -410,9 +410,9 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(1, "--vocabulary is 5, and the text has ", "--vocabulary 5");
     refuses(2, "--heads must divide --embed", "--heads 3");
     refuses(2, "--kv-heads must divide --heads", "--kv-heads 3");
-    refuses(2, "--lora or --train-only", "--lora 2 --train-only norm");
-    refuses(2, "--base or --resume", "--base a --resume b");
-    refuses(2, "--text or --tokens", "--text a --tokens b");
+    refuses(2, "--lora excludes --train-only", "--lora 2 --train-only norm");
+    refuses(2, "--base excludes --resume", "--base a --resume b");
+    refuses(2, "--text excludes --tokens", "--text a --tokens b");
     refuses(1, "the base: checkpoint_load: /nonexistent: no complete checkpoint found",
             "--steps 2 --base /nonexistent" SMALL);
     refuses(2, "'a.txt' is no option", "a.txt");
