@@ -127,9 +127,9 @@ Test(embedding, runs_and_stretches) {
 Test(embedding, many_places) {
     const int64_t counts[] = {4095, 4096, 4097, 8200, 32769};
     for (int t = 0; t < FLOAT_DTYPES; t++)
-        for (int c = 0; c < 5; c++) {
+        for (int c = 0; c < (t % 2 ? 5 : 4); c++) {
             buffer ids = make_ids(counts[c], 5000);
-            check((slice){float_dtypes[t], 0, 5000, 8, 0, true}, &ids);
+            check((slice){float_dtypes[t], 0, 5000, 5, 0, true}, &ids);
             ids = make_ids(counts[c], 5000);
             check((slice){float_dtypes[t], 100, 70, 1, -1, true}, &ids);
         }
