@@ -143,9 +143,14 @@ void tsh_adapter_config_destroy(tsh_lora_config *config) {
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 const char *tshi_adapter_part(const char *name, char factor) {
-    const char end[] = {'.', 'l', 'o', 'r', 'a', '_', factor, '.', 'w', 'e', 'i', 'g', 'h', 't', '\0'};
-    size_t length = strlen(name), most = strlen(end);
-    return length > most && !strcmp(name + length - most, end) ? name + length - most : NULL;
+    static const char *const ends[2][2] = {{".lora_A.weight", ".lora_B.weight"},
+                                           {".lora_embedding_A", ".lora_embedding_B"}};
+    for (int i = 0; i < 2; i++) {
+        const char *end = ends[i][factor != 'A'];
+        size_t length = strlen(name), most = strlen(end);
+        if (length > most && !strcmp(name + length - most, end)) return name + length - most;
+    }
+    return NULL;
 }
 
 /* The configuration's targets, or, where these say nothing to PEFT, the full names of all layers of the list. */
