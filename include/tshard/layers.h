@@ -87,6 +87,9 @@ typedef struct tsh_lora_config {
     int64_t rank;         /* r, at least 1 */
     double alpha;         /* 0: rank, which makes s = 1 */
     bool rank_stabilized; /* s = alpha / sqrt(r) */
+    /* y = x W^T + s (tsh_dropout(x, dropout) A^T) B^T, in [0, 1): none while recording is off, nor in an embedding's
+     * lookup, as in PEFT */
+    double dropout;
     /* tsh_mlp_adapt, tsh_self_attention_adapt and tsh_block_adapt adapt the linear layers with these names, such as
      * "q_proj" or "self_attn.q_proj": a name matches the end of a layer's full name, from a '.' on, with `*` as in
      * tsh_sharding_rule. The array ends with NULL; if `targets` itself is NULL, all linear layers are adapted. */

@@ -13,11 +13,23 @@
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
 /* The shape rule of linear layers, for inputs that begin with x and weight. */
 tsh_status tshi_linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
-/* y = x W^T + scale (x A^T) B^T + b, a linear layer with a low-rank adapter. Inputs: x, W [out, in], A [r, in],
+/* Dropout with probability p, 0: none; its mask is drawn by global element from a stream of random numbers. */
+typedef struct tshi_dropout {
+    double p;
+    uint64_t seed, stream;
+} tshi_dropout;
+
+/* A dropout with the world's next stream; none while recording is off. The tape is ready. */
+tshi_dropout tshi_dropout_begin(tsh_tape *tape, double p);
+/* y = beta y + x keep / (1 - p). x and y are of the size of `like`, whose global elements choose the mask. */
+tsh_status tshi_drop_out(const tshi_dropout *p, const tsh_tensor *like, const tsh_tensor *x, double beta,
+                         tsh_tensor *y);
+/* y = x W^T + scale (drop(x) A^T) B^T + b, a linear layer with a low-rank adapter, whose input has dropout. Inputs: x, W [out, in], A [r, in],
  * B [out, r] and, if there are five, b; `want` names all but x as parameters. Along an axis that splits W's rows, B is
  * split alike and A is REPLICATED; along one that splits its columns, A is split alike and B is REPLICATED, and one
  * collective sums both terms. */
-tsh_tensor *tshi_adapted_linear(tsh_tape *tape, int inputs, tsh_tensor **in, double scale, const tshi_want *want);
+tsh_tensor *tshi_adapted_linear(tsh_tape *tape, int inputs, tsh_tensor **in, double scale, double dropout,
+                                const tshi_want *want);
 /* Params of the lookups. The bytes of every operation's params are compared between calls, so that params structs must
  * have no unnamed padding. */
 typedef struct tshi_lookup {

@@ -98,23 +98,18 @@ tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b) {
 
 /* --- dropout ------------------------------------------------------------------------------------------------------ */
 
-typedef struct dropout_params {
-    double p;
-    uint64_t seed, stream;
-} dropout_params;
-
 static tsh_status dropout_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    double p = ((const dropout_params *)call->params)->p;
+    double p = ((const tshi_dropout *)call->params)->p;
     if (!(p >= 0 && p < 1)) return tshi_fail(TSH_ERR_ARGUMENT, "p is %g, must be in [0, 1)", p);
     return tshi_same_shape(call, dtype, out);
 }
 
-/* y = beta y + x keep / (1 - p), keep drawn by global element index. */
-static tsh_status drop_out(const dropout_params *p, const tsh_tensor *x, double beta, tsh_tensor *y) {
+tsh_status tshi_drop_out(const tshi_dropout *p, const tsh_tensor *like, const tsh_tensor *x, double beta,
+                         tsh_tensor *y) {
     tsh_device *device = tshi_device_of(x);
-    for (int64_t i = 0; x->numel > 0 && i < tshi_tensor_blocks(x); i++) {
+    for (int64_t i = 0; x->numel > 0 && i < tshi_tensor_blocks(like); i++) {
         int64_t offset;
-        tshi_block block = tshi_tensor_block(x, i, &offset);
+        tshi_block block = tshi_tensor_block(like, i, &offset);
         size_t at = (size_t)offset * tsh_dtype_size(x->dtype);
         device->ops->random[x->dtype].dropout(device, &block, p->seed, p->stream, p->p, (char *)tshi_data(x) + at, beta,
                                               (char *)tshi_data(y) + at);
@@ -122,14 +117,20 @@ static tsh_status drop_out(const dropout_params *p, const tsh_tensor *x, double 
     return TSH_OK;
 }
 
+tshi_dropout tshi_dropout_begin(tsh_tape *tape, double p) {
+    if (p == 0 || !tape->recording) return (tshi_dropout){.p = 0};
+    return (tshi_dropout){p, tape->world->seed, tshi_world_stream(tape->world)};
+}
+
 static tsh_status dropout_forward(tsh_call *call) {
-    return drop_out(call->params, call->in[0], 0, call->out);
+    return tshi_drop_out(call->params, call->in[0], call->in[0], 0, call->out);
 }
 
 static tsh_status dropout_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? drop_out(call->params, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
+    const tsh_tensor *dy = tsh_call_grad_out(call);
+    return dx ? tshi_drop_out(call->params, dy, dy, beta, dx) : TSH_ERR_MEMORY;
 }
 
 /* Masks are the same on every rank, so that dropout of the terms of a sum gives the terms of its dropout. */
@@ -138,13 +139,13 @@ static const tsh_op dropout_op = {"dropout",
                                   dropout_shape,
                                   dropout_forward,
                                   dropout_backward,
-                                  .params_size = sizeof(dropout_params),
+                                  .params_size = sizeof(tshi_dropout),
                                   .reads_no_input = true,
                                   .by_element = true};
 
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;
-    dropout_params params = {.p = p};
+    tshi_dropout params = {.p = p};
     /* A failed step draws no more random numbers, wherever the program leaves it: see tsh_tape_reset. */
     if (!tshi_tape_ready(tape, "dropout", 1, &x)) return NULL;
     params.seed = tape->world->seed;

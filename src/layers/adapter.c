@@ -23,6 +23,8 @@ static tsh_status check_lora_config(const char *what, const tsh_lora_config *con
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: rank=%lld, alpha=%g: the rank must be at least 1, alpha finite", what,
                          (long long)config->rank, config->alpha);
     }
+    if (!(config->dropout >= 0 && config->dropout < 1))
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: dropout=%g, must be in [0, 1)", what, config->dropout);
     return adapter->b ? tshi_fail(TSH_ERR_STATE, "%s: the layer has an adapter already", what) : TSH_OK;
 }
 
@@ -81,7 +83,7 @@ tsh_status tshi_adapter_create(const char *what, tshi_adapted adapted, const tsh
                                tsh_parameters *list, const char *name, tshi_adapter *out) {
     tsh_status status = check_lora_config(what, config, out);
     if (status != TSH_OK) return status;
-    tshi_adapter made = {.lookup = adapted.lookup};
+    tshi_adapter made = {.dropout = config->dropout, .lookup = adapted.lookup};
     double alpha = config->alpha == 0 ? (double)config->rank : config->alpha, r = (double)config->rank;
     made.scale = alpha / (config->rank_stabilized ? sqrt(r) : r);
     status = make_factors(adapted.weight, config, adapted.lookup, &made);

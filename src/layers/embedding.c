@@ -91,7 +91,7 @@ tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tens
     if (!tshi_layer_ready(tape, "embedding_project", layer, x)) return NULL;
     const tshi_adapter *adapter = &layer->adapter[TSH_EMBEDDING_HEAD];
     tsh_tensor *in[] = {x, layer->weight, adapter->a, adapter->b};
-    if (adapter->b) return tshi_adapted_linear(tape, 4, in, adapter->scale, &layer->head);
+    if (adapter->b) return tshi_adapted_linear(tape, 4, in, adapter->scale, adapter->dropout, &layer->head);
     return tshi_linear(tape, 2, in, TSHI_IDENTITY, &layer->head);
 }
 

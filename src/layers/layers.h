@@ -40,7 +40,7 @@ bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_t
  * none. */
 typedef struct tshi_adapter {
     tsh_tensor *a, *b; /* [r, in] and [out, r], of a table [rows, r] and [cols, r]; split as W's dims are */
-    double scale;
+    double scale, dropout;
     bool merged; /* W contains scale B A */
     bool lookup; /* of a table that is looked up */
 } tshi_adapter;

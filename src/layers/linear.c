@@ -91,7 +91,7 @@ static tsh_tensor *forward_with(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x
         y = tshi_linear(tape, 2 + count, in, layer->fused, &layer->want);
     } else {
         tsh_tensor *in[] = {x, weight, adapter->a, b, layer->bias};
-        y = tshi_adapted_linear(tape, 4 + count, in, adapter->scale, &layer->want);
+        y = tshi_adapted_linear(tape, 4 + count, in, adapter->scale, adapter->dropout, &layer->want);
         if (f == TSHI_IDENTITY) f = layer->fused;
     }
     return y && f != TSHI_IDENTITY ? tshi_activate(tape, y, f) : y;
