@@ -42,6 +42,11 @@ typedef struct tshi_lookup {
 /* y[i..., :] = table[ids[i...], :]: tsh_lookup for a layer; `want` names the table as a parameter. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want);
+/* y[i..., :] = table[ids[i...], :] + scale a[ids[i...], :] b^T. in[] = table, ids, a [rows, r], b [cols, r], where a is
+ * split as the table's rows and b as its columns; `want` is a table's. Where ranks split the rows, one collective sums
+ * both terms, and backward sums b's gradient; where they split the columns, it sums the gradient of a[ids]. */
+tsh_tensor *tshi_adapted_embedding(tsh_tape *tape, tsh_tensor **in, const tshi_lookup *lookup, double scale,
+                                   const tshi_want *want);
 /* tsh_expert_mlp for a layer: in[] = x, weights, experts, gate, up, down; `want` names the last three as parameters. */
 tsh_tensor *tshi_expert_mlp(tsh_tape *tape, tsh_tensor **in, int64_t experts, const tshi_want *want);
 /* How many of the tokens chose each of `count` experts, of this dtype; PARTIAL along axes that split the tokens. */

@@ -67,23 +67,11 @@ void tsh_embedding_destroy(tsh_embedding *layer) {
     tshi_free(&layer->world->allocator, layer);
 }
 
-/* W[ids] + scale A[ids] B^T. Where ranks split the rows, both terms are PARTIAL, and one collective sums them; where
- * they split the features, backward sums the gradient of A[ids], which is smaller than that of A. */
-static tsh_tensor *adapted_lookup(tsh_tape *tape, const tsh_embedding *layer, tsh_tensor *ids) {
-    const tshi_adapter *adapter = &layer->adapter[TSH_EMBEDDING_LOOKUP];
-    const tshi_want factor = {.parameters = 1u << 1, .axis = -1};
-    tshi_want stays = layer->want;
-    stays.axis = -1;
-    tsh_tensor *y = tshi_embedding(tape, layer->weight, ids, &layer->lookup, &stays);
-    tsh_tensor *down = tsh_scale(tape, tshi_embedding(tape, adapter->a, ids, &layer->lookup, &stays), adapter->scale);
-    y = tsh_add(tape, y, tshi_linear(tape, 2, (tsh_tensor *[]){down, adapter->b}, TSHI_IDENTITY, &factor));
-    if (!y || layer->want.axis < 0) return y;
-    return tshi_transit(tape, "embedding_forward", y, layer->want.axis, layer->want.out);
-}
-
 tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids) {
     if (!layer) return tshi_embedding(tape, NULL, ids, &(tshi_lookup){.padding = -1}, NULL);
-    if (layer->adapter[TSH_EMBEDDING_LOOKUP].b) return adapted_lookup(tape, layer, ids);
+    const tshi_adapter *adapter = &layer->adapter[TSH_EMBEDDING_LOOKUP];
+    tsh_tensor *in[] = {layer->weight, ids, adapter->a, adapter->b};
+    if (adapter->b) return tshi_adapted_embedding(tape, in, &layer->lookup, adapter->scale, &layer->want);
     return tshi_embedding(tape, layer->weight, ids, &layer->lookup, &layer->want);
 }
 

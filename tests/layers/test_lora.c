@@ -1,7 +1,5 @@
 /* Low-rank adapters of linear layers against plain loops, in every sharding; their collectives, merging, wrong use. */
-#include "support/layouts.h"
-#include "support/tensors.h"
-#include "tshard/tshard.h"
+#include "linear_variants.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -9,25 +7,6 @@
 #include <string.h>
 
 TestSuite(lora, .timeout = 300);
-
-typedef struct variant {
-    const char *name;
-    tsh_sharding shard;
-    tsh_layout x, y;
-    bool gather, sequence;
-} variant;
-
-enum { DENSE, DENSE_BATCH, COLUMN, COLUMN_GATHER, COLUMN_SEQUENCE, ROW_WHOLE, ROW, ROW_SEQUENCE, VARIANTS };
-
-static const variant variants[VARIANTS] = {
-    [DENSE] = {"dense", TSH_DENSE, R, R, false, false},
-    [DENSE_BATCH] = {"dense, batch split", TSH_DENSE, S0, S0, false, false},
-    [COLUMN] = {"column", TSH_COLUMN, R, S1, false, false},
-    [COLUMN_GATHER] = {"column, gathered", TSH_COLUMN, R, R, true, false},
-    [COLUMN_SEQUENCE] = {"column of a split sequence", TSH_COLUMN, S0, S1, false, false},
-    [ROW_WHOLE] = {"row of a whole x", TSH_ROW, R, R, false, false},
-    [ROW] = {"row", TSH_ROW, S1, R, false, false},
-    [ROW_SEQUENCE] = {"row to a split sequence", TSH_ROW, S1, S0, false, true}};
 
 typedef struct sizes {
     int64_t n, in, out, rank;
@@ -81,19 +60,6 @@ static void write_whole(tshi_rank *r, tsh_tensor *t, const double *whole) {
     tshi_check_ok(r, tsh_tensor_write_whole(t, wide ? (const void *)whole : single));
 }
 
-static tsh_linear *make_base(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype) {
-    tsh_linear *layer = NULL;
-    const tsh_linear_config config = {.in_features = s.in,
-                                      .out_features = s.out,
-                                      .shard = v->shard,
-                                      .bias = true,
-                                      .gather_output = v->gather,
-                                      .sequence_parallel = v->sequence,
-                                      .dtype = dtype};
-    tshi_check_ok(r, tsh_linear_create(tsh_world_group(r->world), &config, &layer));
-    return layer;
-}
-
 static void write_factors(tshi_rank *r, const tsh_linear *layer, const truth *t) {
     write_whole(r, tsh_linear_weight(layer), t->w);
     write_whole(r, tsh_linear_bias(layer), t->bias);
@@ -102,7 +68,7 @@ static void write_factors(tshi_rank *r, const tsh_linear *layer, const truth *t)
 }
 
 static tsh_linear *make_adapted(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype, const truth *t) {
-    tsh_linear *layer = make_base(r, v, s, dtype);
+    tsh_linear *layer = make_linear(r, v, s.in, s.out, dtype);
     const tsh_lora_config lora = {.rank = s.rank, .alpha = scale * (double)s.rank};
     if (!layer || !tshi_check_ok(r, tsh_linear_adapt(layer, &lora, NULL, NULL))) return layer;
     write_factors(r, layer, t);
@@ -221,82 +187,6 @@ static void check_gradients(tshi_rank *r, void *arg) {
 
 Test(lora, passes_the_gradient_check) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, check_gradients, NULL));
-}
-
-/* --- dropout ------------------------------------------------------------------------------------------------------ */
-
-/* The adapter by functions of whole tensors, with the dropout of the same stream. */
-typedef struct reference {
-    tsh_tensor *x, *a, *b, *y;
-} reference;
-
-static void make_reference(tshi_rank *r, tsh_tape *tape, sizes s, const truth *t, const double *dy, reference *out) {
-    const tsh_mesh *mesh = tsh_world_mesh(r->world);
-    const tsh_dtype dtype = TSH_FLOAT64;
-    out->x = tshi_test_leaf(r, mesh, &(tsh_tensor_config){dtype, 2, {s.n, s.in}, {R}}, t->x);
-    out->a = tshi_test_leaf(r, mesh, &(tsh_tensor_config){dtype, 2, {s.rank, s.in}, {R}}, t->a);
-    out->b = tshi_test_leaf(r, mesh, &(tsh_tensor_config){dtype, 2, {s.out, s.rank}, {R}}, t->b);
-    tsh_tensor *w = tshi_test_tensor(r, mesh, &(tsh_tensor_config){dtype, 2, {s.out, s.in}, {R}}, t->w);
-    tsh_tensor *bias = tshi_test_tensor(r, mesh, &(tsh_tensor_config){dtype, 1, {s.out}, {R}}, t->bias);
-    tsh_tensor *seed = tshi_test_tensor(r, mesh, &(tsh_tensor_config){dtype, 2, {s.n, s.out}, {R}}, dy);
-    tsh_world_seed(r->world, 5);
-    tsh_tensor *down = tsh_matmul(tape, tsh_dropout(tape, out->x, 0.5), tsh_transpose(tape, out->a, 0, 1));
-    tsh_tensor *up = tsh_scale(tape, tsh_matmul(tape, down, tsh_transpose(tape, out->b, 0, 1)), scale);
-    tsh_tensor *base = tsh_bias(tape, tsh_matmul(tape, out->x, tsh_transpose(tape, w, 0, 1)), bias);
-    out->y = tsh_add(tape, base, up);
-    tshi_check(r, tsh_backward_with(tape, out->y, &(tsh_backward_config){.gradient = seed}) == TSH_OK, "%s",
-               tsh_tape_message(tape));
-    tsh_tensor_release(w);
-    tsh_tensor_release(bias);
-    tsh_tensor_release(seed);
-}
-
-static void check_dropout(tshi_rank *r, tsh_tape *tape, const variant *v, sizes s, const truth *t) {
-    const tsh_mesh *mesh = tsh_world_mesh(r->world);
-    const tsh_lora_config lora = {.rank = s.rank, .alpha = scale * (double)s.rank, .dropout = 0.5};
-    reference wanted = {NULL};
-    tsh_linear *layer = make_base(r, v, s, TSH_FLOAT64);
-    tshi_check_ok(r, tsh_linear_adapt(layer, &lora, NULL, NULL));
-    write_factors(r, layer, t);
-    tsh_tensor *x = tshi_test_leaf(r, mesh, &(tsh_tensor_config){TSH_FLOAT64, 2, {s.n, s.in}, {v->x}}, t->x);
-    tsh_tensor *dy = tshi_test_tensor(r, mesh, &(tsh_tensor_config){TSH_FLOAT64, 2, {s.n, s.out}, {v->y}}, t->dy);
-    make_reference(r, tape, s, t, t->dy, &wanted);
-    tsh_world_seed(r->world, 5);
-    tsh_tensor *y = r->failed ? NULL : tsh_linear_forward(tape, layer, x);
-    if (tshi_check(r, y, "%s: %s", v->name, tsh_tape_message(tape))) {
-        tshi_test_same(r, v->name, y, tsh_tensor_data(wanted.y), 0);
-        tshi_check_ok(r, tsh_backward_with(tape, y, &(tsh_backward_config){.gradient = dy}));
-        tshi_test_same_grad(r, v->name, x, tsh_tensor_data(tsh_tensor_grad(wanted.x)), 0);
-        tshi_test_same_grad(r, v->name, tsh_linear_lora_a(layer), tsh_tensor_data(tsh_tensor_grad(wanted.a)), 0);
-        tshi_test_same_grad(r, v->name, tsh_linear_lora_b(layer), tsh_tensor_data(tsh_tensor_grad(wanted.b)), 0);
-        tsh_tape_set_recording(tape, false);
-        tshi_test_same(r, "without recording", tsh_linear_forward(tape, layer, x), t->y, 0);
-        tsh_tape_set_recording(tape, true);
-    }
-    tsh_tape_reset(tape);
-    tsh_tensor_release(wanted.x);
-    tsh_tensor_release(wanted.a);
-    tsh_tensor_release(wanted.b);
-    tsh_tensor_release(x);
-    tsh_tensor_release(dy);
-    tsh_linear_destroy(layer);
-}
-
-static void dropout_variants(tshi_rank *r, void *arg) {
-    tsh_tape *tape = NULL;
-    truth t;
-    (void)arg;
-    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    for (size_t s = 0; s < sizeof all_sizes / sizeof all_sizes[0] && !r->failed; s++) {
-        find_truth(all_sizes[s], &t);
-        for (int v = 0; v < VARIANTS && !r->failed; v++) check_dropout(r, tape, &variants[v], all_sizes[s], &t);
-    }
-    tsh_tape_destroy(tape);
-}
-
-/* In every sharding the masks are those of tsh_dropout of the whole x, and there are none without recording. */
-Test(lora, drops_out_what_one_rank_drops_out) {
-    cr_assert_str_empty(tshi_test_run_each(1, 4, dropout_variants, NULL));
 }
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
@@ -609,7 +499,8 @@ Test(lora, adapts_the_layers_that_are_named) {
 
 static void wrong_use(tshi_rank *r, void *arg) {
     const tsh_lora_config good = {.rank = 2};
-    tsh_linear *layer = make_base(r, &variants[COLUMN], all_sizes[0], TSH_FLOAT32), *other = NULL;
+    tsh_linear *layer = make_linear(r, &variants[COLUMN], all_sizes[0].in, all_sizes[0].out, TSH_FLOAT32),
+               *other = NULL;
     tsh_parameters *list = NULL;
     tsh_tape *tape = NULL;
     tsh_data_parallel *dp = NULL;
@@ -628,11 +519,11 @@ static void wrong_use(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_linear_merge(layer, true));
     tshi_check_ok(r, tsh_linear_adapt(layer, &good, list, "a"));
     tshi_check_status(r, tsh_linear_adapt(layer, &good, list, "b"), TSH_ERR_STATE, "has an adapter already");
-    other = make_base(r, &variants[ROW], all_sizes[0], TSH_FLOAT32);
+    other = make_linear(r, &variants[ROW], all_sizes[0].in, all_sizes[0].out, TSH_FLOAT32);
     tshi_check_status(r, tsh_linear_adapt(other, &good, list, "a"), TSH_ERR_ARGUMENT, "'a.lora_A.weight' already");
     tshi_check(r, !tsh_linear_lora_b(other), "a failed call has left an adapter");
     tsh_linear_destroy(other);
-    other = make_base(r, &variants[ROW], all_sizes[0], TSH_FLOAT32);
+    other = make_linear(r, &variants[ROW], all_sizes[0].in, all_sizes[0].out, TSH_FLOAT32);
     tshi_check_ok(r, tsh_linear_register(other, list, "other"));
     tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_world_group(r->world), NULL, &dp));
     tshi_check_status(r, tsh_linear_adapt(other, &good, list, "other"), TSH_ERR_STATE, "freeze it before creating");
