@@ -447,7 +447,10 @@ typedef enum tsh_context {
     TSH_CONTEXT_GATHER,
     /* the same mask as GATHER. An all-to-all for each of queries, keys, values and output exchanges heads for tokens.
      * Gathers instead where another axis that splits heads leaves a rank too few of them */
-    TSH_CONTEXT_EXCHANGE
+    TSH_CONTEXT_EXCHANGE,
+    /* the same mask as GATHER. Blocks of keys and values go round the ranks, each on its way while the block before it
+     * is computed with. Gathers instead with dropout of attention weights, and with lengths */
+    TSH_CONTEXT_RING
 } tsh_context;
 
 /* The linear layers of an attention layer. */

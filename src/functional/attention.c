@@ -1,5 +1,5 @@
 /* Scaled dot-product attention, by heads. saved: the logarithms of the rows' sums of exponentials. */
-#include "functional/functional.h"
+#include "functional/attention.h"
 
 #include <math.h>
 
@@ -31,14 +31,6 @@ static const tsh_rule shared_token_rules[] = {
     {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-typedef struct attention_params {
-    int64_t causal;               /* or 0 */
-    int64_t positions, documents; /* the input with the queries', before the keys'; 0: none */
-    int64_t keys;                 /* the number of keys in use of those that k and v have room for; 0: all */
-    double scale, dropout;
-    uint64_t seed, stream;
-} attention_params;
-
 static tsh_status check_shapes(const tsh_call *call) {
     const tsh_shape *q = &call->in[0]->shape, *k = &call->in[1]->shape, *v = &call->in[2]->shape;
     bool good = q->ndim == 4 && k->ndim == 4 && q->global[0] == k->global[0] && q->global[3] == k->global[3];
@@ -54,7 +46,7 @@ static tsh_status check_shapes(const tsh_call *call) {
 }
 
 static int64_t keys_of(const tsh_call *call) {
-    int64_t keys = ((const attention_params *)call->params)->keys;
+    int64_t keys = ((const tshi_attention_params *)call->params)->keys;
     return keys ? keys : call->in[1]->shape.global[1];
 }
 
@@ -99,12 +91,12 @@ static tsh_status check_lengths_shape(const tsh_tensor *q, const tsh_tensor *len
 
 /* The input of lengths, or NULL. */
 static const tsh_tensor *lengths_of(const tsh_call *call) {
-    const attention_params *p = call->params;
+    const tshi_attention_params *p = call->params;
     return call->inputs > 3 && !p->positions && !p->documents ? call->in[3] : NULL;
 }
 
-static tsh_status attention_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    const attention_params *p = call->params;
+tsh_status tshi_attention_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tshi_attention_params *p = call->params;
     const tsh_tensor *q = call->in[0];
     *out = q->shape;
     *dtype = q->dtype;
@@ -135,7 +127,7 @@ static bool shares_query_heads(const tsh_tensor *q) {
 }
 
 static tshi_tokens tokens_of(const tsh_call *call) {
-    const attention_params *p = call->params;
+    const tshi_attention_params *p = call->params;
     tshi_tokens t = {.batched = call->inputs > 3 && call->in[3]->shape.ndim == 2};
     if (p->positions) {
         t.query_position = tshi_data(call->in[p->positions]);
@@ -148,8 +140,8 @@ static tshi_tokens tokens_of(const tsh_call *call) {
     return t;
 }
 
-static tshi_attention attention_of(const tsh_call *call) {
-    const attention_params *p = call->params;
+tshi_attention tshi_attention_of(const tsh_call *call) {
+    const tshi_attention_params *p = call->params;
     const tsh_tensor *q = call->in[0], *k = call->in[1];
     int64_t head = tshi_shape_start(q->mesh, &q->shape, q->layout, 2);
     int64_t kv_head = tshi_shape_start(k->mesh, &k->shape, k->layout, 2);
@@ -192,7 +184,7 @@ static tsh_status attention_forward(tsh_call *call) {
     const tsh_tensor *q = call->in[0];
     tsh_device *device = tshi_device_of(q);
     const tshi_attention_ops *ops = &device->ops->attention[q->dtype];
-    tshi_attention a = attention_of(call);
+    tshi_attention a = tshi_attention_of(call);
     bool saves = tshi_call_records(call);
     tsh_status status = check_lengths(call, &a);
     if (status != TSH_OK) return status;
@@ -219,7 +211,7 @@ static tsh_status attention_backward(tsh_call *call) {
     const tsh_tensor *q = call->in[0];
     tsh_device *device = tshi_device_of(q);
     const tshi_attention_ops *ops = &device->ops->attention[q->dtype];
-    tshi_attention a = attention_of(call);
+    tshi_attention a = tshi_attention_of(call);
     tshi_attention_grads grads = {NULL, NULL, NULL, 0, 0, 0};
     tsh_status status = gradient_of(call, 0, &grads.dq, &grads.beta_q);
     if (status == TSH_OK) status = gradient_of(call, 1, &grads.dk, &grads.beta_k);
@@ -232,15 +224,32 @@ static tsh_status attention_backward(tsh_call *call) {
     return TSH_OK;
 }
 
-static const tsh_op attention_op = {"attention",         attention_rules,    attention_shape,
-                                    attention_forward,   attention_backward, .params_size = sizeof(attention_params),
+static const tsh_op attention_op = {"attention",          attention_rules,
+                                    tshi_attention_shape, attention_forward,
+                                    attention_backward,   .params_size = sizeof(tshi_attention_params),
                                     .reads_output = true};
-static const tsh_op token_op = {"attention",         token_rules,        attention_shape,
-                                attention_forward,   attention_backward, .params_size = sizeof(attention_params),
+static const tsh_op token_op = {"attention",         token_rules,        tshi_attention_shape,
+                                attention_forward,   attention_backward, .params_size = sizeof(tshi_attention_params),
                                 .reads_output = true};
-static const tsh_op shared_token_op = {"attention",         shared_token_rules, attention_shape,
-                                       attention_forward,   attention_backward, .params_size = sizeof(attention_params),
+static const tsh_op shared_token_op = {"attention",          shared_token_rules,
+                                       tshi_attention_shape, attention_forward,
+                                       attention_backward,   .params_size = sizeof(tshi_attention_params),
                                        .reads_output = true};
+
+/* The op's rows: by tokens, with positions and documents of one sequence or of each, or without. */
+static int rows_of(const tshi_attention_params *p, const tsh_tensor *tokens) {
+    if (!p->positions && !p->documents) return TSHI_ATTENTION_PLAIN;
+    return tokens->shape.ndim == 1 ? TSHI_ATTENTION_SHARED : TSHI_ATTENTION_TOKENS;
+}
+
+/* Keys go round the ring where one axis splits the tokens, and the mask depends on neither indices nor lengths. */
+static bool goes_round(const tsh_attention_config *c, const tshi_attention_params *p, const tsh_tensor *q) {
+    int axes = 0;
+    for (int a = 0; q && a < q->mesh->axes; a++)
+        axes += q->mesh->axis[a].size > 1 && tshi_layout_splits(q->layout[a], 1);
+    bool masks = !p->causal || p->positions;
+    return c->ring && axes == 1 && masks && !c->lengths && !c->keys && p->dropout == 0;
+}
 
 /* Positions and documents come in pairs, and neither with lengths nor with a part of the keys. */
 static bool tokens_fit(tsh_tape *tape, const tsh_attention_config *c) {
@@ -260,7 +269,7 @@ tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tens
     tsh_attention_config c = config && tape ? *config : (tsh_attention_config){0};
     tsh_tensor *in[TSH_ROW_INPUTS] = {q, k, v, c.lengths};
     int inputs = c.lengths ? 4 : 3;
-    attention_params params = {.causal = c.causal, .scale = c.scale, .dropout = c.dropout, .keys = c.keys};
+    tshi_attention_params params = {.causal = c.causal, .scale = c.scale, .dropout = c.dropout, .keys = c.keys};
     if (tape && !tokens_fit(tape, &c)) return NULL;
     if (c.query_positions) {
         params.positions = inputs;
@@ -279,8 +288,10 @@ tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tens
         params.seed = tape->world->seed;
         params.stream = tshi_world_stream(tape->world);
     }
-    const tsh_op *op = !params.positions && !params.documents ? &attention_op
-                       : in[3]->shape.ndim == 1               ? &shared_token_op
-                                                              : &token_op;
-    return tshi_apply(tape, op, inputs, in, &params);
+    static const tsh_op *const ops[] = {[TSHI_ATTENTION_PLAIN] = &attention_op,
+                                        [TSHI_ATTENTION_TOKENS] = &token_op,
+                                        [TSHI_ATTENTION_SHARED] = &shared_token_op};
+    int rows = tape ? rows_of(&params, in[3]) : TSHI_ATTENTION_PLAIN;
+    bool ring = tape && goes_round(&c, &params, q);
+    return tshi_apply(tape, ring ? &tshi_ring_attention_ops[rows] : ops[rows], inputs, in, &params);
 }

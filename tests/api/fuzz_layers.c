@@ -128,7 +128,7 @@ static tsh_self_attention_config attention_config(fuzz *f) {
                                        .kv_heads = fuzz_chance(f, 60) ? 0 : fuzz_index(f, 3),
                                        .head_dim = fuzz_chance(f, 60) ? 0 : 2 * (int64_t)fuzz_index(f, 3),
                                        .causal = fuzz_chance(f, 50),
-                                       .context = (tsh_context)(fuzz_chance(f, 60) ? 0 : fuzz_index(f, 4)),
+                                       .context = (tsh_context)(fuzz_chance(f, 60) ? 0 : fuzz_index(f, 5)),
                                        .dropout = fuzz_chance(f, 90) ? 0 : fuzz_number(f),
                                        .rotary = fuzz_chance(f, 30),
                                        .bias = fuzz_chance(f, 50),
