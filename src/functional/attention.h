@@ -1,4 +1,4 @@
-/* What the ways of attention share. */
+/* What the ways of attention share: attention_call.c. */
 #ifndef TSHI_FUNCTIONAL_ATTENTION_H
 #define TSHI_FUNCTIONAL_ATTENTION_H
 
