@@ -99,7 +99,7 @@ static const char *contradiction(const options *o) {
     if (o->experts && o->top_k > o->experts) return "--top-k must not be above --experts";
     if (o->exchange_heads && !o->context_parallel) return "--exchange-heads goes with --context-parallel";
     if (o->ring && !o->context_parallel) return "--ring goes with --context-parallel";
-    if (o->ring && o->exchange_heads) return "--ring or --exchange-heads";
+    if (o->ring && o->exchange_heads) return "--ring excludes --exchange-heads";
     if (o->sequence_parallel && o->context_parallel) return "--sequence-parallel or --context-parallel";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;

@@ -94,8 +94,8 @@ typedef struct tsh_lora_config {
      * "q_proj" or "self_attn.q_proj": a name matches the end of a layer's full name, from a '.' on, with `*` as in
      * tsh_sharding_rule. The array ends with NULL; if `targets` itself is NULL, all linear layers are adapted. */
     const char *const *targets;
-    /* Defaults: A U(-1/sqrt(in_features), 1/sqrt(in_features)), B zeros; of an embedding's lookup A zeros, B N(0, 1). At
-     * first the layer's output has the same bits as without the adapter. */
+    /* Defaults: A U(-1/sqrt(in_features), 1/sqrt(in_features)), B zeros; of an embedding's lookup A zeros, B N(0, 1).
+     * At first the layer's output has the same bits as without the adapter. */
     tsh_init a_init, b_init;
 } tsh_lora_config;
 

@@ -24,10 +24,10 @@ tshi_dropout tshi_dropout_begin(tsh_tape *tape, double p);
 /* y = beta y + x keep / (1 - p). x and y are of the size of `like`, whose global elements choose the mask. */
 tsh_status tshi_drop_out(const tshi_dropout *p, const tsh_tensor *like, const tsh_tensor *x, double beta,
                          tsh_tensor *y);
-/* y = x W^T + scale (drop(x) A^T) B^T + b, a linear layer with a low-rank adapter, whose input has dropout. Inputs: x, W [out, in], A [r, in],
- * B [out, r] and, if there are five, b; `want` names all but x as parameters. Along an axis that splits W's rows, B is
- * split alike and A is REPLICATED; along one that splits its columns, A is split alike and B is REPLICATED, and one
- * collective sums both terms. */
+/* y = x W^T + scale (drop(x) A^T) B^T + b, a linear layer with a low-rank adapter, whose input has dropout. Inputs:
+ * x, W [out, in], A [r, in], B [out, r] and, if there are five, b; `want` names all but x as parameters. Along an axis
+ * that splits W's rows, B is split alike and A is REPLICATED; along one that splits its columns, A is split alike and B
+ * is REPLICATED, and one collective sums both terms. */
 tsh_tensor *tshi_adapted_linear(tsh_tape *tape, int inputs, tsh_tensor **in, double scale, double dropout,
                                 const tshi_want *want);
 /* Params of the lookups. The bytes of every operation's params are compared between calls, so that params structs must

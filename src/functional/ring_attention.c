@@ -192,7 +192,7 @@ static void pair_in(ring *r, int step, tsh_tensor *pair[2]) {
 
 /* --- merging ------------------------------------------------------------------------------------------------------ */
 
-/* Stands for the logarithm of 0: differences of two of them are numbers, and adding a logarithm to it changes nothing. */
+/* Stands for the logarithm of 0: the difference of two of them is a number, and adding a logarithm changes nothing. */
 #define LOWEST 0x1p96
 
 /* Output and sums of the blocks so far, and of a block. */
@@ -232,8 +232,8 @@ static void show_infinities(const ring *r, void *sums, void *spare) {
     combine(r, TSHI_SUB, n, sums, spare, sums);
 }
 
-/* y += w (block.y - y), w = sigmoid(d), d = block.sums - sums: the block's part of all weights so far. sums = log(e^sums
- * + e^block.sums) = the larger one - log sigmoid |d|. */
+/* y += w (block.y - y), w = sigmoid(d), d = block.sums - sums: the block's part of all weights so far. The new sums are
+ * log(e^sums + e^block.sums) = the larger one - log sigmoid |d|. */
 static void merge(const ring *r, const rows *block, const rows *all, void *spare) {
     const tshi_attention *a = &r->whole;
     const int64_t n = rows_here(r);

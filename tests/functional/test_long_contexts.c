@@ -226,7 +226,7 @@ Test(long_contexts, every_length_over_ranks_of_different_weights) {
     cr_assert_str_empty(tshi_test_run_each(2, 5, every_length, &weights));
 }
 
-/* Lengths shorter and longer than the ranks, with each kind of positions, packed and not; by weights with an empty rank.
+/* Lengths shorter and longer than the ranks, with each kind of positions, packed and not; by weights, with empty ranks.
  * Along two axes beside each other the keys go round one, or are gathered where both split the tokens. */
 static void go_round(tshi_rank *r, void *arg) {
     static const int64_t lengths[] = {1, 3, 7, 16, 40};
