@@ -59,6 +59,7 @@ static tsh_status create_blocks(model *m) {
                       .kv_heads = o->kv_heads,
                       .causal = true,
                       .context = o->exchange_heads     ? TSH_CONTEXT_EXCHANGE
+                                 : o->ring             ? TSH_CONTEXT_RING
                                  : o->context_parallel ? TSH_CONTEXT_GATHER
                                                        : TSH_CONTEXT_IN_ORDER,
                       .weight_init = normal,

@@ -73,6 +73,7 @@ static const char help[] =
     "                       them\n"
     "  --exchange-heads     with --context-parallel: attention exchanges heads for tokens and back; otherwise it\n"
     "                       gathers keys and values\n"
+    "  --ring               with --context-parallel: keys and values go round the ranks in blocks\n"
     "  --zero LEVEL         what the copies shard: nothing (0), the optimizer's states (1), gradients too (2),\n"
     "                       parameters too (3); the losses stay the same (0)\n"
     "  --sequence-parallel  norms and residuals of a block are split by tokens\n"
@@ -97,6 +98,8 @@ static const char *contradiction(const options *o) {
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
     if (o->experts && o->top_k > o->experts) return "--top-k must not be above --experts";
     if (o->exchange_heads && !o->context_parallel) return "--exchange-heads goes with --context-parallel";
+    if (o->ring && !o->context_parallel) return "--ring goes with --context-parallel";
+    if (o->ring && o->exchange_heads) return "--ring excludes --exchange-heads";
     if (o->sequence_parallel && o->context_parallel) return "--sequence-parallel excludes --context-parallel";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
@@ -137,6 +140,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"data-parallel", OPTION_AXIS, &out->data_parallel, 0, 0},
                                {"context-parallel", OPTION_AXIS, &out->context_parallel, 0, 0},
                                {"exchange-heads", OPTION_FLAG, &out->exchange_heads, 0, 0},
+                               {"ring", OPTION_FLAG, &out->ring, 0, 0},
                                {"zero", OPTION_COUNT, &out->zero, 0, TSH_ZERO_PARAMETERS},
                                {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},
                                {"recompute", OPTION_FLAG, &out->recompute, 0, 0},

@@ -34,6 +34,7 @@ typedef struct options {
     const char *model_parallel, *data_parallel;
     const char *context_parallel; /* ranks that split each sequence's tokens; NULL: sequences are whole */
     bool exchange_heads;          /* attention exchanges heads for tokens, and does not gather keys and values */
+    bool ring;                    /* keys and values go round the ranks */
     int64_t zero;                 /* a tsh_zero_level: what the copies share out */
     bool sequence_parallel, recompute;
     bool deterministic; /* main has read it before, for the world */

@@ -86,11 +86,24 @@ tsh_status model_load(model *m, const char *folder) {
     return tsh_load(m->parameters, folder, &options);
 }
 
-static bool names_head(const tsh_lora_config *config) {
+/* True when the targets name this layer; without targets only the blocks are adapted. */
+static bool names_layer(const tsh_lora_config *config, const char *layer) {
+    const char *last = strrchr(layer, '.');
     for (const char *const *t = config->targets; t && *t; t++) {
-        if (strcmp(*t, "lm_head") == 0) return true;
+        if (strcmp(*t, layer) == 0 || strcmp(*t, last ? last + 1 : layer) == 0) return true;
     }
     return false;
+}
+
+/* The head may be a layer of its own, or the table of the words. */
+static tsh_status adapt_words(model *m, const tsh_lora_config *config) {
+    bool words = m->words && names_layer(config, m->words_name), head = names_layer(config, "lm_head");
+    tsh_status status = TSH_OK;
+    if (words) status = tsh_embedding_adapt(m->words, TSH_EMBEDDING_LOOKUP, config, m->parameters, m->words_name);
+    if (!head || status != TSH_OK) return status;
+    if (m->head) return tsh_linear_adapt(m->head, config, m->parameters, "lm_head");
+    return m->config.tied ? tsh_embedding_adapt(m->words, TSH_EMBEDDING_HEAD, config, m->parameters, "lm_head")
+                          : TSH_OK;
 }
 
 tsh_status model_adapt(model *m, const tsh_lora_config *config) {
@@ -100,8 +113,7 @@ tsh_status model_adapt(model *m, const tsh_lora_config *config) {
         snprintf(name, sizeof name, "%s.%lld", m->block_names, (long long)i);
         status = tsh_block_adapt(m->blocks[i], config, m->parameters, name);
     }
-    bool head = status == TSH_OK && m->head && names_head(config);
-    return head ? tsh_linear_adapt(m->head, config, m->parameters, "lm_head") : status;
+    return status == TSH_OK ? adapt_words(m, config) : status;
 }
 
 tsh_status model_load_adapter(model *m, const char *folder) {
@@ -139,6 +151,7 @@ tsh_status model_add_words(model *m, const char *name) {
                                    .dtype = m->options.dtype,
                                    .init = weights_of(m)};
     tsh_status status = tsh_embedding_create(m->group, &config, &m->words);
+    m->words_name = name;
     return status == TSH_OK ? tsh_embedding_register(m->words, m->parameters, name) : status;
 }
 

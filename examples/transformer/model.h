@@ -33,6 +33,7 @@ struct model {
     int rule_count;
     char (*rule_texts)[128]; /* of the experts' rules, or NULL */
     const char *block_names; /* of blocks: "model.layers" */
+    const char *words_name;  /* "model.embed_tokens" */
 };
 
 /* Sequences of as many tokens, one after another: the ids, their positions, and which keys are seen. */
@@ -55,8 +56,8 @@ void model_destroy(model *m);
  * lack the prefix "transformer." of GPT-2's, and may have the prefix "bert.". */
 tsh_status model_load(model *m, const char *folder);
 
-/* Freezes the weights, and adds low-rank adapters to the layers that the configuration names, within blocks and
- * "lm_head"; their parameters are appended to the model's. Call it after model_load. */
+/* Freezes the weights, and adds low-rank adapters to the layers that the configuration names: those of blocks, the table
+ * of the words, and "lm_head", which may be that table too; their parameters are appended to the model's. Call it after model_load. */
 tsh_status model_adapt(model *m, const tsh_lora_config *config);
 /* The same as FOLDER's adapter_config.json says, with the factors in its adapter_model.safetensors. */
 tsh_status model_load_adapter(model *m, const char *folder);

@@ -236,6 +236,9 @@ typedef struct tsh_attention_config {
     tsh_tensor *lengths; /* int64 [B] in [0, Tk]: how many keys each batch element sees; NULL: all */
     double dropout;      /* of the attention weights, in [0, 1), as tsh_dropout */
     int64_t keys; /* Tk, for k and v that have room for more positions, as in a cache; only in evaluation. 0: all */
+    /* Where one axis splits the tokens of q, blocks of keys and values go round its ranks, and are not gathered.
+     * Without effect beside dropout, lengths or keys, and for a causal mask without positions. */
+    bool ring;
 } tsh_attention_config;
 
 /* y = softmax(scale q k^T + mask) v for each batch and head; a query that sees no key gives zeros. q [B, Tq, H, D], k
@@ -245,11 +248,13 @@ typedef struct tsh_attention_config {
  *                      S(1),L,L,R -> S(1)
  * S(2) splits by heads: q is S(2) with Hkv units and H blocks, k and v are S(2) with Hkv units, which more ranks than
  * Hkv share (layout.h). S(1) splits by tokens: keys and values that are S(1) are gathered, and their gradients
- * reduce-scattered. Positions and documents are split as their tokens are, and like lengths they are R where heads are
- * split; see docs/long-contexts.md. The attention weights are never stored: backward recomputes them from one number a
- * row. No other communication. TSH_ERR_RANGE for a length outside [0, Tk]; TSH_ERR_ARGUMENT for positions or documents
- * of only the queries or only the keys. config may be NULL. Sources: Vaswani et al., "Attention is all you need", 2017;
- * Dao et al., "FlashAttention", 2022. */
+ * reduce-scattered; with `ring` each rank sends its keys and values to the next one, p - 1 times, and in backward their
+ * gradients too, p times. Positions and documents are split as their tokens are, and like lengths they are R where
+ * heads are split; see docs/long-contexts.md. The attention weights are never stored: backward recomputes them from one
+ * number a row. No other communication. TSH_ERR_RANGE for a length outside [0, Tk]; TSH_ERR_ARGUMENT for positions or
+ * documents of only the queries or only the keys. config may be NULL. Sources: Vaswani et al., "Attention is
+ * all you need", 2017; Dao et al., "FlashAttention", 2022; Liu et al., "Ring attention with blockwise transformers for
+ * near-infinite context", 2023. */
 TSH_API tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                                   const tsh_attention_config *config);
 

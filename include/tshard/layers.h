@@ -87,12 +87,16 @@ typedef struct tsh_lora_config {
     int64_t rank;         /* r, at least 1 */
     double alpha;         /* 0: rank, which makes s = 1 */
     bool rank_stabilized; /* s = alpha / sqrt(r) */
+    /* y = x W^T + s (tsh_dropout(x, dropout) A^T) B^T, in [0, 1): none while recording is off, nor in an embedding's
+     * lookup, as in PEFT */
+    double dropout;
     /* tsh_mlp_adapt, tsh_self_attention_adapt and tsh_block_adapt adapt the linear layers with these names, such as
      * "q_proj" or "self_attn.q_proj": a name matches the end of a layer's full name, from a '.' on, with `*` as in
      * tsh_sharding_rule. The array ends with NULL; if `targets` itself is NULL, all linear layers are adapted. */
     const char *const *targets;
-    tsh_init a_init; /* default U(-1/sqrt(in_features), 1/sqrt(in_features)) */
-    tsh_init b_init; /* default zeros: at first the layer's output has the same bits as without the adapter */
+    /* Defaults: A U(-1/sqrt(in_features), 1/sqrt(in_features)), B zeros; of an embedding's lookup A zeros, B N(0, 1).
+     * At first the layer's output has the same bits as without the adapter. */
+    tsh_init a_init, b_init;
 } tsh_lora_config;
 
 /* --- linear ------------------------------------------------------------------------------------------------------- */
@@ -222,7 +226,7 @@ TSH_API void tsh_embedding_destroy(tsh_embedding *layer);
 TSH_API tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids);
 /* table [num_embeddings, embedding_dim]: SHARD(0) for ROW, SHARD(1) for COLUMN, else REPLICATED. Owned by the layer. */
 TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
-/* Append "NAME.weight" to the list. */
+/* Append "NAME.weight" to the list, and the parameters of the lookup's adapter. */
 TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);
 /* Copy this rank's slice from a whole table [num_embeddings, embedding_dim] in host memory, of the layer's dtype. */
 TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
@@ -233,6 +237,26 @@ TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
  *   COLUMN  x SHARD(last), or REPLICATED (sliced); -> REPLICATED by one all-reduce
  * The padding row is not special here. */
 TSH_API tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *x);
+
+/* What a table is used for, which may have an adapter each: tsh_embedding_forward, and tsh_embedding_project. */
+typedef enum tsh_embedding_use { TSH_EMBEDDING_LOOKUP = 0, TSH_EMBEDDING_HEAD, TSH_EMBEDDING_USES } tsh_embedding_use;
+
+/* Adds an adapter, as tsh_linear_adapt does, to one use of the table, and freezes the table; the other use stays as it
+ * is, as in PEFT. These adapters are never merged, since the table may be in both uses.
+ *   LOOKUP  Y[i..., :] = table[ids[i...], :] + s A[ids[i...], :] B^T,  A [num_embeddings, r], B [embedding_dim, r],
+ *           named "NAME.lora_embedding_A" and "NAME.lora_embedding_B". A is split as the table's rows, B as its
+ *           columns. Forward costs the collectives of the table; backward sums B's gradient for ROW, and the gradient
+ *           of A[ids], r numbers an id, for COLUMN. A's padding row gets no gradient; the table's other options, too,
+ *           apply to A.
+ *   HEAD    Y = X table^T + s (X A^T) B^T,  A [r, embedding_dim], B [num_embeddings, r], as of a linear layer with this
+ *           weight, under the head's name: "lm_head.lora_A.weight". tsh_embedding_register does not append these.
+ * TSH_ERR_STATE for a use that has an adapter already, and as for tsh_tensor_require_grad; TSH_ERR_ARGUMENT,
+ * _MEMORY. */
+TSH_API tsh_status tsh_embedding_adapt(tsh_embedding *layer, tsh_embedding_use use, const tsh_lora_config *config,
+                                       tsh_parameters *list, const char *name);
+/* A and B, owned by the layer; NULL without an adapter. */
+TSH_API tsh_tensor *tsh_embedding_lora_a(const tsh_embedding *layer, tsh_embedding_use use);
+TSH_API tsh_tensor *tsh_embedding_lora_b(const tsh_embedding *layer, tsh_embedding_use use);
 
 /* --- norm --------------------------------------------------------------------------------------------------------- */
 
@@ -423,7 +447,10 @@ typedef enum tsh_context {
     TSH_CONTEXT_GATHER,
     /* the same mask as GATHER. An all-to-all for each of queries, keys, values and output exchanges heads for tokens.
      * Gathers instead where another axis that splits heads leaves a rank too few of them */
-    TSH_CONTEXT_EXCHANGE
+    TSH_CONTEXT_EXCHANGE,
+    /* the same mask as GATHER. Blocks of keys and values go round the ranks, each on its way while the block before it
+     * is computed with. Gathers instead with dropout of attention weights, and with lengths */
+    TSH_CONTEXT_RING
 } tsh_context;
 
 /* The linear layers of an attention layer. */

@@ -24,10 +24,10 @@ tshi_dropout tshi_dropout_begin(tsh_tape *tape, double p);
 /* y = beta y + x keep / (1 - p). x and y are of the size of `like`, whose global elements choose the mask. */
 tsh_status tshi_drop_out(const tshi_dropout *p, const tsh_tensor *like, const tsh_tensor *x, double beta,
                          tsh_tensor *y);
-/* y = x W^T + scale (drop(x) A^T) B^T + b, a linear layer with a low-rank adapter, whose input has dropout. Inputs: x, W [out, in], A [r, in],
- * B [out, r] and, if there are five, b; `want` names all but x as parameters. Along an axis that splits W's rows, B is
- * split alike and A is REPLICATED; along one that splits its columns, A is split alike and B is REPLICATED, and one
- * collective sums both terms. */
+/* y = x W^T + scale (drop(x) A^T) B^T + b, a linear layer with a low-rank adapter, whose input has dropout. Inputs:
+ * x, W [out, in], A [r, in], B [out, r] and, if there are five, b; `want` names all but x as parameters. Along an axis
+ * that splits W's rows, B is split alike and A is REPLICATED; along one that splits its columns, A is split alike and B
+ * is REPLICATED, and one collective sums both terms. */
 tsh_tensor *tshi_adapted_linear(tsh_tape *tape, int inputs, tsh_tensor **in, double scale, double dropout,
                                 const tshi_want *want);
 /* Params of the lookups. The bytes of every operation's params are compared between calls, so that params structs must
@@ -42,6 +42,11 @@ typedef struct tshi_lookup {
 /* y[i..., :] = table[ids[i...], :]: tsh_lookup for a layer; `want` names the table as a parameter. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want);
+/* y[i..., :] = table[ids[i...], :] + scale a[ids[i...], :] b^T. in[] = table, ids, a [rows, r], b [cols, r], where a is
+ * split as the table's rows and b as its columns; `want` is a table's. Where ranks split the rows, one collective sums
+ * both terms, and backward sums b's gradient; where they split the columns, it sums the gradient of a[ids]. */
+tsh_tensor *tshi_adapted_embedding(tsh_tape *tape, tsh_tensor **in, const tshi_lookup *lookup, double scale,
+                                   const tshi_want *want);
 /* tsh_expert_mlp for a layer: in[] = x, weights, experts, gate, up, down; `want` names the last three as parameters. */
 tsh_tensor *tshi_expert_mlp(tsh_tape *tape, tsh_tensor **in, int64_t experts, const tshi_want *want);
 /* How many of the tokens chose each of `count` experts, of this dtype; PARTIAL along axes that split the tokens. */

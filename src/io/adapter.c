@@ -10,8 +10,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* PEFT wraps the model. */
-static const tsh_name_rule rules[] = {{.parameter = "*", .tensor = "base_model.model.*"}};
+/* PEFT wraps the model, and its A of an embedding is [r, num_embeddings]. */
+static const tsh_name_rule rules[] = {
+    {.parameter = "*.lora_embedding_A", .tensor = "base_model.model.*.lora_embedding_A", .transpose = true},
+    {.parameter = "*", .tensor = "base_model.model.*"}};
 
 /* Makes a list of the adapters' factors among the parameters. TSH_ERR_ARGUMENT for a list without adapters. */
 static tsh_status take_factors(const char *what, const tsh_parameters *list, tsh_parameters **out) {

@@ -9,7 +9,7 @@
 #define TSHI_ADAPTER_CONFIG  "adapter_config.json"
 #define TSHI_ADAPTER_WEIGHTS "adapter_model.safetensors"
 
-/* Where ".lora_A.weight" begins in the name of a factor, 'A' or 'B'; NULL in other names. */
+/* Where ".lora_A.weight" or ".lora_embedding_A" begins in the name of a factor, 'A' or 'B'; NULL in other names. */
 const char *tshi_adapter_part(const char *name, char factor);
 /* Writes the configuration of an adapter whose parameters are in the list; base (NULL: none) names its model. Not
  * collective. */

@@ -60,10 +60,12 @@ static bool are_targets(const json_t *targets) {
 static const char *check_json(const json_t *json) {
     const char *type = json_string_value(json_object_get(json, "peft_type"));
     const json_t *r = json_object_get(json, "r"), *alpha = json_object_get(json, "lora_alpha");
+    double dropout = json_number_value(json_object_get(json, "lora_dropout"));
     if (!json_is_object(json)) return "is not a JSON object";
     if (!type || strcmp(type, "LORA") != 0) return "\"peft_type\" is not \"LORA\"";
     if (!json_is_integer(r) || json_integer_value(r) < 1) return "\"r\" is not an integer of at least 1";
     if (!json_is_number(alpha)) return "\"lora_alpha\" is not a number";
+    if (!(dropout >= 0 && dropout < 1)) return "\"lora_dropout\" is not in [0, 1)";
     if (are_targets(json_object_get(json, "target_modules"))) return NULL;
     return "\"target_modules\" is neither a list of names nor \"all-linear\"; patterns are not supported";
 }
@@ -106,6 +108,7 @@ static tsh_status read_config_file(const tsh_allocator *allocator, const char *f
     read->lora = (tsh_lora_config){.rank = json_integer_value(json_object_get(json, "r")),
                                    .alpha = json_number_value(json_object_get(json, "lora_alpha")),
                                    .rank_stabilized = json_is_true(json_object_get(json, "use_rslora")),
+                                   .dropout = json_number_value(json_object_get(json, "lora_dropout")),
                                    .targets = count ? read->targets : NULL};
     *out = read;
     return TSH_OK;
@@ -143,9 +146,14 @@ void tsh_adapter_config_destroy(tsh_lora_config *config) {
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 const char *tshi_adapter_part(const char *name, char factor) {
-    const char end[] = {'.', 'l', 'o', 'r', 'a', '_', factor, '.', 'w', 'e', 'i', 'g', 'h', 't', '\0'};
-    size_t length = strlen(name), most = strlen(end);
-    return length > most && !strcmp(name + length - most, end) ? name + length - most : NULL;
+    static const char *const ends[2][2] = {{".lora_A.weight", ".lora_B.weight"},
+                                           {".lora_embedding_A", ".lora_embedding_B"}};
+    for (int i = 0; i < 2; i++) {
+        const char *end = ends[i][factor != 'A'];
+        size_t length = strlen(name), most = strlen(end);
+        if (length > most && !strcmp(name + length - most, end)) return name + length - most;
+    }
+    return NULL;
 }
 
 /* The configuration's targets, or, where these say nothing to PEFT, the full names of all layers of the list. */
@@ -169,8 +177,8 @@ tsh_status tshi_adapter_config_write(const char *path, const tsh_lora_config *co
                              "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)config->rank,
                              "lora_alpha", whole ? json_integer((json_int_t)alpha) : json_real(alpha), "use_rslora",
                              (int)config->rank_stabilized, "target_modules", target_names(config, list), "bias", "none",
-                             "lora_dropout", 0.0, "fan_in_fan_out", 0, "init_lora_weights", 1, "inference_mode", 1,
-                             "modules_to_save");
+                             "lora_dropout", config->dropout, "fan_in_fan_out", 0, "init_lora_weights", 1,
+                             "inference_mode", 1, "modules_to_save");
     char *text = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
     json_decref(json);
     if (!text) return tshi_fail(TSH_ERR_MEMORY, "adapter_save: no memory for %.200s", path);

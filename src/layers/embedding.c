@@ -6,6 +6,7 @@ struct tsh_embedding {
     tshi_want want, head; /* for lookups, and for projections */
     tshi_lookup lookup;
     tsh_tensor *weight;
+    tshi_adapter adapter[TSH_EMBEDDING_USES];
 };
 
 static tsh_status check_embedding_config(const tsh_group *group, const tsh_embedding_config *config) {
@@ -42,7 +43,7 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     layer->want.parameters = 1u << 0;
     layer->want.as_stored = true;
     layer->head = tshi_layer_want(group, config->shard == TSH_COLUMN ? TSH_ROW : TSH_DENSE, false, false);
-    layer->head.parameters = 1u << 1;
+    layer->head.parameters = 1u << 1 | 1u << 2 | 1u << 3; /* with an adapter there are four inputs */
     layer->lookup = (tshi_lookup){config->has_padding ? config->padding : -1, config->scale_grad_by_freq,
                                   config->max_norm, config->norm_type > 0 ? config->norm_type : 2};
     tsh_layout split = config->shard == TSH_DENSE ? TSH_REPLICATED : TSH_SHARD(config->shard == TSH_ROW ? 0 : 1);
@@ -62,17 +63,24 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
 void tsh_embedding_destroy(tsh_embedding *layer) {
     if (!layer) return;
     tshi_tensor_release(layer->weight);
+    for (int i = 0; i < TSH_EMBEDDING_USES; i++) tshi_adapter_release(&layer->adapter[i]);
     tshi_free(&layer->world->allocator, layer);
 }
 
 tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids) {
     if (!layer) return tshi_embedding(tape, NULL, ids, &(tshi_lookup){.padding = -1}, NULL);
+    const tshi_adapter *adapter = &layer->adapter[TSH_EMBEDDING_LOOKUP];
+    tsh_tensor *in[] = {layer->weight, ids, adapter->a, adapter->b};
+    if (adapter->b) return tshi_adapted_embedding(tape, in, &layer->lookup, adapter->scale, &layer->want);
     return tshi_embedding(tape, layer->weight, ids, &layer->lookup, &layer->want);
 }
 
 tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *x) {
     if (!tshi_layer_ready(tape, "embedding_project", layer, x)) return NULL;
-    return tshi_linear(tape, 2, (tsh_tensor *[]){x, layer->weight}, TSHI_IDENTITY, &layer->head);
+    const tshi_adapter *adapter = &layer->adapter[TSH_EMBEDDING_HEAD];
+    tsh_tensor *in[] = {x, layer->weight, adapter->a, adapter->b};
+    if (adapter->b) return tshi_adapted_linear(tape, 4, in, adapter->scale, adapter->dropout, &layer->head);
+    return tshi_linear(tape, 2, in, TSHI_IDENTITY, &layer->head);
 }
 
 tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer) {
@@ -81,10 +89,32 @@ tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer) {
 
 tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name) {
     if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_register: a layer is required");
-    return tshi_parameters_add_part(list, name, "weight", layer->weight);
+    tsh_status status = tshi_parameters_add_part(list, name, "weight", layer->weight);
+    return status == TSH_OK ? tshi_adapter_register(&layer->adapter[TSH_EMBEDDING_LOOKUP], list, name) : status;
 }
 
 tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table) {
     if (!layer || !table) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_load: a layer and a table are required");
     return tsh_tensor_write_whole(layer->weight, table);
+}
+
+/* --- adapters ----------------------------------------------------------------------------------------------------- */
+
+static bool is_use(tsh_embedding_use use) {
+    return (unsigned)use < TSH_EMBEDDING_USES;
+}
+
+tsh_status tsh_embedding_adapt(tsh_embedding *layer, tsh_embedding_use use, const tsh_lora_config *config,
+                               tsh_parameters *list, const char *name) {
+    if (!layer || !is_use(use)) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_adapt: a layer and a use are required");
+    const tshi_adapted adapted = {.weight = layer->weight, .lookup = use == TSH_EMBEDDING_LOOKUP};
+    return tshi_adapter_create("embedding_adapt", adapted, config, list, name, &layer->adapter[use]);
+}
+
+tsh_tensor *tsh_embedding_lora_a(const tsh_embedding *layer, tsh_embedding_use use) {
+    return layer && is_use(use) ? layer->adapter[use].a : NULL;
+}
+
+tsh_tensor *tsh_embedding_lora_b(const tsh_embedding *layer, tsh_embedding_use use) {
+    return layer && is_use(use) ? layer->adapter[use].b : NULL;
 }

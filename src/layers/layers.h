@@ -36,21 +36,29 @@ bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_t
 
 /* --- adapters ----------------------------------------------------------------------------------------------------- */
 
-/* The low-rank adapter of a layer's weight W: W + scale B A; zeros: none. */
+/* The low-rank adapter of a layer's weight W: W + scale B A, of a table that is looked up W + scale A B^T; zeros:
+ * none. */
 typedef struct tshi_adapter {
-    tsh_tensor *a, *b; /* [r, in_features] and [out_features, r]; split as W's dims are */
+    tsh_tensor *a, *b; /* [r, in] and [out, r], of a table [rows, r] and [cols, r]; split as W's dims are */
     double scale, dropout;
     bool merged; /* W contains scale B A */
+    bool lookup; /* of a table that is looked up */
 } tshi_adapter;
+
+/* What an adapter is for: a weight, with the bias (NULL: none) that is frozen with it. */
+typedef struct tshi_adapted {
+    tsh_tensor *weight, *bias;
+    bool lookup;
+} tshi_adapted;
 
 /* The config applies to the layer with this full name. */
 bool tshi_lora_targets(const tsh_lora_config *config, const char *name);
-/* Freezes the weight and the bias (NULL: none), creates the adapter, and appends its parameters to the list (NULL:
- * none). On failure there is no adapter. */
-tsh_status tshi_adapter_create(const char *what, tsh_tensor *weight, tsh_tensor *bias, const tsh_lora_config *config,
+/* Freezes the weight and the bias, creates the adapter, and appends its parameters to the list (NULL: none). On failure
+ * there is no adapter. */
+tsh_status tshi_adapter_create(const char *what, tshi_adapted adapted, const tsh_lora_config *config,
                                tsh_parameters *list, const char *name, tshi_adapter *out);
 void tshi_adapter_release(tshi_adapter *adapter);
-/* tsh_parameters_add under "NAME.lora_A.weight" and so on. */
+/* tsh_parameters_add under "NAME.lora_A.weight" and so on, of a lookup "NAME.lora_embedding_A". */
 tsh_status tshi_adapter_register(const tshi_adapter *adapter, tsh_parameters *list, const char *name);
 /* Adds scale B A to the weight, or subtracts it. */
 tsh_status tshi_adapter_merge(const char *what, tshi_adapter *adapter, const tsh_tensor *weight, bool merged);

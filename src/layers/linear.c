@@ -140,7 +140,8 @@ tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const void *bi
 
 tsh_status tsh_linear_adapt(tsh_linear *layer, const tsh_lora_config *config, tsh_parameters *list, const char *name) {
     if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "linear_adapt: a layer is required");
-    return tshi_adapter_create("linear_adapt", layer->weight, layer->bias, config, list, name, &layer->adapter);
+    const tshi_adapted adapted = {.weight = layer->weight, .bias = layer->bias};
+    return tshi_adapter_create("linear_adapt", adapted, config, list, name, &layer->adapter);
 }
 
 tsh_tensor *tsh_linear_lora_a(const tsh_linear *layer) {

@@ -41,7 +41,7 @@ static tsh_status resolve_heads(tsh_self_attention_config *c) {
         return tshi_fail(TSH_ERR_OVERFLOW, "self_attention_create: %lld heads of head_dim=%lld", (long long)c->heads,
                          (long long)c->head_dim);
     }
-    if ((unsigned)c->context > TSH_CONTEXT_EXCHANGE)
+    if ((unsigned)c->context > TSH_CONTEXT_RING)
         return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: unknown context %d", (int)c->context);
     if (c->dropout >= 0 && c->dropout < 1) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: dropout=%g, must be in [0, 1)", c->dropout);
@@ -103,7 +103,8 @@ tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_
     layer->rotary = c.rotary;
     layer->context = c.context;
     layer->rotary_config = c.rotary_config;
-    layer->attention = (tsh_attention_config){.causal = c.causal, .scale = c.scale, .dropout = c.dropout};
+    layer->attention = (tsh_attention_config){
+        .causal = c.causal, .scale = c.scale, .dropout = c.dropout, .ring = c.context == TSH_CONTEXT_RING};
     status = make_parts(group, &c, layer);
     if (status == TSH_OK) status = make_norms(group, &c, layer);
     if (status == TSH_OK)

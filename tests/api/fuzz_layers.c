@@ -38,6 +38,9 @@ static tsh_lora_config lora(fuzz *f) {
     return (tsh_lora_config){.rank = fuzz_chance(f, 90) ? 1 + fuzz_below(f, 3) : fuzz_index(f, 9),
                              .alpha = fuzz_chance(f, 80) ? 0 : fuzz_number(f),
                              .rank_stabilized = fuzz_chance(f, 30),
+                             .dropout = fuzz_chance(f, 70)   ? 0
+                                        : fuzz_chance(f, 90) ? 0.5
+                                                             : fuzz_number(f),
                              .targets = fuzz_chance(f, 50) ? NULL : targets + fuzz_below(f, 5)};
 }
 
@@ -125,7 +128,7 @@ static tsh_self_attention_config attention_config(fuzz *f) {
                                        .kv_heads = fuzz_chance(f, 60) ? 0 : fuzz_index(f, 3),
                                        .head_dim = fuzz_chance(f, 60) ? 0 : 2 * (int64_t)fuzz_index(f, 3),
                                        .causal = fuzz_chance(f, 50),
-                                       .context = (tsh_context)(fuzz_chance(f, 60) ? 0 : fuzz_index(f, 4)),
+                                       .context = (tsh_context)(fuzz_chance(f, 60) ? 0 : fuzz_index(f, 5)),
                                        .dropout = fuzz_chance(f, 90) ? 0 : fuzz_number(f),
                                        .rotary = fuzz_chance(f, 30),
                                        .bias = fuzz_chance(f, 50),
@@ -235,7 +238,15 @@ static void sample(fuzz *f, void (*function)(void)) {
 static void project(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_embedding *layer = fuzz_pick(f, FUZZ_EMBEDDING);
+    const tsh_embedding_use use = (tsh_embedding_use)fuzz_below(f, 3);
+    const tsh_lora_config config = lora(f);
     (void)function;
+    if (fuzz_chance(f, 10)) {
+        tsh_status status = tsh_embedding_adapt(layer, use, &config, list_of_adapters(f), name(f));
+        bool made = tsh_embedding_lora_a(layer, use) != NULL;
+        if (made != (tsh_embedding_lora_b(layer, use) != NULL)) fuzz_wrong(f, "embedding_adapt: half an adapter");
+        if (status == TSH_OK && !made) fuzz_wrong(f, "embedding_adapt: no adapter");
+    }
     fuzz_value(f, tape, tsh_embedding_project(tape, layer, fuzz_tensor_like(f, tsh_embedding_weight(layer))));
 }
 
@@ -267,7 +278,7 @@ const fuzz_call fuzz_layer_calls[] = {
      "tsh_kv_cache_length tsh_kv_cache_length_of tsh_kv_cache_lengths tsh_kv_cache_truncate tsh_attention_cached",
      cache, NULL, 3},
     {"tsh_sample", sample, NULL, 3},
-    {"tsh_embedding_project", project, NULL, 4},
+    {"tsh_embedding_project tsh_embedding_adapt tsh_embedding_lora_a tsh_embedding_lora_b", project, NULL, 4},
     {"tsh_sharding_find tsh_sharding_check", sharding, NULL, 1},
     {NULL, NULL, NULL, 0},
 };

@@ -99,7 +99,7 @@ Test(train_gpt, experts_are_trained_alike_on_any_ranks, .timeout = 400) {
 Test(train_gpt, split_tokens_agree_with_one_rank, .timeout = 400) {
     same_losses(2, "--context-parallel 2", "");
     same_losses(3, "--context-parallel 3:1:2 --exchange-heads --zero 3", "");
-    same_losses(2, "--context-parallel 2", "--dtype float32 --lr 0.003");
+    same_losses(2, "--context-parallel 2 --ring", "--dtype float32 --lr 0.003");
 }
 
 Test(train_gpt, split_tokens_beside_other_axes_agree_with_one_rank, .timeout = 400) {

@@ -91,6 +91,7 @@ typedef struct kit {
     tshi_rank *r;
     tsh_mesh *mesh;
     tsh_tape *tape;
+    bool ring;
     char what[160];
 } kit;
 
@@ -144,6 +145,7 @@ static void run_problem(kit *k, const problem *p, const tsh_layout *layout, int 
     for (int i = 0; i < INPUTS && by_heads; i++) used[i] = tsh_redistribute(k->tape, in[i], NULL, by_heads);
     tsh_tensor *y = tsh_attention(k->tape, used[Q], used[K], used[V],
                                   &(tsh_attention_config){.causal = true,
+                                                          .ring = k->ring,
                                                           .query_positions = ids[0],
                                                           .key_positions = ids[0],
                                                           .query_documents = ids[1],
@@ -224,6 +226,38 @@ Test(long_contexts, every_length_over_ranks_of_different_weights) {
     cr_assert_str_empty(tshi_test_run_each(2, 5, every_length, &weights));
 }
 
+/* Lengths shorter and longer than the ranks, with each kind of positions, packed and not; by weights, with empty ranks.
+ * Along two axes beside each other the keys go round one, or are gathered where both split the tokens. */
+static void go_round(tshi_rank *r, void *arg) {
+    static const int64_t lengths[] = {1, 3, 7, 16, 40};
+    const tsh_layout layouts[][2] = {{TSH_SHARD(1)},
+                                     {TSH_SHARD(0), TSH_SHARD(1)},
+                                     {TSH_SHARD(1), TSH_SHARD_UNITS(2, KV, 0)},
+                                     {TSH_SHARD(1), TSH_SHARD(1)}};
+    static problem p;
+    char axes[64];
+    const bool *weights = arg;
+    for (int i = 0; i < (r->size == 4 && !*weights ? 4 : 1) && !r->failed; i++) {
+        kit k;
+        if (!open_kit(&k, r, i ? "a=2,b=2" : axis_of(r->size, *weights, axes, sizeof axes))) return;
+        k.ring = true;
+        for (int way = 0; way < 5 * 3 && !r->failed; way++) {
+            int ndim = way % 3 ? 2 : 1;
+            make_problem(lengths[way / 3], way % 3 == 2, r->size, &p);
+            snprintf(k.what, sizeof k.what, "ring %d, %d tokens, way %d", i, (int)p.tokens, way % 3);
+            run_problem(&k, &p, layouts[i], ndim, NULL);
+        }
+        close_kit(&k);
+    }
+}
+
+Test(long_contexts, keys_go_round_a_ring) {
+    bool weights = false;
+    cr_assert_str_empty(tshi_test_run_each(1, 5, go_round, &weights));
+    weights = true;
+    cr_assert_str_empty(tshi_test_run_each(2, 5, go_round, &weights));
+}
+
 /* The batch or the heads are split too, or tokens over both axes. */
 static void several_axes(tshi_rank *r, void *arg) {
     const tsh_layout layouts[][2] = {{TSH_SHARD(0), TSH_SHARD(1)},
@@ -262,7 +296,8 @@ Test(long_contexts, heads_are_exchanged_for_tokens) {
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
 /* By tokens: k, v and their positions are gathered, dk and dv reduce-scattered. By heads: an all-to-all for each of q,
- * k, v and y, forward and backward. */
+ * k, v and y, forward and backward. In a ring of two, k and v are sent once forward and once backward, and dk and dv
+ * twice; only positions are gathered. */
 static void count_collectives(tshi_rank *r, void *arg) {
     static problem p;
     kit k;
@@ -286,10 +321,18 @@ static void count_collectives(tshi_rank *r, void *arg) {
     for (int i = 0; i < 8; i++) /* of a rank's elements */
         tshi_test_expect(&wanted, group, TSH_COLLECTIVE_ALL_TO_ALL, B * 4 * (i < 4 ? H : KV) * D, sizeof(double));
     tshi_test_calls(r, "by heads", group, &wanted);
+    make_problem(8, false, 2, &p);
+    k.ring = true;
+    run_problem(&k, &p, tokens, 1, NULL);
+    tsh_communication_stats got = tsh_group_stats(group);
+    bool alike = got.calls[TSH_COLLECTIVE_SEND] == 8 && got.calls[TSH_COLLECTIVE_ALL_GATHER] == 1 &&
+                 got.calls[TSH_COLLECTIVE_REDUCE_SCATTER] == 0;
+    tshi_check(r, alike, "in a ring: %d sends, %d all-gathers", (int)got.calls[TSH_COLLECTIVE_SEND],
+               (int)got.calls[TSH_COLLECTIVE_ALL_GATHER]);
     close_kit(&k);
 }
 
-Test(long_contexts, collectives_of_both_ways) {
+Test(long_contexts, collectives_of_each_way) {
     cr_assert_str_empty(tshi_test_run(2, count_collectives, NULL));
 }
 
@@ -365,16 +408,25 @@ Test(long_contexts, an_uneven_length_neither_hangs_nor_moves_pieces) {
 /* Blocks of keys are merged in float32, in whatever dtype they are stored: another library rounded each block's result
  * to bfloat16. Weights 1/4 and 3/4 of values 1 and 5, whose keys lie in different blocks, are exactly 4; and the mean
  * of many values, which repeated rounding would let drift, is right to one rounding. */
+typedef struct merging {
+    tsh_dtype dtype;
+    bool ring; /* the queries are split, too */
+} merging;
+
 static void merged_blocks(tshi_rank *r, void *arg) {
     enum { KEYS = 1000 };
     static double key[KEYS], value[KEYS];
     static int64_t documents[KEYS];
-    const tsh_dtype *dtype = arg;
+    const merging *m = arg;
+    const tsh_dtype *dtype = &m->dtype;
+    const bool ring = m->ring;
     kit k;
     tsh_tensor *of_keys = NULL, *of_query = NULL;
-    const tsh_tensor_config one = {.dtype = *dtype, .ndim = 4, .shape = {1, 2, 1, 1}}, ids = {TSH_INT64, 1, {2}, {{0}}};
+    tsh_tensor_config one = {.dtype = *dtype, .ndim = 4, .shape = {1, 2, 1, 1}}, ids = {TSH_INT64, 1, {2}, {{0}}};
     tsh_tensor_config all = {.dtype = *dtype, .ndim = 4, .shape = {1, KEYS, 1, 1}, .layout = {TSH_SHARD(1)}};
     if (!open_kit(&k, r, "context=2")) return;
+    if (ring) one.layout[0] = TSH_SHARD(1);
+    if (ring) ids.layout[0] = TSH_SHARD(0);
     for (int j = 0; j < KEYS; j++) {
         documents[j] = j == 3 || j == 900 ? 1 : 2;
         key[j] = j == 900;
@@ -388,9 +440,9 @@ static void merged_blocks(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_write_whole(of_keys, documents));
     tshi_check_ok(r, tsh_tensor_create(k.mesh, &ids, &of_query));
     tshi_check_ok(r, tsh_tensor_write_whole(of_query, (const int64_t[]){1, 2}));
-    tsh_tensor *y =
-        tsh_attention(k.tape, q, keys, values,
-                      &(tsh_attention_config){.scale = log(3), .query_documents = of_query, .key_documents = of_keys});
+    tsh_tensor *y = tsh_attention(
+        k.tape, q, keys, values,
+        &(tsh_attention_config){.scale = log(3), .query_documents = of_query, .key_documents = of_keys, .ring = ring});
     if (tshi_check(r, y, "%s", tsh_tape_message(k.tape)))
         tshi_test_same(r, tsh_dtype_name(*dtype), y, wanted, *dtype == TSH_BFLOAT16 ? 0x1p-8 : 0x1p-11);
     tsh_tensor_release(q);
@@ -403,7 +455,10 @@ static void merged_blocks(tshi_rank *r, void *arg) {
 
 Test(long_contexts, blocks_are_merged_without_rounding_between) {
     tsh_dtype dtypes[] = {TSH_BFLOAT16, TSH_FLOAT16, TSH_FLOAT32};
-    for (int i = 0; i < 3; i++) cr_assert_str_empty(tshi_test_run(2, merged_blocks, &dtypes[i]));
+    for (int i = 0; i < 6; i++) {
+        merging m = {dtypes[i % 3], i / 3};
+        cr_assert_str_empty(tshi_test_run(2, merged_blocks, &m), "case %d", i);
+    }
 }
 
 /* Lengths, positions and documents are more inputs than a call has. */

@@ -57,6 +57,7 @@ FILE_TEST(refuses_what_it_cannot_compute) {
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": null}", TSH_ERR_IO, "lora_alpha"},
         {"{" BASE "\".*_proj\"}", TSH_ERR_IO, "patterns are not supported"},
         {"{" BASE "[]}", TSH_ERR_IO, "target_modules"},
+        {"{" BASE "[\"q_proj\"], \"lora_dropout\": 1.5}", TSH_ERR_IO, "lora_dropout"},
         {"{" BASE "[\"q_proj\", 3]}", TSH_ERR_IO, "target_modules"},
         {"{" BASE "[\"q_proj\"], \"use_dora\": true}", TSH_ERR_UNSUPPORTED, "\"use_dora\" is set"},
         {"{" BASE "[\"q_proj\"], \"rank_pattern\": {\"q_proj\": 4}}", TSH_ERR_UNSUPPORTED, "rank_pattern"},
@@ -195,6 +196,72 @@ FILE_TEST(writes_what_peft_reads) {
         free(text);
         free(header);
     }
+}
+
+/* --- embeddings --------------------------------------------------------------------------------------------------- */
+
+enum { WORDS = 11 };
+
+typedef struct table {
+    tsh_embedding *layer;
+    tsh_parameters *list;
+} table;
+
+/* A table whose lookup and head have adapters; by row. */
+static void make_table(tshi_rank *r, uint64_t seed, tsh_sharding shard, table *t) {
+    const tsh_embedding_config config = {.num_embeddings = WORDS, .embedding_dim = EMBED, .shard = shard};
+    const tsh_lora_config lora = {
+        .rank = 3, .a_init = {.kind = TSH_INIT_NORMAL, .b = 1}, .b_init = {.kind = TSH_INIT_NORMAL, .b = 1}};
+    tsh_world_seed(r->world, seed);
+    tshi_check_ok(r, tsh_parameters_create(r->world, &t->list));
+    tshi_check_ok(r, tsh_embedding_create(tsh_world_group(r->world), &config, &t->layer));
+    tshi_check_ok(r, tsh_embedding_adapt(t->layer, TSH_EMBEDDING_LOOKUP, &lora, t->list, "model.embed_tokens"));
+    tshi_check_ok(r, tsh_embedding_adapt(t->layer, TSH_EMBEDDING_HEAD, &lora, t->list, "lm_head"));
+}
+
+static void save_table(tshi_rank *r, void *arg) {
+    table t;
+    const tsh_lora_config config = {.rank = 3, .dropout = 0.25};
+    (void)arg;
+    make_table(r, 3, TSH_ROW, &t);
+    tshi_check_ok(r, tsh_adapter_save(t.list, tshi_test_path("adapter"), &config, NULL));
+    tsh_parameters_destroy(t.list);
+    tsh_embedding_destroy(t.layer);
+}
+
+static void load_table(tshi_rank *r, void *arg) {
+    table t, wanted;
+    (void)arg;
+    make_table(r, 8, TSH_COLUMN, &t);
+    make_table(r, 3, TSH_COLUMN, &wanted);
+    tshi_check_ok(r, tsh_adapter_load(t.list, tshi_test_path("adapter")));
+    for (int i = 0; i < 4 && !r->failed; i++) {
+        const tsh_tensor *a = tsh_parameters_tensor(t.list, i), *b = tsh_parameters_tensor(wanted.list, i);
+        for (int64_t k = 0; k < tsh_tensor_local_numel(a); k++)
+            tshi_check(r, tshi_test_element(a, k) == tshi_test_element(b, k), "%s[%lld]",
+                       tsh_parameters_name(t.list, i), (long long)k);
+    }
+    tsh_parameters_destroy(t.list);
+    tsh_parameters_destroy(wanted.list);
+    tsh_embedding_destroy(t.layer);
+    tsh_embedding_destroy(wanted.layer);
+}
+
+/* PEFT's A of an embedding is [r, num_embeddings], and its names have no ".weight". */
+FILE_TEST(moves_the_adapters_of_embeddings) {
+    static const char *const tensors[] = {
+        "\"base_model.model.model.embed_tokens.lora_embedding_A\":{\"dtype\":\"F32\",\"shape\":[3,11]",
+        "\"base_model.model.model.embed_tokens.lora_embedding_B\":{\"dtype\":\"F32\",\"shape\":[10,3]",
+        "\"base_model.model.lm_head.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[3,10]",
+        "\"base_model.model.lm_head.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[11,3]"};
+    cr_assert_str_empty(tshi_test_run(2, save_table, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 3, load_table, NULL));
+    char *text = text_of("adapter_config.json"), *header = text_of("adapter_model.safetensors");
+    for (int i = 0; i < 4; i++) cr_expect(strstr(header + 8, tensors[i]), "%s: %s", tensors[i], header + 8);
+    cr_expect(strstr(text, "\"model.embed_tokens\"") && strstr(text, "\"lm_head\""), "%s", text);
+    cr_expect(strstr(text, "\"lora_dropout\": 0.25"), "%s", text);
+    free(text);
+    free(header);
 }
 
 static void wrong_use(tshi_rank *r, void *arg) {

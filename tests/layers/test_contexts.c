@@ -1,4 +1,4 @@
-/* Blocks whose tokens ranks split, in order or zigzag, packed or not, by both ways of attention, beside split heads and
+/* Blocks whose tokens ranks split, in order or zigzag, packed or not, by each way of attention, beside split heads and
  * batches, against the same block whole on every rank with its tokens in order. */
 #include "block_runs.h"
 
@@ -95,7 +95,7 @@ static void compare_runs(const kit *k, const char *what, const run *w, const run
 }
 
 static void run_trial(tshi_rank *r, const family *f, const trial *t) {
-    static const char *const contexts[] = {"in order", "gather", "exchange"};
+    static const char *const contexts[] = {"in order", "gather", "exchange", "ring"};
     int64_t order[LONGEST], natural[LONGEST];
     char what[200];
     kit k = {.r = r};
@@ -133,6 +133,12 @@ static void every_way(tshi_rank *r, const char *axes, bool data) {
             t.batched = t.recompute = way & 2;
             run_trial(r, &families[i / 12], &t);
         }
+    }
+    t.context = TSH_CONTEXT_RING;
+    for (int i = 0; i < 2 * CAUSAL_FAMILIES && !r->failed; i++) {
+        t.tokens = lengths[i % 2 ? 3 : 1 + i / 2 % 2];
+        t.packed = t.batched = t.recompute = i % 2;
+        run_trial(r, &families[i / 2], &t);
     }
 }
 

@@ -1,30 +1,9 @@
 /* Linear in every sharding against plain loops, its collectives, its messages. */
-#include "support/layouts.h"
-#include "support/tensors.h"
-#include "tshard/tshard.h"
+#include "linear_variants.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
-
-typedef struct variant {
-    const char *name;
-    tsh_sharding shard;
-    tsh_layout x, y;
-    bool gather, sequence;
-} variant;
-
-enum { DENSE, DENSE_BATCH, COLUMN, COLUMN_GATHER, COLUMN_SEQUENCE, ROW_WHOLE, ROW, ROW_SEQUENCE, VARIANTS };
-
-static const variant variants[VARIANTS] = {
-    [DENSE] = {"dense", TSH_DENSE, R, R, false, false},
-    [DENSE_BATCH] = {"dense, batch split", TSH_DENSE, S0, S0, false, false},
-    [COLUMN] = {"column", TSH_COLUMN, R, S1, false, false},
-    [COLUMN_GATHER] = {"column, gathered", TSH_COLUMN, R, R, true, false},
-    [COLUMN_SEQUENCE] = {"column of a split sequence", TSH_COLUMN, S0, S1, false, false},
-    [ROW_WHOLE] = {"row of a whole x", TSH_ROW, R, R, false, false},
-    [ROW] = {"row", TSH_ROW, S1, R, false, false},
-    [ROW_SEQUENCE] = {"row to a split sequence", TSH_ROW, S1, S0, false, true}};
 
 typedef struct sizes {
     int64_t n, in, out;
@@ -59,21 +38,6 @@ static void find_truth(sizes s, truth *t) {
             }
         }
     }
-}
-
-static tsh_linear *make_layer(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype) {
-    tsh_linear *layer = NULL;
-    tsh_linear_create(tsh_world_group(r->world),
-                      &(tsh_linear_config){.in_features = s.in,
-                                           .out_features = s.out,
-                                           .shard = v->shard,
-                                           .bias = true,
-                                           .gather_output = v->gather,
-                                           .sequence_parallel = v->sequence,
-                                           .dtype = dtype},
-                      &layer);
-    tshi_check(r, layer, "%s: %s", v->name, tsh_error_message());
-    return layer;
 }
 
 static void load(tshi_rank *r, tsh_linear *layer, const truth *t, tsh_dtype dtype) {
@@ -116,7 +80,7 @@ static void check_one(tshi_rank *r, tsh_tape *tape, int which, sizes s, tsh_dtyp
     truth t;
     tsh_communication_stats wanted;
     find_truth(s, &t);
-    tsh_linear *layer = make_layer(r, v, s, dtype);
+    tsh_linear *layer = make_linear(r, v, s.in, s.out, dtype);
     if (!layer) return;
     load(r, layer, &t, dtype);
     tsh_tensor *x = tshi_test_leaf(r, mesh, &(tsh_tensor_config){dtype, 2, {s.n, s.in}, {v->x}}, t.x);
@@ -178,7 +142,7 @@ static void check_gradients(tshi_rank *r, void *arg) {
     for (int i = 0; i < 15; i++) values[i] = tshi_test_integer(9, i) / 8;
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     for (int v = 0; v < VARIANTS && !r->failed; v++) {
-        tsh_linear *layer = make_layer(r, &variants[v], s, TSH_FLOAT64);
+        tsh_linear *layer = make_linear(r, &variants[v], s.in, s.out, TSH_FLOAT64);
         tsh_tensor *x = tshi_test_leaf(r, tsh_world_mesh(r->world),
                                        &(tsh_tensor_config){TSH_FLOAT64, 2, {s.n, s.in}, {variants[v].x}}, values);
         tsh_tensor *inputs[] = {x, tsh_linear_weight(layer), tsh_linear_bias(layer)};
@@ -213,7 +177,7 @@ static void projections(tshi_rank *r, void *arg) {
     tsh_linear *layer[3];
     tsh_tensor *sum = NULL;
     for (int i = 0; i < 3; i++) {
-        layer[i] = make_layer(r, &variants[COLUMN], s, TSH_FLOAT32);
+        layer[i] = make_linear(r, &variants[COLUMN], s.in, s.out, TSH_FLOAT32);
         load(r, layer[i], &t, TSH_FLOAT32);
         tsh_tensor *y = tsh_linear_forward(tape, layer[i], x);
         sum = sum ? tsh_add(tape, sum, y) : y;
@@ -278,14 +242,14 @@ static void weight_bytes(tshi_rank *r, void *arg) {
     tsh_split(s.out, r->size, r->rank, NULL, &rows);
     tsh_split(s.in, r->size, r->rank, NULL, &cols);
     tsh_memory_stats before = tsh_device_stats(tsh_world_device(r->world));
-    tsh_linear *column = make_layer(r, &variants[COLUMN], s, TSH_FLOAT32);
+    tsh_linear *column = make_linear(r, &variants[COLUMN], s.in, s.out, TSH_FLOAT32);
     tsh_memory_stats after = tsh_device_stats(tsh_world_device(r->world));
     tshi_check(r, tsh_tensor_local_nbytes(tsh_linear_weight(column)) == (size_t)(rows * s.in) * 4, "column weight");
     tshi_check(r, tsh_tensor_local_nbytes(tsh_linear_bias(column)) == (size_t)rows * 4, "column bias");
     size_t held = ((size_t)(rows * s.in) * 4 + 63) / 64 * 64 + ((size_t)rows * 4 + 63) / 64 * 64;
     tshi_check(r, after.bytes_peak - before.bytes_in_use <= held, "making the layer took %zu bytes, it holds %zu",
                after.bytes_peak - before.bytes_in_use, held);
-    tsh_linear *row = make_layer(r, &variants[ROW], s, TSH_FLOAT32);
+    tsh_linear *row = make_linear(r, &variants[ROW], s.in, s.out, TSH_FLOAT32);
     tshi_check(r, tsh_tensor_local_nbytes(tsh_linear_weight(row)) == (size_t)(cols * s.out) * 4, "row weight");
     tshi_check(r, tsh_tensor_local_nbytes(tsh_linear_bias(row)) == (size_t)s.out * 4, "row bias");
     tsh_linear_destroy(column);
@@ -315,8 +279,8 @@ static void wrong_inputs(tshi_rank *r, void *arg) {
     tsh_tape *tape = NULL;
     (void)arg;
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    tsh_linear *column = make_layer(r, &variants[COLUMN], (sizes){8, 128, 4}, TSH_FLOAT32);
-    tsh_linear *row = make_layer(r, &variants[ROW], (sizes){8, 128, 4}, TSH_FLOAT32);
+    tsh_linear *column = make_linear(r, &variants[COLUMN], 128, 4, TSH_FLOAT32);
+    tsh_linear *row = make_linear(r, &variants[ROW], 128, 4, TSH_FLOAT32);
     fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 100}, {R}}, TSH_ERR_SHAPE,
                "x is [8,100], layer wants in_features=128");
     fails_with(r, tape, row, &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 100}, {S1}}, TSH_ERR_SHAPE,

@@ -1,7 +1,5 @@
 /* Low-rank adapters of linear layers against plain loops, in every sharding; their collectives, merging, wrong use. */
-#include "support/layouts.h"
-#include "support/tensors.h"
-#include "tshard/tshard.h"
+#include "linear_variants.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -9,25 +7,6 @@
 #include <string.h>
 
 TestSuite(lora, .timeout = 300);
-
-typedef struct variant {
-    const char *name;
-    tsh_sharding shard;
-    tsh_layout x, y;
-    bool gather, sequence;
-} variant;
-
-enum { DENSE, DENSE_BATCH, COLUMN, COLUMN_GATHER, COLUMN_SEQUENCE, ROW_WHOLE, ROW, ROW_SEQUENCE, VARIANTS };
-
-static const variant variants[VARIANTS] = {
-    [DENSE] = {"dense", TSH_DENSE, R, R, false, false},
-    [DENSE_BATCH] = {"dense, batch split", TSH_DENSE, S0, S0, false, false},
-    [COLUMN] = {"column", TSH_COLUMN, R, S1, false, false},
-    [COLUMN_GATHER] = {"column, gathered", TSH_COLUMN, R, R, true, false},
-    [COLUMN_SEQUENCE] = {"column of a split sequence", TSH_COLUMN, S0, S1, false, false},
-    [ROW_WHOLE] = {"row of a whole x", TSH_ROW, R, R, false, false},
-    [ROW] = {"row", TSH_ROW, S1, R, false, false},
-    [ROW_SEQUENCE] = {"row to a split sequence", TSH_ROW, S1, S0, false, true}};
 
 typedef struct sizes {
     int64_t n, in, out, rank;
@@ -81,27 +60,18 @@ static void write_whole(tshi_rank *r, tsh_tensor *t, const double *whole) {
     tshi_check_ok(r, tsh_tensor_write_whole(t, wide ? (const void *)whole : single));
 }
 
-static tsh_linear *make_base(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype) {
-    tsh_linear *layer = NULL;
-    const tsh_linear_config config = {.in_features = s.in,
-                                      .out_features = s.out,
-                                      .shard = v->shard,
-                                      .bias = true,
-                                      .gather_output = v->gather,
-                                      .sequence_parallel = v->sequence,
-                                      .dtype = dtype};
-    tshi_check_ok(r, tsh_linear_create(tsh_world_group(r->world), &config, &layer));
-    return layer;
-}
-
-static tsh_linear *make_adapted(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype, const truth *t) {
-    tsh_linear *layer = make_base(r, v, s, dtype);
-    const tsh_lora_config lora = {.rank = s.rank, .alpha = scale * (double)s.rank};
-    if (!layer || !tshi_check_ok(r, tsh_linear_adapt(layer, &lora, NULL, NULL))) return layer;
+static void write_factors(tshi_rank *r, const tsh_linear *layer, const truth *t) {
     write_whole(r, tsh_linear_weight(layer), t->w);
     write_whole(r, tsh_linear_bias(layer), t->bias);
     write_whole(r, tsh_linear_lora_a(layer), t->a);
     write_whole(r, tsh_linear_lora_b(layer), t->b);
+}
+
+static tsh_linear *make_adapted(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype, const truth *t) {
+    tsh_linear *layer = make_linear(r, v, s.in, s.out, dtype);
+    const tsh_lora_config lora = {.rank = s.rank, .alpha = scale * (double)s.rank};
+    if (!layer || !tshi_check_ok(r, tsh_linear_adapt(layer, &lora, NULL, NULL))) return layer;
+    write_factors(r, layer, t);
     return layer;
 }
 
@@ -529,7 +499,8 @@ Test(lora, adapts_the_layers_that_are_named) {
 
 static void wrong_use(tshi_rank *r, void *arg) {
     const tsh_lora_config good = {.rank = 2};
-    tsh_linear *layer = make_base(r, &variants[COLUMN], all_sizes[0], TSH_FLOAT32), *other = NULL;
+    tsh_linear *layer = make_linear(r, &variants[COLUMN], all_sizes[0].in, all_sizes[0].out, TSH_FLOAT32),
+               *other = NULL;
     tsh_parameters *list = NULL;
     tsh_tape *tape = NULL;
     tsh_data_parallel *dp = NULL;
@@ -542,15 +513,17 @@ static void wrong_use(tshi_rank *r, void *arg) {
                       "rank=0");
     tshi_check_status(r, tsh_linear_adapt(layer, &(tsh_lora_config){.rank = 1, .alpha = NAN}, list, "a"),
                       TSH_ERR_ARGUMENT, "alpha=nan");
+    tshi_check_status(r, tsh_linear_adapt(layer, &(tsh_lora_config){.rank = 1, .dropout = 1}, list, "a"),
+                      TSH_ERR_ARGUMENT, "dropout=1");
     tshi_check(r, !tsh_linear_lora_a(layer) && tsh_parameters_count(list) == 0, "a failed call has left an adapter");
     tshi_check_ok(r, tsh_linear_merge(layer, true));
     tshi_check_ok(r, tsh_linear_adapt(layer, &good, list, "a"));
     tshi_check_status(r, tsh_linear_adapt(layer, &good, list, "b"), TSH_ERR_STATE, "has an adapter already");
-    other = make_base(r, &variants[ROW], all_sizes[0], TSH_FLOAT32);
+    other = make_linear(r, &variants[ROW], all_sizes[0].in, all_sizes[0].out, TSH_FLOAT32);
     tshi_check_status(r, tsh_linear_adapt(other, &good, list, "a"), TSH_ERR_ARGUMENT, "'a.lora_A.weight' already");
     tshi_check(r, !tsh_linear_lora_b(other), "a failed call has left an adapter");
     tsh_linear_destroy(other);
-    other = make_base(r, &variants[ROW], all_sizes[0], TSH_FLOAT32);
+    other = make_linear(r, &variants[ROW], all_sizes[0].in, all_sizes[0].out, TSH_FLOAT32);
     tshi_check_ok(r, tsh_linear_register(other, list, "other"));
     tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_world_group(r->world), NULL, &dp));
     tshi_check_status(r, tsh_linear_adapt(other, &good, list, "other"), TSH_ERR_STATE, "freeze it before creating");
