@@ -89,7 +89,7 @@ static tsh_status move_rows(const tsh_call *call, tsh_group *group, int64_t cols
 
 /* `receives` from the other ranks' `sends`. A dry run, which has no values, gets from each rank what this rank sends to
  * itself. */
-static tsh_status exchange_counts(tsh_call *call, tshi_expert_exchange *e) {
+static tsh_status count_received(tsh_call *call, tshi_expert_exchange *e) {
     tsh_device *device = tshi_device_of(call->out);
     size_t bytes = (size_t)e->group->size * sizeof *e->sends;
     tsh_tensor *sends = tsh_call_scratch(call, TSH_INT64, e->group->size);
@@ -107,7 +107,7 @@ static tsh_status exchange_counts(tsh_call *call, tshi_expert_exchange *e) {
 }
 
 /* A dry run receives from each rank what this rank sends to itself. */
-static tsh_status exchange_experts(tsh_call *call, const int64_t *experts, int64_t top_k, tshi_expert_exchange *e) {
+static tsh_status receive_experts(tsh_call *call, const int64_t *experts, int64_t top_k, tshi_expert_exchange *e) {
     tsh_device *device = tshi_device_of(call->out);
     int64_t sent = e->sent * top_k, received = e->received * top_k;
     int64_t *mine = take_counts(call, sent);
@@ -132,8 +132,8 @@ tsh_status tshi_expert_exchange_make(tsh_call *call, int axis, const tsh_tensor 
     if (!e) return TSH_ERR_MEMORY;
     *e = (tshi_expert_exchange){.group = weights->mesh->axis[axis].group};
     tsh_status status = list_rows(call, axis, weights, count, experts, top_k, e);
-    if (status == TSH_OK) status = exchange_counts(call, e);
-    if (status == TSH_OK) status = exchange_experts(call, experts, top_k, e);
+    if (status == TSH_OK) status = count_received(call, e);
+    if (status == TSH_OK) status = receive_experts(call, experts, top_k, e);
     if (status == TSH_OK) *out = e;
     return status;
 }
