@@ -313,10 +313,31 @@ static tsh_status add_to_tokens(tsh_call *call, const expert_run *run, const tsh
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
+/* How many of a part's tokens elementwise functions take at once: as many as a CPU's second cache holds the hidden
+ * features of, from one function to the next, and on a GPU all. */
+static int64_t tokens_at_once(const expert_run *run, const expert_part *p) {
+    int threads = run->device->threads;
+    int64_t elements = threads > 1 ? (int64_t)threads << 16 : 1 << 14, tokens = elements / p->features;
+    if (threads < 1 || tokens > p->tokens) return p->tokens;
+    return tokens > 0 ? tokens : 1;
+}
+
+/* a = silu(G) U, for all tokens of the part. */
+static void activate(const expert_run *run, const expert_part *p, void *gate, void *up, void *a) {
+    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
+    int64_t step = tokens_at_once(run, p), n = p->tokens * p->features;
+    for (int64_t from = 0; from < n; from += step * p->features) {
+        int64_t count = n - from < step * p->features ? n - from : step * p->features;
+        void *to = expert_element(run, a, from);
+        ops->unary(run->device, TSHI_SILU, NULL, count, expert_element(run, gate, from), to);
+        ops->mul(run->device, count, to, expert_element(run, up, from), 0, to);
+    }
+}
+
 static tsh_status compute_part(const tsh_call *call, const expert_run *run, const expert_part *p) {
     int64_t m = p->tokens, f = p->features, d = run->embed;
-    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
-    void *x = expert_element(run, run->x, p->first * d), *a = run->room[0];
+    void *x = expert_element(run, run->x, p->first * d), *y = expert_element(run, run->y, p->first * d);
+    void *a = run->room[0];
     void *gate = expert_element(run, run->gate, p->hidden), *up = expert_element(run, run->up, p->hidden);
     tsh_status status =
         multiply(run, true, m, f, d, x, expert_element(run, tshi_data(call->in[EXPERT_GATE]), p->row * d), 0, gate);
@@ -324,11 +345,10 @@ static tsh_status compute_part(const tsh_call *call, const expert_run *run, cons
         status =
             multiply(run, true, m, f, d, x, expert_element(run, tshi_data(call->in[EXPERT_UP]), p->row * d), 0, up);
     if (status != TSH_OK || m == 0) return status;
-    ops->unary(run->device, TSHI_SILU, NULL, m * f, gate, a);
-    ops->mul(run->device, m * f, a, up, 0, a);
-    scale_rows(run, m, f, a, expert_element(run, run->weights, p->first), a);
-    return multiply(run, false, m, d, f, a, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0,
-                    expert_element(run, run->y, p->first * d));
+    activate(run, p, gate, up, a);
+    status = multiply(run, false, m, d, f, a, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0, y);
+    scale_rows(run, m, d, y, expert_element(run, run->weights, p->first), y);
+    return status;
 }
 
 static tsh_status expert_forward(tsh_call *call) {
@@ -369,37 +389,46 @@ static tsh_status add_weight_gradient(const expert_run *run, const expert_gradie
                                                      left, dw->dtype, g->beta[i], to, 0, NULL);
 }
 
-/* With the part's output y = w a D, a = silu(G) U: the gradient of w, and those of D, U and G. room: silu(G), then a,
- * dU; dy D^T, then da, dG. */
+/* What the rooms hold in backward: silu(G); a = silu(G) U; dU; dy D^T, then dG. */
+enum { ROOM_SILU, ROOM_A, ROOM_DUP, ROOM_DGATE, ROOMS };
+
+/* Gradients of w, U and G of the tokens [from, from + m) of a part, whose output is y = w a D. */
+static void hidden_gradients(const expert_run *run, const expert_part *p, int64_t from, int64_t m) {
+    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
+    int64_t f = p->features, n = m * f;
+    void *gate = expert_element(run, run->gate, p->hidden + from * f);
+    void *up = expert_element(run, run->up, p->hidden + from * f), *room[ROOMS];
+    for (int i = 0; i < ROOMS; i++) room[i] = expert_element(run, run->room[i], from * f);
+    ops->unary(run->device, TSHI_SILU, NULL, n, gate, room[ROOM_SILU]);
+    ops->mul(run->device, n, room[ROOM_SILU], up, 0, room[ROOM_A]);
+    ops->mul(run->device, n, room[ROOM_A], room[ROOM_DGATE], 0, room[ROOM_DUP]);
+    run->device->ops->sum[run->dtype].over_dim(run->device, m, f, 1, 1, room[ROOM_DUP],
+                                               expert_element(run, run->dweights, p->first + from));
+    scale_rows(run, m, f, room[ROOM_DGATE], expert_element(run, run->weights, p->first + from), room[ROOM_DGATE]);
+    ops->mul(run->device, n, room[ROOM_DGATE], room[ROOM_SILU], 0, room[ROOM_DUP]);
+    ops->mul(run->device, n, room[ROOM_DGATE], up, 0, room[ROOM_DGATE]);
+    ops->unary_backward(run->device, TSHI_SILU, NULL, n, gate, room[ROOM_DGATE], 0, room[ROOM_DGATE]);
+}
+
+/* Gradients of w, D, U and G of a part; multiplies its dy by w. */
 static tsh_status part_hidden_gradients(const tsh_call *call, const expert_run *run, const expert_gradients *g,
                                         const expert_part *p) {
-    int64_t m = p->tokens, f = p->features, d = run->embed;
-    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
-    void *const *room = run->room, *dy = expert_element(run, run->dy, p->first * d);
-    void *gate = expert_element(run, run->gate, p->hidden), *up = expert_element(run, run->up, p->hidden);
-    void *w = expert_element(run, run->weights, p->first);
+    int64_t m = p->tokens, d = run->embed, step = tokens_at_once(run, p);
+    void *dy = expert_element(run, run->dy, p->first * d);
     tsh_status status =
-        multiply(run, true, m, f, d, dy, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0, room[2]);
+        multiply(run, true, m, p->features, d, dy, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0,
+                 run->room[ROOM_DGATE]);
     if (status != TSH_OK) return status;
-    ops->unary(run->device, TSHI_SILU, NULL, m * f, gate, room[0]);
-    ops->mul(run->device, m * f, room[0], up, 0, room[1]);
-    ops->mul(run->device, m * f, room[1], room[2], 0, room[3]);
-    run->device->ops->sum[run->dtype].over_dim(run->device, m, f, 1, 1, room[3],
-                                               expert_element(run, run->dweights, p->first));
-    scale_rows(run, m, f, room[1], w, room[1]);
-    status = add_weight_gradient(run, g, EXPERT_DOWN, p, room[1], dy);
-    scale_rows(run, m, f, room[2], w, room[2]);
-    ops->mul(run->device, m * f, room[2], room[0], 0, room[1]);
-    ops->mul(run->device, m * f, room[2], up, 0, room[2]);
-    ops->unary_backward(run->device, TSHI_SILU, NULL, m * f, gate, room[2], 0, room[2]);
-    return status;
+    for (int64_t from = 0; from < m; from += step) hidden_gradients(run, p, from, m - from < step ? m - from : step);
+    scale_rows(run, m, d, dy, expert_element(run, run->weights, p->first), dy);
+    return add_weight_gradient(run, g, EXPERT_DOWN, p, run->room[ROOM_A], dy);
 }
 
 static tsh_status part_gradients(const tsh_call *call, const expert_run *run, const expert_gradients *g,
                                  const expert_part *p) {
     int64_t m = p->tokens, f = p->features, d = run->embed;
     void *x = expert_element(run, run->x, p->first * d), *dx = expert_element(run, run->y, p->first * d);
-    void *du = run->room[1], *dg = run->room[2];
+    void *du = run->room[ROOM_DUP], *dg = run->room[ROOM_DGATE];
     tsh_status status =
         m > 0 ? part_hidden_gradients(call, run, g, p) : add_weight_gradient(run, g, EXPERT_DOWN, p, NULL, NULL);
     if (status == TSH_OK) status = add_weight_gradient(run, g, EXPERT_GATE, p, dg, x);
@@ -421,7 +450,7 @@ static tsh_status begin_gradients(tsh_call *call, expert_run *run, expert_gradie
     }
     if (status == TSH_OK) status = gather_rows(call, run, run->d.tokens, dy, run->tokens.count, run->embed, &run->dy);
     if (status == TSH_OK) status = take_scratch(call, run, run->d.rows, &run->dweights);
-    for (int i = 0; i < 4 && status == TSH_OK; i++) status = take_scratch(call, run, run->d.most, &run->room[i]);
+    for (int i = 0; i < ROOMS && status == TSH_OK; i++) status = take_scratch(call, run, run->d.most, &run->room[i]);
     if (status != TSH_OK) return status;
     const tsh_tensor *both = tsh_call_saved(call, KEPT_HIDDEN);
     if (!both) return TSH_ERR_STATE;
