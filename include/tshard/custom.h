@@ -18,7 +18,7 @@ extern "C" {
 
 /* The layout along one axis that a row requires of an input, or gives the output. BATCH, STACK, ANY and OTHER mean
  * SHARD(d) with one d for the whole row: the dim along which an input with that pattern is split. All SHARD patterns of
- * a row split in the same units, taken from an input that is already split that way. Where no input is split, a row
+ * a row except HAS_OWN_S0 split in the same units, taken from an input that is already split that way. Where no input is split, a row
  * with S2_WHOLE takes units = the items of that input's dim, and blocks = the items of the S2 input's dim. */
 typedef enum tsh_pattern {
     TSH_ROW_END = 0, /* ends a row's inputs, and the table */
@@ -31,6 +31,7 @@ typedef enum tsh_pattern {
     TSH_AS_S2_WHOLE, /* SHARD(2); ranks that share a unit hold all of it, each for its own use */
     TSH_HAS_S0,      /* SHARD(0), and the tensor has that layout before the call */
     TSH_HAS_S1,      /* SHARD(1), and the tensor has that layout before the call */
+    TSH_HAS_OWN_S0,  /* SHARD(0) in units of its own, and the tensor has that layout before the call */
     TSH_HAS_LAST,    /* SHARD of the last dim, and the tensor has that layout before the call */
     TSH_HAS_P,       /* PARTIAL, and the tensor has that layout before the call */
     TSH_AS_COPY,     /* LOCAL, from a REPLICATED tensor: each rank uses the value in its own term of a sum */

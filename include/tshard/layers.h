@@ -383,6 +383,10 @@ typedef struct tsh_experts_config {
     int64_t experts;
     tsh_router_config router; /* with bias NULL */
     bool choice_bias;         /* a bias [experts] for the choice only, zeros at first, which gets no gradient */
+    /* Above 0: an expert takes at most ceil(tokens top_k / experts capacity) of all ranks' tokens, and drops others,
+     * which get nothing from it. All first choices come before all second ones, each in the order of the tokens. 0: no
+     * token is dropped */
+    double capacity;
     tsh_group
         *expert_group; /* another axis of the group's mesh, which splits the experts first; NULL: the group does */
     tsh_dtype dtype;
@@ -402,13 +406,14 @@ TSH_API void tsh_experts_destroy(tsh_experts *layer);
 /* y = tsh_expert_mlp(x) with the weights and experts that tsh_route gives for the logits x router^T. x [tokens, embed]
  * -> [tokens, embed], in the layouts of x, owned by the tape. Over the axes that split the weights: REPLICATED ->
  * REPLICATED by one all-reduce forward, and backward by one all-reduce of dx and one of the routing weights' gradient;
- * SHARD(0) -> SHARD(0) by all-gathers and a reduce-scatter each way. Over other axes x may be REPLICATED, SHARD(0) or
- * LOCAL; gradients of parameters are summed over these axes. Ranks without tokens make the call too. x may also be
- * [batch, T, embed]; it may then be SHARD(1), which splits its tokens. */
+ * SHARD(0) -> SHARD(0) as tsh_expert_mlp dispatches tokens. Over other axes x may be REPLICATED, SHARD(0) or LOCAL;
+ * gradients of parameters are summed over these axes. With a capacity, the choices of tokens that are SHARD are
+ * gathered. Ranks without tokens make the call too. x may also be [batch, T, embed]; it may then be SHARD(1), which
+ * splits its tokens. */
 TSH_API tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x);
 /* experts_loss: tsh_route_loss of the latest forward, which the program adds to the model's loss; NULL if aux_loss and
- * z_loss are 0. experts_chosen: the experts [tokens, top_k] that the latest forward chose. Both are NULL before the
- * first forward, and valid until the next one. */
+ * z_loss are 0. experts_chosen: the experts [tokens, top_k] that the latest forward chose, also those that dropped the
+ * token. Both are NULL before the first forward, and valid until the next one. */
 TSH_API tsh_tensor *tsh_experts_loss(const tsh_experts *layer);
 TSH_API tsh_tensor *tsh_experts_chosen(const tsh_experts *layer);
 /* Adds rate sign(mean n - n_i) to the bias of each expert i, where n_i is the number of tokens that chose expert i in

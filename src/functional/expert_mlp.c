@@ -1,18 +1,22 @@
 /* The gated MLPs of experts, each on the tokens that chose it: the tokens' rows are gathered in the order of the
- * experts, multiplied expert by expert, and scattered back. */
+ * experts, multiplied expert by expert, and scattered back. Tokens that are split over the ranks of the experts are
+ * first sent to these ranks. */
 #include "autograd/run/cast.h"
 #include "device/record.h"
+#include "functional/expert_exchange.h"
 #include "functional/functional.h"
 
 #include <string.h>
 
 enum { EXPERT_X, EXPERT_WEIGHTS, EXPERT_IDS, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_INPUTS };
 
-/* In the rule before the last, each rank computes with its rows of the weights on all tokens, which gives its term of
- * the sum over experts and hidden features. */
+/* In the third rule, tokens are sent to the ranks with rows of their experts, and the results back. In the fourth, each
+ * rank computes with its rows of the weights on all tokens. Both give a rank its term of the sum over experts and hidden
+ * features. */
 static const tsh_rule expert_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_L, TSH_AS_L}, TSH_AS_S0},
+    {{TSH_HAS_S0, TSH_AS_S0, TSH_AS_S0, TSH_HAS_OWN_S0, TSH_HAS_OWN_S0}, TSH_AS_S0},
     {{TSH_AS_L, TSH_AS_L, TSH_AS_R, TSH_AS_S0, TSH_AS_S0}, TSH_AS_P},
     {{TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
     {{TSH_ROW_END}, TSH_ROW_END},
@@ -20,7 +24,15 @@ static const tsh_rule expert_rules[] = {
 
 typedef struct expert_params {
     int64_t experts;
+    tshi_expert_exchange *exchange; /* made by the first forward, if tokens are exchanged */
 } expert_params;
+
+/* The tokens that this rank computes with: its own, or those that it was sent. */
+typedef struct expert_tokens {
+    int64_t count, top_k;
+    const int64_t *experts;        /* [count, top_k], in host memory */
+    const tsh_tensor *x, *weights; /* [count, embed], [count, top_k] */
+} expert_tokens;
 
 /* Consecutive rows of this rank's weights that belong to one expert, and the tokens of this expert. */
 typedef struct expert_part {
@@ -101,18 +113,18 @@ static tsh_status read_experts(const tsh_call *call, const int64_t **out) {
     }
     device->ops->copy.to_host(device, (size_t)ids->numel * sizeof *id, tshi_data(ids), id);
     for (int64_t i = 0; i < ids->numel; i++) {
-        if (id[i] >= 0 && id[i] < experts) continue;
-        return tshi_fail(TSH_ERR_RANGE, "expert %lld at index %lld is outside [0, %lld)", (long long)id[i],
+        if (id[i] >= -1 && id[i] < experts) continue;
+        return tshi_fail(TSH_ERR_RANGE, "expert %lld at index %lld is outside [-1, %lld)", (long long)id[i],
                          (long long)i, (long long)experts);
     }
     return TSH_OK;
 }
 
 /* Sets the sizes of the parts, which follow each other. */
-static void count_tokens(const tsh_call *call, const int64_t *id, dispatch *d) {
+static void count_tokens(const expert_tokens *t, dispatch *d) {
     int64_t first = d->count ? d->parts[0].expert : 0;
-    for (int64_t i = 0; i < call->in[EXPERT_IDS]->numel; i++) {
-        int64_t part = id[i] - first;
+    for (int64_t i = 0; i < t->count * t->top_k; i++) {
+        int64_t part = t->experts[i] - first;
         if (part >= 0 && part < d->count) d->parts[part].tokens++;
     }
     for (int64_t i = 0; i < d->count; i++) {
@@ -128,31 +140,29 @@ static void count_tokens(const tsh_call *call, const int64_t *id, dispatch *d) {
 }
 
 /* Lists the tokens, and the elements of the routing weights, of each part; counts them again. */
-static void list_tokens(const tsh_call *call, const int64_t *id, const dispatch *d, int64_t *token, int64_t *slot) {
-    int64_t first = d->count ? d->parts[0].expert : 0, top_k = call->in[EXPERT_IDS]->shape.global[1];
-    for (int64_t i = 0; i < call->in[EXPERT_IDS]->numel; i++) {
-        int64_t part = id[i] - first;
+static void list_tokens(const expert_tokens *t, const dispatch *d, int64_t *token, int64_t *slot) {
+    int64_t first = d->count ? d->parts[0].expert : 0;
+    for (int64_t i = 0; i < t->count * t->top_k; i++) {
+        int64_t part = t->experts[i] - first;
         if (part < 0 || part >= d->count) continue;
         int64_t at = d->parts[part].first + d->parts[part].tokens++;
-        token[at] = i / top_k;
+        token[at] = i / t->top_k;
         slot[at] = i;
     }
 }
 
 /* Forward and backward of a call make equal dispatches, since they read equal experts. */
-static tsh_status make_dispatch(tsh_call *call, dispatch *d) {
+static tsh_status make_dispatch(tsh_call *call, const expert_tokens *t, dispatch *d) {
     tsh_device *device = tshi_device_of(call->in[EXPERT_X]);
-    const int64_t *id;
     tsh_status status = find_parts(call, d);
-    if (status == TSH_OK) status = read_experts(call, &id);
     if (status != TSH_OK) return status;
-    count_tokens(call, id, d);
-    size_t bytes = (size_t)d->rows * sizeof *id;
+    count_tokens(t, d);
+    size_t bytes = (size_t)d->rows * sizeof *t->experts;
     int64_t *list = tshi_region_take(&call->tape->memory, &device->allocator, 2 * (size_t)d->rows + 1, sizeof *list);
     d->tokens = tsh_call_scratch(call, TSH_INT64, d->rows);
     d->slots = d->tokens ? tsh_call_scratch(call, TSH_INT64, d->rows) : NULL;
     if (!list || !d->slots) return TSH_ERR_MEMORY;
-    list_tokens(call, id, d, list, list + d->rows);
+    list_tokens(t, d, list, list + d->rows);
     device->ops->copy.from_host(device, bytes, list, tshi_data(d->tokens));
     device->ops->copy.from_host(device, bytes, list + d->rows, tshi_data(d->slots));
     return TSH_OK;
@@ -166,6 +176,9 @@ typedef struct expert_run {
     tsh_dtype dtype;
     size_t size; /* of an element */
     int64_t embed;
+    expert_tokens tokens;
+    const tshi_expert_exchange *exchange; /* of tokens; or NULL */
+    const tsh_tensor *sent;               /* its rows */
     dispatch d;
     void *x, *dy;    /* [rows, embed], gathered */
     void *y;         /* [rows, embed]: outputs, or in backward the gradients of x */
@@ -216,24 +229,115 @@ static void scatter_rows(const expert_run *run, const tsh_tensor *index, const v
                                                      tshi_data(to));
 }
 
-/* What forward and backward have in common: the dispatch, the tokens' rows and their weights. */
-static tsh_status begin_run(tsh_call *call, expert_run *run) {
+/* What forward keeps for backward: the hidden features before the activation; if tokens are exchanged, the received rows
+ * of x and of the routing weights. */
+enum { KEPT_HIDDEN, KEPT_X, KEPT_WEIGHTS };
+
+/* Memory that backward reads, if there may be one. */
+static tsh_tensor *take_kept(tsh_call *call, int slot, tsh_dtype dtype, int64_t n) {
+    return tshi_call_records(call) ? tsh_call_save(call, slot, dtype, n) : tsh_call_scratch(call, dtype, n);
+}
+
+/* Rows of all ranks' `from` for the experts of this rank. */
+static tsh_status receive_rows(tsh_call *call, const expert_run *run, int64_t cols, const tsh_tensor *from,
+                               tsh_tensor *to) {
+    return to ? tshi_expert_exchange_send(call, run->exchange, run->sent, cols, from, to) : TSH_ERR_MEMORY;
+}
+
+static tsh_status receive_tokens(tsh_call *call, expert_run *run) {
+    expert_params *p = call->params;
+    tsh_tensor **in = call->in;
+    int axis = tshi_expert_exchange_axis(in[EXPERT_X], in[EXPERT_GATE]);
+    if (!p->exchange) {
+        tsh_status status = tshi_expert_exchange_make(call, axis, in[EXPERT_GATE], p->experts, run->tokens.experts,
+                                                      run->tokens.top_k, &p->exchange);
+        if (status != TSH_OK) return status;
+    }
+    run->exchange = p->exchange;
+    run->sent = tshi_expert_exchange_rows(call, run->exchange);
+    if (!run->sent) return TSH_ERR_MEMORY;
+    run->tokens.count = run->exchange->received;
+    run->tokens.experts = run->exchange->experts;
+    return TSH_OK;
+}
+
+static tsh_status receive_inputs(tsh_call *call, expert_run *run) {
+    int64_t n = run->tokens.count;
+    tsh_tensor *x = take_kept(call, KEPT_X, run->dtype, n * run->embed);
+    tsh_tensor *weights = take_kept(call, KEPT_WEIGHTS, run->dtype, n * run->tokens.top_k);
+    run->tokens.x = x;
+    run->tokens.weights = weights;
+    tsh_status status = receive_rows(call, run, run->embed, call->in[EXPERT_X], x);
+    if (status != TSH_OK) return status;
+    return receive_rows(call, run, run->tokens.top_k, call->in[EXPERT_WEIGHTS], weights);
+}
+
+/* What forward and backward have in common: the tokens with their rows and weights, and the dispatch. */
+static tsh_status begin_run(tsh_call *call, bool backward, expert_run *run) {
     const tsh_tensor *x = call->in[EXPERT_X], *w = call->in[EXPERT_WEIGHTS];
     *run = (expert_run){
         .device = tshi_device_of(x), .dtype = x->dtype, .size = tsh_dtype_size(x->dtype), .embed = x->shape.global[1]};
-    tsh_status status = make_dispatch(call, &run->d);
-    if (status == TSH_OK) status = gather_rows(call, run, run->d.tokens, x, x->shape.local[0], run->embed, &run->x);
-    if (status == TSH_OK) status = gather_rows(call, run, run->d.slots, w, w->numel, 1, &run->weights);
+    run->tokens = (expert_tokens){.count = x->shape.local[0], .top_k = w->shape.global[1], .x = x, .weights = w};
+    tsh_status status = TSH_OK;
+    if (!((expert_params *)call->params)->exchange) status = read_experts(call, &run->tokens.experts);
+    if (status == TSH_OK && tshi_expert_exchange_axis(x, call->in[EXPERT_GATE]) >= 0) {
+        status = receive_tokens(call, run);
+        if (status == TSH_OK && !backward) status = receive_inputs(call, run);
+        if (backward) run->tokens.x = tsh_call_saved(call, KEPT_X);
+        if (backward) run->tokens.weights = tsh_call_saved(call, KEPT_WEIGHTS);
+        if (status == TSH_OK && (!run->tokens.x || !run->tokens.weights)) status = TSH_ERR_STATE;
+    }
+    const expert_tokens *t = &run->tokens;
+    if (status == TSH_OK) status = make_dispatch(call, t, &run->d);
+    if (status == TSH_OK) status = gather_rows(call, run, run->d.tokens, t->x, t->count, run->embed, &run->x);
+    if (status == TSH_OK)
+        status = gather_rows(call, run, run->d.slots, t->weights, t->count * t->top_k, 1, &run->weights);
     if (status == TSH_OK) status = take_scratch(call, run, run->d.rows * run->embed, &run->y);
     return status;
 }
 
+/* Adds rows of the dispatch, listed by `index`, to those of `to`, which has as many elements for each token of this
+ * rank. Of exchanged tokens, the sums go to the ranks that have sent them. */
+static tsh_status add_to_tokens(tsh_call *call, const expert_run *run, const tsh_tensor *index, int64_t cols,
+                                const void *rows, int64_t each, const tsh_tensor *to) {
+    if (!run->exchange) {
+        scatter_rows(run, index, rows, to->numel / cols, cols, to);
+        return TSH_OK;
+    }
+    const tsh_tensor *sums = tsh_call_scratch(call, run->dtype, run->tokens.count * each);
+    if (!sums) return TSH_ERR_MEMORY;
+    run->device->ops->copy.zero(run->device, tsh_tensor_local_nbytes(sums), tshi_data(sums));
+    scatter_rows(run, index, rows, sums->numel / cols, cols, sums);
+    return tshi_expert_exchange_return(call, run->exchange, run->sent, each, sums, to);
+}
+
 /* --- forward ------------------------------------------------------------------------------------------------------ */
+
+/* How many of a part's tokens elementwise functions take at once: as many as a CPU's second cache holds the hidden
+ * features of, from one function to the next, and on a GPU all. */
+static int64_t tokens_at_once(const expert_run *run, const expert_part *p) {
+    int threads = run->device->threads;
+    int64_t elements = threads > 1 ? (int64_t)threads << 16 : 1 << 14, tokens = elements / p->features;
+    if (threads < 1 || tokens > p->tokens) return p->tokens;
+    return tokens > 0 ? tokens : 1;
+}
+
+/* a = silu(G) U, for all tokens of the part. */
+static void activate(const expert_run *run, const expert_part *p, void *gate, void *up, void *a) {
+    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
+    int64_t step = tokens_at_once(run, p), n = p->tokens * p->features;
+    for (int64_t from = 0; from < n; from += step * p->features) {
+        int64_t count = n - from < step * p->features ? n - from : step * p->features;
+        void *to = expert_element(run, a, from);
+        ops->unary(run->device, TSHI_SILU, NULL, count, expert_element(run, gate, from), to);
+        ops->mul(run->device, count, to, expert_element(run, up, from), 0, to);
+    }
+}
 
 static tsh_status compute_part(const tsh_call *call, const expert_run *run, const expert_part *p) {
     int64_t m = p->tokens, f = p->features, d = run->embed;
-    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
-    void *x = expert_element(run, run->x, p->first * d), *a = run->room[0];
+    void *x = expert_element(run, run->x, p->first * d), *y = expert_element(run, run->y, p->first * d);
+    void *a = run->room[0];
     void *gate = expert_element(run, run->gate, p->hidden), *up = expert_element(run, run->up, p->hidden);
     tsh_status status =
         multiply(run, true, m, f, d, x, expert_element(run, tshi_data(call->in[EXPERT_GATE]), p->row * d), 0, gate);
@@ -241,29 +345,26 @@ static tsh_status compute_part(const tsh_call *call, const expert_run *run, cons
         status =
             multiply(run, true, m, f, d, x, expert_element(run, tshi_data(call->in[EXPERT_UP]), p->row * d), 0, up);
     if (status != TSH_OK || m == 0) return status;
-    ops->unary(run->device, TSHI_SILU, NULL, m * f, gate, a);
-    ops->mul(run->device, m * f, a, up, 0, a);
-    scale_rows(run, m, f, a, expert_element(run, run->weights, p->first), a);
-    return multiply(run, false, m, d, f, a, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0,
-                    expert_element(run, run->y, p->first * d));
+    activate(run, p, gate, up, a);
+    status = multiply(run, false, m, d, f, a, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0, y);
+    scale_rows(run, m, d, y, expert_element(run, run->weights, p->first), y);
+    return status;
 }
 
 static tsh_status expert_forward(tsh_call *call) {
     const tsh_tensor *y = call->out;
     expert_run run;
-    tsh_status status = begin_run(call, &run);
+    tsh_status status = begin_run(call, false, &run);
     if (status == TSH_OK) status = take_scratch(call, &run, run.d.most, &run.room[0]);
     if (status != TSH_OK) return status;
-    int64_t hidden = 2 * run.d.hidden;
-    const tsh_tensor *both =
-        tshi_call_records(call) ? tsh_call_save(call, 0, run.dtype, hidden) : tsh_call_scratch(call, run.dtype, hidden);
+    const tsh_tensor *both = take_kept(call, KEPT_HIDDEN, run.dtype, 2 * run.d.hidden);
     if (!both) return TSH_ERR_MEMORY;
     run.gate = tshi_data(both);
     run.up = expert_element(&run, run.gate, run.d.hidden);
     run.device->ops->copy.zero(run.device, tsh_tensor_local_nbytes(y), tshi_data(y));
     for (int64_t i = 0; i < run.d.count && status == TSH_OK; i++) status = compute_part(call, &run, &run.d.parts[i]);
-    if (status == TSH_OK) scatter_rows(&run, run.d.tokens, run.y, y->shape.local[0], run.embed, y);
-    return status;
+    if (status != TSH_OK) return status;
+    return add_to_tokens(call, &run, run.d.tokens, run.embed, run.y, run.embed, y);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
@@ -288,37 +389,46 @@ static tsh_status add_weight_gradient(const expert_run *run, const expert_gradie
                                                      left, dw->dtype, g->beta[i], to, 0, NULL);
 }
 
-/* With the part's output y = w a D, a = silu(G) U: the gradient of w, and those of D, U and G. room: silu(G), then a,
- * dU; dy D^T, then da, dG. */
+/* What the rooms hold in backward: silu(G); a = silu(G) U; dU; dy D^T, then dG. */
+enum { ROOM_SILU, ROOM_A, ROOM_DUP, ROOM_DGATE, ROOMS };
+
+/* Gradients of w, U and G of the tokens [from, from + m) of a part, whose output is y = w a D. */
+static void hidden_gradients(const expert_run *run, const expert_part *p, int64_t from, int64_t m) {
+    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
+    int64_t f = p->features, n = m * f;
+    void *gate = expert_element(run, run->gate, p->hidden + from * f);
+    void *up = expert_element(run, run->up, p->hidden + from * f), *room[ROOMS];
+    for (int i = 0; i < ROOMS; i++) room[i] = expert_element(run, run->room[i], from * f);
+    ops->unary(run->device, TSHI_SILU, NULL, n, gate, room[ROOM_SILU]);
+    ops->mul(run->device, n, room[ROOM_SILU], up, 0, room[ROOM_A]);
+    ops->mul(run->device, n, room[ROOM_A], room[ROOM_DGATE], 0, room[ROOM_DUP]);
+    run->device->ops->sum[run->dtype].over_dim(run->device, m, f, 1, 1, room[ROOM_DUP],
+                                               expert_element(run, run->dweights, p->first + from));
+    scale_rows(run, m, f, room[ROOM_DGATE], expert_element(run, run->weights, p->first + from), room[ROOM_DGATE]);
+    ops->mul(run->device, n, room[ROOM_DGATE], room[ROOM_SILU], 0, room[ROOM_DUP]);
+    ops->mul(run->device, n, room[ROOM_DGATE], up, 0, room[ROOM_DGATE]);
+    ops->unary_backward(run->device, TSHI_SILU, NULL, n, gate, room[ROOM_DGATE], 0, room[ROOM_DGATE]);
+}
+
+/* Gradients of w, D, U and G of a part; multiplies its dy by w. */
 static tsh_status part_hidden_gradients(const tsh_call *call, const expert_run *run, const expert_gradients *g,
                                         const expert_part *p) {
-    int64_t m = p->tokens, f = p->features, d = run->embed;
-    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
-    void *const *room = run->room, *dy = expert_element(run, run->dy, p->first * d);
-    void *gate = expert_element(run, run->gate, p->hidden), *up = expert_element(run, run->up, p->hidden);
-    void *w = expert_element(run, run->weights, p->first);
+    int64_t m = p->tokens, d = run->embed, step = tokens_at_once(run, p);
+    void *dy = expert_element(run, run->dy, p->first * d);
     tsh_status status =
-        multiply(run, true, m, f, d, dy, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0, room[2]);
+        multiply(run, true, m, p->features, d, dy, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0,
+                 run->room[ROOM_DGATE]);
     if (status != TSH_OK) return status;
-    ops->unary(run->device, TSHI_SILU, NULL, m * f, gate, room[0]);
-    ops->mul(run->device, m * f, room[0], up, 0, room[1]);
-    ops->mul(run->device, m * f, room[1], room[2], 0, room[3]);
-    run->device->ops->sum[run->dtype].over_dim(run->device, m, f, 1, 1, room[3],
-                                               expert_element(run, run->dweights, p->first));
-    scale_rows(run, m, f, room[1], w, room[1]);
-    status = add_weight_gradient(run, g, EXPERT_DOWN, p, room[1], dy);
-    scale_rows(run, m, f, room[2], w, room[2]);
-    ops->mul(run->device, m * f, room[2], room[0], 0, room[1]);
-    ops->mul(run->device, m * f, room[2], up, 0, room[2]);
-    ops->unary_backward(run->device, TSHI_SILU, NULL, m * f, gate, room[2], 0, room[2]);
-    return status;
+    for (int64_t from = 0; from < m; from += step) hidden_gradients(run, p, from, m - from < step ? m - from : step);
+    scale_rows(run, m, d, dy, expert_element(run, run->weights, p->first), dy);
+    return add_weight_gradient(run, g, EXPERT_DOWN, p, run->room[ROOM_A], dy);
 }
 
 static tsh_status part_gradients(const tsh_call *call, const expert_run *run, const expert_gradients *g,
                                  const expert_part *p) {
     int64_t m = p->tokens, f = p->features, d = run->embed;
     void *x = expert_element(run, run->x, p->first * d), *dx = expert_element(run, run->y, p->first * d);
-    void *du = run->room[1], *dg = run->room[2];
+    void *du = run->room[ROOM_DUP], *dg = run->room[ROOM_DGATE];
     tsh_status status =
         m > 0 ? part_hidden_gradients(call, run, g, p) : add_weight_gradient(run, g, EXPERT_DOWN, p, NULL, NULL);
     if (status == TSH_OK) status = add_weight_gradient(run, g, EXPERT_GATE, p, dg, x);
@@ -332,12 +442,17 @@ static tsh_status part_gradients(const tsh_call *call, const expert_run *run, co
 
 static tsh_status begin_gradients(tsh_call *call, expert_run *run, expert_gradients *g) {
     const tsh_tensor *dy = tsh_call_grad_out(call);
-    tsh_status status = begin_run(call, run);
-    if (status == TSH_OK) status = gather_rows(call, run, run->d.tokens, dy, dy->shape.local[0], run->embed, &run->dy);
+    tsh_status status = begin_run(call, true, run);
+    if (status == TSH_OK && run->exchange) {
+        tsh_tensor *received = tsh_call_scratch(call, run->dtype, run->tokens.count * run->embed);
+        status = receive_rows(call, run, run->embed, dy, received);
+        dy = received;
+    }
+    if (status == TSH_OK) status = gather_rows(call, run, run->d.tokens, dy, run->tokens.count, run->embed, &run->dy);
     if (status == TSH_OK) status = take_scratch(call, run, run->d.rows, &run->dweights);
-    for (int i = 0; i < 4 && status == TSH_OK; i++) status = take_scratch(call, run, run->d.most, &run->room[i]);
+    for (int i = 0; i < ROOMS && status == TSH_OK; i++) status = take_scratch(call, run, run->d.most, &run->room[i]);
     if (status != TSH_OK) return status;
-    const tsh_tensor *both = tsh_call_saved(call, 0);
+    const tsh_tensor *both = tsh_call_saved(call, KEPT_HIDDEN);
     if (!both) return TSH_ERR_STATE;
     run->gate = tshi_data(both);
     run->up = expert_element(run, run->gate, run->d.hidden);
@@ -354,7 +469,6 @@ static tsh_status begin_gradients(tsh_call *call, expert_run *run, expert_gradie
 }
 
 static tsh_status expert_backward(tsh_call *call) {
-    const tsh_tensor *x = call->in[EXPERT_X], *w = call->in[EXPERT_WEIGHTS];
     expert_run run;
     expert_gradients g;
     tsh_status status = begin_gradients(call, &run, &g);
@@ -364,21 +478,39 @@ static tsh_status expert_backward(tsh_call *call) {
     if (tsh_call_wants_grad(call, EXPERT_X)) {
         const tsh_tensor *dx = tsh_call_grad(call, EXPERT_X);
         if (!dx) return TSH_ERR_MEMORY;
-        scatter_rows(&run, run.d.tokens, run.y, x->shape.local[0], run.embed, dx);
+        status = add_to_tokens(call, &run, run.d.tokens, run.embed, run.y, run.embed, dx);
+        if (status != TSH_OK) return status;
     }
     if (tsh_call_wants_grad(call, EXPERT_WEIGHTS)) {
         const tsh_tensor *dw = tsh_call_grad(call, EXPERT_WEIGHTS);
         if (!dw) return TSH_ERR_MEMORY;
-        scatter_rows(&run, run.d.slots, run.dweights, w->numel, 1, dw);
+        status = add_to_tokens(call, &run, run.d.slots, 1, run.dweights, run.tokens.top_k, dw);
     }
-    return TSH_OK;
+    return status;
 }
 
 static const tsh_op expert_op = {"expert_mlp",   expert_rules,    expert_shape,
                                  expert_forward, expert_backward, .params_size = sizeof(expert_params)};
 
+/* Tokens are exchanged along one axis: where others split tokens and experts too, tokens are gathered. */
+static bool gather_along_other_axes(tsh_tape *tape, tsh_tensor **in) {
+    const tsh_tensor *gate = in[EXPERT_GATE];
+    int axis = tshi_expert_exchange_axis(in[EXPERT_X], gate);
+    for (int a = gate->mesh->axes - 1; a >= 0; a--) {
+        bool both = tshi_layout_splits(in[EXPERT_X]->layout[a], 0) && tshi_layout_splits(gate->layout[a], 0);
+        for (int i = EXPERT_X; both && a != axis && i <= EXPERT_IDS; i++) {
+            in[i] = tshi_transit(tape, "expert_mlp", in[i], a, i == EXPERT_IDS ? TSH_REPLICATED : TSH_LOCAL);
+            if (!in[i]) return false;
+        }
+    }
+    return true;
+}
+
 tsh_tensor *tshi_expert_mlp(tsh_tape *tape, tsh_tensor **in, int64_t experts, const tshi_want *want) {
-    return tshi_apply_as(tape, &expert_op, EXPERT_INPUTS, in, &(expert_params){experts}, want);
+    if (!tshi_tape_ready(tape, "expert_mlp", EXPERT_INPUTS, in)) return NULL;
+    bool exchanges = in[EXPERT_X]->mesh == in[EXPERT_GATE]->mesh && !tape->world->deterministic;
+    if (exchanges && !gather_along_other_axes(tape, in)) return NULL;
+    return tshi_apply_as(tape, &expert_op, EXPERT_INPUTS, in, &(expert_params){experts, NULL}, want);
 }
 
 tsh_tensor *tsh_expert_mlp(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weights, tsh_tensor *experts, tsh_tensor *gate,

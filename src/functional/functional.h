@@ -51,6 +51,10 @@ tsh_tensor *tshi_adapted_embedding(tsh_tape *tape, tsh_tensor **in, const tshi_l
 tsh_tensor *tshi_expert_mlp(tsh_tape *tape, tsh_tensor **in, int64_t experts, const tshi_want *want);
 /* How many of the tokens chose each of `count` experts, of this dtype; PARTIAL along axes that split the tokens. */
 tsh_tensor *tshi_expert_tokens(tsh_tape *tape, tsh_tensor *experts, int64_t count, tsh_dtype dtype);
+/* `experts` [tokens, top_k] with -1 for a token that an expert has no room for: each takes ceil(tokens top_k / count
+ * factor), of all ranks' tokens, all first choices before all second ones, and in the order of the tokens. batch above
+ * 0: token i is at position i / batch of sequence i % batch, and sequences come one after another. */
+tsh_tensor *tshi_expert_limit(tsh_tape *tape, tsh_tensor *experts, int64_t count, double factor, int64_t batch);
 /* y, a copy or view of elements of x, cast to x's arithmetic, which it takes over. NULL on failure, and if y is
  * NULL. */
 tsh_tensor *tshi_cast_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x);

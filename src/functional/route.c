@@ -271,6 +271,65 @@ tsh_tensor *tshi_expert_tokens(tsh_tape *tape, tsh_tensor *experts, int64_t coun
     return tshi_apply_as(tape, &count_op, 1, &experts, &(count_params){count, dtype}, &tshi_as_stored);
 }
 
+/* --- capacity ----------------------------------------------------------------------------------------------------- */
+
+/* Which tokens an expert drops depends on all tokens before them. */
+static const tsh_rule limit_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R},
+    {{TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
+};
+
+typedef struct limit_params {
+    int64_t experts;
+    double factor;
+    int64_t batch;
+} limit_params;
+
+static tsh_status limit_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    *dtype = TSH_INT64;
+    *out = call->in[0]->shape;
+    return TSH_OK;
+}
+
+/* Replaces experts that are full: all first choices come before all second ones, and sequence before sequence. */
+static void drop_tokens(const limit_params *p, int64_t tokens, int64_t top_k, int64_t *used, int64_t *id) {
+    int64_t batch = p->batch > 0 ? p->batch : 1, length = tokens / batch;
+    double capacity = ceil((double)(tokens * top_k) / (double)p->experts * p->factor);
+    for (int64_t j = 0; j < top_k; j++)
+        for (int64_t i = 0; i < tokens; i++) {
+            int64_t *expert = &id[(i % length * batch + i / length) * top_k + j];
+            if (*expert < 0 || *expert >= p->experts) continue;
+            if ((double)used[*expert]++ >= capacity) *expert = -1;
+        }
+}
+
+static tsh_status limit_forward(tsh_call *call) {
+    const tsh_tensor *ids = call->in[0];
+    const limit_params *p = call->params;
+    tsh_device *device = tshi_device_of(ids);
+    size_t bytes = tsh_tensor_local_nbytes(ids), experts = (size_t)p->experts;
+    if (!tsh_call_computes(call, 0, 2.0 * (double)bytes)) return TSH_OK;
+    int64_t *used =
+        tshi_region_take(&call->tape->memory, &device->allocator, experts + (size_t)ids->numel, sizeof *used);
+    if (!used) return TSH_ERR_MEMORY;
+    int64_t *id = used + experts;
+    memset(used, 0, experts * sizeof *used);
+    device->ops->copy.to_host(device, bytes, tshi_data(ids), id);
+    drop_tokens(p, ids->shape.local[0], ids->shape.global[1], used, id);
+    device->ops->copy.from_host(device, bytes, id, tshi_data(call->out));
+    return TSH_OK;
+}
+
+static const tsh_op limit_op = {"expert_capacity", limit_rules, limit_shape, limit_forward,
+                                .params_size = sizeof(limit_params)};
+
+tsh_tensor *tshi_expert_limit(tsh_tape *tape, tsh_tensor *experts, int64_t count, double factor, int64_t batch) {
+    tsh_tensor *kept =
+        tshi_apply_as(tape, &limit_op, 1, &experts, &(limit_params){count, factor, batch}, &tshi_as_stored);
+    return kept ? tshi_to_layouts(tape, "expert_capacity", kept, experts->layout) : NULL;
+}
+
 /* --- losses ------------------------------------------------------------------------------------------------------- */
 
 /* The mean over dim, of whose elements 16 bits may not hold the sum; of no tokens 0. */

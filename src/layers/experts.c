@@ -11,6 +11,7 @@ struct tsh_experts {
     tsh_world *world;
     int64_t count, embed;
     tsh_router_config config; /* without the bias */
+    double capacity;          /* 0: none */
     tsh_tensor *router;       /* [experts, embed], of float32 at least */
     tsh_tensor *weights[WEIGHTS];
     tsh_tensor *bias;
@@ -34,6 +35,9 @@ static tsh_status check_experts_config(const tsh_group *group, const tsh_experts
     if (!(c->router.aux_loss >= 0) || !(c->router.z_loss >= 0)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "experts_create: aux_loss=%g and z_loss=%g must be at least 0",
                          c->router.aux_loss, c->router.z_loss);
+    }
+    if (!(c->capacity >= 0) || !isfinite(c->capacity)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "experts_create: capacity=%g must be finite, and at least 0", c->capacity);
     }
     if (c->hidden > INT64_MAX / c->experts) {
         return tshi_fail(TSH_ERR_OVERFLOW, "experts_create: %lld experts of hidden=%lld", (long long)c->experts,
@@ -85,6 +89,7 @@ tsh_status tsh_experts_create(tsh_group *group, const tsh_experts_config *config
     layer->count = config->experts;
     layer->embed = config->embed;
     layer->config = config->router;
+    layer->capacity = config->capacity;
     for (int i = 0; i < TSH_EXPERTS_PARTS && status == TSH_OK; i++)
         status = tshi_layer_name(NULL, config->names[i] ? config->names[i] : part_names[i], layer->names[i]);
     if (status == TSH_OK) status = make_experts(group, config, layer);
@@ -132,7 +137,8 @@ static tsh_tensor *lay_out_as(tsh_tape *tape, tsh_tensor *y, const tsh_tensor *x
     return tshi_to_layouts(tape, "experts_forward", y, layout);
 }
 
-static tsh_tensor *forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x) {
+/* x [tokens, embed]; `batch` as for tshi_expert_limit. */
+static tsh_tensor *forward(tsh_tape *tape, tsh_experts *layer, int64_t batch, tsh_tensor *x) {
     static const tshi_want want = {.parameters = 7u << 3, .axis = -1};
     tsh_router_config config = layer->config;
     tsh_tensor *experts = NULL, *loss = NULL;
@@ -142,8 +148,10 @@ static tsh_tensor *forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *x) {
     if (weights && (config.aux_loss > 0 || config.z_loss > 0)) loss = tsh_route_loss(tape, logits, &config, experts);
     keep_result(&layer->loss, loss);
     keep_result(&layer->chosen, experts);
+    if (weights && layer->capacity > 0)
+        experts = tshi_expert_limit(tape, experts, layer->count, layer->capacity, batch);
     tsh_tensor *in[] = {x, weights, experts, layer->weights[GATE], layer->weights[UP], layer->weights[DOWN]};
-    tsh_tensor *y = weights ? tshi_expert_mlp(tape, in, layer->count, &want) : NULL;
+    tsh_tensor *y = weights && experts ? tshi_expert_mlp(tape, in, layer->count, &want) : NULL;
     return lay_out_as(tape, y, x);
 }
 
@@ -157,7 +165,7 @@ static tsh_tensor *forward_sequences(tsh_tape *tape, tsh_experts *layer, tsh_ten
     if (!x) return NULL;
     const int64_t shape[] = {x->shape.global[0], x->shape.global[1], layer->embed};
     x = tsh_reshape(tape, x, 2, (const int64_t[]){shape[0] * shape[1], layer->embed});
-    tsh_tensor *y = x ? forward(tape, layer, x) : NULL;
+    tsh_tensor *y = x ? forward(tape, layer, by_position ? shape[1] : 0, x) : NULL;
     if (y) y = tsh_reshape(tape, y, 3, shape);
     return y && by_position ? tsh_transpose(tape, y, 0, 1) : y;
 }
@@ -170,7 +178,7 @@ tsh_tensor *tsh_experts_forward(tsh_tape *tape, tsh_experts *layer, tsh_tensor *
                               "experts_forward: x is %s, must be [tokens, %lld] or [batch, T, %lld]",
                               TSHI_TENSOR_TEXT(x), (long long)layer->embed, (long long)layer->embed);
     }
-    return ndim == 3 ? forward_sequences(tape, layer, x) : forward(tape, layer, x);
+    return ndim == 3 ? forward_sequences(tape, layer, x) : forward(tape, layer, 0, x);
 }
 
 tsh_tensor *tsh_experts_loss(const tsh_experts *layer) {

@@ -110,6 +110,7 @@ static void experts(fuzz *f, void (*function)(void)) {
                                             .renormalize = fuzz_chance(f, 50),
                                             .aux_loss = fuzz_chance(f, 50)},
                                  .choice_bias = fuzz_chance(f, 30),
+                                 .capacity = fuzz_chance(f, 70) ? 0 : fuzz_index(f, 4) - 0.5,
                                  .expert_group = fuzz_chance(f, 60) ? NULL : group(f),
                                  .dtype = fuzz_dtype(f)};
     (void)function;

@@ -92,7 +92,7 @@ Test(train_gpt, a_split_batch_agrees_with_one_rank, .timeout = 200) {
 Test(train_gpt, experts_are_trained_alike_on_any_ranks, .timeout = 400) {
     same_losses(3, "", "--experts 5 --top-k 2");
     same_losses(4, "--model-parallel 2 --sequence-parallel", "--experts 5 --top-k 2");
-    same_losses(4, "--model-parallel 2 --zero 3 --recompute", "--experts 5 --top-k 2");
+    same_losses(4, "--model-parallel 2 --sequence-parallel --zero 3 --recompute", "--experts 5 --top-k 2");
 }
 
 /* Tokens of each sequence, 9, are split over ranks. */

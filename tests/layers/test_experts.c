@@ -15,9 +15,10 @@ enum { TOKENS = 7, EMBED = 5, HIDDEN = 3, MOST = 6 * HIDDEN * EMBED, STACKS = 3 
 typedef struct setting {
     const char *mesh;
     int64_t experts, tokens;
-    bool by_data, by_experts; /* tokens are SHARD(0) along these axes */
-    bool by_model_only;       /* no axis of its own for experts: "model" splits them */
-    bool recompute;
+    bool by_data, by_experts, by_model; /* tokens are SHARD(0) along these axes */
+    bool by_model_only;                 /* no axis of its own for experts: "model" splits them */
+    bool recompute, frozen;             /* frozen: the router gets no gradient */
+    double capacity;
     int64_t one; /* above 0: a bias makes all tokens choose expert one - 1 first */
 } setting;
 
@@ -38,6 +39,7 @@ static tsh_tensor *tokens_tensor(tshi_rank *r, const setup *s, const setting *t,
     for (int i = 0; i < TOKENS * EMBED; i++) values[i] = values[i] / 8 + 0.01 * i;
     if (t->by_data && !whole) config.layout[0] = TSH_SHARD(0);
     if (t->by_experts && !whole) config.layout[1] = TSH_SHARD(0);
+    if (t->by_model && !whole) config.layout[2] = TSH_SHARD(0);
     return tshi_test_leaf(r, s->mesh, &config, values);
 }
 
@@ -61,6 +63,9 @@ static void make_leaves(tshi_rank *r, const setting *t, setup *s) {
     if (t->one) bias[t->one - 1] = 100;
     tshi_check_ok(r, tsh_tensor_write_whole(tsh_experts_weight(s->layer, TSH_EXPERTS_BIAS), bias));
     s->config.bias = tsh_experts_weight(s->layer, TSH_EXPERTS_BIAS);
+    if (!t->frozen) return;
+    tshi_check_ok(r, tsh_tensor_require_grad(s->router, false));
+    tshi_check_ok(r, tsh_tensor_require_grad(tsh_experts_weight(s->layer, TSH_EXPERTS_ROUTER), false));
 }
 
 static bool open_setup(tshi_rank *r, const setting *t, setup *s) {
@@ -77,6 +82,7 @@ static bool open_setup(tshi_rank *r, const setting *t, setup *s) {
                                  .experts = t->experts,
                                  .router = s->config,
                                  .choice_bias = true,
+                                 .capacity = t->capacity,
                                  .expert_group = t->by_model_only ? NULL : tsh_mesh_group(s->mesh, "experts"),
                                  .dtype = TSH_FLOAT64};
     if (!tshi_check_ok(r, tsh_experts_create(tsh_mesh_group(s->mesh, "model"), &config, &s->layer))) return false;
@@ -100,11 +106,31 @@ static void backward(tshi_rank *r, const setup *s, tsh_tensor *y, tsh_tensor *dy
     if (tshi_check(r, loss, "%s", tsh_tape_message(s->tape))) tshi_check_ok(r, tsh_backward(s->tape, loss));
 }
 
+/* 1 for a choice that its expert has room for, else 0. */
+static tsh_tensor *room_for(tshi_rank *r, const setup *s, const setting *t, const tsh_tensor *experts) {
+    int top_k = (int)s->config.top_k, tokens = (int)t->tokens;
+    int64_t ids[TOKENS * 2];
+    double mask[TOKENS * 2] = {0};
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {tokens, top_k}};
+    if (!tshi_check(r, experts, "%s", tsh_tape_message(s->tape))) return NULL;
+    tshi_check_ok(r, tsh_tensor_read_whole(experts, ids));
+    for (int j = 0; j < top_k; j++)
+        for (int i = 0; i < tokens; i++) {
+            int before = 0;
+            for (int k = 0; k <= j; k++)
+                for (int m = 0; m < (k == j ? i : tokens); m++) before += ids[m * top_k + k] == ids[i * top_k + j];
+            mask[i * top_k + j] = before < ceil((double)(tokens * top_k) / (double)t->experts * t->capacity);
+        }
+    return tshi_test_tensor(r, s->mesh, &config, mask);
+}
+
 /* y of the functions, before backward frees it. */
 static void run_functions(tshi_rank *r, const setup *s, const setting *t, double *wanted) {
     tsh_tensor *experts;
     tsh_tensor *logits = tsh_affine(s->tape, s->whole_x, s->router, NULL);
     tsh_tensor *weights = tsh_route(s->tape, logits, &s->config, &experts);
+    tsh_tensor *mask = t->capacity > 0 ? room_for(r, s, t, experts) : NULL;
+    if (mask) weights = tsh_mul(s->tape, weights, mask);
     tsh_tensor *y =
         tsh_expert_mlp(s->tape, s->whole_x, weights, experts, s->stack[0], s->stack[1], s->stack[2], t->experts);
     tsh_tensor *losses = tsh_route_loss(s->tape, logits, &s->config, experts);
@@ -112,13 +138,17 @@ static void run_functions(tshi_rank *r, const setup *s, const setting *t, double
     tshi_check_ok(r, tsh_tensor_read_whole(y, wanted));
     backward(r, s, y, s->whole_dy, losses);
     tshi_check_ok(r, tsh_tape_reset(s->tape));
+    tsh_tensor_release(mask);
 }
 
-static void compare_gradients(tshi_rank *r, const setup *s) {
+static void compare_gradients(tshi_rank *r, const setup *s, bool frozen) {
     static const char *const names[] = {"dgate", "dup", "ddown"};
     tshi_test_same_grad(r, "dx", s->x, tsh_tensor_data(tsh_tensor_grad(s->whole_x)), 1e-11);
-    tshi_test_same_grad(r, "drouter", tsh_experts_weight(s->layer, TSH_EXPERTS_ROUTER),
-                        tsh_tensor_data(tsh_tensor_grad(s->router)), 1e-11);
+    tsh_tensor *router = tsh_experts_weight(s->layer, TSH_EXPERTS_ROUTER);
+    if (frozen)
+        tshi_check(r, !tsh_tensor_grad(router), "a frozen router has a gradient");
+    else
+        tshi_test_same_grad(r, "drouter", router, tsh_tensor_data(tsh_tensor_grad(s->router)), 1e-11);
     for (int i = 0; i < STACKS; i++)
         tshi_test_same_grad(r, names[i], tsh_experts_weight(s->layer, (tsh_experts_part)(TSH_EXPERTS_GATE + i)),
                             tsh_tensor_data(tsh_tensor_grad(s->stack[i])), 1e-11);
@@ -136,7 +166,7 @@ static void equals_whole(tshi_rank *r, void *arg) {
         if (tshi_check(r, got, "%s", tsh_tape_message(s.tape))) {
             tshi_test_same(r, "y", got, wanted, 1e-11);
             backward(r, &s, got, s.dy, tsh_experts_loss(s.layer));
-            if (!r->failed) compare_gradients(r, &s);
+            if (!r->failed) compare_gradients(r, &s, t->frozen);
         }
     }
     close_setup(&s);
@@ -225,6 +255,161 @@ Test(experts, have_the_same_gradients_and_losses_when_recomputed) {
                .mesh = "data=2,experts=1,model=1", .experts = 4, .tokens = TOKENS, .by_data = true, .recompute = true});
 }
 
+/* --- tokens that go to their experts ------------------------------------------------------------------------------ */
+
+/* 7 tokens over more, as many and fewer ranks than experts; ranks without experts, tokens, or both. */
+Test(experts, get_tokens_that_are_split_over_their_ranks) {
+    for (int ranks = 2; ranks <= 5; ranks++) {
+        char mesh[64];
+        snprintf(mesh, sizeof mesh, "data=1,experts=%d,model=1", ranks);
+        for (int64_t experts = 2; experts <= 5; experts += 3)
+            run_setting(ranks, (setting){.mesh = mesh, .experts = experts, .tokens = TOKENS, .by_experts = true});
+        run_setting(ranks, (setting){.mesh = mesh, .experts = 5, .tokens = TOKENS, .by_experts = true, .one = 4});
+        run_setting(ranks, (setting){.mesh = mesh, .experts = 2, .tokens = 1, .by_experts = true});
+    }
+    run_setting(3, (setting){.mesh = "data=1,experts=3:1:0,model=1", .experts = 5, .tokens = 7, .by_experts = true});
+    run_setting(3, (setting){.mesh = "data=1,experts=0:2:1,model=1", .experts = 2, .tokens = 2, .by_experts = true});
+}
+
+/* Beside axes that split the tokens further, or the rows of each rank's experts. */
+Test(experts, get_tokens_beside_other_axes) {
+    setting t = {.mesh = "data=1,experts=2,model=2", .experts = 5, .tokens = TOKENS, .by_experts = true};
+    run_setting(4, t);
+    t.by_model = true;
+    run_setting(4, t);
+    t.by_experts = false;
+    run_setting(4, t);
+    t = (setting){.mesh = "data=1,experts=1,model=3", .experts = 4, .tokens = 7, .by_model = true};
+    run_setting(3, t);
+    t.by_model_only = true;
+    run_setting(3, t);
+    t = (setting){.mesh = "data=2,experts=2:1,model=2", .experts = 3, .tokens = 7, .by_data = true, .by_experts = true};
+    run_setting(8, t);
+}
+
+Test(experts, get_tokens_again_when_recomputed_beside_a_frozen_router) {
+    setting t = {.mesh = "data=1,experts=3,model=1", .experts = 4, .tokens = 7, .by_experts = true, .recompute = true};
+    run_setting(3, t);
+    t.frozen = true;
+    run_setting(3, t);
+    t.recompute = false;
+    run_setting(3, t);
+}
+
+/* How many of this rank's tokens go to other ranks: each once to a rank with rows of its experts. */
+static int64_t tokens_to_others(tshi_rank *r, const setup *s) {
+    int64_t ids[TOKENS * 2], tokens = s->x->shape.local[0], count = 0;
+    int64_t start = tsh_tensor_box(s->x).start[0];
+    tshi_check_ok(r, tsh_tensor_read_whole(tsh_experts_chosen(s->layer), ids));
+    for (int64_t t = start; t < start + tokens; t++)
+        for (int rank = 0; rank < r->size; rank++) {
+            int64_t first, length;
+            tsh_split(5, r->size, rank, &first, &length);
+            bool wanted = false;
+            for (int k = 0; k < 2; k++) wanted |= ids[2 * t + k] >= first && ids[2 * t + k] < first + length;
+            count += wanted && rank != r->rank;
+        }
+    return count;
+}
+
+/* Bytes and calls of all-to-alls; other collectives move none. */
+static int64_t bytes_sent(tshi_rank *r, const setup *s, uint64_t calls) {
+    tsh_communication_stats stats = tsh_group_stats(tsh_mesh_group(s->mesh, "experts"));
+    tshi_check(r, stats.calls[TSH_COLLECTIVE_ALL_TO_ALL] == calls, "%d all-to-alls, not %d",
+               (int)stats.calls[TSH_COLLECTIVE_ALL_TO_ALL], (int)calls);
+    tshi_check(r, stats.bytes[TSH_COLLECTIVE_ALL_GATHER] == 0 && stats.bytes[TSH_COLLECTIVE_REDUCE_SCATTER] == 0,
+               "tokens are gathered");
+    tsh_group_reset_stats(tsh_mesh_group(s->mesh, "experts"));
+    return (int64_t)stats.bytes[TSH_COLLECTIVE_ALL_TO_ALL];
+}
+
+/* Forward sends each token's row with its two experts and their weights, and backward the gradient of its output; what
+ * comes back is counted by the peers, so the ranks' sums are compared. */
+static void moves_only_rows(tshi_rank *r, void *arg) {
+    setting t = {.mesh = arg, .experts = 5, .tokens = TOKENS, .by_experts = true};
+    setup s;
+    if (open_setup(r, &t, &s)) {
+        tsh_group *group = tsh_mesh_group(s.mesh, "experts");
+        tsh_group_reset_stats(group);
+        tsh_tensor *y = tsh_experts_forward(s.tape, s.layer, s.x);
+        int64_t sums[3] = {bytes_sent(r, &s, 5)};
+        sums[2] = y ? tokens_to_others(r, &s) : 0;
+        tsh_tensor *loss = tsh_sum(s.tape, tsh_mul(s.tape, y, s.dy), TSH_ALL_DIMS);
+        tsh_group_reset_stats(group);
+        tshi_check_ok(r, tsh_backward(s.tape, loss));
+        sums[1] = bytes_sent(r, &s, 3);
+        tsh_tensor_config config = {TSH_INT64, 1, {3}, {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL}};
+        tsh_tensor *all = NULL;
+        tshi_check_ok(r, tsh_tensor_create(s.mesh, &config, &all));
+        memcpy(tsh_tensor_data(all), sums, sizeof sums);
+        tshi_check_ok(r, tsh_all_reduce(group, all, TSH_REDUCE_SUM));
+        memcpy(sums, tsh_tensor_data(all), sizeof sums);
+        int64_t counts = 8 * r->size * (r->size - 1), forward = 8 * (2 * EMBED + 2 * 2), backward = 8 * (2 * EMBED + 2);
+        tshi_check(r, sums[0] == counts + forward * sums[2] && sums[1] == backward * sums[2],
+                   "%d bytes forward and %d backward for %d tokens", (int)sums[0], (int)sums[1], (int)sums[2]);
+        tsh_tensor_release(all);
+    }
+    close_setup(&s);
+}
+
+Test(experts, get_each_token_once) {
+    cr_assert_str_empty(tshi_test_run(2, moves_only_rows, "data=1,experts=2,model=1"));
+    cr_assert_str_empty(tshi_test_run(4, moves_only_rows, "data=1,experts=4,model=1"));
+}
+
+/* --- capacity ----------------------------------------------------------------------------------------------------- */
+
+/* Of 7 tokens with two choices among 4 experts, an expert takes 1, 2 or 4; where all choose one first, it takes 2 of 7.
+ * The dropped choices are those that have no room before the tokens are split. */
+Test(experts, drop_the_same_tokens_on_any_number_of_ranks) {
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        char mesh[64];
+        snprintf(mesh, sizeof mesh, "data=1,experts=%d,model=1", ranks);
+        setting t = {.mesh = mesh, .experts = 4, .tokens = TOKENS, .by_experts = true};
+        for (t.capacity = 0.25; t.capacity <= 1; t.capacity *= 2) run_setting(ranks, t);
+        t.by_experts = false;
+        t.one = 3;
+        run_setting(ranks, t);
+    }
+    setting t = {.mesh = "data=2,experts=2,model=1", .experts = 4, .tokens = 7, .by_data = true, .capacity = 0.5};
+    run_setting(4, t);
+    t.by_experts = t.recompute = true;
+    run_setting(4, t);
+}
+
+/* Tokens of two sequences, whose positions are split over ranks or not. */
+static void drops_by_sequence(tshi_rank *r, void *arg) {
+    enum { BATCH = 2, LENGTH = 5 };
+    const tsh_mesh *mesh = tsh_world_mesh(r->world);
+    const tsh_experts_config config = {
+        .embed = EMBED, .hidden = HIDDEN, .experts = 3, .router = {.top_k = 2}, .capacity = 0.6, .dtype = TSH_FLOAT64};
+    double values[BATCH * LENGTH * EMBED], rows[BATCH * LENGTH * EMBED];
+    tsh_experts *layer = NULL;
+    tsh_tape *tape = NULL;
+    (void)arg;
+    for (int i = 0; i < BATCH * LENGTH * EMBED; i++) values[i] = sin(i * i);
+    tsh_world_seed(r->world, 5);
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_experts_create(tsh_world_group(r->world), &config, &layer));
+    for (int split = 0; split < 3 && !r->failed; split++) {
+        tsh_tensor_config c = {.dtype = TSH_FLOAT64, .ndim = split ? 3 : 2, .shape = {BATCH * LENGTH, EMBED}};
+        if (split) memcpy(c.shape, (int64_t[]){BATCH, LENGTH, EMBED}, 3 * sizeof *c.shape);
+        if (split == 2) c.layout[0] = TSH_SHARD(1);
+        tsh_tensor *x = tshi_test_tensor(r, mesh, &c, values), *y = tsh_experts_forward(tape, layer, x);
+        if (tshi_check(r, y, "%s", tsh_tape_message(tape)) && split == 0)
+            tshi_check_ok(r, tsh_tensor_read_whole(y, rows));
+        if (y) tshi_test_same(r, split == 2 ? "split" : "whole", y, rows, 1e-12);
+        tsh_tensor_release(x);
+        tshi_check_ok(r, tsh_tape_reset(tape));
+    }
+    tsh_tape_destroy(tape);
+    tsh_experts_destroy(layer);
+}
+
+Test(experts, drop_the_same_tokens_of_split_sequences) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, drops_by_sequence, NULL));
+}
+
 /* --- the gradient's norm ------------------------------------------------------------------------------------------ */
 
 /* Squared norms of 20 and 100, whatever ranks hold the two experts. */
@@ -289,10 +474,9 @@ static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *us
 
 static void check_gradients(tshi_rank *r, void *arg) {
     char mesh[64];
-    setting t = {.mesh = mesh, .experts = 3, .tokens = 4};
+    setting t = {.mesh = mesh, .experts = 3, .tokens = 4, .by_experts = arg != NULL};
     setup s;
     double worst = 1;
-    (void)arg;
     snprintf(mesh, sizeof mesh, "data=1,experts=%d,model=1", r->size);
     if (open_setup(r, &t, &s)) {
         tsh_tensor *inputs[] = {
@@ -306,6 +490,7 @@ static void check_gradients(tshi_rank *r, void *arg) {
 
 Test(experts, passes_the_gradient_check) {
     cr_assert_str_empty(tshi_test_run_each(1, 2, check_gradients, NULL));
+    cr_assert_str_empty(tshi_test_run(3, check_gradients, "tokens are split"));
 }
 
 /* --- weights of several uses -------------------------------------------------------------------------------------- */

@@ -56,8 +56,9 @@ static tsh_layout split_like(const tsh_layout *bound, int d) {
 }
 
 /* The layout that a pattern requires of a tensor with ndim dims; false if that is impossible. `bound`: the row's SHARD
- * layout, with dim -1 if the row binds none. */
-static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *bound, int call_dim, tsh_layout *out) {
+ * layout, with dim -1 if the row binds none. `have`: the tensor's layout, NULL for an output. */
+static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *have, const tsh_layout *bound, int call_dim,
+                           tsh_layout *out) {
     int d = bound->dim;
     bool fits = true;
     switch (p) {
@@ -70,6 +71,7 @@ static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *bound, int
     case TSH_HAS_S0: d = 0; break;
     case TSH_AS_S1:
     case TSH_HAS_S1: d = 1; break;
+    case TSH_HAS_OWN_S0: *out = have ? *have : TSH_LOCAL; return have && tshi_layout_splits(*have, 0);
     case TSH_AS_S2:
     case TSH_AS_S2_WHOLE: d = 2; break;
     case TSH_AS_LAST:
@@ -179,7 +181,7 @@ static bool input_cost(const tsh_call *call, const tshi_want *want, const candid
     const tsh_tensor *t = call->in[i];
     tsh_layout have = t->layout[axis], need;
     tsh_pattern pattern = input_pattern(c->row, i);
-    if (!pattern_layout(pattern, t->shape.ndim, &c->bound, tshi_call_dim(call), &need)) return false;
+    if (!pattern_layout(pattern, t->shape.ndim, &have, &c->bound, tshi_call_dim(call), &need)) return false;
     if (!pattern_takes(pattern, t->shape.ndim, have) || !units_fit(&t->shape, &need, &t->mesh->axis[axis]))
         return false;
     if (split_alike(t, axis, &need)) return true;
@@ -192,7 +194,7 @@ static bool input_cost(const tsh_call *call, const tshi_want *want, const candid
 static bool output_layout(const tsh_call *call, candidate *c, int axis, const tsh_shape *out) {
     bool holds = true;
     if (!binds_dim(c->row->out)) {
-        holds = pattern_layout(c->row->out, out->ndim, &c->bound, tshi_call_dim(call), &c->out);
+        holds = pattern_layout(c->row->out, out->ndim, NULL, &c->bound, tshi_call_dim(call), &c->out);
     } else if (call->op->map_split) {
         c->out = c->bound;
         holds = call->op->map_split(call, axis, &c->out);
@@ -209,7 +211,8 @@ static int split_of(const tsh_call *call, const candidate *c, int axis) {
     for (int i = 0; i < call->inputs; i++) {
         const tsh_tensor *t = call->in[i];
         tsh_layout need;
-        pattern_layout(input_pattern(c->row, i), t->shape.ndim, &c->bound, tshi_call_dim(call), &need);
+        pattern_layout(input_pattern(c->row, i), t->shape.ndim, &t->layout[axis], &c->bound, tshi_call_dim(call),
+                       &need);
         any = any || t->layout[axis].kind == TSH_KIND_SHARD;
         anew = anew || need.kind == TSH_KIND_SHARD;
         if (need.kind == TSH_KIND_SHARD && split_alike(t, axis, &need)) return USED_AS_THEY_ARE;
@@ -284,8 +287,9 @@ static void settle_whole(const tsh_call *call, const tsh_rule *row, tsh_layout *
 static bool input_split(const tsh_call *call, const tsh_rule *row, int axis, int d, int i, tsh_layout *split) {
     tsh_layout have = call->in[i]->layout[axis], named;
     tsh_pattern p = input_pattern(row, i);
-    if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds_dim(p) != (d >= 0)) return false;
-    if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &TSH_SHARD(-1), tshi_call_dim(call), &named)) return false;
+    if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds_dim(p) != (d >= 0) || p == TSH_HAS_OWN_S0) return false;
+    if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &have, &TSH_SHARD(-1), tshi_call_dim(call), &named))
+        return false;
     if (have.dim != (d < 0 ? named.dim : d)) return false;
     *split = split_like(&have, d);
     if (split->sharing) settle_sharing(call, row, axis, split);
@@ -401,7 +405,8 @@ tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int
     const tsh_tensor *t = call->in[i];
     bool units = false;
     for (int a = 0; a < t->mesh->axes; a++) {
-        pattern_layout(input_pattern(rows->row[a], i), t->shape.ndim, &rows->bound[a], tshi_call_dim(call), &need[a]);
+        pattern_layout(input_pattern(rows->row[a], i), t->shape.ndim, &t->layout[a], &rows->bound[a],
+                       tshi_call_dim(call), &need[a]);
         units = units || has_own_parts(&need[a]);
     }
     set_split_order(rows, t->mesh->axes, need);
