@@ -13,6 +13,21 @@
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
 /* The shape rule of linear layers, for inputs that begin with x and weight. */
 tsh_status tshi_linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
+/* A layer's in_features, the format of its weight, and the activation. */
+typedef struct tshi_quantized {
+    int64_t in_features;
+    tshi_quant format;
+    tshi_unary f;
+} tshi_quantized;
+/* tshi_linear with a weight uint8 [out, groups x bytes of a group], for inference: an x that leads to a gradient is
+ * TSH_ERR_STATE. With few rows of x these are first quantized to x' in groups of 32, x' = d q with d = max |x| / 127
+ * over the group and |x - x'| <= d / 2; y' = x' W^T + b is the sum over groups of d_w d_x (sum of q_w q_x), so that
+ *     |y' - y| <= sum over groups of max |x| / 254 (sum of |w|), and the rounding of a float32 sum.
+ * With many rows y is the product with the float32 values of W. */
+tsh_tensor *tshi_linear_quantized(tsh_tape *tape, int inputs, tsh_tensor **in, const tshi_quantized *params,
+                                  const tshi_want *want);
+/* Checks that an axis splits the features of x only if it splits the weight's in_features. */
+tsh_status tshi_linear_check_features(const tsh_tensor *x, const tsh_tensor *weight, int64_t in_features);
 /* y = x W^T + scale (x A^T) B^T + b, a linear layer with a low-rank adapter. Inputs: x, W [out, in], A [r, in],
  * B [out, r] and, if there are five, b; `want` names all but x as parameters. Along an axis that splits W's rows, B is
  * split alike and A is REPLICATED; along one that splits its columns, A is split alike and B is REPLICATED, and one

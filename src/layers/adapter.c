@@ -70,6 +70,7 @@ tsh_status tshi_adapter_create(const char *what, tsh_tensor *weight, tsh_tensor 
     status = make_factors(weight, config, &made);
     if (status == TSH_OK) status = freeze_base(weight, bias);
     if (status == TSH_OK && list) status = tshi_adapter_register(&made, list, name);
+    if (status == TSH_OK) weight->may_quantize = false;
     if (status == TSH_OK)
         *out = made;
     else
