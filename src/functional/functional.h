@@ -20,9 +20,10 @@ typedef struct tshi_quantized {
     tshi_unary f;
 } tshi_quantized;
 /* tshi_linear with a weight uint8 [out, groups x bytes of a group], for inference: an x that leads to a gradient is
- * TSH_ERR_STATE. With few rows of x these are first quantized to x' in groups of 32, x' = d q with d = max |x| / 127
- * over the group and |x - x'| <= d / 2; y' = x' W^T + b is the sum over groups of d_w d_x (sum of q_w q_x), so that
- *     |y' - y| <= sum over groups of max |x| / 254 (sum of |w|), and the rounding of a float32 sum.
+ * TSH_ERR_STATE. With few rows of x these are first quantized to x' in groups of 32: x' = d q, with q the integer
+ * nearest to x / d, d = max |x| / 127 over the group, and d then rounded to float16, as ggml does. So
+ * |x' - x| <= (1/2 + 127/2048) d, and y' = x' W^T + b, the sum over groups of d_w d_x (sum of q_w q_x), has
+ *     |y' - y| <= sum over groups of max |x| / 225 (sum of |w|), and the rounding of a float32 sum.
  * With many rows y is the product with the float32 values of W. */
 tsh_tensor *tshi_linear_quantized(tsh_tape *tape, int inputs, tsh_tensor **in, const tshi_quantized *params,
                                   const tshi_want *want);

@@ -35,8 +35,8 @@ static void quantize_group(const float x[TSHI_GROUP], tshi_group *to) {
         strange += x[i] - x[i]; /* 0, or NaN */
     }
     bool is_zero = !(most >= 0x1p-120f) || strange != 0;
-    float inverse = is_zero ? 0 : 127 / most;
-    to->d = is_zero ? strange : most / 127;
+    float d = is_zero ? strange : most / 127, inverse = is_zero ? 0 : 1 / d;
+    to->d = d >= 0x1p-14f && d <= 65504 ? tshi_widen_f16(tshi_narrow_f16(d)) : d;
     for (int i = 0; i < TSHI_GROUP; i++) to->q[i] = is_zero ? 0 : (int8_t)rintf(x[i] * inverse);
 }
 

@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(THREADS)
             strange += shuffle_xor(strange, step);
         }
         const bool is_zero = !(most >= 0x1p-120f) || strange != 0;
-        const float inverse = is_zero ? 0.0f : 127 / most;
+        const float d = is_zero ? strange : most / 127, inverse = is_zero ? 0.0f : 1 / d;
         to[i].q[lane] = (int8_t)(is_zero ? 0.0f : rintf(value * inverse));
-        if (lane == 0) to[i].d = is_zero ? strange : most / 127;
+        if (lane == 0) to[i].d = d >= 0x1p-14f && d <= 65504 ? __half2float(__float2half_rn(d)) : d;
     }
 }
 
