@@ -36,10 +36,11 @@ typedef struct tsh_load_options {
      * list. NULL: none. */
     const char *const *ignored;
     /* Weights of linear layers that have no memory yet and that a GGUF file holds as Q8_0 or Q4_0 stay quantized, for
-     * inference: the layer's weight becomes a uint8 tensor [out_features, groups x bytes of a group], groups of 32 along
-     * in_features, which wants no gradient and cannot want one. A rank holds whole groups. tsh_linear_forward quantizes
-     * up to 8 rows of x to groups of 8 bits and multiplies integers, and multiplies more rows with the weights' float32
-     * values; x must not lead to a gradient. Other parameters are read as without this option. */
+     * inference: the layer's weight becomes a uint8 tensor [out_features, groups x bytes of a group], groups of 32
+     * along in_features, which wants no gradient and cannot want one. A rank holds whole groups. tsh_linear_forward
+     * quantizes up to 8 rows of x to groups of 8 bits and multiplies integers, and multiplies more rows with the
+     * weights' float32 values; no input may lead to a gradient (tsh_tape_set_recording). Other parameters are floats as
+     * without it. */
     bool keep_quantized;
 } tsh_load_options;
 

@@ -98,5 +98,11 @@ static const tsh_op quantized_op = {"linear_quantized", quantized_rules, quantiz
 tsh_tensor *tshi_linear_quantized(tsh_tape *tape, int inputs, tsh_tensor **in, const tshi_quantized *params,
                                   const tshi_want *want) {
     tshi_quantized p = *params;
+    if (!tshi_tape_ready(tape, quantized_op.name, inputs, in)) return NULL;
+    const tsh_call call = {.tape = tape, .op = &quantized_op, .inputs = inputs, .in = in};
+    if (tshi_call_records(&call))
+        return tshi_tape_fail(tape, TSH_ERR_STATE,
+                              "linear_forward: a quantized weight has no backward, and an input wants a gradient: turn "
+                              "recording off (tsh_tape_set_recording)");
     return tshi_apply_as(tape, &quantized_op, inputs, in, &p, want);
 }
