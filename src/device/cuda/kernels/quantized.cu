@@ -10,10 +10,9 @@ constexpr int THREADS = 256;
 constexpr int SCALE = 2; // bytes of a group's float16 scale, before its quants
 
 __device__ inline float scale_of(const unsigned char *group) {
-    const unsigned short bits = (unsigned short)(group[0] | group[1] << 8);
-    __half half;
-    memcpy(&half, &bits, sizeof half);
-    return __half2float(half);
+    __half_raw bits;
+    bits.x = (unsigned short)(group[0] | group[1] << 8);
+    return __half2float(__half(bits));
 }
 
 // Quant i of a group. Q4_0 has the first half of a group in the low bits of its bytes.
