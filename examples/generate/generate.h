@@ -12,6 +12,7 @@ typedef struct options {
     int64_t prompt_tokens, batch;            /* that many ids, drawn from the seed, in each of so many prompts */
     int64_t tokens, repeat;
     tsh_dtype dtype;
+    bool keep_quantized; /* weights stay as a GGUF file quantizes them */
     double temperature, top_p;
     int64_t top_k, seed;
     bool random_weights, ignore_eos, json, chat;

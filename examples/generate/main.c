@@ -40,7 +40,8 @@ static bool read_config(job *j) {
 }
 
 static bool open_model(job *j) {
-    model_options wanted = {.dtype = j->o->dtype, .random_weights = j->o->random_weights};
+    model_options wanted = {
+        .dtype = j->o->dtype, .random_weights = j->o->random_weights, .keep_quantized = j->o->keep_quantized};
     tsh_world_seed(j->world, (uint64_t)j->o->seed);
     tsh_status status = tsh_mesh_create(j->world, "model=-1", &j->mesh);
     if (status == TSH_OK) status = model_create(tsh_mesh_group(j->mesh, "model"), &j->config, &wanted, &j->m);

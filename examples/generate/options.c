@@ -23,7 +23,10 @@ static const char help[] =
     "  --tokens N          tokens to generate (32), fewer if one ends the text\n"
     "  --ignore-eos        continues after a token that ends the text (eos_token_id of generation_config.json or\n"
     "                      config.json)\n"
-    "  --dtype TYPE        float32, float64, bfloat16 or float16, to which the weights are converted (float32)\n"
+    "  --dtype TYPE        float32, float64, bfloat16 or float16, to which the weights are converted; without it "
+    "float32,\n"
+    "                      and weights that a GGUF file quantizes as Q8_0 or Q4_0 stay so in memory, except with\n"
+    "                      --adapter\n"
     "  --temperature T     divides the logits; 0 takes the likeliest token (0)\n"
     "  --top-k K           draws from the K likeliest tokens; 0: all (0)\n"
     "  --top-p P           draws from the likeliest tokens that together have the probability P; 0: all (0)\n"
@@ -37,7 +40,7 @@ static const char help[] =
 
 int options_parse(int argc, char **argv, bool speaks, options *out) {
     static const double most = 1e9;
-    *out = (options){.tokens = 32, .batch = 1, .repeat = 1, .dtype = TSH_FLOAT32};
+    *out = (options){.tokens = 32, .batch = 1, .repeat = 1, .dtype = TSH_DTYPE_COUNT};
     const option_row rows[] = {{"model", OPTION_TEXT, &out->model, 0, 0},
                                {"adapter", OPTION_TEXT, &out->adapter, 0, 0},
                                {"prompt", OPTION_TEXT, &out->text, 0, 0},
@@ -60,6 +63,8 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("generate", help, rows, argc, argv, speaks);
     if (code >= 0) return code;
+    out->keep_quantized = out->dtype == TSH_DTYPE_COUNT && !out->adapter;
+    if (out->dtype == TSH_DTYPE_COUNT) out->dtype = TSH_FLOAT32;
     int prompts =
         (out->text != NULL) + out->chat + (out->prompt_ids != NULL) + (out->prompts != NULL) + (out->prompt_tokens > 0);
     bool batch = out->batch == 1 || out->prompt_tokens > 0;

@@ -82,7 +82,8 @@ tsh_status model_load(model *m, const char *folder) {
     tsh_load_options options = {.rules = m->rules,
                                 .rule_count = m->rule_count,
                                 .allow_unexpected = m->kind->allow_unexpected,
-                                .ignored = m->kind->ignored};
+                                .ignored = m->kind->ignored,
+                                .keep_quantized = m->options.keep_quantized};
     return tsh_load(m->parameters, folder, &options);
 }
 

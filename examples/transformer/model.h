@@ -11,6 +11,7 @@ typedef struct model_options {
     bool sequence_parallel; /* between blocks each rank has its part of the tokens */
     tsh_group *experts;     /* another axis of the mesh, which splits experts first; NULL: the model's axis does */
     bool random_weights;    /* drawn from the world's seed as for a training; otherwise zeros, for model_load */
+    bool keep_quantized;    /* model_load keeps weights as a GGUF file quantizes them (tsh_load_options) */
     tsh_context context;    /* of inputs [batch, tokens], whose tokens ranks of another axis split */
 } model_options;
 

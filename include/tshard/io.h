@@ -35,6 +35,13 @@ typedef struct tsh_load_options {
     /* Names of unexpected tensors that are ignored, each with at most one '*', which stands for any text; NULL ends the
      * list. NULL: none. */
     const char *const *ignored;
+    /* Weights of linear layers that have no memory yet and that a GGUF file holds as Q8_0 or Q4_0 stay quantized, for
+     * inference: the layer's weight becomes a uint8 tensor [out_features, groups x bytes of a group], groups of 32
+     * along in_features, which wants no gradient and cannot want one. A rank holds whole groups. tsh_linear_forward
+     * quantizes up to 8 rows of x to groups of 8 bits and multiplies integers, and multiplies more rows with the
+     * weights' float32 values; no input may lead to a gradient (tsh_tape_set_recording). Other parameters are floats as
+     * without it. */
+    bool keep_quantized;
 } tsh_load_options;
 
 /* Fills the parameters of the list, in any layouts except PARTIAL and LOCAL, from a file, or from a folder: its

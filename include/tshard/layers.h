@@ -157,7 +157,7 @@ TSH_API tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_te
 TSH_API tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *rows);
 /* weight [out_features, in_features]: SHARD(0) for COLUMN, SHARD(1) for ROW, else REPLICATED. bias [out_features]:
  * SHARD(0) for COLUMN, else REPLICATED; NULL for a layer without a bias. Split in the layer's units. Owned by the
- * layer. */
+ * layer. With tsh_load_options.keep_quantized, a weight may have become uint8. */
 TSH_API tsh_tensor *tsh_linear_weight(const tsh_linear *layer);
 TSH_API tsh_tensor *tsh_linear_bias(const tsh_linear *layer);
 /* Append "NAME.weight" and "NAME.bias" to the list, and the parameters of an adapter. */

@@ -11,7 +11,7 @@
 #ifndef TSHI_KERNELS_H
 #define TSHI_KERNELS_H
 
-#include "base/base.h"
+#include "device/quant.h"
 #include "tshard/device.h"
 
 bool tshi_dtype_is_complex(tsh_dtype dtype); /* complex64, complex128 */
@@ -83,6 +83,22 @@ typedef struct tshi_overlay {
 /* TSH_ERR_OVERFLOW where a size of a product passes 2^31 - 1, the limit of `library`. */
 tsh_status tshi_check_product(const char *library, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
                               int64_t ldc);
+
+/* --- products with quantized weights ------------------------------------------------------------------------------ */
+
+/* The weights in a group of Q8_0 and Q4_0, and the activations in a tshi_group. */
+#define TSHI_GROUP 32
+
+/* Activations quantized to 8 bits: x = d q, nearly. The last group of a row is filled up with zeros. */
+typedef struct tshi_group {
+    float d;
+    int8_t q[TSHI_GROUP];
+} tshi_group;
+
+/* How many groups hold n weights of a row. */
+static inline int64_t tshi_groups(int64_t n) {
+    return n / TSHI_GROUP + (n % TSHI_GROUP != 0);
+}
 
 /* --- cross entropy of a vocabulary slice -------------------------------------------------------------------------- */
 

@@ -144,11 +144,11 @@ static void dequantize_q6_k(int64_t groups, const void *from, float *to) {
 /* --- formats ------------------------------------------------------------------------------------------------------ */
 
 static const tshi_quant_format formats[TSHI_QUANTS] = {
-    [TSHI_Q4_0] = {"Q4_0", GROUP, Q4_0_BYTES, dequantize_q4_0, quantize_q4_0},
-    [TSHI_Q8_0] = {"Q8_0", GROUP, Q8_0_BYTES, dequantize_q8_0, quantize_q8_0},
-    [TSHI_Q4_K] = {"Q4_K", SUPER, Q4_K_BYTES, dequantize_q4_k, NULL},
-    [TSHI_Q5_K] = {"Q5_K", SUPER, Q5_K_BYTES, dequantize_q5_k, NULL},
-    [TSHI_Q6_K] = {"Q6_K", SUPER, Q6_K_BYTES, dequantize_q6_k, NULL},
+    [TSHI_Q4_0] = {TSHI_Q4_0, "Q4_0", GROUP, Q4_0_BYTES, dequantize_q4_0, quantize_q4_0},
+    [TSHI_Q8_0] = {TSHI_Q8_0, "Q8_0", GROUP, Q8_0_BYTES, dequantize_q8_0, quantize_q8_0},
+    [TSHI_Q4_K] = {TSHI_Q4_K, "Q4_K", SUPER, Q4_K_BYTES, dequantize_q4_k, NULL},
+    [TSHI_Q5_K] = {TSHI_Q5_K, "Q5_K", SUPER, Q5_K_BYTES, dequantize_q5_k, NULL},
+    [TSHI_Q6_K] = {TSHI_Q6_K, "Q6_K", SUPER, Q6_K_BYTES, dequantize_q6_k, NULL},
 };
 
 const tshi_quant_format *tshi_quant_format_of(tshi_quant quant) {

@@ -13,6 +13,7 @@ typedef enum tshi_quant { TSHI_Q4_0, TSHI_Q8_0, TSHI_Q4_K, TSHI_Q5_K, TSHI_Q6_K,
 #define TSHI_QUANT_MOST 256
 
 typedef struct tshi_quant_format {
+    tshi_quant quant;
     const char *name; /* "Q8_0" */
     int weights;      /* in a group */
     size_t bytes;     /* of a group */

@@ -13,6 +13,22 @@
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
 /* The shape rule of linear layers, for inputs that begin with x and weight. */
 tsh_status tshi_linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
+/* A layer's in_features, the format of its weight, and the activation. */
+typedef struct tshi_quantized {
+    int64_t in_features;
+    tshi_quant format;
+    tshi_unary f;
+} tshi_quantized;
+/* tshi_linear with a weight uint8 [out, groups x bytes of a group], for inference: an x that leads to a gradient is
+ * TSH_ERR_STATE. With few rows of x these are first quantized to x' in groups of 32: x' = d q, with q the integer
+ * nearest to x / d, d = max |x| / 127 over the group, and d then rounded to float16, as ggml does. So
+ * |x' - x| <= (1/2 + 127/2048) d, and y' = x' W^T + b, the sum over groups of d_w d_x (sum of q_w q_x), has
+ *     |y' - y| <= sum over groups of max |x| / 225 (sum of |w|), and the rounding of a float32 sum.
+ * With many rows y is the product with the float32 values of W. */
+tsh_tensor *tshi_linear_quantized(tsh_tape *tape, int inputs, tsh_tensor **in, const tshi_quantized *params,
+                                  const tshi_want *want);
+/* Checks that an axis splits the features of x only if it splits the weight's in_features. */
+tsh_status tshi_linear_check_features(const tsh_tensor *x, const tsh_tensor *weight, int64_t in_features);
 /* Dropout with probability p, 0: none; its mask is drawn by global element from a stream of random numbers. */
 typedef struct tshi_dropout {
     double p;

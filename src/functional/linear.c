@@ -256,8 +256,7 @@ static const tsh_rule linear_rules[] = {
     {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},      {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-/* Checks that an axis splits the features of x only if it splits the weight's in_features. */
-static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) {
+tsh_status tshi_linear_check_features(const tsh_tensor *x, const tsh_tensor *weight, int64_t in_features) {
     int last = x->shape.ndim - 1;
     const char *kind = "dense";
     for (int a = 0; a < x->mesh->axes; a++) {
@@ -268,7 +267,7 @@ static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) 
         return tshi_fail(TSH_ERR_LAYOUT,
                          "x is %s, whose features are split along axis %s; this %s layer wants all in_features=%lld "
                          "(use tsh_gather, or a row layer over that axis)",
-                         TSHI_TENSOR_TEXT(x), x->mesh->axis[a].name, kind, (long long)weight->shape.global[1]);
+                         TSHI_TENSOR_TEXT(x), x->mesh->axis[a].name, kind, (long long)in_features);
     }
     return TSH_OK;
 }
@@ -283,7 +282,7 @@ tsh_status tshi_linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
     if (x->dtype != weight->dtype) {
         return tshi_fail(TSH_ERR_DTYPE, "x is %s, the layer %s", TSHI_TENSOR_TEXT(x), tsh_dtype_name(weight->dtype));
     }
-    tsh_status status = check_features(x, weight);
+    tsh_status status = tshi_linear_check_features(x, weight, weight->shape.global[1]);
     return status == TSH_OK ? affine_shape(call, dtype, out) : status;
 }
 

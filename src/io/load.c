@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "dist/world.h"
 #include "io/problems.h"
+#include "io/quantized.h"
 #include "io/weights.h"
 #include "tensor/runs.h"
 
@@ -102,9 +103,18 @@ static bool converts(tsh_dtype from, tsh_dtype to) {
     return (from == TSH_UINT8 && (to == TSH_INT32 || to == TSH_INT64)) || (from == TSH_INT32 && to == TSH_INT64);
 }
 
-static void check_source(model_load *l, const tshi_parameter *p, const tshi_link *link,
-                         const tshi_safetensors_entry *e) {
+/* The tensor of the file as the parameter's elements: bytes for groups of its format. */
+static tshi_weight source_of(const tsh_tensor *t, const tshi_weight *source, tshi_gguf_tensor *bytes) {
+    if (!t->quant || !source->tensor || source->tensor->format != t->quant) return *source;
+    *bytes = tshi_gguf_as_bytes(source->tensor);
+    return (tshi_weight){&bytes->entry, NULL, bytes};
+}
+
+static void check_source(model_load *l, const tshi_parameter *p, const tshi_link *link, const tshi_weight *source) {
     const tsh_tensor *t = p->tensor;
+    tshi_gguf_tensor bytes;
+    const tshi_weight as_stored = source_of(t, source, &bytes);
+    const tshi_safetensors_entry *e = as_stored.entry;
     const char *wrong = tshi_link_check(link, t, e->ndim, e->shape);
     if (!wrong && !converts(e->dtype, t->dtype)) wrong = "has a dtype that cannot be converted";
     if (!wrong) return;
@@ -126,7 +136,7 @@ static void check_loaded(model_load *l, int first, int count) {
             continue;
         }
         l->taken[l->sources[i] - l->weights->items] = true;
-        if (!wrong) check_source(l, p, &l->links.items[i], l->sources[i]->entry);
+        if (!wrong) check_source(l, p, &l->links.items[i], l->sources[i]);
     }
     if (missing == 0 || (missing == count && l->options.allow_missing)) return;
     for (int i = first; i < first + count; i++) {
@@ -152,12 +162,44 @@ static tsh_status check_all(model_load *l) {
     return tshi_problems_report(&l->problems);
 }
 
+/* The format in which the parameter of links [first, first + count) stays as in the file, or NULL. */
+static const tshi_quant_format *format_kept(const model_load *l, int first, int count) {
+    const tshi_link *link = &l->links.items[first];
+    const tshi_weight *source = l->sources[first];
+    if (!l->options.keep_quantized || count != 1 || link->length || link->transpose || !source) return NULL;
+    const tsh_tensor *weight = l->list->items[link->parameter].tensor;
+    return tshi_may_stay_quantized(weight, source->tensor) ? source->tensor->format : NULL;
+}
+
+/* Memory for parameters whose memory depends on the files: only those that do not stay quantized get it here. */
+static tsh_status give_memory(model_load *l) {
+    tsh_status status = TSH_OK;
+    for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
+        n = tshi_links_of(&l->links, i);
+        const tshi_parameter *p = &l->list->items[l->links.items[i].parameter];
+        if (!format_kept(l, i, n)) status = tshi_check_parameter("load", p->name, p->tensor);
+    }
+    return status;
+}
+
+static tsh_status stay_quantized(model_load *l) {
+    tsh_status status = TSH_OK;
+    for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
+        n = tshi_links_of(&l->links, i);
+        const tshi_quant_format *format = format_kept(l, i, n);
+        if (format) status = tshi_stay_quantized(l->list->items[l->links.items[i].parameter].tensor, format);
+    }
+    return status;
+}
+
 /* Checks everything before any element is read. */
 static tsh_status prepare_load(model_load *l) {
     const tsh_allocator *allocator = &l->world->allocator;
     tsh_status status = TSH_OK;
     for (int i = 0; status == TSH_OK && i < l->list->count; i++) {
-        status = tshi_check_parameter("load", l->list->items[i].name, l->list->items[i].tensor);
+        const tshi_parameter *p = &l->list->items[i];
+        if (!l->options.keep_quantized || !p->tensor->may_quantize)
+            status = tshi_check_parameter("load", p->name, p->tensor);
     }
     if (status == TSH_OK) status = tshi_patterns_check(l->options.ignored);
     if (status == TSH_OK) status = tshi_links_make(l->list, l->options.rules, l->options.rule_count, &l->links);
@@ -169,7 +211,8 @@ static tsh_status prepare_load(model_load *l) {
     l->raw = tshi_calloc(allocator, most, 8);
     l->converted = tshi_calloc(allocator, most, 8);
     if (!l->sources || !l->taken || !l->raw || !l->converted) return TSH_ERR_MEMORY;
-    return check_all(l);
+    status = check_all(l);
+    return status == TSH_OK ? give_memory(l) : status;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -177,9 +220,10 @@ static tsh_status prepare_load(model_load *l) {
 /* Reads the link's elements within `box`, a part of the parameter, into the box's host memory. */
 static tsh_status read_link(model_load *l, int number, const tsh_tensor *t, const tsh_box *box, char *to) {
     const tshi_link *link = &l->links.items[number];
-    const tshi_weight *source = l->sources[number];
+    tshi_gguf_tensor bytes;
+    const tshi_weight source = source_of(t, l->sources[number], &bytes);
     tsh_device *host = l->world->host;
-    tsh_dtype dtype = source->entry->dtype;
+    tsh_dtype dtype = source.entry->dtype;
     size_t size = tsh_dtype_size(t->dtype);
     int ndim = t->shape.ndim;
     tsh_box piece, place;
@@ -187,7 +231,7 @@ static tsh_status read_link(model_load *l, int number, const tsh_tensor *t, cons
     int64_t n = tshi_box_numel(ndim, &piece);
     bool straight = !link->transpose && n == tshi_box_numel(ndim, box);
     char *raw = straight && dtype == t->dtype ? to : l->raw, *elements = raw;
-    tsh_status status = tshi_weights_read_box(l->weights, source, &place, raw);
+    tsh_status status = tshi_weights_read_box(l->weights, &source, &place, raw);
     if (status != TSH_OK) return status;
     if (dtype != t->dtype) {
         elements = straight ? to : l->converted;
@@ -229,6 +273,7 @@ static tsh_status read_all(model_load *l) {
 /* The text that ranks compare: their parameters, links and file headers. */
 static void describe_load(const model_load *l, char *text, size_t size) {
     uint64_t mine = tshi_parameters_fingerprint(l->list, TSHI_FINGERPRINT);
+    mine = tshi_fingerprint_add(mine, l->options.keep_quantized);
     uint64_t files = l->weights ? tshi_weights_fingerprint(l->weights) : TSHI_FINGERPRINT;
     for (int i = 0; i < l->links.count; i++) {
         const tshi_link *k = &l->links.items[i];
@@ -264,7 +309,8 @@ tsh_status tshi_load(tsh_parameters *list, const char *path, const tsh_load_opti
     describe_load(&l, text, sizeof text);
     status = tshi_group_agree(l.world->group, text, status);
     if (status == TSH_OK) {
-        status = read_all(&l);
+        status = stay_quantized(&l);
+        if (status == TSH_OK) status = read_all(&l);
         status = tshi_group_agree(l.world->group, "load: elements", status);
     }
     end_load(&l, bytes_read);

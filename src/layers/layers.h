@@ -34,6 +34,9 @@ tsh_status tshi_parameter_create_as(const tsh_mesh *mesh, const tsh_tensor_confi
 /* True when a forward call may begin: the tape has not failed, and layer and x are not NULL. */
 bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_tensor *x);
 
+/* The dtype that a linear layer computes in. */
+tsh_dtype tshi_linear_dtype(const tsh_linear *layer);
+
 /* --- adapters ----------------------------------------------------------------------------------------------------- */
 
 /* The low-rank adapter of a layer's weight W: W + scale B A, of a table that is looked up W + scale A B^T; zeros:

@@ -5,6 +5,8 @@
 
 struct tsh_linear {
     tsh_world *world;
+    int64_t in_features;
+    tsh_dtype dtype; /* of weight and bias, unless the weight is quantized */
     tshi_want want;
     tshi_unary fused, after; /* the activation: fused into the product, or after a row layer's sum */
     tsh_tensor *weight, *bias;
@@ -45,7 +47,10 @@ static tsh_status make_parameters(tsh_linear *layer, tsh_group *group, const tsh
     tsh_init fallback = {.kind = TSH_INIT_UNIFORM, .a = -bound, .b = bound};
     tsh_status status = tshi_parameter_create(group, c->dtype, 2, (int64_t[]){c->out_features, c->in_features}, split,
                                               &c->weight_init, &fallback, &layer->weight);
-    if (status != TSH_OK || !c->bias) return status;
+    if (status != TSH_OK) return status;
+    layer->weight->may_quantize = true;
+    layer->weight->rows_move = !c->bias;
+    if (!c->bias) return TSH_OK;
     return tshi_parameter_create(group, c->dtype, 1, &c->out_features, c->shard == TSH_COLUMN ? split : TSH_REPLICATED,
                                  &c->bias_init, &fallback, &layer->bias);
 }
@@ -60,6 +65,8 @@ tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, 
     if (!layer) return TSH_ERR_MEMORY;
     tshi_unary f = functions[config->activation];
     layer->world = world;
+    layer->in_features = config->in_features;
+    layer->dtype = config->dtype;
     layer->want = tshi_layer_want(group, config->shard, config->gather_output, config->sequence_parallel);
     layer->want.parameters = 1u << 1 | 1u << 2 | 1u << 3 | 1u << 4; /* with an adapter there are five inputs */
     layer->fused = config->shard == TSH_ROW ? TSHI_IDENTITY : f;
@@ -80,6 +87,11 @@ void tsh_linear_destroy(tsh_linear *layer) {
     tshi_free(&layer->world->allocator, layer);
 }
 
+static tsh_tensor *multiply_groups(tsh_tape *tape, const tsh_linear *layer, int inputs, tsh_tensor **in) {
+    const tshi_quantized params = {layer->in_features, in[1]->quant->quant, layer->fused};
+    return tshi_linear_quantized(tape, inputs, in, &params, &layer->want);
+}
+
 /* y with these rows of the weight, and of B, as rows. */
 static tsh_tensor *forward_with(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *b) {
     const tshi_adapter *adapter = &layer->adapter;
@@ -88,7 +100,8 @@ static tsh_tensor *forward_with(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x
     tsh_tensor *y;
     if (!b) {
         tsh_tensor *in[] = {x, weight, layer->bias};
-        y = tshi_linear(tape, 2 + count, in, layer->fused, &layer->want);
+        y = weight && weight->quant ? multiply_groups(tape, layer, 2 + count, in)
+                                    : tshi_linear(tape, 2 + count, in, layer->fused, &layer->want);
     } else {
         tsh_tensor *in[] = {x, weight, adapter->a, b, layer->bias};
         y = tshi_adapted_linear(tape, 4 + count, in, adapter->scale, adapter->dropout, &layer->want);
@@ -107,6 +120,8 @@ tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tenso
     if (layer->bias && tape) {
         return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "linear_forward_rows: the layer must not have a bias");
     }
+    if (layer->weight->quant && tape)
+        return tshi_tape_fail(tape, TSH_ERR_STATE, "linear_forward_rows: the layer's weight is quantized");
     bool adapted = layer->adapter.b && !layer->adapter.merged;
     tsh_tensor *weight = tsh_take_rows(tape, layer->weight, rows);
     return forward_with(tape, layer, x, weight, adapted ? tsh_take_rows(tape, layer->adapter.b, rows) : NULL);
@@ -116,6 +131,10 @@ tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tenso
 
 tsh_tensor *tsh_linear_weight(const tsh_linear *layer) {
     return layer ? layer->weight : NULL;
+}
+
+tsh_dtype tshi_linear_dtype(const tsh_linear *layer) {
+    return layer->weight->quant ? layer->dtype : tshi_gradient_computed_in(layer->weight);
 }
 
 tsh_tensor *tsh_linear_bias(const tsh_linear *layer) {
@@ -132,6 +151,8 @@ tsh_status tsh_linear_register(const tsh_linear *layer, tsh_parameters *list, co
 tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const void *bias) {
     if (!layer || !weight) return tshi_fail(TSH_ERR_ARGUMENT, "linear_load: a layer and a weight are required");
     if (bias && !layer->bias) return tshi_fail(TSH_ERR_ARGUMENT, "linear_load: the layer has no bias");
+    if (layer->weight->quant)
+        return tshi_fail(TSH_ERR_STATE, "linear_load: the layer's weight is quantized, and has no floats");
     tsh_status status = tsh_tensor_write_whole(layer->weight, weight);
     return status == TSH_OK && bias ? tsh_tensor_write_whole(layer->bias, bias) : status;
 }
@@ -140,6 +161,8 @@ tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const void *bi
 
 tsh_status tsh_linear_adapt(tsh_linear *layer, const tsh_lora_config *config, tsh_parameters *list, const char *name) {
     if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "linear_adapt: a layer is required");
+    if (layer->weight->quant)
+        return tshi_fail(TSH_ERR_STATE, "linear_adapt: the layer's weight is quantized (tsh_load_options)");
     const tshi_adapted adapted = {.weight = layer->weight, .bias = layer->bias};
     return tshi_adapter_create("linear_adapt", adapted, config, list, name, &layer->adapter);
 }

@@ -274,12 +274,13 @@ tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_atten
 
 tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions) {
     if (!layer) return (tsh_kv_cache_config){.batch = 0};
-    const tsh_tensor *keys = tsh_linear_weight(layer->parts[TSH_ATTENTION_KEY].linear);
+    const tsh_linear *linear = layer->parts[TSH_ATTENTION_KEY].linear;
+    const tsh_tensor *keys = tsh_linear_weight(linear);
     tsh_kv_cache_config config = {.batch = batch,
                                   .positions = positions,
                                   .kv_heads = layer->kv_heads,
                                   .head_dim = layer->head_dim,
-                                  .dtype = tshi_gradient_computed_in(keys)};
+                                  .dtype = tshi_linear_dtype(linear)};
     tsh_layout *heads = &config.layout[layer->axis];
     *heads = keys->layout[layer->axis];
     if (heads->kind == TSH_KIND_SHARD) *heads = TSH_LAYOUT_(heads->kind, 2, 0, heads->sharing, heads->units, 0, 0);

@@ -27,6 +27,7 @@ static void save_and_load(fuzz *f, void (*function)(void)) {
                              .rule_count = save.rule_count,
                              .allow_missing = fuzz_chance(f, 50),
                              .allow_unexpected = fuzz_chance(f, 50),
+                             .keep_quantized = fuzz_chance(f, 50),
                              .ignored = fuzz_chance(f, 30) ? ignored + fuzz_below(f, 4) : NULL};
     (void)function;
     if (fuzz_chance(f, 60))

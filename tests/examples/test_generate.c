@@ -86,8 +86,8 @@ Test(generate, continues_a_prompt_as_transformers_does, .timeout = 300) {
     continues("llama", 7, "float64");
 }
 
-/* The ids of float64 arithmetic on the file's weights. */
-static void continues_file(const char *model, const char *type, int ranks, const char *dtype) {
+/* The ids of float64 arithmetic on the file's weights, the first `most` of them. */
+static void continues_file(const char *model, const char *type, int ranks, const char *dtype, int64_t most) {
     int64_t prompt[128], wanted[64];
     char name[64], folder[64], prompt_text[512], wanted_text[512];
     int code;
@@ -95,10 +95,11 @@ static void continues_file(const char *model, const char *type, int ranks, const
     snprintf(name, sizeof name, "generated.%s", type);
     list_ids(prompt, read_expected(folder, "prompt", prompt, 128), prompt_text);
     int64_t count = read_expected(folder, name, wanted, 64);
+    count = count < most ? count : most;
     list_ids(wanted, count, wanted_text);
     run(&code,
         RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS
-            "%s/%s-%s.gguf --prompt-ids %s --tokens %lld --dtype %s --ignore-eos",
+            "%s/%s-%s.gguf --prompt-ids %s --tokens %lld %s --ignore-eos",
         ranks, folder, model, type, prompt_text, (long long)count, dtype);
     cr_assert_eq(code, 0, "%s", output);
     size_t length = strlen(wanted_text);
@@ -111,8 +112,29 @@ Test(generate, continues_a_prompt_with_a_gguf_file, .timeout = 300) {
                                            {"llama", "q4_0"}, {"llama-k", "q4_k_m"}, {"llama3", "f32"},
                                            {"llama3", "q8_0"}};
     for (int i = 0; i < 7; i++) {
-        continues_file(files[i][0], files[i][1], 1, "float32");
-        for (int ranks = 1 + i % 2; ranks <= 3; ranks++) continues_file(files[i][0], files[i][1], ranks, "float64");
+        continues_file(files[i][0], files[i][1], 1, "--dtype float32", 64);
+        for (int ranks = 1 + i % 2; ranks <= 3; ranks++)
+            continues_file(files[i][0], files[i][1], ranks, "--dtype float64", 64);
+    }
+}
+
+/* Without --dtype weights stay quantized: the words are those of the values up to the eighth of q8_0, where two words
+ * are almost as likely, and the weights' bytes are the file's. */
+Test(generate, keeps_quantized_weights, .timeout = 300) {
+    static const struct {
+        const char *type;
+        double bytes; /* of the weights but the embeddings: for 32, 34 or 18 bytes; norms are float32 */
+    } files[] = {{"q8_0", 67904. * 34 / 32 + 5 * 64 * 4}, {"q4_0", 61440. * 18 / 32 + 6464. * 34 / 32 + 5 * 64 * 4}};
+    for (int i = 0; i < 2; i++) {
+        for (int ranks = 1; ranks <= 5; ranks += 2) continues_file("llama", files[i].type, ranks, "", i == 0 ? 7 : 64);
+        int code;
+        run(&code,
+            TSHARD_BIN_DIR "/generate --model " MODELS "../gguf/llama/llama-%s.gguf --prompt-ids 1 --tokens 2 --json",
+            files[i].type);
+        const char *bytes = strstr(output, "\"weight_bytes\": ");
+        cr_assert(code == 0 && bytes, "%d: %s", code, output);
+        cr_assert(fabs(atof(bytes + 16) - files[i].bytes) <= 0.02 * files[i].bytes, "%s, %.0f wanted", bytes,
+                  files[i].bytes);
     }
 }
 

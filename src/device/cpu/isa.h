@@ -73,6 +73,21 @@ typedef struct tshi_isa_attention {
                      void *scratch);
 } tshi_isa_attention;
 
+/* The kernels of quantized weights: rows [from, end) of x, columns [from, end) of y, rows [from, end) of w; the rest is
+ * as in the kernels. */
+typedef struct tshi_quantized_product {
+    tshi_quant format;
+    int64_t m, n, groups;
+    const tshi_group *x;
+    const void *w;
+    float *y;
+} tshi_quantized_product;
+typedef struct tshi_isa_quantized {
+    void (*activations)(int64_t cols, int64_t from, int64_t end, const float *x, tshi_group *to);
+    void (*multiply)(const tshi_quantized_product *p, int64_t from, int64_t end);
+    void (*widen)(tshi_quant format, int64_t cols, int64_t from, int64_t end, const void *w, float *to);
+} tshi_isa_quantized;
+
 typedef struct tshi_isa {
     const char *name;         /* "avx2" */
     int vector_bytes;         /* of explicit vectors */
@@ -84,6 +99,7 @@ typedef struct tshi_isa {
     tshi_convert_fn *convert;
     tshi_reduce_fn *reduce;
     const tshi_top_ops *top;
+    const tshi_isa_quantized *quantized;
     /* by dtype */
     const tshi_elementwise_ops *elementwise;
     const tshi_isa_sum *sum;

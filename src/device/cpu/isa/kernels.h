@@ -32,6 +32,9 @@ tshi_reduce_fn TSHI_ISA(tshi_cpu_reduce);
 /* top.c */
 extern const tshi_top_ops TSHI_ISA(tshi_cpu_top);
 
+/* quantized.c */
+extern const tshi_isa_quantized TSHI_ISA(tshi_cpu_quantized);
+
 /* few_rows.c */
 tshi_few_rows_fn TSHI_TABLE(tshi_cpu_few_rows);
 

@@ -18,6 +18,7 @@ const tshi_isa TSHI_TABLE(tshi_isa_table) = {
     .convert = TSHI_ISA(tshi_cpu_convert),
     .reduce = TSHI_ISA(tshi_cpu_reduce),
     .top = &TSHI_ISA(tshi_cpu_top),
+    .quantized = &TSHI_ISA(tshi_cpu_quantized),
     .elementwise = TSHI_ISA(tshi_cpu_elementwise),
     .sum = TSHI_ISA(tshi_cpu_sum),
     .loss = TSHI_ISA(tshi_cpu_loss),

@@ -43,6 +43,10 @@ void tshi_cpu_ranges(const tshi_isa *isa, tshi_float_tables *tables);
 /* Kernels that get their dtypes as arguments. */
 tshi_convert_fn tshi_cpu_convert_all;
 tshi_top_fn tshi_cpu_top_find;
+/* Products with quantized weights (quantized.c). */
+tshi_quantize_activations_fn tshi_cpu_quantize_activations;
+tshi_quantized_multiply_fn tshi_cpu_quantized_multiply;
+tshi_dequantize_fn tshi_cpu_dequantize;
 /* The scratch memory of all threads. */
 tshi_attention_scratch_fn tshi_cpu_attention_scratch;
 

@@ -20,6 +20,11 @@ tshi_top_fn tshi_cuda_top;
 tshi_top_merge_fn tshi_cuda_top_merge;
 tshi_top_backward_fn tshi_cuda_top_backward;
 
+/* quantized.cu */
+tshi_quantize_activations_fn tshi_cuda_quantize_activations;
+tshi_quantized_multiply_fn tshi_cuda_quantized_multiply;
+tshi_dequantize_fn tshi_cuda_dequantize;
+
 /* check.cu */
 tshi_targets_check_fn tshi_cuda_targets_check;
 tshi_ids_check_fn tshi_cuda_ids_check;
