@@ -11,7 +11,7 @@
 /* --- which parameters, and who owns them -------------------------------------------------------------------------- */
 
 /* sqrt(max(1, rows / columns)) for a matrix that is stepped whole, else 0. */
-static double scale_of(const void *config, const tsh_tensor *p, const char *name) {
+static double matrix_scale(const void *config, const tsh_tensor *p, const char *name) {
     const char *const *other = ((const tsh_muon_config *)config)->adamw;
     if (p->shape.ndim != 2 || tshi_shape_numel(&p->shape) == 0) return 0;
     if (tshi_layouts_have_local(p->mesh->axes, p->layout)) return 0;
@@ -21,12 +21,12 @@ static double scale_of(const void *config, const tsh_tensor *p, const char *name
     return sqrt(fmax(1, (double)p->shape.global[0] / (double)p->shape.global[1]));
 }
 
-static double work_of(const tsh_tensor *p) {
+static double matrix_work(const tsh_tensor *p) {
     double rows = (double)p->shape.global[0], cols = (double)p->shape.global[1];
     return rows * cols * fmin(rows, cols);
 }
 
-static bool is_whole(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot) {
+static bool steps_whole(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot) {
     return optimizer->rates[slot->rate].scale > 0;
 }
 
@@ -38,12 +38,12 @@ static tsh_status choose_owners(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         const tsh_mesh *mesh = slot->parameter->mesh;
-        if (!is_whole(optimizer, slot)) continue;
+        if (!steps_whole(optimizer, slot)) continue;
         slot->owner = mesh->ranks[0];
         for (int m = 1; m < mesh->members; m++) {
             if (work[mesh->ranks[m]] < work[slot->owner]) slot->owner = mesh->ranks[m];
         }
-        work[slot->owner] += work_of(slot->parameter);
+        work[slot->owner] += matrix_work(slot->parameter);
     }
     tshi_free(allocator, work);
     return TSH_OK;
@@ -57,42 +57,42 @@ typedef struct iteration {
     tsh_tensor *x, *next, *gram, *mixed;
 } iteration;
 
-static tsh_status multiply(const tsh_tensor *like, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                           double alpha, const tsh_tensor *a, int64_t lda, const tsh_tensor *b, int64_t ldb,
-                           double beta, const tsh_tensor *c, int64_t ldc) {
+static tsh_status multiply_whole(const tsh_tensor *like, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                                 int64_t k, double alpha, const tsh_tensor *a, int64_t lda, const tsh_tensor *b,
+                                 int64_t ldb, double beta, const tsh_tensor *c, int64_t ldc) {
     tsh_device *device = tshi_device_of(like);
     return device->ops->product.gemm(device, like->dtype, transpose_a, transpose_b, m, n, k, alpha, tshi_data(a), lda,
                                      tshi_data(b), ldb, beta, tshi_data(c), ldc);
 }
 
-static void copy_all(const tsh_tensor *from, const tsh_tensor *to) {
+static void copy_matrix(const tsh_tensor *from, const tsh_tensor *to) {
     tsh_device *device = tshi_device_of(from);
     device->ops->copy.within(device, tsh_tensor_local_nbytes(from), tshi_data(from), tshi_data(to));
 }
 
 /* A step of the Newton-Schulz iteration of Jordan, 2024: X becomes a X + (b A + c A^2) X with A = X X^T, or with more
  * rows than columns a X + X (b A + c A^2) with A = X^T X. */
-static tsh_status iterate(iteration *w) {
+static tsh_status newton_schulz_step(iteration *w) {
     static const double a = 3.4445, b = -4.7750, c = 2.0315;
     const bool tall = w->rows > w->cols;
     const int64_t k = w->least;
     tsh_tensor *x = w->x;
     tsh_status status =
-        multiply(x, tall, !tall, k, k, tall ? w->rows : w->cols, 1, x, w->cols, x, w->cols, 0, w->gram, k);
+        multiply_whole(x, tall, !tall, k, k, tall ? w->rows : w->cols, 1, x, w->cols, x, w->cols, 0, w->gram, k);
     if (status != TSH_OK) return status;
-    copy_all(w->gram, w->mixed);
-    status = multiply(x, false, false, k, k, k, c, w->gram, k, w->gram, k, b, w->mixed, k);
+    copy_matrix(w->gram, w->mixed);
+    status = multiply_whole(x, false, false, k, k, k, c, w->gram, k, w->gram, k, b, w->mixed, k);
     if (status != TSH_OK) return status;
-    copy_all(x, w->next);
-    status = tall ? multiply(x, false, false, w->rows, k, k, 1, x, k, w->mixed, k, a, w->next, k)
-                  : multiply(x, false, false, k, w->cols, k, 1, w->mixed, k, x, w->cols, a, w->next, w->cols);
+    copy_matrix(x, w->next);
+    status = tall ? multiply_whole(x, false, false, w->rows, k, k, 1, x, k, w->mixed, k, a, w->next, k)
+                  : multiply_whole(x, false, false, k, w->cols, k, 1, w->mixed, k, x, w->cols, a, w->next, w->cols);
     w->x = w->next;
     w->next = x;
     return status;
 }
 
 /* X / (|X| + 1e-7), |X| the square root of the sum of squares. Waits. */
-static tsh_status normalize(const tsh_tensor *x) {
+static tsh_status normalize_update(const tsh_tensor *x) {
     tsh_device *device = tshi_device_of(x);
     tsh_tensor *squares = NULL;
     double sum = 0;
@@ -115,11 +115,11 @@ static tsh_status orthogonalize(const tsh_optimizer *optimizer, const tsh_tensor
     const tsh_mesh *mesh = p->mesh;
     tsh_dtype dtype = (*whole)->dtype;
     iteration w = {.rows = size[0], .cols = size[1], .least = least, .x = *whole};
-    tsh_status status = normalize(w.x);
+    tsh_status status = normalize_update(w.x);
     if (status == TSH_OK) status = tshi_tensor_buffer(mesh, dtype, size[0] * size[1], &w.next);
     if (status == TSH_OK) status = tshi_tensor_scratch(mesh, dtype, least * least, &w.gram);
     if (status == TSH_OK) status = tshi_tensor_scratch(mesh, dtype, least * least, &w.mixed);
-    for (int i = 0; i < optimizer->config.muon.iterations && status == TSH_OK; i++) status = iterate(&w);
+    for (int i = 0; i < optimizer->config.muon.iterations && status == TSH_OK; i++) status = newton_schulz_step(&w);
     *whole = w.x;
     tshi_tensor_release(w.next);
     tshi_tensor_release(w.gram);
@@ -131,7 +131,7 @@ static tsh_status orthogonalize(const tsh_optimizer *optimizer, const tsh_tensor
 
 /* The exchange between the update's parts and its owner's whole. `early`: a failure of this rank, of which its peers
  * learn. */
-static tsh_status exchange(tshi_optimizer_slot *slot, bool to_owner, tsh_status early) {
+static tsh_status exchange_update(tshi_optimizer_slot *slot, bool to_owner, tsh_status early) {
     const tsh_tensor *p = slot->parameter;
     const tshi_placement parts = tshi_mesh_placement(p->mesh, p->layout),
                          owner = {.axes = 1, .size = {1}, .ranks = &slot->owner, .layout = {TSH_REPLICATED}};
@@ -168,13 +168,13 @@ static tsh_status send_to_owner(const tsh_optimizer *optimizer, tshi_optimizer_s
         int64_t n = mine ? tshi_shape_numel(&p->shape) : 0;
         status = tshi_tensor_buffer(p->mesh, slot->state[0]->dtype, n, &slot->whole);
     }
-    return exchange(slot, true, status);
+    return exchange_update(slot, true, status);
 }
 
 static tsh_status check_sparse(const tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count; i++) {
         const tshi_optimizer_slot *slot = &optimizer->slots[i];
-        if (!is_whole(optimizer, slot) || !tshi_gradient_is_sparse(slot->parameter)) continue;
+        if (!steps_whole(optimizer, slot) || !tshi_gradient_is_sparse(slot->parameter)) continue;
         return tshi_fail(
             TSH_ERR_STATE,
             "optimizer_step: '%s' has sparse gradients, and Muon steps whole matrices: its configuration's "
@@ -189,7 +189,7 @@ static tsh_status muon_prepare(tsh_optimizer *optimizer) {
     tsh_status status = check_sparse(optimizer);
     for (int i = 0; i < optimizer->count && status == TSH_OK; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
-        if (is_whole(optimizer, slot) && slot->gradient) status = send_to_owner(optimizer, slot);
+        if (steps_whole(optimizer, slot) && slot->gradient) status = send_to_owner(optimizer, slot);
     }
     tsh_status own = TSH_OK;
     for (int i = 0; i < optimizer->count && status == TSH_OK && own == TSH_OK; i++) {
@@ -200,7 +200,7 @@ static tsh_status muon_prepare(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count && status == TSH_OK; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         if (!slot->update) continue;
-        status = exchange(slot, false, own);
+        status = exchange_update(slot, false, own);
         slot->gradient = slot->update;
     }
     return status == TSH_OK ? own : status;
@@ -240,11 +240,11 @@ static void muon_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t n
 static const tshi_optimizer_kind muon = {.name = "muon",
                                          .state = {"exp_avg", "exp_avg_sq"},
                                          .step = muon_step,
-                                         .scale = scale_of,
+                                         .scale = matrix_scale,
                                          .prepare = muon_prepare,
                                          .finish = muon_finish};
 
-static tsh_status check_config(const tsh_muon_config *c) {
+static tsh_status check_muon(const tsh_muon_config *c) {
     const double fractions[] = {c->momentum, c->beta1, c->beta2}, positive[] = {c->adamw_lr_factor, c->eps};
     for (int i = 0; i < 3; i++) {
         if (!(fractions[i] > 0 && fractions[i] < 1)) {
@@ -273,7 +273,7 @@ tsh_status tsh_muon_create(tsh_parameters *list, const tsh_muon_config *config, 
     if (c.beta1 == 0) c.beta1 = 0.9;
     if (c.beta2 == 0) c.beta2 = 0.95;
     if (c.eps == 0) c.eps = 1e-8;
-    status = check_config(&c);
+    status = check_muon(&c);
     if (status == TSH_OK) status = tshi_optimizer_create(&muon, list, 2, &common, out);
     if (status != TSH_OK) return status;
     (*out)->config.muon = c;

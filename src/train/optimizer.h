@@ -27,8 +27,8 @@ typedef struct tshi_optimizer_slot {
     uint16_t version;                   /* the parameter's version after the last step */
     uint64_t stream;                    /* random stream for stochastic rounding, without the step's number */
     int rate;                           /* index of its rate */
-    /* Of a matrix that is stepped whole: the rank that computes its update, and during a step the update, in the
-     * parameter's layouts, and at the owner whole. */
+    /* Set for a matrix that is stepped whole: the rank that orthogonalizes its update, and during a step the update in
+     * the parameter's layouts and, at the owner, whole. */
     int owner;
     tsh_tensor *update, *whole;
 } tshi_optimizer_slot;
@@ -40,9 +40,9 @@ typedef struct tshi_optimizer_kind {
     const char *state[TSHI_MAX_STATES];
     void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, const tshi_rate *rate, int count,
                  const tshi_update *updates);
-    /* Of optimizers that step some matrices whole, else NULL. scale: that of a parameter's rate. prepare: replaces the
-     * gradients of such matrices, before any value changes; collective over their meshes. finish: frees what `prepare`
-     * has made, also where it has failed. */
+    /* Set by optimizers that step some matrices whole, else NULL. scale: that of a parameter's rate. prepare: replaces
+     * the gradients of such matrices, before any value changes; collective over their meshes. finish: frees what
+     * `prepare` has made, also where it has failed. */
     double (*scale)(const void *config, const tsh_tensor *parameter, const char *name);
     tsh_status (*prepare)(tsh_optimizer *optimizer);
     void (*finish)(tsh_optimizer *optimizer);
