@@ -36,25 +36,24 @@ int main(int argc, char **argv) {
     if (argc > 2) return fail(usage);
     tsh_world *world = NULL;
     tsh_mesh *mesh = NULL;
-    if (tsh_world_init(NULL, &world) != TSH_OK ||
+    if (tsh_world_init(NULL, &world) != TSH_OK || /* RANK, ... as tshard-run, torchrun, mpirun, srun set them */
         tsh_mesh_create(world, argc > 1 ? argv[1] : "data=1,model=-1", &mesh) != TSH_OK)
         return fail(tsh_error_message());
     tsh_group *model = tsh_mesh_group(mesh, "model");
-    tsh_linear_config wide = {.in_features = FEATURES,
-                              .out_features = HIDDEN,
-                              .shard = TSH_COLUMN,
-                              .bias = true,
-                              .activation = TSH_ACTIVATION_GELU};
+    tsh_linear_config wide = {.in_features = FEATURES, .out_features = HIDDEN, .shard = TSH_COLUMN, .bias = true};
     tsh_linear_config narrow = {.in_features = HIDDEN, .out_features = CLASSES, .shard = TSH_ROW, .bias = true};
+    wide.activation = TSH_ACTIVATION_GELU;
     tsh_linear *up = NULL, *down = NULL;
+    if (tsh_linear_create(model, &wide, &up) != TSH_OK || tsh_linear_create(model, &narrow, &down) != TSH_OK)
+        return fail(tsh_error_message());
+
     tsh_tensor_config batch = {.ndim = 2, .shape = {BATCH, FEATURES}, .layout = {TSH_SHARD(0)}}; /* over "data" */
     tsh_tensor_config answers = {.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}, .layout = {TSH_SHARD(0)}};
     tsh_tensor *x = NULL, *target = NULL;
     tsh_tape *tape = NULL;
     tsh_parameters *parameters = NULL;
     tsh_optimizer *optimizer = NULL;
-    if (tsh_linear_create(model, &wide, &up) != TSH_OK || tsh_linear_create(model, &narrow, &down) != TSH_OK ||
-        tsh_tensor_create(mesh, &batch, &x) != TSH_OK || tsh_tensor_create(mesh, &answers, &target) != TSH_OK ||
+    if (tsh_tensor_create(mesh, &batch, &x) != TSH_OK || tsh_tensor_create(mesh, &answers, &target) != TSH_OK ||
         tsh_tape_create(world, &tape) != TSH_OK || tsh_parameters_create(world, &parameters) != TSH_OK ||
         tsh_linear_register(up, parameters, "up") != TSH_OK ||
         tsh_linear_register(down, parameters, "down") != TSH_OK ||

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""pictures.py FOLDER: draws the pictures of docs/layouts.md and docs/elastic.md. They have no background and follow the reader's choice of
-light or dark; a rank has one colour in all of them."""
+"""pictures.py FOLDER: draws the pictures of README.md, docs/layouts.md and docs/elastic.md. They have no background and follow the
+reader's choice of light or dark; a rank has one colour in all of them. benchmarks/timeline.py draws timeline.svg from a trace."""
 import os
 import sys
 
@@ -179,30 +179,43 @@ def boxes():
     return picture
 
 
-def elastic():
-    """The losses of runs whose ranks die and join lie on those of one rank (benchmarks/elastic_losses.sh)."""
-    picture = Picture(760, 330, "Losses while ranks die and join")
+def read_losses(name):
+    """{run: {step: loss}} and [(run, step, ranks)] of a file of lines "RUN STEP LOSS" and "RUN STEP RANKS WORD"."""
     losses, events = {}, []
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "losses.txt"), encoding="utf-8") as file:
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), encoding="utf-8") as file:
         for fields in map(str.split, file):
             run, step = int(fields[0]), int(fields[1])
             if len(fields) == 3:
                 losses.setdefault(run, {})[step] = float(fields[2])
             else:
                 events.append((run, step, int(fields[2])))
-    low, high = min(losses[1].values()) - 0.1, max(losses[1].values()) + 0.1
-    last = max(losses[1])
+    return losses, events
+
+
+def one_rank(picture, losses, marks):
+    """The axes, and the losses of one rank as a line. Returns where (step, loss) is."""
+    low, high = min(losses.values()) - 0.1, max(losses.values()) + 0.1
+    last = max(losses)
     place = lambda step, loss: (60 + 680 * step / last, 280 - 230 * (loss - low) / (high - low))
     for loss in range(int(low) + 1, int(high) + 1):
         x, y = place(0, loss)
-        picture.text(x - 12, y + 5, loss, "soft", "end")
+        picture.text(x - 12, round(y + 5, 1), loss, "soft", "end")
         picture.parts.append(f'<path d="M{x} {y:.1f} h680" class="none"/>')
     picture.text(30, 40, "loss", "soft")
-    for step in range(0, last + 1, 20):
+    for step in range(0, last + 1, marks):
         picture.text(round(place(step, 0)[0]), 302, step, "soft")
     picture.text(735, 322, "step", "soft", "end")
-    line = " ".join("{:.1f} {:.1f}".format(*place(step, loss)) for step, loss in sorted(losses[1].items()))
+    line = " ".join("{:.1f} {:.1f}".format(*place(step, loss)) for step, loss in sorted(losses.items()))
     picture.parts.append(f'<path d="M{line}" class="line"/>')
+    return place
+
+
+def elastic():
+    """The losses of runs whose ranks die and join lie on those of one rank (benchmarks/elastic_losses.sh)."""
+    picture = Picture(760, 330, "Losses while ranks die and join")
+    losses, events = read_losses("losses.txt")
+    last = max(losses[1])
+    place = one_rank(picture, losses[1], 20)
     for at, run in enumerate((2, 3, 5)):
         for step in range(2 * at, last + 1, 6):
             x, y = place(step, losses[run][step])
@@ -220,5 +233,21 @@ def elastic():
     return picture
 
 
-for draw in (layouts, mesh, pair, transitions, boxes, elastic):
+def ranks():
+    """The losses of two and three ranks lie on those of one (benchmarks/rank_losses.sh)."""
+    picture = Picture(760, 330, "Losses on one, two and three ranks")
+    losses, _ = read_losses("rank_losses.txt")
+    place = one_rank(picture, losses[1], 50)
+    for at, run in enumerate((2, 3)):
+        for step in range(5 + 5 * at, max(losses[1]) + 1, 10):
+            x, y = place(step, losses[run][step])
+            picture.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="r{at}"/>')
+        picture.parts.append(f'<circle cx="535" cy="{35 + 22 * at}" r="4" class="r{at}"/>')
+        picture.text(548, 40 + 22 * at, f"{run} ranks", "", "start")
+    picture.parts.append('<path d="M526 79 h18" class="line"/>')
+    picture.text(548, 84, "one rank", "", "start")
+    return picture
+
+
+for draw in (layouts, mesh, pair, transitions, boxes, elastic, ranks):
     draw().save(os.path.join(sys.argv[1], draw.__name__ + ".svg"))

@@ -147,6 +147,10 @@ TSH_API tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, 
 #define TSH_ALL_DIMS (-100)
 TSH_API tsh_tensor *tsh_sum(tsh_tape *tape, tsh_tensor *x, int dim);
 TSH_API tsh_tensor *tsh_mean(tsh_tape *tape, tsh_tensor *x, int dim);
+/* y = the cumulative sum of x along dim: y[.., i, ..] = x[.., 0, ..] + ... + x[.., i, ..].
+ *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L
+ * Backward: the cumulative sum of dy from the last element to the first. */
+TSH_API tsh_tensor *tsh_cumsum(tsh_tape *tape, tsh_tensor *x, int dim);
 
 /* topk: y = the k largest elements of x along dim, 1 <= k <= its size, in descending order. *indices (or NULL): their
  * indices along dim, int64, owned by the tape. argmax: the index of the largest element, int64, without dim and without

@@ -46,10 +46,10 @@ TSH_API tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_
 /* --- optimizers --------------------------------------------------------------------------------------------------- */
 
 /* An optimizer holds references to the tensors of its list that are not frozen, and one or two state tensors for each,
- * with its layouts: it needs no communication. A step skips parameters without a gradient, and does not zero gradients.
- * If a parameter's gradient is sparse (tsh_tensor_set_sparse_grad), a step changes only the gradient's rows and their
- * states; weight decay and moving averages of the other rows do not advance, as in torch.optim.SparseAdam, and bias
- * corrections count all steps of the parameter. */
+ * with its layouts: only Muon needs communication. A step skips parameters without a gradient, and does not zero
+ * gradients. If a parameter's gradient is sparse (tsh_tensor_set_sparse_grad), a step changes only the gradient's rows
+ * and their states; weight decay and moving averages of the other rows do not advance, as in torch.optim.SparseAdam,
+ * and bias corrections count all steps of the parameter. */
 typedef struct tsh_optimizer tsh_optimizer;
 
 /* What an optimizer's step does with the bits that a bfloat16 or float16 parameter cannot hold. */
@@ -103,18 +103,42 @@ typedef struct tsh_lion_config {
     const tsh_parameter_group *groups; /* NULL: none */
 } tsh_lion_config;
 
+/* Muon (Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024). Matrices, which are the
+ * parameters of two dims that `adamw` does not name:
+ *     buf = momentum buf + grad;  u = grad + momentum buf
+ *     p -= lr weight_decay p + lr sqrt(max(1, rows / columns)) orthogonalized(u)
+ * where u / |u| is brought near to the product of its singular vectors by Newton-Schulz iterations with the
+ * coefficients 3.4445, -4.7750 and 2.0315, in the dtype of the states. All other parameters are stepped as by
+ * tsh_adamw_create with the learning rate adamw_lr_factor lr. Embeddings and the output layer should be among them:
+ *     static const char *const others[] = {"tokens.*", "head.*", NULL};
+ * A matrix is one parameter, whole, however it is sharded, also by a tsh_data_parallel: its update is gathered at one
+ * rank, which is its owner, orthogonalized there, and sent back. Owners are chosen so that ranks have equal work. A
+ * matrix has one state tensor, exp_avg, which is buf. Zeros in momentum, iterations, adamw_lr_factor, beta1, beta2 and
+ * eps take 0.95, 5, 1, 0.9, 0.95 and 1e-8. */
+typedef struct tsh_muon_config {
+    double lr, momentum, weight_decay;
+    int iterations;
+    const char *const *adamw; /* patterns of names, as in tsh_parameters_freeze, ended by NULL; or NULL */
+    double adamw_lr_factor, beta1, beta2, eps;
+    bool decay_matrices; /* as in tsh_sgd_config */
+    tsh_low_bits low_bits;
+    const tsh_parameter_group *groups; /* NULL: none */
+} tsh_muon_config;
+
 /* An optimizer for the present parameters of the list; the caller destroys it. State tensors have the parameter's
  * dtype, float32 for bfloat16 and float16. Not collective. TSH_ERR_ARGUMENT for a setting out of range,
  * TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out);
+TSH_API tsh_status tsh_muon_create(tsh_parameters *list, const tsh_muon_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
-/* One step with the present gradients. Not collective. When a tsh_data_parallel sums any of them and the last backward
- * was without sync or has failed, the step fails and changes nothing. A warning is logged, once, for a step without any
- * gradient, for the second step in a row with a learning rate of 0, for a learning rate above 1e6, and for parameters
- * that have gradients and no optimizer. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule with
- * a level. */
+/* One step with the present gradients. Not collective, except Muon's, which is collective over the meshes of its
+ * matrices, and waits. When a tsh_data_parallel sums any of them and the last backward was without sync or has failed,
+ * the step fails and changes nothing. A warning is logged, once, for a step without any gradient, for the second step
+ * in a row with a learning rate of 0, for a learning rate above 1e6, and for parameters that have gradients and no
+ * optimizer. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule with a level, and for a sparse
+ * gradient of a matrix that Muon steps. */
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* Fuses the optimizer's step of this parameter [rows, cols], the weight of one linear layer or tsh_affine, into
  * backward: each piece of the gradient is used as soon as it is computed, and never stored. Set the learning rate

@@ -1,4 +1,4 @@
-/* Sum and mean. */
+/* Sum, mean and cumulative sum. */
 #include "functional/functional.h"
 
 static const tsh_rule sum_rules[] = {
@@ -97,4 +97,42 @@ tsh_tensor *tsh_sum(tsh_tape *tape, tsh_tensor *x, int dim) {
 
 tsh_tensor *tsh_mean(tsh_tape *tape, tsh_tensor *x, int dim) {
     return sum_or_mean(tape, x, (sum_params){dim, true});
+}
+
+/* --- cumulative sum ----------------------------------------------------------------------------------------------- */
+
+static const tsh_rule cumsum_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_OTHER}, TSH_AS_OTHER}, {{TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
+};
+
+typedef struct cumsum_params {
+    int dim;
+} cumsum_params;
+
+static void cumulate(const tsh_call *call, bool reverse, const tsh_tensor *x, double beta, const tsh_tensor *y) {
+    tsh_device *device = tshi_device_of(x);
+    tshi_around a = tshi_around_dim(x, tshi_call_dim(call));
+    device->ops->sum[x->dtype].cumulative(device, reverse, a.outer, a.n, a.inner, tshi_data(x), beta, tshi_data(y));
+}
+
+static tsh_status cumsum_forward(tsh_call *call) {
+    cumulate(call, false, call->in[0], 0, call->out);
+    return TSH_OK;
+}
+
+static tsh_status cumsum_backward(tsh_call *call) {
+    double beta;
+    const tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
+    if (!dx) return TSH_ERR_MEMORY;
+    cumulate(call, true, tsh_call_grad_out(call), beta, dx);
+    return TSH_OK;
+}
+
+static const tsh_op cumsum_op = {"cumsum",        cumsum_rules,          tshi_same_shape,
+                                 cumsum_forward,  cumsum_backward,       .params_size = sizeof(cumsum_params),
+                                 .has_dim = true, .reads_no_input = true};
+
+tsh_tensor *tsh_cumsum(tsh_tape *tape, tsh_tensor *x, int dim) {
+    return tshi_apply(tape, &cumsum_op, 1, &x, &(cumsum_params){dim});
 }

@@ -26,7 +26,7 @@ static const function_family families[] = {
      " add sub mul div maximum minimum compare compare_scalar scale scale_shift bias gelu gelu_tanh relu silu exp log "
      "tanh sqrt sigmoid pow clamp abs masked_fill where "},
     {KERNELS_BY_DTYPE, "random", " dropout "},
-    {KERNELS_BY_DTYPE, "sum", " sum mean "},
+    {KERNELS_BY_DTYPE, "sum", " sum mean cumsum "},
     {KERNELS_BY_DTYPE, "embedding", " lookup take_rows index_select take_along index_add add_along "},
     {KERNELS_BY_DTYPE, "norm", " layer_norm rms_norm "},
     {KERNELS_BY_DTYPE, "attention", " attention rotary "},

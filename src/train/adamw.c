@@ -16,11 +16,11 @@ static void adamw_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t 
     device->ops->optimizer[dtype].adamw(device, &settings, count, updates);
 }
 
-static const tshi_optimizer_kind adamw = {"adamw", {"exp_avg", "exp_avg_sq"}, adamw_step};
+static const tshi_optimizer_kind adamw = {.name = "adamw", .state = {"exp_avg", "exp_avg_sq"}, .step = adamw_step};
 
 tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out) {
     tsh_adamw_config c = config ? *config : (tsh_adamw_config){0};
-    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups};
+    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups, NULL};
     tsh_status status = tshi_optimizer_check("adamw_create", list, config, &common, out);
     if (status != TSH_OK) return status;
     if (c.beta1 == 0) c.beta1 = 0.9;

@@ -13,11 +13,11 @@ static void lion_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t n
     device->ops->optimizer[dtype].lion(device, &settings, count, updates);
 }
 
-static const tshi_optimizer_kind lion = {"lion", {"exp_avg", NULL}, lion_step};
+static const tshi_optimizer_kind lion = {.name = "lion", .state = {"exp_avg", NULL}, .step = lion_step};
 
 tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out) {
     tsh_lion_config c = config ? *config : (tsh_lion_config){0};
-    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups};
+    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups, NULL};
     tsh_status status = tshi_optimizer_check("lion_create", list, config, &common, out);
     if (status != TSH_OK) return status;
     if (c.beta1 == 0) c.beta1 = 0.9;

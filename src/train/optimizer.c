@@ -103,11 +103,13 @@ static tsh_status fill_slot(tsh_optimizer *optimizer, tshi_optimizer_slot *slot,
 /* Gives the slot its rate, a new one unless another slot has the same. rates has room for one a slot. */
 static void choose_rate(tsh_optimizer *optimizer, tshi_optimizer_slot *slot, const char *name,
                         const tshi_optimizer_common *common) {
-    tshi_rate rate = {1, common->weight_decay};
+    tshi_rate rate = {1, common->weight_decay, 0};
     const tsh_parameter_group *group = common->groups;
     while (group && group->pattern && !tshi_parameter_matches(group->pattern, name)) group++;
-    if (group && group->pattern) rate = (tshi_rate){group->lr_factor > 0 ? group->lr_factor : 1, group->weight_decay};
+    if (group && group->pattern)
+        rate = (tshi_rate){group->lr_factor > 0 ? group->lr_factor : 1, group->weight_decay, 0};
     if (common->decay_matrices && slot->parameter->shape.ndim < 2) rate.weight_decay = 0;
+    if (optimizer->kind->scale) rate.scale = optimizer->kind->scale(common->config, slot->parameter, name);
     slot->rate = 0;
     while (slot->rate < optimizer->rate_count && memcmp(&optimizer->rates[slot->rate], &rate, sizeof rate) != 0)
         slot->rate++;
@@ -167,8 +169,10 @@ tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_para
         tshi_optimizer_slot *slot = &optimizer->slots[optimizer->count];
         if (tshi_gradient_is_frozen(list->items[i].tensor)) continue;
         optimizer->count++;
-        status = fill_slot(optimizer, slot, &list->items[i], states);
-        if (status == TSH_OK) choose_rate(optimizer, slot, list->items[i].name, common);
+        const tshi_parameter *item = &list->items[i];
+        bool whole = optimizer->kind->scale && optimizer->kind->scale(common->config, item->tensor, item->name) > 0;
+        status = fill_slot(optimizer, slot, item, whole ? 1 : states);
+        if (status == TSH_OK) choose_rate(optimizer, slot, item->name, common);
     }
     tshi_device_purpose(tsh_world_device(list->world), before);
     if (status == TSH_OK && optimizer->count > 0) status = make_updates(optimizer);
@@ -380,7 +384,10 @@ static tsh_status step_all_slots(tsh_optimizer *optimizer) {
     if (status == TSH_OK) status = take_gradients(optimizer);
     if (status != TSH_OK) return status;
     warn_of_idle_steps(optimizer);
-    for (int rate = 0; rate < optimizer->rate_count; rate++) step_parameters(optimizer, rate);
+    if (optimizer->kind->prepare) status = optimizer->kind->prepare(optimizer);
+    for (int rate = 0; rate < optimizer->rate_count && status == TSH_OK; rate++) step_parameters(optimizer, rate);
+    if (optimizer->kind->finish) optimizer->kind->finish(optimizer);
+    if (status != TSH_OK) return status;
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         if (tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) step_rows(optimizer, slot);
@@ -438,10 +445,12 @@ tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *
     if (!tshi_gradient_of(parameter)) return TSH_ERR_MEMORY;
     if (slot->target.ops == &fused_ops) return TSH_OK;
     bool other = is_fused(parameter), sharded = tshi_gradient_whole(parameter) != parameter;
-    if (other || sharded || rounds_stochastically(optimizer, parameter)) {
+    bool whole = optimizer->rates[slot->rate].scale > 0;
+    if (other || sharded || whole || rounds_stochastically(optimizer, parameter)) {
         return tshi_fail(TSH_ERR_STATE, "optimizer_step_in_backward: the parameter %s",
                          other     ? "is already stepped in backward by another optimizer"
                          : sharded ? "is sharded by a tsh_data_parallel"
+                         : whole   ? "is stepped as a whole matrix by Muon"
                                    : "has TSH_STOCHASTIC_ROUNDING");
     }
     slot->target.ops = &fused_ops;

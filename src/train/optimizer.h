@@ -7,9 +7,10 @@
 
 #define TSHI_MAX_STATES 2
 
-/* The learning rate, as a multiple of the optimizer's, and the weight decay of some of its parameters. */
+/* The learning rate, as a multiple of the optimizer's, and the weight decay of some of its parameters. scale: of the
+ * updates of matrices that the optimizer steps whole; 0 for parameters that it steps element by element. */
 typedef struct tshi_rate {
-    double lr_factor, weight_decay;
+    double lr_factor, weight_decay, scale;
 } tshi_rate;
 
 /* A parameter and its optimizer state. */
@@ -26,6 +27,10 @@ typedef struct tshi_optimizer_slot {
     uint16_t version;                   /* the parameter's version after the last step */
     uint64_t stream;                    /* random stream for stochastic rounding, without the step's number */
     int rate;                           /* index of its rate */
+    /* Set for a matrix that is stepped whole: the rank that orthogonalizes its update, and during a step the update in
+     * the parameter's layouts and, at the owner, whole. */
+    int owner;
+    tsh_tensor *update, *whole;
 } tshi_optimizer_slot;
 
 /* A kind of optimizer is a const struct: its name, the names of its state tensors, and its step for `count` parameters
@@ -35,6 +40,12 @@ typedef struct tshi_optimizer_kind {
     const char *state[TSHI_MAX_STATES];
     void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, const tshi_rate *rate, int count,
                  const tshi_update *updates);
+    /* Set by optimizers that step some matrices whole, else NULL. scale: that of a parameter's rate. prepare: replaces
+     * the gradients of such matrices, before any value changes; collective over their meshes. finish: frees what
+     * `prepare` has made, also where it has failed. */
+    double (*scale)(const void *config, const tsh_tensor *parameter, const char *name);
+    tsh_status (*prepare)(tsh_optimizer *optimizer);
+    void (*finish)(tsh_optimizer *optimizer);
 } tshi_optimizer_kind;
 
 /* What must happen before tsh_optimizer_step changes values; a failure is the step's. */
@@ -63,6 +74,7 @@ struct tsh_optimizer {
         tsh_sgd_config sgd;
         tsh_adamw_config adamw;
         tsh_lion_config lion;
+        tsh_muon_config muon;
     } config;
 };
 
@@ -72,6 +84,7 @@ typedef struct tshi_optimizer_common {
     bool decay_matrices;
     tsh_low_bits low_bits;
     const tsh_parameter_group *groups;
+    const void *config; /* for the kind's `scale`, or NULL */
 } tshi_optimizer_common;
 
 /* Checks the arguments that all optimizers take, and sets *out to NULL. */

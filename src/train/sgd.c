@@ -14,11 +14,11 @@ static void sgd_step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t nu
     device->ops->optimizer[dtype].sgd(device, &settings, count, updates);
 }
 
-static const tshi_optimizer_kind sgd = {"sgd", {"momentum_buffer", NULL}, sgd_step};
+static const tshi_optimizer_kind sgd = {.name = "sgd", .state = {"momentum_buffer", NULL}, .step = sgd_step};
 
 tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out) {
     const tsh_sgd_config c = config ? *config : (tsh_sgd_config){0};
-    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups};
+    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups, NULL};
     tsh_status status = tshi_optimizer_check("sgd_create", list, config, &common, out);
     if (status != TSH_OK) return status;
     if (!(c.momentum >= 0 && c.momentum < 1) || !(c.dampening >= 0 && c.dampening <= 1)) {

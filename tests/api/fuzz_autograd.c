@@ -575,6 +575,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_tape_mark tsh_tape_free_since tsh_tape_recompute_since tsh_tape_recompute_since_with", free_since, NULL, 3},
     {"tsh_sum", with_dim, FUNCTION(tsh_sum), 4},
     {"tsh_mean", with_dim, FUNCTION(tsh_mean), 3},
+    {"tsh_cumsum", with_dim, FUNCTION(tsh_cumsum), 3},
     {"tsh_topk", topk, NULL, 3},
     {"tsh_argmax", with_dim, FUNCTION(tsh_argmax), 2},
     {"tsh_softmax", with_dim, FUNCTION(tsh_softmax), 4},

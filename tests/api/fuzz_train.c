@@ -164,6 +164,12 @@ static void optimizer_create(fuzz *f, void (*function)(void)) {
     } else if (fuzz_chance(f, 30)) {
         tsh_lion_config c = {.lr = 0.1, .beta2 = fuzz_chance(f, 80) ? 0 : fuzz_number(f)};
         status = tsh_lion_create(list, fuzz_chance(f, 3) ? NULL : &c, out);
+    } else if (fuzz_chance(f, 30)) {
+        static const char *const others[] = {"a*", NULL};
+        tsh_muon_config c = {.lr = 0.1,
+                             .momentum = fuzz_chance(f, 80) ? 0 : fuzz_number(f),
+                             .adamw = fuzz_chance(f, 50) ? others : NULL};
+        status = tsh_muon_create(list, fuzz_chance(f, 3) ? NULL : &c, out);
     } else {
         tsh_adamw_config c = {.lr = fuzz_chance(f, 80) ? 0.1 : fuzz_number(f),
                               .beta1 = fuzz_chance(f, 80) ? 0 : fuzz_number(f)};
@@ -312,7 +318,7 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_embedding_destroy", embedding_destroy, NULL, 1},
     {"tsh_embedding_forward", embedding_forward, NULL, 6},
     {"tsh_embedding_register tsh_embedding_load", embedding_use, NULL, 3},
-    {"tsh_sgd_create tsh_adamw_create tsh_lion_create", optimizer_create, NULL, 5},
+    {"tsh_sgd_create tsh_adamw_create tsh_lion_create tsh_muon_create", optimizer_create, NULL, 5},
     {"tsh_precision_dtype tsh_parameters_set_precision", set_precision, NULL, 2},
     {"tsh_loss_scale_unscale tsh_loss_scale_update tsh_loss_scale_apply", loss_scale, NULL, 2},
     {"tsh_optimizer_destroy", optimizer_destroy, NULL, 1},

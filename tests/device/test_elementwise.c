@@ -276,6 +276,36 @@ Test(elementwise, sums_in_parts) {
     }
 }
 
+static void check_cumulative(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, bool reverse, double beta) {
+    const int64_t numel = outer * n * inner;
+    buffer x = buffer_make(dtype, numel), y = beta != 0 ? buffer_integers(dtype, numel) : buffer_nans(dtype, numel);
+    for (int64_t i = 0; i < numel; i++) set(&x, i, (double)(i * 7 % 3) - 1); /* whose sums 8 bits hold */
+    buffer before = buffer_copy(&y);
+    kernels()->sum[dtype].cumulative(kernel_device(), reverse, outer, n, inner, x.data, beta, y.data);
+    for (int64_t o = 0; o < outer; o++) {
+        for (int64_t k = 0; k < inner; k++) {
+            double total = 0;
+            for (int64_t i = 0; i < n; i++) {
+                const int64_t at = (o * n + (reverse ? n - 1 - i : i)) * inner + k;
+                total += get(&x, at);
+                expect_equal(&y, at, total + (beta != 0 ? beta * get(&before, at) : 0));
+            }
+        }
+    }
+    free_buffers();
+}
+
+Test(elementwise, cumulative_sums) {
+    const int64_t shapes[][3] = {{0, 5, 2},  {3, 0, 2},  {2, 5, 0},  {1, 1, 1},    {3, 17, 1},   {2, 31, 5},
+                                 {1, 7, 33}, {4, 3, 70}, {1, 72, 8}, {1, 2500, 1}, {2, 300, 32}, {1, 5, 2100}};
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
+        for (int s = 0; s < 12 * 4; s++) {
+            lay_buffers((s + t) % LAYOUTS);
+            check_cumulative(float_dtypes[t], shapes[s / 4][0], shapes[s / 4][1], shapes[s / 4][2], s % 2, s / 2 % 2);
+        }
+    }
+}
+
 /* Far closer than one float32 after the other would come. */
 Test(elementwise, float32_sums_of_numbers_that_round) {
     const int64_t n = tested.is_slow ? 90000 : 1000000;

@@ -235,6 +235,7 @@ static void column_sums(trial *t) {
         int64_t outer = way == 0 ? 1 : t->rows, inner = way == 1 ? 1 : t->cols, many = way == 2 ? 1 : n / outer / inner;
         ops->over_dim(t->device, outer, many, inner, 0.5, x.data, y.data);
         ops->over_dim_backward(t->device, outer, many, inner, 0.5, y.data, x.data);
+        ops->cumulative(t->device, way == 1, outer, many, inner, x.data, way == 1 ? 0.5 : 0, y.data);
     }
     ops->bias_backward(t->device, t->rows, t->cols, x.data, db.data);
     ops->bias_backward_wide(t->device, t->rows, t->cols, x.data, wide.data);

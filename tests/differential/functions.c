@@ -208,6 +208,10 @@ bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     case CALL_SPLIT_PARTS: return infer_part(s);
     case CALL_TOPK:
     case CALL_ARGMAX: return infer_largest(s);
+    case CALL_CUMSUM:
+        if (s->n[0] >= ndim) return false;
+        s->bound *= fmax(1, (double)s->shape.dim[s->n[0]]);
+        return true;
     case CALL_MAX:
     case CALL_MIN: return p->exact && infer_largest(s);
     case CALL_INDEX_SELECT:
@@ -340,6 +344,7 @@ tsh_tensor *tshi_function_call(const tshi_bench *b, int k, tsh_tensor *const *in
     case CALL_SPLIT_PARTS: return parts(b, s, in[0]);
     case CALL_TOPK: return topk(b, s, in[0], dim);
     case CALL_ARGMAX: return tsh_argmax(tape, in[0], dim);
+    case CALL_CUMSUM: return tsh_cumsum(tape, in[0], dim);
     case CALL_INDEX_SELECT: return tsh_index_select(tape, in[0], dim, in[1]);
     case CALL_TAKE_ALONG: return tsh_take_along(tape, in[0], dim, in[1]);
     case CALL_INDEX_ADD: return tsh_index_add(tape, in[0], dim, in[1], in[2]);
@@ -384,6 +389,7 @@ void tshi_function_print(const tshi_step *s, FILE *to) {
         break;
     case CALL_TOPK: fprintf(to, " dim %lld, %lld%s", n[0], n[1], n[2] ? ", indices" : ""); break;
     case CALL_ARGMAX:
+    case CALL_CUMSUM:
     case CALL_MAX:
     case CALL_INDEX_SELECT:
     case CALL_TAKE_ALONG:

@@ -116,7 +116,7 @@ static const tshi_verb exact_functions[] = {
     CALL_CLAMP,        CALL_MASKED_FILL, CALL_CAST,      CALL_PERMUTE,   CALL_TRANSPOSE,   CALL_SPLIT_PARTS,
     CALL_TOPK,         CALL_ARGMAX,      CALL_MSE_LOSS,  CALL_ABS,       CALL_SCALE_SHIFT, CALL_MAXIMUM,
     CALL_MINIMUM,      CALL_WHERE,       CALL_MAX,       CALL_MIN,       CALL_L1_LOSS,     CALL_SMOOTH_L1_LOSS,
-    CALL_INDEX_SELECT, CALL_TAKE_ALONG,  CALL_INDEX_ADD, CALL_ADD_ALONG, CALL_ONE_HOT};
+    CALL_INDEX_SELECT, CALL_TAKE_ALONG,  CALL_INDEX_ADD, CALL_ADD_ALONG, CALL_ONE_HOT,     CALL_CUMSUM};
 static const tshi_verb float_functions[] = {CALL_DIV,     CALL_EXP, CALL_LOG,   CALL_TANH,    CALL_SQRT,
                                             CALL_SIGMOID, CALL_POW, CALL_CLAMP, CALL_BCE_LOSS};
 
@@ -140,6 +140,7 @@ int tshi_add_function(tshi_maker *m, int x) {
     case CALL_INDEX_ADD:
     case CALL_ADD_ALONG: return add_index(m, call, x);
     case CALL_ONE_HOT: return add_one_hot(m, x);
+    case CALL_CUMSUM: return tshi_maker_add1(m, call, x, tshi_maker_dim(m, x), 0, 0);
     case CALL_SCALE_SHIFT: return add_scale_shift(m, x);
     case CALL_MAXIMUM:
     case CALL_MINIMUM:

@@ -64,6 +64,7 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_SPLIT_PARTS] = {"split_parts", 1, 1},
     [CALL_TOPK] = {"topk", 1, 1},
     [CALL_ARGMAX] = {"argmax", 1, 1},
+    [CALL_CUMSUM] = {"cumsum", 1, 1},
     [CALL_MSE_LOSS] = {"mse_loss", 2, 2},
     [CALL_BCE_LOSS] = {"bce_loss", 2, 3},
     [CALL_ABS] = {"abs", 1, 1},

@@ -81,6 +81,7 @@ typedef enum tshi_verb {
     CALL_SPLIT_PARTS, /* n: dim, count, which part (-1: all, reversed), whether sizes are given */
     CALL_TOPK,        /* n: dim, k, whether the indices are wanted */
     CALL_ARGMAX,      /* n: dim, 1 */
+    CALL_CUMSUM,      /* n: dim */
     CALL_MSE_LOSS,    /* x, target; n: reduction */
     CALL_BCE_LOSS,    /* logits, target, weights; n: reduction */
     CALL_ABS,

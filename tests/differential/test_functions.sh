@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every public function of functional.h and layers.h is called by the random programs, and so are the changes of layout
 # and tsh_from_local; those of train.h by them or in random training steps. What outlives dead ranks, the order of data,
-# experts and adapters are left to train.protection, train.batches, examples.any_machines, layers.experts, check_vectors,
-# layers.lora and examples.adapters.
+# Muon, experts and adapters are left to train.protection, train.batches, train.muon, examples.any_machines,
+# layers.experts, check_vectors, layers.lora and examples.adapters.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 missing=0
@@ -12,7 +12,7 @@ functions() {
     sed -n 's/^TSH_API [^(]*[ *]\(tsh_[a-z0-9_]*\)(.*/\1/p' "include/tshard/$1"
 }
 
-training=$(functions train.h | grep -vE '^tsh_(batches|protection)_' | tr '\n' ' ')
+training=$(functions train.h | grep -vE '^tsh_(batches|protection|muon)_' | tr '\n' ' ')
 names=$(functions functional.h | grep -vE '^tsh_(route|expert_)'
         functions layers.h | grep -vE '_(adapt|merge|lora_[ab])$|^tsh_(block_)?experts'; echo "$training"
         printf '%s\n' tsh_redistribute_along tsh_scatter tsh_gather tsh_reduce tsh_copy tsh_backward tsh_backward_with \

@@ -80,6 +80,16 @@ def check_navigation(sources):
             fault("docs/README.md", f"{name} is not in the list of pages")
 
 
+def check_excerpt(sources):
+    """The C code of README.md stands in examples/mlp.c."""
+    program = os.path.join(sources, "examples/mlp.c")
+    lines = [line.strip() for line in read(program).splitlines()] if os.path.isfile(program) else []
+    for code in re.findall(r"^```c\n(.*?)^```$", read(os.path.join(sources, "README.md")), re.M | re.S):
+        for line in code.splitlines():
+            if line and line.strip() not in lines:
+                fault("README.md", f"examples/mlp.c has no line '{line.strip()}'")
+
+
 # --- the site ----------------------------------------------------------------------------------------------------------
 
 class Page(html.parser.HTMLParser):
@@ -174,6 +184,7 @@ def main():
     check_navigation(sources)
     if read(os.path.join(sources, "README.md")).count("\n") > 110:
         fault("README.md", "it is longer than 110 lines")
+    check_excerpt(sources)
     pages = check_site(site)
     if len(sys.argv) > 3:
         check_browser(sys.argv[3], sources, site)

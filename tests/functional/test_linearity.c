@@ -40,6 +40,7 @@ CASE(concat, tsh_concat(t, in, 2, 0))
 CASE(sum, tsh_sum(t, in[0], 0))
 CASE(sum_all, tsh_sum(t, in[0], TSH_ALL_DIMS))
 CASE(mean, tsh_mean(t, in[0], 0))
+CASE(cumsum, tsh_cumsum(t, in[0], 0))
 #undef CASE
 
 #define A                                                                                                              \
@@ -83,6 +84,7 @@ static const linear_case cases[] = {
     {"sum", 1, {A}, build_sum, {"P"}},
     {"sum of all", 1, {A}, build_sum_all, {"P"}},
     {"mean", 1, {A}, build_mean, {"P"}},
+    {"cumsum", 1, {A}, build_cumsum, {"P"}},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

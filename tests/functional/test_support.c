@@ -76,6 +76,7 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(concat, tsh_concat(t, (tsh_tensor *[]){in->x, in->y}, 2, 0))                                                  \
     WITH(sum, tsh_sum(t, in->x, 0))                                                                                    \
     WITH(mean, tsh_mean(t, in->x, 0))                                                                                  \
+    WITH(cumsum, tsh_cumsum(t, in->x, 0))                                                                              \
     WITH(topk, tsh_topk(t, in->x, 1, 0, NULL))                                                                         \
     WITH(argmax, tsh_argmax(t, in->x, 0))                                                                              \
     WITH(softmax, tsh_softmax(t, in->x, 0))                                                                            \

@@ -107,6 +107,30 @@ Test(values, sums_over_a_middle_dim_and_all, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, sums, NULL));
 }
 
+/* The gradient of row i is the sum over the rows from i on. */
+static void cumulative_sums(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_tape *tape = NULL;
+    tsh_tensor *x = leaf(r, 3, (int64_t[]){2, 5, 3});
+    double total[30], dx[30], last[2] = {0};
+    for (int i = 0; i < 30; i++) total[i] = i + (i % 15 < 3 ? 0 : total[i - 3]);
+    for (int i = 29; i >= 0; i--) dx[i] = 2 * total[i] + (i % 15 >= 12 ? 0 : dx[i + 3]);
+    for (int i = 0; i < 30; i++) last[i / 15] += i;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *flat = tsh_cumsum(tape, tsh_reshape(tape, x, 2, (int64_t[]){2, 15}), -1);
+    tshi_test_same(r, "the last of a row", tsh_slice(tape, flat, 1, 14, 1), last, 0);
+    tsh_tensor *y = tsh_cumsum(tape, x, 1);
+    tshi_test_same(r, "cumsum", y, total, 0);
+    backward_twice(r, tape, y);
+    tshi_test_same_grad(r, "dx", x, dx, 0);
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+}
+
+Test(values, cumulative_sums_along_a_middle_and_the_last_dim, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, cumulative_sums, NULL));
+}
+
 static void lookups(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_tape *tape = NULL;

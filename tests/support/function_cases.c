@@ -137,6 +137,9 @@ CASE(sum_1, tsh_sum(t, in[0], 1))
 CASE(sum_all, tsh_sum(t, in[0], TSH_ALL_DIMS))
 CASE(mean_last, tsh_mean(t, in[0], -1))
 CASE(mean_all, tsh_mean(t, in[0], TSH_ALL_DIMS))
+CASE(cumsum_0, tsh_cumsum(t, in[0], 0))
+CASE(cumsum_1, tsh_cumsum(t, in[0], 1))
+CASE(cumsum_last, tsh_add(t, in[0], tsh_cumsum(t, in[0], -1)))
 CASE(topk_0, tsh_topk(t, in[0], 3, 0, NULL))
 CASE(topk_last, tsh_topk(t, in[0], 7, -1, NULL))
 CASE(topk_middle, tsh_topk(t, in[0], 1, 1, NULL))
@@ -287,6 +290,9 @@ const function_case function_cases[] = {
     ONE(sum_all, B),
     ONE(mean_last, B),
     ONE(mean_all, A),
+    ONE(cumsum_0, A),
+    ONE(cumsum_1, B),
+    ONE(cumsum_last, B),
     ONE(topk_0, A),
     ONE(topk_last, A),
     ONE(topk_middle, B),

@@ -41,6 +41,9 @@ typedef struct tshi_isa_sum {
     void (*columns)(int64_t rows, int64_t cols, int64_t from, int64_t end, double scale, const void *x, bool add,
                     void *to);
     void (*columns_wide)(int64_t rows, int64_t cols, int64_t from, int64_t end, const void *dy, void *db);
+    /* y[r, c] = beta y[r, c] + sum over the rows up to r, or with reverse from r on, of x[., c]. */
+    void (*cumulative)(bool reverse, int64_t rows, int64_t cols, int64_t from, int64_t end, const void *x, double beta,
+                       void *y);
 } tshi_isa_sum;
 
 typedef struct tshi_isa_norm {

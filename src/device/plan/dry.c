@@ -170,7 +170,7 @@ static void count_attention(tsh_device *device, tsh_dtype dtype, const tshi_atte
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
 #define SET(filled, place, function)      place = (filled) ? function : NULL;
-#define SET_FLOAT(of, table, slot)        SET(own->table[of].slot, p->tables.table[of].slot, dry_##table##_##slot##_##of)
+#define SET_FLOAT(d, table, slot)         SET(own->table[d].slot, p->tables.table[d].slot, dry_##table##_##slot##_##d)
 #define KERNEL(table, slot, ...)          EACH_FLOAT(SET_FLOAT, table, slot)
 #define OPTIONAL_KERNEL(table, slot, ...) EACH_FLOAT(SET_FLOAT, table, slot)
 #define ATTENTION(slot, ...)              EACH_FLOAT(SET_FLOAT, attention, slot)

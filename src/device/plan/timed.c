@@ -98,7 +98,7 @@ static tshi_trace_event *open_product(tsh_device *device, int64_t count, bool tr
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
 #define SET(filled, place, function)      place = (filled) ? function : NULL;
-#define SET_FLOAT(of, table, slot)        SET(own->table[of].slot, p->tables.table[of].slot, timed_##table##_##slot##_##of)
+#define SET_FLOAT(d, table, slot)         SET(own->table[d].slot, p->tables.table[d].slot, timed_##table##_##slot##_##d)
 #define KERNEL(table, slot, ...)          EACH_FLOAT(SET_FLOAT, table, slot)
 #define OPTIONAL_KERNEL(table, slot, ...) EACH_FLOAT(SET_FLOAT, table, slot)
 #define ATTENTION(slot, ...)              EACH_FLOAT(SET_FLOAT, attention, slot)

@@ -12,8 +12,9 @@
 #include "device/cpu/isa/each_dtype.inc"
 
 const tshi_isa_sum TSHI_ISA(tshi_cpu_sum)[TSH_DTYPE_COUNT] = {
-    [TSH_FLOAT32] = {over_dim_f32, over_dim_backward_f32, squares_f32, columns_f32, columns_wide_f32},
-    [TSH_FLOAT64] = {over_dim_f64, over_dim_backward_f64, squares_f64, columns_f64, columns_wide_f64},
-    [TSH_BFLOAT16] = {over_dim_bf16, over_dim_backward_bf16, squares_bf16, columns_bf16, columns_wide_bf16},
-    [TSH_FLOAT16] = {over_dim_f16, over_dim_backward_f16, squares_f16, columns_f16, columns_wide_f16},
+    [TSH_FLOAT32] = {over_dim_f32, over_dim_backward_f32, squares_f32, columns_f32, columns_wide_f32, cumulative_f32},
+    [TSH_FLOAT64] = {over_dim_f64, over_dim_backward_f64, squares_f64, columns_f64, columns_wide_f64, cumulative_f64},
+    [TSH_BFLOAT16] = {over_dim_bf16, over_dim_backward_bf16, squares_bf16, columns_bf16, columns_wide_bf16,
+                      cumulative_bf16},
+    [TSH_FLOAT16] = {over_dim_f16, over_dim_backward_f16, squares_f16, columns_f16, columns_wide_f16, cumulative_f16},
 };

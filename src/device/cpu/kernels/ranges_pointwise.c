@@ -136,8 +136,8 @@ typedef struct sums {
     const tshi_isa_sum *ops;
     size_t size;
     int64_t outer, n, inner;
-    double scale;
-    bool add;
+    double scale; /* of a cumulative sum: beta */
+    bool add, reverse;
     const void *x;
     void *y;
 } sums;
@@ -189,6 +189,33 @@ void tshi_cpu_sum_over_dim_backward(tsh_device *device, tsh_dtype dtype, int64_t
         tshi_parallel(device, outer, 1, (double)n * (double)inner, over_dim_backward_range, &c);
     else
         tshi_parallel(device, n, inner == 1 ? STEP : 1, (double)outer * (double)inner, few_backward_range, &c);
+}
+
+static void cumulative_range(const void *call, int range, int64_t from, int64_t end) {
+    const sums *c = call;
+    for (int64_t o = from; o < end; o++) {
+        int64_t first = o * c->n * c->inner;
+        c->ops->cumulative(c->reverse, c->n, c->inner, 0, c->inner, at(c->x, first, c->size), c->scale,
+                           into(c->y, first, c->size));
+    }
+}
+
+static void cumulative_columns_range(const void *call, int range, int64_t from, int64_t end) {
+    const sums *c = call;
+    for (int64_t o = 0; o < c->outer; o++) {
+        int64_t first = o * c->n * c->inner;
+        c->ops->cumulative(c->reverse, c->n, c->inner, from, end, at(c->x, first, c->size), c->scale,
+                           into(c->y, first, c->size));
+    }
+}
+
+void tshi_cpu_sum_cumulative(tsh_device *device, tsh_dtype dtype, bool reverse, int64_t outer, int64_t n, int64_t inner,
+                             const void *x, double beta, void *y) {
+    const sums c = {SUMS_OF, .outer = outer, .n = n, .inner = inner, .scale = beta, .reverse = reverse, .x = x, .y = y};
+    if (inner == 1 || outer >= device->threads)
+        tshi_parallel(device, outer, 1, (double)n * (double)inner, cumulative_range, &c);
+    else
+        tshi_parallel(device, inner, COLUMNS, (double)outer * (double)n, cumulative_columns_range, &c);
 }
 
 void tshi_cpu_sum_bias_backward(tsh_device *device, tsh_dtype dtype, int64_t rows, int64_t cols, const void *dy,

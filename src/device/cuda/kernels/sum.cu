@@ -62,6 +62,85 @@ void bias_backward(tsh_device *device, int64_t rows, int64_t cols, const void *d
     reduce(device, "bias_backward", 1, rows, cols, (const T *)dy, (const T *)nullptr, op);
 }
 
+// --- cumulative sums -------------------------------------------------------------------------------------------------
+
+// A line is n elements, `inner` apart. With reverse, its first element is the last one in memory.
+template <typename T> struct line {
+    using S = sum_t<T>;
+    const T *x;
+    T *y;
+    int64_t step;
+
+    __device__ line(int64_t index, int64_t n, int64_t inner, bool reverse, const T *x, T *y) {
+        int64_t first = (index / inner * n + (reverse ? n - 1 : 0)) * inner + index % inner;
+        this->x = x + first;
+        this->y = y + first;
+        step = reverse ? -inner : inner;
+    }
+    __device__ void put(int64_t i, S total, S beta) const {
+        T *to = y + i * step;
+        *to = store<T>(beta == S(0) ? total : beta * load(*to) + total);
+    }
+};
+
+constexpr int LINE_THREADS = 256;
+
+// A block a line: the block scans LINE_THREADS elements at a time.
+template <typename T>
+__global__ void __launch_bounds__(LINE_THREADS)
+    scan_lines(int64_t lines, int64_t n, int64_t inner, bool reverse, const T *x, sum_t<T> beta, T *y) {
+    using S = sum_t<T>;
+    __shared__ S totals[LINE_THREADS / WARP];
+    const int me = threadIdx.x, lane = me % WARP, warp = me / WARP;
+    for (int64_t index = blockIdx.x; index < lines; index += gridDim.x) {
+        const line<T> l(index, n, inner, reverse, x, y);
+        S carry = S(0);
+        for (int64_t begin = 0; begin < n; begin += LINE_THREADS) {
+            const int64_t i = begin + me;
+            S value = i < n ? S(load(l.x[i * l.step])) : S(0);
+            for (int lanes = 1; lanes < WARP; lanes *= 2) {
+                const S below = shuffle_up(value, lanes);
+                if (lane >= lanes) value += below;
+            }
+            if (lane == WARP - 1) totals[warp] = value;
+            barrier();
+            S before = carry;
+            for (int w = 0; w < LINE_THREADS / WARP; w++) {
+                if (w == warp) before = carry;
+                carry += totals[w];
+            }
+            barrier();
+            if (i < n) l.put(i, before + value, beta);
+        }
+    }
+}
+
+// A thread a line, for neighbouring lines that lie next to each other.
+template <typename T>
+__global__ void __launch_bounds__(LINE_THREADS)
+    add_up_lines(int64_t lines, int64_t n, int64_t inner, bool reverse, const T *x, sum_t<T> beta, T *y) {
+    using S = sum_t<T>;
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t index = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; index < lines; index += step) {
+        const line<T> l(index, n, inner, reverse, x, y);
+        S total = S(0);
+        for (int64_t i = 0; i < n; i++) {
+            total += load(l.x[i * l.step]);
+            l.put(i, total, beta);
+        }
+    }
+}
+
+template <typename T>
+void cumulative(tsh_device *device, bool reverse, int64_t outer, int64_t n, int64_t inner, const void *x, double beta,
+                void *y) {
+    if (outer <= 0 || n <= 0 || inner <= 0) return;
+    const bool wide = inner >= WARP;
+    unsigned blocks = blocks_for(device, outer * inner * (wide ? 1 : LINE_THREADS), LINE_THREADS);
+    launch(device, "cumsum", wide ? add_up_lines<T> : scan_lines<T>, blocks, (unsigned)LINE_THREADS, outer * inner, n,
+           inner, reverse, (const T *)x, (sum_t<T>)beta, (T *)y);
+}
+
 // --- squares ---------------------------------------------------------------------------------------------------------
 
 constexpr int THREADS = 256;
@@ -102,6 +181,7 @@ template <typename T> void sum_squares(tsh_device *device, int64_t n, const void
 template <typename T>
 constexpr tshi_sum_ops table = {.over_dim = sum<T>,
                                 .over_dim_backward = sum_backward<T>,
+                                .cumulative = cumulative<T>,
                                 .bias_backward = bias_backward<T, T>,
                                 .bias_backward_wide = bias_backward<T, sum_t<T>>,
                                 .squares = sum_squares<T>};
