@@ -47,12 +47,12 @@ for ((turn = 0; turn < turns; turn++)); do
     balanced=$(measure "" "${two[@]}")
     kill "$spinner"
     wait "$spinner" 2> /dev/null || :
-    others=$((1000000000 * ($(all_ran) - all - ($(own_ran) - own)) / ($(nproc) * ($(date +%s%N) - began))))
+    others=$((1000000000 * ($(all_ran) - all - ($(own_ran) - own)) / ($(nproc --all) * ($(date +%s%N) - began))))
     echo "$free $shared $auto $balanced $others"
 done | awk '
     { sum = 1 / $1 + 1 / $2; auto[NR] = 1 / $3 / sum; balanced[NR] = 1 / $4 / sum
       printf "turn %d: speeds 1 and %.2f; of their sum two ranks have %.2f with measured weights, %.2f balanced%s\n", NR, $1 / $2, auto[NR], balanced[NR],
-             $5 > 5 ? sprintf(" (other processes took %d %% of the processors)", $5) : "" }
+             ($5 > 5 ? sprintf(" (other processes took %d %% of the processors)", $5) : "") }
     function median(a, n,   i, k, t) {
         for (i = 2; i <= n; i++) for (k = i; k > 1 && a[k] < a[k - 1]; k--) { t = a[k]; a[k] = a[k - 1]; a[k - 1] = t }
         return a[int((n + 1) / 2)]
