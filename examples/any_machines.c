@@ -35,7 +35,7 @@ typedef struct waiting {
 typedef struct program {
     options model; /* of train_gpt */
     int64_t steps, every;
-    bool survive;
+    bool survive, timed_lines; /* timed_lines: --times */
     const char *share, *kill, *wait;
     waiting waits[MOST_WAITS];
     int wait_count;
@@ -127,9 +127,17 @@ static void arm_death(const job *j, program *p, int64_t step) {
             .it_value = {.tv_sec = d->microseconds / 1000000, .tv_usec = d->microseconds % 1000000}};
         if (!dies_in(d, p->first_rank, step, tsh_world_size(j->world))) continue;
         d->armed = true;
+        if (p->timed_lines) printf("dies at %.3f\n", seconds_now() + 1e-6 * (double)d->microseconds);
         if (d->microseconds == 0) raise(SIGKILL);
         setitimer(ITIMER_REAL, &when, NULL);
     }
+}
+
+static tsh_status say_step(const program *p, int64_t step, double loss) {
+    printf("step %lld: %.9g", (long long)step, loss);
+    if (p->timed_lines) printf(" at %.3f", seconds_now());
+    printf("\n");
+    return fflush(stdout) == 0 ? TSH_OK : TSH_ERR_SYSTEM;
 }
 
 static tsh_status make_step(job *j, program *p, int64_t step) {
@@ -137,8 +145,7 @@ static tsh_status make_step(job *j, program *p, int64_t step) {
     arm_death(j, p, step);
     windows_draw(&p->training, &j->o, step, p->inputs, p->targets);
     tsh_status status = model_step(j->m, p->inputs, p->targets, j->o.lr, &loss);
-    if (status == TSH_OK && tsh_world_rank(j->world) == 0) printf("step %lld: %.9g\n", (long long)step, loss);
-    if (status == TSH_OK && fflush(stdout) != 0) status = TSH_ERR_SYSTEM;
+    if (status == TSH_OK && tsh_world_rank(j->world) == 0) status = say_step(p, step, loss);
     if (status == TSH_OK && j->protection) status = tsh_protection_step(j->protection, step + 1);
     if (status == TSH_OK && p->timed < p->steps) p->times[p->timed++] = seconds_now() - begin;
     return status;
@@ -253,6 +260,7 @@ static const char help[] =
     "                       MICROSECONDS after the step begins; with RANKS, it dies in the first step from STEP on\n"
     "                       that a world of RANKS ranks makes\n"
     "  --steps N            training steps (60)\n"
+    "  --times              print when steps end and ranks die, in seconds of the machine's clock\n"
     "  --text FILE          the text (default: the C sources of tshard)\n"
     "  --wait WAITS         a list of STEP:RANKS, separated by commas: before STEP, wait until the job has RANKS\n"
     "                       ranks; ranks that join are given the same list\n"
@@ -313,15 +321,23 @@ static int parse(int argc, char **argv, const tsh_world *world, program *p) {
     bool speaks = tsh_world_rank(world) == 0;
     options *o = &p->model;
     *o = defaults;
-    const option_row rows[] = {
-        {"survive", OPTION_FLAG, &p->survive, 0, 0}, {"every", OPTION_COUNT, &p->every, 0, size},
-        {"model", OPTION_AXIS, &p->share, 0, 0},     {"kill", OPTION_TEXT, &p->kill, 0, 0},
-        {"wait", OPTION_TEXT, &p->wait, 0, 0},       {"steps", OPTION_COUNT, &p->steps, 1, count},
-        {"text", OPTION_PATH, &o->text, 0, 0},       {"layers", OPTION_COUNT, &o->layers, 1, size},
-        {"heads", OPTION_COUNT, &o->heads, 1, size}, {"embed", OPTION_COUNT, &o->embed, 1, size},
-        {"block", OPTION_COUNT, &o->block, 1, size}, {"batch", OPTION_COUNT, &o->batch, 1, size},
-        {"lr", OPTION_RATE, &o->lr, 0, 0},           {"seed", OPTION_SEED, &o->seed, 0, 0},
-        {"dtype", OPTION_DTYPE, &o->dtype, 0, 0},    {NULL, OPTION_FLAG, NULL, 0, 0}};
+    const option_row rows[] = {{"survive", OPTION_FLAG, &p->survive, 0, 0},
+                               {"every", OPTION_COUNT, &p->every, 0, size},
+                               {"model", OPTION_AXIS, &p->share, 0, 0},
+                               {"kill", OPTION_TEXT, &p->kill, 0, 0},
+                               {"wait", OPTION_TEXT, &p->wait, 0, 0},
+                               {"steps", OPTION_COUNT, &p->steps, 1, count},
+                               {"times", OPTION_FLAG, &p->timed_lines, 0, 0},
+                               {"text", OPTION_PATH, &o->text, 0, 0},
+                               {"layers", OPTION_COUNT, &o->layers, 1, size},
+                               {"heads", OPTION_COUNT, &o->heads, 1, size},
+                               {"embed", OPTION_COUNT, &o->embed, 1, size},
+                               {"block", OPTION_COUNT, &o->block, 1, size},
+                               {"batch", OPTION_COUNT, &o->batch, 1, size},
+                               {"lr", OPTION_RATE, &o->lr, 0, 0},
+                               {"seed", OPTION_SEED, &o->seed, 0, 0},
+                               {"dtype", OPTION_DTYPE, &o->dtype, 0, 0},
+                               {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("any_machines", help, rows, argc, argv, speaks);
     o->survives = p->survive;
     bool good = code >= 0 || (read_deaths(p) && read_waits(p) && read_share(p, world) && o->embed % o->heads == 0);

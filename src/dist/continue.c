@@ -17,8 +17,6 @@
 #define FIRST_BETWEEN_MACHINES 2.0
 #define LONGEST_ATTEMPT        80.0
 #define PER_RANK               0.05
-/* Seconds between the first member that has built the new world and the last one. */
-#define LONGEST_LAG 10.0
 
 /* --- the new world ------------------------------------------------------------------------------------------------ */
 
@@ -173,7 +171,7 @@ static tsh_status settle(tsh_world *old, const tsh_continue_config *config, tshi
         tsh_status built = build(old, s, seconds, out);
         if (built != TSH_OK)
             tshi_log(&old->log, TSH_LOG_INFO, "world_continue: round %" PRIu32 ": %s", s->round, tsh_error_message());
-        status = tshi_survivors_confirm(s, built == TSH_OK, deadline + LONGEST_LAG, &confirmed);
+        status = tshi_survivors_confirm(s, built == TSH_OK, deadline + TSHI_LONGEST_LAG, &confirmed);
         if (confirmed) continue;
         tsh_world_destroy(*out);
         *out = NULL;

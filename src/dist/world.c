@@ -264,7 +264,7 @@ static tsh_status join(const tsh_world_config *config, const tshi_settings *sett
         tshi_join_place place;
         status = tshi_joining_wait(&j, &place);
         if (status != TSH_OK) break;
-        confirmed = tshi_joining_report(&j, take_place(config, settings, &place, out));
+        confirmed = tshi_joining_report(&j, take_place(config, settings, &place, out), place.patience);
         tshi_roster_free(&place.roster, &allocator);
         if (confirmed) break;
         tsh_world_destroy(*out);

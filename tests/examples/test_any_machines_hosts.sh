@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# test_any_machines_hosts.sh BUILD [TIMES]: ranks on two and three hosts, which are network namespaces, go on after deaths,
-# with the losses of one rank; and who cannot go on ends, and says why. Cases with random deaths run TIMES times (1), from
-# the seed SEED (1). The longest time from a death to the next step is printed.
+# test_any_machines_hosts.sh BUILD [TIMES [STEPS]]: ranks on two and three hosts, which are network namespaces, go on after
+# deaths, with the losses of one rank; and who cannot go on ends, and says why. Cases with random deaths run TIMES times (1)
+# with STEPS steps (30), from the seed SEED (1). With STEPS only these run where one rank of two, three or five dies, on one
+# host, two or three. The times from deaths to the next steps are printed last.
 set -uo pipefail
-build=$1 times=${2:-1}
+build=$1 times=${2:-1} steps=${3:-30} only_one=${3:+1}
 program=$build/bin/any_machines
 # shellcheck source=tests/support/hosts.sh
 . "$(dirname "$0")/../support/hosts.sh"
@@ -19,9 +20,8 @@ ip -n "tsb$$" route add "$net_c.0/24" via "$net.1"
 ip -n "tsc$$" route add "$net.0/24" via "$net_c.1"
 code=0 port=$((RANDOM % 10000 + 20000)) RANDOM=${SEED:-1} # a port that the system gives to no connection
 export MASTER_ADDR=$net.1 WORLD_SIZE LOCAL_WORLD_SIZE MASTER_PORT RANK LOCAL_RANK
-steps=30
-options="--survive --every 3 --dtype float64"
-RANK=0 WORLD_SIZE=1 "$program" --steps 150 --dtype float64 > "$folder/one" || { echo "FAILED: one rank"; exit 1; }
+options="--survive --every 3 --dtype float64 --times"
+RANK=0 WORLD_SIZE=1 "$program" --steps $((steps > 150 ? steps : 150)) --dtype float64 > "$folder/one" || { echo "FAILED: one rank"; exit 1; }
 
 fail() {
     code=1
@@ -34,6 +34,7 @@ start() {
     local side
     read -ra sides <<< "$1"
     shift
+    hosts=$(printf '%s\n' "${sides[@]}" | sort -u | wc -l)
     port=$((port + 1)) pids=() MASTER_PORT=$port WORLD_SIZE=${#sides[@]}
     local -A here=()
     for side in "${sides[@]}"; do here[$side]=$((${here[$side]:-0} + 1)); done
@@ -61,6 +62,25 @@ await() {
 
 ended() { ! kill -0 "$1" 2> /dev/null; }
 
+# Where one rank has died: the seconds until the first step that has ended after the others have gone on.
+note_time() {
+    cat "$folder"/out.* | awk -v hosts="$hosts" '
+        /^dies at / { deaths++; died = $3 }
+        / ranks go on after step / { goes_on = 1 }
+        /^step .* at / && goes_on && !ended { ended = $5 }
+        END { if (deaths == 1 && ended) print hosts, ended - died }' >> "$folder/times"
+}
+
+# print_times: of the runs on one host, and of those on several.
+print_times() {
+    [ -s "$folder/times" ] || return
+    sort -k1n -k2n "$folder/times" | awk '
+        { k = $1 > 1; time[k, ++n[k]] = $2 }
+        END { for (k = 0; k < 2; k++) if (n[k])
+            printf "from a death to the next step, %s: median %.2f s, longest %.2f s, %d deaths\n", k ? "several hosts" : "one host",
+                   time[k, int((n[k] + 1) / 2)], time[k, n[k]], n[k] }'
+}
+
 # finish RANKS: all processes end; so many ranks go on at last, with the losses of one rank, from the first step to the last.
 # A rank 0 that dies may take its last line with it.
 finish() {
@@ -75,9 +95,10 @@ finish() {
         / ranks go on after step / { seen[$NF - 1 ":"] }
         !/^step / { next }
         { seen[$2]; off = ($3 - one[$2]) / one[$2]; if (off > 1e-6 || off < -1e-6) { print "FAILED: " $0 " and " one[$2]; bad = 1 } }
-        END { for (i = 0; i < steps; i++) if (!(i ":" in seen)) { print "FAILED: no step " i; bad = 1 }; exit bad }' \
+        END { for (i = 0; i < steps && !bad; i++) if (!(i ":" in seen)) { print "FAILED: no step " i; bad = 1 }; exit bad }' \
         "$folder/one" - || fail "the losses"
     grep -hq "^$1 ranks go on after step" "$folder"/out.* || fail "not $1 ranks"
+    note_time
     rm -f "$folder"/out.*
     echo "$what: done"
 }
@@ -85,12 +106,16 @@ finish() {
 says() { grep -qE -- "$2" "$folder/out.$1" || fail "rank $1 does not say '$2'"; }
 
 # death RANK: in a random step, at a random moment. Not in a subshell, whose RANDOM does not follow the seed.
-death() { deaths=${deaths:+$deaths,}$1:$((RANDOM % 20 + 3)):$((RANDOM % 30000)); }
+death() { deaths=${deaths:+$deaths,}$1:$((RANDOM % (steps - 10) + 3)):$((RANDOM % 30000)); }
 
 for ((round = 0; round < times; round++)); do
     what="two ranks, 3:1" deaths=
     death 1
     start "a b" --model 3:1 --kill "$deaths"
+    finish 1
+    what="two ranks of one host, 3:1" deaths=
+    death $((RANDOM % 2))
+    start "a a" --model 3:1 --kill "$deaths"
     finish 1
     for rank in 0 1 2; do
         what="rank $rank of three on two hosts, 2:1:1" deaths=
@@ -103,6 +128,7 @@ for ((round = 0; round < times; round++)); do
     death $rank
     start "a a b c c" --model $((RANDOM % 2 * 4 + 1)) --kill "$deaths"
     finish 4
+    [ "$only_one" ] && continue
     what="three ranks, one after another, of six in turn on two hosts" deaths=
     for rank in 0 2 4; do death $rank; done
     start "a b b a b a" --model 2 --kill "$deaths"
@@ -117,6 +143,10 @@ for ((round = 0; round < times; round++)); do
     start "a a b b" --kill "$first:$at:0,$second:$at:$((10000 + RANDOM * 4))"
     finish 2
 done
+if [ "$only_one" ]; then
+    print_times
+    exit $code
+fi
 
 what="a rank that was stopped wakes when the others have gone on"
 steps=150 TSHARD_TIMEOUT=3
@@ -139,4 +169,5 @@ start "a a b b" --kill 0:9,1:9
 for rank in 2 3; do
     await $rank "the ranks of rank 0's machine, which decide who goes on, have all ended"
 done
+print_times
 exit $code

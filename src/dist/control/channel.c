@@ -98,6 +98,7 @@ static tsh_status check_wait(tshi_channel_call *call, int rank) {
     tsh_world *world = call->group->world;
     publish_wait(call, rank);
     tsh_status status = tshi_world_end_cycle(world);
+    if (status == TSH_OK) status = tshi_deadline_compare(world, &call->deadline);
     if (status != TSH_OK || !tshi_deadline_passed(world, &call->deadline, ranks, stopped)) return status;
     return time_out(call, ranks, stopped);
 }

@@ -72,6 +72,9 @@ tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const ch
 /* Publishes the wait on the control page, once it has lasted for a while: then all machines know which members of the
  * group have come to the call, and which have not. */
 void tshi_deadline_publish(tsh_world *world, const tshi_deadline *wait);
+/* The error of two calls that can never end, since another member of the group waits in another call of the same
+ * number; this rank becomes FAILED. TSH_OK where no such call is known. */
+tsh_status tshi_deadline_compare(tsh_world *world, const tshi_deadline *wait);
 /* Names the ranks that block this one, as tshi_waits_name does (TSHI_LINE bytes each); without a published row, the
  * members of wait->group that have not come to the call. False: not sure. */
 bool tshi_deadline_name(const tsh_world *world, const tshi_deadline *wait, char *ranks, char *stopped);

@@ -141,17 +141,37 @@ tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const ch
     return (tshi_deadline){since + world->timeout, since + tshi_warn_after(world), name, number, NULL};
 }
 
-/* Identifies the call; every member of the group computes the same value. */
+/* Identifies the call: its name, and below it its number in the group. Every member computes the same value. */
 static uint64_t fingerprint_of(const tshi_deadline *wait) {
-    uint64_t fingerprint = tshi_fingerprint_add(tshi_fingerprint_add(TSHI_FINGERPRINT, wait->group->id), wait->number);
-    return tshi_fingerprint_text(fingerprint, wait->name);
+    uint64_t number = tshi_fingerprint_add(tshi_fingerprint_add(TSHI_FINGERPRINT, wait->group->id), wait->number);
+    return (tshi_fingerprint_text(TSHI_FINGERPRINT, wait->name) | 1) << 32 | (uint32_t)number;
 }
 
 /* Earlier than the first warning: news take a moment to reach other machines. */
 void tshi_deadline_publish(tsh_world *world, const tshi_deadline *wait) {
     double since = wait->end - world->timeout;
     if (wait->group && tshi_clock() >= since + tshi_warn_after(world) / 4)
-        tshi_page_set_wait(world->machine.page, world->rank, fingerprint_of(wait));
+        tshi_page_set_wait(world->machine.page, world->rank, fingerprint_of(wait), wait->name);
+}
+
+tsh_status tshi_deadline_compare(tsh_world *world, const tshi_deadline *wait) {
+    const tshi_page *page = world->machine.page;
+    char words[TSHI_MESSAGE_SIZE], theirs[TSHI_CALL_BYTES], ours[TSHI_CALL_BYTES];
+    /* Ranks that have recovered have made different numbers of calls. */
+    if (!wait->group || world->machine.steps || tshi_control_has_failed(world)) return TSH_OK;
+    uint64_t here = fingerprint_of(wait);
+    if (tshi_page_wait(page, world->rank, ours) != here) return TSH_OK;
+    for (int i = 0; i < wait->group->size; i++) {
+        int rank = wait->group->ranks[i];
+        uint64_t there = tshi_page_wait(page, rank, theirs);
+        if (there == here || (uint32_t)there != (uint32_t)here || !theirs[0]) continue;
+        bool first = world->rank < rank;
+        snprintf(words, sizeof words, "rank %d: %s #%llu, rank %d: %s #%llu", first ? world->rank : rank,
+                 first ? ours : theirs, wait->number, first ? rank : world->rank, first ? theirs : ours, wait->number);
+        tshi_control_fail(world, words, (tshi_tape_step){0});
+        return tshi_fail(TSH_ERR_MISMATCH, "%s", words);
+    }
+    return TSH_OK;
 }
 
 /* A rank of another machine is never known to be stopped. */

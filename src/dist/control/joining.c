@@ -7,11 +7,12 @@
 #include <string.h>
 
 /* Seconds to connect; to wait for a CHALLENGE before another connection is tried, because a stopped rank may be
- * listening there; for the rest of a frame; for the confirmation of a world; and between two tries. */
+ * listening there; for the rest of a frame; for the confirmation of a world, after the round has ended; and between two
+ * tries. */
 #define CONNECT_SECONDS   2.0
 #define CHALLENGE_SECONDS 5.0
 #define FRAME_SECONDS     5.0
-#define VERDICT_SECONDS   60.0
+#define VERDICT_SECONDS   5.0
 #define PAUSE             20e-3
 
 tsh_status tshi_joining_open(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
@@ -164,7 +165,7 @@ tsh_status tshi_joining_wait(tshi_joining *j, tshi_join_place *out) {
     }
 }
 
-bool tshi_joining_report(tshi_joining *j, tsh_status built) {
+bool tshi_joining_report(tshi_joining *j, tsh_status built, double patience) {
     unsigned char bytes[TSHI_WIRE_MOST + TSHI_MESSAGE_SIZE];
     const tshi_seal seal = {j->settings.key, j->theirs};
     tshi_wire_answer answer = {.status = built};
@@ -173,7 +174,8 @@ bool tshi_joining_report(tshi_joining *j, tsh_status built) {
     size_t size = tshi_wire_write_answer(&answer, &seal, bytes);
     if (!tshi_socket_write(j->fd, bytes, size, tshi_clock() + FRAME_SECONDS)) lose(j, strerror(errno));
     if (j->fd < 0 || built != TSH_OK) return false;
-    bool came = tshi_socket_wait(j->fd, POLLIN, tshi_clock() + VERDICT_SECONDS);
+    double longest = patience + TSHI_LONGEST_LAG + VERDICT_SECONDS;
+    bool came = tshi_socket_wait(j->fd, POLLIN, tshi_clock() + longest);
     j->has_next = came && read_place(j, &j->next, &status) && status == TSH_OK;
     bool confirmed = j->has_next && j->next.size == 0;
     if (confirmed) j->has_next = false;

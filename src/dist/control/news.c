@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-static const unsigned char magic[5] = {'t', 'S', 'H', 'c', 2};
+static const unsigned char magic[5] = {'t', 'S', 'H', 'c', 3};
 
-enum { BEAT_BYTES = 4, FAREWELL_BYTES = 1, RANK_BYTES = 44, PACKET_BYTES = 32 };
+enum { BEAT_BYTES = 4, FAREWELL_BYTES = 1, RANK_BYTES = 44 + TSHI_CALL_BYTES, PACKET_BYTES = 32 };
 
 static void rank_fields(tshi_codec *c, tshi_rank_news *n) {
     tshi_codec_integer(c, &n->rank, 4);
@@ -15,6 +15,9 @@ static void rank_fields(tshi_codec *c, tshi_rank_news *n) {
     n->recover = (uint32_t)tshi_codec_number(c, n->recover, 4);
     n->agreement = tshi_codec_number(c, n->agreement, 8);
     n->wait = tshi_codec_number(c, n->wait, 8);
+    tshi_codec_field(c, n->call, sizeof n->call);
+    n->call[sizeof n->call - 1] = '\0';
+    tshi_codec_clean(n->call, strlen(n->call));
     n->step.tape = tshi_codec_number(c, n->step.tape, 8);
     n->step.number = tshi_codec_number(c, n->step.number, 8);
     size_t length = c->reads ? (size_t)(c->end - c->at) : strnlen(n->reason, sizeof n->reason - 1);

@@ -3,11 +3,11 @@
  * Invariant: no field is used before it is checked. tshi_news_read returns a message only when its kind, length, state
  * and padding are valid; its caller checks ranks and the machine against its roster.
  *
- * head      magic "tSHc", version 2, kind 1, zero 2, length of the body 4; then the body
+ * head      magic "tSHc", version 3, kind 1, zero 2, length of the body 4; then the body
  * BEAT      machine of the sender 4. Sent each second, often after news, and before that by the hub to each machine
  *           that connects
- * NEWS      rank 4, state 1, left 1, zero 2, recover 4, agreement 8, wait 8, step 8 + 8, reason (the rest,
- *           up to TSHI_MESSAGE_SIZE - 1)
+ * NEWS      rank 4, state 1, left 1, zero 2, recover 4, agreement 8, wait 8, call 32, step 8 + 8, reason
+ *           (the rest, up to TSHI_MESSAGE_SIZE - 1)
  * PACKET    from 4, to 4, group 8, epoch 4, number 4, total 4, at 4, data (the rest, up to TSHI_PACKET_BYTES): a part
  *           of a message from a rank to another; total is at most TSHI_PACKET_MOST, and the data lies within
  * FAREWELL  all 1: the sender's last message. 1: every rank on its side of the connection has left, or never will as it
@@ -18,7 +18,7 @@
 #include "dist/control/packets.h"
 
 #define TSHI_NEWS_HEAD 12
-#define TSHI_NEWS_MOST (TSHI_NEWS_HEAD + 44 + TSHI_MESSAGE_SIZE - 1) /* bytes of a whole message */
+#define TSHI_NEWS_MOST (TSHI_NEWS_HEAD + 44 + TSHI_CALL_BYTES + TSHI_MESSAGE_SIZE - 1) /* bytes of a whole message */
 
 typedef enum tshi_news_kind {
     TSHI_NEWS_BEAT = 1,

@@ -79,8 +79,24 @@ void tshi_page_set_agreement(tshi_page *page, int rank, uint64_t agreement) {
     if (atomic_load_explicit(&page->failures, memory_order_relaxed) != 0) tell_relay(page);
 }
 
-void tshi_page_set_wait(tshi_page *page, int rank, uint64_t wait) {
-    if (atomic_exchange(&page->record[rank].wait, wait) != wait) tell_relay(page);
+void tshi_page_set_wait(tshi_page *page, int rank, uint64_t wait, const char *call) {
+    tshi_rank_record *r = &page->record[rank];
+    uint64_t words[TSHI_CALL_BYTES / sizeof(uint64_t)] = {0};
+    if (atomic_load(&r->wait) == wait) return;
+    memcpy(words, call, strnlen(call, TSHI_CALL_BYTES - 1));
+    atomic_store(&r->wait, 0);
+    for (size_t i = 0; i < TSHI_CALL_BYTES / sizeof *words; i++) atomic_store(&r->call[i], words[i]);
+    atomic_store(&r->wait, wait);
+    tell_relay(page);
+}
+
+uint64_t tshi_page_wait(const tshi_page *page, int rank, char call[TSHI_CALL_BYTES]) {
+    const tshi_rank_record *r = &page->record[rank];
+    uint64_t words[TSHI_CALL_BYTES / sizeof(uint64_t)], wait = atomic_load(&r->wait);
+    for (size_t i = 0; i < TSHI_CALL_BYTES / sizeof *words; i++) words[i] = atomic_load(&r->call[i]);
+    memcpy(call, words, TSHI_CALL_BYTES);
+    if (wait == 0 || atomic_load(&r->wait) != wait) call[0] = '\0';
+    return wait;
 }
 
 /* Reads the steps before `failures`, and that before the agreement. When all ranks have made this rank's steps, what
@@ -103,7 +119,7 @@ void tshi_page_read(const tshi_page *page, int rank, tshi_rank_news *out) {
     out->left = atomic_load(&r->left);
     out->recover = atomic_load(&r->recover);
     out->state = atomic_load(&r->state);
-    out->wait = atomic_load(&r->wait);
+    out->wait = tshi_page_wait(page, rank, out->call);
     out->step = r->step;
     memcpy(out->reason, r->reason, sizeof out->reason);
     out->reason[sizeof out->reason - 1] = '\0';
@@ -124,6 +140,6 @@ void tshi_page_apply(tshi_page *page, const tshi_rank_news *news) {
         atomic_store(&r->agreement, news->agreement);
         tell_relay(page);
     }
-    tshi_page_set_wait(page, news->rank, news->wait);
+    tshi_page_set_wait(page, news->rank, news->wait, news->call);
     if (news->left && !atomic_load(&r->left)) tshi_page_leave(page, news->rank);
 }

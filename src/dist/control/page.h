@@ -5,7 +5,7 @@
  *   state                                a peer that finds the rank DEAD; the relay
  *   recover                              the relay
  *   left                                 the relay
- *   agreement, wait                      the relay, at any time
+ *   agreement, wait, call                the relay, at any time
  *
  * Invariant: a rank that sees a state sees its reason and step or those of a later state, and a rank that sees a step
  * of a recovery sees the state that the rank had then, or a later one. It holds because every writer, the relay too,
@@ -24,6 +24,7 @@
 #define TSHI_RELAY_ADDRESS 16
 #define TSHI_MOST_JOINERS  16
 #define TSHI_JOINER_HOST   64
+#define TSHI_CALL_BYTES    32 /* of the name of a call that waits, with its end */
 
 /* A step of a tape, both numbered from 1; zeros: no particular step. */
 typedef struct tshi_tape_step {
@@ -47,8 +48,9 @@ typedef struct tshi_rank_record {
     _Atomic uint32_t sleepers;                       /* ranks that sleep on `recover` */
     _Atomic uint64_t agreement;                      /* see tshi_agreement */
     _Atomic uint64_t wait; /* identifies the last call in which it has waited for long (tshi_deadline); 0: none */
-    tshi_tape_step step;   /* of FAILED */
-    char reason[TSHI_MESSAGE_SIZE]; /* of FAILED and STUCK; of DEAD, "" unless its machine was lost */
+    _Atomic uint64_t call[TSHI_CALL_BYTES / 8]; /* its name; changes only while `wait` is 0 */
+    tshi_tape_step step;                        /* of FAILED */
+    char reason[TSHI_MESSAGE_SIZE];             /* of FAILED and STUCK; of DEAD, "" unless its machine was lost */
     /* Only ranks of its own machine use the rest. */
     /* tsh_world_continue; see standings.h. */
     _Atomic uint32_t standing;
@@ -97,6 +99,7 @@ typedef struct tshi_rank_news {
     int32_t rank;
     uint32_t state, left, recover;
     uint64_t agreement, wait;
+    char call[TSHI_CALL_BYTES];
     tshi_tape_step step;
     char reason[TSHI_MESSAGE_SIZE];
 } tshi_rank_news;
@@ -126,8 +129,10 @@ void tshi_page_leave(tshi_page *page, int rank);
 void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step);
 /* Sets that of this rank. After a failure the relay passes it on. */
 void tshi_page_set_agreement(tshi_page *page, int rank, uint64_t agreement);
-/* Sets that of this rank; the relay passes it on. */
-void tshi_page_set_wait(tshi_page *page, int rank, uint64_t wait);
+/* Sets those of this rank; the relay passes them on. */
+void tshi_page_set_wait(tshi_page *page, int rank, uint64_t wait, const char *call);
+/* Reads those of a rank. `call` is "" while they change. */
+uint64_t tshi_page_wait(const tshi_page *page, int rank, char call[TSHI_CALL_BYTES]);
 /* What the relay sends of record[rank].agreement, for a rank of this machine: 0 (not known) until a failure is known
  * here that no recovery has ended. */
 uint64_t tshi_page_told_agreement(const tshi_page *page, int rank);

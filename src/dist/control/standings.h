@@ -33,6 +33,9 @@
 
 #include "dist/control/page.h"
 
+/* Seconds between the first member that has built the new world and the last one, after which BUILDING ends. */
+#define TSHI_LONGEST_LAG 10.0
+
 typedef enum tshi_continue_phase { TSHI_GATHERING = 0, TSHI_BUILDING, TSHI_CONFIRMED, TSHI_PHASES } tshi_continue_phase;
 
 static inline uint32_t tshi_turn(uint32_t round, tshi_continue_phase phase) {

@@ -218,14 +218,22 @@ tsh_status tshi_tagged_give_up(tsh_group *group) {
     return tshi_failure_report(&why);
 }
 
+/* A member may never come to this call, since it waits in another one; its first messages have no memory of callers. */
+static tsh_status compare_wait(tsh_group *group, double since) {
+    const tshi_deadline wait = deadline_of(group, NULL, since);
+    bool enters = tshi_tagged_group_of(group)->call.phase == TSHI_ENTERING;
+    return enters ? tshi_deadline_compare(group->world, &wait) : TSH_OK;
+}
+
 tsh_status tshi_tagged_poll_call(tsh_group *group, double since) {
+    tshi_failure why;
     tshi_tagged_poll(group->world);
     tsh_status status = tshi_tagged_group_failure(group);
     bool late = is_late(group, NULL, since);
-    if (status != TSH_OK) status = tshi_tagged_give_up(group);
-    if (status != TSH_OK || !late) return status;
-    tshi_failure why;
-    tshi_failure_keep(&why, time_out(group, NULL));
+    if (status != TSH_OK) return tshi_tagged_give_up(group);
+    status = late ? time_out(group, NULL) : compare_wait(group, since);
+    if (status == TSH_OK) return TSH_OK;
+    tshi_failure_keep(&why, status);
     abandon(group);
     return tshi_failure_report(&why);
 }

@@ -1,6 +1,7 @@
 /* Ranks join a job that runs. */
 #include "base/clock.h"
 #include "dist/control/joining.h"
+#include "dist/registry.h"
 #include "dist/rendezvous/connector.h"
 #include "support/ranks.h"
 
@@ -282,6 +283,42 @@ static void ends_meanwhile(tshi_rank *r, void *arg) {
 
 Test(joiners, the_job_ends_meanwhile, .timeout = 120) {
     cr_assert_str_empty(run(1, 2, ends_meanwhile, NULL, NULL));
+}
+
+/* --- ranks that call other things ----------------------------------------------------------------------------- */
+
+/* Ranks that learn of the error from another one have its words too. */
+static void expect_both(tshi_rank *r, tsh_status status, const char *first, const char *second) {
+    const char *said = tsh_error_message();
+    tshi_check(r, (status == TSH_ERR_MISMATCH || status == TSH_ERR_PEER) && strstr(said, first) && strstr(said, second),
+               "status %d: %s", status, said);
+}
+
+/* One rank asks for joiners in a step in which the others do not. */
+static void asks_alone(tshi_rank *r, void *arg) {
+    const int *asker = arg;
+    tsh_tensor *t = NULL;
+    tsh_tensor_config config = {.dtype = TSH_FLOAT32, .ndim = 1, .shape = {100}};
+    int count = 0;
+    if (!enter(r) || !tshi_check_ok(r, tsh_world_joiners(r->world, &count))) return;
+    if (!tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &t))) return;
+    tsh_status status = tsh_world_rank(r->world) == *asker
+                            ? tsh_world_joiners(r->world, &count)
+                            : tsh_all_reduce(tsh_world_group(r->world), t, TSH_REDUCE_SUM);
+    expect_both(r, status, "world_joiners #", "all_reduce");
+    tsh_tensor_release(t);
+}
+
+Test(joiners, one_rank_asks_alone, .timeout = 120) {
+    setenv("TSHARD_TIMEOUT", "80", 1);
+    for (int asker = 0; asker < 2; asker++) cr_assert_str_empty(run(2, 2, asks_alone, &asker, NULL));
+}
+
+Test(joiners, one_rank_asks_alone_over_ucx, .timeout = 120) {
+    if (!tshi_backend_find("ucx")) cr_skip_test("no UCX");
+    setenv("TSHARD_TIMEOUT", "80", 1);
+    setenv("TSHARD_BACKEND", "ucx", 1);
+    for (int asker = 0; asker < 2; asker++) cr_assert_str_empty(run(2, 2, asks_alone, &asker, NULL));
 }
 
 /* --- what comes in pieces ----------------------------------------------------------------------------------------- */

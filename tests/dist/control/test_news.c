@@ -13,6 +13,7 @@ static tshi_news of_rank(size_t length) {
     news.rank.recover = 0xfffffff0u;
     news.rank.agreement = UINT64_C(0x8899aabbccddeeff);
     news.rank.wait = UINT64_C(0x0123456789abcdef);
+    memcpy(news.rank.call, "all_reduce", 11);
     news.rank.step = (tshi_tape_step){UINT64_C(0x1122334455667788), 5};
     memset(news.rank.reason, 'a', length);
     return news;
@@ -28,6 +29,7 @@ static void check_same(const tshi_news *got, const tshi_news *wanted) {
     cr_assert_eq(got->rank.recover, wanted->rank.recover);
     cr_assert_eq(got->rank.agreement, wanted->rank.agreement);
     cr_assert_eq(got->rank.wait, wanted->rank.wait);
+    cr_assert_str_eq(got->rank.call, wanted->rank.call);
     cr_assert_eq(got->rank.step.tape, wanted->rank.step.tape);
     cr_assert_eq(got->rank.step.number, wanted->rank.step.number);
     cr_assert_str_eq(got->rank.reason, wanted->rank.reason);
@@ -80,16 +82,17 @@ Test(news, what_is_written_is_read, .timeout = 60) {
 }
 
 Test(news, bytes_are_in_the_order_that_the_header_says, .timeout = 60) {
-    const unsigned char wanted[] = {'t',  'S',  'H',  'c',  2,    2,    0,    0,    46,   0,    0,    0,
-                                    4,    3,    2,    1,    1,    1,    0,    0,    0xf0, 255,  255,  255,
-                                    0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99, 0x88, 0xef, 0xcd, 0xab, 0x89,
-                                    0x67, 0x45, 0x23, 0x01, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
-                                    5,    0,    0,    0,    0,    0,    0,    0,    'a',  'a'};
+    const unsigned char wanted[] = {
+        't',  'S',  'H',  'c',  3,    2,    0,    0,    78,   0,    0,    0,    4,    3,    2,    1,    1,    1,
+        0,    0,    0xf0, 255,  255,  255,  0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99, 0x88, 0xef, 0xcd, 0xab, 0x89,
+        0x67, 0x45, 0x23, 0x01, 'a',  'l',  'l',  '_',  'r',  'e',  'd',  'u',  'c',  'e',  0,    0,    0,    0,
+        0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,
+        0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 5,    0,    0,    0,    0,    0,    0,    0,    'a',  'a'};
     unsigned char bytes[TSHI_NEWS_MOST];
     const tshi_news news = of_rank(2);
     cr_assert_eq(tshi_news_write(&news, bytes), sizeof wanted);
     cr_assert_arr_eq(bytes, wanted, sizeof wanted);
-    const unsigned char packet[] = {'t', 'S', 'H', 'c', 2, 4,    0,    0,    33,   0,    0,    0,    4,    3,    2,
+    const unsigned char packet[] = {'t', 'S', 'H', 'c', 3, 4,    0,    0,    33,   0,    0,    0,    4,    3,    2,
                                     1,   5,   0,   0,   0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0xf1, 255,
                                     255, 255, 3,   2,   1, 0,    0x31, 0,    0,    0,    0x30, 0,    0,    0,    'b'};
     const tshi_news other = of_packet(1);
@@ -117,11 +120,11 @@ Test(news, other_bytes_are_refused, .timeout = 60) {
     for (size_t at = 0; at < 4; at++) check_refused(at, 'x');
     check_refused(4, 1);  /* version */
     check_refused(5, 0);  /* kind */
-    check_refused(5, 1);  /* a beat of 52 bytes */
-    check_refused(5, 3);  /* a farewell of 52 bytes */
+    check_refused(5, 1);  /* a beat of 84 bytes */
+    check_refused(5, 3);  /* a farewell of 84 bytes */
     check_refused(5, 5);  /* kind */
     check_refused(6, 1);  /* zero */
-    check_refused(8, 43); /* shorter than a record */
+    check_refused(8, 75); /* shorter than a record */
     check_refused(9, 3);  /* longer than any reason */
     check_refused(11, 255);
     check_refused(16, TSHI_DEAD + 1);

@@ -7,7 +7,7 @@
  *   12   how many groups that rank was the first member of before; with the bits above, the number of the group
  *   14   the number of the call or message
  *
- * Invariant: no two groups have the same number, unless one of them was made 4096 groups of its first member later. A
+ * Invariant: no two groups have the same number, unless one of them was made 4095 groups of its first member later. A
  * group therefore costs no messages: its first member's number comes with the agreement on the group. */
 #include "dist/transport/ucx/ucx.h"
 
