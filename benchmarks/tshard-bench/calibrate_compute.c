@@ -128,7 +128,7 @@ static tsh_status measure_attention(calibration *c, bool backward, tsh_dtype dty
         w.a = (tshi_attention){.batch = 1,
                                .queries = n,
                                .keys = n,
-                               .room = n,
+                               .capacity = n,
                                .heads = HEADS,
                                .kv_heads = HEADS,
                                .dim = dim,

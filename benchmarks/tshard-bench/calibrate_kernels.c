@@ -69,7 +69,7 @@ static void run_mul(tsh_device *device, const operands *o) {
 }
 
 static void run_binary(tsh_device *device, const operands *o) {
-    const tshi_overlay flat = {.runs = 1, .n = {o->n}, .x = {1}, .y = {1}};
+    const tshi_broadcast flat = {.runs = 1, .n = {o->n}, .x = {1}, .y = {1}};
     device->ops->elementwise[o->dtype].binary(device, TSHI_ADD, &flat, o->at[0], o->at[1], o->at[2]);
 }
 

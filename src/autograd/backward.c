@@ -328,7 +328,7 @@ tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backwar
     tsh_device *device = tape->world->device;
     tsh_memory_purpose before = tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
     device->place.backward = true;
-    bool traced = tshi_is_noted(device) && note_backward(device);
+    bool traced = tshi_is_observed(device) && note_backward(device);
     warn_of_endless_step(tape);
     tsh_status status = backward_from(tape, loss, config);
     if (status == TSH_OK) warn_of_nan(tape, loss);

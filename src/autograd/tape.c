@@ -107,7 +107,7 @@ static void note_reset(const tsh_device *device) {
 
 static void end_step(tsh_tape *tape) {
     tshi_steps *steps = &tape->steps;
-    if (tshi_is_noted(tape->world->device)) note_reset(tape->world->device);
+    if (tshi_is_observed(tape->world->device)) note_reset(tape->world->device);
     free_step(tape);
     tape->status = TSH_OK;
     tape->message[0] = '\0';

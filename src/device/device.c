@@ -38,7 +38,7 @@ static void copy_text(char *to, size_t size, const char *from) {
 }
 
 /* The memory in use has a new peak: the report gets its purposes and where the program is. */
-static void note_peak(tsh_device *device) {
+static void update_peak(tsh_device *device) {
     tsh_memory_use *report = &device->report;
     device->stats.bytes_peak = device->stats.bytes_in_use;
     memcpy(report->at_peak, report->live, sizeof report->at_peak);
@@ -53,7 +53,7 @@ void tshi_device_count(tsh_device *device, tshi_slab_block *block, size_t bytes)
     device->report.live[block->purpose] += bytes;
     device->stats.requests++;
     device->stats.bytes_in_use += bytes;
-    if (device->stats.bytes_in_use > device->stats.bytes_peak) note_peak(device);
+    if (device->stats.bytes_in_use > device->stats.bytes_peak) update_peak(device);
 }
 
 void tshi_device_uncount(tsh_device *device, const tshi_slab_block *block) {
@@ -92,7 +92,7 @@ tsh_memory_use tsh_device_memory(const tsh_device *device) {
 }
 
 void tsh_device_reset_peak(tsh_device *device) {
-    if (device) note_peak(device);
+    if (device) update_peak(device);
 }
 
 tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const char *what) {

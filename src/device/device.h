@@ -167,7 +167,7 @@ struct tsh_device {
 };
 
 /* True when the device keeps a record or writes a trace: one test on the hot path before either is looked at. */
-static inline bool tshi_is_noted(const tsh_device *device) {
+static inline bool tshi_is_observed(const tsh_device *device) {
     return ((uintptr_t)device->record | (uintptr_t)device->trace) != 0;
 }
 

@@ -68,15 +68,15 @@ typedef enum tshi_binary {
     TSHI_BINARY_COUNT
 } tshi_binary;
 
-#define TSHI_OVERLAY_RUNS 8
+#define TSHI_BROADCAST_RUNS 8
 
 /* Operands broadcast to a row-major output of `runs` dims, dim 0 the innermost: dim k has n[k] elements, and x[k]
  * and y[k] are the operands' strides in elements; a stride of 0 repeats a dim. In dim 0 one stride is 1 and the
  * other is 0 or 1. */
-typedef struct tshi_overlay {
+typedef struct tshi_broadcast {
     int runs;
-    int64_t n[TSHI_OVERLAY_RUNS], x[TSHI_OVERLAY_RUNS], y[TSHI_OVERLAY_RUNS];
-} tshi_overlay;
+    int64_t n[TSHI_BROADCAST_RUNS], x[TSHI_BROADCAST_RUNS], y[TSHI_BROADCAST_RUNS];
+} tshi_broadcast;
 
 /* --- matrix products, float dtypes -------------------------------------------------------------------------------- */
 
@@ -165,7 +165,7 @@ typedef struct tshi_tokens {
     bool batched; /* arrays are [batch, queries] and [batch, keys], else [queries] and [keys] */
 } tshi_tokens;
 
-/* q, y [batch, queries, heads, dim]; k, v [batch, room, kv_heads, dim], of whose `room` only the first `keys` are
+/* q, y [batch, queries, heads, dim]; k, v [batch, capacity, kv_heads, dim], of whose `capacity` only the first `keys` are
  * read. Query i attends to the keys j < lengths[b] and, with `causal`, j <= i + keys - queries. Query head h reads
  * KV head (h + shift) / sharers: the local heads may begin in the middle of those that share a KV head. Dropout of
  * probabilities is keyed by the global index in [.., heads_whole, queries, keys], where the local part begins at
@@ -175,7 +175,7 @@ typedef struct tshi_tokens {
  * With `tokens`, a query attends to the keys of its document whose position is not after its own, and `lengths` is
  * NULL. */
 typedef struct tshi_attention {
-    int64_t batch, queries, keys, room, heads, kv_heads, dim;
+    int64_t batch, queries, keys, capacity, heads, kv_heads, dim;
     int64_t queries_before, queries_after;
     int64_t sharers, shift;
     bool causal;
@@ -260,7 +260,7 @@ typedef enum tshi_reduction {
 } tshi_reduction;
 
 /* The most inputs, and the most outputs, that a GPU's tshi_reduce_fn takes. */
-#define TSHI_REDUCE_MOST 64
+#define TSHI_REDUCE_MAX 64
 
 /* --- function types and tables ------------------------------------------------------------------------------------ */
 

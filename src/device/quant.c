@@ -1,7 +1,7 @@
 /* Formats of quantized weights. */
 #include "device/quant.h"
 
-#include "device/cpu/isa/half.h"
+#include "device/cpu/isa/elements.h"
 
 #include <math.h>
 

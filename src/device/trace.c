@@ -12,15 +12,15 @@
 
 #define CHUNK_BYTES ((size_t)TSHI_TRACE_CHUNK * sizeof(tshi_trace_event))
 
-/* --- room --------------------------------------------------------------------------------------------------------- */
+/* --- chunks -------------------------------------------------------------------------------------------------------- */
 
 /* posix_fallocate takes the disk blocks at once: a full disk is an error here, where a write to the mapping would
  * raise SIGBUS. */
 static tsh_status add_chunk(tshi_trace_file *t) {
     off_t at = (off_t)((size_t)t->chunks * CHUNK_BYTES);
-    if (t->chunks == TSHI_TRACE_MOST) {
+    if (t->chunks == TSHI_TRACE_MAX_CHUNKS) {
         return tshi_fail(TSH_ERR_OVERFLOW, "the trace %s has reached its limit of %d chunks of %zu bytes", t->path,
-                         TSHI_TRACE_MOST, CHUNK_BYTES);
+                         TSHI_TRACE_MAX_CHUNKS, CHUNK_BYTES);
     }
     int error = tshi_file_fits((size_t)at + CHUNK_BYTES) ? posix_fallocate(t->file, at, (off_t)CHUNK_BYTES) : EFBIG;
     if (error) return tshi_fail_errno(error, "the trace %s cannot grow", t->path);

@@ -9,11 +9,11 @@
 #include "base/clock.h"
 #include "device/device.h"
 
-#define TSHI_TRACE_MAGIC "tshard trace 1"
-#define TSHI_TRACE_FILE  "rank" /* FOLDER/rank.3 */
-#define TSHI_TRACE_CHUNK 65536  /* events in a mapped chunk */
-#define TSHI_TRACE_MOST  256    /* most chunks of a file */
-#define TSHI_TRACE_DEPTH 64     /* nested functions, or nested ranges of a program */
+#define TSHI_TRACE_MAGIC      "tshard trace 1"
+#define TSHI_TRACE_FILE       "rank" /* FOLDER/rank.3 */
+#define TSHI_TRACE_CHUNK      65536  /* events in a mapped chunk */
+#define TSHI_TRACE_MAX_CHUNKS 256    /* most chunks of a file */
+#define TSHI_TRACE_DEPTH      64     /* nested functions, or nested ranges of a program */
 
 typedef enum tshi_trace_kind {
     TSHI_TRACE_NONE = 0,   /* the file ends here */
@@ -80,7 +80,7 @@ typedef struct tshi_trace_file {
     tshi_trace_header header;
     int file;
     char path[1024];
-    tshi_trace_event *chunk[TSHI_TRACE_MOST];
+    tshi_trace_event *chunk[TSHI_TRACE_MAX_CHUNKS];
     int chunks, used;  /* chunks mapped; events used in the last one */
     bool full;         /* no room: further events are dropped */
     bool common_clock; /* all ranks share one clock */

@@ -49,9 +49,9 @@ static bool is_repeated(const tsh_tensor *x, const tsh_tensor *out) {
 /* z = f(x, y), with the shape of `like`, to which x and y broadcast, and their dtype. */
 static void run_binary(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, const tsh_tensor *like, tsh_tensor *z) {
     tsh_device *device = tshi_device_of(like);
-    tshi_overlay o;
+    tshi_broadcast o;
     if (is_repeated(x, like) || is_repeated(y, like)) {
-        o = tshi_overlay_of(&like->shape, &x->shape, &y->shape);
+        o = tshi_broadcast_of(&like->shape, &x->shape, &y->shape);
     } else {
         o.runs = 1; /* only run 0 is read; zeroing the others would take longer than a small sum */
         o.n[0] = like->numel;
@@ -182,7 +182,7 @@ static tsh_status arithmetic_backward(tsh_call *call) {
 }
 
 #define ARITHMETIC_OP(name, rules)                                                                                     \
-    name, rules, binary_shape, arithmetic_forward, arithmetic_backward, .row_holds = tshi_overlay_row_holds
+    name, rules, binary_shape, arithmetic_forward, arithmetic_backward, .row_holds = tshi_broadcast_row_holds
 
 const tsh_op tshi_arithmetic_ops[TSHI_STEP] = {
     [TSHI_ADD] = {ARITHMETIC_OP("add", add_rules), .reads_no_input = true, .by_element = true},
@@ -251,7 +251,7 @@ static tsh_status run_with_value(tsh_call *call, tshi_binary f, double value, ts
     const tsh_tensor *x = call->in[0], *y = tsh_call_scratch(call, x->dtype, 1);
     if (!y) return TSH_ERR_MEMORY;
     tsh_device *device = tshi_device_of(x);
-    const tshi_overlay o = {1, {x->numel}, {1}, {0}};
+    const tshi_broadcast o = {1, {x->numel}, {1}, {0}};
     device->ops->copy.fill(device, x->dtype, 1, value, tshi_data(y));
     device->ops->elementwise[x->dtype].binary(device, f, &o, tshi_data(x), tshi_data(y), tshi_data(z));
     return TSH_OK;
@@ -278,7 +278,7 @@ static const tsh_op compare_op = {"compare",
                                   pair_rules,
                                   compare_shape,
                                   compare_forward,
-                                  .row_holds = tshi_overlay_row_holds,
+                                  .row_holds = tshi_broadcast_row_holds,
                                   .params_size = sizeof(compare_params),
                                   .by_element = true};
 static const tsh_op compare_scalar_op = {

@@ -124,7 +124,7 @@ tshi_attention tshi_attention_of(const tsh_call *call) {
                             .queries_before = before,
                             .queries_after = q->shape.global[1] - before - q->shape.local[1],
                             .keys = keys_of(call),
-                            .room = k->shape.local[1],
+                            .capacity = k->shape.local[1],
                             .heads = q->shape.local[2],
                             .kv_heads = k->shape.local[2],
                             .dim = q->shape.local[3],

@@ -184,7 +184,7 @@ static tsh_status reduce_losses(tsh_call *call, const tshi_classes *c, const tsh
     tsh_tensor *out = call->out;
     const void *sum = element(call->saved[TOTALS], NUMERATOR), *weight = element(call->saved[TOTALS], DENOMINATOR);
     if (p->reduction == TSH_REDUCTION_MEAN) {
-        device->ops->elementwise[out->dtype].binary(device, TSHI_DIV, &(tshi_overlay){1, {1}, {1}, {1}}, sum, weight,
+        device->ops->elementwise[out->dtype].binary(device, TSHI_DIV, &(tshi_broadcast){1, {1}, {1}, {1}}, sum, weight,
                                                     tshi_data(out));
     } else {
         device->ops->copy.within(device, tsh_dtype_size(out->dtype), sum, tshi_data(out));

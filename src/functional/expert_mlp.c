@@ -202,7 +202,7 @@ static tsh_status multiply(const expert_run *run, bool transpose_b, int64_t m, i
 
 /* y[r, c] = w[r] x[r, c]; y may alias x. */
 static void scale_rows(const expert_run *run, int64_t rows, int64_t cols, const void *x, const void *w, void *y) {
-    const tshi_overlay o = {2, {cols, rows}, {1, cols}, {0, 1}};
+    const tshi_broadcast o = {2, {cols, rows}, {1, cols}, {0, 1}};
     if (rows > 0 && cols > 0) run->device->ops->elementwise[run->dtype].binary(run->device, TSHI_MUL, &o, x, w, y);
 }
 

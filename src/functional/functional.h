@@ -141,11 +141,11 @@ tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_t
 tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim);
 /* row_holds for aligned inputs that broadcast to the output: a sharded dim shards the inputs that have its size; an
  * input of size 1 there is used whole. */
-bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim);
+bool tshi_broadcast_row_holds(const tsh_call *call, const tsh_rule *row, int dim);
 /* Adds factor times `values`, of the output's shape, to the gradient of input i, summed over the input's broadcast
  * dims. */
 tsh_status tshi_grad_add_summed(tsh_call *call, int i, double factor, tsh_tensor *values);
 /* Inputs x and y broadcast to this rank's part of the output: their local sizes are the output's or 1. */
-tshi_overlay tshi_overlay_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y);
+tshi_broadcast tshi_broadcast_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y);
 
 #endif

@@ -336,7 +336,7 @@ static tsh_status make_head_totals(tsh_call *call) {
 
 static void combine_scalars(const tsh_call *call, tshi_binary f, const void *a, const void *b, void *to) {
     tsh_device *device = tshi_device_of(call->out);
-    device->ops->elementwise[call->out->dtype].binary(device, f, &(tshi_overlay){1, {1}, {1}, {1}}, a, b, to);
+    device->ops->elementwise[call->out->dtype].binary(device, f, &(tshi_broadcast){1, {1}, {1}, {1}}, a, b, to);
 }
 
 static tsh_status reduce_head(tsh_call *call) {
@@ -389,7 +389,7 @@ static tsh_status use_kept(tsh_call *call) {
                         tshi_data(factor));
         upstream = tshi_data(factor);
     }
-    device->ops->elementwise[kept->dtype].binary(device, TSHI_MUL, &(tshi_overlay){1, {kept->numel}, {1}, {0}},
+    device->ops->elementwise[kept->dtype].binary(device, TSHI_MUL, &(tshi_broadcast){1, {kept->numel}, {1}, {0}},
                                                  tshi_data(kept), upstream, tshi_data(scaled));
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {

@@ -96,7 +96,7 @@ static tsh_status divide_by_counts(tsh_call *call, const tsh_tensor *dy, tsh_ten
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     tsh_device *device = tshi_device_of(dy);
     int64_t cols = tshi_cols(table);
-    const tshi_overlay o = {2, {cols, ids->numel}, {1, cols}, {0, 1}};
+    const tshi_broadcast o = {2, {cols, ids->numel}, {1, cols}, {0, 1}};
     tsh_tensor *counts = NULL;
     tsh_status status = count_ids(call, table, ids, &counts);
     if (status != TSH_OK) return status;

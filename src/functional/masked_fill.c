@@ -36,7 +36,7 @@ static tsh_status fill_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *
 static void fill_masked(const tsh_call *call, const tsh_tensor *x, double value, double beta, tsh_tensor *z) {
     const tsh_tensor *mask = call->in[1];
     tsh_device *device = tshi_device_of(x);
-    tshi_overlay o = tshi_overlay_of(&x->shape, &x->shape, &mask->shape);
+    tshi_broadcast o = tshi_broadcast_of(&x->shape, &x->shape, &mask->shape);
     device->ops->elementwise[x->dtype].mask(device, &o, tshi_data(x), tshi_data(mask), false, value, beta,
                                             tshi_data(z));
 }
@@ -60,7 +60,7 @@ static const tsh_op fill_op = {"masked_fill",
                                fill_forward,
                                fill_backward,
                                .params_size = sizeof(fill_params),
-                               .row_holds = tshi_overlay_row_holds};
+                               .row_holds = tshi_broadcast_row_holds};
 
 tsh_tensor *tsh_masked_fill(tsh_tape *tape, tsh_tensor *x, tsh_tensor *mask, double value) {
     tsh_tensor *in[] = {x, mask};
@@ -112,7 +112,7 @@ static tsh_status where_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape 
 static void choose(const tsh_call *call, int i, const tsh_tensor *from, double beta, tsh_tensor *z) {
     const tsh_tensor *mask = call->in[0];
     tsh_device *device = tshi_device_of(z);
-    tshi_overlay o = tshi_overlay_of(&call->out->shape, &from->shape, &mask->shape);
+    tshi_broadcast o = tshi_broadcast_of(&call->out->shape, &from->shape, &mask->shape);
     device->ops->elementwise[z->dtype].mask(device, &o, tshi_data(from), tshi_data(mask), i == 1, 0, beta,
                                             tshi_data(z));
 }
@@ -137,7 +137,7 @@ static tsh_status where_backward(tsh_call *call) {
 }
 
 static const tsh_op where_op = {"where",           where_rules,    where_shape,
-                                where_forward,     where_backward, .row_holds = tshi_overlay_row_holds,
+                                where_forward,     where_backward, .row_holds = tshi_broadcast_row_holds,
                                 .by_element = true};
 
 tsh_tensor *tsh_where(tsh_tape *tape, tsh_tensor *mask, tsh_tensor *x, tsh_tensor *y) {

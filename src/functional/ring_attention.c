@@ -134,7 +134,7 @@ static const int64_t *numbers_of(const ring *r, const int64_t *all, int64_t star
 static tshi_attention block_of(const ring *r, int owner) {
     tshi_attention a = r->whole;
     int64_t start, keys = keys_of(r, owner, &start);
-    a.keys = a.room = keys;
+    a.keys = a.capacity = keys;
     a.tokens.key_position = numbers_of(r, a.tokens.key_position, start, keys, r->numbers[0]);
     a.tokens.key_document = numbers_of(r, a.tokens.key_document, start, keys, r->numbers[1]);
     return a;
@@ -148,7 +148,7 @@ static tsh_status open_rooms(ring *r, bool backward) {
     for (int i = 0; i < r->ranks; i++) {
         tshi_attention a = r->whole;
         int64_t start;
-        a.keys = a.room = keys_of(r, i, &start);
+        a.keys = a.capacity = keys_of(r, i, &start);
         int64_t wanted = ops->scratch(r->device, &a, backward);
         size = wanted > size ? wanted : size;
     }
@@ -201,7 +201,7 @@ typedef struct rows {
 } rows;
 
 static void combine(const ring *r, tshi_binary f, int64_t n, const void *x, const void *y, void *z) {
-    const tshi_overlay flat = {1, {n}, {1}, {1}};
+    const tshi_broadcast flat = {1, {n}, {1}, {1}};
     r->device->ops->elementwise[r->dtype].binary(r->device, f, &flat, x, y, z);
 }
 
@@ -237,7 +237,7 @@ static void show_infinities(const ring *r, void *sums, void *spare) {
 static void merge(const ring *r, const rows *block, const rows *all, void *spare) {
     const tshi_attention *a = &r->whole;
     const int64_t n = rows_here(r);
-    const tshi_overlay weights = {4,
+    const tshi_broadcast weights = {4,
                                   {a->dim, a->heads, a->queries, a->batch},
                                   {1, a->dim, a->heads * a->dim, a->queries * a->heads * a->dim},
                                   {0, a->queries, 1, a->heads * a->queries}};
@@ -392,7 +392,7 @@ static tsh_status give(const ring *r, int i, const tsh_tensor *sum) {
     if (!to) return TSH_ERR_MEMORY;
     r->device->ops->copy.convert(r->device, n, r->dtype, tshi_data(sum), to->dtype, tshi_data(to));
     if (to == gradient) return TSH_OK;
-    const tshi_overlay flat = {1, {n}, {1}, {1}};
+    const tshi_broadcast flat = {1, {n}, {1}, {1}};
     r->device->ops->elementwise[to->dtype].binary(r->device, TSHI_ADD, &flat, tshi_data(gradient), tshi_data(to),
                                                   tshi_data(gradient));
     return TSH_OK;

@@ -31,7 +31,7 @@ static tshi_attention small(void) {
     return (tshi_attention){.batch = 2,
                             .queries = 5,
                             .keys = 5,
-                            .room = 5,
+                            .capacity = 5,
                             .heads = 4,
                             .kv_heads = 4,
                             .dim = 16,
@@ -56,7 +56,7 @@ static tsh_dtype dtype_of(const tensors *t, int i) {
 }
 
 static tensors make(tsh_device *device, tsh_dtype dtype, const tshi_attention *a) {
-    int64_t queries = a->batch * a->queries * a->heads * a->dim, keys = a->batch * a->room * a->kv_heads * a->dim;
+    int64_t queries = a->batch * a->queries * a->heads * a->dim, keys = a->batch * a->capacity * a->kv_heads * a->dim;
     int64_t rows = a->batch * a->heads * a->queries;
     tensors t = {device, dtype, {queries, keys, keys, queries, queries, queries, keys, keys, rows, rows}, {NULL}};
     for (int i = 0; i < ROLES; i++) {
@@ -117,7 +117,7 @@ static tshi_attention attention_of(const struct shape *s) {
     tshi_attention a = small();
     a.batch = s->batch;
     a.queries = s->queries;
-    a.keys = a.room = s->keys;
+    a.keys = a.capacity = s->keys;
     a.heads = s->heads;
     a.kv_heads = s->kv_heads;
     a.dim = s->dim;
@@ -209,7 +209,7 @@ static void expect_own(tsh_device *device, tsh_dtype dtype, const tshi_attention
 static tshi_attention with(int64_t queries, int64_t keys, int64_t dim) {
     tshi_attention a = small();
     a.queries = queries;
-    a.keys = a.room = keys;
+    a.keys = a.capacity = keys;
     a.dim = dim;
     return a;
 }
@@ -224,7 +224,7 @@ Test(cuda_cudnn, leaves_other_calls_to_the_kernels) {
     a.dropout = 0.5;
     expect_own(device, TSH_BFLOAT16, &a, "dropout");
     a = small();
-    a.room = 8;
+    a.capacity = 8;
     expect_own(device, TSH_BFLOAT16, &a, "a cache");
     a = small();
     a.kv_heads = 2;
@@ -312,7 +312,7 @@ static bool refuse(const char *name, uint64_t nth) {
     tsh_device *device = start(), *own = open_with("0");
     tshi_attention a = small();
     a.causal = true;
-    a.keys = a.room = 7;
+    a.keys = a.capacity = 7;
     standin_fail(name, nth, 3000);
     check_shape(device, device, own, &a, TSH_BFLOAT16, 1);
     bool failed = standin_failed() != NULL;

@@ -69,7 +69,7 @@ static tshi_attention attention_of(const attention_case *c, const buffer *length
                             .queries_before = c->before,
                             .queries_after = c->after,
                             .keys = c->keys,
-                            .room = c->keys,
+                            .capacity = c->keys,
                             .heads = c->heads,
                             .kv_heads = c->kv_heads,
                             .dim = c->dim,
@@ -240,7 +240,7 @@ static void head_alone(tsh_dtype dtype, int64_t queries, int64_t keys) {
     tshi_attention all = {.batch = 1,
                           .queries = queries,
                           .keys = keys,
-                          .room = keys,
+                          .capacity = keys,
                           .heads = HEADS,
                           .kv_heads = HEADS,
                           .dim = DIM,
@@ -274,7 +274,7 @@ Test(attention_kernels, give_a_head_the_same_bits_whatever_else_a_rank_holds) {
 Test(attention_kernels, do_not_overflow) {
     const tshi_attention_ops *ops = &kernels()->attention[TSH_FLOAT32];
     tshi_attention a = {
-        .batch = 1, .queries = 1, .keys = 3, .room = 3, .heads = 1, .kv_heads = 1, .dim = 2, .sharers = 1};
+        .batch = 1, .queries = 1, .keys = 3, .capacity = 3, .heads = 1, .kv_heads = 1, .dim = 2, .sharers = 1};
     a.heads_whole = 1, a.scale = 1;
     buffer q = buffer_of(TSH_FLOAT32, 2, (double[]){100, 100}), y = buffer_make(TSH_FLOAT32, 2);
     buffer k = buffer_of(TSH_FLOAT32, 6, (double[]){-50, -50, 50, 50, 49, 50}), log_sum = buffer_make(TSH_FLOAT32, 1);

@@ -71,13 +71,13 @@ static double result_of(tshi_binary f, double x, double y) {
 
 /* x and y have the sizes n of each run where their bit is set, and are repeated along the others; run 0 is the
  * innermost one. */
-typedef struct overlay {
-    tshi_overlay o;
+typedef struct broadcast_case {
+    tshi_broadcast o;
     int64_t numel, size_x, size_y;
-} overlay;
+} broadcast_case;
 
-static overlay overlay_of(int runs, const int64_t *n, unsigned wide_x, unsigned wide_y) {
-    overlay v = {{.runs = runs}, 1, 1, 1};
+static broadcast_case broadcast_case_of(int runs, const int64_t *n, unsigned wide_x, unsigned wide_y) {
+    broadcast_case v = {{.runs = runs}, 1, 1, 1};
     for (int k = 0; k < runs; k++) {
         v.o.n[k] = n[k];
         v.o.x[k] = wide_x >> k & 1 ? v.size_x : 0;
@@ -89,13 +89,13 @@ static overlay overlay_of(int runs, const int64_t *n, unsigned wide_x, unsigned 
     return v;
 }
 
-static int64_t place_in(const overlay *v, const int64_t *strides, int64_t i) {
+static int64_t place_in(const broadcast_case *v, const int64_t *strides, int64_t i) {
     int64_t at = 0;
     for (int k = 0; k < v->o.runs; i /= v->o.n[k++]) at += i % v->o.n[k] * strides[k];
     return at;
 }
 
-static void check_binary(tshi_binary f, tsh_dtype dtype, const overlay *v) {
+static void check_binary(tshi_binary f, tsh_dtype dtype, const broadcast_case *v) {
     buffer x = buffer_random(dtype, v->size_x, -3, 3), y = buffer_random(dtype, v->size_y, 1, 2);
     buffer z = buffer_make(dtype, v->numel);
     for (int64_t i = 0; f >= TSHI_MAXIMUM && i < x.n && i < y.n; i += 3) set(&x, i, get(&y, i)); /* some are equal */
@@ -109,7 +109,7 @@ static void check_binary(tshi_binary f, tsh_dtype dtype, const overlay *v) {
     free_buffers();
 }
 
-static void check_mask(tsh_dtype dtype, const overlay *v, bool kept, double beta) {
+static void check_mask(tsh_dtype dtype, const broadcast_case *v, bool kept, double beta) {
     buffer x = buffer_integers(dtype, v->size_x),
            z = beta != 0 ? buffer_integers(dtype, v->numel) : buffer_nans(dtype, v->numel);
     buffer before = buffer_copy(&z), mask = buffer_make(TSH_UINT8, v->size_y);
@@ -135,20 +135,20 @@ Test(elementwise, arithmetic_of_what_is_repeated) {
     for (int f = 0; f < TSHI_BINARY_COUNT; f++) {
         for (int t = 0; t < FLOAT_DTYPES; t++) {
             for (int s = 0; s < LAYOUTS * ODD_SIZES; s++) {
-                overlay flat = overlay_of(1, &odd_sizes[s / LAYOUTS], 1, 1);
+                broadcast_case flat = broadcast_case_of(1, &odd_sizes[s / LAYOUTS], 1, 1);
                 lay_buffers(s % LAYOUTS);
                 check_binary((tshi_binary)f, float_dtypes[t], &flat);
             }
             for (unsigned wide = 0; wide < 64; wide++) {
                 lay_buffers((int)(wide + (unsigned)t) % LAYOUTS);
                 for (int s = 0; (wide | wide >> 3) & 1 && s < 7; s++) {
-                    overlay v = overlay_of(3, repeated_sizes[s], wide & 7, wide >> 3);
+                    broadcast_case v = broadcast_case_of(3, repeated_sizes[s], wide & 7, wide >> 3);
                     check_binary((tshi_binary)f, float_dtypes[t], &v);
                 }
             }
             for (int i = 0; i < 6; i++) {
                 const unsigned wide[3][2] = {{5, 2}, {2, 5}, {7, 1}};
-                overlay v = overlay_of(3, large_sizes[i / 3], wide[i % 3][0], wide[i % 3][1]);
+                broadcast_case v = broadcast_case_of(3, large_sizes[i / 3], wide[i % 3][0], wide[i % 3][1]);
                 lay_buffers(i % 2);
                 check_binary((tshi_binary)f, float_dtypes[t], &v);
             }
@@ -161,11 +161,11 @@ Test(elementwise, masks) {
         tsh_dtype dtype = float_dtypes[bits >> 1 & 3];
         lay_buffers((bits >> 6) % LAYOUTS);
         for (int s = 0; s < 7; s++) {
-            overlay v = overlay_of(3, repeated_sizes[s], s % 2 ? 7 : 5, (unsigned)bits >> 3 & 7);
+            broadcast_case v = broadcast_case_of(3, repeated_sizes[s], s % 2 ? 7 : 5, (unsigned)bits >> 3 & 7);
             check_mask(dtype, &v, s % 3 == 0, bits & 1);
         }
         for (int s = 0; (bits >> 3 & 7) == 0 && s < ODD_SIZES; s++) {
-            overlay v = overlay_of(1, &odd_sizes[s], 1, 1);
+            broadcast_case v = broadcast_case_of(1, &odd_sizes[s], 1, 1);
             check_mask(dtype, &v, s % 2, bits & 1);
         }
     }
@@ -174,7 +174,7 @@ Test(elementwise, masks) {
 /* NaN is neither equal to a number nor smaller, and stays in an extremum. */
 Test(elementwise, arithmetic_of_nan) {
     const double a[4] = {(double)NAN, 1, (double)NAN, -0.0}, b[4] = {1, (double)NAN, (double)NAN, 0};
-    const overlay v = overlay_of(1, (int64_t[]){4}, 1, 1);
+    const broadcast_case v = broadcast_case_of(1, (int64_t[]){4}, 1, 1);
     for (int bits = 0; bits < FLOAT_DTYPES * TSHI_BINARY_COUNT; bits++) {
         tshi_binary f = (tshi_binary)(bits / FLOAT_DTYPES);
         buffer x = buffer_of(float_dtypes[bits % FLOAT_DTYPES], 4, a), y = buffer_of(x.dtype, 4, b);

@@ -153,17 +153,17 @@ Test(reduce, many_elements) {
 
 /* The largest number of buffers, each once. */
 Test(reduce, many_buffers) {
-    const void *in[TSHI_REDUCE_MOST];
-    void *out[TSHI_REDUCE_MOST];
-    buffer numbers = buffer_make(TSH_FLOAT32, TSHI_REDUCE_MOST), results = buffer_make(TSH_FLOAT32, TSHI_REDUCE_MOST);
-    for (int k = 0; k < TSHI_REDUCE_MOST; k++) {
+    const void *in[TSHI_REDUCE_MAX];
+    void *out[TSHI_REDUCE_MAX];
+    buffer numbers = buffer_make(TSH_FLOAT32, TSHI_REDUCE_MAX), results = buffer_make(TSH_FLOAT32, TSHI_REDUCE_MAX);
+    for (int k = 0; k < TSHI_REDUCE_MAX; k++) {
         set(&numbers, k, k + 1);
         in[k] = (float *)numbers.data + k;
         out[k] = (float *)results.data + k;
     }
-    kernels()->reduce(kernel_device(), TSH_FLOAT32, TSHI_SUM, 1, TSHI_REDUCE_MOST, in, TSHI_REDUCE_MOST, out);
-    for (int k = 0; k < TSHI_REDUCE_MOST; k++)
-        cr_assert_eq(get(&results, k), TSHI_REDUCE_MOST * (TSHI_REDUCE_MOST + 1) / 2);
+    kernels()->reduce(kernel_device(), TSH_FLOAT32, TSHI_SUM, 1, TSHI_REDUCE_MAX, in, TSHI_REDUCE_MAX, out);
+    for (int k = 0; k < TSHI_REDUCE_MAX; k++)
+        cr_assert_eq(get(&results, k), TSHI_REDUCE_MAX * (TSHI_REDUCE_MAX + 1) / 2);
     free_buffers();
 }
 

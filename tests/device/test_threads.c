@@ -199,19 +199,19 @@ Test(threads, elementwise) {
 /* A row that is broadcast, a column that is, and neither. */
 static void broadcasts(trial *t) {
     const tshi_elementwise_ops *ops = &t->device->ops->elementwise[t->dtype];
-    const tshi_overlay overlays[] = {{2, {t->cols, t->rows}, {1, t->cols}, {1, 0}},
-                                     {2, {t->cols, t->rows}, {1, t->cols}, {0, 1}},
-                                     {1, {t->cols * t->rows}, {1}, {1}},
-                                     {1, {t->cols * t->rows}, {1}, {0}}};
+    const tshi_broadcast broadcasts[] = {{2, {t->cols, t->rows}, {1, t->cols}, {1, 0}},
+                                         {2, {t->cols, t->rows}, {1, t->cols}, {0, 1}},
+                                         {1, {t->cols * t->rows}, {1}, {1}},
+                                         {1, {t->cols * t->rows}, {1}, {0}}};
     int64_t n = t->rows * t->cols;
     buffer x = numbers(t, t->dtype, n), y = numbers(t, t->dtype, n), z = numbers(t, t->dtype, n);
     uint8_t *mask = malloc((size_t)n);
     for (int64_t i = 0; i < n; i++) mask[i] = (uint32_t)(next_number() * 0x1p24) & 1;
     for (int i = 0; i < 4; i++) {
         for (int f = 0; f < TSHI_BINARY_COUNT; f++)
-            ops->binary(t->device, (tshi_binary)f, &overlays[i], x.data, y.data, z.data);
-        ops->mask(t->device, &overlays[i], x.data, mask, i % 2, 0.5, 1, z.data);
-        ops->mask(t->device, &overlays[i], z.data, mask, false, 0.5, 0, z.data);
+            ops->binary(t->device, (tshi_binary)f, &broadcasts[i], x.data, y.data, z.data);
+        ops->mask(t->device, &broadcasts[i], x.data, mask, i % 2, 0.5, 1, z.data);
+        ops->mask(t->device, &broadcasts[i], z.data, mask, false, 0.5, 0, z.data);
         ops->bias(t->device, t->rows, t->cols, z.data, y.data, x.data);
     }
     ops->bias(t->device, t->rows, t->cols, NULL, y.data, z.data);
@@ -434,7 +434,7 @@ static void attentions(trial *t) {
     tshi_attention a = {.batch = 2,
                         .queries = t->cols,
                         .keys = t->cols,
-                        .room = t->cols,
+                        .capacity = t->cols,
                         .heads = 2 * t->rows,
                         .kv_heads = t->rows,
                         .dim = 24,

@@ -1,7 +1,7 @@
 /* Tensors of a folder, quantized, into a GGUF file. */
 #include "tool.h"
 
-#include "device/cpu/isa/half.h"
+#include "device/cpu/isa/elements.h"
 #include "io/file.h"
 
 #include <stdio.h>

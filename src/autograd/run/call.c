@@ -113,7 +113,7 @@ static inline const char *parameter_name_of(const tsh_tensor *x) {
 static inline tsh_memory_purpose enter_call(const tsh_call *call) {
     tsh_device *device = tshi_device_of(call->in[0]);
     device->place.function = device->place.last = call->op->name;
-    if (tshi_is_noted(device)) tshi_observe_enter(call);
+    if (tshi_is_observed(device)) tshi_observe_enter(call);
     for (int i = 0; i < call->inputs; i++) {
         const char *name = parameter_name_of(call->in[i]);
         if (name) device->place.layer = name;

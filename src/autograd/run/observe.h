@@ -4,7 +4,7 @@
 
 #include "autograd/op.h"
 
-/* Called before and after a call, only for a device with a record or a trace (tshi_is_noted). */
+/* Called before and after a call, only for a device with a record or a trace (tshi_is_observed). */
 void tshi_observe_enter(const tsh_call *call);
 void tshi_observe_leave(const tsh_call *call);
 

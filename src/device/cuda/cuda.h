@@ -20,9 +20,9 @@ typedef struct tshi_cuda_report {
 /* --- stream.c ----------------------------------------------------------------------------------------------------- */
 
 /* Keeps a failure for check; later failures do not replace it. Does nothing for cudaSuccess. */
-void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what);
+void tshi_cuda_record_error(tsh_device *device, cudaError_t error, const char *what);
 /* Called before every launch of a kernel. The first launch may load the kernel, for which the driver waits until the
- * GPU is idle: so this waits first, watched (tshi_cuda_quiet). */
+ * GPU is idle: so this waits first, watched (tshi_cuda_wait_idle). */
 void tshi_cuda_load(tsh_device *device, const void *kernel);
 /* Called after every launch: keeps its failure; waits for it if memory is managed. */
 void tshi_cuda_launched(tsh_device *device, const char *what);
@@ -31,7 +31,7 @@ void tshi_cuda_launched(tsh_device *device, const char *what);
 bool tshi_cuda_wait(tsh_device *device, const char *what);
 /* Waits, watched, until the GPU is idle. Called before a call in which the driver waits for that itself, where no watch
  * could abort a collective whose peer is lost. Does nothing during a capture or without a watch. */
-void tshi_cuda_quiet(tshi_cuda_device *device, const char *what);
+void tshi_cuda_wait_idle(tshi_cuda_device *device, const char *what);
 /* Waits, watched, for one event. */
 cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event);
 /* tshi_device_ops.check and .synchronize. */

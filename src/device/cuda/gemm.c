@@ -15,8 +15,8 @@
 #define WORKSPACE_BYTES        ((size_t)32 << 20)
 #define WORKSPACE_BYTES_HOPPER ((size_t)64 << 20) /* and later */
 #define BUCKETS                1024               /* a power of two */
-#define MOST_PLANS             4096               /* beyond this, shapes do not repeat: all plans are dropped */
-#define MOST_ALIGNMENT         256
+#define MAX_PLANS              4096               /* beyond this, shapes do not repeat: all plans are dropped */
+#define MAX_ALIGNMENT          256
 
 #define STRINGIFY_(x)          #x
 #define STRINGIFY(x)           STRINGIFY_(x)
@@ -83,12 +83,12 @@ typedef struct tshi_cuda_blas {
 } tshi_cuda_blas;
 
 /* The operands of an epilogue. */
-typedef struct extras {
+typedef struct epilogue_operands {
     cublasLtEpilogue_t epilogue;
     const void *bias;
     void *argument; /* GELU's argument, which forward stores and backward reads */
     int64_t argument_ld;
-} extras;
+} epilogue_operands;
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
@@ -222,7 +222,7 @@ static cublasStatus_t describe(const tshi_cuda_device *device, const product *ke
     return status == CUBLAS_STATUS_SUCCESS ? set_batch(lt, key, p) : status;
 }
 
-static cublasStatus_t set_extras(const cublaslt *lt, plan *p, const extras *e) {
+static cublasStatus_t set_operands(const cublaslt *lt, plan *p, const epilogue_operands *e) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (e->bias) status = lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->bias, sizeof e->bias);
     if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
@@ -231,7 +231,7 @@ static cublasStatus_t set_extras(const cublaslt *lt, plan *p, const extras *e) {
     return status;
 }
 
-static cublasStatus_t set_epilogue(const cublaslt *lt, plan *p, const extras *e) {
+static cublasStatus_t set_epilogue(const cublaslt *lt, plan *p, const epilogue_operands *e) {
     uint32_t epilogue = e->epilogue;
     int32_t bias_type = (int32_t)data_type(p->key.to);
     cublasStatus_t status = lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
@@ -241,7 +241,7 @@ static cublasStatus_t set_epilogue(const cublaslt *lt, plan *p, const extras *e)
     if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
         status = lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &e->argument_ld, sizeof e->argument_ld);
     }
-    return status == CUBLAS_STATUS_SUCCESS ? set_extras(lt, p, e) : status;
+    return status == CUBLAS_STATUS_SUCCESS ? set_operands(lt, p, e) : status;
 }
 
 /* Sets the preferences of the heuristic: workspace, alignments and reduction schemes. */
@@ -318,14 +318,14 @@ static uint32_t hash(const product *key) {
 }
 
 /* The plan of a product, made by its first call. */
-static tsh_status plan_of(tshi_cuda_device *device, const product *key, const extras *e, plan **out) {
+static tsh_status plan_of(tshi_cuda_device *device, const product *key, const epilogue_operands *e, plan **out) {
     tshi_cuda_blas *blas = device->blas;
     uint32_t bucket = hash(key);
     for (*out = blas->buckets[bucket]; *out; *out = (*out)->next)
         if (memcmp(&(*out)->key, key, sizeof *key) == 0) return TSH_OK;
     /* The heuristic may load kernels, and the first run, which follows, does. */
-    if (!device->loads_at_once) tshi_cuda_quiet(device, "waiting for the GPU before a matrix product is planned");
-    if (blas->plans == MOST_PLANS) forget_plans(blas);
+    if (!device->loads_at_once) tshi_cuda_wait_idle(device, "waiting for the GPU before a matrix product is planned");
+    if (blas->plans == MAX_PLANS) forget_plans(blas);
     plan *p = tshi_pool_take(&blas->structs, &device->base.allocator, sizeof *p);
     if (!p) return TSH_ERR_MEMORY;
     p->key = *key;
@@ -348,7 +348,7 @@ static tsh_status plan_of(tshi_cuda_device *device, const product *key, const ex
 
 /* What all matrices of a batch at `pointer` are aligned to, which are `stride` bytes apart. */
 static uint16_t alignment_of(const void *pointer, size_t stride) {
-    uintptr_t bits = (uintptr_t)pointer | stride | MOST_ALIGNMENT;
+    uintptr_t bits = (uintptr_t)pointer | stride | MAX_ALIGNMENT;
     return (uint16_t)(bits & (~bits + 1));
 }
 
@@ -375,7 +375,7 @@ static tsh_status check_sizes(const gemm_call *g) {
     return tshi_check_product("cuBLASLt", g->m, g->n, g->k, g->lda, g->ldb, g->ldc);
 }
 
-static product product_of(const gemm_call *g, const extras *e) {
+static product product_of(const gemm_call *g, const epilogue_operands *e) {
     product key;
     memset(&key, 0, sizeof key);
     key.rows = g->n;
@@ -416,7 +416,7 @@ static cublasStatus_t launch(tshi_cuda_device *device, const gemm_call *g, plan 
 }
 
 /* For dims of at least 1. *done is false, with TSH_OK, if cuBLASLt has no algorithm. */
-static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras *e, bool *done) {
+static tsh_status multiply(tsh_device *device, const gemm_call *g, const epilogue_operands *e, bool *done) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     const cublaslt *lt = &cuda->blas->lt;
     *done = false;
@@ -425,7 +425,7 @@ static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras 
     tshi_cuda_use(cuda); /* cuBLASLt's handle and events belong to this GPU */
     tsh_status status = plan_of(cuda, &key, e, &p);
     if (status != TSH_OK || !p->works) return status;
-    status = blas_fail(lt, set_extras(lt, p, e), "cublasLtMatmulDescSetAttribute");
+    status = blas_fail(lt, set_operands(lt, p, e), "cublasLtMatmulDescSetAttribute");
     if (status == TSH_OK) status = blas_fail(lt, launch(cuda, g, p), "cublasLtMatmul");
     if (status != TSH_OK) return status;
     *done = true;
@@ -454,7 +454,7 @@ static void scale(tsh_device *device, const gemm_call *g) {
 }
 
 static tsh_status run(tsh_device *device, const gemm_call *g) {
-    static const extras none = {.epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+    static const epilogue_operands none = {.epilogue = CUBLASLT_EPILOGUE_DEFAULT};
     bool done = false;
     tsh_status status = check_sizes(g);
     if (status != TSH_OK || g->m == 0 || g->n == 0) return status;
@@ -500,7 +500,7 @@ static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b
     *done = false;
     if (f != TSHI_IDENTITY && !gelu) return TSH_OK;
     if (!b && !gelu) return TSH_OK;
-    extras e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
+    epilogue_operands e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
     if (gelu && !pre) e.epilogue = b ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     if (gelu && pre) {
         e.epilogue = b ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -517,7 +517,7 @@ static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *
     tsh_status status = TSH_OK;
     g->c = pre ? pre : y;
     if (b && applies && g->k > 0) {
-        extras e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
+        epilogue_operands e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
         status = multiply(device, g, &e, &done);
     }
     if (status == TSH_OK && !done) {
@@ -558,7 +558,8 @@ tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_
 tsh_status tshi_cuda_gemm_unary_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                          const void *a, const void *b, tshi_unary f, const void *z, void *c) {
     const gemm_call g = {dtype, false, false, m, n, k, 1, a, k, b, n, 0, c, n, dtype, 1, 0, 0, 0};
-    const extras e = {.epilogue = CUBLASLT_EPILOGUE_DGELU, .argument = (void *)(uintptr_t)z, .argument_ld = n};
+    const epilogue_operands e = {
+        .epilogue = CUBLASLT_EPILOGUE_DGELU, .argument = (void *)(uintptr_t)z, .argument_ld = n};
     bool done = false;
     tsh_status status = check_sizes(&g);
     if (status != TSH_OK || m == 0 || n == 0) return status;

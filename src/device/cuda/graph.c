@@ -6,7 +6,8 @@
 #include <string.h>
 
 static void end_exec(tshi_cuda_graph *graph) {
-    if (graph->exec) tshi_cuda_note(graph->base.device, cudaGraphExecDestroy(graph->exec), "cudaGraphExecDestroy");
+    if (graph->exec)
+        tshi_cuda_record_error(graph->base.device, cudaGraphExecDestroy(graph->exec), "cudaGraphExecDestroy");
     graph->exec = NULL;
 }
 
@@ -111,7 +112,7 @@ static tsh_status finish(tshi_cuda_graph *graph) {
     submit(cuda);
     for (int i = 0; i < TSHI_CUDA_COMMUNICATIONS; i++) {
         cudaError_t joined = cuda->communication[i] ? join_if_captured(cuda, i) : cudaSuccess;
-        tshi_cuda_note(&cuda->base, joined, "graph_capture_end, joining communication");
+        tshi_cuda_record_error(&cuda->base, joined, "graph_capture_end, joining communication");
     }
     tshi_cuda_count(&cuda->base, graph->replays);
     cudaError_t error = cudaStreamEndCapture(cuda->compute, &captured);
@@ -166,7 +167,7 @@ static tsh_status launch(tsh_graph *graph) {
     tshi_cuda_use(cuda);
     submit(cuda);
     if (!g->exec) return tshi_fail(g->broken, "graph_launch: %s", g->message);
-    tsh_status status = tshi_cuda_fail(join_all(cuda), "graph_launch, behind communication");
+    tsh_status status = tshi_cuda_fail(join_all(cuda), "graph_launch, after communication");
     if (status != TSH_OK) return status;
     if (g->owner_count > 0 && cuda->launch) return cuda->launch(cuda->watcher, g->exec);
     return tshi_cuda_fail(cudaGraphLaunch(g->exec, cuda->compute), "cudaGraphLaunch");

@@ -47,7 +47,7 @@ cudaError_t tshi_cuda_communication_wait(const tshi_cuda_device *device) {
     return error;
 }
 
-void tshi_cuda_keep(tshi_cuda_device *device, tsh_status status) {
+void tshi_cuda_record_status(tshi_cuda_device *device, tsh_status status) {
     tshi_cuda_graph *graph = device->capturing;
     if (graph && graph->broken == TSH_OK) {
         graph->broken = status;
@@ -58,12 +58,12 @@ void tshi_cuda_keep(tshi_cuda_device *device, tsh_status status) {
     snprintf(device->message, sizeof device->message, "%s", tsh_error_message());
 }
 
-void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what) {
-    if (error != cudaSuccess) tshi_cuda_keep(tshi_cuda(device), tshi_cuda_fail(error, what));
+void tshi_cuda_record_error(tsh_device *device, cudaError_t error, const char *what) {
+    if (error != cudaSuccess) tshi_cuda_record_status(tshi_cuda(device), tshi_cuda_fail(error, what));
 }
 
 void tshi_cuda_no_capture(tsh_device *device, const char *what) {
-    tshi_cuda_keep(tshi_cuda(device), tshi_fail(TSH_ERR_STATE, "%s: not while a graph is captured", what));
+    tshi_cuda_record_status(tshi_cuda(device), tshi_fail(TSH_ERR_STATE, "%s: not while a graph is captured", what));
 }
 
 void tshi_cuda_nap(int looks) {
@@ -98,11 +98,11 @@ bool tshi_cuda_wait(tsh_device *device, const char *what) {
     }
     cuda->waits++;
     cudaError_t error = wait_compute(cuda);
-    tshi_cuda_note(device, error, what);
+    tshi_cuda_record_error(device, error, what);
     return error == cudaSuccess;
 }
 
-void tshi_cuda_quiet(tshi_cuda_device *device, const char *what) {
+void tshi_cuda_wait_idle(tshi_cuda_device *device, const char *what) {
     if (!device->drain || device->capturing) return;
     tshi_cuda_wait(&device->base, what);
     device->drain(device->watcher);
@@ -125,11 +125,11 @@ static bool is_loaded(tshi_cuda_device *cuda, const void *kernel) {
 void tshi_cuda_load(tsh_device *device, const void *kernel) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     if (!cuda->drain || cuda->loads_at_once || is_loaded(cuda, kernel)) return;
-    tshi_cuda_quiet(cuda, "waiting for the GPU before a kernel is loaded");
+    tshi_cuda_wait_idle(cuda, "waiting for the GPU before a kernel is loaded");
 }
 
 void tshi_cuda_launched(tsh_device *device, const char *what) {
-    tshi_cuda_note(device, cudaGetLastError(), what);
+    tshi_cuda_record_error(device, cudaGetLastError(), what);
     if (tshi_cuda(device)->managed) tshi_cuda_wait(device, what);
 }
 
@@ -151,7 +151,7 @@ tsh_status tshi_cuda_check(tsh_device *device) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     if (!cuda->capturing) { /* a stream must not be queried during its capture */
         cudaError_t error = cudaStreamQuery(cuda->compute);
-        if (error != cudaErrorNotReady) tshi_cuda_note(device, error, "a kernel");
+        if (error != cudaErrorNotReady) tshi_cuda_record_error(device, error, "a kernel");
     }
     tsh_status status = report_status(cuda->report);
     if (cuda->failed == TSH_OK) return status;

@@ -92,7 +92,7 @@ cudaError_t tshi_cuda_communication_join(tshi_cuda_device *device, int i);
 /* Waits until all communication streams are empty, without a watch. */
 cudaError_t tshi_cuda_communication_wait(const tshi_cuda_device *device);
 /* Keeps a failure, with tsh_error_message(), for check and for the graph under capture. Only the first is kept. */
-void tshi_cuda_keep(tshi_cuda_device *device, tsh_status status);
+void tshi_cuda_record_status(tshi_cuda_device *device, tsh_status status);
 /* Keeps TSH_ERR_STATE in the same way: `what` cannot be captured. */
 void tshi_cuda_no_capture(tsh_device *device, const char *what);
 

@@ -8,7 +8,7 @@
 #define EACH(n) ((uint64_t)(n)*tsh_dtype_size(dtype))
 #define SUMS(n) ((uint64_t)(n)*tsh_dtype_size(tshi_dtype_sum(dtype)))
 
-static inline int64_t broadcast_size(const tshi_overlay *o) {
+static inline int64_t broadcast_size(const tshi_broadcast *o) {
     int64_t n = 1;
     for (int i = 0; i < o->runs; i++) n *= o->n[i];
     return n;

@@ -23,7 +23,7 @@ static bool is_tensor(const tsh_device *device, const void *pointer) {
     return (uintptr_t)pointer - (uintptr_t)r->heap < r->heap_bytes;
 }
 
-static void note_read(tsh_device *device) {
+static void record_read(tsh_device *device) {
     tshi_record *r = device->record;
     const char *function = device->place.last;
     if (!r->reads) snprintf(r->read_in, sizeof r->read_in, "%s", function ? function : "");
@@ -35,7 +35,7 @@ static void note_read(tsh_device *device) {
 static bool count_copy(tsh_device *device, const char *family, tsh_dtype dtype, const void *from, const void *to,
                        uint64_t bytes) {
     const bool reads = is_tensor(device, from), writes = is_tensor(device, to);
-    if (reads && !writes && bytes) note_read(device);
+    if (reads && !writes && bytes) record_read(device);
     if (writes && (reads || !from)) count_kernel(device, family, dtype, bytes);
     return writes;
 }

@@ -15,7 +15,7 @@ typedef struct tshi_planned {
     tsh_allocator allocator;
 } tshi_planned;
 
-/* The device's own table, behind that of the dry run or the trace. */
+/* The device's own table, under that of the dry run or the trace. */
 static inline const tshi_device_ops *tshi_inner_ops(const tsh_device *device) {
     return ((const tshi_planned *)device->ops)->inner;
 }

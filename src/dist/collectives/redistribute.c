@@ -8,11 +8,11 @@
  * device takes at once are added to the sum of those before. */
 static void add_up(tsh_device *device, tsh_dtype dtype, int64_t n, const tshi_piece *piece, int count, size_t offset,
                    void *out) {
-    const void *in[TSHI_REDUCE_MOST];
+    const void *in[TSHI_REDUCE_MAX];
     for (int done = 0; done < count;) {
         int some = 0;
         if (done) in[some++] = out;
-        while (some < TSHI_REDUCE_MOST && done < count) in[some++] = (const char *)piece[done++].data + offset;
+        while (some < TSHI_REDUCE_MAX && done < count) in[some++] = (const char *)piece[done++].data + offset;
         device->ops->reduce(device, dtype, TSHI_SUM, n, some, in, 1, &out);
     }
 }

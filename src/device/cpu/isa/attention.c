@@ -12,7 +12,7 @@
 /* Block sizes: copies of a block's keys fit L1 several times over, and so do as many rows. The rows whose sums are
  * kept while all keys go by fit L2. */
 #define BLOCK_ELEMENTS 4096
-#define MOST_KEYS      128
+#define MAX_KEYS       128
 #define ROWS_OF_BLOCK  64
 #define ROWS_AT_ONCE   512
 #define ROWS_AHEAD     8
@@ -35,60 +35,60 @@ typedef struct attention_rows {
 } attention_rows;
 
 /* Offsets of the parts of the scratch memory, in elements. */
-typedef struct attention_room {
-    void *scratch;
+typedef struct attention_scratch {
+    void *memory;
     int64_t width; /* row length: dim, padded to whole vectors */
     int64_t keys;  /* keys in a block */
-    int64_t queries_at, most_at, key_rows_at, key_columns_at, scores_at, size;
-    int64_t sums_at;                                                                     /* forward only */
-    int64_t value_columns_at, dscores_at, dy_at, delta_at, dq_at, dk_at, dv_at, keep_at; /* backward only */
-} attention_room;
+    int64_t queries_at, maxima_at, key_rows_at, key_columns_at, scores_at, size;
+    int64_t sums_at;                                                                        /* forward only */
+    int64_t value_columns_at, dscores_at, dy_at, delta_at, dq_at, dk_at, dv_at, factors_at; /* backward only */
+} attention_scratch;
 
-static int64_t take(attention_room *room, int64_t elements) {
-    int64_t at = room->size;
-    room->size += (elements + 15) / 16 * 16;
+static int64_t take(attention_scratch *area, int64_t elements) {
+    int64_t at = area->size;
+    area->size += (elements + 15) / 16 * 16;
     return at;
 }
 
-static attention_room room_of(const tshi_attention *a, void *scratch, int64_t rows, int64_t block) {
-    attention_room room = {.scratch = scratch, .width = a->dim > 0 ? (a->dim + 15) / 16 * 16 : 16};
-    int64_t keys = BLOCK_ELEMENTS / room.width / 16 * 16;
-    room.keys = keys < 16 ? 16 : keys > MOST_KEYS ? MOST_KEYS : keys;
-    room.queries_at = take(&room, rows * room.width);
-    room.most_at = take(&room, rows);
-    room.key_rows_at = take(&room, room.keys * room.width);
-    room.key_columns_at = take(&room, room.keys * room.width);
-    room.scores_at = take(&room, block * room.keys);
-    return room;
+static attention_scratch scratch_of(const tshi_attention *a, void *scratch, int64_t rows, int64_t block) {
+    attention_scratch area = {.memory = scratch, .width = a->dim > 0 ? (a->dim + 15) / 16 * 16 : 16};
+    int64_t keys = BLOCK_ELEMENTS / area.width / 16 * 16;
+    area.keys = keys < 16 ? 16 : keys > MAX_KEYS ? MAX_KEYS : keys;
+    area.queries_at = take(&area, rows * area.width);
+    area.maxima_at = take(&area, rows);
+    area.key_rows_at = take(&area, area.keys * area.width);
+    area.key_columns_at = take(&area, area.keys * area.width);
+    area.scores_at = take(&area, block * area.keys);
+    return area;
 }
 
 static int64_t heads_at_once(const tshi_attention *a) {
     return a->queries < FEW_QUERIES ? a->sharers : 1;
 }
 
-static attention_room forward_room(const tshi_attention *a, void *scratch) {
+static attention_scratch forward_scratch(const tshi_attention *a, void *scratch) {
     int64_t rows = heads_at_once(a) * a->queries;
     rows = rows < ROWS_AT_ONCE ? rows : ROWS_AT_ONCE;
-    attention_room room = room_of(a, scratch, rows, TILE_ROWS);
-    room.sums_at = take(&room, rows * (room.width + 16));
-    return room;
+    attention_scratch area = scratch_of(a, scratch, rows, TILE_ROWS);
+    area.sums_at = take(&area, rows * (area.width + 16));
+    return area;
 }
 
-static attention_room backward_room(const tshi_attention *a, void *scratch) {
-    attention_room room = room_of(a, scratch, a->queries, ROWS_OF_BLOCK);
-    room.value_columns_at = take(&room, room.keys * room.width);
-    room.dscores_at = take(&room, ROWS_OF_BLOCK * room.keys);
-    room.dy_at = take(&room, a->queries * room.width);
-    room.delta_at = take(&room, a->queries);
-    room.dq_at = take(&room, a->queries * room.width);
-    room.dk_at = take(&room, a->keys * room.width);
-    room.dv_at = take(&room, a->keys * room.width);
-    room.keep_at = take(&room, room.keys > room.width ? room.keys : room.width);
-    return room;
+static attention_scratch backward_scratch(const tshi_attention *a, void *scratch) {
+    attention_scratch area = scratch_of(a, scratch, a->queries, ROWS_OF_BLOCK);
+    area.value_columns_at = take(&area, area.keys * area.width);
+    area.dscores_at = take(&area, ROWS_OF_BLOCK * area.keys);
+    area.dy_at = take(&area, a->queries * area.width);
+    area.delta_at = take(&area, a->queries);
+    area.dq_at = take(&area, a->queries * area.width);
+    area.dk_at = take(&area, a->keys * area.width);
+    area.dv_at = take(&area, a->keys * area.width);
+    area.factors_at = take(&area, area.keys > area.width ? area.keys : area.width);
+    return area;
 }
 
 static int64_t scratch_size(const tshi_attention *a, bool backward) {
-    return backward ? backward_room(a, NULL).size : forward_room(a, NULL).size;
+    return backward ? backward_scratch(a, NULL).size : forward_scratch(a, NULL).size;
 }
 
 /* This rank's first query head that reads KV head `kv_head`. */
@@ -236,7 +236,7 @@ TSHI_INLINE void prefetch_row(tsh_dtype stored, const void *tensor, int64_t at, 
     for (int64_t byte = 0; byte < n * size; byte += 64) __builtin_prefetch((const void *)(first + (uintptr_t)byte));
 }
 
-/* The angles by which pairs [first, first + n) turn from one position to the next. */
+/* The angles by which pairs [first, first + n) rotate from one position to the next. */
 static void frequencies(const tshi_rotary *r, int64_t first, int n, double *frequency) {
     const double step = -2.0 / (double)r->dims, log_theta = log(r->theta);
     const double often = r->original / 6.283185307179586, range = 1 / (r->high - r->low);

@@ -79,15 +79,15 @@ static void float16_narrow_all(int64_t n, const float *from, tshi_float16 *to) {
 }
 #endif
 
-void TSHI_ISA(tshi_cpu_widen)(tsh_dtype half, int64_t n, const void *from, float *to) {
-    if (half == TSH_BFLOAT16)
+void TSHI_ISA(tshi_cpu_widen)(tsh_dtype dtype, int64_t n, const void *from, float *to) {
+    if (dtype == TSH_BFLOAT16)
         bfloat16_widen_all(n, from, to);
     else
         float16_widen_all(n, from, to);
 }
 
-void TSHI_ISA(tshi_cpu_narrow)(tsh_dtype half, int64_t n, const float *from, void *to) {
-    if (half == TSH_BFLOAT16)
+void TSHI_ISA(tshi_cpu_narrow)(tsh_dtype dtype, int64_t n, const float *from, void *to) {
+    if (dtype == TSH_BFLOAT16)
         bfloat16_narrow_all(n, from, to);
     else
         float16_narrow_all(n, from, to);
@@ -172,7 +172,7 @@ static void int64_to_float64(int64_t n, const int64_t *from, double *to) {
     for (int64_t i = 0; i < n; i++) to[i] = (double)from[i];
 }
 
-static bool is_half(tsh_dtype dtype) {
+static bool is_narrow_dtype(tsh_dtype dtype) {
     return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
 }
 
@@ -192,9 +192,9 @@ void TSHI_ISA(tshi_cpu_convert)(tsh_device *device, int64_t n, tsh_dtype from_dt
     if (n <= 0) return;
     if (from_dtype == to_dtype)
         tshi_cpu_copy(device, (size_t)n * tsh_dtype_size(from_dtype), from, to);
-    else if (from_dtype == TSH_FLOAT32 && is_half(to_dtype))
+    else if (from_dtype == TSH_FLOAT32 && is_narrow_dtype(to_dtype))
         TSHI_ISA(tshi_cpu_narrow)(to_dtype, n, from, to);
-    else if (is_half(from_dtype) && to_dtype == TSH_FLOAT32)
+    else if (is_narrow_dtype(from_dtype) && to_dtype == TSH_FLOAT32)
         TSHI_ISA(tshi_cpu_widen)(from_dtype, n, from, to);
     else if (from_dtype == TSH_INT64 && to_dtype == TSH_FLOAT64)
         int64_to_float64(n, from, to);

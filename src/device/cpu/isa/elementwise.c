@@ -1,5 +1,5 @@
 /* Activations and element-wise arithmetic. */
-#include "device/cpu/isa/overlay.h"
+#include "device/cpu/isa/broadcast.h"
 #include "device/cpu/isa/pieces.h"
 #include "device/cpu/isa/vector_math.h"
 

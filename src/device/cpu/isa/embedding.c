@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define MOST 16384 /* indices whose rows are summed before one rounding */
+#define MAX_INDICES 16384 /* indices whose rows are summed before one rounding */
 
 /* Radix-sorts the indices below n whose ids lie in the slice and are not padding by id; indices of equal ids stay in
  * order. Returns their number. `other` is scratch as large as `place`. */

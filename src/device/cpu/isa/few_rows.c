@@ -2,7 +2,7 @@
  * is read once. W is split into a few parts of many rows, which are read interleaved, each from end to end: hardware
  * prefetchers follow a few long streams, and not the starts of many adjacent rows. Each sum depends only on its row
  * of x and its row of W, not on other rows. */
-#include "device/cpu/isa/half.h"
+#include "device/cpu/isa/elements.h"
 #include "device/cpu/isa/kernels.h"
 
 /* Prefetch distance in bytes. */
@@ -36,17 +36,17 @@ typedef uint16_t halves __attribute__((vector_size(TSHI_VECTOR_BYTES / 2), align
 TSHI_INLINE floats load_weights(tsh_dtype dtype, const char *w) {
     if (dtype == TSH_FLOAT32) return *(const floats *)w;
 #if TSHI_VECTOR_BYTES == 64
-    __m256i half = _mm256_loadu_si256((const __m256i *)w);
-    if (dtype == TSH_FLOAT16) return (floats)_mm512_cvtph_ps(half);
-    return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+    __m256i bits = _mm256_loadu_si256((const __m256i *)w);
+    if (dtype == TSH_FLOAT16) return (floats)_mm512_cvtph_ps(bits);
+    return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
 #elif TSHI_VECTOR_BYTES == 32
-    __m128i half = _mm_loadu_si128((const __m128i *)w);
-    if (dtype == TSH_FLOAT16) return (floats)_mm256_cvtph_ps(half);
-    return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+    __m128i bits = _mm_loadu_si128((const __m128i *)w);
+    if (dtype == TSH_FLOAT16) return (floats)_mm256_cvtph_ps(bits);
+    return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16);
 #elif defined(__aarch64__)
-    uint16x4_t half = vld1_u16((const uint16_t *)(const void *)w);
-    if (dtype == TSH_FLOAT16) return (floats)vcvt_f32_f16(vreinterpret_f16_u16(half));
-    return (floats)vshll_n_u16(half, 16);
+    uint16x4_t bits = vld1_u16((const uint16_t *)(const void *)w);
+    if (dtype == TSH_FLOAT16) return (floats)vcvt_f32_f16(vreinterpret_f16_u16(bits));
+    return (floats)vshll_n_u16(bits, 16);
 #else
     words bits = __builtin_convertvector(*(const halves *)w, words);
     if (dtype == TSH_BFLOAT16) return (floats)(bits << 16);

@@ -3,9 +3,12 @@
 #include "device/cpu/isa/rows.h"
 
 #include <math.h>
+#include <string.h>
 
 #define COLUMNS 2048 /* whose totals are kept while all rows go by */
-#define AT_ONCE 4    /* rows added to the totals at a time */
+#define AT_ONCE 4    /* terms that are added in REAL before their sum is added to a total in double */
+/* Vectors of doubles that a vector of REAL is converted to. */
+#define DOUBLES_OF(REAL) ((int)(sizeof(double) / sizeof(REAL)))
 
 typedef struct norm_backward {
     bool rms;

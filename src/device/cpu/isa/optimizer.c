@@ -1,5 +1,5 @@
 /* Optimizer steps, in place. Elements of 16 bits are stepped in float32, in chunks that fit the cache. */
-#include "device/cpu/isa/half.h"
+#include "device/cpu/isa/elements.h"
 #include "device/cpu/isa/kernels.h"
 
 #include <tgmath.h>
@@ -52,7 +52,7 @@ static void round_randomly(const tshi_rounding *r, int64_t at, int64_t n, const 
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-static void update_half(tsh_dtype dtype, const void *settings, step_fn *step, const tshi_update *u) {
+static void update_narrow(tsh_dtype dtype, const void *settings, step_fn *step, const tshi_update *u) {
     float wide_p[CHUNK], wide_g[CHUNK], *first = u->state[0], *second = u->state[1];
     for (int64_t at = 0; at < u->n; at += CHUNK) {
         int64_t n = u->n - at < CHUNK ? u->n - at : CHUNK;
@@ -75,7 +75,7 @@ static void update_all(tsh_dtype dtype, const void *settings, step_fn *step, int
         if (tshi_dtype_sum(dtype) == dtype)
             step(settings, u->n, u->grad, u->state[0], u->state[1], u->p);
         else
-            update_half(dtype, settings, step, u);
+            update_narrow(dtype, settings, step, u);
     }
 }
 

@@ -4,7 +4,7 @@
 #ifndef TSHI_CPU_PIECES_H
 #define TSHI_CPU_PIECES_H
 
-#include "device/cpu/isa/half.h"
+#include "device/cpu/isa/elements.h"
 #include "device/cpu/isa/kernels.h"
 
 #define TSHI_PIECE_LENGTH 1024

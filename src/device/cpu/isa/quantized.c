@@ -1,5 +1,5 @@
 /* Products with weights in groups of 32 quants, Q8_0 and Q4_0, which are read once and never widened in memory. */
-#include "device/cpu/isa/half.h"
+#include "device/cpu/isa/elements.h"
 #include "device/cpu/isa/kernels.h"
 
 #include <math.h>

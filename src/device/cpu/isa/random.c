@@ -21,8 +21,8 @@ typedef struct span {
 /* The first part of `left` elements from `element` on, with `per_block` elements in a block. */
 static span next_span(int64_t element, int64_t left, int64_t per_block) {
     span s = {.first = element / per_block, .skip = element % per_block};
-    int64_t room = BLOCKS * per_block - s.skip;
-    s.count = left < room ? left : room;
+    int64_t left_in_piece = BLOCKS * per_block - s.skip;
+    s.count = left < left_in_piece ? left : left_in_piece;
     int64_t needed = (s.skip + s.count + per_block - 1) / per_block;
     s.blocks = (needed + BLOCK_STEP - 1) / BLOCK_STEP * BLOCK_STEP;
     return s;

@@ -127,15 +127,15 @@ static void average(tsh_dtype dtype, int64_t n, int count, const void *const *in
     }
 }
 
-#define HALF_TILE 1024
+#define NARROW_TILE 1024
 
-static void reduce_half(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in, int outs,
-                        void *const *out) {
+static void reduce_narrow(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in, int outs,
+                          void *const *out) {
     const pair_loops *f = &loops[TSH_FLOAT32][op == TSHI_AVG ? TSHI_SUM : op];
-    float sum[HALF_TILE], term[HALF_TILE];
-    uint16_t rounded[HALF_TILE];
-    for (int64_t i = 0; i < n; i += HALF_TILE) {
-        int64_t some = n - i < HALF_TILE ? n - i : HALF_TILE;
+    float sum[NARROW_TILE], term[NARROW_TILE];
+    uint16_t rounded[NARROW_TILE];
+    for (int64_t i = 0; i < n; i += NARROW_TILE) {
+        int64_t some = n - i < NARROW_TILE ? n - i : NARROW_TILE;
         TSHI_ISA(tshi_cpu_widen)(dtype, some, (const uint16_t *)in[0] + i, sum);
         for (int k = 1; k < count; k++) {
             TSHI_ISA(tshi_cpu_widen)(dtype, some, (const uint16_t *)in[k] + i, term);
@@ -158,7 +158,7 @@ void TSHI_ISA(tshi_cpu_reduce)(tsh_device *device, tsh_dtype dtype, tshi_reducti
         return;
     }
     if (dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16) {
-        reduce_half(dtype, op, n, count, in, outs, out);
+        reduce_narrow(dtype, op, n, count, in, outs, out);
         return;
     }
     if ((op == TSHI_SUM || op == TSHI_AVG) && tshi_dtype_is_complex(dtype)) {

@@ -42,7 +42,7 @@ TAKE(take_f64, double)
 
 enum { WIDENED = 256 };
 
-static void take_half(const heap *h, tsh_dtype dtype, int64_t n, int64_t step, int64_t start, const uint16_t *x) {
+static void take_narrow(const heap *h, tsh_dtype dtype, int64_t n, int64_t step, int64_t start, const uint16_t *x) {
     uint16_t narrow[WIDENED];
     float wide[WIDENED];
     for (int64_t i = 0; i < n; i += WIDENED) {
@@ -75,7 +75,7 @@ static void top_find(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t
         else if (dtype == TSH_FLOAT32)
             take_f32(&h, n, inner, start, from);
         else
-            take_half(&h, dtype, n, inner, start, from);
+            take_narrow(&h, dtype, n, inner, start, from);
         sort(&h);
     }
 }
@@ -101,7 +101,7 @@ static void top_merge(tsh_device *device, int64_t count, int64_t outer, int64_t 
     }
 }
 
-static void add_half(tsh_dtype dtype, const uint16_t *dy, uint16_t *dx) {
+static void add_narrow(tsh_dtype dtype, const uint16_t *dy, uint16_t *dx) {
     float a, b;
     TSHI_ISA(tshi_cpu_widen)(dtype, 1, dy, &a);
     TSHI_ISA(tshi_cpu_widen)(dtype, 1, dx, &b);
@@ -119,7 +119,7 @@ static void top_backward(tsh_device *device, tsh_dtype dtype, int64_t outer, int
         else if (dtype == TSH_FLOAT32)
             ((float *)dx)[to] += ((const float *)dy)[i];
         else
-            add_half(dtype, (const uint16_t *)dy + i, (uint16_t *)dx + to);
+            add_narrow(dtype, (const uint16_t *)dy + i, (uint16_t *)dx + to);
     }
 }
 

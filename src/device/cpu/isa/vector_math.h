@@ -5,7 +5,7 @@
 #ifndef TSHI_CPU_VECTOR_MATH_H
 #define TSHI_CPU_VECTOR_MATH_H
 
-#include "device/cpu/isa/half.h"
+#include "device/cpu/isa/elements.h"
 
 #include <math.h>
 

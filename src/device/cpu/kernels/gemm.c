@@ -142,7 +142,7 @@ static tsh_status single(const tsh_device *device, bool transpose_a, bool transp
     return TSH_OK;
 }
 
-static bool is_half(tsh_dtype dtype) {
+static bool is_narrow(tsh_dtype dtype) {
     return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
 }
 
@@ -175,20 +175,20 @@ static tsh_status float_gemm(const tsh_device *device, int threads, tsh_dtype dt
 #define TILE_DEPTH   2048
 #define NARROW_DEPTH 4096
 
-typedef enum half_form { NOTHING, PACKED, WIDENED } half_form;
+typedef enum narrow_form { NOTHING, PACKED, WIDENED } narrow_form;
 
 /* A 16-bit factor in memory, with rows `ld` elements apart, and the piece of it that `tile` holds. */
-typedef struct half_factor {
+typedef struct narrow_factor {
     const uint16_t *data;
     int64_t ld;
     bool depth_first; /* a row of `data` runs along m or n; else along k */
     void *tile;       /* of float32, or packed 16-bit elements */
-    half_form held;
+    narrow_form held;
     int64_t held_at, held_from;
-} half_factor;
+} narrow_factor;
 
 /* The epilogue of a tile: f(alpha product + beta c + bias) is stored in c. */
-typedef struct half_finish {
+typedef struct narrow_finish {
     double beta;
     const uint16_t *bias; /* or NULL */
     tshi_unary f;
@@ -196,22 +196,22 @@ typedef struct half_finish {
     uint16_t *c;
     float *wide_c; /* or NULL; when it is set, there is no `c`, bias or f */
     int64_t ldc;
-} half_finish;
+} narrow_finish;
 
 /* Rows of a tile, which threads share. */
-typedef struct half_rows {
+typedef struct narrow_rows {
     const tsh_device *device;
     tsh_dtype dtype;
     int64_t cols;
     const uint16_t *data; /* of widen_rows */
     int64_t ld;
     void *tile;
-    const half_finish *finish; /* of finish_rows; the tile begins at (row, at) of the output */
+    const narrow_finish *finish; /* of finish_rows; the tile begins at (row, at) of the output */
     int64_t row, at;
-} half_rows;
+} narrow_rows;
 
 /* The piece [at, at + wide) along m or n by [from, from + depth) along k in memory, its rows and their length. */
-static const uint16_t *piece_of(const half_factor *f, int64_t at, int64_t wide, int64_t from, int64_t depth,
+static const uint16_t *piece_of(const narrow_factor *f, int64_t at, int64_t wide, int64_t from, int64_t depth,
                                 int64_t *rows, int64_t *cols) {
     *rows = f->depth_first ? depth : wide;
     *cols = f->depth_first ? wide : depth;
@@ -219,7 +219,7 @@ static const uint16_t *piece_of(const half_factor *f, int64_t at, int64_t wide, 
 }
 
 /* The tile holds the piece already; from here on it does. */
-static bool holds(half_factor *f, half_form form, int64_t at, int64_t from) {
+static bool holds(narrow_factor *f, narrow_form form, int64_t at, int64_t from) {
     bool held = f->held == form && f->held_at == at && f->held_from == from;
     f->held = form;
     f->held_at = at;
@@ -228,22 +228,22 @@ static bool holds(half_factor *f, half_form form, int64_t at, int64_t from) {
 }
 
 static void widen_rows(const void *call, int range, int64_t from, int64_t end) {
-    const half_rows *c = call;
+    const narrow_rows *c = call;
     for (int64_t r = from; r < end; r++)
         isa_of(c->device)->widen(c->dtype, c->cols, c->data + r * c->ld, (float *)c->tile + r * c->cols);
 }
 
-static const float *widen_piece(const tsh_device *device, tsh_dtype dtype, half_factor *f, int64_t at, int64_t wide,
+static const float *widen_piece(const tsh_device *device, tsh_dtype dtype, narrow_factor *f, int64_t at, int64_t wide,
                                 int64_t from, int64_t depth) {
     int64_t rows, cols;
     const uint16_t *data = piece_of(f, at, wide, from, depth, &rows, &cols);
-    const half_rows c = {.device = device, .dtype = dtype, .cols = cols, .data = data, .ld = f->ld, .tile = f->tile};
+    const narrow_rows c = {.device = device, .dtype = dtype, .cols = cols, .data = data, .ld = f->ld, .tile = f->tile};
     if (!holds(f, WIDENED, at, from)) tshi_parallel(device, rows, 1, (double)cols, widen_rows, &c);
     return f->tile;
 }
 
 /* The piece in packed rows: in place, or a copy. */
-static const uint16_t *pack_piece(half_factor *f, int64_t at, int64_t wide, int64_t from, int64_t depth) {
+static const uint16_t *pack_piece(narrow_factor *f, int64_t at, int64_t wide, int64_t from, int64_t depth) {
     int64_t rows, cols;
     const uint16_t *data = piece_of(f, at, wide, from, depth, &rows, &cols);
     uint16_t *tile = f->tile;
@@ -254,7 +254,7 @@ static const uint16_t *pack_piece(half_factor *f, int64_t at, int64_t wide, int6
 }
 
 /* Stores `cols` elements of `sum` to row `row` of the output, from column `at` on. */
-static void finish_row(const tsh_device *device, tsh_dtype dtype, const half_finish *f, int64_t row, int64_t at,
+static void finish_row(const tsh_device *device, tsh_dtype dtype, const narrow_finish *f, int64_t row, int64_t at,
                        int64_t cols, float *sum) {
     const tshi_elementwise_ops *ops = &isa_of(device)->elementwise[TSH_FLOAT32];
     float more[TILE_ROWS];
@@ -277,7 +277,7 @@ static void finish_row(const tsh_device *device, tsh_dtype dtype, const half_fin
 }
 
 static void finish_rows(const void *call, int range, int64_t from, int64_t end) {
-    const half_rows *c = call;
+    const narrow_rows *c = call;
     for (int64_t r = from; r < end; r++)
         finish_row(c->device, c->dtype, c->finish, c->row + r, c->at, c->cols, (float *)c->tile + r * c->cols);
 }
@@ -293,13 +293,13 @@ static int64_t smaller(int64_t a, int64_t b) {
 }
 
 /* A tile of the output, [at.i, at.i + high) by [at.j, at.j + wide), and a piece of k. */
-typedef struct half_step {
+typedef struct narrow_step {
     int64_t i, high, j, wide, from, depth;
-} half_step;
+} narrow_step;
 
 /* sum = alpha A B of a piece, added to what it holds from the second piece on. */
-static tsh_status half_multiply(const tsh_device *device, tsh_dtype dtype, const half_step *s, double alpha,
-                                half_factor *a, half_factor *b, float *sum) {
+static tsh_status narrow_multiply(const tsh_device *device, tsh_dtype dtype, const narrow_step *s, double alpha,
+                                  narrow_factor *a, narrow_factor *b, float *sum) {
     if (alpha == 1 && tshi_cpu_multiplies_narrow(device, dtype)) {
         const uint16_t *x = pack_piece(a, s->i, s->high, s->from, s->depth);
         const uint16_t *y = pack_piece(b, s->j, s->wide, s->from, s->depth);
@@ -315,19 +315,19 @@ static tsh_status half_multiply(const tsh_device *device, tsh_dtype dtype, const
 }
 
 /* Pieces of A are converted again for each column of tiles of B; those of B are converted once if k is one piece. */
-static tsh_status half_tiles(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t rows,
-                             int64_t cols, int64_t depth, double alpha, half_factor a, half_factor b, float *sum,
-                             const half_finish *finish) {
+static tsh_status narrow_tiles(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t rows,
+                               int64_t cols, int64_t depth, double alpha, narrow_factor a, narrow_factor b, float *sum,
+                               const narrow_finish *finish) {
     for (int64_t j = 0; j < n; j += cols) {
         int64_t wide = smaller(cols, n - j);
         for (int64_t i = 0; i < m; i += rows) {
             int64_t high = smaller(rows, m - i);
             for (int64_t l = 0; l < k; l += depth) {
-                const half_step step = {i, high, j, wide, l, smaller(depth, k - l)};
-                tsh_status status = half_multiply(device, dtype, &step, alpha, &a, &b, sum);
+                const narrow_step step = {i, high, j, wide, l, smaller(depth, k - l)};
+                tsh_status status = narrow_multiply(device, dtype, &step, alpha, &a, &b, sum);
                 if (status != TSH_OK) return status;
             }
-            const half_rows done = {
+            const narrow_rows done = {
                 .device = device, .dtype = dtype, .cols = wide, .tile = sum, .finish = finish, .row = i, .at = j};
             tshi_parallel(device, high, 1, 2 * (double)wide, finish_rows, &done);
         }
@@ -344,10 +344,10 @@ static int64_t most_depth(const tsh_device *device, tsh_dtype dtype) {
     return tshi_cpu_multiplies_narrow(device, dtype) ? NARROW_DEPTH : TILE_DEPTH;
 }
 
-/* The scratch memory of half_gemm: x in float32 and the sums of a piece, or a tile of each factor and of their
+/* The scratch memory of narrow_gemm: x in float32 and the sums of a piece, or a tile of each factor and of their
  * product. */
-static size_t half_scratch(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a, bool transpose_b,
-                           int64_t m, int64_t n, int64_t k) {
+static size_t narrow_scratch(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a, bool transpose_b,
+                             int64_t m, int64_t n, int64_t k) {
     if (has_few_rows(threads, transpose_a, transpose_b, m)) {
         return (size_t)(m * (TILE_ROWS + (takes_narrow(device, dtype) ? 0 : k))) * sizeof(float);
     }
@@ -357,9 +357,9 @@ static size_t half_scratch(const tsh_device *device, int threads, tsh_dtype dtyp
 }
 
 /* y = x W^T of few rows, in pieces of W that are as long as finish_row takes. */
-static tsh_status half_few_rows(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
-                                double alpha, const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
-                                float *sum, const half_finish *finish) {
+static tsh_status narrow_few_rows(const tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                  double alpha, const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
+                                  float *sum, const narrow_finish *finish) {
     bool narrow = takes_narrow(device, dtype);
     int64_t wide = narrow ? 0 : k; /* float32 elements for a row of x */
     float *wide_x = sum + m * TILE_ROWS;
@@ -384,29 +384,29 @@ static tsh_status half_few_rows(const tsh_device *device, tsh_dtype dtype, int64
 }
 
 /* m, n and k are at least 1. */
-static tsh_status half_gemm(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a, bool transpose_b,
-                            int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
-                            int64_t ldb, float *scratch, const half_finish *finish) {
+static tsh_status narrow_gemm(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a,
+                              bool transpose_b, int64_t m, int64_t n, int64_t k, double alpha, const void *a,
+                              int64_t lda, const void *b, int64_t ldb, float *scratch, const narrow_finish *finish) {
     if (has_few_rows(threads, transpose_a, transpose_b, m))
-        return half_few_rows(device, dtype, m, n, k, alpha, a, lda, b, ldb, scratch, finish);
+        return narrow_few_rows(device, dtype, m, n, k, alpha, a, lda, b, ldb, scratch, finish);
     int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS),
             depth = even_pieces(k, most_depth(device, dtype));
     float *tile_a = scratch + rows * cols, *tile_b = tile_a + rows * depth;
-    return half_tiles(device, dtype, m, n, k, rows, cols, depth, alpha,
-                      (half_factor){a, lda, transpose_a, tile_a, NOTHING, 0, 0},
-                      (half_factor){b, ldb, !transpose_b, tile_b, NOTHING, 0, 0}, scratch, finish);
+    return narrow_tiles(device, dtype, m, n, k, rows, cols, depth, alpha,
+                        (narrow_factor){a, lda, transpose_a, tile_a, NOTHING, 0, 0},
+                        (narrow_factor){b, ldb, !transpose_b, tile_b, NOTHING, 0, 0}, scratch, finish);
 }
 
-/* half_gemm of one product, on all threads. */
-static tsh_status half_product(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
-                               int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
-                               const half_finish *finish) {
+/* narrow_gemm of one product, on all threads. */
+static tsh_status narrow_product(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
+                                 int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
+                                 const narrow_finish *finish) {
     const int threads = device->threads;
-    const size_t bytes = half_scratch(device, threads, dtype, transpose_a, transpose_b, m, n, k);
+    const size_t bytes = narrow_scratch(device, threads, dtype, transpose_a, transpose_b, m, n, k);
     float *scratch = device->ops->memory.alloc(device, bytes);
     if (!scratch) return TSH_ERR_MEMORY;
     tsh_status status =
-        half_gemm(device, threads, dtype, transpose_a, transpose_b, m, n, k, 1, a, lda, b, ldb, scratch, finish);
+        narrow_gemm(device, threads, dtype, transpose_a, transpose_b, m, n, k, 1, a, lda, b, ldb, scratch, finish);
     device->ops->memory.release(device, scratch);
     return status;
 }
@@ -438,12 +438,12 @@ static tsh_status multiply_one(const batch *p, const void *a, const void *b, voi
         scale(p->device, p->dtype, p->m, p->n, p->beta, c, p->ldc);
         return TSH_OK;
     }
-    if (!is_half(p->dtype))
+    if (!is_narrow(p->dtype))
         return float_gemm(p->device, p->threads, p->dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha,
                           a, p->lda, b, p->ldb, p->beta, c, p->ldc);
-    const half_finish finish = {.beta = p->beta, .f = TSHI_IDENTITY, .c = c, .ldc = p->ldc};
-    return half_gemm(p->device, p->threads, p->dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha, a,
-                     p->lda, b, p->ldb, scratch, &finish);
+    const narrow_finish finish = {.beta = p->beta, .f = TSHI_IDENTITY, .c = c, .ldc = p->ldc};
+    return narrow_gemm(p->device, p->threads, p->dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha, a,
+                       p->lda, b, p->ldb, scratch, &finish);
 }
 
 static void multiply_range(const void *call, int range, int64_t from, int64_t end) {
@@ -472,8 +472,8 @@ static int batch_ranges(const tsh_device *device, tsh_dtype dtype, int64_t count
 /* Bytes of scratch memory of a range's products, one after another. */
 static size_t batch_scratch(const tsh_device *device, int threads, tsh_dtype dtype, bool transpose_a, bool transpose_b,
                             int64_t m, int64_t n, int64_t k) {
-    if (!is_half(dtype) || m == 0 || n == 0 || k == 0) return 0;
-    size_t bytes = half_scratch(device, threads, dtype, transpose_a, transpose_b, m, n, k);
+    if (!is_narrow(dtype) || m == 0 || n == 0 || k == 0) return 0;
+    size_t bytes = narrow_scratch(device, threads, dtype, transpose_a, transpose_b, m, n, k);
     return (bytes + TSHI_BLOCK_UNIT - 1) / TSHI_BLOCK_UNIT * TSHI_BLOCK_UNIT;
 }
 
@@ -544,10 +544,10 @@ tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, 
 /* float32 and float64 without a primitive: y is filled with the bias, then the product is added. */
 tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                            const void *w, const void *b, tshi_unary f, void *pre, void *y) {
-    if (is_half(dtype) && m > 0 && n > 0 && k > 0) {
-        const half_finish finish = {.bias = b, .f = f, .pre = pre, .c = y, .ldc = n};
+    if (is_narrow(dtype) && m > 0 && n > 0 && k > 0) {
+        const narrow_finish finish = {.bias = b, .f = f, .pre = pre, .c = y, .ldc = n};
         tsh_status status = tshi_check_product("the BLAS", m, n, k, k, k, n);
-        return status != TSH_OK ? status : half_product(device, dtype, false, true, m, n, k, x, k, w, k, &finish);
+        return status != TSH_OK ? status : narrow_product(device, dtype, false, true, m, n, k, x, k, w, k, &finish);
     }
     void *product = pre ? pre : y;
     bool done = dtype == TSH_FLOAT32 && tshi_cpu_primitive_affine((tshi_cpu_device *)device, m, n, k, x, w, b, product);
@@ -562,10 +562,10 @@ tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64
 /* dW of 16-bit factors, accumulated and stored in float32. */
 static tsh_status wide_product(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                                const void *dy, double beta, float *dw) {
-    const half_finish finish = {.beta = beta, .wide_c = dw, .ldc = k};
+    const narrow_finish finish = {.beta = beta, .wide_c = dw, .ldc = k};
     tsh_status status = tshi_check_product("the BLAS", n, k, m, n, k, k);
     if (status != TSH_OK || n == 0 || k == 0) return status;
-    if (m > 0) return half_product(device, dtype, true, false, n, k, m, dy, n, x, k, &finish);
+    if (m > 0) return narrow_product(device, dtype, true, false, n, k, m, dy, n, x, k, &finish);
     scale(device, TSH_FLOAT32, n, k, beta, dw, k);
     return TSH_OK;
 }

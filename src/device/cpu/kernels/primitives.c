@@ -11,16 +11,16 @@
 /* A primitive is used for m n k in the first range and for m, the rows of x, in the second; that of bfloat16 has no
  * upper limits. */
 #define FEWEST_PRODUCTS ((double)(1 << 17))
-#define MOST_PRODUCTS   ((double)(1 << 29))
+#define MAX_PRODUCTS    ((double)(1 << 29))
 /* A batch's primitive takes half to nine tenths of the time of as many calls of dnnl_sgemm up to this m n k, and past
  * it as long or longer. */
-#define MOST_OF_BATCH ((double)(1 << 21))
-#define FEWEST_ROWS   17
-#define MOST_ROWS     4096
+#define MAX_BATCH_PRODUCTS ((double)(1 << 21))
+#define FEWEST_ROWS        17
+#define MAX_ROWS           4096
 
-/* The table is emptied at MOST primitives, which only programs with ever new sizes reach. A free place always ends a
+/* The table is emptied at MAX_PRIMITIVES primitives, which only programs with ever new sizes reach. A free place always ends a
  * search. */
-enum { PLACES = 256, MOST = 192 };
+enum { PLACES = 256, MAX_PRIMITIVES = 192 };
 
 /* c = a b (+ bias) (+ c): a [m, k] and b [k, n], or their transposes, of float32 or bfloat16 (narrow); c [m, n] and the
  * bias of float32. All are packed: there are no generated kernels for others. */
@@ -211,7 +211,7 @@ static product_primitive *find_primitive(tshi_cpu_device *cpu, const product *of
     if (!all) return NULL;
     product_primitive *p = find_place(all, of);
     if (p->of.m) return p;
-    if (all->count == MOST) {
+    if (all->count == MAX_PRIMITIVES) {
         forget_all(all);
         p = find_place(all, of);
     }
@@ -238,8 +238,8 @@ bool tshi_cpu_primitive_affine(tshi_cpu_device *cpu, int64_t m, int64_t n, int64
                                const float *b, float *y) {
     const product of = {.count = 1, .m = m, .n = n, .k = k, .transpose_b = true, .has_bias = b != NULL};
     double products = (double)m * (double)n * (double)k;
-    bool pays = cpu->base.threads == 1 && m >= FEWEST_ROWS && m <= MOST_ROWS && products >= FEWEST_PRODUCTS &&
-                products <= MOST_PRODUCTS;
+    bool pays = cpu->base.threads == 1 && m >= FEWEST_ROWS && m <= MAX_ROWS && products >= FEWEST_PRODUCTS &&
+                products <= MAX_PRODUCTS;
     return pays && run(cpu, &of, x, w, b, y);
 }
 
@@ -258,7 +258,7 @@ bool tshi_cpu_primitive_batch(tshi_cpu_device *cpu, int64_t count, bool transpos
                               int64_t n, int64_t k, const float *a, const float *b, bool accumulate, float *c) {
     const product of = {count, m, n, k, transpose_a, transpose_b, .accumulate = accumulate};
     const double products = (double)m * (double)n * (double)k;
-    const bool pays = products <= MOST_OF_BATCH && (double)count * products >= FEWEST_PRODUCTS;
+    const bool pays = products <= MAX_BATCH_PRODUCTS && (double)count * products >= FEWEST_PRODUCTS;
     return pays && count > 1 && cpu->products != TSHI_PRODUCTS_BLAS && run(cpu, &of, a, b, NULL, c);
 }
 

@@ -7,6 +7,7 @@
     }
 #define KERNEL(table, slot, name, parameters, arguments, ...) EACH_FLOAT(RANGES, table, slot, parameters, arguments)
 #define ATTENTION(slot, name, parameters, arguments, ...)     KERNEL(attention, slot, name, parameters, arguments)
+#define WHOLE_KERNEL(...)
 #include "device/kernels.def"
 
 #define SET(of, table, slot)              tables->table[of].slot = table##_##slot##_##of;
@@ -14,6 +15,7 @@
 #define SET_SIZE(of, table, slot)         tables->table[of].slot = tshi_cpu_##table##_##slot;
 #define KERNEL(table, slot, ...)          EACH_FLOAT(SET, table, slot)
 #define ATTENTION(slot, ...)              EACH_FLOAT(SET, attention, slot)
+#define WHOLE_KERNEL(table, slot, ...)    EACH_FLOAT(SET_ISA, table, slot)
 #define OPTIONAL_KERNEL(table, slot, ...) EACH_FLOAT(SET_ISA, table, slot)
 #define SIZE(table, slot, ...)            EACH_FLOAT(SET_SIZE, table, slot)
 

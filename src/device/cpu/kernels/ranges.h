@@ -35,9 +35,11 @@ static inline size_t sum_size(tsh_dtype dtype) {
 #define KERNEL(table, slot, name, parameters, ...)                                                                     \
     void tshi_cpu_##table##_##slot(tsh_device *device, tsh_dtype dtype, LIST parameters);
 #define ATTENTION(slot, name, parameters, ...) KERNEL(attention, slot, name, parameters)
+#define WHOLE_KERNEL(...)
 #include "device/kernels.def"
 
-/* Sets the slots of the tables to kernels in ranges. A kernel that an instruction set may lack is its own, unsplit. */
+/* Sets the slots of the tables to kernels in ranges. Whole and optional kernels are those of the
+ * instruction set. */
 void tshi_cpu_ranges(const tshi_isa *isa, tshi_float_tables *tables);
 
 /* Kernels that get their dtypes as arguments. */

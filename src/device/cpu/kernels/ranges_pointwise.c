@@ -10,7 +10,7 @@ typedef struct elementwise {
     int f;
     const double *p;
     double a, b, beta;
-    const tshi_overlay *o;
+    const tshi_broadcast *o;
     const uint8_t *mask;
     bool kept;
     int64_t cols;
@@ -67,22 +67,22 @@ void tshi_cpu_elementwise_mul(tsh_device *device, tsh_dtype dtype, int64_t n, co
 }
 
 /* Broadcasts are split along their outermost dim: n units of `inner` elements. */
-static int64_t overlay_units(const tshi_overlay *o, int64_t *inner) {
+static int64_t broadcast_units(const tshi_broadcast *o, int64_t *inner) {
     *inner = 1;
     for (int k = 0; k + 1 < o->runs; k++) *inner *= o->n[k];
     return o->n[o->runs - 1];
 }
 
-static void overlay_parallel(const tsh_device *device, tshi_range_fn *work, const elementwise *c) {
-    int64_t inner, n = overlay_units(c->o, &inner);
+static void broadcast_parallel(const tsh_device *device, tshi_range_fn *work, const elementwise *c) {
+    int64_t inner, n = broadcast_units(c->o, &inner);
     tshi_parallel(device, n, c->o->runs > 1 ? 1 : STEP, (double)inner, work, c);
 }
 
 /* The part of a broadcast, and the offsets of its operands in elements. */
-static tshi_overlay overlay_part(const tshi_overlay *o, int64_t from, int64_t end, int64_t offset[3]) {
-    tshi_overlay part = *o;
+static tshi_broadcast broadcast_part(const tshi_broadcast *o, int64_t from, int64_t end, int64_t offset[3]) {
+    tshi_broadcast part = *o;
     const int last = o->runs - 1;
-    overlay_units(o, &offset[2]);
+    broadcast_units(o, &offset[2]);
     part.n[last] = end - from;
     offset[0] = from * o->x[last];
     offset[1] = from * o->y[last];
@@ -93,29 +93,29 @@ static tshi_overlay overlay_part(const tshi_overlay *o, int64_t from, int64_t en
 static void binary_range(const void *call, int range, int64_t from, int64_t end) {
     const elementwise *c = call;
     int64_t offset[3];
-    const tshi_overlay part = overlay_part(c->o, from, end, offset);
+    const tshi_broadcast part = broadcast_part(c->o, from, end, offset);
     c->ops->binary(NULL, (tshi_binary)c->f, &part, at(c->x, offset[0], c->size), at(c->y, offset[1], c->size),
                    into(c->z, offset[2], c->size));
 }
 
-void tshi_cpu_elementwise_binary(tsh_device *device, tsh_dtype dtype, tshi_binary f, const tshi_overlay *o,
+void tshi_cpu_elementwise_binary(tsh_device *device, tsh_dtype dtype, tshi_binary f, const tshi_broadcast *o,
                                  const void *x, const void *y, void *z) {
     const elementwise c = {ELEMENTWISE, .f = (int)f, .o = o, .x = x, .y = y, .z = z};
-    overlay_parallel(device, binary_range, &c);
+    broadcast_parallel(device, binary_range, &c);
 }
 
 static void mask_range(const void *call, int range, int64_t from, int64_t end) {
     const elementwise *c = call;
     int64_t offset[3];
-    const tshi_overlay part = overlay_part(c->o, from, end, offset);
+    const tshi_broadcast part = broadcast_part(c->o, from, end, offset);
     c->ops->mask(NULL, &part, at(c->x, offset[0], c->size), c->mask + offset[1], c->kept, c->a, c->beta,
                  into(c->z, offset[2], c->size));
 }
 
-void tshi_cpu_elementwise_mask(tsh_device *device, tsh_dtype dtype, const tshi_overlay *o, const void *x,
+void tshi_cpu_elementwise_mask(tsh_device *device, tsh_dtype dtype, const tshi_broadcast *o, const void *x,
                                const uint8_t *mask, bool kept, double value, double beta, void *z) {
     const elementwise c = {ELEMENTWISE, .o = o, .x = x, .mask = mask, .kept = kept, .a = value, .beta = beta, .z = z};
-    overlay_parallel(device, mask_range, &c);
+    broadcast_parallel(device, mask_range, &c);
 }
 
 static void bias_range(const void *call, int range, int64_t from, int64_t end) {
@@ -235,8 +235,8 @@ void tshi_cpu_sum_bias_backward_wide(tsh_device *device, tsh_dtype dtype, int64_
     tshi_parallel(device, cols, COLUMNS, (double)rows, columns_wide_range, &c);
 }
 
-/* Squares are summed in blocks of BLOCK elements, MOST_BLOCKS of them at a time. */
-enum { BLOCK = 1 << 16, MOST_BLOCKS = 256 };
+/* Squares are summed in blocks of BLOCK elements, MAX_BLOCKS of them at a time. */
+enum { BLOCK = 1 << 16, MAX_BLOCKS = 256 };
 
 static void squares_range(const void *call, int range, int64_t from, int64_t end) {
     const sums *c = call;
@@ -250,11 +250,11 @@ static void squares_range(const void *call, int range, int64_t from, int64_t end
 
 void tshi_cpu_sum_squares(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, double *sum) {
     const size_t size = tsh_dtype_size(dtype);
-    double of_block[MOST_BLOCKS];
-    for (int64_t first = 0; first < n; first += (int64_t)BLOCK * MOST_BLOCKS) {
+    double of_block[MAX_BLOCKS];
+    for (int64_t first = 0; first < n; first += (int64_t)BLOCK * MAX_BLOCKS) {
         const sums c = {SUMS_OF, .n = n - first, .x = at(x, first, size), .y = of_block};
         int64_t blocks = (n - first + BLOCK - 1) / BLOCK;
-        if (blocks > MOST_BLOCKS) blocks = MOST_BLOCKS;
+        if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
         tshi_parallel(device, blocks, 1, BLOCK, squares_range, &c);
         for (int64_t i = 0; i < blocks; i++) *sum += of_block[i];
     }

@@ -58,17 +58,6 @@ void tshi_cpu_cross_entropy_backward(tsh_device *device, tsh_dtype dtype, const 
     tshi_parallel(device, c->rows, 1, COST_EXP * (double)c->n, entropy_backward_range, &call);
 }
 
-/* These have a few numbers a row. */
-void tshi_cpu_cross_entropy_shift(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
-                                  const void *max, void *sums) {
-    isa_of(device)->cross_entropy[dtype].shift(device, c, own, max, sums);
-}
-
-void tshi_cpu_cross_entropy_loss(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
-                                 const void *sums, void *loss) {
-    isa_of(device)->cross_entropy[dtype].loss(device, c, target, sums, loss);
-}
-
 /* --- losses of elements ------------------------------------------------------------------------------------------- */
 
 typedef struct losses {
@@ -219,13 +208,6 @@ void tshi_cpu_embedding_backward(tsh_device *device, tsh_dtype dtype, int64_t n,
     tshi_parallel(device, cols, COLUMNS, (double)n, embedding_backward_range, &c);
 }
 
-/* Unsplit: equal ids write the same row. */
-void tshi_cpu_embedding_bound(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start,
-                              int64_t rows, int64_t cols, const double *norms, double max_norm, const void *from,
-                              void *table) {
-    isa_of(device)->embedding[dtype].bound(device, n, ids, start, rows, cols, norms, max_norm, from, table);
-}
-
 /* --- rotary positions and attention ------------------------------------------------------------------------------- */
 
 typedef struct rotation {
@@ -281,6 +263,18 @@ int64_t tshi_cpu_attention_scratch(tsh_device *device, const tshi_attention *a, 
     return ranges * isa_of(device)->attention[TSH_FLOAT32].scratch(a, backward);
 }
 
+/* Sets what forward and backward have in common. */
+static void attention_begin(attention *c, const tsh_device *device, tsh_dtype dtype, const tshi_attention *a,
+                            const void *q, const void *k, const void *v, bool backward, void *scratch) {
+    c->ops = &isa_of(device)->attention[dtype];
+    c->a = a;
+    c->q = q;
+    c->k = k;
+    c->v = v;
+    c->scratch = scratch;
+    c->scratch_bytes = (size_t)c->ops->scratch(a, backward) * sum_size(dtype);
+}
+
 static void attention_range(const void *call, int range, int64_t from, int64_t end) {
     const attention *c = call;
     c->ops->forward(c->a, from, end, c->q, c->k, c->v, c->y, c->log_sums,
@@ -289,16 +283,8 @@ static void attention_range(const void *call, int range, int64_t from, int64_t e
 
 void tshi_cpu_attention_forward(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, const void *q,
                                 const void *k, const void *v, void *y, void *log_sums, void *scratch) {
-    const tshi_isa_attention *ops = &isa_of(device)->attention[dtype];
-    const attention c = {.ops = ops,
-                         .a = a,
-                         .q = q,
-                         .k = k,
-                         .v = v,
-                         .y = y,
-                         .log_sums = log_sums,
-                         .scratch = scratch,
-                         .scratch_bytes = (size_t)ops->scratch(a, false) * sum_size(dtype)};
+    attention c = {.y = y, .log_sums = log_sums};
+    attention_begin(&c, device, dtype, a, q, k, v, false, scratch);
     tshi_parallel(device, a->batch * a->kv_heads, 1, attention_cost(a), attention_range, &c);
 }
 
@@ -311,18 +297,8 @@ static void attention_backward_range(const void *call, int range, int64_t from, 
 void tshi_cpu_attention_backward(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, const void *q,
                                  const void *k, const void *v, const void *y, const void *log_sums, const void *dy,
                                  const tshi_attention_grads *grads, void *scratch) {
-    const tshi_isa_attention *ops = &isa_of(device)->attention[dtype];
-    const attention c = {.ops = ops,
-                         .a = a,
-                         .q = q,
-                         .k = k,
-                         .v = v,
-                         .out = y,
-                         .saved = log_sums,
-                         .dy = dy,
-                         .grads = grads,
-                         .scratch = scratch,
-                         .scratch_bytes = (size_t)ops->scratch(a, true) * sum_size(dtype)};
+    attention c = {.out = y, .saved = log_sums, .dy = dy, .grads = grads};
+    attention_begin(&c, device, dtype, a, q, k, v, true, scratch);
     tshi_parallel(device, a->batch * a->kv_heads, 1, attention_cost(a), attention_backward_range, &c);
 }
 

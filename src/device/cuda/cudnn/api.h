@@ -124,7 +124,7 @@ typedef struct tshi_cudnn {
     int (*make)(int kind, void **descriptor);
     int (*drop)(void *descriptor);
     int (*set)(void *descriptor, int attribute, int type, int64_t count, const void *values);
-    int (*get)(void *descriptor, int attribute, int type, int64_t room, int64_t *count, void *values);
+    int (*get)(void *descriptor, int attribute, int type, int64_t capacity, int64_t *count, void *values);
     int (*finalize)(void *descriptor);
     int (*execute)(void *handle, void *plan, void *pack);
 } tshi_cudnn;

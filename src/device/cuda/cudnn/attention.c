@@ -13,11 +13,11 @@
 #include <string.h>
 
 #define OLDEST         91501 /* the oldest version: earlier ones need padded keys in the backward */
-#define MOST_PLANS     256   /* further shapes run on the kernels */
-#define MOST_WORKSPACE ((int64_t)1 << 30)
+#define MAX_PLANS      256   /* further shapes run on the kernels */
+#define MAX_WORKSPACE  ((int64_t)1 << 30)
 #define ALIGNMENT      16
-#define MOST_NARROW    128 /* the largest dim of a head, ... */
-#define MOST_WIDE      256 /* ... and on a GPU of compute capability 9 */
+#define MAX_DIM        128 /* the largest dim of a head, ... */
+#define MAX_DIM_HOPPER 256 /* ... and on a GPU of compute capability 9 */
 #define SCRATCH_UNIT   256
 
 #define STRINGIFY_(x)  #x
@@ -29,8 +29,8 @@
 
 typedef struct plan {
     tshi_cudnn_attention key;
-    void *plan; /* NULL: cuDNN has no plan, or has not been asked */
-    bool asked;
+    void *plan; /* NULL: cuDNN has no plan, or has not been tried */
+    bool tried;
     bool refused; /* by a run: later calls use the kernels; captured graphs may still launch the plan's */
     int64_t workspace;
     uint32_t passed; /* bit i: tensor i is passed to a run */
@@ -45,7 +45,7 @@ typedef struct tshi_cuda_dnn {
     bool tried;      /* to load the library */
     uint32_t logged; /* a bit for each refusal already logged */
     int major;       /* the GPU's compute capability, major */
-    plan plans[MOST_PLANS];
+    plan plans[MAX_PLANS];
     int count;
 } tshi_cuda_dnn;
 
@@ -126,7 +126,7 @@ static bool opened(tshi_cuda_device *device) {
     tshi_cuda_dnn *dnn = device->dnn;
     if (dnn->tried) return dnn->handle != NULL;
     dnn->tried = true;
-    tshi_cuda_quiet(device, "waiting for the GPU before cuDNN is loaded");
+    tshi_cuda_wait_idle(device, "waiting for the GPU before cuDNN is loaded");
     if (open_handle(device) == TSH_OK) return true;
     refuse_all(device, NO_LIBRARY, tsh_error_message());
     return false;
@@ -164,11 +164,11 @@ void tshi_cuda_dnn_describe(const tshi_cuda_device *device, char *text, size_t s
  * ranks split, lengths, a key-value cache, dropout keyed by global element, and generation, where each token would need
  * a plan of its own. */
 static bool takes(tsh_dtype dtype, const tshi_attention *a) {
-    if (tsh_dtype_size(dtype) != 2 || a->lengths || a->dropout != 0 || a->room != a->keys) return false;
+    if (tsh_dtype_size(dtype) != 2 || a->lengths || a->dropout != 0 || a->capacity != a->keys) return false;
     if (a->tokens.query_position || a->tokens.query_document || a->queries_before || a->queries_after) return false;
     if (a->batch < 1 || a->heads < 1 || a->kv_heads < 1 || a->queries < 2 || a->keys < 2) return false;
     if (a->queries > INT32_MAX || a->keys > INT32_MAX || (a->causal && a->queries > a->keys)) return false;
-    if (a->dim < 8 || a->dim % 8 != 0 || a->dim > MOST_WIDE) return false;
+    if (a->dim < 8 || a->dim % 8 != 0 || a->dim > MAX_DIM_HOPPER) return false;
     return a->kv_heads == 1 || (a->shift == 0 && a->heads == a->kv_heads * a->sharers);
 }
 
@@ -177,7 +177,7 @@ static bool gpu_takes(tshi_cuda_device *device, const tshi_attention *a, bool ba
     int major = device->dnn->major;
     if (major < 8) refuse_all(device, NO_GPU, "the GPU's compute capability is below 8");
     if (major < 8 || (major > 9 && backward && a->repeats)) return false;
-    return a->dim <= (major == 9 ? MOST_WIDE : MOST_NARROW);
+    return a->dim <= (major == 9 ? MAX_DIM_HOPPER : MAX_DIM);
 }
 
 static tshi_cudnn_attention key_of(tsh_dtype dtype, const tshi_attention *a, bool backward) {
@@ -197,17 +197,17 @@ static tshi_cudnn_attention key_of(tsh_dtype dtype, const tshi_attention *a, boo
 }
 
 /* Makes the plan: cuDNN compiles and loads kernels, here and in the first run, which follows. */
-static void ask(tshi_cuda_device *device, plan *p) {
+static void make_plan_of(tshi_cuda_device *device, plan *p) {
     tshi_cuda_dnn *dnn = device->dnn;
     tshi_cudnn_graph graph;
     char why[256];
-    p->asked = true;
-    tshi_cuda_quiet(device, "waiting for the GPU before cuDNN makes a plan");
+    p->tried = true;
+    tshi_cuda_wait_idle(device, "waiting for the GPU before cuDNN makes a plan");
     tshi_cudnn_attention_graph(&p->key, &graph);
     for (int i = 0; i < TSHI_CUDNN_PASSED; i++) p->passed |= (uint32_t)graph.used[i] << i;
     p->plan = tshi_cudnn_plan_new(&dnn->lib, dnn->handle, &graph, &p->workspace, why, sizeof why);
     if (!p->plan) refuse(device, p->key.backward ? NO_BACKWARD : NO_FORWARD, &p->key, why);
-    if (!p->plan || p->workspace <= MOST_WORKSPACE) return;
+    if (!p->plan || p->workspace <= MAX_WORKSPACE) return;
     snprintf(why, sizeof why, "its plan wants a workspace of %lld bytes", (long long)p->workspace);
     refuse(device, NO_ROOM, &p->key, why);
     dnn->lib.drop(p->plan);
@@ -221,7 +221,7 @@ static plan *plan_of(tshi_cuda_device *device, const tshi_cudnn_attention *key, 
     plan *p = dnn->plans, *end = p + dnn->count;
     while (p < end && memcmp(&p->key, key, sizeof *key) != 0) p++;
     bool returns = p < end;
-    if (!returns && dnn->count == MOST_PLANS) {
+    if (!returns && dnn->count == MAX_PLANS) {
         refuse(device, NO_PLACE, key, "its cache of plans is full");
         return NULL;
     }
@@ -229,7 +229,7 @@ static plan *plan_of(tshi_cuda_device *device, const tshi_cudnn_attention *key, 
         *p = (plan){.key = *key};
         dnn->count++;
     }
-    if (!p->asked && (returns || !evaluates)) ask(device, p);
+    if (!p->tried && (returns || !evaluates)) make_plan_of(device, p);
     return p->plan && !p->refused ? p : NULL;
 }
 
@@ -285,7 +285,7 @@ static bool run(tshi_cuda_device *device, plan *p, const values *v, void *worksp
         p->refused = true;
         return false;
     }
-    if (status != TSHI_CUDNN_SUCCESS) tshi_cuda_keep(device, dnn_fail(lib, status, "cudnnBackendExecute"));
+    if (status != TSHI_CUDNN_SUCCESS) tshi_cuda_record_status(device, dnn_fail(lib, status, "cudnnBackendExecute"));
     tshi_cuda_launched(&device->base, "cudnnBackendExecute");
     return true;
 }

@@ -99,7 +99,7 @@ static int multiply(tshi_cudnn_graph *g, int a, int b, int type) {
 }
 
 /* x transposed: a view, of a virtual or a stored tensor. */
-static int turn(tshi_cudnn_graph *g, int x, int type) {
+static int transpose(tshi_cudnn_graph *g, int x, int type) {
     tshi_cudnn_tensor t = transposed(g->tensors[x]);
     t.type = type;
     t.place = TSHI_CUDNN_VIRTUAL;
@@ -181,11 +181,11 @@ static void forward(const tshi_cudnn_attention *a, tshi_cudnn_graph *g) {
 
 /* z = x^T y. If z has fewer heads than x, each of its heads is the sum over a group of x's heads. */
 static void multiply_by_heads(const tshi_cudnn_attention *a, tshi_cudnn_graph *g, int x, int y, int z) {
-    const int type = type_of(a->dtype), turned = turn(g, x, type);
+    const int type = type_of(a->dtype), transposed = transpose(g, x, type);
     if (a->heads == a->kv_heads)
-        multiply_to(g, turned, y, z);
+        multiply_to(g, transposed, y, z);
     else
-        reduce_to(g, TSHI_CUDNN_REDUCE_ADD, multiply(g, turned, y, type), z);
+        reduce_to(g, TSHI_CUDNN_REDUCE_ADD, multiply(g, transposed, y, type), z);
 }
 
 static void backward(const tshi_cudnn_attention *a, tshi_cudnn_graph *g) {
@@ -201,7 +201,7 @@ static void backward(const tshi_cudnn_attention *a, tshi_cudnn_graph *g) {
     slope = pointwise(g, TSHI_CUDNN_MUL, slope, part);
     slope = pointwise(g, TSHI_CUDNN_MUL, slope, TSHI_CUDNN_SCALE);
     multiply_by_heads(a, g, slope, TSHI_CUDNN_Q, TSHI_CUDNN_DK);
-    int keys = turn(g, TSHI_CUDNN_K, type_of(a->dtype));
+    int keys = transpose(g, TSHI_CUDNN_K, type_of(a->dtype));
     multiply_to(g, slope, keys, a->repeats ? TSHI_CUDNN_DQ : TSHI_CUDNN_DQ_SUM);
     if (!a->repeats) pointwise_to(g, TSHI_CUDNN_IDENTITY, TSHI_CUDNN_DQ_SUM, -1, TSHI_CUDNN_DQ);
 }

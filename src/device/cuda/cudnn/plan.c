@@ -4,16 +4,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MOST_CONFIGS     8
-#define MOST_DESCRIPTORS (TSHI_CUDNN_TENSORS + 2 * TSHI_CUDNN_OPERATIONS + 2 + MOST_CONFIGS)
-#define ALIGNMENT        16
+#define MAX_CONFIGS     8
+#define MAX_DESCRIPTORS (TSHI_CUDNN_TENSORS + 2 * TSHI_CUDNN_OPERATIONS + 2 + MAX_CONFIGS)
+#define ALIGNMENT       16
 
 /* The descriptors of a plan under construction. After a failure no further call is made, and new descriptors are
  * NULL. */
 typedef struct builder {
     const tshi_cudnn *lib;
     int status;
-    void *made[MOST_DESCRIPTORS];
+    void *made[MAX_DESCRIPTORS];
     int count;
     void *tensors[TSHI_CUDNN_TENSORS];
 } builder;
@@ -124,12 +124,12 @@ static int find_configs(builder *b, void *graph, void **configs) {
     set_descriptor(b, d, TSHI_CUDNN_HEURISTIC_GRAPH, graph);
     set(b, d, TSHI_CUDNN_HEURISTIC_MODE, TSHI_CUDNN_TYPE_HEURISTIC_MODE, 1, &mode);
     finalize(b, d);
-    for (int i = 0; i < MOST_CONFIGS; i++) configs[i] = make(b, TSHI_CUDNN_ENGINE_CONFIG);
+    for (int i = 0; i < MAX_CONFIGS; i++) configs[i] = make(b, TSHI_CUDNN_ENGINE_CONFIG);
     if (b->status == TSHI_CUDNN_SUCCESS)
         b->status =
-            b->lib->get(d, TSHI_CUDNN_HEURISTIC_RESULTS, TSHI_CUDNN_TYPE_DESCRIPTOR, MOST_CONFIGS, &count, configs);
+            b->lib->get(d, TSHI_CUDNN_HEURISTIC_RESULTS, TSHI_CUDNN_TYPE_DESCRIPTOR, MAX_CONFIGS, &count, configs);
     if (b->status != TSHI_CUDNN_SUCCESS) return 0;
-    return count < MOST_CONFIGS ? (int)count : MOST_CONFIGS;
+    return count < MAX_CONFIGS ? (int)count : MAX_CONFIGS;
 }
 
 /* The plan of one configuration; NULL if cuDNN cannot run it. */
@@ -160,7 +160,7 @@ static void explain(const builder *b, char *why, size_t size) {
 void *tshi_cudnn_plan_new(const tshi_cudnn *lib, void *handle, const tshi_cudnn_graph *graph, int64_t *workspace,
                           char *why, size_t size) {
     builder b = {.lib = lib};
-    void *configs[MOST_CONFIGS], *plan = NULL, *of_graph = make_graph(&b, handle, graph);
+    void *configs[MAX_CONFIGS], *plan = NULL, *of_graph = make_graph(&b, handle, graph);
     int count = find_configs(&b, of_graph, configs);
     for (int i = 0; i < count && !plan; i++) plan = try_config(&b, handle, configs[i], workspace);
     if (!plan) explain(&b, why, size);

@@ -2,7 +2,7 @@
 // gradient, and adds all terms to it.
 //
 // A block owns ROWS rows, OWN of them a warp, and loops over the other rows 32 at a time, one a lane. Its own rows are
-// queries and the others keys; in the gradients of keys it is the other way round. All rows are staged through shared
+// queries and the others keys; in the gradients of keys it is the reverse. All rows are staged through shared
 // memory in chunks of dim.
 #include "device/cuda/kernels/random.cuh"
 
@@ -210,7 +210,7 @@ __device__ inline int64_t row_of(const tshi_attention &a, int64_t batch, int64_t
 }
 
 __device__ inline int64_t key_at(const tshi_attention &a, int64_t batch, int64_t kv_head, int64_t key) {
-    return ((batch * a.room + key) * a.kv_heads + kv_head) * a.dim;
+    return ((batch * a.capacity + key) * a.kv_heads + kv_head) * a.dim;
 }
 
 // The dropout factor of a probability: 0 if it is dropped.
@@ -336,8 +336,8 @@ __global__ void __launch_bounds__(THREADS)
                 const int64_t query = t.first + mine + r, row = row_of(a, t.batch, t.head, query);
                 const bool sees = sight<TOKENS>(a, t.batch, query).sees(a, t.batch, key + lane);
                 S power = sees ? exp2((score[r] * S(a.scale) - log_sums[row]) * S(LOG2_E)) : S(0);
-                S keep = S(sees ? kept(p, source, t.batch, t.head, query, key + lane) : 0);
-                slope[r] = sees ? power * (keep * slope[r] - delta[row]) : S(0);
+                S factor = S(sees ? kept(p, source, t.batch, t.head, query, key + lane) : 0);
+                slope[r] = sees ? power * (factor * slope[r] - delta[row]) : S(0);
             }
             gather(shared, keys_from(a, k, t, key, kv_head), t.column, a.dim, slope, sum);
         }
@@ -375,9 +375,9 @@ __global__ void __launch_bounds__(THREADS)
                     const int64_t key = t.first + mine + r;
                     const bool sees = look.sees(a, t.batch, key);
                     S power = sees ? exp2((score[r] * S(a.scale) - log_sums[row]) * S(LOG2_E)) : S(0);
-                    S keep = S(sees ? kept(p, source, t.batch, head, query, key) : 0);
-                    slope[r] = sees ? power * (keep * slope[r] - delta[row]) : S(0);
-                    score[r] = power * keep;
+                    S factor = S(sees ? kept(p, source, t.batch, head, query, key) : 0);
+                    slope[r] = sees ? power * (factor * slope[r] - delta[row]) : S(0);
+                    score[r] = power * factor;
                 }
                 if (dv) gather(shared, queries_from(a, dy, t, first, head), t.column, a.dim, score, sum_v);
                 if (dk) gather(shared, queries_from(a, q, t, first, head), t.column, a.dim, slope, sum_k);
@@ -439,16 +439,16 @@ void backward(tsh_device *device, const tshi_attention *a, const void *q, const 
 
 // A thread rotates one pair of a token in all heads, or copies an element that is not rotated.
 template <typename T>
-__global__ void __launch_bounds__(256, 4) turn(tshi_rotary r, double sign, const T *x, bool add, T *y) {
+__global__ void __launch_bounds__(256, 4) rotate(tshi_rotary r, double sign, const T *x, bool add, T *y) {
     using S = sum_t<T>;
     const int64_t half = r.dims / 2, work = half + r.dim - r.dims, apart = r.pairs ? 1 : half;
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * r.tokens * work; i += step) {
         const int64_t token = i / work, d = i % work, base = token * r.heads * r.dim;
-        const bool turns = d < half;
-        const int64_t at = base + (!turns ? d + half : r.pairs ? 2 * d : d);
+        const bool rotates = d < half;
+        const int64_t at = base + (!rotates ? d + half : r.pairs ? 2 * d : d);
         double cosine = 1, sine = 0;
-        if (turns) {
+        if (rotates) {
             const int64_t position = r.positions[r.batched ? token : token % r.tokens];
             const double frequency = exp(-2.0 * (double)d / (double)r.dims * log(r.theta));
             const double often = r.original / 6.283185307179586, range = 1 / (r.high - r.low);
@@ -458,11 +458,11 @@ __global__ void __launch_bounds__(256, 4) turn(tshi_rotary r, double sign, const
             sine = sign * sin(angle);
         }
         for (int64_t h = 0; h < r.heads; h++) {
-            const int64_t first = at + h * r.dim, second = turns ? first + apart : first;
+            const int64_t first = at + h * r.dim, second = rotates ? first + apart : first;
             const S a = load(x[first]), b = load(x[second]);
-            const S one = a * S(cosine) - (turns ? b * S(sine) : S(0)), two = b * S(cosine) + a * S(sine);
+            const S one = a * S(cosine) - (rotates ? b * S(sine) : S(0)), two = b * S(cosine) + a * S(sine);
             y[first] = store<T>((add ? load(y[first]) : S(0)) + one);
-            if (turns) y[second] = store<T>((add ? load(y[second]) : S(0)) + two);
+            if (rotates) y[second] = store<T>((add ? load(y[second]) : S(0)) + two);
         }
     }
 }
@@ -471,7 +471,7 @@ template <typename T>
 void rotary(tsh_device *device, const tshi_rotary *r, bool back, const void *x, double beta, void *y) {
     const int64_t work = r->batch * r->tokens * (r->dim - r->dims / 2);
     if (work == 0 || r->heads == 0) return;
-    launch(device, "rotary", turn<T>, blocks_for(device, work, 256), 256, *r, back ? -1.0 : 1.0, (const T *)x,
+    launch(device, "rotary", rotate<T>, blocks_for(device, work, 256), 256, *r, back ? -1.0 : 1.0, (const T *)x,
            beta != 0, (T *)y);
 }
 

@@ -8,8 +8,8 @@ namespace {
 constexpr int THREADS = 256;
 
 struct buffers {
-    const void *in[TSHI_REDUCE_MOST];
-    void *out[TSHI_REDUCE_MOST];
+    const void *in[TSHI_REDUCE_MAX];
+    void *out[TSHI_REDUCE_MAX];
     int count, outs;
 };
 
@@ -108,7 +108,7 @@ template <typename T, int N> __device__ inline void reduce_at(int64_t i, tshi_re
     items<T, N> sum(b.in[0], i);
     for (int k = 1; k < b.count; k++) sum.join_with(op, items<T, N>(b.in[k], i));
     pack<T, N> result = sum.rounded(op, b.count);
-    for (int k = 0; k < b.outs; k++) put_pack((pack<T, N> *)((T *)b.out[k] + i), result);
+    for (int k = 0; k < b.outs; k++) store_pack((pack<T, N> *)((T *)b.out[k] + i), result);
 }
 
 // Packs of 16 bytes between the first and the last boundary, if all buffers have the same alignment modulo 16.
@@ -144,7 +144,7 @@ template <typename F> void with_element(tsh_dtype dtype, F f) {
 
 void tshi_cuda_reduce(tsh_device *device, tsh_dtype dtype, tshi_reduction op, int64_t n, int count,
                       const void *const *in, int outs, void *const *out) {
-    if (n <= 0 || count < 1 || outs < 1 || count > TSHI_REDUCE_MOST || outs > TSHI_REDUCE_MOST) return;
+    if (n <= 0 || count < 1 || outs < 1 || count > TSHI_REDUCE_MAX || outs > TSHI_REDUCE_MAX) return;
     buffers b = {};
     b.count = count;
     b.outs = outs;

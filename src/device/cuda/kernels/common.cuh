@@ -77,18 +77,18 @@ template <typename P> struct unread {
     }
 };
 
-template <typename P> __device__ inline unread<P> get_unread(const P *from) {
+template <typename P> __device__ inline unread<P> load_unread(const P *from) {
     return *(const unread<P> *)from;
 }
 
 // Loads a pack in one 16-byte load; through a reference the compiler may load element by element.
-template <typename P> __device__ inline P get_pack(const P *from) {
-    const unread<P> bits = get_unread(from);
+template <typename P> __device__ inline P load_pack(const P *from) {
+    const unread<P> bits = load_unread(from);
     return bits.get();
 }
 
 // Stores a pack in one 16-byte store; otherwise the compiler may store element by element.
-template <typename P> __device__ inline void put_pack(P *to, const P &from) {
+template <typename P> __device__ inline void store_pack(P *to, const P &from) {
     if constexpr (sizeof(P) == 16) {
         uint4 bits;
         memcpy(&bits, &from, sizeof bits);
@@ -157,9 +157,9 @@ __device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const 
     for (int k = 0; k < AHEAD; k++) {
         const int64_t at = i + k * stride;
         if (at >= end) break;
-        if constexpr (USE & READ_X) of_x[k] = get_unread((const pack<T> *)(x + at));
-        if constexpr (USE & READ_Y) of_y[k] = get_unread((const pack<T> *)(y + at));
-        if constexpr (USE & READ_Z) of_z[k] = get_unread((const pack<T> *)(z + at));
+        if constexpr (USE & READ_X) of_x[k] = load_unread((const pack<T> *)(x + at));
+        if constexpr (USE & READ_Y) of_y[k] = load_unread((const pack<T> *)(y + at));
+        if constexpr (USE & READ_Z) of_z[k] = load_unread((const pack<T> *)(z + at));
     }
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
@@ -174,7 +174,7 @@ __device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const 
                         USE & READ_Z ? load(c.item[j]) : S(0));
             if constexpr (USE & WRITE_Z) c.item[j] = store<T>(value);
         }
-        if constexpr (USE & WRITE_Z) put_pack((pack<T> *)(z + at), c);
+        if constexpr (USE & WRITE_Z) store_pack((pack<T> *)(z + at), c);
     }
 }
 
@@ -291,7 +291,7 @@ struct cycle {
 struct overlaid {
     int64_t x = 0, y = 0;
 
-    __device__ overlaid(const tshi_overlay &o, int64_t i) {
+    __device__ overlaid(const tshi_broadcast &o, int64_t i) {
         for (int k = 0; k < o.runs; k++) {
             const int64_t rest = quotient(i, o.n[k]);
             x += (i - rest * o.n[k]) * o.x[k];
@@ -327,7 +327,7 @@ template <typename T, typename F> inline void with_team(tsh_device *device, cons
 // Scratch memory; once released it is reused by later launches only. NULL, with the failure kept, without memory.
 inline void *scratch(tsh_device *device, int64_t bytes, const char *what) {
     void *memory = device->ops->memory.alloc(device, (size_t)bytes);
-    if (!memory) tshi_cuda_note(device, cudaErrorMemoryAllocation, what);
+    if (!memory) tshi_cuda_record_error(device, cudaErrorMemoryAllocation, what);
     return memory;
 }
 

@@ -56,10 +56,10 @@ template <typename B> __host__ __device__ inline B narrow(double x) {
 
 // The common conversions avoid double, which is slow on some GPUs.
 template <typename B, typename A> __device__ inline B cast(A x) {
-    constexpr bool half_a = std::is_same_v<A, __nv_bfloat16> || std::is_same_v<A, __half>;
-    constexpr bool half_b = std::is_same_v<B, __nv_bfloat16> || std::is_same_v<B, __half>;
-    constexpr bool float_a = half_a || std::is_same_v<A, float>;
-    if constexpr (float_a && (half_b || std::is_same_v<B, float>))
+    constexpr bool narrow_a = std::is_same_v<A, __nv_bfloat16> || std::is_same_v<A, __half>;
+    constexpr bool narrow_b = std::is_same_v<B, __nv_bfloat16> || std::is_same_v<B, __half>;
+    constexpr bool float_a = narrow_a || std::is_same_v<A, float>;
+    if constexpr (float_a && (narrow_b || std::is_same_v<B, float>))
         return store<B>((float)load(x));
     else if constexpr (std::is_same_v<A, int64_t> && std::is_same_v<B, double>)
         return (double)x; // the double is the result, so it rounds to nearest
@@ -104,7 +104,7 @@ template <typename U> __global__ void __launch_bounds__(THREADS, 2) fill(int64_t
     pack<U> many;
     for (int j = 0; j < size; j++) many.item[j] = value;
     for (int64_t i = me; i < head; i += step) to[i] = value;
-    for (int64_t i = head + me * size; i < packed; i += step * size) put_pack((pack<U> *)(to + i), many);
+    for (int64_t i = head + me * size; i < packed; i += step * size) store_pack((pack<U> *)(to + i), many);
     for (int64_t i = packed + me; i < n; i += step) to[i] = value;
 }
 

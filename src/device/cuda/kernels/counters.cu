@@ -50,8 +50,8 @@ double tshi_cuda_matrix_rate(tsh_device *device, tsh_dtype dtype, double *clock)
     tshi::launch(device, "count_cycles", tshi::count_cycles, 1u, 32u, there);
     tshi_cuda_copy_to_host(device, sizeof counted, there, counted);
     tshi_cuda_release(device, there);
-    tshi_cuda_note(device, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal),
-                   "cudaDeviceGetAttribute");
+    tshi_cuda_record_error(device, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal),
+                           "cudaDeviceGetAttribute");
     if (counted[1] > 0) *clock = 1e9 * (double)counted[0] / (double)counted[1];
     return *clock * cuda->processors * tshi::flop_a_cycle(major, dtype, cuda->tf32);
 }

@@ -86,8 +86,8 @@ template <typename T, bool SMOOTH> struct running {
 
 // Writes the sums of a row.
 template <typename T>
-__device__ inline void put_sums(const tshi_classes &c, int64_t r, const T *logits, const int64_t *target,
-                                const row_sums<sum_t<T>> &row, sum_t<T> *max, sum_t<T> *sums) {
+__device__ inline void store_sums(const tshi_classes &c, int64_t r, const T *logits, const int64_t *target,
+                                  const row_sums<sum_t<T>> &row, sum_t<T> *max, sum_t<T> *sums) {
     using S = sum_t<T>;
     const T *w = (const T *)c.weight;
     int64_t at = target[r] - c.start;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(256, 2)
         if (partial)
             partial[r * p.parts + t.part] = all;
         else
-            put_sums(c, r, logits, target, all, max, sums);
+            store_sums(c, r, logits, target, all, max, sums);
     }
 }
 
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(256, 2)
         all.total += one.so_far.total;
         all.weighted += one.so_far.weighted;
     }
-    put_sums(c, r, logits, target, all, max, sums);
+    store_sums(c, r, logits, target, all, max, sums);
 }
 
 template <typename S>

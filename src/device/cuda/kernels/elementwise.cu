@@ -121,7 +121,7 @@ template <typename T> void mul(tsh_device *device, int64_t n, const void *x, con
 
 template <typename T, typename F>
 __global__ void __launch_bounds__(THREADS, 2)
-    map_overlaid(tshi_overlay o, int64_t n, const T *x, const T *y, T *z, F f) {
+    map_overlaid(tshi_broadcast o, int64_t n, const T *x, const T *y, T *z, F f) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
         overlaid at(o, i);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 // The pack at `from`, or with stride 0 its first element repeated.
 template <typename T> __device__ inline pack<T> spread_pack(const T *from, int64_t stride) {
     pack<T> p;
-    if (stride == 1) return get_pack((const pack<T> *)from);
+    if (stride == 1) return load_pack((const pack<T> *)from);
     for (int j = 0; j < pack<T>::size; j++) p.item[j] = *from;
     return p;
 }
@@ -140,7 +140,7 @@ template <typename T> __device__ inline pack<T> spread_pack(const T *from, int64
 // Broadcast arithmetic by packs, none of which reaches past the end of run 0.
 template <typename T, typename F>
 __global__ void __launch_bounds__(THREADS, 2)
-    map_overlaid_packs(tshi_overlay o, int64_t n, const T *x, const T *y, T *z, F f) {
+    map_overlaid_packs(tshi_broadcast o, int64_t n, const T *x, const T *y, T *z, F f) {
     constexpr int W = pack<T>::size;
     int64_t step = (int64_t)gridDim.x * blockDim.x * W;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W; i < n; i += step) {
@@ -148,12 +148,12 @@ __global__ void __launch_bounds__(THREADS, 2)
         const pack<T> a = spread_pack(x + at.x, o.x[0]), b = spread_pack(y + at.y, o.y[0]);
         pack<T> c;
         for (int j = 0; j < W; j++) c.item[j] = store<T>(f(load(a.item[j]), load(b.item[j]), sum_t<T>(0)));
-        put_pack((pack<T> *)(z + i), c);
+        store_pack((pack<T> *)(z + i), c);
     }
 }
 
 // All packs of an array are 16-byte aligned, or one element is repeated (stride 0).
-template <typename T> bool in_packs(const tshi_overlay &o, const int64_t *strides, const void *array) {
+template <typename T> bool in_packs(const tshi_broadcast &o, const int64_t *strides, const void *array) {
     if (strides[0] == 0) return true;
     bool even = (uintptr_t)array % 16 == 0;
     for (int k = 1; k < o.runs; k++) even = even && strides[k] % pack<T>::size == 0;
@@ -161,7 +161,7 @@ template <typename T> bool in_packs(const tshi_overlay &o, const int64_t *stride
 }
 
 template <typename T, typename F>
-void map_overlay(tsh_device *device, const tshi_overlay &o, const void *x, const void *y, void *z, F f) {
+void map_broadcast(tsh_device *device, const tshi_broadcast &o, const void *x, const void *y, void *z, F f) {
     int64_t n = 1;
     for (int k = 0; k < o.runs; k++) n *= o.n[k];
     if (n <= 0) return;
@@ -176,29 +176,29 @@ void map_overlay(tsh_device *device, const tshi_overlay &o, const void *x, const
 }
 
 template <typename T>
-void binary(tsh_device *device, tshi_binary f, const tshi_overlay *o, const void *x, const void *y, void *z) {
+void binary(tsh_device *device, tshi_binary f, const tshi_broadcast *o, const void *x, const void *y, void *z) {
     using S = sum_t<T>;
     switch (f) {
-    case TSHI_ADD: map_overlay<T>(device, *o, x, y, z, add<S>()); break;
-    case TSHI_SUB: map_overlay<T>(device, *o, x, y, z, subtract<S>()); break;
-    case TSHI_MUL: map_overlay<T>(device, *o, x, y, z, multiply<S, false>()); break;
-    case TSHI_DIV: map_overlay<T>(device, *o, x, y, z, divide<S>()); break;
-    case TSHI_MAXIMUM: map_overlay<T>(device, *o, x, y, z, maximum<S>()); break;
-    case TSHI_MINIMUM: map_overlay<T>(device, *o, x, y, z, minimum<S>()); break;
-    case TSHI_STEP: map_overlay<T>(device, *o, x, y, z, half_step<S>()); break;
-    case TSHI_EQ: map_overlay<T>(device, *o, x, y, z, equal<S>()); break;
-    case TSHI_NE: map_overlay<T>(device, *o, x, y, z, not_equal<S>()); break;
-    case TSHI_LT: map_overlay<T>(device, *o, x, y, z, less<S>()); break;
-    case TSHI_LE: map_overlay<T>(device, *o, x, y, z, less_or_equal<S>()); break;
-    case TSHI_GT: map_overlay<T>(device, *o, x, y, z, greater<S>()); break;
-    case TSHI_GE: map_overlay<T>(device, *o, x, y, z, greater_or_equal<S>()); break;
+    case TSHI_ADD: map_broadcast<T>(device, *o, x, y, z, add<S>()); break;
+    case TSHI_SUB: map_broadcast<T>(device, *o, x, y, z, subtract<S>()); break;
+    case TSHI_MUL: map_broadcast<T>(device, *o, x, y, z, multiply<S, false>()); break;
+    case TSHI_DIV: map_broadcast<T>(device, *o, x, y, z, divide<S>()); break;
+    case TSHI_MAXIMUM: map_broadcast<T>(device, *o, x, y, z, maximum<S>()); break;
+    case TSHI_MINIMUM: map_broadcast<T>(device, *o, x, y, z, minimum<S>()); break;
+    case TSHI_STEP: map_broadcast<T>(device, *o, x, y, z, half_step<S>()); break;
+    case TSHI_EQ: map_broadcast<T>(device, *o, x, y, z, equal<S>()); break;
+    case TSHI_NE: map_broadcast<T>(device, *o, x, y, z, not_equal<S>()); break;
+    case TSHI_LT: map_broadcast<T>(device, *o, x, y, z, less<S>()); break;
+    case TSHI_LE: map_broadcast<T>(device, *o, x, y, z, less_or_equal<S>()); break;
+    case TSHI_GT: map_broadcast<T>(device, *o, x, y, z, greater<S>()); break;
+    case TSHI_GE: map_broadcast<T>(device, *o, x, y, z, greater_or_equal<S>()); break;
     default: break;
     }
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS, 2)
-    fill_masked(tshi_overlay o, int64_t n, const T *x, const uint8_t *mask, bool kept, sum_t<T> value, bool add, T *z) {
+__global__ void __launch_bounds__(THREADS, 2) fill_masked(tshi_broadcast o, int64_t n, const T *x, const uint8_t *mask,
+                                                          bool kept, sum_t<T> value, bool add, T *z) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
         overlaid at(o, i);
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 }
 
 template <typename T>
-void mask(tsh_device *device, const tshi_overlay *o, const void *x, const uint8_t *mask, bool kept, double value,
+void mask(tsh_device *device, const tshi_broadcast *o, const void *x, const uint8_t *mask, bool kept, double value,
           double beta, void *z) {
     int64_t n = 1;
     for (int k = 0; k < o->runs; k++) n *= o->n[k];

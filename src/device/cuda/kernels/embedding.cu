@@ -9,14 +9,14 @@
 namespace {
 using namespace tshi;
 
-constexpr int SORTED = 4096;      // keys of a run that one launch sorts
-constexpr int PLACED = 32;        // of them, those that a block places
-constexpr int SORTERS = 512;      // threads of this block
-constexpr int MERGED = 8;         // sorted runs that a launch merges into one
-constexpr int MERGERS = 64;       // threads of its blocks: few, so that few keys keep all multiprocessors busy
-constexpr int STRETCH = 32;       // keys of a block of the sum
-constexpr int AHEAD = 4;          // keys whose rows are in flight at once
-constexpr int MOST_COLUMNS = 128; // threads of a block of the sum
+constexpr int SORTED = 4096;     // keys of a run that one launch sorts
+constexpr int PLACED = 32;       // of them, those that a block places
+constexpr int SORTERS = 512;     // threads of this block
+constexpr int MERGED = 8;        // sorted runs that a launch merges into one
+constexpr int MERGERS = 64;      // threads of its blocks: few, so that few keys keep all multiprocessors busy
+constexpr int STRETCH = 32;      // keys of a block of the sum
+constexpr int AHEAD = 4;         // keys whose rows are in flight at once
+constexpr int MAX_COLUMNS = 128; // threads of a block of the sum
 
 // --- rows ------------------------------------------------------------------------------------------------------------
 
@@ -74,14 +74,14 @@ struct key_parts {
     }
 };
 
-// The position of the key at `at` once WAYS runs of `run` keys, both powers of two, are merged. The binary searches in
+// The position of the key at `at` once RUNS runs of `run` keys, both powers of two, are merged. The binary searches in
 // the other runs advance together.
-template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys, int64_t n, int64_t run, int64_t at) {
+template <int RUNS> __device__ inline int64_t merged_place(const uint64_t *keys, int64_t n, int64_t run, int64_t at) {
     const uint64_t key = keys[at];
-    const int64_t first = at & ~(WAYS * run - 1);
-    int64_t length[WAYS], below[WAYS], place = first;
+    const int64_t first = at & ~(RUNS * run - 1);
+    int64_t length[RUNS], below[RUNS], place = first;
 #pragma unroll
-    for (int w = 0; w < WAYS; w++) {
+    for (int w = 0; w < RUNS; w++) {
         const int64_t begin = first + w * run, left = n - begin < run ? n - begin : run;
         const bool own = at >= begin && at < begin + run;
         length[w] = own || left < 0 ? 0 : left;
@@ -90,13 +90,13 @@ template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys,
     }
     for (int64_t step = run; step > 0; step /= 2) {
 #pragma unroll
-        for (int w = 0; w < WAYS; w++) {
+        for (int w = 0; w < RUNS; w++) {
             const int64_t next = below[w] + step;
             if (next <= length[w] && keys[first + w * run + next - 1] < key) below[w] = next;
         }
     }
 #pragma unroll
-    for (int w = 0; w < WAYS; w++) place += below[w];
+    for (int w = 0; w < RUNS; w++) place += below[w];
     return place;
 }
 
@@ -176,7 +176,7 @@ struct place_in_grid {
 // The sum of a row within stretch s goes to the table if the row lies only in s; else to heads[s] if the row began
 // before s, or to tails[s].
 template <typename T, int W>
-__global__ void __launch_bounds__(MOST_COLUMNS)
+__global__ void __launch_bounds__(MAX_COLUMNS)
     add_stretch(int64_t n, int64_t rows, int64_t packs, int64_t tiles, key_parts parts, const uint64_t *keys,
                 const pack<T, W> *dy, pack<T, W> *dtable, row_sum<T, W> *heads, row_sum<T, W> *tails) {
     const place_in_grid at(tiles);
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(MOST_COLUMNS)
 
 // Adds up tails[s] and the heads of its successors, for a row that begins in stretch s and continues in the next.
 template <typename T, int W>
-__global__ void __launch_bounds__(MOST_COLUMNS)
+__global__ void __launch_bounds__(MAX_COLUMNS)
     add_across(int64_t n, int64_t rows, int64_t packs, int64_t tiles, key_parts parts, const uint64_t *keys,
                const row_sum<T, W> *heads, const row_sum<T, W> *tails, pack<T, W> *dtable) {
     const place_in_grid at(tiles);
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(MOST_COLUMNS)
         if (!goes_on[AHEAD - 1]) break;
     }
     pack<T, W> *to = dtable + row * packs + at.column;
-    put_pack(to, sum.over(get_pack(to)));
+    store_pack(to, sum.over(load_pack(to)));
 }
 
 struct table_gradient {
@@ -257,7 +257,7 @@ void add_rows(tsh_device *device, const table_gradient &g, key_parts parts, cons
     using R = row_sum<T, W>;
     const char *what = "embedding_backward";
     const int64_t stretches = up(g.n, STRETCH), packs = g.cols / W;
-    const int64_t threads = packs < MOST_COLUMNS ? up(packs, WARP) * WARP : MOST_COLUMNS, tiles = up(packs, threads);
+    const int64_t threads = packs < MAX_COLUMNS ? up(packs, WARP) * WARP : MAX_COLUMNS, tiles = up(packs, threads);
     R *waiting = nullptr;
     if (stretches > 1) {
         waiting = (R *)scratch(device, 2 * stretches * packs * (int64_t)sizeof(R), what);
@@ -296,7 +296,7 @@ void embedding_backward(tsh_device *device, int64_t n, const int64_t *ids, int64
     const table_gradient g = {n, start, rows, cols, padding, ids, dy, dtable};
     const key_parts parts = {bits_of((uint64_t)n)};
     if (parts.bits + bits_of((uint64_t)rows) > 64) {
-        tshi_cuda_note(device, cudaErrorInvalidValue, what);
+        tshi_cuda_record_error(device, cudaErrorInvalidValue, what);
         return;
     }
     uint64_t *keys = (uint64_t *)scratch(device, 2 * n * (int64_t)sizeof(uint64_t), what);

@@ -42,7 +42,7 @@ __device__ inline void losses_at(const elements<T> &e, int64_t i, sum_t<T> *loss
         else
             out.item[j] = (S(1) - t) * x + (S(1) + (e.weight_at(i + j) - S(1)) * t) * softplus(-x);
     }
-    put_pack((pack<S, W> *)(loss + i), out);
+    store_pack((pack<S, W> *)(loss + i), out);
 }
 
 template <typename T, tshi_loss F>

@@ -5,9 +5,9 @@
 namespace {
 using namespace tshi;
 
-constexpr int HELD = 4;           // packs of a row that a thread keeps
-constexpr int SHORT_ROWS = 128;   // threads of a block in which each warp has a row
-constexpr int MOST_THREADS = 512; // of a block: with more, a thread would have too few registers
+constexpr int HELD = 4;          // packs of a row that a thread keeps
+constexpr int SHORT_ROWS = 128;  // threads of a block in which each warp has a row
+constexpr int MAX_THREADS = 512; // of a block: with more, a thread would have too few registers
 
 // Chunks of a row that a thread keeps in the backward, besides as many sums.
 template <int W> constexpr int held_backward = W > 4 ? 2 : W == 2 ? 3 : HELD;
@@ -57,7 +57,7 @@ __device__ inline void each_chunk(const C *row, int64_t chunks, int lane, int gr
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(MOST_THREADS, W > 4 ? 1 : 2) // wide packs would spill registers
+__global__ void __launch_bounds__(MAX_THREADS, W > 4 ? 1 : 2) // wide packs would spill registers
     normalise(int group, bool rms, int64_t rows, int64_t cols, sum_t<T> eps, const T *x, const T *gamma, const T *beta,
               T *y, sum_t<T> *mean, sum_t<T> *rstd) {
     using S = sum_t<T>;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(MOST_THREADS, W > 4 ? 1 : 2) // wide packs wou
                 S hat = (load(c.item[j]) - center) * scale;
                 out.item[j] = store<T>(hat * (gamma ? load(g.item[j]) : S(1)) + (beta ? load(b.item[j]) : S(0)));
             }
-            put_pack(to + at, out);
+            store_pack(to + at, out);
         });
     }
 }
@@ -117,7 +117,7 @@ template <typename T, int W> struct row_gradient {
     }
 
     __device__ C gamma_at(int64_t at) const {
-        return gamma ? get_pack(gamma + at) : C();
+        return gamma ? load_pack(gamma + at) : C();
     }
 
     __device__ void add_sums(int64_t at, const C &x, const C &dy, S &sum, S &dot) const {
@@ -174,14 +174,14 @@ template <typename T, int W> struct held_row {
 };
 
 // Writes a chunk's sums, or adds them.
-template <typename S, int W> __device__ inline void put_sums(bool add, const S (&sums)[W], S *to) {
+template <typename S, int W> __device__ inline void store_sums(bool add, const S (&sums)[W], S *to) {
     constexpr int SIZE = W < pack<S>::size ? W : pack<S>::size;
     using P = pack<S, SIZE>;
 #pragma unroll
     for (int j = 0; j < W; j += SIZE) {
-        P out = add ? get_pack((const P *)(to + j)) : P();
+        P out = add ? load_pack((const P *)(to + j)) : P();
         for (int i = 0; i < SIZE; i++) out.item[i] += sums[j + i];
-        put_pack((P *)(to + j), out);
+        store_pack((P *)(to + j), out);
     }
 }
 
@@ -211,8 +211,8 @@ template <typename T, int W> struct held_sums {
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 if (!my.has(k)) continue;
-                put_sums(g > 0, gammas[k], to + my.at(k) * W);
-                put_sums(g > 0, betas[k], to + cols + my.at(k) * W);
+                store_sums(g > 0, gammas[k], to + my.at(k) * W);
+                store_sums(g > 0, betas[k], to + cols + my.at(k) * W);
             }
         }
     }
@@ -221,7 +221,7 @@ template <typename T, int W> struct held_sums {
 // Writes or adds dx (unless NULL). SUMMED: also writes each block's sums for dgamma and dbeta to partial[block, 2,
 // cols]; a thread then holds all its chunks of a row. The next row is prefetched if there are registers for both.
 template <typename T, int W, bool SUMMED>
-__global__ void __launch_bounds__(MOST_THREADS, 1)
+__global__ void __launch_bounds__(MAX_THREADS, 1)
     backward(int group, bool add, int64_t rows, int64_t cols, const T *x, const T *gamma, const sum_t<T> *mean,
              const sum_t<T> *rstd, const T *dy, T *dx, sum_t<T> *partial) {
     using S = sum_t<T>;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     __shared__ S shared_sum[2][WARP], shared_dot[2][WARP];
     const int64_t step = (int64_t)gridDim.x * (blockDim.x / group);
     const lane_chunks my = {(int)(threadIdx.x % (unsigned)group), group, cols / W};
-    int turn = 0;
+    int parity = 0;
     held_sums<T, W> sums;
     held_row<T, W> next;
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / group) + threadIdx.x / group;
@@ -254,18 +254,18 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
         for (int k = 0; k < K; k++)
             if (my.has(k)) gradient.add_sums(my.at(k), held.x[k].get(), held.dy[k].get(), sum, dot);
         for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
-            gradient.add_sums(at, get_pack(row + at), get_pack(up + at), sum, dot);
-        group_sums(group, sum, dot, shared_sum[turn], shared_dot[turn]);
-        turn ^= 1;
+            gradient.add_sums(at, load_pack(row + at), load_pack(up + at), sum, dot);
+        group_sums(group, sum, dot, shared_sum[parity], shared_dot[parity]);
+        parity ^= 1;
         const S mean_sum = mean ? sum / (S)cols : S(0), mean_dot = dot / (S)cols;
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (my.has(k))
-                put_pack(to + my.at(k), gradient.result(my.at(k), held.x[k].get(), held.dy[k].get(), before[k].get(),
-                                                        mean_sum, mean_dot));
+                store_pack(to + my.at(k), gradient.result(my.at(k), held.x[k].get(), held.dy[k].get(), before[k].get(),
+                                                          mean_sum, mean_dot));
         for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
-            put_pack(to + at, gradient.result(at, get_pack(row + at), get_pack(up + at), add ? get_pack(to + at) : C(),
-                                              mean_sum, mean_dot));
+            store_pack(to + at, gradient.result(at, load_pack(row + at), load_pack(up + at),
+                                                add ? load_pack(to + at) : C(), mean_sum, mean_dot));
     }
     if (SUMMED) sums.put(my, cols, partial + (int64_t)blockIdx.x * 2 * cols);
 }
@@ -290,8 +290,8 @@ __global__ void __launch_bounds__(256)
             betas[j] += load(up.item[j]);
         }
     }
-    put_sums(false, gammas, partial + part * 2 * cols + at * W);
-    put_sums(false, betas, partial + (part * 2 + 1) * cols + at * W);
+    store_sums(false, gammas, partial + part * 2 * cols + at * W);
+    store_sums(false, betas, partial + (part * 2 + 1) * cols + at * W);
 }
 
 // to[c] += the sums of all parts. A block has 32 columns, and each of its 8 warps every eighth part.
@@ -330,7 +330,7 @@ template <typename T, int W>
 void norm(tsh_device *device, bool rms, int64_t rows, int64_t cols, double eps, const void *x, const void *gamma,
           const void *beta, void *y, void *mean, void *rstd) {
     using S = sum_t<T>;
-    int group = group_for(cols / W, HELD, MOST_THREADS), threads = group == WARP ? SHORT_ROWS : group;
+    int group = group_for(cols / W, HELD, MAX_THREADS), threads = group == WARP ? SHORT_ROWS : group;
     int64_t groups = threads / group;
     launch(device, "norm", normalise<T, W>, grid(up(rows, groups)), threads, group, rms, rows, cols, (S)eps,
            (const T *)x, (const T *)gamma, (const T *)beta, (T *)y, (S *)mean, (S *)rstd);
@@ -355,7 +355,7 @@ void launch_backward(tsh_device *device, const norm_gradient &g, int group, unsi
 template <typename T, int W> void norm_backward(tsh_device *device, const norm_gradient &g) {
     using S = sum_t<T>;
     const int64_t chunks = g.cols / W, warps = 256 / WARP;
-    const int held = held_backward<W>, group = group_for(chunks, held, MOST_THREADS);
+    const int held = held_backward<W>, group = group_for(chunks, held, MAX_THREADS);
     const int threads = group == WARP ? 256 : group;
     const int64_t all = up(g.rows, threads / group);
     const bool sums = g.dgamma || g.dbeta, fits = chunks <= (int64_t)held * group;
@@ -363,7 +363,7 @@ template <typename T, int W> void norm_backward(tsh_device *device, const norm_g
         if (g.dx) launch_backward<T, W, false>(device, g, group, threads, grid(all), nullptr);
         if (!sums) return;
     }
-    const int64_t fill = (int64_t)tshi_cuda(device)->processors * (MOST_THREADS / threads);
+    const int64_t fill = (int64_t)tshi_cuda(device)->processors * (MAX_THREADS / threads);
     const int64_t tiles = up(chunks, WARP), wanted = (int64_t)tshi_cuda(device)->processors * 32 / tiles;
     int64_t parts = fits ? (all < fill ? all : fill) : (wanted < g.rows ? wanted : g.rows);
     if (parts < 1) parts = 1;

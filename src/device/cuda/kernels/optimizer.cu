@@ -5,8 +5,8 @@ namespace {
 using namespace tshi;
 
 constexpr int THREADS = 256;
-constexpr int PIECE = 4096;      // elements that a block updates at a time, of one parameter
-constexpr int MOST_UPDATES = 64; // of a launch: kernels take 4 KiB of arguments
+constexpr int PIECE = 4096;     // elements that a block updates at a time, of one parameter
+constexpr int MAX_UPDATES = 64; // of a launch: kernels take 4 KiB of arguments
 
 // A tshi_update without its rounding.
 struct update {
@@ -20,8 +20,8 @@ struct update {
 // first[i]: the first piece of update i; first[count]: the number of pieces.
 struct update_list {
     int count;
-    int32_t first[MOST_UPDATES + 1];
-    update of[MOST_UPDATES];
+    int32_t first[MAX_UPDATES + 1];
+    update of[MAX_UPDATES];
 };
 
 static_assert(sizeof(update_list) + 128 <= 4096, "a launch's arguments");
@@ -41,7 +41,7 @@ __device__ inline int find_update(const update_list &list, int32_t piece) {
 
 // Rounding to nearest.
 struct nearest {
-    static constexpr int together = MOST_UPDATES; // updates in one launch
+    static constexpr int together = MAX_UPDATES; // updates in one launch
     __device__ void begin() {}
     template <typename T, int W> __device__ void round(const sum_t<T> (&values)[W], int64_t, T (&to)[W]) const {
         for (int j = 0; j < W; j++) to[j] = store<T>(values[j]);
@@ -188,10 +188,10 @@ template <typename S> struct sgd_plain {
     }
 };
 
-// keep, take: the factors of the momentum buffer and of the gradient; look: Nesterov's momentum, or 0.
+// momentum, scale: the factors of the momentum buffer and of the gradient; look: Nesterov's momentum, or 0.
 template <typename S> struct sgd_momentum {
     static constexpr int states = 1;
-    S lr, decay, keep, take, look;
+    S lr, decay, momentum, scale, look;
     bool first;
     __device__ void begin() {}
     __device__ bool reads() const {
@@ -199,7 +199,7 @@ template <typename S> struct sgd_momentum {
     }
     __device__ void operator()(S grad, S &p, S &buffer, S &) const {
         const S g = grad + decay * p;
-        buffer = first ? g : keep * buffer + take * g;
+        buffer = first ? g : momentum * buffer + scale * g;
         p -= lr * (look != S(0) ? g + look * buffer : buffer);
     }
 };

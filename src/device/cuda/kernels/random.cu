@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(THREADS) drop(runs r, word_source source, drop
             else if (u.begin + j >= 0 && u.begin + j < r.run)
                 y[u.at + j] = dropping(word[j], x[u.at + j], dropping.add ? y[u.at + j] : T());
         }
-        if (PACKED) put_pack((P *)(y + u.at), out);
+        if (PACKED) store_pack((P *)(y + u.at), out);
     }
 }
 

@@ -160,10 +160,10 @@ void softmax_backward(tsh_device *device, bool log, int64_t outer, int64_t n, in
 
 // --- rows that are read once -----------------------------------------------------------------------------------------
 
-constexpr int HELD = 4;           // packs of a row that a thread keeps
-constexpr int SHORT_ROWS = 128;   // threads of a block in which each warp has a row
-constexpr int MOST_THREADS = 512; // of a block
-constexpr int LONG_ROW = 2048;    // elements of a row from which a block of MOST_THREADS reads it twice
+constexpr int HELD = 4;          // packs of a row that a thread keeps
+constexpr int SHORT_ROWS = 128;  // threads of a block in which each warp has a row
+constexpr int MAX_THREADS = 512; // of a block
+constexpr int LONG_ROW = 2048;   // elements of a row from which a block of MAX_THREADS reads it twice
 
 struct larger {
     template <typename S> __device__ S operator()(S a, S b) const {
@@ -203,7 +203,7 @@ template <typename S, typename Op> __device__ inline S group_reduce(int group, S
 }
 
 template <typename T, bool LOG>
-__global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(MAX_THREADS, sizeof(T) == 8 ? 1 : 2)
     whole_rows(int group, int64_t rows, int64_t chunks, const T *x, T *y) {
     using S = sum_t<T>;
     constexpr int W = pack<T>::size;
@@ -227,19 +227,19 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
             if (lane + k * group >= chunks) continue;
             pack<T> out = part.get(k);
             for (int j = 0; j < W; j++) out.item[j] = store<T>(f(load(out.item[j]), 0, 0));
-            put_pack((pack<T> *)(y + r * chunks * W) + lane + k * group, out);
+            store_pack((pack<T> *)(y + r * chunks * W) + lane + k * group, out);
         }
     }
 }
 
 template <typename T, bool LOG>
-__global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(MAX_THREADS, sizeof(T) == 8 ? 1 : 2)
     whole_rows_backward(int group, int64_t rows, int64_t chunks, const T *y, const T *dy, T *dx) {
     using S = sum_t<T>;
     constexpr int W = pack<T>::size;
     __shared__ S dots[2][WARP];
     const int lane = threadIdx.x % group, groups = blockDim.x / group;
-    int turn = 0;
+    int parity = 0;
     for (int64_t r = (int64_t)blockIdx.x * groups + threadIdx.x / group; r < rows; r += (int64_t)gridDim.x * groups) {
         row_part<T> of_y, of_dy;
         of_y.read(y + r * chunks * W, chunks, lane, group);
@@ -252,8 +252,8 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
                 dot += LOG ? up : load(of_y.get(k).item[j]) * up;
             }
         }
-        dot = group_reduce(group, dot, dots[turn], plus());
-        turn ^= 1;
+        dot = group_reduce(group, dot, dots[parity], plus());
+        parity ^= 1;
         const typename backward_op<T, LOG>::row f = {dot};
         pack<T> *to = (pack<T> *)(dx + r * chunks * W);
 #pragma unroll
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
             if (lane + k * group >= chunks) continue;
             pack<T> a = of_y.get(k), b = of_dy.get(k), out = to[lane + k * group];
             for (int j = 0; j < W; j++) out.item[j] = store<T>(f(load(a.item[j]), load(b.item[j]), load(out.item[j])));
-            put_pack(to + lane + k * group, out);
+            store_pack(to + lane + k * group, out);
         }
     }
 }
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
 // A block reads its row twice, the second time from cache if the rows of all blocks fit it. The first pass finds the
 // maximum together with the sum of the exponentials, which is rescaled when the maximum grows.
 template <typename T, bool LOG>
-__global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(MAX_THREADS, sizeof(T) == 8 ? 1 : 2)
     long_rows(int64_t rows, int64_t n, const T *x, T *y) {
     using S = sum_t<T>;
     __shared__ S maxima[WARP], sums[WARP];
@@ -296,19 +296,19 @@ __global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
 }
 
 template <typename T, bool LOG>
-__global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(MAX_THREADS, sizeof(T) == 8 ? 1 : 2)
     long_rows_backward(int64_t rows, int64_t n, const T *y, const T *dy, T *dx) {
     using S = sum_t<T>;
     __shared__ S dots[2][WARP];
     const int me = (int)threadIdx.x, step = (int)blockDim.x;
-    int turn = 0;
+    int parity = 0;
     for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
         const dot_op<S, LOG> op = {};
         S dot = 0;
         walk<dot_op<S, LOG>::USE>(n, y + r * n, dy + r * n, (T *)nullptr, me, step,
                                   [&](int64_t, S a, S b, S) { return dot = op.take(dot, a, b, 0); });
-        dot = group_reduce(step, dot, dots[turn], plus());
-        turn ^= 1;
+        dot = group_reduce(step, dot, dots[parity], plus());
+        parity ^= 1;
         const typename backward_op<T, LOG>::row f = {dot};
         walk<READ_X | READ_Y | READ_Z | WRITE_Z>(n, y + r * n, dy + r * n, dx + r * n, me, step,
                                                  [=](int64_t, S a, S b, S c) { return f(a, b, c); });
@@ -329,7 +329,7 @@ unsigned long_blocks(int64_t rows) {
 // Calls f(group, blocks, threads) for rows of `chunks` packs; false if a block cannot hold a row.
 template <typename F> bool with_groups(int64_t rows, int64_t chunks, F f) {
     int group = WARP;
-    while (group < MOST_THREADS && (int64_t)group * HELD < chunks) group *= 2;
+    while (group < MAX_THREADS && (int64_t)group * HELD < chunks) group *= 2;
     if ((int64_t)group * HELD < chunks) return false;
     const int threads = group == WARP ? SHORT_ROWS : group;
     const int64_t blocks = up(rows, threads / group);
@@ -348,7 +348,7 @@ bool softmax_whole(tsh_device *device, bool log, int64_t rows, int64_t n, const 
         });
     if (held || !takes_long(device, rows, n)) return held;
     with_bool(log, [=](auto l) {
-        launch(device, "softmax", long_rows<T, l.value>, long_blocks(rows), (unsigned)MOST_THREADS, rows, n,
+        launch(device, "softmax", long_rows<T, l.value>, long_blocks(rows), (unsigned)MAX_THREADS, rows, n,
                (const T *)x, (T *)y);
     });
     return true;
@@ -366,7 +366,7 @@ bool softmax_whole_backward(tsh_device *device, bool log, int64_t rows, int64_t 
                       });
     if (held || !takes_long(device, rows, n)) return held;
     with_bool(log, [=](auto l) {
-        launch(device, "softmax_backward", long_rows_backward<T, l.value>, long_blocks(rows), (unsigned)MOST_THREADS,
+        launch(device, "softmax_backward", long_rows_backward<T, l.value>, long_blocks(rows), (unsigned)MAX_THREADS,
                rows, n, (const T *)y, (const T *)dy, (T *)dx);
     });
     return true;

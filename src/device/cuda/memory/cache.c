@@ -25,7 +25,7 @@ typedef struct tshi_cuda_memory {
 
 /* --- slabs -------------------------------------------------------------------------------------------------------- */
 
-static cudaError_t get_slab(tshi_cuda_device *cuda, size_t size, void **out) {
+static cudaError_t alloc_slab(tshi_cuda_device *cuda, size_t size, void **out) {
     tshi_cuda_use(cuda);
     cudaError_t error = cuda->managed ? cudaMallocManaged(out, size, cudaMemAttachGlobal) : cudaMalloc(out, size);
     if (error != cudaSuccess) cudaGetLastError(); /* clears the error, which the next launch would report */
@@ -34,7 +34,7 @@ static cudaError_t get_slab(tshi_cuda_device *cuda, size_t size, void **out) {
 
 static void free_slab(tshi_cuda_device *cuda, tshi_slab *slab) {
     cuda->memory->held -= slab->size;
-    tshi_cuda_note(&cuda->base, cudaFree(slab->base), "cudaFree");
+    tshi_cuda_record_error(&cuda->base, cudaFree(slab->base), "cudaFree");
 }
 
 tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer) {
@@ -56,7 +56,7 @@ static bool trim(tshi_cuda_device *cuda) {
     for (int i = 0; i < 2; i++) {
         tshi_slab *slab;
         while ((slab = tshi_slabs_take_idle(all[i], &cuda->memory->index))) {
-            if (!waited) tshi_cuda_quiet(cuda, "waiting for the GPU before cudaFree");
+            if (!waited) tshi_cuda_wait_idle(cuda, "waiting for the GPU before cudaFree");
             waited = any = true;
             free_slab(cuda, slab);
             tshi_free(&cuda->base.allocator, slab);
@@ -82,10 +82,10 @@ static tsh_status add_slab(tshi_cuda_device *cuda, tshi_slabs *slabs, size_t siz
     size_t exact = tshi_units(size, SLAB_UNIT), wanted = exact < least ? least : exact;
     if (!cuda->cached) wanted = exact = size;
     void *base = NULL;
-    cudaError_t error = get_slab(cuda, wanted, &base);
+    cudaError_t error = alloc_slab(cuda, wanted, &base);
     if (error == cudaErrorMemoryAllocation && (trim(cuda) || exact < wanted)) {
         wanted = exact;
-        error = get_slab(cuda, wanted, &base);
+        error = alloc_slab(cuda, wanted, &base);
     }
     if (error != cudaSuccess) return no_room(cuda, size, error);
     tsh_status status = tshi_slabs_add(slabs, &memory->index, base, wanted);

@@ -40,7 +40,7 @@ void tshi_cuda_staging_destroy(tshi_cuda_device *device) {
 }
 
 static void queued(tsh_device *device, cudaError_t error, const char *what) {
-    tshi_cuda_note(device, error, what);
+    tshi_cuda_record_error(device, error, what);
     if (tshi_cuda(device)->managed) tshi_cuda_wait(device, what);
 }
 
@@ -55,7 +55,7 @@ void tshi_cuda_zero(tsh_device *device, size_t bytes, void *to) {
 
 /* Reserves *got bytes (at most `bytes`) in the current slot, or in the next one, for whose copies it waits. NULL if
  * that fails. */
-static char *room_for(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
+static char *staging_part(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
     tshi_cuda_staging *staging = cuda->staging;
     if (staging->used == SLOT_BYTES || (staging->used + bytes > SLOT_BYTES && bytes <= SLOT_BYTES)) {
         cudaError_t error = cudaEventRecord(staging->done[staging->slot], cuda->compute);
@@ -66,35 +66,35 @@ static char *room_for(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
             cuda->waits++;
             error = tshi_cuda_wait_event(cuda, staging->done[staging->slot]);
         }
-        tshi_cuda_note(&cuda->base, error, "a copy through pinned memory");
+        tshi_cuda_record_error(&cuda->base, error, "a copy through pinned memory");
         if (error != cudaSuccess) return NULL;
     }
-    size_t room = SLOT_BYTES - staging->used;
-    *got = bytes < room ? bytes : room;
+    size_t left = SLOT_BYTES - staging->used;
+    *got = bytes < left ? bytes : left;
     return staging->memory + (size_t)staging->slot * SLOT_BYTES + staging->used;
 }
 
 /* A part of a copy to the host in flight: it is in pinned memory once the slot's event has completed. */
 typedef struct arriving {
-    const char *room;
+    const char *staged;
     size_t bytes;
     int slot;
 } arriving;
 
 static cudaError_t fetch(tshi_cuda_device *cuda, size_t bytes, const char *from, arriving *next) {
     tshi_cuda_staging *staging = cuda->staging;
-    char *room = room_for(cuda, bytes, &next->bytes);
-    if (!room) return cudaErrorUnknown;
-    next->room = room;
+    char *staged = staging_part(cuda, bytes, &next->bytes);
+    if (!staged) return cudaErrorUnknown;
+    next->staged = staged;
     next->slot = staging->slot;
     staging->used += (next->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    cudaError_t error = cudaMemcpyAsync(room, from, next->bytes, cudaMemcpyDeviceToHost, cuda->compute);
+    cudaError_t error = cudaMemcpyAsync(staged, from, next->bytes, cudaMemcpyDeviceToHost, cuda->compute);
     return error == cudaSuccess ? cudaEventRecord(staging->done[next->slot], cuda->compute) : error;
 }
 
 static cudaError_t land(tshi_cuda_device *cuda, const arriving *part, char *to) {
     cudaError_t error = tshi_cuda_wait_event(cuda, cuda->staging->done[part->slot]);
-    if (error == cudaSuccess) memcpy(to, part->room, part->bytes);
+    if (error == cudaSuccess) memcpy(to, part->staged, part->bytes);
     return error;
 }
 
@@ -104,10 +104,10 @@ static cudaError_t read_parts(tshi_cuda_device *cuda, size_t bytes, const char *
     cudaError_t error = fetch(cuda, bytes, from, &part);
     for (size_t landed = 0; error == cudaSuccess && landed < bytes;) {
         arriving next = {0};
-        size_t behind = landed + part.bytes;
-        if (behind < bytes) error = fetch(cuda, bytes - behind, from + behind, &next);
+        size_t next_at = landed + part.bytes;
+        if (next_at < bytes) error = fetch(cuda, bytes - next_at, from + next_at, &next);
         if (error == cudaSuccess) error = land(cuda, &part, to + landed);
-        landed = behind;
+        landed = next_at;
         part = next;
     }
     return error;
@@ -122,7 +122,7 @@ void tshi_cuda_copy_to_host(tsh_device *device, size_t bytes, const void *from, 
     } else {
         cuda->waits++;
         error = read_parts(cuda, bytes, from, to);
-        tshi_cuda_note(device, error, "a copy to the host");
+        tshi_cuda_record_error(device, error, "a copy to the host");
     }
     /* A caller that continues after a failure reads zeros rather than uninitialized memory. */
     if (error != cudaSuccess) memset(to, 0, bytes);
@@ -135,11 +135,12 @@ void tshi_cuda_copy_from_host(tsh_device *device, size_t bytes, const void *from
         return;
     }
     for (size_t done = 0, some = 0; done < bytes; done += some) {
-        char *room = room_for(cuda, bytes - done, &some);
-        if (!room) return;
-        memcpy(room, (const char *)from + done, some);
+        char *staged = staging_part(cuda, bytes - done, &some);
+        if (!staged) return;
+        memcpy(staged, (const char *)from + done, some);
         cuda->staging->used += (some + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        queued(device, cudaMemcpyAsync((char *)to + done, room, some, cudaMemcpyHostToDevice, tshi_cuda_stream(device)),
+        queued(device,
+               cudaMemcpyAsync((char *)to + done, staged, some, cudaMemcpyHostToDevice, tshi_cuda_stream(device)),
                "a copy from the host");
     }
 }

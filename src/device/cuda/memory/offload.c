@@ -46,7 +46,7 @@ static tsh_status open_offload(tshi_cuda_device *cuda) {
 static tsh_status new_buffer(tshi_cuda_device *cuda, size_t bytes, tshi_host_buffer **out) {
     tshi_host_buffer *buffer = tshi_calloc(&cuda->base.allocator, 1, sizeof *buffer);
     if (!buffer) return TSH_ERR_MEMORY;
-    tshi_cuda_quiet(cuda, "waiting for the GPU before cudaHostAlloc");
+    tshi_cuda_wait_idle(cuda, "waiting for the GPU before cudaHostAlloc");
     tsh_status status =
         tshi_cuda_fail(cudaHostAlloc(&buffer->data, bytes, cudaHostAllocPortable), "cudaHostAlloc for offloading");
     if (status != TSH_OK) {
@@ -66,7 +66,7 @@ static void offload_join(tsh_device *device) {
     tshi_cuda_use(cuda);
     cudaError_t error = cudaEventRecord(offload->after, offload->stream);
     if (error == cudaSuccess) error = cudaStreamWaitEvent(cuda->compute, offload->after, 0);
-    tshi_cuda_note(device, error, "waiting for copies from and to the host");
+    tshi_cuda_record_error(device, error, "waiting for copies from and to the host");
     offload->copies = false;
     while (offload->leaving) {
         tshi_host_buffer *buffer = offload->leaving;

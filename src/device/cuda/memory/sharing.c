@@ -193,7 +193,7 @@ static void unmap(tsh_device *device) {
     while (sharing->mappings) {
         mapping *m = sharing->mappings;
         sharing->mappings = m->next;
-        if (m->opened) tshi_cuda_note(device, cudaIpcCloseMemHandle(m->here), "cudaIpcCloseMemHandle");
+        if (m->opened) tshi_cuda_record_error(device, cudaIpcCloseMemHandle(m->here), "cudaIpcCloseMemHandle");
         tshi_free(&device->allocator, m);
     }
 }

@@ -54,7 +54,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
         if (tell) tshi_world_fail_in(world, nccl->message, (tshi_tape_step){0});
         /* The GPU's results are invalid from here on: every read asks the device first. */
         tshi_fail(nccl->failed, "%s", nccl->message);
-        tshi_cuda_keep(device, nccl->failed);
+        tshi_cuda_record_status(device, nccl->failed);
         if (device->capturing)
             nccl->abort_due = true;
         else

@@ -18,8 +18,8 @@ static void excuse(fact *mine, tsh_status status) {
 
 static void offer(const tsh_world *world, const void *memory, fact *mine) {
     tsh_device *device = world->device;
-    if (world->size > TSHI_REDUCE_MOST) {
-        excuse(mine, tshi_fail(TSH_ERR_UNSUPPORTED, "%d ranks, of %d at most", world->size, TSHI_REDUCE_MOST));
+    if (world->size > TSHI_REDUCE_MAX) {
+        excuse(mine, tshi_fail(TSH_ERR_UNSUPPORTED, "%d ranks, of %d at most", world->size, TSHI_REDUCE_MAX));
     } else {
         excuse(mine, device->ops->sharing->share(device, memory, &mine->share));
     }

@@ -147,13 +147,12 @@ static inline char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size)
     return tshi_signature_describe(&slot->signature, (const char *)tshi_payload(slot), text, size);
 }
 
-/* The end of the payload, behind the counts of at most TSHI_REDUCE_MOST ranks; a call on GPUs has no other data
+/* The end of the payload, behind the counts of at most TSHI_REDUCE_MAX ranks; a call on GPUs has no other data
  * there. */
 static inline unsigned char *tshi_slot_share(tshi_slot *slot) {
     return tshi_payload(slot) + TSHI_SLOT_PAYLOAD - sizeof(tshi_share);
 }
-static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_SLOT_PAYLOAD,
-              "counts and a share have room in a slot");
+static_assert(16 * TSHI_REDUCE_MAX + sizeof(tshi_share) <= TSHI_SLOT_PAYLOAD, "counts and a share have room in a slot");
 
 /* The offset of `data` in this rank's heap. For NULL (no elements) the result is never used. */
 static inline uint64_t tshi_shm_heap_offset(const tsh_world *world, const void *data) {

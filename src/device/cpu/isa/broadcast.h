@@ -1,22 +1,22 @@
 /* Iterates over the rows of a broadcast: all dims but the innermost. */
-#ifndef TSHI_CPU_OVERLAY_H
-#define TSHI_CPU_OVERLAY_H
+#ifndef TSHI_CPU_BROADCAST_H
+#define TSHI_CPU_BROADCAST_H
 
 #include "device/kernels.h"
 
 /* Offsets of a row in elements; `left` rows remain, this one included. */
-typedef struct tshi_overlay_row {
+typedef struct tshi_broadcast_row {
     int64_t left, x, y, z;
-    int64_t at[TSHI_OVERLAY_RUNS];
-} tshi_overlay_row;
+    int64_t at[TSHI_BROADCAST_RUNS];
+} tshi_broadcast_row;
 
-static inline tshi_overlay_row tshi_overlay_first(const tshi_overlay *o) {
-    tshi_overlay_row r = {.left = o->n[0] > 0};
+static inline tshi_broadcast_row tshi_broadcast_first(const tshi_broadcast *o) {
+    tshi_broadcast_row r = {.left = o->n[0] > 0};
     for (int k = 1; k < o->runs; k++) r.left *= o->n[k];
     return r;
 }
 
-static inline void tshi_overlay_next(const tshi_overlay *o, tshi_overlay_row *r) {
+static inline void tshi_broadcast_next(const tshi_broadcast *o, tshi_broadcast_row *r) {
     r->left--;
     r->z += o->n[0];
     for (int k = 1; k < o->runs; k++) {

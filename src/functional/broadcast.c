@@ -9,7 +9,7 @@ tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim) {
     return tshi_cast_as(tape, tsh_reshape(tape, x, ndim, shape), x);
 }
 
-bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim) {
+bool tshi_broadcast_row_holds(const tsh_call *call, const tsh_rule *row, int dim) {
     int64_t wide = 1;
     bool holds = true;
     for (int i = 0; i < call->inputs; i++) {
@@ -21,14 +21,14 @@ bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim) 
 }
 
 /* True when the next outer dim, with these strides, continues the last run. */
-static bool goes_on(const tshi_overlay *o, int64_t x, int64_t y) {
+static bool goes_on(const tshi_broadcast *o, int64_t x, int64_t y) {
     int last = o->runs - 1;
     return o->runs > 0 && x == o->n[last] * o->x[last] && y == o->n[last] * o->y[last];
 }
 
-tshi_overlay tshi_overlay_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y) {
-    _Static_assert(TSHI_OVERLAY_RUNS == TSH_MAX_DIMS, "a dim is a run at most");
-    tshi_overlay o = {0};
+tshi_broadcast tshi_broadcast_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y) {
+    _Static_assert(TSHI_BROADCAST_RUNS == TSH_MAX_DIMS, "a dim is a run at most");
+    tshi_broadcast o = {0};
     int64_t step_x = 1, step_y = 1;
     for (int d = out->ndim - 1; d >= 0; d--) {
         int64_t stride_x = x->local[d] == 1 ? 0 : step_x, stride_y = y->local[d] == 1 ? 0 : step_y;
@@ -44,5 +44,5 @@ tshi_overlay tshi_overlay_of(const tsh_shape *out, const tsh_shape *x, const tsh
         o.y[o.runs] = stride_y;
         o.runs++;
     }
-    return o.runs > 0 ? o : (tshi_overlay){1, {1}, {1}, {1}};
+    return o.runs > 0 ? o : (tshi_broadcast){1, {1}, {1}, {1}};
 }
