@@ -238,9 +238,9 @@ static void merge(const ring *r, const rows *block, const rows *all, void *spare
     const tshi_attention *a = &r->whole;
     const int64_t n = rows_here(r);
     const tshi_broadcast weights = {4,
-                                  {a->dim, a->heads, a->queries, a->batch},
-                                  {1, a->dim, a->heads * a->dim, a->queries * a->heads * a->dim},
-                                  {0, a->queries, 1, a->heads * a->queries}};
+                                    {a->dim, a->heads, a->queries, a->batch},
+                                    {1, a->dim, a->heads * a->dim, a->queries * a->heads * a->dim},
+                                    {0, a->queries, 1, a->heads * a->queries}};
     combine(r, TSHI_SUB, n, block->sums, all->sums, spare);
     combine(r, TSHI_MAXIMUM, n, block->sums, all->sums, all->sums);
     apply(r, TSHI_SIGMOID, 0, 0, n, spare, block->sums);

@@ -89,7 +89,7 @@ tsh_status tshi_adapter_create(const char *what, tshi_adapted adapted, const tsh
     status = make_factors(adapted.weight, config, adapted.lookup, &made);
     if (status == TSH_OK) status = freeze_base(adapted.weight, adapted.bias);
     if (status == TSH_OK && list) status = tshi_adapter_register(&made, list, name);
-    if (status == TSH_OK) weight->may_quantize = false;
+    if (status == TSH_OK) adapted.weight->may_quantize = false;
     if (status == TSH_OK)
         *out = made;
     else

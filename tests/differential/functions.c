@@ -209,7 +209,7 @@ bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     case CALL_TOPK:
     case CALL_ARGMAX: return infer_largest(s);
     case CALL_CUMSUM:
-        if (s->n[0] >= ndim) return false;
+        if (s->n[0] >= s->shape.ndim) return false;
         s->bound *= fmax(1, (double)s->shape.dim[s->n[0]]);
         return true;
     case CALL_MAX:
