@@ -351,16 +351,16 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
 
 /* --- with a low-rank adapter -------------------------------------------------------------------------------------- */
 
-typedef struct adapted_params {
+typedef struct adapted_lookup_params {
     tshi_lookup lookup; /* first, as in the params of all lookups */
     double scale;
-} adapted_params;
+} adapted_lookup_params;
 
 /* Table, ids, the looked-up rows of A, B. */
-enum { TABLE, IDS, DOWN, UP };
+enum { ADAPTED_TABLE, ADAPTED_IDS, ADAPTED_DOWN, ADAPTED_UP };
 
 /* The table, which is never moved, selects the row. */
-static const tsh_rule adapted_rules[] = {
+static const tsh_rule adapted_lookup_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_R, TSH_AS_P, TSH_AS_L}, TSH_AS_P},
     {{TSH_AS_S1, TSH_AS_R, TSH_AS_L, TSH_AS_S0}, TSH_AS_LAST},
@@ -370,51 +370,54 @@ static const tsh_rule adapted_rules[] = {
 };
 
 /* c = alpha op(a) op(b) + beta c, each seen as a matrix [all dims but the last, the last]. */
-static tsh_status add_product(double alpha, const tsh_tensor *a, bool transpose_a, const tsh_tensor *b,
-                              bool transpose_b, double beta, tsh_tensor *c) {
+static tsh_status add_matrix_product(double alpha, const tsh_tensor *a, bool transpose_a, const tsh_tensor *b,
+                                     bool transpose_b, double beta, tsh_tensor *c) {
     tsh_device *device = tshi_device_of(a);
     return device->ops->product.gemm(device, a->dtype, transpose_a, transpose_b, tshi_rows(c), tshi_cols(c),
                                      transpose_a ? tshi_rows(a) : tshi_cols(a), alpha, tshi_data(a), tshi_cols(a),
                                      tshi_data(b), tshi_cols(b), beta, tshi_data(c), tshi_cols(c));
 }
 
-static tsh_status adapted_forward(tsh_call *call) {
-    const adapted_params *p = call->params;
+static tsh_status adapted_lookup_forward(tsh_call *call) {
+    const adapted_lookup_params *p = call->params;
     tsh_status status = lookup_forward(call);
-    return status == TSH_OK ? add_product(p->scale, call->in[DOWN], false, call->in[UP], true, 1, call->out) : status;
+    return status == TSH_OK
+               ? add_matrix_product(p->scale, call->in[ADAPTED_DOWN], false, call->in[ADAPTED_UP], true, 1, call->out)
+               : status;
 }
 
 /* d(A[ids]) = scale dy B, dB = scale dy^T A[ids]; the table's rows where it is not frozen. */
-static tsh_status adapted_backward(tsh_call *call) {
-    const adapted_params *p = call->params;
+static tsh_status adapted_lookup_backward(tsh_call *call) {
+    const adapted_lookup_params *p = call->params;
     const tsh_tensor *dy = tsh_call_grad_out(call);
-    const tsh_tensor *factor[] = {[DOWN] = call->in[UP], [UP] = call->in[DOWN]};
-    tsh_status status = tsh_call_wants_grad(call, TABLE) ? lookup_backward(call) : TSH_OK;
-    for (int i = DOWN; i <= UP && status == TSH_OK; i++) {
+    const tsh_tensor *factor[] = {[ADAPTED_DOWN] = call->in[ADAPTED_UP], [ADAPTED_UP] = call->in[ADAPTED_DOWN]};
+    tsh_status status = tsh_call_wants_grad(call, ADAPTED_TABLE) ? lookup_backward(call) : TSH_OK;
+    for (int i = ADAPTED_DOWN; i <= ADAPTED_UP && status == TSH_OK; i++) {
         double beta;
         if (!tsh_call_wants_grad(call, i)) continue;
         tsh_tensor *gradient = tshi_grad_beta(call, i, &beta);
         if (!gradient) return TSH_ERR_MEMORY;
-        status = add_product(p->scale, dy, i == UP, factor[i], false, beta, gradient);
+        status = add_matrix_product(p->scale, dy, i == ADAPTED_UP, factor[i], false, beta, gradient);
     }
     return status;
 }
 
-static const tsh_op adapted_op = {"embedding_forward", adapted_rules,    lookup_shape,
-                                  adapted_forward,     adapted_backward, .params_size = sizeof(adapted_params)};
+static const tsh_op adapted_lookup_op = {
+    "embedding_forward",    adapted_lookup_rules,    lookup_shape,
+    adapted_lookup_forward, adapted_lookup_backward, .params_size = sizeof(adapted_lookup_params)};
 
 /* Values are used as they are stored: a cast of the whole table would cost more than a product in its dtype. */
 tsh_tensor *tshi_adapted_embedding(tsh_tape *tape, tsh_tensor **in, const tshi_lookup *lookup, double scale,
                                    const tshi_want *want) {
-    tsh_tensor *table = in[TABLE], *ids = in[IDS], *a = in[DOWN];
+    tsh_tensor *table = in[ADAPTED_TABLE], *ids = in[ADAPTED_IDS], *a = in[ADAPTED_DOWN];
     const tshi_want stays = {.parameters = 1u << 0, .as_stored = true, .axis = -1};
-    adapted_params params = {*lookup, scale};
+    adapted_lookup_params params = {*lookup, scale};
     tshi_want both = *want;
-    both.parameters = 1u << TABLE | 1u << UP;
-    if (!tshi_tape_ready(tape, adapted_op.name, 4, in)) return NULL;
-    for (int i = TABLE; lookup->max_norm > 0 && i <= DOWN; i += DOWN)
+    both.parameters = 1u << ADAPTED_TABLE | 1u << ADAPTED_UP;
+    if (!tshi_tape_ready(tape, adapted_lookup_op.name, 4, in)) return NULL;
+    for (int i = ADAPTED_TABLE; lookup->max_norm > 0 && i <= ADAPTED_DOWN; i += ADAPTED_DOWN)
         if (!bound_table(tape, in[i], ids, &params.lookup, &stays)) return NULL;
     tsh_tensor *down = tshi_apply_as(tape, &tshi_embedding_op, 2, (tsh_tensor *[]){a, ids}, &params.lookup, &stays);
-    tsh_tensor *used[] = {table, ids, down, in[UP]};
-    return tshi_cast_as(tape, tshi_apply_as(tape, &adapted_op, 4, used, &params, &both), table);
+    tsh_tensor *used[] = {table, ids, down, in[ADAPTED_UP]};
+    return tshi_cast_as(tape, tshi_apply_as(tape, &adapted_lookup_op, 4, used, &params, &both), table);
 }

@@ -12,7 +12,7 @@ static const tsh_rule plain_rules[] = {
 };
 /* q, k, v, then positions or documents, or both, in pairs of queries' and keys'; [B, T], below [T]. Those of the keys
  * are gathered: they are few bytes, and say which blocks a query sees. */
-static const tsh_rule token_rules[] = {
+static const tsh_rule ring_token_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_S0}, TSH_AS_S0},
     {{TSH_AS_S2, TSH_AS_S2_WHOLE, TSH_AS_S2_WHOLE, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_S2},
@@ -20,7 +20,7 @@ static const tsh_rule token_rules[] = {
     {{TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
     {{TSH_ROW_END}, TSH_ROW_END},
 };
-static const tsh_rule shared_token_rules[] = {
+static const tsh_rule ring_shared_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_S0},
     {{TSH_AS_S2, TSH_AS_S2_WHOLE, TSH_AS_S2_WHOLE, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_S2},
@@ -50,7 +50,7 @@ typedef struct ring {
 } ring;
 
 /* The keys of a rank: *start and the number of them. */
-static int64_t keys_of(const ring *r, int rank, int64_t *start) {
+static int64_t keys_held_by(const ring *r, int rank, int64_t *start) {
     const tsh_tensor *k = r->call->in[1];
     int64_t length = k->shape.global[1];
     *start = 0;
@@ -64,7 +64,7 @@ static int64_t keys_of(const ring *r, int rank, int64_t *start) {
 static int64_t longest_block(const ring *r) {
     int64_t most = 0, start;
     for (int i = 0; i < r->ranks; i++) {
-        int64_t keys = keys_of(r, i, &start);
+        int64_t keys = keys_held_by(r, i, &start);
         most = keys > most ? keys : most;
     }
     return most;
@@ -90,7 +90,8 @@ static tsh_status start_message(const ring *r, mail *m, const tsh_tensor *room, 
 
 /* Sends the pair that this rank has in this step on, and receives that of the next step. */
 static tsh_status pass_on(const ring *r, int step, tsh_tensor *const from[2], tsh_tensor *const to[2], mail *m) {
-    int64_t start, sent = keys_of(r, owner_in(r, step), &start), received = keys_of(r, owner_in(r, step + 1), &start);
+    int64_t start, sent = keys_held_by(r, owner_in(r, step), &start),
+                   received = keys_held_by(r, owner_in(r, step + 1), &start);
     int next = (r->rank + 1) % r->ranks, last = (r->rank + r->ranks - 1) % r->ranks;
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
@@ -133,7 +134,7 @@ static const int64_t *numbers_of(const ring *r, const int64_t *all, int64_t star
 /* The attention of this rank's queries to the keys of one rank. */
 static tshi_attention block_of(const ring *r, int owner) {
     tshi_attention a = r->whole;
-    int64_t start, keys = keys_of(r, owner, &start);
+    int64_t start, keys = keys_held_by(r, owner, &start);
     a.keys = a.capacity = keys;
     a.tokens.key_position = numbers_of(r, a.tokens.key_position, start, keys, r->numbers[0]);
     a.tokens.key_document = numbers_of(r, a.tokens.key_document, start, keys, r->numbers[1]);
@@ -148,7 +149,7 @@ static tsh_status open_rooms(ring *r, bool backward) {
     for (int i = 0; i < r->ranks; i++) {
         tshi_attention a = r->whole;
         int64_t start;
-        a.keys = a.capacity = keys_of(r, i, &start);
+        a.keys = a.capacity = keys_held_by(r, i, &start);
         int64_t wanted = ops->scratch(r->device, &a, backward);
         size = wanted > size ? wanted : size;
     }
@@ -358,7 +359,7 @@ static void block_gradients(ring *r, int step, tsh_tensor *const pair[2], const 
 
 /* Adds the terms of the ranks before, which `m` has brought, and sends the sums after the keys. */
 static tsh_status send_terms(const ring *r, int step, const terms *t, mail *m) {
-    int64_t start, n = keys_of(r, owner_in(r, step), &start) * r->row;
+    int64_t start, n = keys_held_by(r, owner_in(r, step), &start) * r->row;
     tsh_tensor *const *own = t->own[step & 1];
     tsh_status status = finish(m, TSH_OK);
     for (int i = 0; status == TSH_OK && step > 0 && n > 0 && i < 2; i++)
@@ -367,7 +368,7 @@ static tsh_status send_terms(const ring *r, int step, const terms *t, mail *m) {
 }
 
 /* After the last step the terms go one rank further, to the rank that has the keys. */
-static tsh_status go_back(ring *r, const terms *t) {
+static tsh_status go_round_backward(ring *r, const terms *t) {
     tsh_status status = TSH_OK;
     mail keys = {.count = 0}, sums = {.count = 0};
     for (int step = 0; step < r->ranks && status == TSH_OK; step++) {
@@ -403,7 +404,7 @@ static tsh_status ring_backward(tsh_call *call) {
     terms t;
     tsh_status status = open_ring(call, true, &r);
     if (status == TSH_OK) status = open_terms(&r, &t);
-    if (status == TSH_OK) status = go_back(&r, &t);
+    if (status == TSH_OK) status = go_round_backward(&r, &t);
     if (status == TSH_OK) status = give(&r, 0, t.dq);
     for (int i = 0; i < 2 && status == TSH_OK; i++) status = give(&r, 1 + i, r.ranks > 1 ? t.before[i] : t.own[0][i]);
     return status;
@@ -416,5 +417,5 @@ static tsh_status ring_backward(tsh_call *call) {
     }
 
 const tsh_op tshi_ring_attention_ops[TSHI_ATTENTION_KINDS] = {[TSHI_ATTENTION_PLAIN] = RING_OP(plain_rules),
-                                                              [TSHI_ATTENTION_TOKENS] = RING_OP(token_rules),
-                                                              [TSHI_ATTENTION_SHARED] = RING_OP(shared_token_rules)};
+                                                              [TSHI_ATTENTION_TOKENS] = RING_OP(ring_token_rules),
+                                                              [TSHI_ATTENTION_SHARED] = RING_OP(ring_shared_rules)};

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define QUANT_TEST(name) Test(quantized_weights, name, .timeout = 120, .init = tshi_test_enter, .fini = tshi_test_leave)
-
 enum { MOST_ROWS = 20 };
 
 /* A file of the folder, and the format of its weights that is tested. */
@@ -186,7 +184,8 @@ static void products(tshi_rank *r, void *arg) {
     free(y);
 }
 
-QUANT_TEST(products_are_those_of_the_values) {
+Test(quantized_weights, products_are_those_of_the_values, .timeout = 120, .init = tshi_test_enter,
+     .fini = tshi_test_leave) {
     static const char *const files[] = {"1x32", "7x160", "13x416"};
     for (int f = 0; f < 3; f++) {
         for (int q = 0; q < 2; q++) {
@@ -244,7 +243,8 @@ static void refusals(tshi_rank *r, void *arg) {
     free(floats);
 }
 
-QUANT_TEST(activations_of_any_dtype_and_refusals) {
+Test(quantized_weights, activations_of_any_dtype_and_refusals, .timeout = 120, .init = tshi_test_enter,
+     .fini = tshi_test_leave) {
     golden g = open_golden("13x416", TSHI_Q8_0);
     write_weight(&g);
     cr_assert_str_empty(tshi_test_run_each(1, 3, in_dtypes, &g));
