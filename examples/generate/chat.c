@@ -153,29 +153,35 @@ static bool chat_answer(chat *c, const char *words, size_t length) {
 /* --- turns -------------------------------------------------------------------------------------------------------- */
 
 enum { LINE_BYTES = 65536, POLL_MS = 1000 };
-enum { NOTHING_YET = -1, END = -2 };
+enum { NOTHING_YET = -1, END = -2, TOO_LONG = -3 };
 
 /* A line as ranks exchange it: its length, or one of the numbers above. */
 typedef struct said {
     int64_t length;
+    int64_t read; /* bytes of the line so far, on rank 0 */
     char bytes[LINE_BYTES];
 } said;
 
-/* Rank 0's next line, if it comes within a second: the other ranks must not wait for a person until their deadline. */
-static void read_line(FILE *in, said *line) {
-    struct pollfd ready = {.fd = fileno(in), .events = POLLIN};
+/* Rank 0's next line, if its end comes within a second: the other ranks must not wait for a person until their
+ * deadline. What has come of it stays for the next call. */
+static void read_line(int in, said *line) {
+    struct pollfd ready = {.fd = in, .events = POLLIN};
     line->length = NOTHING_YET;
-    if (poll(&ready, 1, POLL_MS) == 0) return;
-    line->length = END;
-    if (!fgets(line->bytes, sizeof line->bytes, in)) return;
-    line->length = (int64_t)strcspn(line->bytes, "\n");
-    line->bytes[line->length] = '\0';
+    while (poll(&ready, 1, POLL_MS) > 0) {
+        char *to = line->bytes + line->read;
+        bool ended = read(in, to, 1) != 1;
+        if (!ended && *to != '\n' && ++line->read < LINE_BYTES) continue;
+        line->length = ended && line->read == 0 ? END : line->read < LINE_BYTES ? line->read : TOO_LONG;
+        if (line->length >= 0) line->bytes[line->length] = '\0';
+        line->read = 0;
+        return;
+    }
 }
 
-static tsh_status next_line(tsh_world *world, FILE *in, tsh_tensor *t, said *line) {
+static tsh_status next_line(tsh_world *world, int in, tsh_tensor *t, said *line) {
     tsh_status status = TSH_OK;
     bool speaks = tsh_world_rank(world) == 0;
-    if (speaks && isatty(fileno(in))) fputs("> ", stderr);
+    if (speaks && isatty(in)) fputs("> ", stderr);
     do {
         if (speaks) read_line(in, line);
         if (status == TSH_OK) status = tsh_tensor_write(t, line, sizeof *line);
@@ -233,11 +239,10 @@ static bool answer(model *m, const options *o, const tokenizer *t, bool speaks, 
     return good;
 }
 
-bool chat_run(model *m, const options *o, const tokenizer *t, tsh_world *world, FILE *in, char words[MODEL_WORDS]) {
+bool chat_run(model *m, const options *o, const tokenizer *t, tsh_world *world, int in, char words[MODEL_WORDS]) {
     const tsh_tensor_config config = {.dtype = TSH_UINT8, .ndim = 1, .shape = {sizeof(said)}};
     const chat_format *format = chat_format_of(o->model, words);
     if (!format) return false;
-    setvbuf(in, NULL, _IONBF, 0); /* poll does not see what a buffer holds */
     chat *c = chat_create(format, o->system);
     said *line = calloc(1, sizeof *line);
     tsh_tensor *shared = NULL;
@@ -245,7 +250,9 @@ bool chat_run(model *m, const options *o, const tokenizer *t, tsh_world *world, 
     bool good = (c && line) || no_memory(words);
     while (good && (status = next_line(world, in, shared, line)) == TSH_OK && line->length != END) {
         if (line->length == 0) continue;
-        good = chat_say(c, line->bytes) || no_memory(words);
+        good = line->length != TOO_LONG;
+        if (!good) snprintf(words, MODEL_WORDS, "a line has more than %d bytes", LINE_BYTES - 1);
+        good = good && (chat_say(c, line->bytes) || no_memory(words));
         good = good && answer(m, o, t, tsh_world_rank(world) == 0, c, words);
     }
     if (good && status != TSH_OK) snprintf(words, MODEL_WORDS, "%s", tsh_error_message());

@@ -4,10 +4,8 @@
 
 #include "generate.h"
 
-#include <stdio.h>
-
-/* Asks for lines on rank 0's `in` until it ends, and prints the answers to stdout. Collective over the world. False,
+/* Reads lines of rank 0's file descriptor `in` until it ends, and prints the answers to stdout. Collective over the world. False,
  * with words, on failure. */
-bool chat_run(model *m, const options *o, const tokenizer *t, tsh_world *world, FILE *in, char words[MODEL_WORDS]);
+bool chat_run(model *m, const options *o, const tokenizer *t, tsh_world *world, int in, char words[MODEL_WORDS]);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What main holds on one rank. */
 typedef struct job {
@@ -152,7 +153,7 @@ static bool run_chat(job *j) {
     char words[MODEL_WORDS];
     if (!tokenizer_library(j->words)) return fails(j, "--chat wants a tokenizer.json with special tokens");
     if (!open_model(j)) return false;
-    if (chat_run(j->m, j->o, j->words, j->world, stdin, words)) return true;
+    if (chat_run(j->m, j->o, j->words, j->world, STDIN_FILENO, words)) return true;
     fprintf(stderr, "generate: %s\n", words); /* each rank has its own */
     return false;
 }

@@ -204,7 +204,8 @@ typedef struct tsh_embedding_config {
     /* Above 0: forward first scales the rows that it looks up and whose norm exceeds max_norm, in place, by max_norm /
      * (norm + 1e-7), also while recording is off; gradients do not see the scaling. SHARD and LOCAL ids are gathered,
      * so that replicas of the table stay equal; each rank must have as many LOCAL ids. COLUMN: one all-reduce of a
-     * number for each id. The backward of an earlier tsh_embedding_project in the step uses the scaled rows. */
+     * number for each id. The backward of an earlier tsh_embedding_project in the step uses the scaled rows.
+     * With an adapter of the lookup: one forward for each backward. */
     double max_norm;
     double norm_type;       /* p of (sum |x|^p)^(1/p), INFINITY for the largest |x|; 0 means 2 */
     bool gather_output;     /* COLUMN: the output is REPLICATED, not SHARD(last) */
@@ -384,8 +385,9 @@ typedef struct tsh_experts_config {
     tsh_router_config router; /* with bias NULL */
     bool choice_bias;         /* a bias [experts] for the choice only, zeros at first, which gets no gradient */
     /* Above 0: an expert takes at most ceil(tokens top_k / experts capacity) of all ranks' tokens, and drops others,
-     * which get nothing from it. All first choices come before all second ones, each in the order of the tokens. 0: no
-     * token is dropped */
+     * which get nothing from it. All first choices come before all second ones, each in the order of the tokens, as
+     * they are given: permuted ones in their permuted order; LOCAL ones are counted on each rank by itself. 0: no token
+     * is dropped */
     double capacity;
     tsh_group
         *expert_group; /* another axis of the group's mesh, which splits the experts first; NULL: the group does */
@@ -454,7 +456,8 @@ typedef enum tsh_context {
      * Gathers instead where another axis that splits heads leaves a rank too few of them */
     TSH_CONTEXT_EXCHANGE,
     /* the same mask as GATHER. Blocks of keys and values go round the ranks, each on its way while the block before it
-     * is computed with. Gathers instead with dropout of attention weights, and with lengths */
+     * is computed with. Gathers instead with dropout of attention weights, with lengths where the mask is not
+     * causal, and in a deterministic world */
     TSH_CONTEXT_RING
 } tsh_context;
 

@@ -104,7 +104,7 @@ typedef struct tsh_lion_config {
 } tsh_lion_config;
 
 /* Muon (Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024). Matrices, which are the
- * parameters of two dims that `adamw` does not name:
+ * parameters of two dims, with elements and without a LOCAL layout, that `adamw` does not name:
  *     buf = momentum buf + grad;  u = grad + momentum buf
  *     p -= lr weight_decay p + lr sqrt(max(1, rows / columns)) orthogonalized(u)
  * where u / |u| is brought near to the product of its singular vectors by Newton-Schulz iterations with the
@@ -113,7 +113,7 @@ typedef struct tsh_lion_config {
  *     static const char *const others[] = {"tokens.*", "head.*", NULL};
  * A matrix is one parameter, whole, however it is sharded, also by a tsh_data_parallel: its update is gathered at one
  * rank, which is its owner, orthogonalized there, and sent back. Owners are chosen so that ranks have equal work. A
- * matrix has one state tensor, exp_avg, which is buf. Zeros in momentum, iterations, adamw_lr_factor, beta1, beta2 and
+ * matrix has one state tensor, exp_avg, which is buf; a step that fails may have changed it. Zeros in momentum, iterations, adamw_lr_factor, beta1, beta2 and
  * eps take 0.95, 5, 1, 0.9, 0.95 and 1e-8. */
 typedef struct tsh_muon_config {
     double lr, momentum, weight_decay;

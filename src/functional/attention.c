@@ -103,10 +103,14 @@ static int row_count_of(const tshi_attention_params *p, const tsh_tensor *tokens
 }
 
 /* Keys go round the ring where one axis splits the tokens, and the mask depends on neither indices nor lengths. */
-static bool goes_round(const tsh_attention_config *c, const tshi_attention_params *p, const tsh_tensor *q) {
+static bool goes_round(const tsh_attention_config *c, const tshi_attention_params *p, tsh_tensor *const qkv[3]) {
     int axes = 0;
-    for (int a = 0; q && a < q->mesh->axes; a++)
-        axes += q->mesh->axis[a].size > 1 && tshi_layout_splits(q->layout[a], 1);
+    const tsh_tensor *q = qkv[0];
+    for (int a = 0; c->ring && q && a < q->mesh->axes; a++) {
+        bool split = false;
+        for (int i = 0; i < 3; i++) split = split || (qkv[i] && tshi_layout_splits(qkv[i]->layout[a], 1));
+        axes += split && q->mesh->axis[a].size > 1;
+    }
     bool masks = !p->causal || p->positions;
     return c->ring && axes == 1 && masks && !c->lengths && !c->keys && p->dropout == 0;
 }
@@ -152,6 +156,6 @@ tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tens
                                         [TSHI_ATTENTION_TOKENS] = &token_op,
                                         [TSHI_ATTENTION_SHARED] = &shared_token_op};
     int rows = tape ? row_count_of(&params, in[3]) : TSHI_ATTENTION_PLAIN;
-    bool ring = tape && goes_round(&c, &params, q);
+    bool ring = tape && !tape->world->deterministic && goes_round(&c, &params, in);
     return tshi_apply(tape, ring ? &tshi_ring_attention_ops[rows] : ops[rows], inputs, in, &params);
 }

@@ -148,6 +148,7 @@ tsh_tensor *tshi_expert_exchange_rows(tsh_call *call, const tshi_expert_exchange
 tsh_status tshi_expert_exchange_send(tsh_call *call, const tshi_expert_exchange *e, const tsh_tensor *rows,
                                      int64_t cols, const tsh_tensor *from, tsh_tensor *to) {
     tsh_device *device = tshi_device_of(from);
+    if (cols == 0) return TSH_OK; /* on all ranks */
     tsh_tensor *packed = tsh_call_scratch(call, from->dtype, e->sent * cols);
     if (!packed) return TSH_ERR_MEMORY;
     device->ops->embedding[from->dtype].forward(device, e->sent, tshi_data(rows), 0, from->numel / cols, cols,

@@ -300,6 +300,7 @@ static tsh_status begin_run(tsh_call *call, bool backward, expert_run *run) {
  * rank. Of exchanged tokens, the sums go to the ranks that have sent them. */
 static tsh_status add_to_tokens(tsh_call *call, const expert_run *run, const tsh_tensor *index, int64_t cols,
                                 const void *rows, int64_t each, const tsh_tensor *to) {
+    if (cols == 0) return TSH_OK; /* on all ranks */
     if (!run->exchange) {
         scatter_rows(run, index, rows, to->numel / cols, cols, to);
         return TSH_OK;
@@ -492,9 +493,25 @@ static tsh_status expert_backward(tsh_call *call) {
 static const tsh_op expert_op = {"expert_mlp",   expert_rules,    expert_shape,
                                  expert_forward, expert_backward, .params_size = sizeof(expert_params)};
 
+/* A rank's rows of all three weights are the same ones: gate's. */
+static bool split_as_gate(tsh_tape *tape, tsh_tensor **in) {
+    const tsh_tensor *gate = tshi_gradient_whole(in[EXPERT_GATE]);
+    bool exchanges = tshi_expert_exchange_axis(in[EXPERT_X], gate) >= 0;
+    for (int i = EXPERT_UP; exchanges && i <= EXPERT_DOWN; i++) {
+        const tsh_tensor *have = tshi_gradient_whole(in[i]);
+        for (int a = 0; a < gate->mesh->axes; a++) {
+            if (tshi_layout_alike(have->layout[a], gate->layout[a])) continue;
+            in[i] = tshi_to_layouts(tape, "expert_mlp", in[i], gate->layout);
+            if (!in[i]) return false;
+            break;
+        }
+    }
+    return true;
+}
+
 /* Tokens are exchanged along one axis: where others split tokens and experts too, tokens are gathered. */
 static bool gather_along_other_axes(tsh_tape *tape, tsh_tensor **in) {
-    const tsh_tensor *gate = in[EXPERT_GATE];
+    const tsh_tensor *gate = tshi_gradient_whole(in[EXPERT_GATE]);
     int axis = tshi_expert_exchange_axis(in[EXPERT_X], gate);
     for (int a = gate->mesh->axes - 1; a >= 0; a--) {
         bool both = tshi_layout_splits(in[EXPERT_X]->layout[a], 0) && tshi_layout_splits(gate->layout[a], 0);
@@ -509,7 +526,7 @@ static bool gather_along_other_axes(tsh_tape *tape, tsh_tensor **in) {
 tsh_tensor *tshi_expert_mlp(tsh_tape *tape, tsh_tensor **in, int64_t experts, const tshi_want *want) {
     if (!tshi_tape_ready(tape, "expert_mlp", EXPERT_INPUTS, in)) return NULL;
     bool exchanges = in[EXPERT_X]->mesh == in[EXPERT_GATE]->mesh && !tape->world->deterministic;
-    if (exchanges && !gather_along_other_axes(tape, in)) return NULL;
+    if (exchanges && (!gather_along_other_axes(tape, in) || !split_as_gate(tape, in))) return NULL;
     return tshi_apply_as(tape, &expert_op, EXPERT_INPUTS, in, &(expert_params){experts, NULL}, want);
 }
 

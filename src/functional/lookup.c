@@ -418,6 +418,11 @@ tsh_tensor *tshi_adapted_embedding(tsh_tape *tape, tsh_tensor **in, const tshi_l
     for (int i = ADAPTED_TABLE; lookup->max_norm > 0 && i <= ADAPTED_DOWN; i += ADAPTED_DOWN)
         if (!bound_table(tape, in[i], ids, &params.lookup, &stays)) return NULL;
     tsh_tensor *down = tshi_apply_as(tape, &tshi_embedding_op, 2, (tsh_tensor *[]){a, ids}, &params.lookup, &stays);
-    tsh_tensor *used[] = {table, ids, down, in[ADAPTED_UP]};
+    /* The factors may be gathered in another dtype than the table is stored in. */
+    const tsh_dtype dtype = tshi_gradient_whole(table)->dtype;
+    tsh_tensor *up = in[ADAPTED_UP];
+    if (down && down->dtype != dtype) down = tsh_cast(tape, down, dtype);
+    if (tshi_gradient_whole(up)->dtype != dtype) up = tsh_cast(tape, up, dtype);
+    tsh_tensor *used[] = {table, ids, down, up};
     return tshi_cast_as(tape, tshi_apply_as(tape, &adapted_lookup_op, 4, used, &params, &both), table);
 }

@@ -83,6 +83,10 @@ static tsh_status quantized_forward(tsh_call *call) {
                               tshi_data(wide ? x : in),
                               tshi_data(call->in[1]),
                               tshi_data(wide ? y : sums)};
+    if (tshi_groups(c.k) * (int64_t)tshi_quant_format_of(p->format)->bytes != tshi_cols(call->in[1]))
+        return tshi_fail(TSH_ERR_LAYOUT, "x has %lld features here, the quantized weight %lld groups: wanted are alike",
+                         (long long)c.k,
+                         (long long)(tshi_cols(call->in[1]) / (int64_t)tshi_quant_format_of(p->format)->bytes));
     tsh_status status = c.m <= FEW_ROWS ? multiply_few(call, &c) : multiply_many(call, &c);
     if (status != TSH_OK) return status;
     if (!wide) device->ops->copy.convert(device, y->numel, TSH_FLOAT32, tshi_data(sums), y->dtype, tshi_data(y));

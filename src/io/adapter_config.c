@@ -125,8 +125,9 @@ tsh_status tsh_adapter_config_read(tsh_world *world, const char *folder, tsh_lor
     uint64_t names = TSHI_FINGERPRINT;
     for (const char *const *t = read ? read->lora.targets : NULL; t && *t; t++)
         names = tshi_fingerprint_text(names, *t);
-    snprintf(text, sizeof text, "adapter_config_read: r=%lld, alpha=%g, %08x", read ? (long long)read->lora.rank : 0,
-             read ? read->lora.alpha : 0, (unsigned)names);
+    snprintf(text, sizeof text, "adapter_config_read: r=%lld, alpha=%g%s, dropout=%g, %08x",
+             read ? (long long)read->lora.rank : 0, read ? read->lora.alpha : 0,
+             read && read->lora.rank_stabilized ? " / sqrt(r)" : "", read ? read->lora.dropout : 0, (unsigned)names);
     status = tshi_group_agree(world->group, text, status);
     if (status == TSH_OK)
         *out = &read->lora;

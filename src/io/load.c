@@ -88,6 +88,7 @@ typedef struct model_load {
     tshi_links links;
     tshi_weights *weights;
     const tshi_weight **sources; /* for each link; NULL: the parameter keeps its values */
+    tsh_tensor **groups;         /* for each link: what the parameter becomes if it stays quantized, or NULL */
     bool *taken;                 /* for each tensor: some parameter takes it */
     tshi_problems problems;
     char *raw, *converted; /* tshi_io_elements elements each */
@@ -171,23 +172,25 @@ static const tshi_quant_format *format_kept(const model_load *l, int first, int 
     return tshi_may_stay_quantized(weight, source->tensor) ? source->tensor->format : NULL;
 }
 
-/* Memory for parameters whose memory depends on the files: only those that do not stay quantized get it here. */
+/* Memory for parameters whose memory depends on the files: of their own, or for groups. */
 static tsh_status give_memory(model_load *l) {
     tsh_status status = TSH_OK;
     for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
         n = tshi_links_of(&l->links, i);
         const tshi_parameter *p = &l->list->items[l->links.items[i].parameter];
-        if (!format_kept(l, i, n)) status = tshi_check_parameter("load", p->name, p->tensor);
+        const tshi_quant_format *format = format_kept(l, i, n);
+        status = format ? tshi_quantized_create(p->tensor, format, &l->groups[i])
+                        : tshi_check_parameter("load", p->name, p->tensor);
     }
     return status;
 }
 
-static tsh_status stay_quantized(model_load *l) {
+static tsh_status take_groups(model_load *l) {
     tsh_status status = TSH_OK;
-    for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
-        n = tshi_links_of(&l->links, i);
-        const tshi_quant_format *format = format_kept(l, i, n);
-        if (format) status = tshi_stay_quantized(l->list->items[l->links.items[i].parameter].tensor, format);
+    for (int i = 0; status == TSH_OK && i < l->links.count; i++) {
+        if (!l->groups[i]) continue;
+        tsh_tensor *weight = l->list->items[l->links.items[i].parameter].tensor;
+        status = tshi_quantized_take(weight, l->sources[i]->tensor->format, l->groups[i]);
     }
     return status;
 }
@@ -206,11 +209,12 @@ static tsh_status prepare_load(model_load *l) {
     if (status == TSH_OK) status = tshi_weights_open(allocator, l->path, &l->weights);
     if (status != TSH_OK) return status;
     l->sources = tshi_calloc(allocator, (size_t)l->links.count, sizeof(void *));
+    l->groups = tshi_calloc(allocator, (size_t)l->links.count, sizeof(void *));
     l->taken = tshi_calloc(allocator, (size_t)l->weights->count, sizeof *l->taken);
     size_t most = tshi_io_elements(l->list);
     l->raw = tshi_calloc(allocator, most, 8);
     l->converted = tshi_calloc(allocator, most, 8);
-    if (!l->sources || !l->taken || !l->raw || !l->converted) return TSH_ERR_MEMORY;
+    if (!l->sources || !l->groups || !l->taken || !l->raw || !l->converted) return TSH_ERR_MEMORY;
     status = check_all(l);
     return status == TSH_OK ? give_memory(l) : status;
 }
@@ -270,7 +274,7 @@ static tsh_status read_all(model_load *l) {
 
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
-/* The text that ranks compare: their parameters, links and file headers. */
+/* The text that ranks compare: their parameters, links, what stays quantized, and file headers. */
 static void describe_load(const model_load *l, char *text, size_t size) {
     uint64_t mine = tshi_parameters_fingerprint(l->list, TSHI_FINGERPRINT);
     mine = tshi_fingerprint_add(mine, l->options.keep_quantized);
@@ -278,6 +282,7 @@ static void describe_load(const model_load *l, char *text, size_t size) {
     for (int i = 0; i < l->links.count; i++) {
         const tshi_link *k = &l->links.items[i];
         mine = tshi_fingerprint_text(mine, k->tensor);
+        mine = tshi_fingerprint_add(mine, l->groups && l->groups[i]);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->dim << 1 | k->transpose);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->length);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->parameter_start);
@@ -291,8 +296,10 @@ static void end_load(model_load *l, uint64_t *bytes_read) {
     const tsh_allocator *allocator = &l->world->allocator;
     if (bytes_read && l->weights) *bytes_read += tshi_weights_bytes_read(l->weights);
     tshi_weights_close(l->weights);
+    for (int i = 0; l->groups && i < l->links.count; i++) tshi_tensor_release(l->groups[i]);
     tshi_links_free(&l->links);
     tshi_free(allocator, l->sources);
+    tshi_free(allocator, l->groups);
     tshi_free(allocator, l->taken);
     tshi_free(allocator, l->raw);
     tshi_free(allocator, l->converted);
@@ -309,7 +316,7 @@ tsh_status tshi_load(tsh_parameters *list, const char *path, const tsh_load_opti
     describe_load(&l, text, sizeof text);
     status = tshi_group_agree(l.world->group, text, status);
     if (status == TSH_OK) {
-        status = stay_quantized(&l);
+        status = take_groups(&l);
         if (status == TSH_OK) status = read_all(&l);
         status = tshi_group_agree(l.world->group, "load: elements", status);
     }

@@ -30,24 +30,29 @@ static tsh_layout groups_layout(const tsh_tensor *weight, tsh_layout l) {
     return whole ? l : TSH_SHARD_UNITS(1, tshi_groups(cols), 0);
 }
 
-tsh_status tshi_stay_quantized(tsh_tensor *weight, const tshi_quant_format *format) {
+tsh_status tshi_quantized_create(const tsh_tensor *weight, const tshi_quant_format *format, tsh_tensor **out) {
     tsh_tensor_config config = {.dtype = TSH_UINT8, .ndim = 2};
     tsh_layout layout[TSH_MAX_AXES];
     tsh_shape shape;
-    tsh_tensor *groups = NULL;
     config.shape[0] = weight->shape.global[0];
     config.shape[1] = tshi_groups(weight->shape.global[1]) * (int64_t)format->bytes;
     for (int a = 0; a < weight->mesh->axes; a++) config.layout[a] = groups_layout(weight, weight->layout[a]);
-    tsh_status status = tsh_tensor_require_grad(weight, false);
-    if (status == TSH_OK) status = tshi_tensor_resolve(weight->mesh, &config, &shape, layout);
+    tsh_status status = tshi_tensor_resolve(weight->mesh, &config, &shape, layout);
+    /* Groups of any number of bytes may be cut at the same bytes without units, but the features of x at others. */
+    for (int a = 0; a < weight->mesh->axes; a++)
+        if (config.layout[a].kind == TSH_KIND_SHARD && config.layout[a].dim == 1) layout[a].units = config.layout[a].units;
     tsh_memory_purpose before = tshi_device_purpose(weight->mesh->device, TSH_MEMORY_PARAMETERS);
-    if (status == TSH_OK) status = tshi_tensor_new(weight->mesh, TSH_UINT8, &shape, layout, &groups);
+    if (status == TSH_OK) status = tshi_tensor_new(weight->mesh, TSH_UINT8, &shape, layout, out);
     weight->mesh->device->purpose = before;
+    return status;
+}
+
+tsh_status tshi_quantized_take(tsh_tensor *weight, const tshi_quant_format *format, tsh_tensor *groups) {
+    tsh_status status = tsh_tensor_require_grad(weight, false);
     if (status != TSH_OK) return status;
     tshi_tensor_become(weight, groups);
     weight->dtype = TSH_UINT8;
     weight->quant = format;
-    tshi_tensor_release(groups);
     return TSH_OK;
 }
 

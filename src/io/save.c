@@ -124,7 +124,11 @@ static tsh_status prepare_save(model_save *s, const char *path) {
     const tsh_allocator *allocator = &s->world->allocator;
     tsh_status status = path && path[0] ? TSH_OK : tshi_fail(TSH_ERR_ARGUMENT, "save: a path is required");
     for (int i = 0; status == TSH_OK && i < s->list->count; i++) {
-        status = tshi_check_parameter("save", s->list->items[i].name, s->list->items[i].tensor);
+        const tshi_parameter *p = &s->list->items[i];
+        status = tshi_check_parameter("save", p->name, p->tensor);
+        if (status == TSH_OK && p->tensor->quant)
+            status = tshi_fail(TSH_ERR_STATE, "save: '%.80s' is quantized in memory: such files are copies of the GGUF file",
+                               p->name);
     }
     if (status == TSH_OK) status = tshi_model_files_make(s->list, path, &s->options, &s->model);
     if (status != TSH_OK) return status;

@@ -49,7 +49,7 @@ static tsh_status make_parameters(tsh_linear *layer, tsh_group *group, const tsh
                                               &c->weight_init, &fallback, &layer->weight);
     if (status != TSH_OK) return status;
     layer->weight->may_quantize = true;
-    layer->weight->rows_move = !c->bias;
+    layer->weight->rows_move = !c->bias && !c->units && !c->blocks && !c->shared;
     if (!c->bias) return TSH_OK;
     return tshi_parameter_create(group, c->dtype, 1, &c->out_features, c->shard == TSH_COLUMN ? split : TSH_REPLICATED,
                                  &c->bias_init, &fallback, &layer->bias);
@@ -134,7 +134,9 @@ tsh_tensor *tsh_linear_weight(const tsh_linear *layer) {
 }
 
 tsh_dtype tshi_linear_dtype(const tsh_linear *layer) {
-    return layer->weight->quant ? layer->dtype : tshi_gradient_computed_in(layer->weight);
+    const tsh_tensor *weight = layer->weight;
+    bool casts = weight->gradient && weight->gradient->arithmetic;
+    return weight->quant && !casts ? layer->dtype : tshi_gradient_computed_in(weight);
 }
 
 tsh_tensor *tsh_linear_bias(const tsh_linear *layer) {

@@ -203,7 +203,10 @@ static tsh_status muon_prepare(tsh_optimizer *optimizer) {
         status = exchange_update(slot, false, own);
         slot->gradient = slot->update;
     }
-    return status == TSH_OK ? own : status;
+    if (status == TSH_OK) status = own;
+    /* No exchange need be under way that tells the other ranks. */
+    if (status == TSH_ERR_MEMORY) tshi_world_fail_in(optimizer->world, tsh_error_message(), (tshi_tape_step){0});
+    return status;
 }
 
 static void muon_finish(tsh_optimizer *optimizer) {
@@ -262,6 +265,17 @@ static tsh_status check_muon(const tsh_muon_config *c) {
     return tshi_fail(TSH_ERR_ARGUMENT, "muon_create: %d iterations; 1 to 100 are possible", c->iterations);
 }
 
+static tsh_status check_names(const tsh_parameters *list, const char *const *names) {
+    for (; names && *names; names++) {
+        int i = 0;
+        while (i < list->count && !tshi_parameter_matches(*names, list->items[i].name)) i++;
+        if (i == list->count)
+            return tshi_fail(TSH_ERR_ARGUMENT, "muon_create: '%.100s' in adamw matches none of %d parameters", *names,
+                             list->count);
+    }
+    return TSH_OK;
+}
+
 tsh_status tsh_muon_create(tsh_parameters *list, const tsh_muon_config *config, tsh_optimizer **out) {
     tsh_muon_config c = config ? *config : (tsh_muon_config){0};
     const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits, c.groups, &c};
@@ -274,6 +288,7 @@ tsh_status tsh_muon_create(tsh_parameters *list, const tsh_muon_config *config, 
     if (c.beta2 == 0) c.beta2 = 0.95;
     if (c.eps == 0) c.eps = 1e-8;
     status = check_muon(&c);
+    if (status == TSH_OK) status = check_names(list, c.adamw);
     if (status == TSH_OK) status = tshi_optimizer_create(&muon, list, 2, &common, out);
     if (status != TSH_OK) return status;
     (*out)->config.muon = c;

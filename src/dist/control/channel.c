@@ -169,6 +169,7 @@ static void begin_to_wait(tshi_channel_call *call, int rank) {
         call->since = now;
         call->deadline = tshi_deadline_since(world, now, call->name, call->number);
         call->deadline.group = call->group;
+        call->deadline.agrees = true;
     }
     publish_wait(call, rank);
 }

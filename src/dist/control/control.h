@@ -66,14 +66,16 @@ typedef struct tshi_deadline {
     const char *name; /* "all_reduce" */
     unsigned long long number;
     const tsh_group *group; /* all of its members make the call; NULL: it waits for single ranks */
+    bool agrees;            /* the call is an agreement on the control channel, not a transport's */
 } tshi_deadline;
 
 tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const char *name, unsigned long long number);
 /* Publishes the wait on the control page, once it has lasted for a while: then all machines know which members of the
  * group have come to the call, and which have not. */
 void tshi_deadline_publish(tsh_world *world, const tshi_deadline *wait);
-/* The error of two calls that can never end, since another member of the group waits in another call of the same
- * number; this rank becomes FAILED. TSH_OK where no such call is known. */
+/* The error of an agreement and a transport's call that can never end, since another member of the group waits in the
+ * other one of the same number; this rank becomes FAILED. TSH_OK where no such call is known. Two agreements compare
+ * their votes, and two calls of a transport their entries, with better words. */
 tsh_status tshi_deadline_compare(tsh_world *world, const tshi_deadline *wait);
 /* Names the ranks that block this one, as tshi_waits_name does (TSHI_LINE bytes each); without a published row, the
  * members of wait->group that have not come to the call. False: not sure. */

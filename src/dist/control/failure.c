@@ -138,13 +138,19 @@ bool tshi_deadline_report(tsh_world *world, const char *words) {
 /* --- the deadline ------------------------------------------------------------------------------------------------- */
 
 tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const char *name, unsigned long long number) {
-    return (tshi_deadline){since + world->timeout, since + tshi_warn_after(world), name, number, NULL};
+    return (tshi_deadline){since + world->timeout, since + tshi_warn_after(world), name, number, NULL, false};
 }
 
-/* Identifies the call: its name, and below it its number in the group. Every member computes the same value. */
+#define AGREES (UINT64_C(1) << 32)
+
+/* Identifies the call: its name, whether it is an agreement, and in the lower half its number in the group. Every member
+ * computes the same value. A group and the one that connects its ranks may have the same id. */
 static uint64_t fingerprint_of(const tshi_deadline *wait) {
-    uint64_t number = tshi_fingerprint_add(tshi_fingerprint_add(TSHI_FINGERPRINT, wait->group->id), wait->number);
-    return (tshi_fingerprint_text(TSHI_FINGERPRINT, wait->name) | 1) << 32 | (uint32_t)number;
+    const tsh_group *group = wait->group;
+    uint64_t number = tshi_fingerprint_add(TSHI_FINGERPRINT, group->id);
+    number = tshi_fingerprint_add(tshi_fingerprint_add(number, group->control != group), wait->number);
+    uint64_t name = tshi_fingerprint_text(TSHI_FINGERPRINT, wait->name) << 32 & ~AGREES;
+    return name | AGREES << 1 | (wait->agrees ? AGREES : 0) | (uint32_t)number;
 }
 
 /* Earlier than the first warning: news take a moment to reach other machines. */
@@ -164,7 +170,7 @@ tsh_status tshi_deadline_compare(tsh_world *world, const tshi_deadline *wait) {
     for (int i = 0; i < wait->group->size; i++) {
         int rank = wait->group->ranks[i];
         uint64_t there = tshi_page_wait(page, rank, theirs);
-        if (there == here || (uint32_t)there != (uint32_t)here || !theirs[0]) continue;
+        if ((uint32_t)there != (uint32_t)here || !((there ^ here) & AGREES) || !theirs[0]) continue;
         bool first = world->rank < rank;
         snprintf(words, sizeof words, "rank %d: %s #%llu, rank %d: %s #%llu", first ? world->rank : rank,
                  first ? ours : theirs, wait->number, first ? rank : world->rank, first ? theirs : ours, wait->number);

@@ -11,11 +11,14 @@ typedef struct cursor {
     const tshi_gguf *file;
     const unsigned char *at;
     uint64_t left;
-    bool ended; /* more was wanted than is left */
+    uint64_t unread; /* bytes of the file behind them */
+    bool ended;      /* more was wanted than is left */
+    bool past_end;   /* more than the file has */
 } cursor;
 
 static const unsigned char *next_bytes(cursor *c, uint64_t bytes) {
     const unsigned char *at = c->at;
+    c->past_end = c->past_end || (!c->ended && bytes > c->left && bytes - c->left > c->unread);
     c->ended = c->ended || bytes > c->left;
     if (c->ended) return NULL;
     c->at += bytes;
@@ -250,12 +253,12 @@ static tsh_status parse_start(cursor *c, const tshi_gguf *file, uint64_t *tensor
 }
 
 tsh_status tshi_gguf_parse(tshi_gguf *file, const unsigned char *bytes, uint64_t length, bool *more) {
-    cursor c = {.file = file, .at = bytes, .left = length};
+    cursor c = {.file = file, .at = bytes, .left = length, .unread = file->file_bytes - length};
     uint64_t tensors, values;
     tsh_status status = parse_start(&c, file, &tensors, &values);
     if (status == TSH_OK) status = parse_values(&c, file, values);
     if (status == TSH_OK) status = parse_tensors(&c, file, tensors);
-    *more = status == TSH_OK && c.ended && length < file->file_bytes;
+    *more = status == TSH_OK && c.ended && !c.past_end;
     if (status != TSH_OK || *more) return status;
     if (c.ended) return tshi_fail(TSH_ERR_IO, "%.220s: is truncated: it ends within its header", file->path);
     file->header_bytes = length - c.left;

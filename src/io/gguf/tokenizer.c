@@ -2,6 +2,7 @@
 #include "io/gguf/gguf.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +112,8 @@ typedef struct pair {
     uint32_t made;
 } pair;
 
+enum { MAX_PAIRED = 4096 }; /* bytes of a token whose pairs are looked for: the time is their square */
+
 typedef struct pairs {
     pair *items;
     int count, capacity;
@@ -159,6 +162,9 @@ static tsh_status make_merges(const tshi_gguf *file, const tokens *t, json_t *me
     for (int64_t id = 0; status == TSH_OK && id < t->count; id++) {
         double score = 0;
         if (!tshi_gguf_next_number(&left, &score)) status = refuse(file, "tokenizer.ggml.scores ends early");
+        if (status == TSH_OK && !isfinite(score)) status = refuse(file, "a score of a token is not finite");
+        if (status == TSH_OK && t->items[id].length > MAX_PAIRED)
+            status = refuse(file, "a token has more than 4096 bytes");
         if (status == TSH_OK) status = add_pairs(file, t, id, score, &all);
     }
     if (all.count) qsort(all.items, (size_t)all.count, sizeof *all.items, by_score);

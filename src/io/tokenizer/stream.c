@@ -87,7 +87,10 @@ static tsh_status add_id(tsh_text_stream *stream, int64_t id) {
     bool full = stream->count == WINDOW_MOST;
     size_t end = full ? text->length : certain_length(text->data, text->length);
     bool more = text->length > stream->shown.length;
-    if (!give(stream, end, end == text->length)) return TSH_ERR_MEMORY;
+    if (!give(stream, end, end == text->length)) {
+        stream->count--;
+        return TSH_ERR_MEMORY;
+    }
     if (!full && (end < text->length || !more)) return TSH_OK;
     if (full && stream->mark == 0) stream->mark = stream->count - 1;
     return move_window(stream);

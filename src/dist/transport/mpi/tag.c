@@ -74,6 +74,7 @@ tsh_status tshi_mpi_number_take(tsh_group *group) {
     tshi_mpi_claim *mine = mg->claim;
     mine->next = mpi->next_group;
     memcpy(mine->taken, mpi->taken, mpi->group_numbers / BITS * sizeof *mine->taken);
+    group->calls = UINT64_MAX; /* the reduction has the number 0 */
     tsh_status status =
         tshi_control_reduce(group, "group_create", TSH_OK, mine, tshi_mpi_claim_bytes(mpi), combine_claims);
     group->calls = 0; /* the group's first call is the program's */
