@@ -24,6 +24,7 @@ typedef struct golden {
     unsigned char *groups;
     float *values, *a;     /* [out, in]; [3, in] */
     double *y, *y_rounded; /* [3, out]: a W^T with these values, and with a rounded as ggml rounds it */
+    const char *axes;      /* of the mesh; NULL: the world's */
 } golden;
 
 static void *read_tensor(tshi_safetensors *file, const char *format, const char *word) {
@@ -83,8 +84,8 @@ static void write_weight(const golden *g) {
 }
 
 /* A layer that has loaded the file; its list is destroyed. */
-static tsh_linear *load_layer(tshi_rank *r, const golden *g, tsh_sharding shard, bool bias, tsh_dtype dtype,
-                              bool keep) {
+static tsh_linear *load_layer(tshi_rank *r, const tsh_mesh *mesh, const golden *g, tsh_sharding shard, bool bias,
+                              tsh_dtype dtype, bool keep) {
     tsh_linear *layer = NULL;
     tsh_parameters *list = NULL;
     tsh_linear_config config = {.in_features = g->in,
@@ -94,7 +95,7 @@ static tsh_linear *load_layer(tshi_rank *r, const golden *g, tsh_sharding shard,
                                 .bias = bias,
                                 .dtype = dtype};
     const tsh_load_options options = {.keep_quantized = keep, .allow_unexpected = true};
-    tshi_check_ok(r, tsh_linear_create(tsh_world_group(r->world), &config, &layer));
+    tshi_check_ok(r, tsh_linear_create(tsh_mesh_group(mesh, g->axes ? "model" : "world"), &config, &layer));
     tshi_check_ok(r, tsh_parameters_create(r->world, &list));
     tshi_check_ok(r, tsh_linear_register(layer, list, "w"));
     tshi_check_ok(r, tsh_load(list, tshi_test_path("w.gguf"), &options));
@@ -104,7 +105,8 @@ static tsh_linear *load_layer(tshi_rank *r, const golden *g, tsh_sharding shard,
 }
 
 /* What the layer gives for the first `rows` of the golden a's, over and over; y [rows, out]. */
-static void forward(tshi_rank *r, const golden *g, tsh_linear *layer, tsh_dtype dtype, int64_t rows, double *y) {
+static void forward(tshi_rank *r, const tsh_mesh *mesh, const golden *g, tsh_linear *layer, tsh_dtype dtype,
+                    int64_t rows, double *y) {
     tsh_tape *tape = NULL;
     tsh_tensor *x = NULL;
     const tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {rows, g->in}};
@@ -112,7 +114,7 @@ static void forward(tshi_rank *r, const golden *g, tsh_linear *layer, tsh_dtype 
     for (int64_t i = 0; i < rows * g->in; i++) values[i] = (double)g->a[i % (3 * g->in)];
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tsh_tape_set_recording(tape, false);
-    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &x));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &x));
     tshi_check_ok(r, tsh_tensor_write_whole(x, values));
     tsh_tensor *out = tsh_cast(tape, tsh_linear_forward(tape, layer, tsh_cast(tape, x, dtype)), TSH_FLOAT64);
     if (tshi_check(r, out, "%s", tsh_tape_message(tape))) tshi_check_ok(r, tsh_tensor_read_whole(out, y));
@@ -152,9 +154,10 @@ static void check_output(tshi_rank *r, const golden *g, const char *what, int64_
 /* The rank's part of the weight: whole rows, or whole groups of each row. */
 static void check_part(tshi_rank *r, const golden *g, tsh_sharding shard, const tsh_tensor *weight) {
     const int64_t bytes = (int64_t)tshi_quant_format_of(g->format)->bytes;
-    int64_t rows = g->out, groups = g->in / 32;
-    if (shard == TSH_COLUMN) tsh_split(g->out, r->size, r->rank, NULL, &rows);
-    if (shard == TSH_ROW) tsh_split(groups, r->size, r->rank, NULL, &groups);
+    int64_t rows = g->out, groups = g->in / 32, start;
+    const tshi_parts parts = tshi_axis_parts(&weight->mesh->axis[0]);
+    if (shard == TSH_COLUMN) tshi_parts_split(parts, g->out, r->rank, &start, &rows);
+    if (shard == TSH_ROW) tshi_parts_split(parts, groups, r->rank, &start, &groups);
     tshi_check(r, tsh_tensor_dtype(weight) == TSH_UINT8, "the weight has been widened");
     tshi_check(r, tsh_tensor_local_numel(weight) == rows * groups * bytes, "%lld bytes, %lld wanted",
                (long long)tsh_tensor_local_numel(weight), (long long)(rows * groups * bytes));
@@ -164,14 +167,17 @@ static void products(tshi_rank *r, void *arg) {
     static const char *const names[] = {"dense", "row", "column"};
     static const int64_t rows[] = {1, 3, 8, MOST_ROWS};
     const golden *g = arg;
+    tsh_mesh *own = NULL;
+    if (g->axes && !tshi_check_ok(r, tsh_mesh_create(r->world, g->axes, &own))) return;
+    const tsh_mesh *mesh = own ? own : tsh_world_mesh(r->world);
     double *one = calloc((size_t)(MOST_ROWS * g->out), sizeof *one),
            *y = calloc((size_t)(MOST_ROWS * g->out), sizeof *y);
     for (int i = 0; i < 4; i++) {
         for (int shard = TSH_DENSE; shard <= TSH_COLUMN; shard++) {
             bool bias = i % 2 == 0;
-            tsh_linear *layer = load_layer(r, g, (tsh_sharding)shard, bias, TSH_FLOAT32, true);
+            tsh_linear *layer = load_layer(r, mesh, g, (tsh_sharding)shard, bias, TSH_FLOAT32, true);
             check_part(r, g, (tsh_sharding)shard, tsh_linear_weight(layer));
-            forward(r, g, layer, TSH_FLOAT32, rows[i], y);
+            forward(r, mesh, g, layer, TSH_FLOAT32, rows[i], y);
             check_output(r, g, names[shard], rows[i], bias, y);
             if (shard == TSH_DENSE) memcpy(one, y, (size_t)(rows[i] * g->out) * sizeof *y);
             if (shard == TSH_COLUMN && rows[i] <= 8)
@@ -182,6 +188,7 @@ static void products(tshi_rank *r, void *arg) {
     }
     free(one);
     free(y);
+    tsh_mesh_destroy(own);
 }
 
 Test(quantized_weights, products_are_those_of_the_values, .timeout = 120, .init = tshi_test_enter,
@@ -197,15 +204,28 @@ Test(quantized_weights, products_are_those_of_the_values, .timeout = 120, .init 
     }
 }
 
+/* By these weights the bytes of 13 groups of Q4_0 are cut at whole groups without units, and the features are not. */
+Test(quantized_weights, whole_groups_go_to_ranks_by_weight, .timeout = 120, .init = tshi_test_enter,
+     .fini = tshi_test_leave) {
+    for (int q = 0; q < 2; q++) {
+        golden g = open_golden("13x416", q ? TSHI_Q4_0 : TSHI_Q8_0);
+        g.axes = "model=17:20";
+        write_weight(&g);
+        cr_assert_str_empty(tshi_test_run(2, products, &g));
+        close_golden(&g);
+    }
+}
+
 /* Other dtypes of x, whose own rounding is coarser. */
 static void in_dtypes(tshi_rank *r, void *arg) {
+    const tsh_mesh *mesh = tsh_world_mesh(r->world);
     static const tsh_dtype dtypes[] = {TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
     static const double rounding[] = {0, 0x1p-8, 0x1p-11};
     const golden *g = arg;
     double y[3 * 13], terms;
     for (int d = 0; d < 3; d++) {
-        tsh_linear *layer = load_layer(r, g, TSH_ROW, false, dtypes[d], true);
-        forward(r, g, layer, dtypes[d], 3, y);
+        tsh_linear *layer = load_layer(r, mesh, g, TSH_ROW, false, dtypes[d], true);
+        forward(r, mesh, g, layer, dtypes[d], 3, y);
         for (int64_t i = 0; i < 3 * g->out; i++) {
             double bound = bound_of(g, i / g->out, i % g->out, &terms);
             tshi_check(r, fabs(y[i] - g->y[i]) <= bound + terms * (1e-5 + 3 * rounding[d]), "%s: %g, %g wanted",
@@ -217,14 +237,15 @@ static void in_dtypes(tshi_rank *r, void *arg) {
 
 /* What a quantized weight cannot do says so, and a layer that does not ask for groups has floats. */
 static void refusals(tshi_rank *r, void *arg) {
+    const tsh_mesh *mesh = tsh_world_mesh(r->world);
     const golden *g = arg;
     tsh_tape *tape = NULL;
     tsh_tensor *x = NULL;
     float *floats = calloc((size_t)(g->out * g->in), sizeof *floats);
-    tsh_linear *layer = load_layer(r, g, TSH_ROW, true, TSH_FLOAT64, false);
+    tsh_linear *layer = load_layer(r, mesh, g, TSH_ROW, true, TSH_FLOAT64, false);
     tshi_check(r, tsh_tensor_dtype(tsh_linear_weight(layer)) == TSH_FLOAT64, "quantized without being asked");
     tsh_linear_destroy(layer);
-    layer = load_layer(r, g, TSH_COLUMN, false, TSH_FLOAT32, true);
+    layer = load_layer(r, mesh, g, TSH_COLUMN, false, TSH_FLOAT32, true);
     tsh_tensor_config config = {.ndim = 2, .shape = {2, g->in}};
     tshi_check_status(r, tsh_linear_load(layer, floats, NULL), TSH_ERR_STATE, "quantized");
     tshi_check_status(r, tsh_linear_adapt(layer, &(tsh_lora_config){.rank = 1}, NULL, NULL), TSH_ERR_STATE,

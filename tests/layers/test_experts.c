@@ -19,7 +19,8 @@ typedef struct setting {
     bool by_model_only;                 /* no axis of its own for experts: "model" splits them */
     bool recompute, frozen;             /* frozen: the router gets no gradient */
     double capacity;
-    int64_t one; /* above 0: a bias makes all tokens choose expert one - 1 first */
+    tsh_zero_level level; /* of what the ranks of "data" shard */
+    int64_t one;          /* above 0: a bias makes all tokens choose expert one - 1 first */
 } setting;
 
 typedef struct setup {
@@ -154,20 +155,36 @@ static void compare_gradients(tshi_rank *r, const setup *s, bool frozen) {
                             tsh_tensor_data(tsh_tensor_grad(s->stack[i])), 1e-11);
 }
 
+/* The layer's parameters become slices over "data". */
+static void shard(tshi_rank *r, const setup *s, tsh_zero_level level, tsh_data_parallel **out) {
+    const tsh_data_parallel_config config = {.level = level, .keep_values = true};
+    tsh_parameters *list = NULL;
+    *out = NULL;
+    if (level == TSH_ZERO_NOTHING) return;
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tshi_check_ok(r, tsh_experts_register(s->layer, list, "experts"));
+    tshi_check_ok(r, tsh_data_parallel_create(s->tape, list, tsh_mesh_group(s->mesh, "data"), &config, out));
+    tsh_parameters_destroy(list);
+}
+
 static void equals_whole(tshi_rank *r, void *arg) {
     const setting *t = arg;
     setup s;
+    tsh_data_parallel *slices;
     double wanted[TOKENS * EMBED];
     if (open_setup(r, t, &s)) {
         run_functions(r, &s, t, wanted);
+        shard(r, &s, t->level, &slices);
         tsh_mark start = tsh_tape_mark(s.tape);
         tsh_tensor *got = tsh_experts_forward(s.tape, s.layer, s.x);
         if (t->recompute) got = tsh_tape_recompute_since(s.tape, start, got);
         if (tshi_check(r, got, "%s", tsh_tape_message(s.tape))) {
             tshi_test_same(r, "y", got, wanted, 1e-11);
+            tshi_check(r, got->layout[0].kind == s.x->layout[0].kind, "y is split over data otherwise than x");
             backward(r, &s, got, s.dy, tsh_experts_loss(s.layer));
             if (!r->failed) compare_gradients(r, &s, t->frozen);
         }
+        tsh_data_parallel_destroy(slices);
     }
     close_setup(&s);
 }
@@ -285,6 +302,46 @@ Test(experts, get_tokens_beside_other_axes) {
     run_setting(3, t);
     t = (setting){.mesh = "data=2,experts=2:1,model=2", .experts = 3, .tokens = 7, .by_data = true, .by_experts = true};
     run_setting(8, t);
+}
+
+/* A slice of a parameter is no split of its experts. */
+Test(experts, get_tokens_beside_ranks_that_shard_parameters) {
+    setting t = {.mesh = "data=2,experts=2,model=1", .experts = 5, .tokens = 7, .by_data = true, .by_experts = true};
+    for (t.level = TSH_ZERO_OPTIMIZER; t.level <= TSH_ZERO_PARAMETERS; t.level++) run_setting(4, t);
+}
+
+/* Weights in other splits than gate's are brought to it. */
+static void splits_differ(tshi_rank *r, void *arg) {
+    enum { EXPERTS = 5 };
+    setting t = {.mesh = "data=1,experts=2,model=1", .experts = EXPERTS, .tokens = TOKENS, .by_experts = true};
+    setup s;
+    (void)arg;
+    if (open_setup(r, &t, &s)) {
+        double wanted[TOKENS * EMBED];
+        tsh_tensor *weight[STACKS], *experts, *y = NULL;
+        run_functions(r, &s, &t, wanted);
+        for (int i = 0; i < STACKS; i++) {
+            tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {EXPERTS * HIDDEN, EMBED}};
+            config.layout[1] = i == 0 ? TSH_SHARD_UNITS(0, EXPERTS, 0) : TSH_SHARD(0);
+            weight[i] = tshi_test_leaf(r, s.mesh, &config, tsh_tensor_data(s.stack[i]));
+        }
+        tsh_tensor *logits = tsh_affine(s.tape, s.x, s.router, NULL);
+        tsh_tensor *chosen = tsh_route(s.tape, logits, &s.config, &experts);
+        if (!r->failed) y = tsh_expert_mlp(s.tape, s.x, chosen, experts, weight[0], weight[1], weight[2], EXPERTS);
+        if (tshi_check(r, y, "%s", tsh_tape_message(s.tape))) {
+            tshi_test_same(r, "y", y, wanted, 1e-11);
+            backward(r, &s, y, s.dy, tsh_route_loss(s.tape, logits, &s.config, experts));
+            for (int i = 0; i < STACKS && !r->failed; i++)
+                tshi_test_same_grad(r, "dweight", weight[i], tsh_tensor_data(tsh_tensor_grad(s.stack[i])), 1e-11);
+        }
+        tshi_check_ok(r, tsh_tape_reset(s.tape));
+        for (int i = 0; i < STACKS; i++) tsh_tensor_release(weight[i]);
+    }
+    close_setup(&s);
+}
+
+Test(experts, get_tokens_where_their_weights_are_split_differently) {
+    cr_assert_str_empty(tshi_test_run(2, splits_differ, NULL));
 }
 
 Test(experts, get_tokens_again_when_recomputed_beside_a_frozen_router) {
