@@ -24,7 +24,9 @@ tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out) {
 /* Called when the list that owns the tensor's name is destroyed. */
 static void forget_name(tsh_tensor *tensor, const char *name) {
     tsh_device *device = tshi_device_of(tensor);
+    tsh_tensor *whole = tshi_gradient_whole(tensor); /* a slice's, which has the same name */
     if (tensor->name == name) tensor->name = NULL;
+    if (whole->name == name) whole->name = NULL;
     if (device->place.layer == name) device->place.layer = NULL;
 }
 
