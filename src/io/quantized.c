@@ -40,7 +40,8 @@ tsh_status tshi_quantized_create(const tsh_tensor *weight, const tshi_quant_form
     tsh_status status = tshi_tensor_resolve(weight->mesh, &config, &shape, layout);
     /* Groups of any number of bytes may be cut at the same bytes without units, but the features of x at others. */
     for (int a = 0; a < weight->mesh->axes; a++)
-        if (config.layout[a].kind == TSH_KIND_SHARD && config.layout[a].dim == 1) layout[a].units = config.layout[a].units;
+        if (config.layout[a].kind == TSH_KIND_SHARD && config.layout[a].dim == 1)
+            layout[a].units = config.layout[a].units;
     tsh_memory_purpose before = tshi_device_purpose(weight->mesh->device, TSH_MEMORY_PARAMETERS);
     if (status == TSH_OK) status = tshi_tensor_new(weight->mesh, TSH_UINT8, &shape, layout, out);
     weight->mesh->device->purpose = before;

@@ -127,8 +127,8 @@ static tsh_status prepare_save(model_save *s, const char *path) {
         const tshi_parameter *p = &s->list->items[i];
         status = tshi_check_parameter("save", p->name, p->tensor);
         if (status == TSH_OK && p->tensor->quant)
-            status = tshi_fail(TSH_ERR_STATE, "save: '%.80s' is quantized in memory: such files are copies of the GGUF file",
-                               p->name);
+            status = tshi_fail(TSH_ERR_STATE,
+                               "save: '%.80s' is quantized in memory: such files are copies of the GGUF file", p->name);
     }
     if (status == TSH_OK) status = tshi_model_files_make(s->list, path, &s->options, &s->model);
     if (status != TSH_OK) return status;
