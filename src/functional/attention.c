@@ -96,8 +96,8 @@ static const tsh_op shared_token_op = {"attention",          shared_token_rules,
                                        attention_backward,   .params_size = sizeof(tshi_attention_params),
                                        .reads_output = true};
 
-/* The op's rows: by tokens, with positions and documents of one sequence or of each, or without. */
-static int row_count_of(const tshi_attention_params *p, const tsh_tensor *tokens) {
+/* Which of the kinds of inputs the call has, TSHI_ATTENTION_*. */
+static int inputs_kind(const tshi_attention_params *p, const tsh_tensor *tokens) {
     if (!p->positions && !p->documents) return TSHI_ATTENTION_PLAIN;
     return tokens->shape.ndim == 1 ? TSHI_ATTENTION_SHARED : TSHI_ATTENTION_TOKENS;
 }
@@ -155,7 +155,7 @@ tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tens
     static const tsh_op *const ops[] = {[TSHI_ATTENTION_PLAIN] = &attention_op,
                                         [TSHI_ATTENTION_TOKENS] = &token_op,
                                         [TSHI_ATTENTION_SHARED] = &shared_token_op};
-    int rows = tape ? row_count_of(&params, in[3]) : TSHI_ATTENTION_PLAIN;
+    int rows = tape ? inputs_kind(&params, in[3]) : TSHI_ATTENTION_PLAIN;
     bool ring = tape && !tape->world->deterministic && goes_round(&c, &params, in);
     return tshi_apply(tape, ring ? &tshi_ring_attention_ops[rows] : ops[rows], inputs, in, &params);
 }

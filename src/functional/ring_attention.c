@@ -256,7 +256,8 @@ static void merge(const ring *r, const rows *block, const rows *all, void *spare
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* The first block is computed in place, even without keys; of the others, those without keys add nothing. */
+/* Computes one block and merges it into `all`. Step 0 writes `all` itself, also where this rank has no keys; later
+ * blocks without keys are skipped. */
 static void attend_block(ring *r, int step, tsh_tensor *const pair[2], rows *block, const rows *all, void *spare) {
     const tshi_attention a = block_of(r, owner_in(r, step));
     const tshi_attention_ops *ops = &r->device->ops->attention[r->dtype];

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* --- which parameters, and who owns them -------------------------------------------------------------------------- */
+/* --- matrices and their owners ------------------------------------------------------------------------------------ */
 
 /* sqrt(max(1, rows / columns)) for a matrix that is stepped whole, else 0. */
 static double matrix_scale(const void *config, const tsh_tensor *p, const char *name) {
@@ -129,8 +129,8 @@ static tsh_status orthogonalize(const tsh_optimizer *optimizer, const tsh_tensor
 
 /* --- the owner's whole -------------------------------------------------------------------------------------------- */
 
-/* The exchange between the update's parts and its owner's whole. `early`: a failure of this rank, of which its peers
- * learn. */
+/* Gathers the parts of the update at its owner, or sends the owner's result back to the ranks. If this rank has failed
+ * before (`early`), it sends its failure to the others instead. */
 static tsh_status exchange_update(tshi_optimizer_slot *slot, bool to_owner, tsh_status early) {
     const tsh_tensor *p = slot->parameter;
     const tshi_placement parts = tshi_mesh_placement(p->mesh, p->layout),

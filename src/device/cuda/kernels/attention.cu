@@ -1,9 +1,9 @@
 // Attention with streaming softmax, and rotary positions. Sums have a fixed order: one warp owns a row of y or of a
 // gradient, and adds all terms to it.
 //
-// A block owns ROWS rows, OWN of them a warp, and loops over the other rows 32 at a time, one a lane. Its own rows are
-// queries and the others keys; in the gradients of keys it is the reverse. All rows are staged through shared
-// memory in chunks of dim.
+// A block owns ROWS rows, OWN of them a warp, and loops over the other rows 32 at a time, one a lane. In forward and
+// for dq, the block's own rows are queries and the other rows are keys; for dk and dv, its own rows are keys and the
+// other rows are queries. All rows are staged through shared memory in chunks of dim.
 #include "device/cuda/kernels/random.cuh"
 
 namespace {
