@@ -57,8 +57,9 @@ void model_destroy(model *m);
  * lack the prefix "transformer." of GPT-2's, and may have the prefix "bert.". */
 tsh_status model_load(model *m, const char *folder);
 
-/* Freezes the weights, and adds low-rank adapters to the layers that the configuration names: those of blocks, the table
- * of the words, and "lm_head", which may be that table too; their parameters are appended to the model's. Call it after model_load. */
+/* Freezes the weights, and adds low-rank adapters to the layers that the configuration names: those of blocks, the
+ * table of the words, and "lm_head", which may be that table too; their parameters are appended to the model's. Call it
+ * after model_load. */
 tsh_status model_adapt(model *m, const tsh_lora_config *config);
 /* The same as FOLDER's adapter_config.json says, with the factors in its adapter_model.safetensors. */
 tsh_status model_load_adapter(model *m, const char *folder);

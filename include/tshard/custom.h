@@ -18,8 +18,9 @@ extern "C" {
 
 /* The layout along one axis that a row requires of an input, or gives the output. BATCH, STACK, ANY and OTHER mean
  * SHARD(d) with one d for the whole row: the dim along which an input with that pattern is split. All SHARD patterns of
- * a row except HAS_OWN_S0 split in the same units, taken from an input that is already split that way. Where no input is split, a row
- * with S2_WHOLE takes units = the items of that input's dim, and blocks = the items of the S2 input's dim. */
+ * a row except HAS_OWN_S0 split in the same units, taken from an input that is already split that way. Where no input
+ * is split, a row with S2_WHOLE takes units = the items of that input's dim, and blocks = the items of the S2 input's
+ * dim. */
 typedef enum tsh_pattern {
     TSH_ROW_END = 0, /* ends a row's inputs, and the table */
     TSH_AS_R,        /* REPLICATED */

@@ -113,8 +113,8 @@ typedef struct tsh_lion_config {
  *     static const char *const others[] = {"tokens.*", "head.*", NULL};
  * A matrix is one parameter, whole, however it is sharded, also by a tsh_data_parallel: its update is gathered at one
  * rank, which is its owner, orthogonalized there, and sent back. Owners are chosen so that ranks have equal work. A
- * matrix has one state tensor, exp_avg, which is buf; a step that fails may have changed it. Zeros in momentum, iterations, adamw_lr_factor, beta1, beta2 and
- * eps take 0.95, 5, 1, 0.9, 0.95 and 1e-8. */
+ * matrix has one state tensor, exp_avg, which is buf; a step that fails may have changed it. Zeros in momentum,
+ * iterations, adamw_lr_factor, beta1, beta2 and eps take 0.95, 5, 1, 0.9, 0.95 and 1e-8. */
 typedef struct tsh_muon_config {
     double lr, momentum, weight_decay;
     int iterations;

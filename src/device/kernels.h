@@ -165,8 +165,8 @@ typedef struct tshi_tokens {
     bool batched; /* arrays are [batch, queries] and [batch, keys], else [queries] and [keys] */
 } tshi_tokens;
 
-/* q, y [batch, queries, heads, dim]; k, v [batch, capacity, kv_heads, dim], of whose `capacity` only the first `keys` are
- * read. Query i attends to the keys j < lengths[b] and, with `causal`, j <= i + keys - queries. Query head h reads
+/* q, y [batch, queries, heads, dim]; k, v [batch, capacity, kv_heads, dim], of whose `capacity` only the first `keys`
+ * are read. Query i attends to the keys j < lengths[b] and, with `causal`, j <= i + keys - queries. Query head h reads
  * KV head (h + shift) / sharers: the local heads may begin in the middle of those that share a KV head. Dropout of
  * probabilities is keyed by the global index in [.., heads_whole, queries, keys], where the local part begins at
  * batch_start and head_start; probabilities that stay are scaled by 1 / (1 - dropout). Where ranks split the queries,

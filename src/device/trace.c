@@ -12,7 +12,8 @@
 
 #define CHUNK_BYTES ((size_t)TSHI_TRACE_CHUNK * sizeof(tshi_trace_event))
 
-/* --- chunks -------------------------------------------------------------------------------------------------------- */
+/* --- chunks --------------------------------------------------------------------------------------------------------
+ * */
 
 /* posix_fallocate takes the disk blocks at once: a full disk is an error here, where a write to the mapping would
  * raise SIGBUS. */

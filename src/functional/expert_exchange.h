@@ -5,8 +5,8 @@
 #include "autograd/op.h"
 
 /* The tokens that this rank sends and receives, in memory of the step. A token is sent once to each rank with rows of
- * one of its experts, this rank included: tokens are ordered by the rank that gets them, or that sends them, and then as
- * in that rank's x. */
+ * one of its experts, this rank included: tokens are ordered by the rank that gets them, or that sends them, and then
+ * as in that rank's x. */
 typedef struct tshi_expert_exchange {
     tsh_group *group;
     int64_t *sends, *receives; /* [ranks of the group] */
@@ -17,9 +17,9 @@ typedef struct tshi_expert_exchange {
 
 /* The axis along which tokens are exchanged: the tokens x and the weights are both split along it. -1: none. */
 int tshi_expert_exchange_axis(const tsh_tensor *x, const tsh_tensor *weights);
-/* Tells the ranks along the axis how many tokens they get, and which experts these tokens chose. experts [tokens, top_k]
- * are those of this rank's tokens, in host memory; the weights are stacks of `count` experts. Collective over the axis'
- * group, waits. */
+/* Tells the ranks along the axis how many tokens they get, and which experts these tokens chose. experts [tokens,
+ * top_k] are those of this rank's tokens, in host memory; the weights are stacks of `count` experts. Collective over
+ * the axis' group, waits. */
 tsh_status tshi_expert_exchange_make(tsh_call *call, int axis, const tsh_tensor *weights, int64_t count,
                                      const int64_t *experts, int64_t top_k, tshi_expert_exchange **out);
 /* The list in the device's memory, until the function returns; NULL without memory. */

@@ -11,8 +11,8 @@
 enum { EXPERT_X, EXPERT_WEIGHTS, EXPERT_IDS, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_INPUTS };
 
 /* In the third rule, tokens are sent to the ranks with rows of their experts, and the results back. In the fourth, each
- * rank computes with its rows of the weights on all tokens. Both give a rank its term of the sum over experts and hidden
- * features. */
+ * rank computes with its rows of the weights on all tokens. Both give a rank its term of the sum over experts and
+ * hidden features. */
 static const tsh_rule expert_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_L, TSH_AS_L}, TSH_AS_S0},
@@ -229,8 +229,8 @@ static void scatter_rows(const expert_run *run, const tsh_tensor *index, const v
                                                      tshi_data(to));
 }
 
-/* What forward keeps for backward: the hidden features before the activation; if tokens are exchanged, the received rows
- * of x and of the routing weights. */
+/* What forward keeps for backward: the hidden features before the activation; if tokens are exchanged, the received
+ * rows of x and of the routing weights. */
 enum { KEPT_HIDDEN, KEPT_X, KEPT_WEIGHTS };
 
 /* Memory that backward reads, if there may be one. */

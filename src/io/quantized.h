@@ -8,9 +8,9 @@
 /* True where the weight may become groups of this tensor of a file: a linear layer's, without memory so far, and in a
  * format for which there are products. */
 bool tshi_may_stay_quantized(const tsh_tensor *weight, const tshi_gguf_tensor *source);
-/* The groups of a weight of float [out, in]: uint8 [out, groups x bytes of a group], not zeroed. Where the weight is split
- * by rows, they keep its split, or, if its `rows_move` says so, are split by 32 rows, as the next layer's columns are;
- * split by columns, whole groups are the units. */
+/* The groups of a weight of float [out, in]: uint8 [out, groups x bytes of a group], not zeroed. Where the weight is
+ * split by rows, they keep its split, or, if its `rows_move` says so, are split by 32 rows, as the next layer's columns
+ * are; split by columns, whole groups are the units. */
 tsh_status tshi_quantized_create(const tsh_tensor *weight, const tshi_quant_format *format, tsh_tensor **out);
 /* The weight becomes those groups, and wants no gradient. It fails on all ranks alike, or on none. */
 tsh_status tshi_quantized_take(tsh_tensor *weight, const tshi_quant_format *format, tsh_tensor *groups);

@@ -143,8 +143,8 @@ tshi_deadline tshi_deadline_since(const tsh_world *world, double since, const ch
 
 #define AGREES (UINT64_C(1) << 32)
 
-/* Identifies the call: its name, whether it is an agreement, and in the lower half its number in the group. Every member
- * computes the same value. A group and the one that connects its ranks may have the same id. */
+/* Identifies the call: its name, whether it is an agreement, and in the lower half its number in the group. Every
+ * member computes the same value. A group and the one that connects its ranks may have the same id. */
 static uint64_t fingerprint_of(const tshi_deadline *wait) {
     const tsh_group *group = wait->group;
     uint64_t number = tshi_fingerprint_add(TSHI_FINGERPRINT, group->id);

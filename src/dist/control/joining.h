@@ -33,8 +33,8 @@ tsh_status tshi_joining_open(const tshi_settings *settings, const tsh_log_sink *
  * timeout, at most 120 s, or when the job has not taken this rank in before the timeout. TSH_ERR_PEER when the job has
  * ended. */
 tsh_status tshi_joining_wait(tshi_joining *j, tshi_join_place *out);
-/* Reports whether this rank has built the world, for which the place gave it `patience` seconds. Returns true when the world is confirmed; otherwise the rank leaves
- * it, and waits for another place. */
+/* Reports whether this rank has built the world, for which the place gave it `patience` seconds. Returns true when the
+ * world is confirmed; otherwise the rank leaves it, and waits for another place. */
 bool tshi_joining_report(tshi_joining *j, tsh_status built, double patience);
 void tshi_joining_close(tshi_joining *j);
 

@@ -18,8 +18,8 @@
 #define FEWEST_ROWS        17
 #define MAX_ROWS           4096
 
-/* The table is emptied at MAX_PRIMITIVES primitives, which only programs with ever new sizes reach. A free place always ends a
- * search. */
+/* The table is emptied at MAX_PRIMITIVES primitives, which only programs with ever new sizes reach. A free place always
+ * ends a search. */
 enum { PLACES = 256, MAX_PRIMITIVES = 192 };
 
 /* c = a b (+ bias) (+ c): a [m, k] and b [k, n], or their transposes, of float32 or bfloat16 (narrow); c [m, n] and the
