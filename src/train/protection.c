@@ -63,6 +63,7 @@ tsh_status tshi_protected_list(const tsh_parameters *list, const tsh_optimizer *
     if (status == TSH_OK) return TSH_OK;
     tshi_protected_free(allocator, *out, *count);
     *out = NULL;
+    *count = 0;
     return status;
 }
 
