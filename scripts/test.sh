@@ -104,7 +104,7 @@ stage_arm64() {
 }
 
 build_asan() { preset asan; }
-stage_asan() { suites build-asan '.*' 'install|layering|docs|extended'; }
+stage_asan() { suites build-asan '.*' 'install|layering|docs|extended|plain'; }
 
 # ThreadSanitizer needs an address space without much randomness; not every machine lets us ask for that.
 build_tsan() { preset tsan; }

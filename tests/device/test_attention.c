@@ -226,9 +226,10 @@ static void check(const attention_case *c, tsh_dtype dtype, double beta) {
 }
 
 Test(attention_kernels, agree_with_plain_loops) {
+    const int64_t most = !tested.is_slow ? INT64_MAX : getenv("TSHARD_TEST_SEED") ? 400000 : 1000000;
     for (int i = 0; i < CASES * FLOAT_DTYPES; i++) {
         const attention_case *c = &cases[i / FLOAT_DTYPES];
-        if (tested.is_slow && c->queries * c->keys > 25000) continue;
+        if (c->queries * c->keys * c->heads * c->dim > most / c->batch) continue;
         check(c, float_dtypes[i % FLOAT_DTYPES], i / FLOAT_DTYPES % 2);
     }
 }
