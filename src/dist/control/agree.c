@@ -231,7 +231,8 @@ static tsh_status decide(ballot *b, tsh_group *group, const char *name, tsh_stat
     tsh_status status = tshi_channel_begin(&b->call, group, name);
     if (status == TSH_OK) status = walk_tree(b);
     tshi_channel_end(&b->call);
-    if (status == TSH_OK && b->call.peer_left) status = tshi_control_break(group->world, TSH_ERR_PEER, b->vote.words);
+    if (status == TSH_OK && b->call.peer_left)
+        status = tshi_control_break(group->world, TSH_ERR_PEER, "%s", b->vote.words);
     if (status != TSH_OK) return status;
     if (failed != TSH_OK) return tshi_fail(failed, "%s", own);
     return b->vote.status == TSH_OK ? TSH_OK : tshi_fail((tsh_status)b->vote.status, "%s", b->vote.words);

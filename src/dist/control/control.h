@@ -36,7 +36,7 @@ tsh_status tshi_control_lasting_failure(tsh_world *world);
 tsh_status tshi_control_add_call(tsh_world *world, tsh_status status, const char *call, unsigned long long number);
 /* Breaks the world: it can then only be continued or destroyed. Returns the first reason, which later calls do not
  * replace. */
-tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *words);
+tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
 /* The rank is STUCK or DEAD. */
 static inline bool tshi_control_is_lost(const tsh_world *world, int rank) {
     uint32_t state = tshi_page_state(world->machine.page, rank);
@@ -56,7 +56,7 @@ void tshi_control_fail(tsh_world *world, const char *reason, tshi_tape_step step
 /* This rank leaves the world. The second call does nothing. */
 void tshi_control_leave(tsh_world *world);
 /* This rank becomes STUCK, with the words as its reason, and its world is broken. */
-tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *words);
+tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
 
 /* --- the deadline ------------------------------------------------------------------------------------------------- */
 

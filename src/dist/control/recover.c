@@ -62,18 +62,16 @@ tsh_status tshi_barrier_poll(tsh_world *world, tshi_barrier_state *barrier) {
     tsh_status status = tshi_control_lasting_failure(world);
     if (status != TSH_OK) return tshi_control_add_call(world, status, "world_recover", barrier->step);
     int left = first_left(world, barrier);
-    if (left >= 0) {
-        snprintf(words, sizeof words, "rank %d has left the world; world_recover #%u waits for it", left,
-                 barrier->step);
-        return tshi_control_break(world, TSH_ERR_PEER, words);
-    }
+    if (left >= 0)
+        return tshi_control_break(world, TSH_ERR_PEER, "rank %d has left the world; world_recover #%u waits for it",
+                                  left, barrier->step);
     publish_wait(world, barrier);
     if (!tshi_deadline_passed(world, &barrier->deadline, ranks, stopped)) return TSH_OK;
     snprintf(words, sizeof words, "world_recover #%u: %.180s did not come within %g s%.180s", barrier->step, ranks,
              world->timeout, stopped);
     /* Not tshi_deadline_report: it would return the failure that this recovery is for, instead of the timeout. */
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
-    return tshi_control_stick(world, TSH_ERR_TIMEOUT, words);
+    return tshi_control_stick(world, TSH_ERR_TIMEOUT, "%s", words);
 }
 
 tsh_status tshi_barrier_wait(tsh_world *world, tshi_barrier_state *barrier, long nanoseconds) {

@@ -108,12 +108,9 @@ tsh_status tshi_shm_poll(tshi_wait *wait, int rank) {
     tsh_status status = tshi_control_failure(world);
     if (status != TSH_OK) return tshi_control_add_call(world, status, name_of(wait), number_of(wait));
     if (rank < 0) rank = all_left(wait);
-    if (rank >= 0 && tshi_control_has_left(world, rank)) {
-        char words[TSHI_LINE];
-        snprintf(words, sizeof words, "rank %d has left the world; %s #%llu waits for it", rank, name_of(wait),
-                 number_of(wait));
-        return tshi_control_break(world, TSH_ERR_PEER, words);
-    }
+    if (rank >= 0 && tshi_control_has_left(world, rank))
+        return tshi_control_break(world, TSH_ERR_PEER, "rank %d has left the world; %s #%llu waits for it", rank,
+                                  name_of(wait), number_of(wait));
     tshi_shm_publish_wait(wait);
     status = tshi_world_end_cycle(world);
     return status == TSH_OK ? look_at_clock(wait) : status;
