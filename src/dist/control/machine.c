@@ -236,12 +236,13 @@ static tsh_status connect_machines(tsh_world *world, const tshi_settings *settin
                                    double deadline) {
     tshi_machine *m = &world->machine;
     tshi_machine_links links;
-    tshi_relay_plan plan = {.page = m->page,
-                            .roster = roster,
-                            .file = m->deaths.file,
-                            .queues = m->channel.queue,
-                            .silence = settings->silence,
-                            .allocator = &world->allocator};
+    tshi_relay_plan plan = {
+        .page = m->page,
+        .roster = {.rank = world->rank, .size = world->size, .nodes = m->nodes, .node = m->node, .host = world->hosts},
+        .file = m->deaths.file,
+        .queues = m->channel.queue,
+        .silence = settings->silence,
+        .allocator = &world->allocator};
     if (m->nodes == 1 || m->ranks[0] != world->rank) return TSH_OK;
     tsh_status status = tshi_links_open(settings, roster, &world->allocator, TSHI_FAN_OUT, deadline, &links);
     return status == TSH_OK ? tshi_relay_begin(&plan, &links, &m->relay) : status;
