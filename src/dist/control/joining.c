@@ -87,14 +87,7 @@ static unsigned char *read_frame(const tshi_joining *j, tshi_wire_type *type, si
     double deadline = tshi_clock() + FRAME_SECONDS;
     if (!tshi_socket_read(j->fd, head, sizeof head, deadline)) return NULL;
     *type = head[5] == TSHI_PLACE ? TSHI_PLACE : TSHI_ANSWER;
-    int64_t body = tshi_wire_body(head, *type, TSHI_WIRE_LARGEST);
-    unsigned char *bytes = body < 0 ? NULL : tshi_calloc(j->r.allocator, sizeof head + (size_t)body, 1);
-    if (!bytes) return NULL;
-    memcpy(bytes, head, sizeof head);
-    *size = sizeof head + (size_t)body;
-    if (tshi_socket_read(j->fd, bytes + sizeof head, (size_t)body, deadline)) return bytes;
-    tshi_free(j->r.allocator, bytes);
-    return NULL;
+    return tshi_connector_rest(&j->r, j->fd, head, *type, TSHI_WIRE_LARGEST + TSHI_WIRE_HEAD, deadline, size);
 }
 
 /* Reads a PLACE; place->size is 0 if the last world is confirmed. False when the connection has ended. *status: the

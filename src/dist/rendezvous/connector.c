@@ -37,20 +37,24 @@ tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log_si
 /* --- greeting ----------------------------------------------------------------------------------------------------- */
 
 size_t tshi_connector_receive(int fd, tshi_wire_type type, unsigned char bytes[TSHI_WIRE_MOST], double deadline) {
-    size_t received = 0, wanted = TSHI_WIRE_HEAD;
-    while (received < wanted) {
-        ssize_t n = recv(fd, bytes + received, TSHI_WIRE_MOST - received, 0);
-        if (n == 0) errno = 0;
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return 0;
-        if (n < 0 && errno == EAGAIN && !tshi_socket_wait(fd, POLLIN, deadline)) return 0;
-        if (n > 0) received += (size_t)n;
-        if (received < TSHI_WIRE_HEAD) continue;
-        int64_t body = tshi_wire_body(bytes, type, TSHI_WIRE_MOST - TSHI_WIRE_HEAD);
-        errno = 0;
-        if (body < 0) return 0;
-        wanted = TSHI_WIRE_HEAD + (size_t)body;
-    }
-    return received;
+    if (!tshi_socket_read(fd, bytes, TSHI_WIRE_HEAD, deadline)) return 0;
+    int64_t body = tshi_wire_body(bytes, type, TSHI_WIRE_MOST - TSHI_WIRE_HEAD);
+    errno = 0;
+    if (body < 0 || !tshi_socket_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, deadline)) return 0;
+    return TSHI_WIRE_HEAD + (size_t)body;
+}
+
+unsigned char *tshi_connector_rest(const tshi_rendezvous *r, int fd, const unsigned char head[TSHI_WIRE_HEAD],
+                                   tshi_wire_type type, size_t most, double deadline, size_t *size) {
+    int64_t body = tshi_wire_body(head, type, most - TSHI_WIRE_HEAD);
+    errno = body < 0 ? EBADMSG : ENOMEM;
+    unsigned char *bytes = body < 0 ? NULL : tshi_calloc(r->allocator, TSHI_WIRE_HEAD + (size_t)body, 1);
+    if (!bytes) return NULL;
+    memcpy(bytes, head, TSHI_WIRE_HEAD);
+    *size = TSHI_WIRE_HEAD + (size_t)body;
+    if (tshi_socket_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, deadline)) return bytes;
+    tshi_free(r->allocator, bytes);
+    return NULL;
 }
 
 bool tshi_connector_hello(const tshi_rendezvous *r, int fd, const tshi_frame *challenge,
@@ -109,23 +113,14 @@ static bool wait_for_answer(tshi_rendezvous *r, int fd) {
 }
 
 unsigned char *tshi_connector_answer(tshi_rendezvous *r, int fd, size_t *size, int *descriptor) {
-    unsigned char head[TSHI_WIRE_HEAD], *bytes = NULL;
-    size_t most = tshi_wire_answer_room(r->settings->size);
+    unsigned char head[TSHI_WIRE_HEAD];
     *descriptor = -1;
     if (!wait_for_answer(r, fd)) return NULL;
     double deadline = sooner(tshi_clock() + FRAME_SECONDS, r->deadline + 2 * GRACE);
     ssize_t n = tshi_unix_receive(fd, head, sizeof head, descriptor);
     if (n == 0) errno = 0;
     if (n <= 0 || !tshi_socket_read(fd, head + n, sizeof head - (size_t)n, deadline)) return NULL;
-    int64_t body = tshi_wire_body(head, TSHI_ANSWER, most - TSHI_WIRE_HEAD);
-    errno = body < 0 ? EBADMSG : ENOMEM;
-    if (body >= 0) bytes = tshi_calloc(r->allocator, TSHI_WIRE_HEAD + (size_t)body, 1);
-    if (!bytes) return NULL;
-    memcpy(bytes, head, sizeof head);
-    *size = TSHI_WIRE_HEAD + (size_t)body;
-    if (tshi_socket_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, deadline)) return bytes;
-    tshi_free(r->allocator, bytes);
-    return NULL;
+    return tshi_connector_rest(r, fd, head, TSHI_ANSWER, tshi_wire_answer_room(r->settings->size), deadline, size);
 }
 
 /* The listener went away without an answer, as that of an earlier world does, or sent none that can be read. */

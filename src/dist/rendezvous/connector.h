@@ -11,9 +11,13 @@ typedef enum tshi_connect_end {
     TSHI_CONNECT_OTHER,    /* another program listens, or another job, which may share the address */
 } tshi_connect_end;
 
-/* Receives the one frame that its sender has sent: all that it may have sent, for more is lost. Its size, or 0 with
- * errno set (0: the connection ended, or that is no frame of the type). */
+/* Receives a frame of the type. Its size, or 0 with errno set (0: the connection ended, or that is no frame of the
+ * type). */
 size_t tshi_connector_receive(int fd, tshi_wire_type type, unsigned char bytes[TSHI_WIRE_MOST], double deadline);
+/* Receives the rest of a frame of at most `most` bytes, whose head has come. All of it, the caller's; NULL with errno
+ * set. */
+unsigned char *tshi_connector_rest(const tshi_rendezvous *r, int fd, const unsigned char head[TSHI_WIRE_HEAD],
+                                   tshi_wire_type type, size_t most, double deadline, size_t *size);
 /* Answers the challenge with a HELLO, with a nonce that is drawn for it. False with errno set. */
 bool tshi_connector_hello(const tshi_rendezvous *r, int fd, const tshi_frame *challenge,
                           unsigned char nonce[TSHI_NONCE_SIZE]);
