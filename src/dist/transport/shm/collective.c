@@ -141,7 +141,7 @@ static inline char *data_of(const tsh_group *group, int i, size_t before) {
     tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
     if (!(slot->flags & TSHI_SLOT_FAR)) return (char *)tshi_payload(slot) + before;
     if (slot->flags & TSHI_SLOT_SHARED) return lg->there[i] + before;
-    return group->world->machine.heap[group->ranks[i]] + slot->at + before;
+    return tshi_shm_heap_at(group, i, slot->at + before);
 }
 
 /* Part i of n elements, cut at multiples of 64 bytes so that no two ranks write one cache line. */

@@ -101,13 +101,13 @@ tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address) {
     if (!lg) return TSH_ERR_MEMORY;
     if (group->rank != 0) return TSH_OK;
     tsh_status status = block_create(world, group->size, lg);
-    if (status == TSH_OK) *address = tshi_heap_block_offset(world, lg->block);
+    if (status == TSH_OK) *address = tshi_shm_heap_offset(world, lg->block);
     return status;
 }
 
 tsh_status tshi_shm_open(tsh_group *group, uint64_t address) {
     tshi_shm_group *lg = group->state;
-    lg->block = tshi_heap_block_at(group->world, group->ranks[0], address);
+    lg->block = tshi_shm_heap_at(group, 0, address);
     lg->open = true;
     return TSH_OK;
 }

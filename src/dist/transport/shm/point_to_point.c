@@ -74,10 +74,6 @@ static tshi_completion *eager_buffer(const tshi_mailbox *box, int i) {
     return (tshi_completion *)(void *)(box->eager_buffers + (size_t)i * EAGER_BUFFER_BYTES);
 }
 
-static char *address_of(const tsh_group *group, int member, uint64_t at) {
-    return group->world->machine.heap[group->ranks[member]] + at;
-}
-
 /* --- sending ------------------------------------------------------------------------------------------------------ */
 
 /* A free eager buffer; NULL: all are in flight, or there is no memory. */
@@ -238,7 +234,7 @@ static void send_progress(tsh_work *work) {
 /* --- receiving ---------------------------------------------------------------------------------------------------- */
 
 static void answer(const tsh_group *group, const tshi_envelope *envelope, uint32_t state) {
-    tshi_completion *completion = (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+    tshi_completion *completion = tshi_shm_heap_at(group, envelope->from, envelope->completion);
     atomic_store_explicit(&completion->state, state, memory_order_release);
     if (atomic_fetch_add_explicit(&completion->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&completion->state);
 }
@@ -260,8 +256,7 @@ static void refuse(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
     mismatch(work, envelope->from, envelope->kind, envelope->count);
     if (envelope->way == BY_HEAP) {
-        tshi_completion *completion =
-            (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+        tshi_completion *completion = tshi_shm_heap_at(group, envelope->from, envelope->completion);
         completion->kind = tshi_kind_of(&work->call);
         completion->count = work->call.count;
         answer(group, envelope, SEND_REFUSED);
@@ -275,7 +270,7 @@ static void refuse(tsh_work *work, const tshi_envelope *envelope) {
  * failure. */
 static bool claim(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
-    tshi_completion *completion = (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+    tshi_completion *completion = tshi_shm_heap_at(group, envelope->from, envelope->completion);
     uint32_t sent = SEND_SENT;
     if (atomic_compare_exchange_strong(&completion->state, &sent, SEND_READ)) return true;
     tsh_status status = tshi_control_failure(group->world);
@@ -296,7 +291,7 @@ static void take(tsh_work *work, const tshi_envelope *envelope) {
     }
     if (envelope->way == BY_HEAP && !claim(work, envelope)) return;
     const void *from =
-        envelope->way == BY_ENVELOPE ? envelope->data : (const void *)address_of(group, envelope->from, envelope->at);
+        envelope->way == BY_ENVELOPE ? envelope->data : tshi_shm_heap_at(group, envelope->from, envelope->at);
     size_t bytes = tshi_message_bytes(envelope->kind, envelope->count);
     if (bytes) group->world->host->ops->copy.within(group->world->host, bytes, from, call->out);
     if (envelope->way != BY_ENVELOPE) answer(group, envelope, SEND_TAKEN);

@@ -159,6 +159,11 @@ static inline uint64_t tshi_shm_heap_offset(const tsh_world *world, const void *
     return (uint64_t)((const char *)data - world->machine.heap[world->rank]);
 }
 
+/* What lies at that offset in a member's heap. */
+static inline void *tshi_shm_heap_at(const tsh_group *group, int member, uint64_t offset) {
+    return group->world->machine.heap[group->ranks[member]] + offset;
+}
+
 /* --- exchange.c --------------------------------------------------------------------------------------------------- */
 
 /* See tshi_group_ops.exchange. */
