@@ -34,24 +34,10 @@ size_t tshi_shm_open_bytes(int size) {
     return tshi_heap_block_room(tshi_shm_block_bytes(size));
 }
 
-/* Measured: where a copy into the slot costs as much as a second sync. */
-static const size_t near_bytes[TSH_COLLECTIVE_COUNT] = {
-    [TSH_COLLECTIVE_ALL_REDUCE] = 1024, [TSH_COLLECTIVE_ALL_GATHER] = 1024, [TSH_COLLECTIVE_REDUCE_SCATTER] = 1024,
-    [TSH_COLLECTIVE_BROADCAST] = 2048,  [TSH_COLLECTIVE_ALL_TO_ALL] = 1024, [TSH_COLLECTIVE_BARRIER] = 0,
-    [TSH_COLLECTIVE_REDUCE] = 4096,     [TSH_COLLECTIVE_GATHER] = 4096,     [TSH_COLLECTIVE_SCATTER] = 4096,
-};
-
 void tshi_shm_count_cores(tsh_world *world) {
     tshi_shm *local = tshi_shm_of(world);
     local->oversubscribed = tshi_machine_oversubscribed(world);
     local->spins = local->oversubscribed ? TSHI_FEW_SPINS : TSHI_SPINS;
-}
-
-void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local) {
-    lg->spins = local->spins;
-    /* On an oversubscribed machine a second sync costs a context switch, more than any copy that fits the slot. */
-    for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++)
-        lg->near_bytes[i] = local->oversubscribed ? TSHI_SLOT_PAYLOAD : near_bytes[i];
 }
 
 tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size) {
@@ -70,7 +56,6 @@ tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size) {
     lg->inbox_at = inbox_at(size);
     lg->member_bytes = member_bytes(size);
     lg->name = "";
-    tshi_shm_tune(lg, tshi_shm_of(world));
     return lg;
 }
 

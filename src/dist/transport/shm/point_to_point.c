@@ -390,12 +390,12 @@ static bool send_quickly(tsh_work *work) {
 
 /* Receives the next envelope, if it arrives soon and matches. */
 static bool receive_quickly(tsh_work *work, tshi_mailbox *box) {
-    const tshi_shm_group *lg = work->group->state;
+    const int spins = tshi_shm_of(work->group->world)->spins;
     tshi_inbox *inbox = inbox_at(work->group, work->group->rank);
     tshi_envelope *envelope = &inbox->envelope[box->next_in % TSHI_ENVELOPES];
     uint32_t full = turn_of(box->next_in) + 1;
     for (int polls = 0; atomic_load_explicit(&envelope->turn, memory_order_acquire) != full; polls++) {
-        if (polls >= lg->spins) return false;
+        if (polls >= spins) return false;
         if (polls > TSHI_EAGER_POLLS) tshi_cpu_pause();
     }
     if (work->call.root != envelope->from && work->call.root != TSH_ANY_RANK) return false;
