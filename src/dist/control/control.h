@@ -105,8 +105,6 @@ tshi_barrier_state tshi_barrier_begin(tsh_world *world);
 bool tshi_barrier_done(const tsh_world *world, tshi_barrier_state *barrier);
 /* The error that ends a recovery: a rank that is STUCK, DEAD or has left, or the deadline. */
 tsh_status tshi_barrier_poll(tsh_world *world, tshi_barrier_state *barrier);
-/* Sleeps until rank barrier->next makes the step, but no longer than `nanoseconds`; then polls. */
-tsh_status tshi_barrier_wait(tsh_world *world, tshi_barrier_state *barrier, long nanoseconds);
 /* Ends the wait, whatever its outcome. */
 void tshi_barrier_end(tsh_world *world);
 /* Makes a step, and returns when all ranks have made it. */

@@ -74,9 +74,10 @@ tsh_status tshi_barrier_poll(tsh_world *world, tshi_barrier_state *barrier) {
     return tshi_control_stick(world, TSH_ERR_TIMEOUT, "%s", words);
 }
 
-tsh_status tshi_barrier_wait(tsh_world *world, tshi_barrier_state *barrier, long nanoseconds) {
+/* Sleeps until rank barrier->next makes the step, but not for long; then polls. */
+static tsh_status wait_for_next(tsh_world *world, tshi_barrier_state *barrier) {
     tshi_rank_record *r = &world->machine.page->record[barrier->next];
-    tshi_doze(&r->recover, barrier->step, &r->sleepers, nanoseconds);
+    tshi_doze(&r->recover, barrier->step, &r->sleepers, NAP_NANOSECONDS);
     if (tshi_reached(&r->recover, barrier->step)) return TSH_OK;
     tsh_status status = tshi_barrier_poll(world, barrier);
     /* The rank may have made the step and left since. */
@@ -90,9 +91,7 @@ void tshi_barrier_end(tsh_world *world) {
 tsh_status tshi_control_barrier(tsh_world *world) {
     tshi_barrier_state barrier = tshi_barrier_begin(world);
     tsh_status status = TSH_OK;
-    while (status == TSH_OK && !tshi_barrier_done(world, &barrier)) {
-        status = tshi_barrier_wait(world, &barrier, NAP_NANOSECONDS);
-    }
+    while (status == TSH_OK && !tshi_barrier_done(world, &barrier)) status = wait_for_next(world, &barrier);
     tshi_barrier_end(world);
     return status;
 }

@@ -136,7 +136,7 @@ static void pass_on(tshi_relay *relay, const tshi_packet *packet) {
 
 static void take_packets(tshi_relay *relay) {
     tshi_packet packet;
-    while (relay->plan.queues && tshi_packet_take(&relay->plan.queues[relay->plan.roster.size], &packet)) {
+    while (tshi_packet_take(&relay->plan.queues[relay->plan.roster.size], &packet)) {
         pass_on(relay, &packet);
     }
 }
@@ -158,7 +158,7 @@ static bool is_rank(const tshi_relay *relay, int rank) {
 
 /* The link brings packets of the ranks behind it to all others. */
 static bool take_packet(tshi_relay *relay, const tshi_relay_link *l, const tshi_packet *packet) {
-    if (!relay->plan.queues || !is_rank(relay, packet->from) || !is_rank(relay, packet->to)) return false;
+    if (!is_rank(relay, packet->from) || !is_rank(relay, packet->to)) return false;
     if (!is_behind(relay, l, packet->from) || is_behind(relay, l, packet->to)) return false;
     pass_on(relay, packet);
     return true;
@@ -341,7 +341,7 @@ static int longest_sleep(tshi_relay *relay, int longest) {
     }
     atomic_exchange(&page->relay_sleeps, relay->bell >= 0);
     if (atomic_load(&page->changed) != relay->seen) return 0;
-    if (relay->plan.queues && tshi_packet_is_there(&relay->plan.queues[relay->plan.roster.size])) return 0;
+    if (tshi_packet_is_there(&relay->plan.queues[relay->plan.roster.size])) return 0;
     return relay->undelivered.first && longest > BUSY_MS ? BUSY_MS : longest;
 }
 
