@@ -118,29 +118,8 @@ size_t tshi_shm_message_bytes(const tshi_comm_call *send) {
     return bytes <= EAGER_BYTES ? (size_t)EAGER_BUFFERS * EAGER_BUFFER_BYTES : COMPLETIONS * sizeof(tshi_completion);
 }
 
-/* The turn at which envelope `number` may be written; written, it has the next turn. */
 static uint32_t turn_of(uint64_t number) {
-    return (uint32_t)(number / TSHI_ENVELOPES) * 2;
-}
-
-/* Reserves the next envelope of a ring; false while the ring is full. */
-static bool envelope_take(tshi_inbox *inbox, uint64_t *number) {
-    uint64_t tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
-    for (;;) {
-        tshi_envelope *envelope = &inbox->envelope[tail % TSHI_ENVELOPES];
-        uint32_t turn = atomic_load_explicit(&envelope->turn, memory_order_acquire);
-        int32_t ahead = (int32_t)(turn - turn_of(tail));
-        if (ahead < 0) return false;
-        if (ahead > 0) {
-            tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
-            continue;
-        }
-        if (atomic_compare_exchange_weak_explicit(&inbox->tail, &tail, tail + 1, memory_order_relaxed,
-                                                  memory_order_relaxed)) {
-            *number = tail;
-            return true;
-        }
-    }
+    return tshi_ring_turn(number, TSHI_ENVELOPES);
 }
 
 /* Chooses the way of a message, and takes the completion that it needs. */
@@ -173,7 +152,7 @@ static bool send_envelope(tsh_work *work) {
     uint64_t number;
     uint32_t way = choose_way(group, box, work, congested, &completion);
     if (way == BY_HEAP && !completion) return false;
-    if (!envelope_take(inbox, &number)) {
+    if (!tshi_ring_claim(&inbox->tail, inbox->envelope, TSHI_ENVELOPES, sizeof *inbox->envelope, &number)) {
         if (way == BY_HEAP) completion_give(box, completion);
         return false;
     }
