@@ -10,8 +10,7 @@ bool tshi_packet_add(tshi_packet_queue *queue, const tshi_packet *packet) {
     tshi_packet_slot *slot = &queue->slot[n % TSHI_PACKET_SLOTS];
     memcpy(&slot->packet, packet, HEAD + packet->length);
     atomic_store_explicit(&slot->turn, tshi_ring_turn(n, TSHI_PACKET_SLOTS) + 1, memory_order_release);
-    /* Adds 0 rather than loads: either this rank sees the sleeper, or the sleeper sees the packet. */
-    if (atomic_fetch_add_explicit(&queue->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&slot->turn);
+    tshi_wake_sleepers(&queue->sleepers, &slot->turn);
     return true;
 }
 

@@ -147,6 +147,11 @@ void tshi_page_wake_relay(tshi_page *page);
 
 /* Wakes all threads of any process that sleep on `word` in tshi_doze. */
 void tshi_wake(_Atomic uint32_t *word);
+/* Wakes those that sleep on `word`, which has been written. Adds 0 rather than loads: read-modify-writes of `sleepers`
+ * have one order, so either this rank sees the sleeper, or the sleeper sees the word. */
+static inline void tshi_wake_sleepers(_Atomic uint32_t *sleepers, _Atomic uint32_t *word) {
+    if (atomic_fetch_add_explicit(sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(word);
+}
 /* Sleeps until *word has reached `target`, but no longer than `nanoseconds`. May wake early. */
 void tshi_doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers, long nanoseconds);
 

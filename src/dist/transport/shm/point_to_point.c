@@ -136,10 +136,6 @@ static uint32_t choose_way(tsh_group *group, tshi_mailbox *box, const tsh_work *
     return BY_HEAP;
 }
 
-static void wake_receiver(tshi_inbox *inbox, tshi_envelope *envelope) {
-    if (atomic_fetch_add_explicit(&inbox->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&envelope->turn);
-}
-
 /* False while the ring is full, or there is no completion. */
 static bool send_envelope(tsh_work *work) {
     tsh_group *group = work->group;
@@ -170,7 +166,7 @@ static bool send_envelope(tsh_work *work) {
         group->world->host->ops->copy.within(group->world->host, bytes, call->in,
                                              completion ? (void *)(completion + 1) : envelope->data);
     atomic_store_explicit(&envelope->turn, turn_of(number) + 1, memory_order_release);
-    wake_receiver(inbox, envelope);
+    tshi_wake_sleepers(&inbox->sleepers, &envelope->turn);
     if (way == BY_HEAP)
         work->state = completion;
     else
@@ -215,7 +211,7 @@ static void send_progress(tsh_work *work) {
 static void answer(const tsh_group *group, const tshi_envelope *envelope, uint32_t state) {
     tshi_completion *completion = tshi_shm_heap_at(group, envelope->from, envelope->completion);
     atomic_store_explicit(&completion->state, state, memory_order_release);
-    if (atomic_fetch_add_explicit(&completion->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&completion->state);
+    tshi_wake_sleepers(&completion->sleepers, &completion->state);
 }
 
 /* Reports a mismatch to the sender of a small message, whose send has already returned: its next call fails with it.

@@ -36,12 +36,6 @@ static tsh_status wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t tar
     return TSH_OK;
 }
 
-/* Wakes the ranks that sleep until this slot is published. Adds 0 rather than loads: read-modify-writes of `sleepers`
- * have one order, so either this rank sees the sleeper, or the sleeper sees the published slot. */
-static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
-    if (atomic_fetch_add_explicit(&me->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&slot->sync);
-}
-
 /* Copies the draft into this rank's slot. Peers poll the slot's cache line, so writing it at once takes it from them
  * only once. */
 static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
@@ -67,7 +61,7 @@ __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32
     tsh_status status = TSH_OK;
     tshi_wait wait = wait_since(group, NULL, tshi_clock());
     wait.sync = sync;
-    wake_sleepers(tshi_member_at(lg, group->rank), tshi_slot_at(lg, group->rank, sync));
+    tshi_wake_sleepers(&tshi_member_at(lg, group->rank)->sleepers, &tshi_slot_at(lg, group->rank, sync)->sync);
     tshi_shm_publish_wait(&wait);
     for (int i = 0; i < group->size && status == TSH_OK; i++) {
         _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
@@ -109,7 +103,7 @@ tsh_status tshi_shm_sync(tsh_group *group, size_t payload) {
         return status;
     }
     lg->compared = sync;
-    wake_sleepers(tshi_member_at(lg, group->rank), mine);
+    tshi_wake_sleepers(&tshi_member_at(lg, group->rank)->sleepers, &mine->sync);
     claim(tshi_slot_at(lg, group->rank, sync + 1), bytes ? bytes : 1);
     return TSH_OK;
 }
@@ -124,7 +118,7 @@ void tshi_shm_publish(tsh_group *group, size_t next) {
     tshi_shm_group *lg = group->state;
     uint32_t sync = ++lg->sync;
     tshi_slot *mine = publish(group, sync);
-    wake_sleepers(tshi_member_at(lg, group->rank), mine);
+    tshi_wake_sleepers(&tshi_member_at(lg, group->rank)->sleepers, &mine->sync);
     if (next) claim(tshi_slot_at(lg, group->rank, sync + 1), sizeof(tshi_slot) + next);
 }
 
