@@ -203,7 +203,7 @@ static tsh_status begin_ballot(ballot *b, tsh_group *group, const char *text, ts
     failed = tshi_size_mul(f.combine ? 1 : size, most, &bytes);
     if (failed == TSH_OK) failed = tshi_size_mul(f.parts ? size : f.combine ? 1 : 0, f.passes + f.gets, &more);
     if (failed != TSH_OK) return failed;
-    size_t room = (sizeof(vote) + bytes + 15) / 16 * 16;
+    size_t room = tshi_round_up(sizeof(vote) + bytes, 16);
     unsigned char *wire =
         room + more <= sizeof b->bare ? b->bare : tshi_calloc(&group->world->allocator, 1, room + more);
     if (!wire) return TSH_ERR_MEMORY;

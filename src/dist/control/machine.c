@@ -22,16 +22,12 @@ typedef struct opening {
 
 /* --- layout ------------------------------------------------------------------------------------------------------- */
 
-static size_t round_up(size_t n, size_t to) {
-    return (n + to - 1) / to * to;
-}
-
 static size_t waits_at(int size, size_t area_bytes) {
-    return tshi_page_bytes(size) + round_up(area_bytes, TSHI_LINE_BYTES);
+    return tshi_page_bytes(size) + tshi_round_up(area_bytes, TSHI_LINE_BYTES);
 }
 
 static size_t queues_at(int size, size_t area_bytes) {
-    return round_up(waits_at(size, area_bytes) + tshi_waits_bytes(size), TSHI_LINE_BYTES);
+    return tshi_round_up(waits_at(size, area_bytes) + tshi_waits_bytes(size), TSHI_LINE_BYTES);
 }
 
 size_t tshi_machine_bytes(int size, size_t area_bytes) {
@@ -42,11 +38,11 @@ size_t tshi_machine_bytes(int size, size_t area_bytes) {
  * peers. */
 static tsh_status lay_out(const tshi_memory_ranks *ranks, size_t head, size_t *total) {
     tsh_status status = TSH_OK;
-    *total = round_up(head, TSHI_HUGE_PAGE);
+    *total = tshi_round_up(head, TSHI_HUGE_PAGE);
     for (int i = 0; i < ranks->size && status == TSH_OK; i++) {
         if (ranks->heap_bytes[i] > SIZE_MAX / 4) status = TSH_ERR_OVERFLOW;
         if (status == TSH_OK) {
-            status = tshi_size_add(*total, round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE), total);
+            status = tshi_size_add(*total, tshi_round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE), total);
         }
     }
     if (status == TSH_OK && *total <= INT64_MAX) return TSH_OK;
@@ -61,7 +57,7 @@ static tsh_status lay_out(const tshi_memory_ranks *ranks, size_t head, size_t *t
 static int make_memory(const tshi_memory_ranks *ranks) {
     const opening *o = ranks->user;
     const tshi_machine *m = &o->world->machine;
-    size_t bytes, head = tshi_machine_bytes(o->world->size, o->area_bytes), at = round_up(head, TSHI_HUGE_PAGE);
+    size_t bytes, head = tshi_machine_bytes(o->world->size, o->area_bytes), at = tshi_round_up(head, TSHI_HUGE_PAGE);
     tsh_status status = lay_out(ranks, head, &bytes);
     if (status != TSH_OK) return -(int)status;
     int fd = tshi_memory_file("tshard", bytes);
@@ -77,7 +73,7 @@ static int make_memory(const tshi_memory_ranks *ranks) {
         tshi_rank_record *r = &page->record[m->ranks[i]];
         r->heap_at = at;
         r->heap_bytes = ranks->heap_bytes[i];
-        at += round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE);
+        at += tshi_round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE);
     }
     page->size = o->world->size;
     munmap(page, head);

@@ -26,6 +26,10 @@
 #define TSHI_JOINER_HOST   64
 #define TSHI_CALL_BYTES    32 /* of the name of a call that waits, with its end */
 
+static inline size_t tshi_round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
+
 /* A step of a tape, both numbered from 1; zeros: no particular step. */
 typedef struct tshi_tape_step {
     uint64_t tape, number;

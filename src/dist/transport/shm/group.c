@@ -4,14 +4,11 @@
 
 #include <string.h>
 
-static size_t round_up(size_t n) {
-    return (n + TSHI_LINE_BYTES - 1) / TSHI_LINE_BYTES * TSHI_LINE_BYTES;
-}
-
 /* A payload must also hold two counts for each member (all_to_all), or 12 characters for each (group_create). */
 static size_t slot_bytes(int size) {
     size_t counts = 16 * (size_t)size + 64;
-    return round_up(sizeof(tshi_slot) + (counts > TSHI_SLOT_PAYLOAD ? counts : TSHI_SLOT_PAYLOAD));
+    return tshi_round_up(sizeof(tshi_slot) + (counts > TSHI_SLOT_PAYLOAD ? counts : TSHI_SLOT_PAYLOAD),
+                         TSHI_LINE_BYTES);
 }
 
 static uint32_t slots(int size) {
