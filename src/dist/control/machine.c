@@ -70,9 +70,7 @@ static int make_memory(const tshi_memory_ranks *ranks) {
         return -TSH_ERR_MEMORY;
     }
     for (int i = 0; i < ranks->size; i++) {
-        tshi_rank_record *r = &page->record[m->ranks[i]];
-        r->heap_at = at;
-        r->heap_bytes = ranks->heap_bytes[i];
+        page->record[m->ranks[i]].heap_at = at;
         at += tshi_round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE);
     }
     page->size = o->world->size;
@@ -137,9 +135,7 @@ static tsh_status map_memory(void *user) {
     }
     m->page = (tshi_page *)(void *)m->memory;
     for (int i = 0; i < m->count; i++) {
-        const tshi_rank_record *r = &m->page->record[m->ranks[i]];
-        m->heap[m->ranks[i]] = m->memory + r->heap_at;
-        m->heap_bytes[m->ranks[i]] = (size_t)r->heap_bytes;
+        m->heap[m->ranks[i]] = m->memory + m->page->record[m->ranks[i]].heap_at;
     }
     return appear(world);
 }
@@ -176,8 +172,7 @@ static tsh_status memory_of_processes(tsh_world *world, const tshi_settings *set
     tshi_memory_plan plan = {
         .make = make_memory, .join = map_memory, .user = &o, .ranks = m->ranks, .memory = &m->deaths.file};
     m->heap = tshi_calloc(allocator, (size_t)world->size, sizeof *m->heap);
-    m->heap_bytes = tshi_calloc(allocator, (size_t)world->size, sizeof *m->heap_bytes);
-    if (!m->heap || !m->heap_bytes) return TSH_ERR_MEMORY;
+    if (!m->heap) return TSH_ERR_MEMORY;
     if (m->count == 1) return memory_of_one(settings, &plan);
     tshi_settings here = *settings;
     here.size = m->count;
@@ -202,8 +197,7 @@ static tsh_status memory_of_threads(tsh_world *world, const tshi_settings *setti
     m->threads = threads;
     m->page = (tshi_page *)(void *)threads->memory;
     m->heap = threads->heap;
-    m->heap_bytes = threads->heap_bytes;
-    m->heap_bytes[rank] = settings->heap_bytes;
+    threads->heap_bytes[rank] = settings->heap_bytes;
     m->heap[rank] = tshi_map_memory(-1, settings->heap_bytes);
     tshi_granted_cores(m->page->record[rank].cores, TSHI_CORE_BYTES);
     if (m->heap[rank]) return TSH_OK;
@@ -286,7 +280,6 @@ void tshi_machine_close(tsh_world *world) {
     if (m->node && has_file(m)) close(m->deaths.file);
     tshi_waits_close(world, &m->waits);
     if (!m->threads) tshi_free(allocator, m->heap);
-    if (!m->threads) tshi_free(allocator, m->heap_bytes);
     tshi_free(allocator, m->node);
     tshi_free(allocator, m->ranks);
     *m = (tshi_machine){.deaths.file = -1};

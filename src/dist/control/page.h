@@ -65,7 +65,7 @@ typedef struct tshi_rank_record {
     _Atomic uint32_t undelivered;    /* packets that the relay keeps for it until its queue has room */
     int32_t process;                 /* its PID in ... */
     uint64_t namespace;              /* ... this PID namespace; both are set before any rank has joined */
-    uint64_t heap_at, heap_bytes; /* in the mapped file; the machine's first rank sets both before any rank maps it */
+    uint64_t heap_at;                /* in the mapped file; the machine's first rank sets it before any rank maps it */
     unsigned char cores[TSHI_CORE_BYTES]; /* its affinity mask, a bit a core; written before it joins */
 } tshi_rank_record;
 
