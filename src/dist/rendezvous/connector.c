@@ -82,7 +82,7 @@ bool tshi_connector_report(const tshi_rendezvous *r, int fd, const unsigned char
     return tshi_socket_write(fd, bytes, tshi_wire_write_answer(&answer, &seal, bytes), r->deadline);
 }
 
-static tshi_connect_end fail(tshi_attempt *t, tshi_connect_end end, const char *reason) {
+static tshi_connect_end give_reason(tshi_attempt *t, tshi_connect_end end, const char *reason) {
     snprintf(t->reason, sizeof t->reason, "%s", reason);
     return end;
 }
@@ -100,10 +100,10 @@ static tshi_connect_end greet(tshi_rendezvous *r, int fd, tshi_attempt *t, unsig
     bool same = !memcmp(challenge.group, r->group, sizeof challenge.group);
     if (same && t->leader) same = !memcmp(challenge.leader, t->leader, sizeof challenge.leader);
     if (!same)
-        return fail(t, TSHI_CONNECT_OTHER,
-                    "another job is there: its token, its group_name or its number of restarts is not ours");
+        return give_reason(t, TSHI_CONNECT_OTHER,
+                           "another job is there: its token, its group_name or its number of restarts is not ours");
     if (tshi_connector_hello(r, fd, &challenge, nonce)) return TSHI_CONNECT_ANSWERED;
-    return fail(t, TSHI_CONNECT_FAILED, error_text(errno));
+    return give_reason(t, TSHI_CONNECT_FAILED, error_text(errno));
 }
 
 /* --- the answer --------------------------------------------------------------------------------------------------- */
@@ -156,7 +156,7 @@ static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned c
     const int ranks = r->memory ? 0 : r->settings->size;
     t->status = tshi_wire_read_answer(bytes, size, ranks, &seal, r->allocator, &answer);
     tshi_free(r->allocator, bytes);
-    if (t->status == TSH_ERR_SYSTEM) return fail(t, TSHI_CONNECT_FAILED, "its answer is malformed");
+    if (t->status == TSH_ERR_SYSTEM) return give_reason(t, TSHI_CONNECT_FAILED, "its answer is malformed");
     if (t->status != TSH_OK) return TSHI_CONNECT_ANSWERED;
     *t->out = answer.roster;
     if (answer.status != TSH_OK) t->status = tshi_fail(answer.status, "rendezvous: %s", answer.message);
@@ -192,9 +192,9 @@ static tshi_connect_end try_one(tshi_rendezvous *r, const tshi_endpoint *endpoin
     unsigned char nonce[TSHI_NONCE_SIZE];
     tshi_connect_end end;
     int fd = tshi_socket_connect(endpoint, sooner(tshi_clock() + t->patience, r->deadline + GRACE));
-    if (fd < 0) return fail(t, TSHI_CONNECT_FAILED, error_text(errno));
+    if (fd < 0) return give_reason(t, TSHI_CONNECT_FAILED, error_text(errno));
     if (endpoint->address.ss_family == AF_UNIX && !tshi_unix_same_user(fd))
-        end = fail(t, TSHI_CONNECT_OTHER, "another user's process listens there");
+        end = give_reason(t, TSHI_CONNECT_OTHER, "another user's process listens there");
     else
         end = greet(r, fd, t, nonce);
     if (end == TSHI_CONNECT_ANSWERED) end = take_answers(r, fd, nonce, t);
