@@ -4,7 +4,6 @@
 #include "dist/transport/mpi/mpi.h"
 #include "tshard/mpi.h"
 
-
 #define PATIENCE   120.0
 #define WARN_EVERY 5.0
 
