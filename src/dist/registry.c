@@ -76,23 +76,8 @@ bool tshi_backend_is(const char *name) {
     return asked && !strcmp(asked, name);
 }
 
-/* The index of the next name after `name` in alphabetical order, among those that TSHARD_BACKEND may have. */
-static int next_name(const char *name) {
-    int next = TRANSPORTS;
-    for (int i = 0; i < TRANSPORTS; i++) {
-        if (!is_choice(i) || strcmp(transports[i].name, name) <= 0) continue;
-        if (next == TRANSPORTS || strcmp(transports[i].name, transports[next].name) < 0) next = i;
-    }
-    return next;
-}
-
-void tshi_backend_names(char *text, size_t size) {
-    text[0] = '\0';
-    for (int i = next_name(""), next; i < TRANSPORTS; i = next) {
-        next = next_name(transports[i].name);
-        const char *before = text[0] == '\0' ? "" : next == TRANSPORTS ? " or " : ", ";
-        tshi_append(text, size, "%s%s", before, transports[i].name);
-    }
+const char *tshi_backend_names(void) {
+    return "local, mpi, nccl, plan or ucx"; /* the choices, in alphabetical order */
 }
 
 static tsh_status not_built(const char *name, const char *option) {
@@ -107,8 +92,7 @@ static tsh_status check_asked(const tshi_settings *settings) {
     int backend = asked ? place_of(asked) : TRANSPORTS, method = TRANSPORTS;
     char text[64];
     if (asked && (backend == TRANSPORTS || !is_choice(backend))) {
-        tshi_backend_names(text, sizeof text);
-        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"%.64s\"; it must be %s", asked, text);
+        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"%.64s\"; it must be %s", asked, tshi_backend_names());
     }
     if (settings->method == TSHI_INIT_TRANSPORT) {
         method = place_of(settings->transport);

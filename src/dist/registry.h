@@ -17,7 +17,7 @@ const tshi_group_ops *tshi_backend_of_machine(void);
 /* TSHARD_BACKEND names this backend. */
 bool tshi_backend_is(const char *name);
 /* What TSHARD_BACKEND may be: "local, mpi, nccl, plan or ucx". */
-TSHI_TOOLS void tshi_backend_names(char *text, size_t size);
+TSHI_TOOLS const char *tshi_backend_names(void);
 /* The control backend that takes the world, see tshi_group_ops.probe. *out is NULL where none does before the
  * rendezvous; after it that is TSH_ERR_UNSUPPORTED. */
 tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **out);

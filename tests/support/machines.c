@@ -124,14 +124,13 @@ static void live(tshi_test_machines *m, int rank) {
     tsh_status status = TSH_OK;
     if (rank % m->ranks == 0) status = tshi_test_machines_connect(m, &roster, &links);
     if (status == TSH_OK && rank % m->ranks == 0 && node != m->raw) {
-        const tshi_relay_plan plan = {page, &roster, m->file[node], m->timeout, &allocator, m->queues[node]};
+        const tshi_relay_plan plan = {page, roster, m->file[node], m->timeout, &allocator, m->queues[node]};
         status = tshi_relay_begin(&plan, &links, &relay);
     }
     if (status != TSH_OK) {
         fprintf(stderr, "rank %d: %s\n", rank, tsh_error_message());
         abort();
     }
-    tshi_roster_free(&roster, &allocator);
     atomic_store(&me->obeyed, TSHI_ORDER_NONE);
     for (;;) {
         int order = atomic_load(&me->order);

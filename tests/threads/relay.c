@@ -60,7 +60,7 @@ static void *live(void *argument) {
     tshi_relay *relay;
     tshi_page *page = machines.page[me];
     tshi_test_machines_roster(&machines, me, &roster);
-    const tshi_relay_plan plan = {page, &roster, machines.file[me], machines.timeout, &allocator, machines.queues[me]};
+    const tshi_relay_plan plan = {page, roster, machines.file[me], machines.timeout, &allocator, machines.queues[me]};
     if (tshi_test_machines_connect(&machines, &roster, &links) != TSH_OK) abort();
     pthread_barrier_wait(&connected);
     if (tshi_relay_begin(&plan, &links, &relay) != TSH_OK) abort();

@@ -290,11 +290,11 @@ static int take_ranks(run_options *out) {
 
 /* The table of docs/environment.md. */
 static int print_settings(void) {
-    char backends[64], row[1024];
-    tshi_backend_names(backends, sizeof backends);
+    char row[1024];
     puts("| variable | value | default | meaning |\n|---|---|---|---|");
     for (int i = 0; i < TSHI_SETTING_COUNT; i++) {
-        tshi_setting_describe((tshi_setting_id)i, i == TSHI_SETTING_BACKEND ? backends : NULL, row, sizeof row);
+        tshi_setting_describe((tshi_setting_id)i, i == TSHI_SETTING_BACKEND ? tshi_backend_names() : NULL, row,
+                              sizeof row);
         puts(row);
     }
     return run_flush_stdout();

@@ -35,12 +35,8 @@ bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_colle
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-static tsh_status no_group(tsh_collective op) {
-    return tshi_group_missing(tsh_collective_name(op));
-}
-
 tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_status early) {
-    if (!group) return no_group(a->op);
+    if (!group) return tshi_group_missing(tsh_collective_name(a->op));
     if (group->rank < 0) return TSH_OK;
     uint64_t start = tshi_ticks();
     tsh_status status = tshi_owner_enter(&group->world->owner, tsh_collective_name(a->op));
@@ -60,7 +56,7 @@ tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_st
 /* A call that cannot be made still takes its turn, so that its peers get the error. */
 tsh_status tshi_collective_start(tsh_group *group, const tshi_arguments *a, tsh_work **out) {
     if (out) *out = NULL;
-    if (!group) return no_group(a->op);
+    if (!group) return tshi_group_missing(tsh_collective_name(a->op));
     uint64_t start = tshi_ticks();
     tshi_comm_call call = {.op = a->op};
     tsh_status status = tshi_owner_enter(&group->world->owner, tsh_collective_name(a->op));

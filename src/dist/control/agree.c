@@ -203,7 +203,7 @@ static tsh_status begin_ballot(ballot *b, tsh_group *group, const char *text, ts
     failed = tshi_size_mul(f.combine ? 1 : size, most, &bytes);
     if (failed == TSH_OK) failed = tshi_size_mul(f.parts ? size : f.combine ? 1 : 0, f.passes + f.gets, &more);
     if (failed != TSH_OK) return failed;
-    size_t room = (sizeof(vote) + bytes + 15) / 16 * 16;
+    size_t room = tshi_round_up(sizeof(vote) + bytes, 16);
     unsigned char *wire =
         room + more <= sizeof b->bare ? b->bare : tshi_calloc(&group->world->allocator, 1, room + more);
     if (!wire) return TSH_ERR_MEMORY;
@@ -221,19 +221,20 @@ static void end_ballot(ballot *b, const tsh_group *group) {
 }
 
 static tsh_status decide(ballot *b, tsh_group *group, const char *name, tsh_status failed) {
-    char own[TSHI_MESSAGE_SIZE];
+    tshi_failure own;
+    tshi_failure_keep(&own, failed);
     if (failed != TSH_OK) {
-        snprintf(own, sizeof own, "%s", tsh_error_message());
         b->vote.first.kind = TSHI_KIND_FAILED;
         b->vote.status = TSH_ERR_PEER;
-        snprintf(b->vote.words, sizeof b->vote.words, "rank %d: %.480s", group->world->rank, own);
+        snprintf(b->vote.words, sizeof b->vote.words, "rank %d: %.480s", group->world->rank, own.words);
     }
     tsh_status status = tshi_channel_begin(&b->call, group, name);
     if (status == TSH_OK) status = walk_tree(b);
     tshi_channel_end(&b->call);
-    if (status == TSH_OK && b->call.peer_left) status = tshi_control_break(group->world, TSH_ERR_PEER, b->vote.words);
+    if (status == TSH_OK && b->call.peer_left)
+        status = tshi_control_break(group->world, TSH_ERR_PEER, "%s", b->vote.words);
     if (status != TSH_OK) return status;
-    if (failed != TSH_OK) return tshi_fail(failed, "%s", own);
+    if (failed != TSH_OK) return tshi_failure_report(&own);
     return b->vote.status == TSH_OK ? TSH_OK : tshi_fail((tsh_status)b->vote.status, "%s", b->vote.words);
 }
 

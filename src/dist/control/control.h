@@ -36,7 +36,7 @@ tsh_status tshi_control_lasting_failure(tsh_world *world);
 tsh_status tshi_control_add_call(tsh_world *world, tsh_status status, const char *call, unsigned long long number);
 /* Breaks the world: it can then only be continued or destroyed. Returns the first reason, which later calls do not
  * replace. */
-tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *words);
+tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
 /* The rank is STUCK or DEAD. */
 static inline bool tshi_control_is_lost(const tsh_world *world, int rank) {
     uint32_t state = tshi_page_state(world->machine.page, rank);
@@ -56,7 +56,7 @@ void tshi_control_fail(tsh_world *world, const char *reason, tshi_tape_step step
 /* This rank leaves the world. The second call does nothing. */
 void tshi_control_leave(tsh_world *world);
 /* This rank becomes STUCK, with the words as its reason, and its world is broken. */
-tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *words);
+tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
 
 /* --- the deadline ------------------------------------------------------------------------------------------------- */
 
@@ -105,8 +105,6 @@ tshi_barrier_state tshi_barrier_begin(tsh_world *world);
 bool tshi_barrier_done(const tsh_world *world, tshi_barrier_state *barrier);
 /* The error that ends a recovery: a rank that is STUCK, DEAD or has left, or the deadline. */
 tsh_status tshi_barrier_poll(tsh_world *world, tshi_barrier_state *barrier);
-/* Sleeps until rank barrier->next makes the step, but no longer than `nanoseconds`; then polls. */
-tsh_status tshi_barrier_wait(tsh_world *world, tshi_barrier_state *barrier, long nanoseconds);
 /* Ends the wait, whatever its outcome. */
 void tshi_barrier_end(tsh_world *world);
 /* Makes a step, and returns when all ranks have made it. */

@@ -2,12 +2,11 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/control/entrance.h"
-#include "base/hash.h"
 #include "dist/control/liveness.h"
+#include "dist/rendezvous/acceptor.h"
 #include "dist/rendezvous/sockets.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -185,16 +184,9 @@ static bool read_guest(const tsh_world *world, const tshi_entrance *e, guest *g)
 }
 
 static void accept_guest(tshi_entrance *e, int fd) {
-    unsigned char bytes[TSHI_WIRE_MOST];
-    tshi_frame challenge = {0};
     guest *g = &e->guests[e->n++];
     *g = (guest){.fd = fd, .place = -1, .deadline = tshi_clock() + HELLO_SECONDS};
-    bool random = tshi_random_bytes(g->nonce, sizeof g->nonce);
-    memcpy(challenge.nonce, g->nonce, sizeof challenge.nonce);
-    memcpy(challenge.group, e->r.group, sizeof challenge.group);
-    size_t size = tshi_wire_write(TSHI_CHALLENGE, &challenge, NULL, bytes);
-    /* The frame fits into the buffer of a new connection. */
-    if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) drop(e, e->n - 1);
+    if (!tshi_acceptor_challenge(&e->r, fd, NULL, g->nonce)) drop(e, e->n - 1);
 }
 
 static int count_proven(const tshi_entrance *e) {

@@ -3,6 +3,7 @@
 #include "dist/control/control.h"
 #include "dist/control/heap_block.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,11 +17,14 @@ static uint32_t state_of(const tsh_world *world, int rank) {
     return tshi_page_state(world->machine.page, rank);
 }
 
-tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *words) {
+tsh_status tshi_control_break(tsh_world *world, tsh_status status, const char *format, ...) {
     tshi_machine *m = &world->machine;
     if (m->broken == TSH_OK) {
+        va_list arguments;
         m->broken = status;
-        snprintf(m->broken_words, sizeof m->broken_words, "%s", words);
+        va_start(arguments, format);
+        vsnprintf(m->broken_words, sizeof m->broken_words, format, arguments);
+        va_end(arguments);
     }
     return tshi_fail(m->broken, "%s", m->broken_words);
 }
@@ -42,7 +46,7 @@ static tsh_status rank_failure(tsh_world *world, int rank) {
     if (died) {
         tshi_append(words, sizeof words, "%s died (killed by a signal, or exited)", reason[0] ? "; then it" : "");
     }
-    return tshi_control_break(world, TSH_ERR_PEER, words);
+    return tshi_control_break(world, TSH_ERR_PEER, "%s", words);
 }
 
 tsh_status tshi_control_failure(tsh_world *world) {
@@ -77,10 +81,8 @@ tsh_status tshi_control_check_peers(tsh_group *group, bool look, bool waits) {
     if (look) tshi_machine_poll(world);
     tsh_status status = tshi_control_has_failed(world) ? tshi_control_failure(world) : TSH_OK;
     for (int i = 0; waits && status == TSH_OK && i < group->size; i++) {
-        char words[TSHI_LINE];
         if (!tshi_control_has_left(world, group->ranks[i])) continue;
-        snprintf(words, sizeof words, "rank %d has left the world", group->ranks[i]);
-        status = tshi_control_break(world, TSH_ERR_PEER, words);
+        status = tshi_control_break(world, TSH_ERR_PEER, "rank %d has left the world", group->ranks[i]);
     }
     return status;
 }
@@ -121,9 +123,14 @@ static void stick(tsh_world *world, const char *words) {
     tshi_page_set_state(world->machine.page, world->rank, state_of(world, world->rank), TSHI_STUCK);
 }
 
-tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *words) {
+tsh_status tshi_control_stick(tsh_world *world, tsh_status status, const char *format, ...) {
+    char words[TSHI_MESSAGE_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(words, sizeof words, format, arguments);
+    va_end(arguments);
     if (world->machine.broken == TSH_OK) stick(world, words);
-    return tshi_control_break(world, status, words);
+    return tshi_control_break(world, status, "%s", words);
 }
 
 bool tshi_deadline_report(tsh_world *world, const char *words) {
@@ -131,7 +138,7 @@ bool tshi_deadline_report(tsh_world *world, const char *words) {
     uint32_t first = atomic_load(&world->machine.page->cause);
     if (first && (int)first - 1 != world->rank && rank_failure(world, (int)first - 1) != TSH_OK) return false;
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
-    tshi_control_break(world, TSH_ERR_TIMEOUT, words);
+    tshi_control_break(world, TSH_ERR_TIMEOUT, "%s", words);
     return true;
 }
 

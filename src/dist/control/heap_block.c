@@ -16,14 +16,6 @@ tshi_heap_block *tshi_heap_block_new(tsh_world *world, size_t bytes, int users) 
     return block;
 }
 
-uint64_t tshi_heap_block_offset(const tsh_world *world, const tshi_heap_block *block) {
-    return (uint64_t)((const char *)block - world->machine.heap[world->rank]);
-}
-
-tshi_heap_block *tshi_heap_block_at(const tsh_world *world, int rank, uint64_t offset) {
-    return (tshi_heap_block *)(void *)(world->machine.heap[rank] + offset);
-}
-
 void tshi_heap_block_release(tsh_world *world, tshi_heap_block *block, int rank) {
     bool last = atomic_fetch_sub(&block->users, 1) == 1;
     if (rank != world->rank) return;

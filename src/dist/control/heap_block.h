@@ -21,9 +21,6 @@ static inline size_t tshi_heap_block_room(size_t bytes) {
 
 /* A block in this rank's heap; the bytes behind its header are not set. NULL with the message set. */
 tshi_heap_block *tshi_heap_block_new(tsh_world *world, size_t bytes, int users);
-/* The block's offset in its owner's heap, and on a peer the block at that offset of `rank`'s heap. */
-uint64_t tshi_heap_block_offset(const tsh_world *world, const tshi_heap_block *block);
-tshi_heap_block *tshi_heap_block_at(const tsh_world *world, int rank, uint64_t offset);
 /* `rank` owns the block. Not collective. */
 void tshi_heap_block_release(tsh_world *world, tshi_heap_block *block, int rank);
 /* Frees the blocks that this rank has released and all users have too; `all`: whether or not they have. */

@@ -87,14 +87,7 @@ static unsigned char *read_frame(const tshi_joining *j, tshi_wire_type *type, si
     double deadline = tshi_clock() + FRAME_SECONDS;
     if (!tshi_socket_read(j->fd, head, sizeof head, deadline)) return NULL;
     *type = head[5] == TSHI_PLACE ? TSHI_PLACE : TSHI_ANSWER;
-    int64_t body = tshi_wire_body(head, *type, TSHI_WIRE_LARGEST);
-    unsigned char *bytes = body < 0 ? NULL : tshi_calloc(j->r.allocator, sizeof head + (size_t)body, 1);
-    if (!bytes) return NULL;
-    memcpy(bytes, head, sizeof head);
-    *size = sizeof head + (size_t)body;
-    if (tshi_socket_read(j->fd, bytes + sizeof head, (size_t)body, deadline)) return bytes;
-    tshi_free(j->r.allocator, bytes);
-    return NULL;
+    return tshi_connector_rest(&j->r, j->fd, head, *type, TSHI_WIRE_LARGEST + TSHI_WIRE_HEAD, deadline, size);
 }
 
 /* Reads a PLACE; place->size is 0 if the last world is confirmed. False when the connection has ended. *status: the
@@ -166,13 +159,9 @@ tsh_status tshi_joining_wait(tshi_joining *j, tshi_join_place *out) {
 }
 
 bool tshi_joining_report(tshi_joining *j, tsh_status built, double patience) {
-    unsigned char bytes[TSHI_WIRE_MOST + TSHI_MESSAGE_SIZE];
-    const tshi_seal seal = {j->settings.key, j->theirs};
-    tshi_wire_answer answer = {.status = built};
     tsh_status status;
-    if (built != TSH_OK) snprintf(answer.message, sizeof answer.message, "%s", tsh_error_message());
-    size_t size = tshi_wire_write_answer(&answer, &seal, bytes);
-    if (!tshi_socket_write(j->fd, bytes, size, tshi_clock() + FRAME_SECONDS)) lose(j, strerror(errno));
+    j->r.deadline = tshi_clock() + FRAME_SECONDS;
+    if (!tshi_connector_report(&j->r, j->fd, j->theirs, built)) lose(j, strerror(errno));
     if (j->fd < 0 || built != TSH_OK) return false;
     double longest = patience + TSHI_LONGEST_LAG + VERDICT_SECONDS;
     bool came = tshi_socket_wait(j->fd, POLLIN, tshi_clock() + longest);

@@ -229,10 +229,10 @@ tsh_status tshi_links_open(const tshi_settings *settings, const tshi_roster *ros
     if (status == TSH_OK) {
         without_delay(out);
     } else {
-        char words[TSHI_MESSAGE_SIZE];
-        snprintf(words, sizeof words, "%s", tsh_error_message());
+        tshi_failure why;
+        tshi_failure_keep(&why, status);
         tshi_links_close(out, allocator);
-        tshi_fail(status, "world_init: the machines, numbered as ranks are: %.440s", words);
+        tshi_fail(status, "world_init: the machines, numbered as ranks are: %.440s", why.words);
     }
     return status;
 }

@@ -22,16 +22,12 @@ typedef struct opening {
 
 /* --- layout ------------------------------------------------------------------------------------------------------- */
 
-static size_t round_up(size_t n, size_t to) {
-    return (n + to - 1) / to * to;
-}
-
 static size_t waits_at(int size, size_t area_bytes) {
-    return tshi_page_bytes(size) + round_up(area_bytes, TSHI_LINE_BYTES);
+    return tshi_page_bytes(size) + tshi_round_up(area_bytes, TSHI_LINE_BYTES);
 }
 
 static size_t queues_at(int size, size_t area_bytes) {
-    return round_up(waits_at(size, area_bytes) + tshi_waits_bytes(size), TSHI_LINE_BYTES);
+    return tshi_round_up(waits_at(size, area_bytes) + tshi_waits_bytes(size), TSHI_LINE_BYTES);
 }
 
 size_t tshi_machine_bytes(int size, size_t area_bytes) {
@@ -42,11 +38,11 @@ size_t tshi_machine_bytes(int size, size_t area_bytes) {
  * peers. */
 static tsh_status lay_out(const tshi_memory_ranks *ranks, size_t head, size_t *total) {
     tsh_status status = TSH_OK;
-    *total = round_up(head, TSHI_HUGE_PAGE);
+    *total = tshi_round_up(head, TSHI_HUGE_PAGE);
     for (int i = 0; i < ranks->size && status == TSH_OK; i++) {
         if (ranks->heap_bytes[i] > SIZE_MAX / 4) status = TSH_ERR_OVERFLOW;
         if (status == TSH_OK) {
-            status = tshi_size_add(*total, round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE), total);
+            status = tshi_size_add(*total, tshi_round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE), total);
         }
     }
     if (status == TSH_OK && *total <= INT64_MAX) return TSH_OK;
@@ -61,7 +57,7 @@ static tsh_status lay_out(const tshi_memory_ranks *ranks, size_t head, size_t *t
 static int make_memory(const tshi_memory_ranks *ranks) {
     const opening *o = ranks->user;
     const tshi_machine *m = &o->world->machine;
-    size_t bytes, head = tshi_machine_bytes(o->world->size, o->area_bytes), at = round_up(head, TSHI_HUGE_PAGE);
+    size_t bytes, head = tshi_machine_bytes(o->world->size, o->area_bytes), at = tshi_round_up(head, TSHI_HUGE_PAGE);
     tsh_status status = lay_out(ranks, head, &bytes);
     if (status != TSH_OK) return -(int)status;
     int fd = tshi_memory_file("tshard", bytes);
@@ -74,10 +70,8 @@ static int make_memory(const tshi_memory_ranks *ranks) {
         return -TSH_ERR_MEMORY;
     }
     for (int i = 0; i < ranks->size; i++) {
-        tshi_rank_record *r = &page->record[m->ranks[i]];
-        r->heap_at = at;
-        r->heap_bytes = ranks->heap_bytes[i];
-        at += round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE);
+        page->record[m->ranks[i]].heap_at = at;
+        at += tshi_round_up(ranks->heap_bytes[i], TSHI_HUGE_PAGE);
     }
     page->size = o->world->size;
     munmap(page, head);
@@ -141,9 +135,7 @@ static tsh_status map_memory(void *user) {
     }
     m->page = (tshi_page *)(void *)m->memory;
     for (int i = 0; i < m->count; i++) {
-        const tshi_rank_record *r = &m->page->record[m->ranks[i]];
-        m->heap[m->ranks[i]] = m->memory + r->heap_at;
-        m->heap_bytes[m->ranks[i]] = (size_t)r->heap_bytes;
+        m->heap[m->ranks[i]] = m->memory + m->page->record[m->ranks[i]].heap_at;
     }
     return appear(world);
 }
@@ -180,8 +172,7 @@ static tsh_status memory_of_processes(tsh_world *world, const tshi_settings *set
     tshi_memory_plan plan = {
         .make = make_memory, .join = map_memory, .user = &o, .ranks = m->ranks, .memory = &m->deaths.file};
     m->heap = tshi_calloc(allocator, (size_t)world->size, sizeof *m->heap);
-    m->heap_bytes = tshi_calloc(allocator, (size_t)world->size, sizeof *m->heap_bytes);
-    if (!m->heap || !m->heap_bytes) return TSH_ERR_MEMORY;
+    if (!m->heap) return TSH_ERR_MEMORY;
     if (m->count == 1) return memory_of_one(settings, &plan);
     tshi_settings here = *settings;
     here.size = m->count;
@@ -206,8 +197,7 @@ static tsh_status memory_of_threads(tsh_world *world, const tshi_settings *setti
     m->threads = threads;
     m->page = (tshi_page *)(void *)threads->memory;
     m->heap = threads->heap;
-    m->heap_bytes = threads->heap_bytes;
-    m->heap_bytes[rank] = settings->heap_bytes;
+    threads->heap_bytes[rank] = settings->heap_bytes;
     m->heap[rank] = tshi_map_memory(-1, settings->heap_bytes);
     tshi_granted_cores(m->page->record[rank].cores, TSHI_CORE_BYTES);
     if (m->heap[rank]) return TSH_OK;
@@ -236,12 +226,13 @@ static tsh_status connect_machines(tsh_world *world, const tshi_settings *settin
                                    double deadline) {
     tshi_machine *m = &world->machine;
     tshi_machine_links links;
-    tshi_relay_plan plan = {.page = m->page,
-                            .roster = roster,
-                            .file = m->deaths.file,
-                            .queues = m->channel.queue,
-                            .silence = settings->silence,
-                            .allocator = &world->allocator};
+    tshi_relay_plan plan = {
+        .page = m->page,
+        .roster = {.rank = world->rank, .size = world->size, .nodes = m->nodes, .node = m->node, .host = world->hosts},
+        .file = m->deaths.file,
+        .queues = m->channel.queue,
+        .silence = settings->silence,
+        .allocator = &world->allocator};
     if (m->nodes == 1 || m->ranks[0] != world->rank) return TSH_OK;
     tsh_status status = tshi_links_open(settings, roster, &world->allocator, TSHI_FAN_OUT, deadline, &links);
     return status == TSH_OK ? tshi_relay_begin(&plan, &links, &m->relay) : status;
@@ -289,7 +280,6 @@ void tshi_machine_close(tsh_world *world) {
     if (m->node && has_file(m)) close(m->deaths.file);
     tshi_waits_close(world, &m->waits);
     if (!m->threads) tshi_free(allocator, m->heap);
-    if (!m->threads) tshi_free(allocator, m->heap_bytes);
     tshi_free(allocator, m->node);
     tshi_free(allocator, m->ranks);
     *m = (tshi_machine){.deaths.file = -1};

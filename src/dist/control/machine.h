@@ -57,7 +57,6 @@ typedef struct tshi_machine {
     tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
     char *area;                     /* for the transport; zeroed */
     char **heap;                    /* [size]; NULL for ranks on other machines */
-    size_t *heap_bytes;             /* [size] */
     int nodes, *node;               /* [size] the machine of each rank, from 0 */
     int *ranks, count;              /* the ranks of this machine, ascending, and how many */
     char *memory;                   /* the mapping of the whole file; NULL for threads */

@@ -19,6 +19,26 @@
 #define TSHI_PACKET_BYTES 464
 #define TSHI_PACKET_MOST  (1u << 30) /* bytes of a message */
 
+/* The turn at which slot n % slots of such a ring may be written; written, it has the next turn. */
+static inline uint32_t tshi_ring_turn(uint64_t n, unsigned slots) {
+    return 2 * (uint32_t)(n / slots);
+}
+
+/* Claims the next slot of a ring whose slots, of `bytes` bytes, begin with their turn; false: the ring is full. */
+static inline bool tshi_ring_claim(_Atomic uint64_t *added, void *ring, unsigned slots, size_t bytes, uint64_t *out) {
+    uint64_t n = atomic_load_explicit(added, memory_order_relaxed);
+    for (;;) {
+        _Atomic uint32_t *turn = (_Atomic uint32_t *)(void *)((char *)ring + n % slots * bytes);
+        int32_t ahead = (int32_t)(atomic_load_explicit(turn, memory_order_acquire) - tshi_ring_turn(n, slots));
+        *out = n;
+        if (ahead < 0) return false;
+        if (ahead > 0)
+            n = atomic_load_explicit(added, memory_order_relaxed);
+        else if (atomic_compare_exchange_weak_explicit(added, &n, n + 1, memory_order_relaxed, memory_order_relaxed))
+            return true;
+    }
+}
+
 /* A part of a message from one rank to another. */
 typedef struct tshi_packet {
     int32_t from, to;    /* world ranks */
@@ -57,7 +77,7 @@ void tshi_packet_doze(tshi_packet_queue *queue, long nanoseconds);
 
 /* The next packet can be taken: one load. */
 static inline bool tshi_packet_is_there(const tshi_packet_queue *queue) {
-    uint32_t full = 2 * (uint32_t)(queue->taken / TSHI_PACKET_SLOTS) + 1;
+    uint32_t full = tshi_ring_turn(queue->taken, TSHI_PACKET_SLOTS) + 1;
     return atomic_load_explicit(&queue->slot[queue->taken % TSHI_PACKET_SLOTS].turn, memory_order_acquire) == full;
 }
 

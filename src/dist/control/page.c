@@ -69,7 +69,7 @@ void tshi_page_leave(tshi_page *page, int rank) {
 void tshi_page_recover_step(tshi_page *page, int rank, uint32_t step) {
     tshi_rank_record *r = &page->record[rank];
     atomic_store(&r->recover, step);
-    if (atomic_fetch_add(&r->sleepers, 0) != 0) tshi_wake(&r->recover);
+    tshi_wake_sleepers(&r->sleepers, &r->recover);
     tell_relay(page);
 }
 

@@ -26,6 +26,10 @@
 #define TSHI_JOINER_HOST   64
 #define TSHI_CALL_BYTES    32 /* of the name of a call that waits, with its end */
 
+static inline size_t tshi_round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
+
 /* A step of a tape, both numbered from 1; zeros: no particular step. */
 typedef struct tshi_tape_step {
     uint64_t tape, number;
@@ -61,7 +65,7 @@ typedef struct tshi_rank_record {
     _Atomic uint32_t undelivered;    /* packets that the relay keeps for it until its queue has room */
     int32_t process;                 /* its PID in ... */
     uint64_t namespace;              /* ... this PID namespace; both are set before any rank has joined */
-    uint64_t heap_at, heap_bytes; /* in the mapped file; the machine's first rank sets both before any rank maps it */
+    uint64_t heap_at;                /* in the mapped file; the machine's first rank sets it before any rank maps it */
     unsigned char cores[TSHI_CORE_BYTES]; /* its affinity mask, a bit a core; written before it joins */
 } tshi_rank_record;
 
@@ -147,6 +151,11 @@ void tshi_page_wake_relay(tshi_page *page);
 
 /* Wakes all threads of any process that sleep on `word` in tshi_doze. */
 void tshi_wake(_Atomic uint32_t *word);
+/* Wakes those that sleep on `word`, which has been written. Adds 0 rather than loads: read-modify-writes of `sleepers`
+ * have one order, so either this rank sees the sleeper, or the sleeper sees the word. */
+static inline void tshi_wake_sleepers(_Atomic uint32_t *sleepers, _Atomic uint32_t *word) {
+    if (atomic_fetch_add_explicit(sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(word);
+}
 /* Sleeps until *word has reached `target`, but no longer than `nanoseconds`. May wake early. */
 void tshi_doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers, long nanoseconds);
 

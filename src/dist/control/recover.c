@@ -62,23 +62,22 @@ tsh_status tshi_barrier_poll(tsh_world *world, tshi_barrier_state *barrier) {
     tsh_status status = tshi_control_lasting_failure(world);
     if (status != TSH_OK) return tshi_control_add_call(world, status, "world_recover", barrier->step);
     int left = first_left(world, barrier);
-    if (left >= 0) {
-        snprintf(words, sizeof words, "rank %d has left the world; world_recover #%u waits for it", left,
-                 barrier->step);
-        return tshi_control_break(world, TSH_ERR_PEER, words);
-    }
+    if (left >= 0)
+        return tshi_control_break(world, TSH_ERR_PEER, "rank %d has left the world; world_recover #%u waits for it",
+                                  left, barrier->step);
     publish_wait(world, barrier);
     if (!tshi_deadline_passed(world, &barrier->deadline, ranks, stopped)) return TSH_OK;
     snprintf(words, sizeof words, "world_recover #%u: %.180s did not come within %g s%.180s", barrier->step, ranks,
              world->timeout, stopped);
     /* Not tshi_deadline_report: it would return the failure that this recovery is for, instead of the timeout. */
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
-    return tshi_control_stick(world, TSH_ERR_TIMEOUT, words);
+    return tshi_control_stick(world, TSH_ERR_TIMEOUT, "%s", words);
 }
 
-tsh_status tshi_barrier_wait(tsh_world *world, tshi_barrier_state *barrier, long nanoseconds) {
+/* Sleeps until rank barrier->next makes the step, but not for long; then polls. */
+static tsh_status wait_for_next(tsh_world *world, tshi_barrier_state *barrier) {
     tshi_rank_record *r = &world->machine.page->record[barrier->next];
-    tshi_doze(&r->recover, barrier->step, &r->sleepers, nanoseconds);
+    tshi_doze(&r->recover, barrier->step, &r->sleepers, NAP_NANOSECONDS);
     if (tshi_reached(&r->recover, barrier->step)) return TSH_OK;
     tsh_status status = tshi_barrier_poll(world, barrier);
     /* The rank may have made the step and left since. */
@@ -92,9 +91,7 @@ void tshi_barrier_end(tsh_world *world) {
 tsh_status tshi_control_barrier(tsh_world *world) {
     tshi_barrier_state barrier = tshi_barrier_begin(world);
     tsh_status status = TSH_OK;
-    while (status == TSH_OK && !tshi_barrier_done(world, &barrier)) {
-        status = tshi_barrier_wait(world, &barrier, NAP_NANOSECONDS);
-    }
+    while (status == TSH_OK && !tshi_barrier_done(world, &barrier)) status = wait_for_next(world, &barrier);
     tshi_barrier_end(world);
     return status;
 }

@@ -39,12 +39,12 @@
 typedef struct tshi_relay tshi_relay;
 
 typedef struct tshi_relay_plan {
-    tshi_page *page; /* of this machine */
-    const tshi_roster *roster;
-    int file;       /* rank r of this machine locks its byte r for life; -1: the relay polls no deaths */
-    double silence; /* seconds after which a silent machine is given up, at least 5 */
+    tshi_page *page;    /* of this machine */
+    tshi_roster roster; /* its arrays outlive the relay */
+    int file;           /* rank r of this machine locks its byte r for life; -1: the relay polls no deaths */
+    double silence;     /* seconds after which a silent machine is given up, at least 5 */
     const tsh_allocator *allocator;
-    tshi_packet_queue *queues; /* of this machine's ranks and of the relay; NULL: no rank sends packets */
+    tshi_packet_queue *queues; /* of this machine's ranks and of the relay */
 } tshi_relay_plan;
 
 /* Starts the relay, once all ranks of the machine hold their locks. Takes over the connections of `links`, even if it

@@ -24,7 +24,7 @@
 
 /* The link brings this rank's news. It is sent the news of all other ranks. */
 static bool is_behind(const tshi_relay *relay, const tshi_relay_link *l, int rank) {
-    return relay->toward[relay->roster.node[rank]] == l->node;
+    return relay->toward[relay->plan.roster.node[rank]] == l->node;
 }
 
 static bool is_gone(const tshi_page *page, int rank) {
@@ -34,10 +34,10 @@ static bool is_gone(const tshi_page *page, int rank) {
 
 static void fail_machine(tshi_relay *relay, int node, tshi_rank_state state, const char *words) {
     tshi_page *page = relay->plan.page;
-    for (int i = 0; i < relay->roster.size; i++) {
+    for (int i = 0; i < relay->plan.roster.size; i++) {
         tshi_rank_record *r = &page->record[i];
         uint32_t now = tshi_page_state(page, i);
-        if (relay->roster.node[i] != node || is_gone(page, i)) continue;
+        if (relay->plan.roster.node[i] != node || is_gone(page, i)) continue;
         /* The reason of a rank that has failed is kept. */
         if (now == TSHI_ALIVE) snprintf(r->reason, sizeof r->reason, "%s", words);
         tshi_page_set_state(page, i, now, state);
@@ -47,13 +47,13 @@ static void fail_machine(tshi_relay *relay, int node, tshi_rank_state state, con
 /* The machine at the other end is marked first, so that it becomes the cause, then all machines behind it. */
 static void fail_link(tshi_relay *relay, const tshi_relay_link *l, tshi_rank_state state, const char *why) {
     char name[TSHI_LINE], words[TSHI_MESSAGE_SIZE];
-    tshi_machine_name(&relay->roster, l->node, name, sizeof name);
+    tshi_machine_name(&relay->plan.roster, l->node, name, sizeof name);
     snprintf(words, sizeof words, "%s cannot be reached: %s", name, why);
     fail_machine(relay, l->node, state, words);
-    for (int node = 0; node < relay->roster.nodes; node++) {
+    for (int node = 0; node < relay->plan.roster.nodes; node++) {
         if (relay->toward[node] != l->node || node == l->node) continue;
         snprintf(words, sizeof words, "machine %s is reached over %.240s, which cannot be reached: %s",
-                 relay->roster.host[node], name, why);
+                 relay->plan.roster.host[node], name, why);
         fail_machine(relay, node, state, words);
     }
 }
@@ -87,7 +87,7 @@ static void keep_packet(tshi_relay *relay, tshi_kept_packets *list, const tshi_p
         kept->packet = *packet;
         append(list, kept);
     } else {
-        fail_machine(relay, relay->roster.node[packet->to], TSHI_STUCK, "the relay has no memory for a message");
+        fail_machine(relay, relay->plan.roster.node[packet->to], TSHI_STUCK, "the relay has no memory for a message");
     }
 }
 
@@ -126,7 +126,7 @@ static void keep_undelivered(tshi_relay *relay, const tshi_packet *packet) {
 }
 
 static void pass_on(tshi_relay *relay, const tshi_packet *packet) {
-    int node = relay->roster.node[packet->to];
+    int node = relay->plan.roster.node[packet->to];
     tshi_relay_link *l = node == relay->node ? NULL : link_to(relay, node);
     if (l)
         keep_packet(relay, &l->packets, packet);
@@ -136,7 +136,7 @@ static void pass_on(tshi_relay *relay, const tshi_packet *packet) {
 
 static void take_packets(tshi_relay *relay) {
     tshi_packet packet;
-    while (relay->plan.queues && tshi_packet_take(&relay->plan.queues[relay->roster.size], &packet)) {
+    while (tshi_packet_take(&relay->plan.queues[relay->plan.roster.size], &packet)) {
         pass_on(relay, &packet);
     }
 }
@@ -153,12 +153,12 @@ static void lose_link(tshi_relay *relay, tshi_relay_link *l, const char *why) {
 }
 
 static bool is_rank(const tshi_relay *relay, int rank) {
-    return rank >= 0 && rank < relay->roster.size;
+    return rank >= 0 && rank < relay->plan.roster.size;
 }
 
 /* The link brings packets of the ranks behind it to all others. */
 static bool take_packet(tshi_relay *relay, const tshi_relay_link *l, const tshi_packet *packet) {
-    if (!relay->plan.queues || !is_rank(relay, packet->from) || !is_rank(relay, packet->to)) return false;
+    if (!is_rank(relay, packet->from) || !is_rank(relay, packet->to)) return false;
     if (!is_behind(relay, l, packet->from) || is_behind(relay, l, packet->to)) return false;
     pass_on(relay, packet);
     return true;
@@ -167,7 +167,7 @@ static bool take_packet(tshi_relay *relay, const tshi_relay_link *l, const tshi_
 /* all: all ranks behind the link have left, or never will. Otherwise they go on without this machine. */
 static void take_farewell(tshi_relay *relay, tshi_relay_link *l, bool all) {
     tshi_page *page = relay->plan.page;
-    for (int i = 0; i < relay->roster.size; i++) {
+    for (int i = 0; i < relay->plan.roster.size; i++) {
         if (!is_behind(relay, l, i) || is_gone(page, i)) continue;
         if (all)
             tshi_page_leave(page, i);
@@ -242,7 +242,7 @@ static void fill_packets(tshi_relay *relay, tshi_relay_link *l) {
 /* For a rank of another machine: what that machine's relay has sent. */
 static uint64_t agreement_of(const tshi_relay *relay, int rank) {
     const tshi_page *page = relay->plan.page;
-    bool own = relay->roster.node[rank] == relay->node;
+    bool own = relay->plan.roster.node[rank] == relay->node;
     return own ? tshi_page_told_agreement(page, rank) : atomic_load(&page->record[rank].agreement);
 }
 
@@ -261,8 +261,8 @@ static bool is_told(const tshi_relay *relay, tshi_relay_link *l, int rank) {
 
 /* Appends the ranks whose record differs from told[] to the send buffer, until it is full. */
 static void fill_news(tshi_relay *relay, tshi_relay_link *l) {
-    for (; l->next < relay->roster.size && has_room(l); l->next++) {
-        int rank = (l->first + l->next) % relay->roster.size;
+    for (; l->next < relay->plan.roster.size && has_room(l); l->next++) {
+        int rank = (l->first + l->next) % relay->plan.roster.size;
         if (is_behind(relay, l, rank) || is_told(relay, l, rank)) continue;
         tshi_news news = {.kind = TSHI_NEWS_RANK};
         tshi_page_read(relay->plan.page, rank, &news.rank);
@@ -278,11 +278,11 @@ static void fill_news(tshi_relay *relay, tshi_relay_link *l) {
         l->news_at = relay->now;
         if (l->next_beat > relay->now + BEAT_SOON) l->next_beat = relay->now + BEAT_SOON;
     }
-    if (l->next == relay->roster.size && relay->now >= l->tell_left) l->tell_left = 0;
+    if (l->next == relay->plan.roster.size && relay->now >= l->tell_left) l->tell_left = 0;
 }
 
 static bool has_more(const tshi_relay *relay, const tshi_relay_link *l) {
-    return l->fd >= 0 && !l->said_farewell && (l->packets.first || l->next < relay->roster.size);
+    return l->fd >= 0 && !l->said_farewell && (l->packets.first || l->next < relay->plan.roster.size);
 }
 
 static void beat(tshi_relay *relay, tshi_relay_link *l) {
@@ -306,7 +306,7 @@ static void flush(tshi_relay_link *l) {
 
 /* Every rank that is not behind the link has left, or never will. */
 static bool all_have_left(const tshi_relay *relay, const tshi_relay_link *l) {
-    for (int i = 0; i < relay->roster.size; i++) {
+    for (int i = 0; i < relay->plan.roster.size; i++) {
         if (!is_gone(relay->plan.page, i) && !is_behind(relay, l, i)) return false;
     }
     return true;
@@ -341,7 +341,7 @@ static int longest_sleep(tshi_relay *relay, int longest) {
     }
     atomic_exchange(&page->relay_sleeps, relay->bell >= 0);
     if (atomic_load(&page->changed) != relay->seen) return 0;
-    if (relay->plan.queues && tshi_packet_is_there(&relay->plan.queues[relay->roster.size])) return 0;
+    if (tshi_packet_is_there(&relay->plan.queues[relay->plan.roster.size])) return 0;
     return relay->undelivered.first && longest > BUSY_MS ? BUSY_MS : longest;
 }
 
@@ -419,23 +419,12 @@ static int compare_numbers(const void *left, const void *right) {
     return (*a > *b) - (*a < *b);
 }
 
-static tsh_status copy_roster(const tshi_relay_plan *plan, tshi_roster *out) {
-    const tshi_roster *from = plan->roster;
-    tsh_status status = tshi_roster_init(out, from->size, from->nodes, plan->allocator);
-    if (status != TSH_OK) return status;
-    out->rank = from->rank;
-    memcpy(out->node, from->node, (size_t)from->size * sizeof *out->node);
-    memcpy(out->host, from->host, (size_t)from->nodes * sizeof *out->host);
-    return TSH_OK;
-}
-
 static tsh_status allocate(tshi_relay *relay, const tshi_machine_links *links) {
     const tsh_allocator *allocator = relay->plan.allocator;
-    size_t size = (size_t)relay->plan.roster->size, n = 0, items;
+    size_t size = (size_t)relay->plan.roster.size, n = 0, items;
     for (int i = 0; i < links->nodes; i++) n += links->connection[i] >= 0;
     if (n == 0) n = 1; /* no memory has no address */
     tsh_status status = tshi_size_mul(n, size, &items);
-    if (status == TSH_OK) status = copy_roster(&relay->plan, &relay->roster);
     if (status != TSH_OK) return status;
     relay->toward = tshi_calloc(allocator, (size_t)links->nodes, sizeof *relay->toward);
     relay->links = tshi_calloc(allocator, n, sizeof *relay->links);
@@ -449,9 +438,9 @@ static tsh_status allocate(tshi_relay *relay, const tshi_machine_links *links) {
 
 static void list_ranks(tshi_relay *relay) {
     relay->deaths = (tshi_deaths){
-        .page = relay->plan.page, .file = relay->plan.file, .own = relay->roster.rank, .ranks = relay->ranks};
-    for (int i = 0; i < relay->roster.size; i++) {
-        if (relay->roster.node[i] == relay->node) relay->ranks[relay->deaths.count++] = i;
+        .page = relay->plan.page, .file = relay->plan.file, .own = relay->plan.roster.rank, .ranks = relay->ranks};
+    for (int i = 0; i < relay->plan.roster.size; i++) {
+        if (relay->plan.roster.node[i] == relay->node) relay->ranks[relay->deaths.count++] = i;
     }
 }
 
@@ -464,7 +453,7 @@ static void add_links(tshi_relay *relay, const tshi_machine_links *links) {
         l->fd = links->connection[i];
         l->node = i;
         l->last_received = now;
-        l->told = relay->told + (size_t)relay->n++ * (size_t)relay->roster.size;
+        l->told = relay->told + (size_t)relay->n++ * (size_t)relay->plan.roster.size;
         relay->kept[relay->n_kept++] = l->fd;
     }
     if (relay->plan.file >= 0) relay->kept[relay->n_kept++] = relay->plan.file;
@@ -477,7 +466,6 @@ void tshi_relay_free(tshi_relay *relay) {
         while (relay->links[i].packets.first) remove_first(&relay->links[i].packets);
     }
     while (relay->undelivered.first) remove_first(&relay->undelivered);
-    tshi_roster_free(&relay->roster, allocator);
     tshi_free(allocator, relay->toward);
     tshi_free(allocator, relay->links);
     tshi_free(allocator, relay->told);

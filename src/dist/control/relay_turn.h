@@ -48,7 +48,6 @@ typedef struct tshi_relay_link {
 
 struct tshi_relay {
     tshi_relay_plan plan;
-    tshi_roster roster; /* a copy */
     tshi_deaths deaths;
     int *ranks; /* of this machine, for deaths */
     int node;

@@ -62,10 +62,20 @@ static void log_refusal(tshi_acceptor *a, const char *reason) {
 
 /* --- accepting ---------------------------------------------------------------------------------------------------- */
 
-/* A new peer gets a nonce, which its HELLO has to answer. */
-static void challenge(tshi_acceptor *a, int fd) {
+bool tshi_acceptor_challenge(const tshi_rendezvous *r, int fd, const unsigned char *leader,
+                             unsigned char nonce[TSHI_NONCE_SIZE]) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame frame = {0};
+    if (!tshi_random_bytes(nonce, TSHI_NONCE_SIZE)) return false;
+    if (leader) memcpy(frame.leader, leader, sizeof frame.leader);
+    memcpy(frame.nonce, nonce, sizeof frame.nonce);
+    memcpy(frame.group, r->group, sizeof frame.group);
+    size_t size = tshi_wire_write(TSHI_CHALLENGE, &frame, NULL, bytes);
+    /* The frame fits into the buffer of a new connection. */
+    return send(fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+static void challenge(tshi_acceptor *a, int fd) {
     bool trusted = !a->plan->same_user || tshi_unix_same_user(fd);
     if (!trusted) log_refusal(a, "it is another user's");
     if (!trusted || !make_room(a)) {
@@ -74,13 +84,7 @@ static void challenge(tshi_acceptor *a, int fd) {
     }
     tshi_peer *peer = &a->peers[a->n++];
     *peer = (tshi_peer){.fd = fd, .rank = -1, .deadline = tshi_clock() + HELLO_SECONDS};
-    bool random = tshi_random_bytes(peer->nonce, sizeof peer->nonce);
-    if (a->plan->leader) memcpy(frame.leader, a->plan->leader, sizeof frame.leader);
-    memcpy(frame.nonce, peer->nonce, sizeof frame.nonce);
-    memcpy(frame.group, a->rendezvous->group, sizeof frame.group);
-    size_t size = tshi_wire_write(TSHI_CHALLENGE, &frame, NULL, bytes);
-    /* The frame fits into the buffer of a new connection. */
-    if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) drop_peer(a, a->n - 1);
+    if (!tshi_acceptor_challenge(a->rendezvous, fd, a->plan->leader, peer->nonce)) drop_peer(a, a->n - 1);
 }
 
 /* A bounded number at a time: however fast connections come and go, the deadline and the ranks are checked in

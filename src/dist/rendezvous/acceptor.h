@@ -1,5 +1,5 @@
 /* The rank that listens: it takes in connections of unknown peers, has each prove by a HELLO that it is of the job, and
- * answers. One state machine for both transports: TCP streams, and Unix sockets that keep message boundaries.
+ * answers. One state machine for both transports: TCP and Unix sockets.
  *
  * It waits for no peer in particular: one that sends nothing, too little or nonsense costs a slot in a bounded table
  * for a bounded time, and the deadline is checked between any two peers. */
@@ -56,6 +56,9 @@ typedef struct tshi_acceptor {
  * when tick is): tick has returned false, before any peer was answered. */
 tsh_status tshi_acceptor_open(tshi_acceptor *a, tshi_rendezvous *rendezvous, const tshi_acceptor_plan *plan,
                               bool *stopped);
+/* Sends a new connection a CHALLENGE with a new nonce, which its HELLO has to answer. leader: see the plan. */
+bool tshi_acceptor_challenge(const tshi_rendezvous *r, int fd, const unsigned char *leader,
+                             unsigned char nonce[TSHI_NONCE_SIZE]);
 /* Closes the connections that are left. */
 void tshi_acceptor_close(tshi_acceptor *a);
 

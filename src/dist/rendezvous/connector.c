@@ -37,20 +37,24 @@ tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log_si
 /* --- greeting ----------------------------------------------------------------------------------------------------- */
 
 size_t tshi_connector_receive(int fd, tshi_wire_type type, unsigned char bytes[TSHI_WIRE_MOST], double deadline) {
-    size_t received = 0, wanted = TSHI_WIRE_HEAD;
-    while (received < wanted) {
-        ssize_t n = recv(fd, bytes + received, TSHI_WIRE_MOST - received, 0);
-        if (n == 0) errno = 0;
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return 0;
-        if (n < 0 && errno == EAGAIN && !tshi_socket_wait(fd, POLLIN, deadline)) return 0;
-        if (n > 0) received += (size_t)n;
-        if (received < TSHI_WIRE_HEAD) continue;
-        int64_t body = tshi_wire_body(bytes, type, TSHI_WIRE_MOST - TSHI_WIRE_HEAD);
-        errno = 0;
-        if (body < 0) return 0;
-        wanted = TSHI_WIRE_HEAD + (size_t)body;
-    }
-    return received;
+    if (!tshi_socket_read(fd, bytes, TSHI_WIRE_HEAD, deadline)) return 0;
+    int64_t body = tshi_wire_body(bytes, type, TSHI_WIRE_MOST - TSHI_WIRE_HEAD);
+    errno = 0;
+    if (body < 0 || !tshi_socket_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, deadline)) return 0;
+    return TSHI_WIRE_HEAD + (size_t)body;
+}
+
+unsigned char *tshi_connector_rest(const tshi_rendezvous *r, int fd, const unsigned char head[TSHI_WIRE_HEAD],
+                                   tshi_wire_type type, size_t most, double deadline, size_t *size) {
+    int64_t body = tshi_wire_body(head, type, most - TSHI_WIRE_HEAD);
+    errno = body < 0 ? EBADMSG : ENOMEM;
+    unsigned char *bytes = body < 0 ? NULL : tshi_calloc(r->allocator, TSHI_WIRE_HEAD + (size_t)body, 1);
+    if (!bytes) return NULL;
+    memcpy(bytes, head, TSHI_WIRE_HEAD);
+    *size = TSHI_WIRE_HEAD + (size_t)body;
+    if (tshi_socket_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, deadline)) return bytes;
+    tshi_free(r->allocator, bytes);
+    return NULL;
 }
 
 bool tshi_connector_hello(const tshi_rendezvous *r, int fd, const tshi_frame *challenge,
@@ -70,26 +74,36 @@ bool tshi_connector_hello(const tshi_rendezvous *r, int fd, const tshi_frame *ch
     return tshi_socket_write(fd, bytes, size, r->deadline);
 }
 
+bool tshi_connector_report(const tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_status status) {
+    unsigned char bytes[TSHI_WIRE_MOST + TSHI_MESSAGE_SIZE];
+    tshi_seal seal = {r->settings->key, nonce};
+    tshi_wire_answer answer = {.status = status};
+    if (status != TSH_OK) snprintf(answer.message, sizeof answer.message, "%s", tsh_error_message());
+    return tshi_socket_write(fd, bytes, tshi_wire_write_answer(&answer, &seal, bytes), r->deadline);
+}
+
+static tshi_connect_end give_reason(tshi_attempt *t, tshi_connect_end end, const char *reason) {
+    snprintf(t->reason, sizeof t->reason, "%s", reason);
+    return end;
+}
+
 /* Takes the challenge of the listening rank and answers it with a HELLO, whose nonce its answer's HMAC will need. */
-static tshi_connect_end greet(tshi_rendezvous *r, int fd, const unsigned char *leader,
-                              unsigned char nonce[TSHI_NONCE_SIZE], char *reason, size_t size) {
+static tshi_connect_end greet(tshi_rendezvous *r, int fd, tshi_attempt *t, unsigned char nonce[TSHI_NONCE_SIZE]) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame challenge;
     size_t n =
         tshi_connector_receive(fd, TSHI_CHALLENGE, bytes, sooner(tshi_clock() + FRAME_SECONDS, r->deadline + GRACE));
     if (n == 0 || !tshi_wire_read(TSHI_CHALLENGE, bytes, n, NULL, &challenge)) {
-        snprintf(reason, size, "no challenge of a tshard world came (%s)", error_text(n ? 0 : errno));
+        snprintf(t->reason, sizeof t->reason, "no challenge of a tshard world came (%s)", error_text(n ? 0 : errno));
         return TSHI_CONNECT_OTHER;
     }
     bool same = !memcmp(challenge.group, r->group, sizeof challenge.group);
-    if (same && leader) same = !memcmp(challenge.leader, leader, sizeof challenge.leader);
-    if (!same) {
-        snprintf(reason, size, "another job is there: its token, its group_name or its number of restarts is not ours");
-        return TSHI_CONNECT_OTHER;
-    }
+    if (same && t->leader) same = !memcmp(challenge.leader, t->leader, sizeof challenge.leader);
+    if (!same)
+        return give_reason(t, TSHI_CONNECT_OTHER,
+                           "another job is there: its token, its group_name or its number of restarts is not ours");
     if (tshi_connector_hello(r, fd, &challenge, nonce)) return TSHI_CONNECT_ANSWERED;
-    snprintf(reason, size, "%s", error_text(errno));
-    return TSHI_CONNECT_FAILED;
+    return give_reason(t, TSHI_CONNECT_FAILED, error_text(errno));
 }
 
 /* --- the answer --------------------------------------------------------------------------------------------------- */
@@ -109,23 +123,14 @@ static bool wait_for_answer(tshi_rendezvous *r, int fd) {
 }
 
 unsigned char *tshi_connector_answer(tshi_rendezvous *r, int fd, size_t *size, int *descriptor) {
-    unsigned char head[TSHI_WIRE_HEAD], *bytes = NULL;
-    size_t most = tshi_wire_answer_room(r->settings->size);
+    unsigned char head[TSHI_WIRE_HEAD];
     *descriptor = -1;
     if (!wait_for_answer(r, fd)) return NULL;
     double deadline = sooner(tshi_clock() + FRAME_SECONDS, r->deadline + 2 * GRACE);
     ssize_t n = tshi_unix_receive(fd, head, sizeof head, descriptor);
     if (n == 0) errno = 0;
     if (n <= 0 || !tshi_socket_read(fd, head + n, sizeof head - (size_t)n, deadline)) return NULL;
-    int64_t body = tshi_wire_body(head, TSHI_ANSWER, most - TSHI_WIRE_HEAD);
-    errno = body < 0 ? EBADMSG : ENOMEM;
-    if (body >= 0) bytes = tshi_calloc(r->allocator, TSHI_WIRE_HEAD + (size_t)body, 1);
-    if (!bytes) return NULL;
-    memcpy(bytes, head, sizeof head);
-    *size = TSHI_WIRE_HEAD + (size_t)body;
-    if (tshi_socket_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, deadline)) return bytes;
-    tshi_free(r->allocator, bytes);
-    return NULL;
+    return tshi_connector_rest(r, fd, head, TSHI_ANSWER, tshi_wire_answer_room(r->settings->size), deadline, size);
 }
 
 /* The listener went away without an answer, as that of an earlier world does, or sent none that can be read. */
@@ -135,29 +140,26 @@ static bool can_retry(int error) {
 }
 
 static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned char *nonce, int *descriptor,
-                                    tsh_status *status, tshi_roster *out, char *reason, size_t reason_size) {
+                                    tshi_attempt *t) {
     tshi_seal seal = {r->settings->key, nonce};
     tshi_wire_answer answer;
     size_t size = 0;
     unsigned char *bytes = tshi_connector_answer(r, fd, &size, descriptor);
     if (!bytes && r->memory && !can_retry(errno)) {
-        *status = tshi_fail_errno(errno, "rendezvous: rank %d receiving rank 0's answer", r->settings->rank);
+        t->status = tshi_fail_errno(errno, "rendezvous: rank %d receiving rank 0's answer", r->settings->rank);
         return TSHI_CONNECT_ANSWERED;
     }
     if (!bytes) {
-        snprintf(reason, reason_size, "no answer came (%s)", error_text(errno));
+        snprintf(t->reason, sizeof t->reason, "no answer came (%s)", error_text(errno));
         return TSHI_CONNECT_FAILED;
     }
     const int ranks = r->memory ? 0 : r->settings->size;
-    *status = tshi_wire_read_answer(bytes, size, ranks, &seal, r->allocator, &answer);
+    t->status = tshi_wire_read_answer(bytes, size, ranks, &seal, r->allocator, &answer);
     tshi_free(r->allocator, bytes);
-    if (*status == TSH_ERR_SYSTEM) {
-        snprintf(reason, reason_size, "its answer is malformed");
-        return TSHI_CONNECT_FAILED;
-    }
-    if (*status != TSH_OK) return TSHI_CONNECT_ANSWERED;
-    *out = answer.roster;
-    if (answer.status != TSH_OK) *status = tshi_fail(answer.status, "rendezvous: %s", answer.message);
+    if (t->status == TSH_ERR_SYSTEM) return give_reason(t, TSHI_CONNECT_FAILED, "its answer is malformed");
+    if (t->status != TSH_OK) return TSHI_CONNECT_ANSWERED;
+    *t->out = answer.roster;
+    if (answer.status != TSH_OK) t->status = tshi_fail(answer.status, "rendezvous: %s", answer.message);
     return TSHI_CONNECT_ANSWERED;
 }
 
@@ -169,49 +171,35 @@ static tsh_status join(const tshi_memory_plan *plan, int descriptor) {
                      "no more descriptors (ulimit -n)");
 }
 
-/* Sends rank 0 the status with which this rank has joined the memory. */
-static void report(tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_status status) {
-    unsigned char bytes[TSHI_WIRE_MOST + TSHI_MESSAGE_SIZE];
-    tshi_seal seal = {r->settings->key, nonce};
-    tshi_wire_answer answer = {.status = status};
-    if (status != TSH_OK) snprintf(answer.message, sizeof answer.message, "%s", tsh_error_message());
-    tshi_socket_write(fd, bytes, tshi_wire_write_answer(&answer, &seal, bytes), r->deadline);
-}
-
 /* The roster; or the memory, which this rank joins, and then the answer that every rank has. */
-static tshi_connect_end take_answers(tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_status *status,
-                                     tshi_roster *out, char *reason, size_t size) {
+static tshi_connect_end take_answers(tshi_rendezvous *r, int fd, const unsigned char *nonce, tshi_attempt *t) {
     int first = -1, second = -1;
-    tshi_connect_end end = take_answer(r, fd, nonce, &first, status, out, reason, size);
-    bool came = end == TSHI_CONNECT_ANSWERED && *status == TSH_OK;
+    tshi_connect_end end = take_answer(r, fd, nonce, &first, t);
+    bool came = end == TSHI_CONNECT_ANSWERED && t->status == TSH_OK;
     if (r->memory && came)
-        *status = join(r->memory, first);
+        t->status = join(r->memory, first);
     else
         tshi_socket_close(&first, 1);
     if (!r->memory || end != TSHI_CONNECT_ANSWERED) return end;
-    report(r, fd, nonce, *status);
-    if (*status == TSH_OK && take_answer(r, fd, nonce, &second, status, out, reason, size) != TSHI_CONNECT_ANSWERED)
-        *status = tshi_fail(TSH_ERR_PEER, "rendezvous: rank 0 ended before all ranks had its memory (%s)", reason);
+    tshi_connector_report(r, fd, nonce, t->status);
+    if (t->status == TSH_OK && take_answer(r, fd, nonce, &second, t) != TSHI_CONNECT_ANSWERED)
+        t->status = tshi_fail(TSH_ERR_PEER, "rendezvous: rank 0 ended before all ranks had its memory (%s)", t->reason);
     tshi_socket_close(&second, 1);
     return end;
 }
 
-static tshi_connect_end try_one(tshi_rendezvous *r, const tshi_endpoint *endpoint, const unsigned char *leader,
-                                double patience, tsh_status *status, tshi_roster *out, char *reason, size_t size) {
+static tshi_connect_end try_one(tshi_rendezvous *r, const tshi_endpoint *endpoint, tshi_attempt *t) {
     unsigned char nonce[TSHI_NONCE_SIZE];
-    tshi_connect_end end = TSHI_CONNECT_OTHER;
-    int fd = tshi_socket_connect(endpoint, sooner(tshi_clock() + patience, r->deadline + GRACE));
-    if (fd < 0) {
-        snprintf(reason, size, "%s", error_text(errno));
-        return TSHI_CONNECT_FAILED;
-    }
+    tshi_connect_end end;
+    int fd = tshi_socket_connect(endpoint, sooner(tshi_clock() + t->patience, r->deadline + GRACE));
+    if (fd < 0) return give_reason(t, TSHI_CONNECT_FAILED, error_text(errno));
     if (endpoint->address.ss_family == AF_UNIX && !tshi_unix_same_user(fd))
-        snprintf(reason, size, "another user's process listens there");
+        end = give_reason(t, TSHI_CONNECT_OTHER, "another user's process listens there");
     else
-        end = greet(r, fd, leader, nonce, reason, size);
-    if (end == TSHI_CONNECT_ANSWERED) end = take_answers(r, fd, nonce, status, out, reason, size);
-    if (end == TSHI_CONNECT_ANSWERED && *status == TSH_OK && r->connections)
-        r->connections[out->rank] = fd;
+        end = greet(r, fd, t, nonce);
+    if (end == TSHI_CONNECT_ANSWERED) end = take_answers(r, fd, nonce, t);
+    if (end == TSHI_CONNECT_ANSWERED && t->status == TSH_OK && r->connections)
+        r->connections[t->out->rank] = fd;
     else
         close(fd);
     return end;
@@ -219,35 +207,31 @@ static tshi_connect_end try_one(tshi_rendezvous *r, const tshi_endpoint *endpoin
 
 /* --- all endpoints ------------------------------------------------------------------------------------------------ */
 
-/* The reasons: "127.0.0.1:29500: Connection refused; [::1]:29500: ...". */
-tshi_connect_end tshi_connector_try(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n,
-                                    const unsigned char *leader, double patience, tsh_status *status, tshi_roster *out,
-                                    char *reasons, size_t size) {
+tshi_connect_end tshi_connector_try(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n, tshi_attempt *t) {
     tshi_connect_end end = TSHI_CONNECT_FAILED;
-    reasons[0] = '\0';
+    t->reasons[0] = '\0';
     for (int i = 0; i < n && end != TSHI_CONNECT_ANSWERED; i++) {
-        char where[TSHI_ENDPOINT_TEXT], reason[160] = "";
-        end = try_one(r, &endpoints[i], leader, patience, status, out, reason, sizeof reason);
-        tshi_append(reasons, size, "%s%s: %s", i ? "; " : "", tshi_endpoint_text(&endpoints[i], where), reason);
+        char where[TSHI_ENDPOINT_TEXT];
+        t->reason[0] = '\0';
+        end = try_one(r, &endpoints[i], t);
+        tshi_append(t->reasons, sizeof t->reasons, "%s%s: %s", i ? "; " : "", tshi_endpoint_text(&endpoints[i], where),
+                    t->reason);
     }
     return end;
 }
 
 tsh_status tshi_connector_run(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n, tshi_roster *out) {
     const tshi_settings *s = r->settings;
-    char reasons[TSHI_LINE];
-    tsh_status status = TSH_OK;
+    tshi_attempt t = {.patience = CONNECT_SECONDS, .out = out};
     for (double pause = 0.001;; pause = pause < 0.05 ? pause * 2 : pause) {
-        tshi_connect_end end =
-            tshi_connector_try(r, endpoints, n, NULL, CONNECT_SECONDS, &status, out, reasons, sizeof reasons);
-        if (end == TSHI_CONNECT_ANSWERED) return status;
+        if (tshi_connector_try(r, endpoints, n, &t) == TSHI_CONNECT_ANSWERED) return t.status;
         if (tshi_clock() >= r->deadline) break;
         if (tshi_warning_due(&r->next_warning, s->warn_every)) {
             tshi_log(r->log, TSH_LOG_WARNING, "rendezvous: rank %d waits for rank 0 at %s:%d (%s)", s->rank, s->address,
-                     s->port, reasons);
+                     s->port, t.reasons);
         }
         tshi_sleep(pause);
     }
     return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: rank %d found no rank 0 at %s:%d (%s)", s->rank, s->address, s->port,
-                     reasons);
+                     t.reasons);
 }

@@ -208,31 +208,31 @@ static tsh_status read_address(tshi_settings *s) {
     return status;
 }
 
+static void hash_texts(const char *const *texts, size_t n, unsigned char key[TSHI_KEY_SIZE]) {
+    tshi_sha256 hash;
+    tshi_sha256_begin(&hash);
+    for (size_t i = 0; i < n; i++) tshi_sha256_add(&hash, texts[i], strlen(texts[i]) + 1);
+    tshi_sha256_end(&hash, key);
+}
+
 /* Ranks of one job have the same key, and those of a restart another one: a late rank of an earlier start cannot join.
  * The address is not in it: one may be written in many ways. */
 static void make_key(tshi_settings *s) {
     char port[16], restart[24];
-    const char *const parts[] = {"tshard", s->path, s->job, s->group_name, s->token, restart};
-    tshi_sha256 hash;
-    tshi_sha256_begin(&hash);
+    const char *const parts[] = {port, "tshard", s->path, s->job, s->group_name, s->token, restart};
     snprintf(port, sizeof port, "%d", s->port);
     snprintf(restart, sizeof restart, "%" PRIu64, s->restart);
-    tshi_sha256_add(&hash, port, strlen(port) + 1);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) tshi_sha256_add(&hash, parts[i], strlen(parts[i]) + 1);
-    tshi_sha256_end(&hash, s->key);
+    hash_texts(parts, sizeof parts / sizeof *parts, s->key);
 }
 
 static void make_entrance(tshi_settings *s) {
     char port[16];
     const char *const parts[] = {"tshard entrance", s->group_name, s->token, port};
-    tshi_sha256 hash;
     if (s->ranks_assigned || (s->method != TSHI_INIT_ENV && s->method != TSHI_INIT_TCP)) return;
     memcpy(s->join_address, s->address, sizeof s->join_address);
     s->join_port = s->port;
     snprintf(port, sizeof port, "%d", s->port);
-    tshi_sha256_begin(&hash);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) tshi_sha256_add(&hash, parts[i], strlen(parts[i]) + 1);
-    tshi_sha256_end(&hash, s->join_key);
+    hash_texts(parts, sizeof parts / sizeof *parts, s->join_key);
 }
 
 /* TSHARD_JOIN in place of a launcher's variables. A world whose ranks or method the program names does not join. */

@@ -211,20 +211,21 @@ static bool still_leads(void *user) {
 
 static tshi_connect_end follow(file_rendezvous *f, const tshi_frame *leader, tsh_status *status, tshi_roster *out) {
     tshi_endpoint endpoints[TSHI_ENDPOINTS];
-    char reasons[TSHI_LINE] = "";
+    tshi_attempt t = {.leader = leader->nonce, .patience = 3.0, .out = out};
     int n = 0;
     bool here = tshi_process_same_machine(&leader->process, &f->r->me);
     tshi_connect_end end = TSHI_CONNECT_FAILED;
     tsh_status known =
         tshi_tcp_resolve(here ? "127.0.0.1" : leader->process.host, leader->port, f->r->deadline, endpoints, &n);
     if (known == TSH_OK)
-        end = tshi_connector_try(f->r, endpoints, n, leader->nonce, 3.0, status, out, reasons, sizeof reasons);
+        end = tshi_connector_try(f->r, endpoints, n, &t);
     else
-        snprintf(reasons, sizeof reasons, "%.200s", tsh_error_message());
+        snprintf(t.reasons, sizeof t.reasons, "%.200s", tsh_error_message());
+    *status = t.status;
     if (end == TSHI_CONNECT_ANSWERED) return end;
     if (tshi_warning_due(&f->r->next_warning, f->r->settings->warn_every)) {
         tshi_log(f->r->log, TSH_LOG_WARNING, "rendezvous: process %u waits for process %u on %s (%s)", f->r->me.number,
-                 leader->process.number, leader->process.host, reasons);
+                 leader->process.number, leader->process.host, t.reasons);
     }
     /* The next reading of the file finds out whether a process of this machine is alive. */
     if (here) return end;

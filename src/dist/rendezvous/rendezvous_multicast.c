@@ -50,7 +50,7 @@ typedef struct multicast {
     double start, next_announcement, deadline;
     bool announced; /* false: announces itself even where a lower nonce is known */
     char contradiction[TSHI_MESSAGE_SIZE];
-    char reasons[TSHI_LINE]; /* why the last leader could not be followed */
+    tshi_attempt last; /* to follow a leader */
 } multicast;
 
 /* --- the address -------------------------------------------------------------------------------------------------- */
@@ -260,20 +260,20 @@ static tsh_status find_each_other(multicast *m, tshi_roster *out) {
     const tshi_settings *s = m->r->settings;
     tsh_status status = TSH_OK;
     m->start = tshi_clock();
+    m->last = (tshi_attempt){.patience = 1.0, .out = out};
     for (m->deadline = m->r->deadline; tshi_clock() < m->deadline; wait_for_announcements(m)) {
         announce(m);
         receive(m);
         if (m->contradiction[0]) continue;
         const announcer *v = leader(m);
         if (!v && is_my_turn(m) && lead(m, &status, out)) return status;
-        if (v && tshi_connector_try(m->r, v->path, v->paths, v->nonce, 1.0, &status, out, m->reasons,
-                                    sizeof m->reasons) == TSHI_CONNECT_ANSWERED)
-            return status;
+        if (v) m->last.leader = v->nonce;
+        if (v && tshi_connector_try(m->r, v->path, v->paths, &m->last) == TSHI_CONNECT_ANSWERED) return m->last.status;
     }
     if (m->contradiction[0]) return tshi_fail(TSH_ERR_ARGUMENT, "rendezvous: %s", m->contradiction);
     return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s knows of no more at %s:%d%s%s",
-                     m->n + 1, s->size, m->r->me.number, m->r->me.host, s->address, s->port, m->reasons[0] ? "; " : "",
-                     m->reasons);
+                     m->n + 1, s->size, m->r->me.number, m->r->me.host, s->address, s->port,
+                     m->last.reasons[0] ? "; " : "", m->last.reasons);
 }
 
 tsh_status tshi_rendezvous_multicast(tshi_rendezvous *r, tshi_roster *out) {

@@ -114,12 +114,10 @@ tsh_status tshi_tagged_group_failure(tsh_group *group) {
 
 /* Returns the error of a call that is given up. A member that has left breaks the world. */
 static tsh_status stop(tsh_group *group) {
-    char words[TSHI_MESSAGE_SIZE];
     tsh_status status = tshi_tagged_failure(group->world);
     if (status != TSH_OK) return status;
     status = tshi_tagged_group_failure(group);
-    snprintf(words, sizeof words, "%s", tsh_error_message());
-    return tshi_control_break(group->world, status, words);
+    return tshi_control_break(group->world, status, "%s", tsh_error_message());
 }
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */

@@ -1,8 +1,6 @@
 /* The state of worlds and groups over tagged messages. */
 #include "dist/tagged/tagged.h"
 
-#include <stdio.h>
-
 #define SPINS 4000
 
 tsh_status tshi_tagged_open(tsh_world *world, tshi_tagged *tagged, const tshi_message_ops *ops, int64_t longest) {
@@ -24,9 +22,7 @@ void tshi_tagged_close(tsh_world *world, tshi_tagged *tagged) {
 }
 
 tsh_status tshi_tagged_fail(tsh_group *group, tsh_status status) {
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
-    return tshi_control_stick(group->world, status, words);
+    return tshi_control_stick(group->world, status, "%s", tsh_error_message());
 }
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */

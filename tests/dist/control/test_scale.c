@@ -116,8 +116,8 @@ static void begin(simulation *s) {
         links[parent].connection[i] = pair[1];
     }
     for (int i = 0; i < s->machines; i++) {
-        tshi_relay_plan plan = {s->page[i], &s->roster, -1, 60, &s->allocator, s->queues[i]};
         s->roster.rank = i;
+        tshi_relay_plan plan = {s->page[i], s->roster, -1, 60, &s->allocator, s->queues[i]};
         cr_assert_eq(tshi_relay_new(&plan, &links[i], &s->relay[i]), TSH_OK);
         free(links[i].connection);
     }

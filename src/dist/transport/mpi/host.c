@@ -4,9 +4,6 @@
 #include "dist/transport/mpi/mpi.h"
 #include "tshard/mpi.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define PATIENCE   120.0
 #define WARN_EVERY 5.0
 
@@ -77,12 +74,12 @@ tsh_status tsh_world_init_mpi(MPI_Comm comm, const tsh_world_config *config, tsh
     status = check_config(config, &settings);
     if (status == TSH_OK) status = tshi_settings_complete(config, &settings);
     bool read = status == TSH_OK;
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", read ? "" : tsh_error_message());
+    tshi_failure read_failure;
+    tshi_failure_keep(&read_failure, status);
     tsh_status come = tshi_mpi_gather(comm, read ? tshi_rendezvous_patience(&settings) : PATIENCE,
                                       read ? settings.warn_every : WARN_EVERY, &config->log, &own);
     if (come != TSH_OK) return come;
-    if (!read) tshi_fail(status, "%s", words);
+    tshi_failure_report(&read_failure);
     status = world_over(own, config, &settings, status, out);
     MPI_Comm_free(&own);
     return status;

@@ -1,15 +1,12 @@
 /* Messages between ranks of an MPI. */
 #include "dist/transport/mpi/mpi.h"
 
-#include <stdio.h>
-
 tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
-    char text[MPI_MAX_ERROR_STRING] = "", words[TSHI_MESSAGE_SIZE];
+    char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     MPI_Error_string(error, text, &length);
-    snprintf(words, sizeof words, "%.40s: MPI error %d: %.400s", what, error, text);
     tshi_mpi_skip_finalize();
-    return tshi_control_stick(world, TSH_ERR_SYSTEM, words);
+    return tshi_control_stick(world, TSH_ERR_SYSTEM, "%.40s: MPI error %d: %.400s", what, error, text);
 }
 
 static MPI_Request *handle_of(tshi_request *request) {

@@ -46,12 +46,8 @@ void tshi_mpi_leave(tsh_world *world);
 
 /* --- start.c: MPI itself, once in a process ----------------------------------------------------------------------- */
 
-/* Calls MPI_Init_thread, unless it was called before. */
-tsh_status tshi_mpi_start(void);
 /* The thread level of the program's MPI allows calls from this thread. */
 tsh_status tshi_mpi_check_thread(void);
-/* This process is a forked child of the one that started MPI. */
-bool tshi_mpi_is_forked(void);
 /* Starts MPI if needed, and gathers the ranks of MPI_COMM_WORLD. Sets rank, size and threads, and start->found unless
  * the roster is known. */
 tsh_status tshi_mpi_enter(const tshi_start *start);

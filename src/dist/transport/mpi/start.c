@@ -71,17 +71,13 @@ void tshi_mpi_unlist(tsh_world *world) {
     if (*link) *link = tshi_mpi_of(world)->next;
 }
 
-bool tshi_mpi_is_forked(void) {
-    return getpid() != process.id;
-}
-
 /* Called at exit, not at the end of a world: MPI starts only once, and the program may create another world. Worlds
  * that the program has not destroyed leave here. MPI_Finalize waits for all ranks, so a rank that exits with an error
  * skips it: the launcher then names the rank that failed first, not one that noticed. */
 static void finalize(int code, void *user) {
     int finalized = 1;
     (void)user;
-    if (tshi_mpi_is_forked()) return;
+    if (getpid() != process.id) return; /* a forked child of the process that started MPI */
     MPI_Finalized(&finalized);
     if (finalized || tshi_mpi_check_thread() != TSH_OK) return;
     bool unfinished = process.worlds != NULL;
@@ -106,7 +102,8 @@ tsh_status tshi_mpi_check_thread(void) {
                      "world_init: MPI was initialized for its main thread only, and this is another thread");
 }
 
-tsh_status tshi_mpi_start(void) {
+/* Calls MPI_Init_thread, unless it was called before. */
+static tsh_status start_mpi(void) {
     int initialized = 0, level = 0;
     MPI_Initialized(&initialized);
     if (!initialized) {
@@ -237,7 +234,7 @@ tsh_status tshi_mpi_enter(const tshi_start *start) {
         fd = presence_open(settings);
         status = look_around(settings, log, tshi_clock() + patience);
     }
-    if (status == TSH_OK) status = tshi_mpi_start();
+    if (status == TSH_OK) status = start_mpi();
     if (status == TSH_OK) status = tshi_mpi_gather(MPI_COMM_WORLD, patience, settings->warn_every, log, &all);
     if (fd >= 0) close(fd);
     if (status == TSH_OK) {

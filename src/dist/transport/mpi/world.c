@@ -3,7 +3,6 @@
 #include "dist/registry.h"
 #include "dist/transport/mpi/mpi.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define PATIENCE 120.0
@@ -108,14 +107,14 @@ static tsh_status world_join(tsh_world *world, tsh_status mine) {
     if (mine == TSH_OK) mine = tshi_mpi_count_tags(world);
     if (mine == TSH_OK) mine = tshi_mpi_group_prepare(world->group, &unused);
     int failed = mine != TSH_OK, any = 0;
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", failed ? tsh_error_message() : "");
+    tshi_failure own;
+    tshi_failure_keep(&own, mine);
     tsh_status come = tshi_mpi_gather(mpi->base, world->timeout < PATIENCE ? world->timeout : PATIENCE,
                                       world->warn_every, &world->log, &mpi->comm);
     if (come != TSH_OK) return come;
     int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, mpi->comm);
     if (error != MPI_SUCCESS) return tshi_mpi_error(world, "world_init", error);
-    if (failed) return tshi_fail(mine, "%s", words);
+    if (failed) return tshi_failure_report(&own);
     if (any) return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
     mpi->ready = true;
     tshi_mpi_list(world);

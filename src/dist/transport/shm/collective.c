@@ -16,10 +16,18 @@
 
 /* --- publishing --------------------------------------------------------------------------------------------------- */
 
-/* Bytes up to which data goes into the slot. Data on a GPU never does: the host cannot read it. */
+/* Measured: where a copy into the slot costs as much as a second sync. */
+static const size_t measured[TSH_COLLECTIVE_COUNT] = {
+    [TSH_COLLECTIVE_ALL_REDUCE] = 1024, [TSH_COLLECTIVE_ALL_GATHER] = 1024, [TSH_COLLECTIVE_REDUCE_SCATTER] = 1024,
+    [TSH_COLLECTIVE_BROADCAST] = 2048,  [TSH_COLLECTIVE_ALL_TO_ALL] = 1024, [TSH_COLLECTIVE_REDUCE] = 4096,
+    [TSH_COLLECTIVE_GATHER] = 4096,     [TSH_COLLECTIVE_SCATTER] = 4096,
+};
+
+/* Bytes up to which data goes into the slot. Data on a GPU never does: the host cannot read it. On an oversubscribed
+ * machine a second sync costs a context switch, more than any copy that fits the slot. */
 static inline size_t near_bytes(const tsh_group *group, const tshi_comm_call *call) {
     if (call->on_device) return 0;
-    return ((const tshi_shm_group *)group->state)->near_bytes[call->op];
+    return tshi_shm_of(group->world)->oversubscribed ? TSHI_SLOT_PAYLOAD : measured[call->op];
 }
 
 static inline bool is_near(const tsh_group *group, const tshi_comm_call *call, int64_t count) {
@@ -50,13 +58,6 @@ static inline size_t publish_data(const tsh_group *group, const tshi_comm_call *
     }
     publish_far(group, call, slot, call->in);
     return before;
-}
-
-static size_t publish_nothing(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
-    (void)group;
-    (void)call;
-    (void)slot;
-    return 0;
 }
 
 static size_t publish_whole(const tsh_group *group, const tshi_comm_call *call, tshi_slot *slot) {
@@ -141,7 +142,7 @@ static inline char *data_of(const tsh_group *group, int i, size_t before) {
     tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
     if (!(slot->flags & TSHI_SLOT_FAR)) return (char *)tshi_payload(slot) + before;
     if (slot->flags & TSHI_SLOT_SHARED) return lg->there[i] + before;
-    return group->world->machine.heap[group->ranks[i]] + slot->at + before;
+    return tshi_shm_heap_at(group, i, slot->at + before);
 }
 
 /* Part i of n elements, cut at multiples of 64 bytes so that no two ranks write one cache line. */
@@ -311,12 +312,6 @@ static void move_all_to_all(const tsh_group *group, const tshi_comm_call *call, 
     }
 }
 
-static void move_nothing(const tsh_group *group, const tshi_comm_call *call, bool far) {
-    (void)group;
-    (void)call;
-    (void)far;
-}
-
 /* The publish and move functions of a collective. */
 typedef struct transport {
     /* Fills the slot, and returns the bytes in its payload. */
@@ -331,7 +326,7 @@ static const transport transports[TSH_COLLECTIVE_COUNT] = {
     [TSH_COLLECTIVE_REDUCE_SCATTER] = {publish_whole, move_reduce_scatter},
     [TSH_COLLECTIVE_BROADCAST] = {publish_broadcast, move_broadcast},
     [TSH_COLLECTIVE_ALL_TO_ALL] = {publish_all_to_all, move_all_to_all},
-    [TSH_COLLECTIVE_BARRIER] = {publish_nothing, move_nothing},
+    [TSH_COLLECTIVE_BARRIER] = {publish_broadcast, move_broadcast}, /* of no elements */
     [TSH_COLLECTIVE_REDUCE] = {publish_reduce, move_reduce},
     [TSH_COLLECTIVE_GATHER] = {publish_gather, move_gather},
     [TSH_COLLECTIVE_SCATTER] = {publish_scatter, move_scatter},

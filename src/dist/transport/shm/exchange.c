@@ -6,16 +6,13 @@
 #include "dist/collectives/redistribute.h"
 #include "dist/transport/shm/shm.h"
 
-static char *part_of(const tsh_group *group, int member) {
-    const tshi_shm_group *lg = group->state;
-    return group->world->machine.heap[group->ranks[member]] + tshi_slot_at(lg, member, lg->sync)->at;
-}
-
 static void fill(const tsh_group *group, const tshi_comm_call *call, const tshi_exchange_plan *plan) {
+    const tshi_shm_group *lg = group->state;
     for (int i = 0; i < plan->receives; i++) {
-        int from = plan->receive[i].from;
-        bool own = from == group->world->rank;
-        void *data = own ? (void *)(uintptr_t)call->in : part_of(group, tshi_group_member(group, from));
+        int from = tshi_group_member(group, plan->receive[i].from);
+        bool own = from == group->rank;
+        void *data =
+            own ? (void *)(uintptr_t)call->in : tshi_shm_heap_at(group, from, tshi_slot_at(lg, from, lg->sync)->at);
         plan->piece[i] = (tshi_piece){data, &plan->source[i]};
     }
     tshi_exchange_fill(plan, group->world->host, call->dtype, call->out);

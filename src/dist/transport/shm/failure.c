@@ -9,21 +9,12 @@ static bool comes_from(const tshi_wait *wait, int i) {
     return peer < 0 ? i != wait->group->rank : i == peer;
 }
 
-static const char *name_of(const tshi_wait *wait) {
-    const tshi_shm_group *lg = wait->group->state;
-    return wait->message ? tsh_collective_name(wait->message->call.op) : lg->name;
-}
-
-static unsigned long long number_of(const tshi_wait *wait) {
-    return wait->message ? wait->message->message_number : wait->group->calls;
-}
-
 /* "all_reduce float32 [8] sum #7, in backward of linear". */
 static void describe_call(const tshi_wait *wait, char *text, size_t size) {
     const tshi_place *place = &wait->world->device->place;
     const tshi_signature *signature = &((tshi_shm_group *)wait->group->state)->draft.signature;
     if (wait->message || signature->kind == TSHI_KIND_TEXT || signature->kind == TSHI_KIND_FAILED)
-        snprintf(text, size, "%.100s #%llu", name_of(wait), number_of(wait));
+        snprintf(text, size, "%.100s #%llu", wait->deadline.name, wait->deadline.number);
     else
         tshi_signature_describe(signature, NULL, text, size);
     if (place->function)
@@ -74,19 +65,10 @@ static void log_last_calls(const tshi_wait *wait) {
 
 static tsh_status time_out(const tshi_wait *wait, const char *ranks, const char *stopped) {
     char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%.80s #%llu: %.180s did not come within %g s%.180s", name_of(wait), number_of(wait),
-             ranks, wait->world->timeout, stopped);
+    snprintf(words, sizeof words, "%.80s #%llu: %.180s did not come within %g s%.180s", wait->deadline.name,
+             wait->deadline.number, ranks, wait->world->timeout, stopped);
     if (tshi_deadline_report(wait->world, words)) log_last_calls(wait);
     return tshi_control_failure(wait->world);
-}
-
-static tsh_status look_at_clock(tshi_wait *wait) {
-    char ranks[TSHI_LINE], stopped[TSHI_LINE];
-    tshi_deadline deadline = tshi_deadline_since(wait->world, wait->since, name_of(wait), number_of(wait));
-    deadline.next_warning = wait->next_warning;
-    bool passed = tshi_deadline_passed(wait->world, &deadline, ranks, stopped);
-    wait->next_warning = deadline.next_warning;
-    return passed ? time_out(wait, ranks, stopped) : TSH_OK;
 }
 
 /* For a receive from any rank: a peer if all peers have left, else -1. */
@@ -103,20 +85,20 @@ static int all_left(const tshi_wait *wait) {
 
 tsh_status tshi_shm_poll(tshi_wait *wait, int rank) {
     tsh_world *world = wait->world;
+    const tshi_deadline *call = &wait->deadline;
+    char ranks[TSHI_LINE], stopped[TSHI_LINE];
     tshi_signal_poll(world);
     tshi_machine_poll(world);
     tsh_status status = tshi_control_failure(world);
-    if (status != TSH_OK) return tshi_control_add_call(world, status, name_of(wait), number_of(wait));
+    if (status != TSH_OK) return tshi_control_add_call(world, status, call->name, call->number);
     if (rank < 0) rank = all_left(wait);
-    if (rank >= 0 && tshi_control_has_left(world, rank)) {
-        char words[TSHI_LINE];
-        snprintf(words, sizeof words, "rank %d has left the world; %s #%llu waits for it", rank, name_of(wait),
-                 number_of(wait));
-        return tshi_control_break(world, TSH_ERR_PEER, words);
-    }
+    if (rank >= 0 && tshi_control_has_left(world, rank))
+        return tshi_control_break(world, TSH_ERR_PEER, "rank %d has left the world; %s #%llu waits for it", rank,
+                                  call->name, call->number);
     tshi_shm_publish_wait(wait);
     status = tshi_world_end_cycle(world);
-    return status == TSH_OK ? look_at_clock(wait) : status;
+    if (status != TSH_OK || !tshi_deadline_passed(world, &wait->deadline, ranks, stopped)) return status;
+    return time_out(wait, ranks, stopped);
 }
 
 /* Wakes the ranks that sleep until this one publishes; other sleepers time out soon. */

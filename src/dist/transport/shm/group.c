@@ -4,14 +4,11 @@
 
 #include <string.h>
 
-static size_t round_up(size_t n) {
-    return (n + TSHI_LINE_BYTES - 1) / TSHI_LINE_BYTES * TSHI_LINE_BYTES;
-}
-
 /* A payload must also hold two counts for each member (all_to_all), or 12 characters for each (group_create). */
 static size_t slot_bytes(int size) {
     size_t counts = 16 * (size_t)size + 64;
-    return round_up(sizeof(tshi_slot) + (counts > TSHI_SLOT_PAYLOAD ? counts : TSHI_SLOT_PAYLOAD));
+    return tshi_round_up(sizeof(tshi_slot) + (counts > TSHI_SLOT_PAYLOAD ? counts : TSHI_SLOT_PAYLOAD),
+                         TSHI_LINE_BYTES);
 }
 
 static uint32_t slots(int size) {
@@ -34,24 +31,10 @@ size_t tshi_shm_open_bytes(int size) {
     return tshi_heap_block_room(tshi_shm_block_bytes(size));
 }
 
-/* Measured: where a copy into the slot costs as much as a second sync. */
-static const size_t near_bytes[TSH_COLLECTIVE_COUNT] = {
-    [TSH_COLLECTIVE_ALL_REDUCE] = 1024, [TSH_COLLECTIVE_ALL_GATHER] = 1024, [TSH_COLLECTIVE_REDUCE_SCATTER] = 1024,
-    [TSH_COLLECTIVE_BROADCAST] = 2048,  [TSH_COLLECTIVE_ALL_TO_ALL] = 1024, [TSH_COLLECTIVE_BARRIER] = 0,
-    [TSH_COLLECTIVE_REDUCE] = 4096,     [TSH_COLLECTIVE_GATHER] = 4096,     [TSH_COLLECTIVE_SCATTER] = 4096,
-};
-
 void tshi_shm_count_cores(tsh_world *world) {
     tshi_shm *local = tshi_shm_of(world);
     local->oversubscribed = tshi_machine_oversubscribed(world);
     local->spins = local->oversubscribed ? TSHI_FEW_SPINS : TSHI_SPINS;
-}
-
-void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local) {
-    lg->spins = local->spins;
-    /* On an oversubscribed machine a second sync costs a context switch, more than any copy that fits the slot. */
-    for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++)
-        lg->near_bytes[i] = local->oversubscribed ? TSHI_SLOT_PAYLOAD : near_bytes[i];
 }
 
 tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size) {
@@ -70,7 +53,6 @@ tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size) {
     lg->inbox_at = inbox_at(size);
     lg->member_bytes = member_bytes(size);
     lg->name = "";
-    tshi_shm_tune(lg, tshi_shm_of(world));
     return lg;
 }
 
@@ -101,13 +83,13 @@ tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address) {
     if (!lg) return TSH_ERR_MEMORY;
     if (group->rank != 0) return TSH_OK;
     tsh_status status = block_create(world, group->size, lg);
-    if (status == TSH_OK) *address = tshi_heap_block_offset(world, lg->block);
+    if (status == TSH_OK) *address = tshi_shm_heap_offset(world, lg->block);
     return status;
 }
 
 tsh_status tshi_shm_open(tsh_group *group, uint64_t address) {
     tshi_shm_group *lg = group->state;
-    lg->block = tshi_heap_block_at(group->world, group->ranks[0], address);
+    lg->block = tshi_shm_heap_at(group, 0, address);
     lg->open = true;
     return TSH_OK;
 }

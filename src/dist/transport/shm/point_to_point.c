@@ -74,10 +74,6 @@ static tshi_completion *eager_buffer(const tshi_mailbox *box, int i) {
     return (tshi_completion *)(void *)(box->eager_buffers + (size_t)i * EAGER_BUFFER_BYTES);
 }
 
-static char *address_of(const tsh_group *group, int member, uint64_t at) {
-    return group->world->machine.heap[group->ranks[member]] + at;
-}
-
 /* --- sending ------------------------------------------------------------------------------------------------------ */
 
 /* A free eager buffer; NULL: all are in flight, or there is no memory. */
@@ -122,29 +118,8 @@ size_t tshi_shm_message_bytes(const tshi_comm_call *send) {
     return bytes <= EAGER_BYTES ? (size_t)EAGER_BUFFERS * EAGER_BUFFER_BYTES : COMPLETIONS * sizeof(tshi_completion);
 }
 
-/* The turn at which envelope `number` may be written; written, it has the next turn. */
 static uint32_t turn_of(uint64_t number) {
-    return (uint32_t)(number / TSHI_ENVELOPES) * 2;
-}
-
-/* Reserves the next envelope of a ring; false while the ring is full. */
-static bool envelope_take(tshi_inbox *inbox, uint64_t *number) {
-    uint64_t tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
-    for (;;) {
-        tshi_envelope *envelope = &inbox->envelope[tail % TSHI_ENVELOPES];
-        uint32_t turn = atomic_load_explicit(&envelope->turn, memory_order_acquire);
-        int32_t ahead = (int32_t)(turn - turn_of(tail));
-        if (ahead < 0) return false;
-        if (ahead > 0) {
-            tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
-            continue;
-        }
-        if (atomic_compare_exchange_weak_explicit(&inbox->tail, &tail, tail + 1, memory_order_relaxed,
-                                                  memory_order_relaxed)) {
-            *number = tail;
-            return true;
-        }
-    }
+    return tshi_ring_turn(number, TSHI_ENVELOPES);
 }
 
 /* Chooses the way of a message, and takes the completion that it needs. */
@@ -161,10 +136,6 @@ static uint32_t choose_way(tsh_group *group, tshi_mailbox *box, const tsh_work *
     return BY_HEAP;
 }
 
-static void wake_receiver(tshi_inbox *inbox, tshi_envelope *envelope) {
-    if (atomic_fetch_add_explicit(&inbox->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&envelope->turn);
-}
-
 /* False while the ring is full, or there is no completion. */
 static bool send_envelope(tsh_work *work) {
     tsh_group *group = work->group;
@@ -177,7 +148,7 @@ static bool send_envelope(tsh_work *work) {
     uint64_t number;
     uint32_t way = choose_way(group, box, work, congested, &completion);
     if (way == BY_HEAP && !completion) return false;
-    if (!envelope_take(inbox, &number)) {
+    if (!tshi_ring_claim(&inbox->tail, inbox->envelope, TSHI_ENVELOPES, sizeof *inbox->envelope, &number)) {
         if (way == BY_HEAP) completion_give(box, completion);
         return false;
     }
@@ -195,7 +166,7 @@ static bool send_envelope(tsh_work *work) {
         group->world->host->ops->copy.within(group->world->host, bytes, call->in,
                                              completion ? (void *)(completion + 1) : envelope->data);
     atomic_store_explicit(&envelope->turn, turn_of(number) + 1, memory_order_release);
-    wake_receiver(inbox, envelope);
+    tshi_wake_sleepers(&inbox->sleepers, &envelope->turn);
     if (way == BY_HEAP)
         work->state = completion;
     else
@@ -238,9 +209,9 @@ static void send_progress(tsh_work *work) {
 /* --- receiving ---------------------------------------------------------------------------------------------------- */
 
 static void answer(const tsh_group *group, const tshi_envelope *envelope, uint32_t state) {
-    tshi_completion *completion = (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+    tshi_completion *completion = tshi_shm_heap_at(group, envelope->from, envelope->completion);
     atomic_store_explicit(&completion->state, state, memory_order_release);
-    if (atomic_fetch_add_explicit(&completion->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&completion->state);
+    tshi_wake_sleepers(&completion->sleepers, &completion->state);
 }
 
 /* Reports a mismatch to the sender of a small message, whose send has already returned: its next call fails with it.
@@ -260,8 +231,7 @@ static void refuse(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
     mismatch(work, envelope->from, envelope->kind, envelope->count);
     if (envelope->way == BY_HEAP) {
-        tshi_completion *completion =
-            (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+        tshi_completion *completion = tshi_shm_heap_at(group, envelope->from, envelope->completion);
         completion->kind = tshi_kind_of(&work->call);
         completion->count = work->call.count;
         answer(group, envelope, SEND_REFUSED);
@@ -275,7 +245,7 @@ static void refuse(tsh_work *work, const tshi_envelope *envelope) {
  * failure. */
 static bool claim(tsh_work *work, const tshi_envelope *envelope) {
     tsh_group *group = work->group;
-    tshi_completion *completion = (tshi_completion *)(void *)address_of(group, envelope->from, envelope->completion);
+    tshi_completion *completion = tshi_shm_heap_at(group, envelope->from, envelope->completion);
     uint32_t sent = SEND_SENT;
     if (atomic_compare_exchange_strong(&completion->state, &sent, SEND_READ)) return true;
     tsh_status status = tshi_control_failure(group->world);
@@ -296,7 +266,7 @@ static void take(tsh_work *work, const tshi_envelope *envelope) {
     }
     if (envelope->way == BY_HEAP && !claim(work, envelope)) return;
     const void *from =
-        envelope->way == BY_ENVELOPE ? envelope->data : (const void *)address_of(group, envelope->from, envelope->at);
+        envelope->way == BY_ENVELOPE ? envelope->data : tshi_shm_heap_at(group, envelope->from, envelope->at);
     size_t bytes = tshi_message_bytes(envelope->kind, envelope->count);
     if (bytes) group->world->host->ops->copy.within(group->world->host, bytes, from, call->out);
     if (envelope->way != BY_ENVELOPE) answer(group, envelope, SEND_TAKEN);
@@ -395,12 +365,12 @@ static bool send_quickly(tsh_work *work) {
 
 /* Receives the next envelope, if it arrives soon and matches. */
 static bool receive_quickly(tsh_work *work, tshi_mailbox *box) {
-    const tshi_shm_group *lg = work->group->state;
+    const int spins = tshi_shm_of(work->group->world)->spins;
     tshi_inbox *inbox = inbox_at(work->group, work->group->rank);
     tshi_envelope *envelope = &inbox->envelope[box->next_in % TSHI_ENVELOPES];
     uint32_t full = turn_of(box->next_in) + 1;
     for (int polls = 0; atomic_load_explicit(&envelope->turn, memory_order_acquire) != full; polls++) {
-        if (polls >= lg->spins) return false;
+        if (polls >= spins) return false;
         if (polls > TSHI_EAGER_POLLS) tshi_cpu_pause();
     }
     if (work->call.root != envelope->from && work->call.root != TSH_ANY_RANK) return false;

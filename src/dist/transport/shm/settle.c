@@ -11,7 +11,6 @@
 #include "dist/collectives/redistribute.h"
 #include "dist/transport/shm/shm.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -52,9 +51,9 @@ static bool keep_pages(const tsh_world *world, const void *data, size_t bytes) {
 
 /* This rank becomes STUCK: a recovery would need the shared pages that it is about to replace. */
 static void give_up(tsh_world *world, int rank) {
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "rank %d did not end a call within %g s after it had failed", rank, world->timeout);
-    if (world->machine.broken == TSH_OK) tshi_control_stick(world, TSH_ERR_TIMEOUT, words);
+    if (world->machine.broken == TSH_OK)
+        tshi_control_stick(world, TSH_ERR_TIMEOUT, "rank %d did not end a call within %g s after it had failed", rank,
+                           world->timeout);
 }
 
 /* Waits a moment for `rank` to finish with this rank's memory. False, and this rank is STUCK, after `end`. */

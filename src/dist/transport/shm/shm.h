@@ -110,11 +110,9 @@ typedef struct tshi_shm_group {
     uint32_t agreed;       /* in a recovery: the sync from which all members continue */
     tshi_slot draft;       /* this rank's next slot until it is published, then a copy of the last */
     const char *name;      /* of the current call */
-    int spins;
-    tshi_shm_step step; /* of the started call */
-    tsh_status refused; /* a failure to share or map GPU memory in this call; its message is in this rank's slot */
-    size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* bytes up to which data goes into the slot; equal on all ranks */
-    const void **in;                         /* [size], scratch */
+    tshi_shm_step step;    /* of the started call */
+    tsh_status refused;    /* a failure to share or map GPU memory in this call; its message is in this rank's slot */
+    const void **in;       /* [size], scratch */
     void **out;
     char **there; /* [size] in a call on GPUs: where this rank has mapped each member's buffer */
 } tshi_shm_group;
@@ -159,6 +157,11 @@ static inline uint64_t tshi_shm_heap_offset(const tsh_world *world, const void *
     return (uint64_t)((const char *)data - world->machine.heap[world->rank]);
 }
 
+/* What lies at that offset in a member's heap. */
+static inline void *tshi_shm_heap_at(const tsh_group *group, int member, uint64_t offset) {
+    return group->world->machine.heap[group->ranks[member]] + offset;
+}
+
 /* --- exchange.c --------------------------------------------------------------------------------------------------- */
 
 /* See tshi_group_ops.exchange. */
@@ -185,8 +188,6 @@ size_t tshi_shm_message_bytes(const tshi_comm_call *send);
 tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size);
 /* Sets the world's oversubscribed and spins, once all ranks of this machine have joined. */
 void tshi_shm_count_cores(tsh_world *world);
-/* Sets the group's spins and near_bytes, once the cores are counted. */
-void tshi_shm_tune(tshi_shm_group *lg, const tshi_shm *local);
 void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg);
 tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address);
 tsh_status tshi_shm_open(tsh_group *group, uint64_t address);
@@ -223,7 +224,7 @@ typedef struct tshi_wait {
     tsh_world *world;
     tsh_group *group;
     uint32_t sync;
-    double since, next_warning;
+    tshi_deadline deadline;
     const tsh_work *message; /* the message waited for; NULL: a collective */
 } tshi_wait;
 

@@ -36,12 +36,6 @@ static tsh_status wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t tar
     return TSH_OK;
 }
 
-/* Wakes the ranks that sleep until this slot is published. Adds 0 rather than loads: read-modify-writes of `sleepers`
- * have one order, so either this rank sees the sleeper, or the sleeper sees the published slot. */
-static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
-    if (atomic_fetch_add_explicit(&me->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&slot->sync);
-}
-
 /* Copies the draft into this rank's slot. Peers poll the slot's cache line, so writing it at once takes it from them
  * only once. */
 static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
@@ -52,14 +46,22 @@ static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
     return mine;
 }
 
+static tshi_wait wait_since(tsh_group *group, const tsh_work *message, double since) {
+    const tshi_shm_group *lg = group->state;
+    const char *name = message ? tsh_collective_name(message->call.op) : lg->name;
+    uint64_t number = message ? message->message_number : group->calls;
+    tshi_deadline deadline = tshi_deadline_since(group->world, since, name, number);
+    return (tshi_wait){group->world, group, lg->sync, deadline, message};
+}
+
 /* Not inlined, to keep the fast path short. */
 __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32_t sync) {
     tshi_shm_group *lg = group->state;
     tsh_world *world = group->world;
     tsh_status status = TSH_OK;
-    double now = tshi_clock();
-    tshi_wait wait = {world, group, sync, now, now + tshi_warn_after(world), NULL};
-    wake_sleepers(tshi_member_at(lg, group->rank), tshi_slot_at(lg, group->rank, sync));
+    tshi_wait wait = wait_since(group, NULL, tshi_clock());
+    wait.sync = sync;
+    tshi_wake_sleepers(&tshi_member_at(lg, group->rank)->sleepers, &tshi_slot_at(lg, group->rank, sync)->sync);
     tshi_shm_publish_wait(&wait);
     for (int i = 0; i < group->size && status == TSH_OK; i++) {
         _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
@@ -75,14 +77,15 @@ static inline void claim(const tshi_slot *slot, size_t bytes) {
     for (size_t at = 0; at < bytes; at += CACHE_LINE) tshi_claim((const char *)slot + at);
 }
 
-/* True if all members have published the sync, or do so within lg->spins polls. */
+/* True if all members have published the sync, or do so within the polls of tshi_shm.spins. */
 static inline bool all_post_soon(const tsh_group *group, uint32_t sync) {
     const tshi_shm_group *lg = group->state;
+    const int spins = tshi_shm_of(group->world)->spins;
     int polls = 0;
     for (int i = 0; i < group->size; i++) {
         tshi_slot *slot = tshi_slot_at(lg, i, sync);
         while (!tshi_reached(&slot->sync, sync)) {
-            if (polls++ >= lg->spins) return false;
+            if (polls++ >= spins) return false;
             if (polls > TSHI_EAGER_POLLS) tshi_cpu_pause();
         }
     }
@@ -100,7 +103,7 @@ tsh_status tshi_shm_sync(tsh_group *group, size_t payload) {
         return status;
     }
     lg->compared = sync;
-    wake_sleepers(tshi_member_at(lg, group->rank), mine);
+    tshi_wake_sleepers(&tshi_member_at(lg, group->rank)->sleepers, &mine->sync);
     claim(tshi_slot_at(lg, group->rank, sync + 1), bytes ? bytes : 1);
     return TSH_OK;
 }
@@ -115,7 +118,7 @@ void tshi_shm_publish(tsh_group *group, size_t next) {
     tshi_shm_group *lg = group->state;
     uint32_t sync = ++lg->sync;
     tshi_slot *mine = publish(group, sync);
-    wake_sleepers(tshi_member_at(lg, group->rank), mine);
+    tshi_wake_sleepers(&tshi_member_at(lg, group->rank)->sleepers, &mine->sync);
     if (next) claim(tshi_slot_at(lg, group->rank, sync + 1), sizeof(tshi_slot) + next);
 }
 
@@ -164,13 +167,13 @@ static void sleep_for(tsh_group *group, const tsh_work *work, double since, int 
 tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
     tshi_shm *local = tshi_shm_of(world);
-    const tshi_shm_group *lg = group->state;
-    tshi_wait wait = {world, group, lg->sync, since, local->next_warning, is_message(work) ? work : NULL};
+    const tsh_work *message = is_message(work) ? work : NULL;
     int rank = -1;
     if (!is_missing(group, work)) return TSH_OK;
     if (local->waiting_since != since) {
         local->waiting_since = since;
-        local->next_warning = since + tshi_warn_after(world);
+        tshi_wait wait = wait_since(group, message, since);
+        local->next_warning = wait.deadline.next_warning;
         local->next_look = since + LOOK_EVERY;
         local->naps = 0;
         tshi_shm_publish_wait(&wait);
@@ -186,10 +189,10 @@ tsh_status tshi_shm_nap(tsh_group *group, const tsh_work *work, double since) {
     /* Before an error, queued works get a chance to end: all members may have published their slots by now. */
     tshi_world_progress(world);
     if (!is_missing(group, work)) return TSH_OK;
-    wait.sync = lg->sync;
-    wait.next_warning = local->next_warning;
+    tshi_wait wait = wait_since(group, message, since);
+    wait.deadline.next_warning = local->next_warning;
     tsh_status status = tshi_shm_poll(&wait, rank);
-    local->next_warning = wait.next_warning;
+    local->next_warning = wait.deadline.next_warning;
     if (status == TSH_OK) return TSH_OK;
     return is_message(work) ? tshi_message_depart(work, status)
                             : tshi_shm_depart(group, &group->queue->call, NULL, status);

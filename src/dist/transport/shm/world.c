@@ -34,7 +34,6 @@ static tsh_status join(tsh_world *world) {
     if (status != TSH_OK) return status;
     tshi_shm_count_cores(world);
     world->spins = tshi_shm_of(world)->spins;
-    tshi_shm_tune(lg, tshi_shm_of(world));
     return TSH_OK;
 }
 

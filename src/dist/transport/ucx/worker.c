@@ -206,14 +206,12 @@ tsh_status tshi_ucx_connect(tsh_world *world) {
 
 void tshi_ucx_look(tsh_world *world) {
     const tshi_ucx *ucx = tshi_ucx_of(world);
-    char words[TSHI_MESSAGE_SIZE];
     for (int i = 0; i < world->size && !ucx->lost; i++) {
         const tshi_ucx_peer *peer = &ucx->peer[i];
         if (peer->error == UCS_OK || tshi_control_has_left(world, i) || tshi_control_has_failed(world)) continue;
         if (tshi_clock() - peer->failed < NEWS_GRACE) continue;
-        snprintf(words, sizeof words,
-                 "no connection to rank %d over %.200s (UCX_NET_DEVICES, UCX_TLS): UCX error %d: %s", i, ucx->devices,
-                 (int)peer->error, ucx->call->status_string(peer->error));
-        tshi_control_stick(world, TSH_ERR_SYSTEM, words);
+        tshi_control_stick(world, TSH_ERR_SYSTEM,
+                           "no connection to rank %d over %.200s (UCX_NET_DEVICES, UCX_TLS): UCX error %d: %s", i,
+                           ucx->devices, (int)peer->error, ucx->call->status_string(peer->error));
     }
 }
