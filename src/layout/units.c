@@ -79,7 +79,7 @@ static tsh_status check_units(const tsh_mesh *mesh, int a, tsh_layout *layout, i
     int64_t units = layout->units, blocks = layout->blocks;
     bool fits = units >= 0 && blocks >= 0 && (!units || n % units == 0) && (!blocks || n % blocks == 0) &&
                 (!blocks || (units && blocks % units == 0 && !layout->sharing));
-    if (fits && (unsigned)layout->sharing <= TSH_SHARED_OWN) return TSH_OK;
+    if (fits && (unsigned)layout->sharing <= TSH_SHARED_NEXT) return TSH_OK;
     return tshi_fail(TSH_ERR_SHAPE,
                      "%s along axis %s: units and blocks must divide the dim's %lld items, and blocks must be a "
                      "multiple of units that are not shared",
@@ -112,7 +112,7 @@ static tsh_status check_cuts(const tsh_mesh *mesh, const int *sequence, int plac
                          axis->size, (long long)n);
     }
     for (int k = 0; k < place; k++) {
-        if (!tshi_layout_splits(layout[sequence[k]], l->dim)) continue;
+        if (!tshi_layout_reaches(layout[sequence[k]], l->dim)) continue;
         return tshi_fail(TSH_ERR_LAYOUT,
                          "%s along axis %s: axis %s splits the dim first; give the axis with cut points a lower split "
                          "order",
@@ -140,8 +140,13 @@ tsh_status tshi_units_resolve(const tsh_mesh *mesh, const int64_t *shape, const 
         unit_check c = {mesh, layout, sequence, a, n, false, true, false};
         check_parts(&c, 0, 0, n);
         tsh_layout simple = simplified(&c, layout[a]);
-        for (int k = 0; k < i; k++)
-            c.cut = c.cut || (simple.sharing && tshi_layout_splits(layout[sequence[k]], layout[a].dim));
+        for (int k = 0; k < i; k++) {
+            tsh_layout before = layout[sequence[k]];
+            bool own = simple.sharing && !tshi_layout_nests(simple) && tshi_layout_splits(before, layout[a].dim);
+            c.cut = c.cut || own ||
+                    (simple.units && tshi_layout_reaches(before, layout[a].dim) &&
+                     !tshi_layout_splits(before, layout[a].dim));
+        }
         if (c.cut) {
             return tshi_fail(TSH_ERR_LAYOUT,
                              "%s along axis %s: another axis splits the dim first, and cuts its units or shares them; "

@@ -179,15 +179,15 @@ static const tshi_test_content mapped[] = {
 };
 
 static const tsh_name_rule rules[] = {
-    {"*.q.weight", "t.*.fused.weight", true, 0, OUT, 0, 0},
-    {"*.k.weight", "t.*.fused.weight", true, 0, OUT, 0, OUT},
-    {"*.v.weight", "t.*.fused.weight", true, 0, OUT, 0, 2 * OUT},
-    {"*.qkv.bias", "t.*.fused.bias", false, 0, 0, 0, 0},
-    {"both.weight", "b.weight", false, 0, OUT, 2, 0},
-    {"both.weight", "a.weight", false, 0, 2, 0, 0},
-    {"wide", "wide.a", false, 1, 3, 0, 0},
-    {"wide", "wide.b", true, 1, 2, 3, 0},
-    {"both.weight", "c.weight", false, 0, 0, 0, 0},
+    {"*.q.weight", "t.*.fused.weight", true, 0, OUT, 0, 0, false},
+    {"*.k.weight", "t.*.fused.weight", true, 0, OUT, 0, OUT, false},
+    {"*.v.weight", "t.*.fused.weight", true, 0, OUT, 0, 2 * OUT, false},
+    {"*.qkv.bias", "t.*.fused.bias", false, 0, 0, 0, 0, false},
+    {"both.weight", "b.weight", false, 0, OUT, 2, 0, false},
+    {"both.weight", "a.weight", false, 0, 2, 0, 0, false},
+    {"wide", "wide.a", false, 1, 3, 0, 0, false},
+    {"wide", "wide.b", true, 1, 2, 3, 0, false},
+    {"both.weight", "c.weight", false, 0, 0, 0, 0, false},
 };
 
 static double fused_value(int seed, int64_t row, int64_t column) {
@@ -257,30 +257,30 @@ static void wrong_rules(tshi_rank *r, void *arg) {
         const char *words;
         tsh_status status;
     } cases[] = {
-        {{{NULL, "a", false, 0, 0, 0, 0}}, "a name is NULL", TSH_ERR_ARGUMENT},
-        {{{"a", NULL, false, 0, 0, 0, 0}}, "a name is NULL", TSH_ERR_ARGUMENT},
-        {{{"*.*", "*", false, 0, 0, 0, 0}}, "a name may have only one '*'", TSH_ERR_ARGUMENT},
-        {{{"*", "*.*", false, 0, 0, 0, 0}}, "a name may have only one '*'", TSH_ERR_ARGUMENT},
-        {{{"a", "*", false, 0, 0, 0, 0}}, "the tensor's name has a '*', the parameter's has none", TSH_ERR_ARGUMENT},
-        {{{"a", "b", false, -1, 1, 0, 0}}, "a number is negative", TSH_ERR_ARGUMENT},
-        {{{"a", "b", false, 0, 1, -1, 0}}, "a number is negative", TSH_ERR_ARGUMENT},
-        {{{"a", "b", false, 0, 0, 0, 3}}, "a slice needs a length", TSH_ERR_ARGUMENT},
-        {{{"a", "b", false, 0, INT64_MAX, 0, 3}}, "a slice ends past 2^63", TSH_ERR_ARGUMENT},
-        {{{"matrix", "matrix", false, 2, 7, 0, 0}}, "sliced along one of its dims", TSH_ERR_IO},
-        {{{"matrix", "matrix", false, 0, 8, 0, 0}}, "has a rule that goes past its end", TSH_ERR_IO},
-        {{{"matrix", "matrix", false, 0, 6, 0, 0}}, "is not filled completely by its rules", TSH_ERR_IO},
-        {{{"matrix", "matrix", false, 0, 7, 0, 1}}, "is a slice past the end", TSH_ERR_IO},
-        {{{"matrix", "matrix", false, 0, 4, 0, 0}, {"matrix", "matrix", false, 0, 3, 3, 0}},
+        {{{NULL, "a", false, 0, 0, 0, 0, false}}, "a name is NULL", TSH_ERR_ARGUMENT},
+        {{{"a", NULL, false, 0, 0, 0, 0, false}}, "a name is NULL", TSH_ERR_ARGUMENT},
+        {{{"*.*", "*", false, 0, 0, 0, 0, false}}, "a name may have only one '*'", TSH_ERR_ARGUMENT},
+        {{{"*", "*.*", false, 0, 0, 0, 0, false}}, "a name may have only one '*'", TSH_ERR_ARGUMENT},
+        {{{"a", "*", false, 0, 0, 0, 0, false}}, "the tensor's name has a '*', the parameter's has none", TSH_ERR_ARGUMENT},
+        {{{"a", "b", false, -1, 1, 0, 0, false}}, "a number is negative", TSH_ERR_ARGUMENT},
+        {{{"a", "b", false, 0, 1, -1, 0, false}}, "a number is negative", TSH_ERR_ARGUMENT},
+        {{{"a", "b", false, 0, 0, 0, 3, false}}, "a slice needs a length", TSH_ERR_ARGUMENT},
+        {{{"a", "b", false, 0, INT64_MAX, 0, 3, false}}, "a slice ends past 2^63", TSH_ERR_ARGUMENT},
+        {{{"matrix", "matrix", false, 2, 7, 0, 0, false}}, "sliced along one of its dims", TSH_ERR_IO},
+        {{{"matrix", "matrix", false, 0, 8, 0, 0, false}}, "has a rule that goes past its end", TSH_ERR_IO},
+        {{{"matrix", "matrix", false, 0, 6, 0, 0, false}}, "is not filled completely by its rules", TSH_ERR_IO},
+        {{{"matrix", "matrix", false, 0, 7, 0, 1, false}}, "is a slice past the end", TSH_ERR_IO},
+        {{{"matrix", "matrix", false, 0, 4, 0, 0, false}, {"matrix", "matrix", false, 0, 3, 3, 0, false}},
          "rules that overlap",
          TSH_ERR_IO},
-        {{{"matrix", "matrix", false, 0, 4, 0, 0}, {"matrix", "matrix", false, 1, 3, 0, 0}},
+        {{{"matrix", "matrix", false, 0, 4, 0, 0, false}, {"matrix", "matrix", false, 1, 3, 0, 0, false}},
          "sliced along one of its dims",
          TSH_ERR_IO},
-        {{{"matrix", "matrix", true, 0, 0, 0, 0}},
+        {{{"matrix", "matrix", true, 0, 0, 0, 0, false}},
          "has another shape: float32 [7,5] here, F32 [7,5] there",
          TSH_ERR_IO},
-        {{{"matrix", "vector", false, 0, 0, 0, 0}}, "'vector' has another number of dims", TSH_ERR_IO},
-        {{{"*trix", "*ny", false, 0, 0, 0, 0}}, "'many' is missing", TSH_ERR_IO},
+        {{{"matrix", "vector", false, 0, 0, 0, 0, false}}, "'vector' has another number of dims", TSH_ERR_IO},
+        {{{"*trix", "*ny", false, 0, 0, 0, 0, false}}, "'many' is missing", TSH_ERR_IO},
     };
     tsh_tensor *t;
     tsh_tensor_config config = {TSH_FLOAT32, 2, {7, 5}, {S0}};

@@ -160,14 +160,14 @@ FILE_TEST(a_set_beside_a_file_is_refused) {
 /* --- name maps ---------------------------------------------------------------------------------------------------- */
 
 static const tsh_name_rule gpt2_rules[] = {
-    {"h.*.attn.q.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 0},
-    {"h.*.attn.k.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 32},
-    {"h.*.attn.v.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 64},
-    {"h.*.attn.qkv.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 0, 0, 0},
-    {"h.*.c_proj.weight", "transformer.h.*.c_proj.weight", true, 0, 0, 0, 0},
-    {"h.*.c_fc.weight", "transformer.h.*.c_fc.weight", true, 0, 0, 0, 0},
-    {"wpe", "transformer.wpe.weight", false, 1, 32, 0, 0},
-    {"*", "transformer.*", false, 0, 0, 0, 0},
+    {"h.*.attn.q.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 0, false},
+    {"h.*.attn.k.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 32, false},
+    {"h.*.attn.v.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 64, false},
+    {"h.*.attn.qkv.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 0, 0, 0, false},
+    {"h.*.c_proj.weight", "transformer.h.*.c_proj.weight", true, 0, 0, 0, 0, false},
+    {"h.*.c_fc.weight", "transformer.h.*.c_fc.weight", true, 0, 0, 0, 0, false},
+    {"wpe", "transformer.wpe.weight", false, 1, 32, 0, 0, false},
+    {"*", "transformer.*", false, 0, 0, 0, 0, false},
 };
 enum { GPT2_RULES = sizeof gpt2_rules / sizeof *gpt2_rules };
 
@@ -258,16 +258,16 @@ static void wrong_rules(tshi_rank *r, void *arg) {
         tsh_name_rule rule[2];
         const char *words;
     } cases[] = {
-        {{{"*", "same", false, 0, 0, 0, 0}}, "'same' is the name of several parameters"},
-        {{{"b", "same", false, 0, 0, 0, 0}, {"a", "same", false, 0, 4, 0, 4}}, "'same' is the name of several"},
-        {{{"a", "same", false, 0, 0, 0, 0}, {"b", "same", false, 0, 4, 0, 4}}, "several parameters fill"},
-        {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", false, 0, 4, 0, 5}}, "'same' has elements that no parameter"},
-        {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", false, 0, 4, 0, 3}}, "elements that several parameters fill"},
-        {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", true, 0, 4, 0, 4}}, "parameters that do not fit together"},
-        {{{"a", "x", false, 0, 3, 0, 0}}, "'a' is not filled completely by its rules"},
-        {{{"c", "x", true, 0, 0, 0, 0}}, "'x' cannot be transposed: it does not have two dims"},
-        {{{"a", "\xff", false, 0, 0, 0, 0}}, "is not UTF-8"},
-        {{{"*", "*.*", false, 0, 0, 0, 0}}, "only one '*'"},
+        {{{"*", "same", false, 0, 0, 0, 0, false}}, "'same' is the name of several parameters"},
+        {{{"b", "same", false, 0, 0, 0, 0, false}, {"a", "same", false, 0, 4, 0, 4}}, "'same' is the name of several"},
+        {{{"a", "same", false, 0, 0, 0, 0, false}, {"b", "same", false, 0, 4, 0, 4}}, "several parameters fill"},
+        {{{"a", "same", false, 0, 4, 0, 0, false}, {"b", "same", false, 0, 4, 0, 5}}, "'same' has elements that no parameter"},
+        {{{"a", "same", false, 0, 4, 0, 0, false}, {"b", "same", false, 0, 4, 0, 3}}, "elements that several parameters fill"},
+        {{{"a", "same", false, 0, 4, 0, 0, false}, {"b", "same", true, 0, 4, 0, 4}}, "parameters that do not fit together"},
+        {{{"a", "x", false, 0, 3, 0, 0, false}}, "'a' is not filled completely by its rules"},
+        {{{"c", "x", true, 0, 0, 0, 0, false}}, "'x' cannot be transposed: it does not have two dims"},
+        {{{"a", "\xff", false, 0, 0, 0, 0, false}}, "is not UTF-8"},
+        {{{"*", "*.*", false, 0, 0, 0, 0, false}}, "only one '*'"},
     };
     tsh_parameters *list = NULL;
     (void)arg;

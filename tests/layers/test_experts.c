@@ -9,12 +9,12 @@
 
 TestSuite(experts, .timeout = 240);
 
-enum { TOKENS = 7, EMBED = 5, HIDDEN = 3, MOST = 6 * HIDDEN * EMBED, STACKS = 3 };
+enum { TOKENS = 7, EMBED = 5, HIDDEN = 3, WIDEST = 5, MOST = 6 * WIDEST * EMBED, STACKS = 3 };
 
 /* A layer on a mesh of data x experts x model, and how tokens are split. */
 typedef struct setting {
     const char *mesh;
-    int64_t experts, tokens;
+    int64_t experts, tokens, hidden; /* hidden 0: HIDDEN */
     bool by_data, by_experts, by_model; /* tokens are SHARD(0) along these axes */
     bool by_model_only;                 /* no axis of its own for experts: "model" splits them */
     bool recompute, frozen;             /* frozen: the router gets no gradient */
@@ -46,8 +46,8 @@ static tsh_tensor *tokens_tensor(tshi_rank *r, const setup *s, const setting *t,
 
 static tsh_tensor *whole_copy(tshi_rank *r, const setup *s, const tsh_tensor *of) {
     double values[MOST];
-    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2};
-    memcpy(config.shape, of->shape.global, 2 * sizeof *config.shape);
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = of->shape.ndim};
+    memcpy(config.shape, of->shape.global, sizeof config.shape);
     tshi_check_ok(r, tsh_tensor_read_whole(of, values));
     return r->failed ? NULL : tshi_test_leaf(r, s->mesh, &config, values);
 }
@@ -79,7 +79,7 @@ static bool open_setup(tshi_rank *r, const setting *t, setup *s) {
     tsh_world_seed(r->world, 3);
     if (!tshi_check_ok(r, tsh_mesh_create(r->world, t->mesh, &s->mesh))) return false;
     tsh_experts_config config = {.embed = EMBED,
-                                 .hidden = HIDDEN,
+                                 .hidden = t->hidden ? t->hidden : HIDDEN,
                                  .experts = t->experts,
                                  .router = s->config,
                                  .choice_bias = true,
