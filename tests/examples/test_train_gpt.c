@@ -95,6 +95,12 @@ Test(train_gpt, experts_are_trained_alike_on_any_ranks, .timeout = 400) {
     same_losses(4, "--model-parallel 2 --sequence-parallel --zero 3 --recompute", "--experts 5 --top-k 2");
 }
 
+/* Experts on an axis of their own, and the features of each along another. */
+Test(train_gpt, experts_and_their_features_are_split_along_two_axes, .timeout = 400) {
+    same_losses(4, "--expert-parallel 2 --model-parallel 2", "--experts 5 --top-k 2");
+    same_losses(6, "--expert-parallel 3 --model-parallel 2:1 --zero 3", "--experts 2 --top-k 1");
+}
+
 /* Tokens of each sequence, 9, are split over ranks. */
 Test(train_gpt, split_tokens_agree_with_one_rank, .timeout = 400) {
     same_losses(2, "--context-parallel 2", "");

@@ -14,7 +14,7 @@ enum { TOKENS = 7, EMBED = 5, HIDDEN = 3, WIDEST = 5, MOST = 6 * WIDEST * EMBED,
 /* A layer on a mesh of data x experts x model, and how tokens are split. */
 typedef struct setting {
     const char *mesh;
-    int64_t experts, tokens, hidden; /* hidden 0: HIDDEN */
+    int64_t experts, tokens, hidden;    /* hidden 0: HIDDEN */
     bool by_data, by_experts, by_model; /* tokens are SHARD(0) along these axes */
     bool by_model_only;                 /* no axis of its own for experts: "model" splits them */
     bool recompute, frozen;             /* frozen: the router gets no gradient */
@@ -211,24 +211,119 @@ Test(experts, are_split_by_the_weights_of_ranks_some_of_which_hold_none) {
     run_setting(4, (setting){.mesh = "data=1,experts=3:1,model=1:2", .experts = 5, .tokens = TOKENS});
 }
 
-static void holds_units(tshi_rank *r, void *arg) {
-    static const int64_t five[] = {2, 2, 1};
-    setting t = {.mesh = r->size == 3 ? "data=1,experts=3,model=1" : "data=1,experts=4,model=1",
-                 .experts = r->size == 3 ? 5 : 2,
-                 .tokens = TOKENS};
+/* The experts, and hidden features of each, that the ranks of a mesh hold. */
+typedef struct held {
+    int ranks;
+    const char *mesh;
+    int64_t experts, hidden, parts[6][2];
+} held;
+
+static void holds_parts(tshi_rank *r, void *arg) {
+    const held *h = arg;
+    setting t = {.mesh = h->mesh, .experts = h->experts, .tokens = TOKENS, .hidden = h->hidden};
+    setup s;
+    if (open_setup(r, &t, &s))
+        for (int i = 0; i < STACKS; i++) {
+            const int64_t *wanted = h->parts[r->rank];
+            const int64_t *have = tsh_tensor_local_shape(tsh_experts_weight(s.layer, TSH_EXPERTS_GATE + i));
+            tshi_check(r, have[0] == wanted[0] && have[1] == wanted[1] && have[2] == EMBED,
+                       "[%d, %d, %d], [%d, %d] wanted", (int)have[0], (int)have[1], (int)have[2], (int)wanted[0],
+                       (int)wanted[1]);
+        }
+    close_setup(&s);
+}
+
+/* Whole experts, parts of one on ranks that outnumber them, and along a second axis parts of each. */
+Test(experts, are_units_of_the_split_and_their_features_its_blocks) {
+    static const held cases[] = {
+        {3, "data=1,experts=3,model=1", 5, 3, {{2, 3}, {2, 3}, {1, 3}}},
+        {4, "data=1,experts=4,model=1", 2, 3, {{1, 2}, {1, 1}, {1, 2}, {1, 1}}},
+        {4, "data=1,experts=2,model=2", 5, 5, {{3, 3}, {3, 2}, {2, 3}, {2, 2}}},
+        {4, "data=1,experts=2,model=2:1", 4, 5, {{2, 3}, {2, 2}, {2, 3}, {2, 2}}},
+        {6, "data=1,experts=3,model=2", 2, 4, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, {1, 2}, {1, 2}}},
+        {6, "data=1,experts=2,model=3", 3, 2, {{2, 1}, {2, 1}, {2, 0}, {1, 1}, {1, 1}, {1, 0}}},
+        {3, "data=1,experts=3:0:1,model=1", 2, 3, {{2, 3}, {0, 3}, {0, 3}}},
+        {4, "data=1,experts=3:0:1:1,model=1", 2, 3, {{1, 3}, {0, 3}, {1, 2}, {1, 1}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *words = tshi_test_run(cases[i].ranks, holds_parts, (void *)&cases[i]);
+        cr_assert_str_empty(words, "%s: %s", cases[i].mesh, words);
+    }
+}
+
+/* --- hidden features split along a second axis -------------------------------------------------------------------- */
+
+/* 5 and 1 features over 1 to 3 ranks, so that some hold none; tokens are REPLICATED, or go to their experts. */
+Test(experts, have_features_along_an_axis_and_go_along_another) {
+    static const int sizes[][2] = {{1, 1}, {2, 2}, {2, 3}, {3, 2}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int64_t hidden = 1; hidden <= WIDEST; hidden += 4) {
+            char mesh[64];
+            snprintf(mesh, sizeof mesh, "data=1,experts=%d,model=%d", sizes[i][0], sizes[i][1]);
+            setting t = {.mesh = mesh, .experts = 3, .tokens = TOKENS, .hidden = hidden};
+            run_setting(sizes[i][0] * sizes[i][1], t);
+            t.by_experts = true;
+            run_setting(sizes[i][0] * sizes[i][1], t);
+        }
+}
+
+/* Weights, ranks that share an expert or hold none, tokens that all choose one expert, capacity, recomputation. */
+Test(experts, have_uneven_features_along_an_axis) {
+    setting t = {.mesh = "data=1,experts=2:1,model=2:1", .experts = 3, .tokens = TOKENS, .hidden = 5};
+    run_setting(4, t);
+    t.by_experts = t.by_model = true;
+    run_setting(4, t);
+    t.capacity = 0.5;
+    run_setting(4, t);
+    t.recompute = true;
+    t.one = 3;
+    run_setting(4, t);
+    t = (setting){.mesh = "data=1,experts=3,model=2", .experts = 2, .tokens = TOKENS, .hidden = 5, .by_experts = true};
+    run_setting(6, t);
+    t.mesh = "data=1,experts=1:0:1,model=0:1";
+    run_setting(6, t);
+}
+
+Test(experts, have_features_along_an_axis_beside_ranks_that_shard_parameters) {
+    setting t = {.mesh = "data=2,experts=1,model=2", .experts = 1, .tokens = 7, .hidden = 5, .by_data = true, .one = 1};
+    for (t.level = TSH_ZERO_OPTIMIZER; t.level <= TSH_ZERO_PARAMETERS; t.level++) run_setting(4, t);
+    t.mesh = "data=2,experts=3,model=1";
+    t.experts = 2;
+    t.one = 0;
+    t.by_experts = true;
+    for (t.level = TSH_ZERO_OPTIMIZER; t.level <= TSH_ZERO_PARAMETERS; t.level++) run_setting(6, t);
+    t.mesh = "data=3:1,experts=2,model=2";
+    t.experts = 3;
+    run_setting(8, t);
+}
+
+/* Along the second axis, as for an MLP: one all-reduce forward, two backward (dx and the routing weights'); no token
+ * moves. */
+static void reduces_once(tshi_rank *r, void *arg) {
+    setting t = {.mesh = "data=1,experts=2,model=2", .experts = 4, .tokens = TOKENS, .hidden = 5, .by_experts = true};
     setup s;
     (void)arg;
     if (open_setup(r, &t, &s)) {
-        int64_t rows = tsh_experts_weight(s.layer, TSH_EXPERTS_GATE)->shape.local[0];
-        int64_t wanted = r->size == 3 ? five[r->rank] * HIDDEN : r->rank % 2 ? HIDDEN / 2 : HIDDEN - HIDDEN / 2;
-        tshi_check(r, rows == wanted, "%d rows, %d wanted", (int)rows, (int)wanted);
+        tsh_group *group = tsh_mesh_group(s.mesh, "model");
+        tsh_group_reset_stats(group);
+        tsh_tensor *y = tsh_experts_forward(s.tape, s.layer, s.x);
+        tsh_communication_stats stats = tsh_group_stats(group);
+        tshi_check(r, stats.calls[TSH_COLLECTIVE_ALL_REDUCE] == 1, "%d all-reduces forward",
+                   (int)stats.calls[TSH_COLLECTIVE_ALL_REDUCE]);
+        tsh_tensor *loss = tsh_sum(s.tape, tsh_mul(s.tape, y, s.dy), TSH_ALL_DIMS);
+        tsh_group_reset_stats(group);
+        tshi_check_ok(r, tsh_backward(s.tape, loss));
+        stats = tsh_group_stats(group);
+        tshi_check(r, stats.calls[TSH_COLLECTIVE_ALL_REDUCE] == 2, "%d all-reduces backward",
+                   (int)stats.calls[TSH_COLLECTIVE_ALL_REDUCE]);
+        tshi_check(r, stats.calls[TSH_COLLECTIVE_ALL_TO_ALL] == 0 && stats.calls[TSH_COLLECTIVE_ALL_GATHER] == 0,
+                   "tokens move along the axis of the features");
     }
     close_setup(&s);
 }
 
-Test(experts, are_units_of_the_split_and_their_features_its_blocks) {
-    cr_assert_str_empty(tshi_test_run(3, holds_units, NULL));
-    cr_assert_str_empty(tshi_test_run(4, holds_units, NULL));
+Test(experts, sum_once_along_the_axis_of_their_features) {
+    cr_assert_str_empty(tshi_test_run(4, reduces_once, NULL));
 }
 
 /* Two groups of ranks that each hold all experts: gradients of experts are sums over tokens, not twice as large. */
@@ -494,7 +589,8 @@ Test(experts, count_each_element_once_in_a_norm) {
         int ranks;
         char *mesh;
     } meshes[] = {{1, "data=1,experts=1,model=1"}, {2, "data=1,experts=2,model=1"}, {3, "data=1,experts=3,model=1"},
-                  {4, "data=1,experts=2,model=2"}, {4, "data=2,experts=2,model=1"}, {4, "data=2,experts=1,model=2"}};
+                  {4, "data=1,experts=2,model=2"}, {4, "data=2,experts=2,model=1"}, {4, "data=2,experts=1,model=2"},
+                  {6, "data=1,experts=3,model=2"}};
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
         cr_assert_str_empty(tshi_test_run(meshes[i].ranks, norm_of_two, meshes[i].mesh), "%s", meshes[i].mesh);
 }
