@@ -311,6 +311,22 @@ Test(train_gpt, resumes_at_another_level_on_another_number_of_ranks, .timeout = 
     cr_assert_eq(system(words), 0);
 }
 
+/* Slices of experts become experts and features along two axes. */
+Test(train_gpt, experts_are_resumed_on_another_mesh, .timeout = 300) {
+    const char *shape = "--experts 3 --top-k 2";
+    double all[STEPS + 1], resumed[STEPS + 1];
+    char folder[] = "/tmp/tshard-gpt-XXXXXX", words[256];
+    cr_assert(mkdtemp(folder));
+    snprintf(words, sizeof words, "%s --data-parallel 2 --expert-parallel 2 --zero 3 --save %s", shape, folder);
+    losses(4, words, 1, all);
+    snprintf(words, sizeof words, "%s --expert-parallel 2 --model-parallel 2 --resume %s/step-00000020", shape, folder);
+    losses(4, words, 21, resumed);
+    for (int i = 20; i <= STEPS; i++)
+        cr_assert_leq(fabs(resumed[i] - all[i]), 1e-8, "loss %d: %.9g resumed, %.9g in one go", i, resumed[i], all[i]);
+    snprintf(words, sizeof words, "rm -r %s", folder);
+    cr_assert_eq(system(words), 0);
+}
+
 /* With B = 0, the first loss with adapters is that of the base; then only they are trained, and resumed. */
 Test(train_gpt, adapters_start_from_a_base_and_are_resumed, .timeout = 300) {
     double base[STEPS + 1], plain[STEPS + 1], adapted[STEPS + 1], resumed[STEPS + 1];

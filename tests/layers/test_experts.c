@@ -292,6 +292,7 @@ Test(experts, have_features_along_an_axis_beside_ranks_that_shard_parameters) {
     t.one = 0;
     t.by_experts = true;
     for (t.level = TSH_ZERO_OPTIMIZER; t.level <= TSH_ZERO_PARAMETERS; t.level++) run_setting(6, t);
+    t.level = TSH_ZERO_PARAMETERS;
     t.mesh = "data=3:1,experts=2,model=2";
     t.experts = 3;
     run_setting(8, t);
