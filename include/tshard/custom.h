@@ -32,17 +32,17 @@ typedef enum tsh_pattern {
     TSH_AS_S2_WHOLE, /* SHARD(2); ranks that share a unit hold all of it, each for its own use */
     TSH_HAS_S0,      /* SHARD(0), and the tensor has that layout before the call */
     TSH_HAS_S1,      /* SHARD(1), and the tensor has that layout before the call */
-    TSH_HAS_OWN_S0, /* SHARD(0) in units of its own, or SHARD_NEXT(0), and the tensor has that layout before the call */
-    TSH_HAS_LAST,   /* SHARD of the last dim, and the tensor has that layout before the call */
-    TSH_HAS_P,      /* PARTIAL, and the tensor has that layout before the call */
-    TSH_AS_COPY,    /* LOCAL, from a REPLICATED tensor: each rank uses the value in its own term of a sum */
-    TSH_AS_LAST,    /* SHARD of the tensor's last dim */
-    TSH_AS_DIM,     /* SHARD of the call's dim */
-    TSH_AS_ROWS,    /* SHARD of the tensor's second to last dim */
-    TSH_AS_BATCH,   /* SHARD(d), d not the last dim */
-    TSH_AS_STACK,   /* SHARD(d), d before the last two dims */
-    TSH_AS_ANY,     /* SHARD(d), any d */
-    TSH_AS_OTHER    /* SHARD(d), d not the call's dim */
+    TSH_HAS_OWN_S0,  /* SHARD(0) in its own units, or SHARD_NEXT(0), and the tensor has it before the call */
+    TSH_HAS_LAST,    /* SHARD of the last dim, and the tensor has that layout before the call */
+    TSH_HAS_P,       /* PARTIAL, and the tensor has that layout before the call */
+    TSH_AS_COPY,     /* LOCAL, from a REPLICATED tensor: each rank uses the value in its own term of a sum */
+    TSH_AS_LAST,     /* SHARD of the tensor's last dim */
+    TSH_AS_DIM,      /* SHARD of the call's dim */
+    TSH_AS_ROWS,     /* SHARD of the tensor's second to last dim */
+    TSH_AS_BATCH,    /* SHARD(d), d not the last dim */
+    TSH_AS_STACK,    /* SHARD(d), d before the last two dims */
+    TSH_AS_ANY,      /* SHARD(d), any d */
+    TSH_AS_OTHER     /* SHARD(d), d not the call's dim */
 } tsh_pattern;
 
 /* The most inputs in a row. */

@@ -59,7 +59,7 @@ static bool is_stack(const tsh_tensor *t, const tsh_tensor *gate, int64_t count,
     const tsh_shape *s = &t->shape;
     bool fits = s->ndim == gate->shape.ndim && s->global[s->ndim - 1] == embed && count >= 1;
     if (s->ndim == 3) return fits && s->global[0] == count && s->global[1] == gate->shape.global[1];
-    for (int a = 0; a < t->mesh->axes; a++) fits = fits && !tshi_layout_nests(t->layout[a]);
+    for (int a = 0; a < t->mesh->axes; a++) fits = fits && t->layout[a].sharing != TSH_SHARED_NEXT;
     return fits && s->ndim == 2 && s->global[0] == gate->shape.global[0] && s->global[0] % count == 0;
 }
 

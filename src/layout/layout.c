@@ -71,10 +71,6 @@ static tsh_status resolve_dims(const tsh_mesh *mesh, int ndim, tsh_layout layout
                              mesh->axis[a].name, ndim);
         }
         layout[a].dim = d;
-        if (tshi_layout_nests(layout[a]) && d + 1 == ndim) {
-            return tshi_fail(TSH_ERR_SHAPE, "%s along axis %s: the tensor has %d dims, and ranks split the next one",
-                             TSHI_LAYOUT_TEXT(layout[a], &mesh->axis[a]), mesh->axis[a].name, ndim);
-        }
     }
     return TSH_OK;
 }
@@ -111,7 +107,7 @@ tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout
     int sequence[TSH_MAX_AXES];
     tshi_layouts_normalize(mesh->axes, layout);
     tshi_split_sequence(mesh->axes, layout, sequence);
-    status = tshi_units_resolve(mesh, shape->global, sequence, layout);
+    status = tshi_units_resolve(mesh, shape, sequence, layout);
     if (status != TSH_OK) return status;
     tshi_layouts_normalize(mesh->axes, layout);
     tsh_box box = own_box(mesh, layout, sequence, shape);

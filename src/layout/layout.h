@@ -74,19 +74,12 @@ bool tshi_layout_exists(tsh_layout layout);
 static inline bool tshi_layout_splits(tsh_layout layout, int d) {
     return layout.kind == TSH_KIND_SHARD && layout.dim == d;
 }
-/* Ranks that share a unit of the layout's dim split the next dim. */
-static inline bool tshi_layout_nests(tsh_layout layout) {
-    return layout.kind == TSH_KIND_SHARD && layout.sharing == TSH_SHARED_NEXT;
+/* The layout may make parts of dim d: it splits d, or the dim before, with ranks that share a unit by parts of d. */
+static inline bool tshi_layout_reaches(tsh_layout l, int d) {
+    return l.kind == TSH_KIND_SHARD && (l.dim == d || (l.sharing == TSH_SHARED_NEXT && l.dim + 1 == d));
 }
-/* The layout may make parts of dim d: it splits d, or the dim before, whose units ranks share by parts of d. */
-static inline bool tshi_layout_reaches(tsh_layout layout, int d) {
-    return tshi_layout_splits(layout, d) || (tshi_layout_nests(layout) && layout.dim + 1 == d);
-}
-/* Both layouts may make parts of one dim, whose boxes then depend on which axis splits first. */
-static inline bool tshi_layouts_meet(tsh_layout a, tsh_layout b) {
-    return (a.kind == TSH_KIND_SHARD && tshi_layout_reaches(b, a.dim)) ||
-           (b.kind == TSH_KIND_SHARD && tshi_layout_reaches(a, b.dim));
-}
+/* Both layouts may make parts of one dim, which then depend on the axis that splits first. */
+bool tshi_layouts_meet(tsh_layout a, tsh_layout b);
 /* Each rank uses the tensor in its own way: its gradient is the sum of the ranks' terms. */
 static inline bool tshi_layout_is_own(tsh_layout layout) {
     return layout.kind == TSH_KIND_LOCAL || (layout.kind == TSH_KIND_SHARD && layout.sharing == TSH_SHARED_OWN);
@@ -124,8 +117,7 @@ void tshi_layouts_normalize(int axes, tsh_layout *layout);
  * SHARD layout. */
 void tshi_layout_split(const tsh_layout *layout, int64_t n, tshi_parts parts, int index, int64_t *start,
                        int64_t *length);
-/* Reduces a box of a tensor of this global shape to part `index`, along the layout's dim and, if the layout nests, the
- * next one. Every split of a tensor over ranks follows from this one. */
+/* Reduces a box of a tensor of this global shape to part `index`. Every split of a tensor over ranks follows from it. */
 void tshi_layout_narrow(const tsh_layout *layout, const int64_t *shape, tshi_parts parts, int index, tsh_box *box);
 /* The layout has no cut points, or those of `parts`, which end at n. */
 bool tshi_layout_cuts_fit(const tsh_layout *layout, int64_t n, tshi_parts parts);
@@ -139,7 +131,7 @@ bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout);
 tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, tshi_parts parts);
 /* Checks the units and cut points of all axes' layouts, `sequence` being the split order, and drops those that change
  * no box; a dim of size 0 keeps its units. */
-tsh_status tshi_units_resolve(const tsh_mesh *mesh, const int64_t *shape, const int *sequence,
+tsh_status tshi_units_resolve(const tsh_mesh *mesh, const tsh_shape *shape, const int *sequence,
                               tsh_layout layout[TSH_MAX_AXES]);
 /* The layout that splits a part, `length` items of a dim of size n, as `layout` splits the dim. */
 tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length);

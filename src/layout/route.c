@@ -39,7 +39,8 @@ static bool splits_last(int axes, const tsh_layout *layout, int a) {
 
 /* False where axis a shares units of its dim between ranks, and another axis splits the dim before it. */
 static bool shares_whole_units(int axes, const tsh_layout *layout, int a) {
-    for (int b = 0; b < axes && layout[a].kind == TSH_KIND_SHARD && layout[a].sharing && !tshi_layout_nests(layout[a]);
+    for (int b = 0;
+         b < axes && layout[a].kind == TSH_KIND_SHARD && layout[a].sharing && layout[a].sharing != TSH_SHARED_NEXT;
          b++) {
         if (b != a && shares_dim(layout, a, b) && tshi_splits_before(layout, b, a)) return false;
     }

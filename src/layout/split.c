@@ -183,10 +183,6 @@ static sharers sharers_of(int64_t units, tshi_parts parts, int index) {
     return s;
 }
 
-static tshi_parts parts_among(sharers s, tshi_parts parts) {
-    return (tshi_parts){.count = s.end - s.first, .weights = parts.weights ? parts.weights + s.first : NULL};
-}
-
 void tshi_layout_split(const tsh_layout *layout, int64_t n, tshi_parts parts, int index, int64_t *start,
                        int64_t *length) {
     const int64_t *at = layout->cuts ? cuts_of(layout, parts) : NULL;
@@ -207,26 +203,16 @@ void tshi_layout_split(const tsh_layout *layout, int64_t n, tshi_parts parts, in
     *length = size;
     if (layout->sharing) return;
     int64_t block = n / layout->blocks;
-    tshi_parts_split(parts_among(s, parts), size / block, index - s.first, &offset, &count);
+    tshi_parts among = {.count = s.end - s.first, .weights = parts.weights ? parts.weights + s.first : NULL};
+    tshi_parts_split(among, size / block, index - s.first, &offset, &count);
     *start += offset * block;
     *length = count * block;
-}
-
-void tshi_layout_narrow(const tsh_layout *layout, const int64_t *shape, tshi_parts parts, int index, tsh_box *box) {
-    int d = layout->dim;
-    int64_t size = layout->units ? shape[d] / layout->units : 1, units = size ? box->length[d] / size : 0, offset;
-    tshi_layout_split(layout, shape[d], parts, index, &box->start[d], &box->length[d]);
-    if (!tshi_layout_nests(*layout) || units == 0 || index < 0 || tshi_parts_holders(parts) <= units) return;
-    if (tshi_parts_weight(parts, index) == 0) return;
-    sharers s = sharers_of(units, parts, index);
-    tshi_parts_split(parts_among(s, parts), box->length[d + 1], index - s.first, &offset, &box->length[d + 1]);
-    box->start[d + 1] += offset;
 }
 
 int tshi_layout_sharers(const tsh_layout *layout, tshi_parts parts, int index, int *first) {
     *first = index;
     if (index < 0 || layout->kind != TSH_KIND_SHARD || !layout->sharing || !layout->units) return 1;
-    if (tshi_layout_nests(*layout)) return 1;
+    if (layout->sharing == TSH_SHARED_NEXT) return 1;
     if (tshi_parts_weight(parts, index) == 0 || tshi_parts_holders(parts) <= layout->units) return 1;
     sharers s = sharers_of(layout->units, parts, index);
     *first = s.first;

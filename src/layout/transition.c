@@ -32,27 +32,15 @@ static const tshi_transition shared_table[] = {
 /* SHARED -> SHARED_OWN, the counterpart of REPLICATED -> LOCAL. */
 static const tshi_transition own_use = {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_NOTHING, TSHI_MOVE_ALL_TO_ALL, true};
 
-/* Rows for a layout that nests on one side or both: its boxes are parts of two dims, so that all moves are box
- * exchanges. */
-static const tshi_transition next_table[] = {
-    {TSH_KIND_REPLICATED, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
-    {TSH_KIND_SHARD, TSH_KIND_REPLICATED, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
-    {TSH_KIND_SHARD, TSH_KIND_LOCAL, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
-    {TSH_KIND_PARTIAL, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
-    {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
-};
-
-static const tshi_transition *find_nested(tsh_layout from, tsh_layout to) {
-    for (size_t i = 0; i < sizeof next_table / sizeof next_table[0]; i++) {
-        if (next_table[i].from == from.kind && next_table[i].to == to.kind) return &next_table[i];
-    }
-    return NULL;
-}
+/* REPLICATED -> SHARED_NEXT: a slice of two dims. */
+static const tshi_transition next_slice = {TSH_KIND_REPLICATED, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL,
+                                           TSHI_MOVE_ALL_TO_ALL, true};
 
 static const tshi_transition *find_shared(tsh_layout from, tsh_layout to) {
     tsh_layout own = from;
     own.sharing = TSH_SHARED_OWN;
     if (from.sharing == TSH_SHARED && tshi_layout_alike(own, to)) return &own_use;
+    if (from.kind == TSH_KIND_REPLICATED && to.sharing == TSH_SHARED_NEXT) return &next_slice;
     for (size_t i = 0; i < sizeof shared_table / sizeof shared_table[0]; i++) {
         if (shared_table[i].from == from.kind && shared_table[i].to == to.kind) return &shared_table[i];
     }
@@ -60,7 +48,6 @@ static const tshi_transition *find_shared(tsh_layout from, tsh_layout to) {
 }
 
 const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic) {
-    if (tshi_layout_nests(from) || tshi_layout_nests(to)) return find_nested(from, to);
     if (from.sharing || to.sharing) return find_shared(from, to);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].from == from.kind && table[i].to == to.kind) {
