@@ -30,7 +30,7 @@ void tshi_layout_narrow(const tsh_layout *layout, const int64_t *shape, tshi_par
     bool next = layout->sharing == TSH_SHARED_NEXT && units > 0 && tshi_parts_holders(parts) > units;
     next = next && box->length[d + 1] > 0 && box->length[d + 1] <= INT64_MAX / units; /* more are of an empty tensor */
     tshi_layout_split(layout, shape[d], parts, index, &box->start[d], &box->length[d]);
-    if (next) narrow_next(units, parts, index, &box->start[d + 1], &box->length[d + 1]);
+    if (next && box->length[d] > 0) narrow_next(units, parts, index, &box->start[d + 1], &box->length[d + 1]);
 }
 
 tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length) {
