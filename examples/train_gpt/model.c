@@ -73,6 +73,7 @@ static tsh_status create_blocks(model *m) {
              .experts = o->experts,
              .router = {.top_k = o->top_k, .score = TSH_ROUTER_SOFTMAX, .renormalize = true, .aux_loss = o->aux_loss},
              .router_init = normal,
+             .expert_group = o->expert_parallel ? tsh_mesh_group(m->mesh, "expert") : NULL,
              .weight_init = normal,
              .down_init = residual},
     };
@@ -185,7 +186,7 @@ static tsh_status create_optimizer(model *m) {
     if (status != TSH_OK) return status;
     const tsh_data_parallel_config sums = {
         .level = (tsh_zero_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
-    /* Gradients are summed over both axes, over one of them in buckets. */
+    /* Gradients are summed over all axes that split a batch, over one of them in buckets. */
     tsh_group *data = tsh_mesh_group(m->mesh, "data");
     tsh_group *context = o->context_parallel ? tsh_mesh_group(m->mesh, "context") : NULL;
     if (context && tsh_group_size(context) > tsh_group_size(data)) data = context;
@@ -194,13 +195,14 @@ static tsh_status create_optimizer(model *m) {
 }
 
 /* The positions of a batch, or of the prompt: 0 to block - 1 in each sequence, of a batch in the order of the tokens.
- * Batches are split over the copies of the model, the first axis, and by tokens over the second one if that is the
- * context's; the prompt is the same everywhere. */
+ * Batches are split over the copies of the model, the first axis, over the experts' axis if there is one, and by tokens
+ * over the context's; the prompt is the same everywhere. */
 static tsh_status create_places(const model *m, bool prompt, tsh_tensor **out) {
     int64_t block = m->o->block, batch = prompt ? 1 : m->o->batch, *places = calloc((size_t)(batch * block), 8);
     tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 2, .shape = {batch, block}};
     if (!prompt) config.layout[0] = TSH_SHARD(0);
-    if (!prompt && m->order) config.layout[1] = TSH_SHARD(1);
+    if (!prompt && m->o->expert_parallel) config.layout[1] = TSH_SHARD(0);
+    if (!prompt && m->order) config.layout[m->o->expert_parallel ? 2 : 1] = TSH_SHARD(1);
     tsh_status status = tsh_tensor_create(m->mesh, &config, out);
     for (int64_t i = 0; places && i < batch * block; i++)
         places[i] = m->order && !prompt ? m->order[i % block] : i % block;
@@ -225,11 +227,13 @@ static const char *open_size(const char *other) {
 static tsh_status create_mesh(model *m) {
     char axes[1024];
     const char *share = m->o->model_parallel, *copies = m->o->data_parallel, *context = m->o->context_parallel;
-    snprintf(axes, sizeof axes, "data=%s,%s%s%smodel=%s",
+    const char *experts = m->o->expert_parallel;
+    snprintf(axes, sizeof axes, "data=%s,%s%s%s%s%s%smodel=%s",
              copies  ? copies
              : share ? open_size(share)
                      : "1",
-             context ? "context=" : "", context ? context : "", context ? "," : "",
+             experts ? "expert=" : "", experts ? experts : "", experts ? "," : "", context ? "context=" : "",
+             context ? context : "", context ? "," : "",
              share    ? share
              : copies ? open_size(copies)
                       : "-1");

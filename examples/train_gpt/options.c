@@ -67,10 +67,12 @@ static const char help[] =
     "  --loss-scale         a dynamic loss scale, for float16\n"
     "  --model-parallel M   ranks that share one copy of the model (all that --data-parallel leaves)\n"
     "  --data-parallel D    copies of the model, over which the batch is split\n"
+    "  --expert-parallel E  ranks that split the experts, and the batch of each copy, whose tokens go to the ranks of\n"
+    "                       their experts (1); --model-parallel then splits the features of each expert\n"
     "  --context-parallel C\n"
     "                       ranks that split the tokens of each sequence, for long sequences (1); the losses stay the\n"
-    "                       same. M, D and C may also be weights of the ranks, such as 3:1, or auto, which measures\n"
-    "                       them\n"
+    "                       same. M, D, E and C may also be weights of the ranks, such as 3:1, or auto, which\n"
+    "                       measures them\n"
     "  --exchange-heads     with --context-parallel: attention exchanges heads for tokens and back; otherwise it\n"
     "                       gathers keys and values\n"
     "  --ring               with --context-parallel: keys and values go round the ranks in blocks\n"
@@ -97,6 +99,7 @@ static const char *contradiction(const options *o) {
     if (o->base && o->resume) return "--base excludes --resume";
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
     if (o->experts && o->top_k > o->experts) return "--top-k must not be above --experts";
+    if (o->expert_parallel && !o->experts) return "--expert-parallel goes with --experts";
     if (o->exchange_heads && !o->context_parallel) return "--exchange-heads goes with --context-parallel";
     if (o->ring && !o->context_parallel) return "--ring goes with --context-parallel";
     if (o->ring && o->exchange_heads) return "--ring excludes --exchange-heads";
@@ -138,6 +141,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"loss-scale", OPTION_FLAG, &out->scales_loss, 0, 0},
                                {"model-parallel", OPTION_AXIS, &out->model_parallel, 0, 0},
                                {"data-parallel", OPTION_AXIS, &out->data_parallel, 0, 0},
+                               {"expert-parallel", OPTION_AXIS, &out->expert_parallel, 0, 0},
                                {"context-parallel", OPTION_AXIS, &out->context_parallel, 0, 0},
                                {"exchange-heads", OPTION_FLAG, &out->exchange_heads, 0, 0},
                                {"ring", OPTION_FLAG, &out->ring, 0, 0},

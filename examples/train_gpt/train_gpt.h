@@ -32,6 +32,7 @@ typedef struct options {
     bool master_weights, stochastic, scales_loss;
     /* ranks that share a copy of the model, and copies, as in a mesh's text; NULL: what the other leaves */
     const char *model_parallel, *data_parallel;
+    const char *expert_parallel;  /* ranks that split the experts and a copy's batch; NULL: the model's ranks do */
     const char *context_parallel; /* ranks that split each sequence's tokens; NULL: sequences are whole */
     bool exchange_heads;          /* attention exchanges heads for tokens, and does not gather keys and values */
     bool ring;                    /* keys and values go round the ranks */

@@ -8,14 +8,14 @@
 static void set_rules(model *m) {
     int64_t n = m->config.width;
     const tsh_name_rule rules[] = {
-        {"transformer.h.*.attn.q_proj.weight", "transformer.h.*.attn.c_attn.weight", true, 0, n, 0, 0},
-        {"transformer.h.*.attn.k_proj.weight", "transformer.h.*.attn.c_attn.weight", true, 0, n, 0, n},
-        {"transformer.h.*.attn.v_proj.weight", "transformer.h.*.attn.c_attn.weight", true, 0, n, 0, 2 * n},
-        {"transformer.h.*.attn.q_proj.bias", "transformer.h.*.attn.c_attn.bias", false, 0, n, 0, 0},
-        {"transformer.h.*.attn.k_proj.bias", "transformer.h.*.attn.c_attn.bias", false, 0, n, 0, n},
-        {"transformer.h.*.attn.v_proj.bias", "transformer.h.*.attn.c_attn.bias", false, 0, n, 0, 2 * n},
-        {"transformer.h.*.c_proj.weight", "transformer.h.*.c_proj.weight", true, 0, 0, 0, 0},
-        {"transformer.h.*.c_fc.weight", "transformer.h.*.c_fc.weight", true, 0, 0, 0, 0}};
+        {"transformer.h.*.attn.q_proj.weight", "transformer.h.*.attn.c_attn.weight", true, 0, n, 0, 0, false},
+        {"transformer.h.*.attn.k_proj.weight", "transformer.h.*.attn.c_attn.weight", true, 0, n, 0, n, false},
+        {"transformer.h.*.attn.v_proj.weight", "transformer.h.*.attn.c_attn.weight", true, 0, n, 0, 2 * n, false},
+        {"transformer.h.*.attn.q_proj.bias", "transformer.h.*.attn.c_attn.bias", false, 0, n, 0, 0, false},
+        {"transformer.h.*.attn.k_proj.bias", "transformer.h.*.attn.c_attn.bias", false, 0, n, 0, n, false},
+        {"transformer.h.*.attn.v_proj.bias", "transformer.h.*.attn.c_attn.bias", false, 0, n, 0, 2 * n, false},
+        {"transformer.h.*.c_proj.weight", "transformer.h.*.c_proj.weight", true, 0, 0, 0, 0, false},
+        {"transformer.h.*.c_fc.weight", "transformer.h.*.c_fc.weight", true, 0, 0, 0, 0, false}};
     m->rule_count = sizeof rules / sizeof *rules;
     memcpy(m->rules, rules, sizeof rules);
 }

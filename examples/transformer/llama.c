@@ -22,9 +22,8 @@ static const expert_names qwen3_moe = {"mlp",
                                         [TSH_EXPERTS_UP] = "experts.up_proj",
                                         [TSH_EXPERTS_DOWN] = "experts.down_proj"}};
 
-/* Files have a tensor for each expert, which are the rows of one parameter; output layers are transposed there. */
+/* Files have a tensor for each expert, which one parameter stacks; output layers are transposed there. */
 static tsh_status set_rules(model *m, const expert_names *names) {
-    int64_t hidden = m->config.expert_inner;
     m->rule_texts = calloc(3 * ((size_t)m->config.experts + 1), sizeof *m->rule_texts);
     if (!m->rule_texts) return TSH_ERR_MEMORY;
     char(*text)[128] = m->rule_texts;
@@ -36,8 +35,9 @@ static tsh_status set_rules(model *m, const expert_names *names) {
             m->rules[m->rule_count++] = (tsh_name_rule){.parameter = parameter,
                                                         .tensor = *text,
                                                         .transpose = part == TSH_EXPERTS_DOWN,
-                                                        .length = hidden,
-                                                        .parameter_start = e * hidden};
+                                                        .length = 1,
+                                                        .parameter_start = e,
+                                                        .squeeze = true};
         }
     }
     return TSH_OK;

@@ -74,7 +74,7 @@ static void set_prefix(model *m, const char *folder) {
     if (!prefix || has_prefix(folder, prefix) == own) return;
     for (int i = 0; own && i < m->rule_count; i++) m->rules[i].tensor += strlen(prefix);
     m->rules[m->rule_count++] = own ? (tsh_name_rule){.parameter = m->kind->names, .tensor = "*"}
-                                    : (tsh_name_rule){"*", m->kind->names, false, 0, 0, 0, 0};
+                                    : (tsh_name_rule){"*", m->kind->names, false, 0, 0, 0, 0, false};
 }
 
 tsh_status model_load(model *m, const char *folder) {

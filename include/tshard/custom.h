@@ -32,7 +32,7 @@ typedef enum tsh_pattern {
     TSH_AS_S2_WHOLE, /* SHARD(2); ranks that share a unit hold all of it, each for its own use */
     TSH_HAS_S0,      /* SHARD(0), and the tensor has that layout before the call */
     TSH_HAS_S1,      /* SHARD(1), and the tensor has that layout before the call */
-    TSH_HAS_OWN_S0,  /* SHARD(0) in units of its own, and the tensor has that layout before the call */
+    TSH_HAS_OWN_S0,  /* SHARD(0) in its own units, or SHARD_NEXT(0), and the tensor has it before the call */
     TSH_HAS_LAST,    /* SHARD of the last dim, and the tensor has that layout before the call */
     TSH_HAS_P,       /* PARTIAL, and the tensor has that layout before the call */
     TSH_AS_COPY,     /* LOCAL, from a REPLICATED tensor: each rank uses the value in its own term of a sum */

@@ -336,17 +336,19 @@ TSH_API tsh_tensor *tsh_route(tsh_tape *tape, tsh_tensor *logits, const tsh_rout
 TSH_API tsh_tensor *tsh_route_loss(tsh_tape *tape, tsh_tensor *logits, const tsh_router_config *config,
                                    tsh_tensor *experts);
 /* y_t = sum_j weights[t, j] down_e^T (silu(gate_e x_t) * (up_e x_t)), e = experts[t, j]. x [tokens, embed], weights and
- * int64 experts [tokens, top_k]; gate, up and down [count hidden, embed]: rows [e hidden, (e + 1) hidden) are expert
- * e's, and for down these rows are the columns of its output weight -> [tokens, embed].
+ * int64 experts [tokens, top_k]; gate, up and down are stacks [count, hidden, embed] of the experts' rows, which for down
+ * are the columns of its output weight, or matrices [count hidden, embed] of all these rows -> [tokens, embed].
  *   x, weights, experts, gate, up, down:
  *   R,R,R,R,R,R -> R    S(0),S(0),S(0),L,L,L -> S(0)    L,L,R,S(0),S(0),S(0) -> P    L,L,L,L,L,L -> L
- *   S(0),S(0),S(0),S(0),S(0),S(0) -> S(0)
- * In the last row, along the first axis that splits x and the experts, all-to-alls dispatch each token's row to the
- * ranks that hold rows of its experts, and return their terms; in backward likewise the rows of dy, and those of dx and
- * of the weights' gradient. Along further such axes x is gathered, and y is PARTIAL. No token is dropped. Each rank
- * computes with its rows of gate, up and down, which may begin and end within an expert, on the tokens that chose these
- * experts. Experts that no token chose get gradients of zeros. Waits for a GPU, forward and backward. Of an expert -1
- * the token gets nothing. TSH_ERR_RANGE for an expert outside [-1, count). */
+ *   S(0),S(0),S(0),S(0),S(0),S(0) -> S(0)    stacks: L,L,R,S(1),S(1),S(1) -> P
+ * In S(0),S(0),S(0),S(0),S(0),S(0), along the first axis that splits x and the experts, all-to-alls dispatch each
+ * token's row to the ranks that hold rows of its experts, and return their terms; in backward likewise the rows of dy,
+ * and those of dx and of the weights' gradient. Along further such axes x is gathered, and y is PARTIAL. No token is
+ * dropped. S(0) is in any units, or SHARD_NEXT(0) of stacks; up and down are brought to gate's. Each rank computes with
+ * its rows of gate, up and down, which in a matrix may begin and end within an expert, and in a stack are the same hidden
+ * features of each of its experts, on the tokens that chose these experts. Experts that no token chose get gradients of
+ * zeros. Waits for a GPU, forward and backward. Of an expert -1 the token gets nothing. TSH_ERR_RANGE for an expert
+ * outside [-1, count). */
 TSH_API tsh_tensor *tsh_expert_mlp(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weights, tsh_tensor *experts,
                                    tsh_tensor *gate, tsh_tensor *up, tsh_tensor *down, int64_t count);
 

@@ -15,13 +15,15 @@ extern "C" {
  *
  * With a length, elements [parameter_start, parameter_start + length) of dim `dim` of the parameter are elements
  * [tensor_start, tensor_start + length) of the tensor: the parameter is a slice of a fused tensor, or several tensors
- * fill it. dim is the parameter's dim, after a transposition. */
+ * fill it. dim is the parameter's dim, after a transposition. With `squeeze` the tensor lacks the parameter's first dim:
+ * it is index parameter_start of it, as a file has a tensor for each expert of a stack. */
 typedef struct tsh_name_rule {
     const char *parameter, *tensor;
-    bool transpose; /* the tensor has two dims in reverse order, as GPT-2's weights [in, out] */
+    bool transpose; /* the tensor has its two dims in reverse order, as GPT-2's weights [in, out] */
     int dim;
     int64_t length; /* 0: the tensor is the parameter */
     int64_t parameter_start, tensor_start;
+    bool squeeze; /* with dim 0 and length 1 */
 } tsh_name_rule;
 
 /* Options of tsh_load; zeros are the defaults. */

@@ -390,19 +390,21 @@ typedef struct tsh_experts_config {
      * is dropped */
     double capacity;
     tsh_group
-        *expert_group; /* another axis of the group's mesh, which splits the experts first; NULL: the group does */
+        *expert_group; /* another axis of the group's mesh, which splits the experts, and the group then the hidden
+                        * features of each; NULL: the group splits the experts */
     tsh_dtype dtype;
     tsh_init router_init, weight_init, down_init; /* default U(-1/sqrt(embed), 1/sqrt(embed)) */
     /* NULL: "gate", "gate.e_score_correction_bias", "experts.gate_proj", "experts.up_proj", "experts.down_proj" */
     const char *names[TSH_EXPERTS_PARTS];
 } tsh_experts_config;
 
-/* A mixture of experts. Its weights are stacks [experts hidden, embed], as tsh_expert_mlp takes them, SHARD(0) in units
- * of experts over expert_group, then in rows over the group: 5 experts over 3 ranks are split 2, 2 and 1; 2 experts
- * over 4 ranks are split into halves, so that each rank holds half of one expert's hidden features. Weights of the axes
- * apply, and a rank may have no expert. The router is REPLICATED, and at least float32. The caller destroys the layer.
- * Not collective, but every rank of the mesh makes the same call. TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is
- * then NULL. */
+/* A mixture of experts. Its weights are stacks [experts, hidden, embed], as tsh_expert_mlp takes them: SHARD_NEXT(0) over
+ * expert_group, and SHARD(1) over the group, each rank of which holds the same part of the hidden features of each of
+ * its experts: columns of gate and up, rows of down. Without expert_group the stacks are SHARD_NEXT(0) over the group. 5
+ * experts over 3 ranks are split 2, 2 and 1; 2 experts over 4 ranks are split into halves, so that each rank holds half
+ * of one expert's hidden features. Weights of the axes apply, and a rank may have no expert. The router is REPLICATED,
+ * and at least float32. The caller destroys the layer. Not collective, but every rank of the mesh makes the same call.
+ * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_experts_create(tsh_group *group, const tsh_experts_config *config, tsh_experts **out);
 TSH_API void tsh_experts_destroy(tsh_experts *layer);
 /* y = tsh_expert_mlp(x) with the weights and experts that tsh_route gives for the logits x router^T. x [tokens, embed]

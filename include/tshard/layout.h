@@ -36,8 +36,9 @@ typedef enum tsh_layout_kind {
 /* What the ranks that share a unit hold of it, with more ranks than units.
  *  UNSHARED    parts of it                                 gradient: split alike
  *  SHARED      all of it, the same value                   gradient: the same gradient
- *  SHARED_OWN  all of it, each for a use of its own        gradient: a contribution, to be summed over those ranks */
-typedef enum tsh_sharing { TSH_UNSHARED = 0, TSH_SHARED, TSH_SHARED_OWN } tsh_sharing;
+ *  SHARED_OWN  all of it, each for a use of its own        gradient: a contribution, to be summed over those ranks
+ *  SHARED_NEXT parts of it: they split the next dim        gradient: split alike */
+typedef enum tsh_sharing { TSH_UNSHARED = 0, TSH_SHARED, TSH_SHARED_OWN, TSH_SHARED_NEXT } tsh_sharing;
 
 /* The layout of a tensor along one axis of its mesh. */
 typedef struct tsh_layout {
@@ -58,8 +59,9 @@ typedef struct tsh_layout {
 } tsh_layout;
 
 /* Layouts as expressions: TSH_SHARD(0); TSH_SHARD_ORDER(0, n) with a split order; TSH_SHARD_UNITS(0, units, blocks) for
- * query heads, with units = KV heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for KV heads;
- * TSH_SHARD_CUTS(0, cuts) with cut points. Initialisers of static objects in C must be constants (gcc -pedantic): write
+ * query heads, with units = KV heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for KV heads; TSH_SHARD_NEXT(0)
+ * for a stack of matrices, whole ones or, with more ranks than matrices, rows of one; TSH_SHARD_CUTS(0, cuts) with cut
+ * points. Initialisers of static objects in C must be constants (gcc -pedantic): write
  * TSH_SHARD_INIT(0) there. */
 #ifdef __cplusplus
 #define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks, cuts)                                                    \
@@ -73,6 +75,7 @@ typedef struct tsh_layout {
 #define TSH_SHARD_ORDER(d, n)             TSH_LAYOUT_(TSH_KIND_SHARD, d, n, TSH_UNSHARED, 0, 0, 0)
 #define TSH_SHARD_UNITS(d, units, blocks) TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, units, blocks, 0)
 #define TSH_SHARD_SHARED(d, units)        TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_SHARED, units, 0, 0)
+#define TSH_SHARD_NEXT(d)                 TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_SHARED_NEXT, 0, 0, 0)
 #define TSH_SHARD_CUTS(d, cuts)           TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, 0, 0, cuts)
 #define TSH_PARTIAL                       TSH_LAYOUT_(TSH_KIND_PARTIAL, 0, 0, TSH_UNSHARED, 0, 0, 0)
 #define TSH_LOCAL                         TSH_LAYOUT_(TSH_KIND_LOCAL, 0, 0, TSH_UNSHARED, 0, 0, 0)

@@ -104,7 +104,8 @@ typedef struct tsh_lion_config {
 } tsh_lion_config;
 
 /* Muon (Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024). Matrices, which are the
- * parameters of two dims, with elements and without a LOCAL layout, that `adamw` does not name:
+ * parameters of two dims, and stacks of three as one matrix of all rows, with elements and without a LOCAL layout, that
+ * `adamw` does not name:
  *     buf = momentum buf + grad;  u = grad + momentum buf
  *     p -= lr weight_decay p + lr sqrt(max(1, rows / columns)) orthogonalized(u)
  * where u / |u| is brought near to the product of its singular vectors by Newton-Schulz iterations with the

@@ -44,9 +44,9 @@ static expert_range range_of(const tsh_tensor *weights, int64_t count, int axis,
     tshi_placement placement = tshi_mesh_placement(weights->mesh, weights->layout);
     tsh_box box = tshi_placement_box(&placement, weights->shape.ndim, weights->shape.global,
                                      member_along(weights->mesh, axis, index));
-    int64_t features = weights->shape.global[0] / count;
-    if (box.length[0] == 0) return (expert_range){0, 0};
-    return (expert_range){box.start[0] / features, (box.start[0] + box.length[0] - 1) / features + 1};
+    if (tshi_box_numel(weights->shape.ndim, &box) == 0) return (expert_range){0, 0};
+    int64_t each = weights->shape.ndim == 3 ? 1 : weights->shape.global[0] / count;
+    return (expert_range){box.start[0] / each, (box.start[0] + box.length[0] - 1) / each + 1};
 }
 
 static bool chooses(const int64_t *experts, int64_t top_k, expert_range range) {

@@ -10,14 +10,16 @@
 
 enum { EXPERT_X, EXPERT_WEIGHTS, EXPERT_IDS, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_INPUTS };
 
-/* In the third rule, tokens are sent to the ranks with rows of their experts, and the results back. In the fourth, each
- * rank computes with its rows of the weights on all tokens. Both give a rank its term of the sum over experts and
- * hidden features. */
+/* In the third rule, tokens are sent to the ranks with rows of their experts, and the results back. In the fourth to
+ * sixth, each rank computes with its rows of the weights on all tokens: whole experts, or in the sixth some hidden
+ * features of each. All give a rank its term of the sum over experts and hidden features. */
 static const tsh_rule expert_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
     {{TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_L, TSH_AS_L}, TSH_AS_S0},
     {{TSH_HAS_S0, TSH_AS_S0, TSH_AS_S0, TSH_HAS_OWN_S0, TSH_HAS_OWN_S0}, TSH_AS_S0},
+    {{TSH_AS_L, TSH_AS_L, TSH_AS_R, TSH_HAS_OWN_S0, TSH_HAS_OWN_S0}, TSH_AS_P},
     {{TSH_AS_L, TSH_AS_L, TSH_AS_R, TSH_AS_S0, TSH_AS_S0}, TSH_AS_P},
+    {{TSH_AS_L, TSH_AS_L, TSH_AS_R, TSH_AS_ROWS, TSH_AS_ROWS}, TSH_AS_P},
     {{TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
     {{TSH_ROW_END}, TSH_ROW_END},
 };
@@ -51,6 +53,16 @@ typedef struct dispatch {
     tsh_tensor *slots;    /* int64 [rows]: elements of the routing weights */
 } dispatch;
 
+/* Stacks are [experts, hidden, embed], or [experts hidden, embed]; a rank's part of the latter is rows, so that ranks
+ * that shared one of these would hold a part of the embedding. */
+static bool is_stack(const tsh_tensor *t, const tsh_tensor *gate, int64_t count, int64_t embed) {
+    const tsh_shape *s = &t->shape;
+    bool fits = s->ndim == gate->shape.ndim && s->global[s->ndim - 1] == embed && count >= 1;
+    if (s->ndim == 3) return fits && s->global[0] == count && s->global[1] == gate->shape.global[1];
+    for (int a = 0; a < t->mesh->axes; a++) fits = fits && t->layout[a].sharing != TSH_SHARED_NEXT;
+    return fits && s->ndim == 2 && s->global[0] == gate->shape.global[0] && s->global[0] % count == 0;
+}
+
 static tsh_status expert_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     tsh_tensor **in = call->in;
     int64_t count = ((const expert_params *)call->params)->experts;
@@ -65,12 +77,10 @@ static tsh_status expert_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
         return tshi_fail(TSH_ERR_DTYPE, "experts are %s, int64 [tokens, top_k] wanted",
                          TSHI_TENSOR_TEXT(in[EXPERT_IDS]));
     for (int i = EXPERT_GATE; i < EXPERT_INPUTS; i++) {
-        const tsh_shape *s = &in[i]->shape;
-        bool fits = s->ndim == 2 && s->global[1] == x->global[1] && s->global[0] == in[EXPERT_GATE]->shape.global[0] &&
-                    count >= 1 && s->global[0] % count == 0;
-        if (!fits)
-            return tshi_check_fails(in[EXPERT_X], in[i],
-                                    "x [tokens, embed] and weights [experts hidden, embed] wanted");
+        if (is_stack(in[i], in[EXPERT_GATE], count, x->global[1])) continue;
+        return tshi_check_fails(in[EXPERT_X], in[i],
+                                "x [tokens, embed] and weights [experts, hidden, embed], or [experts hidden, embed] "
+                                "with rows split, wanted");
     }
     for (int i = 0; i < EXPERT_INPUTS; i++) {
         if (i == EXPERT_IDS || in[i]->dtype == *dtype) continue;
@@ -81,21 +91,38 @@ static tsh_status expert_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape
 
 /* --- the dispatch ------------------------------------------------------------------------------------------------- */
 
-/* The parts of this rank's rows of the weights. */
-static tsh_status find_parts(const tsh_call *call, dispatch *d) {
-    const tsh_tensor *gate = call->in[EXPERT_GATE];
-    int64_t features = gate->shape.global[0] / ((const expert_params *)call->params)->experts;
+/* The parts of rows of a matrix [experts hidden, embed], which may begin and end within an expert. */
+static void parts_of_matrix(const tsh_tensor *gate, int64_t features, dispatch *d) {
     int64_t start = tshi_shape_start(gate->mesh, &gate->shape, gate->layout, 0), rows = gate->shape.local[0];
-    *d = (dispatch){.count = 0};
-    size_t room = rows > 0 ? (size_t)((start + rows - 1) / features - start / features + 1) : 1;
-    d->parts = tshi_region_take(&call->tape->memory, &tshi_device_of(gate)->allocator, room, sizeof *d->parts);
-    if (!d->parts) return TSH_ERR_MEMORY;
     for (int64_t row = 0; row < rows;) {
         int64_t expert = (start + row) / features, end = (expert + 1) * features - start;
         if (end > rows) end = rows;
         d->parts[d->count++] = (expert_part){.expert = expert, .row = row, .features = end - row};
         row = end;
     }
+}
+
+/* The parts of a stack [experts, hidden, embed]: of each of its experts this rank has the same hidden features. */
+static void parts_of_stack(const tsh_tensor *gate, dispatch *d) {
+    int64_t first = tshi_shape_start(gate->mesh, &gate->shape, gate->layout, 0), features = gate->shape.local[1];
+    for (int64_t i = 0; features > 0 && i < gate->shape.local[0]; i++)
+        d->parts[d->count++] = (expert_part){.expert = first + i, .row = i * features, .features = features};
+}
+
+/* The parts of this rank's rows of the weights. */
+static tsh_status find_parts(const tsh_call *call, dispatch *d) {
+    const tsh_tensor *gate = call->in[EXPERT_GATE];
+    bool stack = gate->shape.ndim == 3;
+    int64_t features = stack ? 0 : gate->shape.global[0] / ((const expert_params *)call->params)->experts;
+    size_t room = stack ? (size_t)gate->shape.local[0] + 1 : 1;
+    if (features > 0) room = (size_t)(gate->shape.local[0] / features) + 2;
+    *d = (dispatch){.count = 0};
+    d->parts = tshi_region_take(&call->tape->memory, &tshi_device_of(gate)->allocator, room, sizeof *d->parts);
+    if (!d->parts) return TSH_ERR_MEMORY;
+    if (stack)
+        parts_of_stack(gate, d);
+    else
+        parts_of_matrix(gate, features, d);
     return TSH_OK;
 }
 
@@ -493,18 +520,25 @@ static tsh_status expert_backward(tsh_call *call) {
 static const tsh_op expert_op = {"expert_mlp",   expert_rules,    expert_shape,
                                  expert_forward, expert_backward, .params_size = sizeof(expert_params)};
 
-/* A rank's rows of all three weights are the same ones: gate's. */
+/* Where gate's experts are split, a rank's experts and rows of all three weights are the same ones: gate's, and each
+ * on one rank. */
 static bool split_as_gate(tsh_tape *tape, tsh_tensor **in) {
     const tsh_tensor *gate = tshi_gradient_whole(in[EXPERT_GATE]);
-    bool exchanges = tshi_expert_exchange_axis(in[EXPERT_X], gate) >= 0;
-    for (int i = EXPERT_UP; exchanges && i <= EXPERT_DOWN; i++) {
+    tsh_layout wanted[TSH_MAX_AXES];
+    bool split = false;
+    memcpy(wanted, gate->layout, sizeof wanted);
+    for (int a = 0; a < gate->mesh->axes; a++) {
+        split = split || tshi_layout_splits(wanted[a], 0);
+        if (wanted[a].sharing == TSH_SHARED || wanted[a].sharing == TSH_SHARED_OWN)
+            wanted[a] = TSH_SHARD_ORDER(wanted[a].dim, wanted[a].order);
+    }
+    for (int i = EXPERT_GATE; split && i <= EXPERT_DOWN; i++) {
         const tsh_tensor *have = tshi_gradient_whole(in[i]);
-        for (int a = 0; a < gate->mesh->axes; a++) {
-            if (tshi_layout_alike(have->layout[a], gate->layout[a])) continue;
-            in[i] = tshi_to_layouts(tape, "expert_mlp", in[i], gate->layout);
-            if (!in[i]) return false;
-            break;
-        }
+        bool alike = have->mesh == gate->mesh;
+        for (int a = 0; alike && a < gate->mesh->axes; a++) alike = tshi_layout_alike(have->layout[a], wanted[a]);
+        if (alike || have->mesh != gate->mesh || have->shape.ndim != gate->shape.ndim) continue;
+        in[i] = tshi_to_layouts(tape, "expert_mlp", in[i], wanted);
+        if (!in[i]) return false;
     }
     return true;
 }
@@ -526,7 +560,7 @@ static bool gather_along_other_axes(tsh_tape *tape, tsh_tensor **in) {
 tsh_tensor *tshi_expert_mlp(tsh_tape *tape, tsh_tensor **in, int64_t experts, const tshi_want *want) {
     if (!tshi_tape_ready(tape, "expert_mlp", EXPERT_INPUTS, in)) return NULL;
     bool exchanges = in[EXPERT_X]->mesh == in[EXPERT_GATE]->mesh && !tape->world->deterministic;
-    if (exchanges && (!gather_along_other_axes(tape, in) || !split_as_gate(tape, in))) return NULL;
+    if (!split_as_gate(tape, in) || (exchanges && !gather_along_other_axes(tape, in))) return NULL;
     return tshi_apply_as(tape, &expert_op, EXPERT_INPUTS, in, &(expert_params){experts, NULL}, want);
 }
 

@@ -242,9 +242,11 @@ static tsh_status read_link(model_load *l, int number, const tsh_tensor *t, cons
         host->ops->copy.convert(host, n, dtype, raw, t->dtype, elements);
     }
     if (link->transpose) {
-        int64_t column = piece.start[1] - box->start[1], row = piece.start[0] - box->start[0];
-        to += (size_t)(row * box->length[1] + column) * size;
-        tshi_transpose(size, place.length[0], place.length[1], elements, to, box->length[1]);
+        int r = ndim - 2, c = ndim - 1; /* the dims that are the tensor's */
+        int64_t row = piece.start[r] - box->start[r], column = piece.start[c] - box->start[c];
+        if (link->squeeze) row += (piece.start[0] - box->start[0]) * box->length[r];
+        to += (size_t)(row * box->length[c] + column) * size;
+        tshi_transpose(size, place.length[0], place.length[1], elements, to, box->length[c]);
     } else if (!straight) {
         tshi_runs runs = tshi_runs_of(ndim, &piece, &piece, box);
         tshi_runs_copy(host, size, &runs, elements, to);
@@ -283,7 +285,7 @@ static void describe_load(const model_load *l, char *text, size_t size) {
         const tshi_link *k = &l->links.items[i];
         mine = tshi_fingerprint_text(mine, k->tensor);
         mine = tshi_fingerprint_add(mine, l->groups && l->groups[i]);
-        mine = tshi_fingerprint_add(mine, (uint64_t)k->dim << 1 | k->transpose);
+        mine = tshi_fingerprint_add(mine, (uint64_t)k->dim << 2 | (uint64_t)k->squeeze << 1 | k->transpose);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->length);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->parameter_start);
         mine = tshi_fingerprint_add(mine, (uint64_t)k->tensor_start);

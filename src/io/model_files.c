@@ -22,10 +22,15 @@ static int sliced_dim(const tshi_link *link) {
     return link->transpose ? 1 - link->dim : link->dim;
 }
 
+/* The parameter's elements are only a part of the tensor's. */
+static bool is_slice(const tshi_link *link) {
+    return link->length && !link->squeeze;
+}
+
 static tshi_safetensors_entry entry_of(const tshi_link *link, const tsh_tensor *t) {
-    tshi_safetensors_entry e = {.name = link->tensor, .dtype = t->dtype, .ndim = t->shape.ndim};
-    for (int d = 0; d < e.ndim; d++) e.shape[d] = t->shape.global[link->transpose ? 1 - d : d];
-    if (link->length) e.shape[sliced_dim(link)] = 0;
+    tshi_safetensors_entry e = {.name = link->tensor, .dtype = t->dtype, .ndim = tshi_link_ndim(link, t->shape.ndim)};
+    for (int d = 0; d < e.ndim; d++) e.shape[d] = t->shape.global[tshi_link_dim(link, d)];
+    if (is_slice(link)) e.shape[sliced_dim(link)] = 0;
     return e;
 }
 
@@ -36,7 +41,7 @@ static tsh_status bad_map(const char *name, const char *why) {
 /* Adds a link's elements to its tensor. */
 static tsh_status add_link(tshi_model_files *model, int number, const tsh_tensor *t) {
     const tshi_link *link = &model->links.items[number];
-    if (link->transpose && t->shape.ndim != 2)
+    if (link->transpose && tshi_link_ndim(link, t->shape.ndim) != 2)
         return bad_map(link->tensor, "cannot be transposed: it does not have two dims");
     tshi_safetensors_entry wanted = entry_of(link, t);
     int e = find_entry(model, link->tensor);
@@ -44,11 +49,11 @@ static tsh_status add_link(tshi_model_files *model, int number, const tsh_tensor
     if (e < 0) {
         e = model->entry_of[number] = model->count++;
         model->entries[e] = wanted;
-    } else if (link->length == 0) {
+    } else if (!is_slice(link)) {
         return bad_map(link->tensor, "is the name of several parameters");
     }
     tshi_safetensors_entry *entry = &model->entries[e];
-    if (link->length == 0) return TSH_OK;
+    if (!is_slice(link)) return TSH_OK;
     int d = sliced_dim(link);
     entry->shape[d] += link->length; /* the sum of the lengths: check_slice finds gaps */
     wanted.shape[d] = entry->shape[d];
@@ -61,14 +66,14 @@ static tsh_status add_link(tshi_model_files *model, int number, const tsh_tensor
 static tsh_status check_slice(const tshi_model_files *model, int number) {
     const tshi_link *a = &model->links.items[number];
     const tshi_safetensors_entry *e = &model->entries[model->entry_of[number]];
-    if (a->length == 0) return TSH_OK;
+    if (!is_slice(a)) return TSH_OK;
     if (a->tensor_start + a->length > e->shape[sliced_dim(a)]) {
         return bad_map(e->name, "has elements that no parameter fills");
     }
     for (int k = 0; k < model->links.count; k++) {
         const tshi_link *b = &model->links.items[k];
         if (k == number || model->entry_of[k] != model->entry_of[number]) continue;
-        if (b->length == 0 || sliced_dim(b) != sliced_dim(a) ||
+        if (!is_slice(b) || sliced_dim(b) != sliced_dim(a) ||
             (a->tensor_start < b->tensor_start + b->length && b->tensor_start < a->tensor_start + a->length)) {
             return bad_map(e->name, "has elements that several parameters fill");
         }

@@ -23,6 +23,8 @@ static tsh_status check_rule(const tsh_name_rule *rule, int number) {
         wrong = "a slice ends past 2^63";
     else if (rule->length == 0 && (rule->dim || rule->parameter_start || rule->tensor_start))
         wrong = "a slice needs a length";
+    else if (rule->squeeze && (rule->dim || rule->length != 1 || rule->tensor_start))
+        wrong = "squeeze needs length 1 of dim 0, and tensor_start 0";
     if (!wrong) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "rule %d ('%.80s', '%.80s'): %s", number, rule->parameter, rule->tensor, wrong);
 }
@@ -77,6 +79,7 @@ static tsh_status add_link_of_rule(tshi_links *links, const tsh_parameters *list
     links->items[links->count++] = (tshi_link){.parameter = parameter,
                                                .tensor = tensor,
                                                .transpose = rule->transpose,
+                                               .squeeze = rule->squeeze,
                                                .dim = rule->dim,
                                                .length = rule->length,
                                                .parameter_start = rule->parameter_start,
@@ -151,13 +154,13 @@ const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor
 
 const char *tshi_link_check(const tshi_link *link, const tsh_tensor *parameter, int ndim, const int64_t *shape) {
     const tsh_shape *s = &parameter->shape;
-    if (link->transpose && s->ndim != 2) return "cannot be transposed: it does not have two dims";
-    if (ndim != s->ndim) return "has another number of dims";
+    if (link->transpose && tshi_link_ndim(link, s->ndim) != 2) return "cannot be transposed: it does not have two dims";
+    if (ndim != tshi_link_ndim(link, s->ndim)) return "has another number of dims";
     for (int d = 0; d < ndim; d++) {
-        int64_t size = shape[link->transpose ? 1 - d : d];
-        if (link->length && d == link->dim) {
-            if (link->tensor_start + link->length > size) return "is a slice past the end";
-        } else if (size != s->global[d]) {
+        int own = tshi_link_dim(link, d);
+        if (link->length && own == link->dim) {
+            if (link->tensor_start + link->length > shape[d]) return "is a slice past the end";
+        } else if (shape[d] != s->global[own]) {
             return "has another shape";
         }
     }
@@ -171,14 +174,12 @@ bool tshi_link_box(const tshi_link *link, int ndim, const tsh_box *box, tsh_box 
         slice.length[link->dim] = link->length;
     }
     if (!tshi_box_intersect(ndim, box, &slice, piece)) return false;
-    *place = *piece;
-    if (link->length) place->start[link->dim] += link->tensor_start - link->parameter_start;
-    if (link->transpose) {
-        const tsh_box straight = *place;
-        for (int d = 0; d < 2; d++) {
-            place->start[d] = straight.start[1 - d];
-            place->length[d] = straight.length[1 - d];
-        }
+    tsh_box moved = *piece;
+    if (link->length) moved.start[link->dim] += link->tensor_start - link->parameter_start;
+    *place = (tsh_box){0};
+    for (int d = 0; d < tshi_link_ndim(link, ndim); d++) {
+        place->start[d] = moved.start[tshi_link_dim(link, d)];
+        place->length[d] = moved.length[tshi_link_dim(link, d)];
     }
     return true;
 }

@@ -10,7 +10,7 @@
 typedef struct tshi_link {
     int parameter; /* its number in the list */
     char *tensor;
-    bool transpose;
+    bool transpose, squeeze;
     int dim;
     int64_t length; /* 0: all elements */
     int64_t parameter_start, tensor_start;
@@ -38,8 +38,15 @@ int tshi_links_of(const tshi_links *links, int first);
 const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor *parameter);
 /* NULL if a tensor of this shape has the link's elements, else what is wrong. */
 const char *tshi_link_check(const tshi_link *link, const tsh_tensor *parameter, int ndim, const int64_t *shape);
-/* The link's elements within a box of the parameter: *piece of the parameter, *place of the tensor (with a
- * transposition, its dims are in reverse order). False if there are none. */
+/* The tensor's number of dims, for a parameter that has `ndim`; and the parameter's dim that is its dim d. */
+static inline int tshi_link_ndim(const tshi_link *link, int ndim) {
+    return ndim - link->squeeze;
+}
+static inline int tshi_link_dim(const tshi_link *link, int d) {
+    return (link->transpose ? 1 - d : d) + link->squeeze;
+}
+/* The link's elements within a box of the parameter: *piece of the parameter, *place of the tensor, in its dims. False
+ * if there are none. */
 bool tshi_link_box(const tshi_link *link, int ndim, const tsh_box *box, tsh_box *piece, tsh_box *place);
 
 #endif

@@ -34,7 +34,7 @@ static tsh_status write_link_part(model_save *s, int number, const tsh_box *part
     if (!tshi_link_box(link, t->shape.ndim, part, &piece, &place)) return TSH_OK;
     const void *memory = tshi_gather_box(t->shape.ndim, size, &piece, values, box, s->gathered);
     if (link->transpose) {
-        tshi_transpose(size, piece.length[0], piece.length[1], memory, s->transposed, piece.length[0]);
+        tshi_transpose(size, place.length[1], place.length[0], memory, s->transposed, place.length[1]);
         memory = s->transposed;
     }
     return tshi_safetensors_write_box(fd, path, &s->model.entries[s->model.entry_of[number]], &place, memory);

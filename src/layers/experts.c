@@ -50,16 +50,19 @@ static tsh_status check_experts_config(const tsh_group *group, const tsh_experts
     return tshi_sharding_check("experts_create", group, TSH_DENSE, false, false, c->dtype);
 }
 
-/* A stack of the experts' weights. Whole experts are split first; ranks that outnumber the experts, and those of the
- * second axis, share the hidden features of an expert. */
+/* A stack of the experts' weights. The first axis splits whole experts, or the hidden features of one among ranks that
+ * outnumber the experts; the second axis splits the hidden features of each. Initial values are those of a matrix with
+ * all experts' hidden features as rows. */
 static tsh_status make_stack(tsh_group *group, const tsh_experts_config *c, const tsh_init *init, tsh_tensor **out) {
     static const tsh_init fallback = {.kind = TSH_INIT_KAIMING_UNIFORM, .gain = 0.57735026918962576451};
     tsh_group *first = c->expert_group ? c->expert_group : group;
     const tsh_mesh *mesh = tsh_group_mesh(group);
-    tsh_tensor_config config = {.dtype = c->dtype, .ndim = 2, .shape = {c->experts * c->hidden, c->embed}};
-    config.layout[tshi_mesh_axis(mesh, first)] = TSH_SHARD_UNITS(0, c->experts, c->experts * c->hidden);
-    if (first != group) config.layout[tshi_mesh_axis(mesh, group)] = TSH_SHARD_ORDER(0, 1);
-    return tshi_parameter_create_as(mesh, &config, init, &fallback, out);
+    tsh_tensor_config config = {.dtype = c->dtype, .ndim = 3, .shape = {c->experts, c->hidden, c->embed}};
+    config.layout[tshi_mesh_axis(mesh, first)] = TSH_SHARD_NEXT(0);
+    if (first != group) config.layout[tshi_mesh_axis(mesh, group)] = TSH_SHARD(1);
+    const tsh_init *chosen = init->kind == TSH_INIT_DEFAULT ? &fallback : init;
+    const tsh_init start = tshi_init_with_fans(chosen, (double)c->embed, (double)(c->experts * c->hidden));
+    return tshi_parameter_create_as(mesh, &config, &start, &start, out);
 }
 
 static tsh_status make_experts(tsh_group *group, const tsh_experts_config *c, tsh_experts *layer) {

@@ -12,23 +12,30 @@ static void fans(const tsh_tensor *t, double *fan_in, double *fan_out) {
     *fan_in = s->ndim > 1 ? fmax(1, (double)s->global[1] * rest) : *fan_out;
 }
 
-static tsh_status resolve_init(const tsh_tensor *t, const tsh_init *init, tshi_initial *out) {
-    double in, both, fan_out, gain = init->gain == 0 ? 1 : init->gain;
-    fans(t, &in, &fan_out);
-    both = in + fan_out;
+tsh_init tshi_init_with_fans(const tsh_init *init, double fan_in, double fan_out) {
+    double gain = init->gain == 0 ? 1 : init->gain, both = fan_in + fan_out, bound;
     switch (init->kind) {
     case TSH_INIT_KAIMING_UNIFORM:
-        *out = (tshi_initial){.kind = TSHI_STARTS_UNIFORM, .a = -gain * sqrt(3 / in), .b = gain * sqrt(3 / in)};
-        break;
-    case TSH_INIT_KAIMING_NORMAL:
-        *out = (tshi_initial){.kind = TSHI_STARTS_NORMAL, .a = 0, .b = gain / sqrt(in)};
-        break;
+        bound = gain * sqrt(3 / fan_in);
+        return (tsh_init){.kind = TSH_INIT_UNIFORM, .a = -bound, .b = bound};
+    case TSH_INIT_KAIMING_NORMAL: return (tsh_init){.kind = TSH_INIT_NORMAL, .b = gain / sqrt(fan_in)};
     case TSH_INIT_XAVIER_UNIFORM:
-        *out = (tshi_initial){.kind = TSHI_STARTS_UNIFORM, .a = -gain * sqrt(6 / both), .b = gain * sqrt(6 / both)};
-        break;
-    case TSH_INIT_XAVIER_NORMAL:
-        *out = (tshi_initial){.kind = TSHI_STARTS_NORMAL, .a = 0, .b = gain * sqrt(2 / both)};
-        break;
+        bound = gain * sqrt(6 / both);
+        return (tsh_init){.kind = TSH_INIT_UNIFORM, .a = -bound, .b = bound};
+    case TSH_INIT_XAVIER_NORMAL: return (tsh_init){.kind = TSH_INIT_NORMAL, .b = gain * sqrt(2 / both)};
+    case TSH_INIT_DEFAULT:
+    case TSH_INIT_UNIFORM:
+    case TSH_INIT_NORMAL:
+    case TSH_INIT_CONSTANT:
+    default: return *init;
+    }
+}
+
+static tsh_status resolve_init(const tsh_tensor *t, const tsh_init *wanted, tshi_initial *out) {
+    double in, fan_out;
+    fans(t, &in, &fan_out);
+    const tsh_init with_fans = tshi_init_with_fans(wanted, in, fan_out), *init = &with_fans;
+    switch (init->kind) {
     case TSH_INIT_UNIFORM: *out = (tshi_initial){.kind = TSHI_STARTS_UNIFORM, .a = init->a, .b = init->b}; break;
     case TSH_INIT_NORMAL: *out = (tshi_initial){.kind = TSHI_STARTS_NORMAL, .a = init->a, .b = init->b}; break;
     case TSH_INIT_CONSTANT: *out = (tshi_initial){.kind = TSHI_STARTS_CONSTANT, .a = init->a}; break;

@@ -27,7 +27,10 @@ tsh_status tshi_parameters_add_part(tsh_parameters *list, const char *prefix, co
 tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, const int64_t *shape, tsh_layout layout,
                                  const tsh_init *init, const tsh_init *fallback, tsh_tensor **out);
 
-/* The same, with layouts along all axes. */
+/* The initialiser with the range or the deviation that follows from these fans, in place of a kind that has fans. */
+tsh_init tshi_init_with_fans(const tsh_init *init, double fan_in, double fan_out);
+
+/* tshi_parameter_create with layouts along all axes. */
 tsh_status tshi_parameter_create_as(const tsh_mesh *mesh, const tsh_tensor_config *config, const tsh_init *init,
                                     const tsh_init *fallback, tsh_tensor **out);
 

@@ -129,9 +129,9 @@ tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *sha
     tshi_split_sequence(p->axes, p->layout, sequence);
     for (int d = 0; d < ndim; d++) box.length[d] = shape[d];
     for (int i = 0; i < p->axes; i++) {
-        int a = sequence[i], d = p->layout[a].dim;
+        int a = sequence[i];
         if (p->layout[a].kind != TSH_KIND_SHARD) continue;
-        tshi_layout_split(&p->layout[a], shape[d], tshi_placement_parts(p, a), at[a], &box.start[d], &box.length[d]);
+        tshi_layout_narrow(&p->layout[a], shape, tshi_placement_parts(p, a), at[a], &box);
     }
     return box;
 }
@@ -270,16 +270,16 @@ static void search_axis(search *s, int step, tsh_box held) {
     int a = s->sequence[step];
     tsh_layout layout = p->layout[a];
     int d = layout.kind == TSH_KIND_SHARD ? layout.dim : 0;
-    int64_t start = held.start[d], length = held.length[d], end = s->wanted.start[d] + s->wanted.length[d];
+    int64_t end = s->wanted.start[d] + s->wanted.length[d];
+    const tsh_box all = held;
     for (int i = 0, n = layout.kind == TSH_KIND_REPLICATED ? 1 : p->size[a]; i < n; i++) {
         int first;
         alike_along(p, a, i, &first);
         if (first != i) continue; /* the same values as index `first` */
         s->source[a] = i;
         if (layout.kind == TSH_KIND_SHARD) {
-            held.start[d] = start;
-            held.length[d] = length;
-            tshi_layout_split(&layout, s->e->shape[d], tshi_placement_parts(p, a), i, &held.start[d], &held.length[d]);
+            held = all;
+            tshi_layout_narrow(&layout, s->e->shape, tshi_placement_parts(p, a), i, &held);
             if (held.start[d] >= end || held.start[d] + held.length[d] <= s->wanted.start[d]) continue;
         }
         search_axis(s, step + 1, held);

@@ -23,12 +23,12 @@ void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MA
     }
 }
 
-/* The position of axis a among the axes that shard its dim; 0 if they split it in the order of the axes. */
+/* The position of axis a among the axes that meet it; 0 if they split in the order of the axes. */
 static int normal_order(int axes, const tsh_layout *layout, int a) {
-    int d = layout[a].dim, before = 0, last = -1;
+    int before = 0, last = -1;
     bool own_order = true;
     for (int b = 0; b < axes; b++) {
-        if (!tshi_layout_splits(layout[b], d)) continue;
+        if (!tshi_layouts_meet(layout[a], layout[b])) continue;
         if (last >= 0 && tshi_splits_before(layout, b, last)) own_order = false;
         if (b != a && tshi_splits_before(layout, b, a)) before++;
         last = b;
@@ -75,18 +75,18 @@ static tsh_status resolve_dims(const tsh_mesh *mesh, int ndim, tsh_layout layout
     return TSH_OK;
 }
 
-/* This rank's slice of dim d, of global size n, where `sequence` is the split order; empty on a rank outside the
- * mesh. */
-static int64_t local_slice(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES], const int *sequence, int d,
-                           int64_t n, int64_t *start) {
-    int64_t length = n;
-    *start = 0;
+/* This rank's box, where `sequence` is the split order; on a rank outside the mesh its lengths are 0. */
+static tsh_box own_box(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES], const int *sequence,
+                       const tsh_shape *shape) {
+    tsh_box box = {0};
+    for (int d = 0; d < shape->ndim; d++) box.length[d] = shape->global[d];
     for (int i = 0; i < mesh->axes; i++) {
         const tshi_axis *axis = &mesh->axis[sequence[i]];
         const tsh_layout *l = &layout[sequence[i]];
-        if (tshi_layout_splits(*l, d)) tshi_layout_split(l, n, tshi_axis_parts(axis), axis->index, start, &length);
+        if (l->kind == TSH_KIND_SHARD) tshi_layout_narrow(l, shape->global, tshi_axis_parts(axis), axis->index, &box);
     }
-    return tshi_mesh_has_me(mesh) ? length : 0;
+    for (int d = 0; d < shape->ndim && !tshi_mesh_has_me(mesh); d++) box.length[d] = 0;
+    return box;
 }
 
 static bool is_replicated(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES]) {
@@ -107,12 +107,11 @@ tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout
     int sequence[TSH_MAX_AXES];
     tshi_layouts_normalize(mesh->axes, layout);
     tshi_split_sequence(mesh->axes, layout, sequence);
-    status = tshi_units_resolve(mesh, shape->global, sequence, layout);
+    status = tshi_units_resolve(mesh, shape, sequence, layout);
     if (status != TSH_OK) return status;
-    for (int d = 0; d < shape->ndim; d++) {
-        int64_t start;
-        shape->local[d] = local_slice(mesh, layout, sequence, d, shape->global[d], &start);
-    }
+    tshi_layouts_normalize(mesh->axes, layout);
+    tsh_box box = own_box(mesh, layout, sequence, shape);
+    for (int d = 0; d < shape->ndim; d++) shape->local[d] = box.length[d];
     return TSH_OK;
 }
 
@@ -140,8 +139,6 @@ int64_t tshi_shape_numel(const tsh_shape *shape) {
 
 int64_t tshi_shape_start(const tsh_mesh *mesh, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d) {
     int sequence[TSH_MAX_AXES];
-    int64_t start;
     tshi_split_sequence(mesh->axes, layout, sequence);
-    local_slice(mesh, layout, sequence, d, shape->global[d], &start);
-    return start;
+    return own_box(mesh, layout, sequence, shape).start[d];
 }

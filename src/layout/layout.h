@@ -74,6 +74,12 @@ bool tshi_layout_exists(tsh_layout layout);
 static inline bool tshi_layout_splits(tsh_layout layout, int d) {
     return layout.kind == TSH_KIND_SHARD && layout.dim == d;
 }
+/* The layout may make parts of dim d: it splits d, or the dim before, with ranks that share a unit by parts of d. */
+static inline bool tshi_layout_reaches(tsh_layout l, int d) {
+    return l.kind == TSH_KIND_SHARD && (l.dim == d || (l.sharing == TSH_SHARED_NEXT && l.dim + 1 == d));
+}
+/* Both layouts may make parts of one dim, which then depend on the axis that splits first. */
+bool tshi_layouts_meet(tsh_layout a, tsh_layout b);
 /* Each rank uses the tensor in its own way: its gradient is the sum of the ranks' terms. */
 static inline bool tshi_layout_is_own(tsh_layout layout) {
     return layout.kind == TSH_KIND_LOCAL || (layout.kind == TSH_KIND_SHARD && layout.sharing == TSH_SHARED_OWN);
@@ -100,21 +106,23 @@ static inline bool tshi_layouts_have_local(int axes, const tsh_layout *layout) {
     while (a < axes && layout[a].kind != TSH_KIND_LOCAL) a++;
     return a < axes;
 }
-/* Axis a splits before axis b if both shard the same dim. */
+/* Axis a splits before axis b if both may split one dim. */
 bool tshi_splits_before(const tsh_layout *layout, int a, int b);
 /* The axes in split order. */
 void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MAX_AXES]);
-/* Makes equal layouts equal structs: axes that split a dim in the order of the axes get order 0, others their position
- * among the axes of the dim. */
+/* Makes equal layouts equal structs: an axis gets order 0 if it and those that meet it split in the order of the axes,
+ * otherwise its position among them. */
 void tshi_layouts_normalize(int axes, tsh_layout *layout);
 /* Reduces the items [*start, *start + *length) of a dim of size n, whole units, to part `index` of `parts` under a
- * SHARD layout. Every split of a tensor over ranks follows from this one. */
+ * SHARD layout. */
 void tshi_layout_split(const tsh_layout *layout, int64_t n, tshi_parts parts, int index, int64_t *start,
                        int64_t *length);
+/* Reduces a box of a tensor of this global shape to part `index`. Every split of a tensor over ranks follows from it. */
+void tshi_layout_narrow(const tsh_layout *layout, const int64_t *shape, tshi_parts parts, int index, tsh_box *box);
 /* The layout has no cut points, or those of `parts`, which end at n. */
 bool tshi_layout_cuts_fit(const tsh_layout *layout, int64_t n, tshi_parts parts);
-/* How many of the ranks along an axis share a unit with rank `index` (at least 1, itself), and the first of them. Ranks
- * share a unit if they have the same first; between them may be ranks of weight 0, which hold nothing. */
+/* How many of the ranks along an axis hold the same unit as rank `index` (at least 1, itself), and the first of them.
+ * Ranks hold the same if they have the same first; between them may be ranks of weight 0, which hold nothing. */
 int tshi_layout_sharers(const tsh_layout *layout, tshi_parts parts, int index, int *first);
 /* Along every axis, this rank is the first of the ranks that share its unit. */
 bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout);
@@ -123,7 +131,7 @@ bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout);
 tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, tshi_parts parts);
 /* Checks the units and cut points of all axes' layouts, `sequence` being the split order, and drops those that change
  * no box; a dim of size 0 keeps its units. */
-tsh_status tshi_units_resolve(const tsh_mesh *mesh, const int64_t *shape, const int *sequence,
+tsh_status tshi_units_resolve(const tsh_mesh *mesh, const tsh_shape *shape, const int *sequence,
                               tsh_layout layout[TSH_MAX_AXES]);
 /* The layout that splits a part, `length` items of a dim of size n, as `layout` splits the dim. */
 tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length);

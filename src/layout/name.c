@@ -19,7 +19,7 @@ static void append_cuts(tsh_layout layout, tshi_parts parts, char *text, size_t 
 
 char *tshi_layout_name(tsh_layout layout, tshi_parts parts, char *text, size_t size) {
     static const char *const names[] = {"REPLICATED", "SHARD", "PARTIAL", "LOCAL"};
-    static const char *const sharing[] = {"", ", shared", ", shared for own use"};
+    static const char *const sharing[] = {"", ", shared", ", shared for own use", ", then next dim"};
     char order[16] = "", units[24] = "", blocks[32] = "";
     if (layout.kind != TSH_KIND_SHARD) {
         snprintf(text, size, "%s", (unsigned)layout.kind < 4 ? names[layout.kind] : "unknown layout");
@@ -28,7 +28,7 @@ char *tshi_layout_name(tsh_layout layout, tshi_parts parts, char *text, size_t s
     if (layout.order) snprintf(order, sizeof order, ",%d", layout.order);
     if (layout.units) snprintf(units, sizeof units, ", %lld units", (long long)layout.units);
     if (layout.blocks) snprintf(blocks, sizeof blocks, " of %lld blocks", (long long)layout.blocks);
-    snprintf(text, size, "SHARD(%d%s%s%s%s", layout.dim, order, units, blocks, sharing[layout.sharing % 3u]);
+    snprintf(text, size, "SHARD(%d%s%s%s%s", layout.dim, order, units, blocks, sharing[layout.sharing % 4u]);
     append_cuts(layout, parts, text, size);
     return tshi_append(text, size, ")");
 }

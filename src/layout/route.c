@@ -13,7 +13,7 @@ static void add_step(tshi_route *route, int axis, const tsh_layout to[TSH_MAX_AX
 /* --- one axis ----------------------------------------------------------------------------------------------------- */
 
 static bool shares_dim(const tsh_layout *layout, int a, int b) {
-    return layout[a].kind == TSH_KIND_SHARD && layout[b].kind == TSH_KIND_SHARD && layout[a].dim == layout[b].dim;
+    return tshi_layouts_meet(layout[a], layout[b]);
 }
 
 /* The axes other than a split the same dims in the same order before and after. */
@@ -39,7 +39,9 @@ static bool splits_last(int axes, const tsh_layout *layout, int a) {
 
 /* False where axis a shares units of its dim between ranks, and another axis splits the dim before it. */
 static bool shares_whole_units(int axes, const tsh_layout *layout, int a) {
-    for (int b = 0; b < axes && layout[a].kind == TSH_KIND_SHARD && layout[a].sharing; b++) {
+    for (int b = 0;
+         b < axes && layout[a].kind == TSH_KIND_SHARD && layout[a].sharing && layout[a].sharing != TSH_SHARED_NEXT;
+         b++) {
         if (b != a && shares_dim(layout, a, b) && tshi_splits_before(layout, b, a)) return false;
     }
     return true;

@@ -212,6 +212,7 @@ void tshi_layout_split(const tsh_layout *layout, int64_t n, tshi_parts parts, in
 int tshi_layout_sharers(const tsh_layout *layout, tshi_parts parts, int index, int *first) {
     *first = index;
     if (index < 0 || layout->kind != TSH_KIND_SHARD || !layout->sharing || !layout->units) return 1;
+    if (layout->sharing == TSH_SHARED_NEXT) return 1;
     if (tshi_parts_weight(parts, index) == 0 || tshi_parts_holders(parts) <= layout->units) return 1;
     sharers s = sharers_of(layout->units, parts, index);
     *first = s.first;

@@ -32,10 +32,15 @@ static const tshi_transition shared_table[] = {
 /* SHARED -> SHARED_OWN, the counterpart of REPLICATED -> LOCAL. */
 static const tshi_transition own_use = {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_NOTHING, TSHI_MOVE_ALL_TO_ALL, true};
 
+/* REPLICATED -> SHARED_NEXT: a slice of two dims. */
+static const tshi_transition next_slice = {TSH_KIND_REPLICATED, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL,
+                                           TSHI_MOVE_ALL_TO_ALL, true};
+
 static const tshi_transition *find_shared(tsh_layout from, tsh_layout to) {
     tsh_layout own = from;
     own.sharing = TSH_SHARED_OWN;
     if (from.sharing == TSH_SHARED && tshi_layout_alike(own, to)) return &own_use;
+    if (from.kind == TSH_KIND_REPLICATED && to.sharing == TSH_SHARED_NEXT) return &next_slice;
     for (size_t i = 0; i < sizeof shared_table / sizeof shared_table[0]; i++) {
         if (shared_table[i].from == from.kind && shared_table[i].to == to.kind) return &shared_table[i];
     }

@@ -1,6 +1,11 @@
 /* Units and cut points of layouts: checked against a shape, and dropped where they change no box. */
 #include "layout/layout.h"
 
+bool tshi_layouts_meet(tsh_layout a, tsh_layout b) {
+    return (a.kind == TSH_KIND_SHARD && tshi_layout_reaches(b, a.dim)) ||
+           (b.kind == TSH_KIND_SHARD && tshi_layout_reaches(a, b.dim));
+}
+
 bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout) {
     for (int a = 0; a < mesh->axes; a++) {
         int first;
@@ -8,6 +13,24 @@ bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout) {
         if (first != mesh->axis[a].index) return false;
     }
     return true;
+}
+
+/* Ranks that share a unit split the next dim as the blocks of units that are laid end to end. */
+static void narrow_next(int64_t units, tshi_parts parts, int index, int64_t *start, int64_t *length) {
+    const tsh_layout flat = TSH_SHARD_UNITS(0, units, units * *length);
+    int64_t rows = *length, at = 0;
+    *length *= units;
+    tshi_layout_split(&flat, units * rows, parts, index, &at, length);
+    *start += at % rows;
+}
+
+void tshi_layout_narrow(const tsh_layout *layout, const int64_t *shape, tshi_parts parts, int index, tsh_box *box) {
+    int d = layout->dim;
+    int64_t size = layout->units ? shape[d] / layout->units : 1, units = size ? box->length[d] / size : 0;
+    bool next = layout->sharing == TSH_SHARED_NEXT && units > 0 && tshi_parts_holders(parts) > units;
+    next = next && box->length[d + 1] > 0 && box->length[d + 1] <= INT64_MAX / units; /* more are of an empty tensor */
+    tshi_layout_split(layout, shape[d], parts, index, &box->start[d], &box->length[d]);
+    if (next && box->length[d] > 0) narrow_next(units, parts, index, &box->start[d + 1], &box->length[d + 1]);
 }
 
 tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length) {
@@ -79,7 +102,7 @@ static tsh_status check_units(const tsh_mesh *mesh, int a, tsh_layout *layout, i
     int64_t units = layout->units, blocks = layout->blocks;
     bool fits = units >= 0 && blocks >= 0 && (!units || n % units == 0) && (!blocks || n % blocks == 0) &&
                 (!blocks || (units && blocks % units == 0 && !layout->sharing));
-    if (fits && (unsigned)layout->sharing <= TSH_SHARED_OWN) return TSH_OK;
+    if (fits && (unsigned)layout->sharing <= TSH_SHARED_NEXT) return TSH_OK;
     return tshi_fail(TSH_ERR_SHAPE,
                      "%s along axis %s: units and blocks must divide the dim's %lld items, and blocks must be a "
                      "multiple of units that are not shared",
@@ -112,7 +135,7 @@ static tsh_status check_cuts(const tsh_mesh *mesh, const int *sequence, int plac
                          axis->size, (long long)n);
     }
     for (int k = 0; k < place; k++) {
-        if (!tshi_layout_splits(layout[sequence[k]], l->dim)) continue;
+        if (!tshi_layout_reaches(layout[sequence[k]], l->dim)) continue;
         return tshi_fail(TSH_ERR_LAYOUT,
                          "%s along axis %s: axis %s splits the dim first; give the axis with cut points a lower split "
                          "order",
@@ -121,27 +144,36 @@ static tsh_status check_cuts(const tsh_mesh *mesh, const int *sequence, int plac
     return TSH_OK;
 }
 
-tsh_status tshi_units_resolve(const tsh_mesh *mesh, const int64_t *shape, const int *sequence,
+tsh_status tshi_units_resolve(const tsh_mesh *mesh, const tsh_shape *shape, const int *sequence,
                               tsh_layout layout[TSH_MAX_AXES]) {
     for (int i = 0; i < mesh->axes; i++) {
         int a = sequence[i];
         if (layout[a].kind == TSH_KIND_SHARD && layout[a].cuts) {
-            int64_t n = shape[layout[a].dim];
+            int64_t n = shape->global[layout[a].dim];
             tsh_status status = check_cuts(mesh, sequence, i, layout, n);
             if (status != TSH_OK) return status;
             layout[a] = tshi_layout_plain(layout[a], n, tshi_axis_parts(&mesh->axis[a]));
             continue;
         }
         if (layout[a].kind != TSH_KIND_SHARD || (!layout[a].units && !layout[a].blocks && !layout[a].sharing)) continue;
-        int64_t n = shape[layout[a].dim];
+        int64_t n = shape->global[layout[a].dim];
+        if (layout[a].sharing == TSH_SHARED_NEXT && layout[a].dim + 1 == shape->ndim) {
+            return tshi_fail(TSH_ERR_SHAPE, "%s along axis %s: the tensor has %d dims, and ranks split the next one",
+                             TSHI_LAYOUT_TEXT(layout[a], &mesh->axis[a]), mesh->axis[a].name, shape->ndim);
+        }
         tsh_status status = check_units(mesh, a, &layout[a], n);
         if (status != TSH_OK) return status;
         if (!layout[a].units || n == 0) continue;
         unit_check c = {mesh, layout, sequence, a, n, false, true, false};
         check_parts(&c, 0, 0, n);
         tsh_layout simple = simplified(&c, layout[a]);
-        for (int k = 0; k < i; k++)
-            c.cut = c.cut || (simple.sharing && tshi_layout_splits(layout[sequence[k]], layout[a].dim));
+        for (int k = 0; k < i; k++) {
+            tsh_layout before = layout[sequence[k]];
+            bool own = simple.sharing && simple.sharing != TSH_SHARED_NEXT && tshi_layout_splits(before, layout[a].dim);
+            c.cut = c.cut || own ||
+                    (simple.units && tshi_layout_reaches(before, layout[a].dim) &&
+                     !tshi_layout_splits(before, layout[a].dim));
+        }
         if (c.cut) {
             return tshi_fail(TSH_ERR_LAYOUT,
                              "%s along axis %s: another axis splits the dim first, and cuts its units or shares them; "

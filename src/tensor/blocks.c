@@ -3,7 +3,7 @@
 
 static bool is_sharded(const tsh_tensor *tensor, int d) {
     for (int a = 0; a < tensor->mesh->axes; a++) {
-        if (tensor->layout[a].kind == TSH_KIND_SHARD && tensor->layout[a].dim == d) return true;
+        if (tshi_layout_reaches(tensor->layout[a], d)) return true;
     }
     return false;
 }

@@ -3,12 +3,25 @@
 
 #define ALIGNMENT 64 /* bytes, of each slice in a block */
 
+/* How the ranks of the parent split a parameter: rows; of a stack of matrices, whole ones or rows of one, so that few
+ * matrices leave no rank without a slice. */
+static tsh_layout slices_of(const tsh_shape *shape) {
+    return shape->ndim < 3 ? TSH_SHARD(0) : TSH_SHARD_NEXT(0);
+}
+
 void tshi_slice_range(const tsh_data_parallel *dp, const tshi_bucket_slot *slot, int r, int64_t *start,
                       int64_t *length) {
-    int64_t rows = slot->whole->shape.local[0], row = rows ? slot->whole->numel / rows : 0;
-    tshi_parts_split(tshi_group_parts(dp->parent), rows, r, start, length);
-    *start *= row;
-    *length *= row;
+    const tsh_shape *shape = &slot->whole->shape;
+    const tsh_layout layout = slices_of(shape);
+    tsh_box box = {0};
+    for (int d = 0; d < shape->ndim; d++) box.length[d] = shape->local[d];
+    if (shape->ndim > 0) tshi_layout_narrow(&layout, shape->local, tshi_group_parts(dp->parent), r, &box);
+    *start = 0;
+    *length = shape->ndim > 0 ? 1 : 0;
+    for (int d = 0; d < shape->ndim; d++) {
+        *start = *start * shape->local[d] + box.start[d];
+        *length *= box.length[d];
+    }
 }
 
 int64_t tshi_slice_padded(const tshi_bucket *bucket, int64_t n) {
@@ -49,11 +62,13 @@ int tshi_slice_alike(const tsh_data_parallel *dp, const tshi_bucket *bucket, int
 
 tsh_status tshi_slice_shape(const tsh_tensor *p, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     int sequence[TSH_MAX_AXES], order = 0;
+    tsh_layout slices = slices_of(&p->shape);
     *shape = p->shape;
     tshi_split_sequence(p->mesh->axes, layout, sequence);
     for (int i = 0; i < p->mesh->axes; i++) {
-        if (tshi_layout_splits(layout[sequence[i]], 0)) layout[sequence[i]].order = order++;
+        if (tshi_layouts_meet(layout[sequence[i]], slices)) layout[sequence[i]].order = order++;
     }
-    layout[axis] = TSH_SHARD_ORDER(0, order);
+    slices.order = order;
+    layout[axis] = slices;
     return tshi_shape_resolve(p->mesh, shape, layout);
 }

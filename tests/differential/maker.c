@@ -86,6 +86,7 @@ void tshi_maker_units(tshi_maker *m, const tshi_dims *dims, tsh_layout layout[TS
         with[a].units = divisor(m, n);
         if (kind == 1) with[a].blocks = with[a].units * divisor(m, n / with[a].units);
         if (kind == 2) with[a].sharing = TSH_SHARED;
+        if (kind == 3 && with[a].units == n && with[a].dim + 1 < dims->ndim) with[a].sharing = TSH_SHARED_NEXT;
     }
     if (tshi_layouts_fit(m->p, with, dims)) memcpy(layout, with, sizeof with);
 }

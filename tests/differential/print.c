@@ -17,7 +17,7 @@ static void print_layout(const tshi_program *p, tsh_layout layout, FILE *to) {
     if (layout.order) fprintf(to, "/%d", layout.order);
     if (layout.units || layout.sharing) fprintf(to, " of %lld units", (long long)layout.units);
     if (layout.blocks) fprintf(to, " and %lld blocks", (long long)layout.blocks);
-    if (layout.sharing) fprintf(to, " shared");
+    if (layout.sharing) fprintf(to, layout.sharing == TSH_SHARED_NEXT ? " and then the next dim" : " shared");
     for (int i = 0; cuts && i <= cuts->parts; i++) fprintf(to, "%s%lld", i ? ":" : " at ", (long long)cuts->at[i]);
 }
 

@@ -367,6 +367,11 @@ tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank
         if (shares && unit && *length > 0 && *length / unit < holders_from(parts, 0)) {
             box.start.dim[layout[a].dim] += unit * shared_unit(*length / unit, &parts, &index);
             *length = unit;
+            if (layout[a].sharing == TSH_SHARED_NEXT) { /* and its part of the next dim */
+                int next = layout[a].dim + 1;
+                split_plainly(box.shape.dim[next], parts, index, &start, &box.shape.dim[next]);
+                box.start.dim[next] += start;
+            }
             if (layout[a].sharing) continue; /* all of it */
             item = n / layout[a].blocks;
         }

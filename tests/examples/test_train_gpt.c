@@ -95,6 +95,12 @@ Test(train_gpt, experts_are_trained_alike_on_any_ranks, .timeout = 400) {
     same_losses(4, "--model-parallel 2 --sequence-parallel --zero 3 --recompute", "--experts 5 --top-k 2");
 }
 
+/* Experts on an axis of their own, and the features of each along another. */
+Test(train_gpt, experts_and_their_features_are_split_along_two_axes, .timeout = 400) {
+    same_losses(4, "--expert-parallel 2 --model-parallel 2", "--experts 5 --top-k 2");
+    same_losses(6, "--expert-parallel 3 --model-parallel 2:1 --zero 3", "--experts 2 --top-k 1");
+}
+
 /* Tokens of each sequence, 9, are split over ranks. */
 Test(train_gpt, split_tokens_agree_with_one_rank, .timeout = 400) {
     same_losses(2, "--context-parallel 2", "");
@@ -301,6 +307,22 @@ Test(train_gpt, resumes_at_another_level_on_another_number_of_ranks, .timeout = 
     snprintf(words, sizeof words, "%s --data-parallel 3 --zero 3 --resume %s/step-00000020", half, folder);
     losses(3, words, 21, resumed);
     agree(words, 20, resumed, all);
+    snprintf(words, sizeof words, "rm -r %s", folder);
+    cr_assert_eq(system(words), 0);
+}
+
+/* Slices of experts become experts and features along two axes. */
+Test(train_gpt, experts_are_resumed_on_another_mesh, .timeout = 300) {
+    const char *shape = "--experts 3 --top-k 2";
+    double all[STEPS + 1], resumed[STEPS + 1];
+    char folder[] = "/tmp/tshard-gpt-XXXXXX", words[256];
+    cr_assert(mkdtemp(folder));
+    snprintf(words, sizeof words, "%s --data-parallel 2 --expert-parallel 2 --zero 3 --save %s", shape, folder);
+    losses(4, words, 1, all);
+    snprintf(words, sizeof words, "%s --expert-parallel 2 --model-parallel 2 --resume %s/step-00000020", shape, folder);
+    losses(4, words, 21, resumed);
+    for (int i = 20; i <= STEPS; i++)
+        cr_assert_leq(fabs(resumed[i] - all[i]), 1e-8, "loss %d: %.9g resumed, %.9g in one go", i, resumed[i], all[i]);
     snprintf(words, sizeof words, "rm -r %s", folder);
     cr_assert_eq(system(words), 0);
 }

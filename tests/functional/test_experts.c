@@ -50,6 +50,53 @@ Test(expert_functions, one_tensor_may_be_several_weights) {
     cr_assert_str_empty(tshi_test_run(1, check_twice, NULL));
 }
 
+/* --- stacks ------------------------------------------------------------------------------------------------------- */
+
+static tsh_tensor *of_stacks(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
+    tsh_tensor *y =
+        tsh_expert_mlp(tape, inputs[0], inputs[1], *(tsh_tensor **)user, inputs[2], inputs[3], inputs[4], 3);
+    return tsh_sum(tape, tsh_mul(tape, y, y), TSH_ALL_DIMS);
+}
+
+/* Experts along the first axis, or parts of one on ranks that outnumber them; hidden features along the second, beside
+ * matrices that the call brings to gate's split. Tokens are split along the first axis. */
+static void check_stacks(tshi_rank *r, void *arg) {
+    static const int64_t ids[4] = {0, 2, -1, 0};
+    double values[3 * HIDDEN * EMBED], worst = 1;
+    tsh_mesh *mesh = NULL;
+    tsh_tensor *inputs[5] = {NULL}, *experts = NULL;
+    tsh_tape *tape = NULL;
+    tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 2, .shape = {4, 1}, .layout = {TSH_SHARD(0)}};
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, arg, &mesh))) return;
+    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &experts));
+    tshi_check_ok(r, tsh_tensor_write_whole(experts, ids));
+    for (int i = 0; i < 5; i++) {
+        config = (tsh_tensor_config){.dtype = TSH_FLOAT64, .ndim = 2, .shape = {4, i ? 1 : EMBED}};
+        config.layout[0] = TSH_SHARD(0);
+        if (i > 1) config = (tsh_tensor_config){.dtype = TSH_FLOAT64, .ndim = 3, .shape = {3, HIDDEN, EMBED}};
+        if (i > 1) config.layout[0] = i == 3 ? TSH_SHARD_SHARED(0, 3) : TSH_SHARD_NEXT(0);
+        if (i > 1) config.layout[1] = i == 4 ? TSH_REPLICATED : TSH_SHARD(1);
+        tshi_test_integers(i + 1, 3 * HIDDEN * EMBED, values);
+        for (int k = 0; k < 3 * HIDDEN * EMBED; k++) values[k] = values[k] / 8 + 0.01 * k;
+        inputs[i] = tshi_test_leaf(r, mesh, &config, values);
+    }
+    if (!r->failed) tshi_check_ok(r, tsh_gradient_check(tape, of_stacks, inputs, 5, 0, &experts, &worst));
+    tshi_check(r, worst < 1e-6, "worst %g", worst);
+    tsh_tape_destroy(tape);
+    for (int i = 0; i < 5; i++) tsh_tensor_release(inputs[i]);
+    tsh_tensor_release(experts);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(expert_functions, experts_of_stacks_and_their_features_are_split) {
+    static const char *const meshes[] = {"experts=1,model=1", "experts=2,model=2", "experts=4,model=1"};
+    for (int i = 0; i < 3; i++) {
+        const char *words = tshi_test_run(i ? 4 : 1, check_stacks, (void *)(uintptr_t)meshes[i]);
+        cr_assert_str_empty(words, "%s: %s", meshes[i], words);
+    }
+}
+
 /* --- many tokens in 16 bits --------------------------------------------------------------------------------------- */
 
 /* Equal logits: all tokens choose the first two of four experts, and the loss is 1 + log(4)^2. In float16 neither a

@@ -20,15 +20,15 @@ typedef struct parameter {
 } parameter;
 
 static const tsh_name_rule gpt2_rules[] = {
-    {"h.*.attn.q.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 0},
-    {"h.*.attn.k.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 32},
-    {"h.*.attn.v.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 64},
-    {"h.*.attn.q.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 32, 0, 0},
-    {"h.*.attn.k.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 32, 0, 32},
-    {"h.*.attn.v.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 32, 0, 64},
-    {"h.*.c_proj.weight", "transformer.h.*.c_proj.weight", true, 0, 0, 0, 0},
-    {"h.*.c_fc.weight", "transformer.h.*.c_fc.weight", true, 0, 0, 0, 0},
-    {"*", "transformer.*", false, 0, 0, 0, 0},
+    {"h.*.attn.q.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 0, false},
+    {"h.*.attn.k.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 32, false},
+    {"h.*.attn.v.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 64, false},
+    {"h.*.attn.q.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 32, 0, 0, false},
+    {"h.*.attn.k.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 32, 0, 32, false},
+    {"h.*.attn.v.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 32, 0, 64, false},
+    {"h.*.c_proj.weight", "transformer.h.*.c_proj.weight", true, 0, 0, 0, 0, false},
+    {"h.*.c_fc.weight", "transformer.h.*.c_fc.weight", true, 0, 0, 0, 0, false},
+    {"*", "transformer.*", false, 0, 0, 0, 0, false},
 };
 
 static int fail(const char *what) {

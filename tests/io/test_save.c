@@ -160,14 +160,14 @@ FILE_TEST(a_set_beside_a_file_is_refused) {
 /* --- name maps ---------------------------------------------------------------------------------------------------- */
 
 static const tsh_name_rule gpt2_rules[] = {
-    {"h.*.attn.q.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 0},
-    {"h.*.attn.k.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 32},
-    {"h.*.attn.v.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 64},
-    {"h.*.attn.qkv.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 0, 0, 0},
-    {"h.*.c_proj.weight", "transformer.h.*.c_proj.weight", true, 0, 0, 0, 0},
-    {"h.*.c_fc.weight", "transformer.h.*.c_fc.weight", true, 0, 0, 0, 0},
-    {"wpe", "transformer.wpe.weight", false, 1, 32, 0, 0},
-    {"*", "transformer.*", false, 0, 0, 0, 0},
+    {"h.*.attn.q.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 0, false},
+    {"h.*.attn.k.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 32, false},
+    {"h.*.attn.v.weight", "transformer.h.*.attn.c_attn.weight", true, 0, 32, 0, 64, false},
+    {"h.*.attn.qkv.bias", "transformer.h.*.attn.c_attn.bias", false, 0, 0, 0, 0, false},
+    {"h.*.c_proj.weight", "transformer.h.*.c_proj.weight", true, 0, 0, 0, 0, false},
+    {"h.*.c_fc.weight", "transformer.h.*.c_fc.weight", true, 0, 0, 0, 0, false},
+    {"wpe", "transformer.wpe.weight", false, 1, 32, 0, 0, false},
+    {"*", "transformer.*", false, 0, 0, 0, 0, false},
 };
 enum { GPT2_RULES = sizeof gpt2_rules / sizeof *gpt2_rules };
 
@@ -220,6 +220,53 @@ static void on_each_mesh(tshi_rank *r, void *arg) {
     tshi_test_each_mesh(r, gpt2_again, NULL);
 }
 
+/* A stack of 3 matrices [4, 5], one of them transposed in the file: saved on one mesh, loaded on others, where ranks
+ * have whole matrices, rows of one, or rows of each. */
+static const tsh_name_rule stack_rules[] = {
+    {.parameter = "stack", .tensor = "m.0", .length = 1, .squeeze = true},
+    {.parameter = "stack", .tensor = "m.1", .transpose = true, .length = 1, .parameter_start = 1, .squeeze = true},
+    {.parameter = "stack", .tensor = "m.2", .length = 1, .parameter_start = 2, .squeeze = true},
+};
+
+static void stack_again(tshi_rank *r, void *arg) {
+    enum { COUNT = 3, ROWS = 4, COLS = 5, ALL = COUNT * ROWS * COLS };
+    const tsh_load_options load = {.rules = stack_rules, .rule_count = 3};
+    const tsh_save_options save = {.rules = stack_rules, .rule_count = 3};
+    tsh_tensor_config config = {TSH_FLOAT64, 3, {COUNT, ROWS, COLS}, {TSH_SHARD_NEXT(0), TSH_SHARD(1)}};
+    double values[ALL];
+    tsh_parameters *list = NULL;
+    tsh_mesh *mesh = NULL;
+    for (int i = 0; i < ALL; i++) values[i] = i;
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, arg, &mesh))) return;
+    tsh_tensor *saved = tshi_test_tensor(r, mesh, &config, values), *loaded = NULL;
+    tshi_check_ok(r, tsh_parameters_add(list, "stack", saved));
+    tshi_check_ok(r, tsh_save(list, tshi_test_path("model.safetensors"), &save));
+    tshi_check_ok(r, tsh_tensor_fill(saved, -1));
+    tshi_check_ok(r, tsh_load(list, tshi_test_path("model.safetensors"), &load));
+    tshi_test_same(r, "again", saved, values, 0);
+    tsh_parameters_destroy(list);
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    config = (tsh_tensor_config){TSH_FLOAT64, 2, {COLS, ROWS}, {TSH_SHARD(1)}};
+    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &loaded));
+    tshi_check_ok(r, tsh_parameters_add(list, "m.1", loaded));
+    tshi_check_ok(r,
+                  tsh_load(list, tshi_test_path("model.safetensors"), &(tsh_load_options){.allow_unexpected = true}));
+    for (int i = 0; i < COLS * ROWS; i++) values[i] = ROWS * COLS + i % ROWS * COLS + i / ROWS;
+    tshi_test_same(r, "transposed", loaded, values, 0);
+    tsh_tensor_release(saved);
+    tsh_tensor_release(loaded);
+    tsh_parameters_destroy(list);
+    tsh_mesh_destroy(mesh);
+}
+
+FILE_TEST(files_have_a_tensor_for_each_matrix_of_a_stack) {
+    static const char *const meshes[] = {"a=1,b=1", "a=2,b=1", "a=2,b=2", "a=4,b=1"};
+    static const int ranks[] = {1, 2, 4, 4};
+    for (int i = 0; i < 4; i++)
+        cr_assert_str_empty(tshi_test_run(ranks[i], stack_again, (void *)(uintptr_t)meshes[i]), "%s", meshes[i]);
+}
+
 /* Every tensor of one file is in the other one, bit for bit. */
 static void same_tensors(const char *a, const char *b) {
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
@@ -258,16 +305,20 @@ static void wrong_rules(tshi_rank *r, void *arg) {
         tsh_name_rule rule[2];
         const char *words;
     } cases[] = {
-        {{{"*", "same", false, 0, 0, 0, 0}}, "'same' is the name of several parameters"},
-        {{{"b", "same", false, 0, 0, 0, 0}, {"a", "same", false, 0, 4, 0, 4}}, "'same' is the name of several"},
-        {{{"a", "same", false, 0, 0, 0, 0}, {"b", "same", false, 0, 4, 0, 4}}, "several parameters fill"},
-        {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", false, 0, 4, 0, 5}}, "'same' has elements that no parameter"},
-        {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", false, 0, 4, 0, 3}}, "elements that several parameters fill"},
-        {{{"a", "same", false, 0, 4, 0, 0}, {"b", "same", true, 0, 4, 0, 4}}, "parameters that do not fit together"},
-        {{{"a", "x", false, 0, 3, 0, 0}}, "'a' is not filled completely by its rules"},
-        {{{"c", "x", true, 0, 0, 0, 0}}, "'x' cannot be transposed: it does not have two dims"},
-        {{{"a", "\xff", false, 0, 0, 0, 0}}, "is not UTF-8"},
-        {{{"*", "*.*", false, 0, 0, 0, 0}}, "only one '*'"},
+        {{{"*", "same", false, 0, 0, 0, 0, false}}, "'same' is the name of several parameters"},
+        {{{"b", "same", false, 0, 0, 0, 0, false}, {"a", "same", false, 0, 4, 0, 4, false}},
+         "'same' is the name of several"},
+        {{{"a", "same", false, 0, 0, 0, 0, false}, {"b", "same", false, 0, 4, 0, 4, false}}, "several parameters fill"},
+        {{{"a", "same", false, 0, 4, 0, 0, false}, {"b", "same", false, 0, 4, 0, 5, false}},
+         "'same' has elements that no parameter"},
+        {{{"a", "same", false, 0, 4, 0, 0, false}, {"b", "same", false, 0, 4, 0, 3, false}},
+         "elements that several parameters fill"},
+        {{{"a", "same", false, 0, 4, 0, 0, false}, {"b", "same", true, 0, 4, 0, 4, false}},
+         "parameters that do not fit together"},
+        {{{"a", "x", false, 0, 3, 0, 0, false}}, "'a' is not filled completely by its rules"},
+        {{{"c", "x", true, 0, 0, 0, 0, false}}, "'x' cannot be transposed: it does not have two dims"},
+        {{{"a", "\xff", false, 0, 0, 0, 0, false}}, "is not UTF-8"},
+        {{{"*", "*.*", false, 0, 0, 0, 0, false}}, "only one '*'"},
     };
     tsh_parameters *list = NULL;
     (void)arg;

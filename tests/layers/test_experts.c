@@ -9,12 +9,12 @@
 
 TestSuite(experts, .timeout = 240);
 
-enum { TOKENS = 7, EMBED = 5, HIDDEN = 3, MOST = 6 * HIDDEN * EMBED, STACKS = 3 };
+enum { TOKENS = 7, EMBED = 5, HIDDEN = 3, WIDEST = 5, MOST = 6 * WIDEST * EMBED, STACKS = 3 };
 
 /* A layer on a mesh of data x experts x model, and how tokens are split. */
 typedef struct setting {
     const char *mesh;
-    int64_t experts, tokens;
+    int64_t experts, tokens, hidden;    /* hidden 0: HIDDEN */
     bool by_data, by_experts, by_model; /* tokens are SHARD(0) along these axes */
     bool by_model_only;                 /* no axis of its own for experts: "model" splits them */
     bool recompute, frozen;             /* frozen: the router gets no gradient */
@@ -46,8 +46,8 @@ static tsh_tensor *tokens_tensor(tshi_rank *r, const setup *s, const setting *t,
 
 static tsh_tensor *whole_copy(tshi_rank *r, const setup *s, const tsh_tensor *of) {
     double values[MOST];
-    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2};
-    memcpy(config.shape, of->shape.global, 2 * sizeof *config.shape);
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = of->shape.ndim};
+    memcpy(config.shape, of->shape.global, sizeof config.shape);
     tshi_check_ok(r, tsh_tensor_read_whole(of, values));
     return r->failed ? NULL : tshi_test_leaf(r, s->mesh, &config, values);
 }
@@ -79,7 +79,7 @@ static bool open_setup(tshi_rank *r, const setting *t, setup *s) {
     tsh_world_seed(r->world, 3);
     if (!tshi_check_ok(r, tsh_mesh_create(r->world, t->mesh, &s->mesh))) return false;
     tsh_experts_config config = {.embed = EMBED,
-                                 .hidden = HIDDEN,
+                                 .hidden = t->hidden ? t->hidden : HIDDEN,
                                  .experts = t->experts,
                                  .router = s->config,
                                  .choice_bias = true,
@@ -211,24 +211,80 @@ Test(experts, are_split_by_the_weights_of_ranks_some_of_which_hold_none) {
     run_setting(4, (setting){.mesh = "data=1,experts=3:1,model=1:2", .experts = 5, .tokens = TOKENS});
 }
 
-static void holds_units(tshi_rank *r, void *arg) {
-    static const int64_t five[] = {2, 2, 1};
-    setting t = {.mesh = r->size == 3 ? "data=1,experts=3,model=1" : "data=1,experts=4,model=1",
-                 .experts = r->size == 3 ? 5 : 2,
-                 .tokens = TOKENS};
+/* --- hidden features split along a second axis -------------------------------------------------------------------- */
+
+/* 5 and 1 features over 1 to 3 ranks, so that some hold none; tokens are REPLICATED, or go to their experts. */
+Test(experts, have_features_along_an_axis_and_go_along_another) {
+    static const int sizes[][2] = {{1, 1}, {2, 2}, {2, 3}, {3, 2}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int64_t hidden = 1; hidden <= WIDEST; hidden += 4) {
+            char mesh[64];
+            snprintf(mesh, sizeof mesh, "data=1,experts=%d,model=%d", sizes[i][0], sizes[i][1]);
+            setting t = {.mesh = mesh, .experts = 3, .tokens = TOKENS, .hidden = hidden};
+            run_setting(sizes[i][0] * sizes[i][1], t);
+            t.by_experts = true;
+            run_setting(sizes[i][0] * sizes[i][1], t);
+        }
+}
+
+/* Weights, ranks that share an expert or hold none, tokens that all choose one expert, capacity, recomputation. */
+Test(experts, have_uneven_features_along_an_axis) {
+    setting t = {.mesh = "data=1,experts=2:1,model=2:1", .experts = 3, .tokens = TOKENS, .hidden = 5};
+    run_setting(4, t);
+    t.by_experts = t.by_model = true;
+    run_setting(4, t);
+    t.capacity = 0.5;
+    run_setting(4, t);
+    t.recompute = true;
+    t.one = 3;
+    run_setting(4, t);
+    t = (setting){.mesh = "data=1,experts=3,model=2", .experts = 2, .tokens = TOKENS, .hidden = 5, .by_experts = true};
+    run_setting(6, t);
+    t.mesh = "data=1,experts=1:0:1,model=0:1";
+    run_setting(6, t);
+}
+
+Test(experts, have_features_along_an_axis_beside_ranks_that_shard_parameters) {
+    setting t = {.mesh = "data=2,experts=1,model=2", .experts = 1, .tokens = 7, .hidden = 5, .by_data = true, .one = 1};
+    for (t.level = TSH_ZERO_OPTIMIZER; t.level <= TSH_ZERO_PARAMETERS; t.level++) run_setting(4, t);
+    t.mesh = "data=2,experts=3,model=1";
+    t.experts = 2;
+    t.one = 0;
+    t.by_experts = true;
+    for (t.level = TSH_ZERO_OPTIMIZER; t.level <= TSH_ZERO_PARAMETERS; t.level++) run_setting(6, t);
+    t.level = TSH_ZERO_PARAMETERS;
+    t.mesh = "data=3:1,experts=2,model=2";
+    t.experts = 3;
+    run_setting(8, t);
+}
+
+/* Along the second axis, as for an MLP: one all-reduce forward, two backward (dx and the routing weights'); no token
+ * moves. */
+static void reduces_once(tshi_rank *r, void *arg) {
+    setting t = {.mesh = "data=1,experts=2,model=2", .experts = 4, .tokens = TOKENS, .hidden = 5, .by_experts = true};
     setup s;
     (void)arg;
     if (open_setup(r, &t, &s)) {
-        int64_t rows = tsh_experts_weight(s.layer, TSH_EXPERTS_GATE)->shape.local[0];
-        int64_t wanted = r->size == 3 ? five[r->rank] * HIDDEN : r->rank % 2 ? HIDDEN / 2 : HIDDEN - HIDDEN / 2;
-        tshi_check(r, rows == wanted, "%d rows, %d wanted", (int)rows, (int)wanted);
+        tsh_group *group = tsh_mesh_group(s.mesh, "model");
+        tsh_group_reset_stats(group);
+        tsh_tensor *y = tsh_experts_forward(s.tape, s.layer, s.x);
+        tsh_communication_stats stats = tsh_group_stats(group);
+        tshi_check(r, stats.calls[TSH_COLLECTIVE_ALL_REDUCE] == 1, "%d all-reduces forward",
+                   (int)stats.calls[TSH_COLLECTIVE_ALL_REDUCE]);
+        tsh_tensor *loss = tsh_sum(s.tape, tsh_mul(s.tape, y, s.dy), TSH_ALL_DIMS);
+        tsh_group_reset_stats(group);
+        tshi_check_ok(r, tsh_backward(s.tape, loss));
+        stats = tsh_group_stats(group);
+        tshi_check(r, stats.calls[TSH_COLLECTIVE_ALL_REDUCE] == 2, "%d all-reduces backward",
+                   (int)stats.calls[TSH_COLLECTIVE_ALL_REDUCE]);
+        tshi_check(r, stats.calls[TSH_COLLECTIVE_ALL_TO_ALL] == 0 && stats.calls[TSH_COLLECTIVE_ALL_GATHER] == 0,
+                   "tokens move along the axis of the features");
     }
     close_setup(&s);
 }
 
-Test(experts, are_units_of_the_split_and_their_features_its_blocks) {
-    cr_assert_str_empty(tshi_test_run(3, holds_units, NULL));
-    cr_assert_str_empty(tshi_test_run(4, holds_units, NULL));
+Test(experts, sum_once_along_the_axis_of_their_features) {
+    cr_assert_str_empty(tshi_test_run(4, reduces_once, NULL));
 }
 
 /* Two groups of ranks that each hold all experts: gradients of experts are sums over tokens, not twice as large. */
@@ -434,39 +490,6 @@ Test(experts, drop_the_same_tokens_on_any_number_of_ranks) {
     run_setting(4, t);
 }
 
-/* Tokens of two sequences, whose positions are split over ranks or not. */
-static void drops_by_sequence(tshi_rank *r, void *arg) {
-    enum { BATCH = 2, LENGTH = 5 };
-    const tsh_mesh *mesh = tsh_world_mesh(r->world);
-    const tsh_experts_config config = {
-        .embed = EMBED, .hidden = HIDDEN, .experts = 3, .router = {.top_k = 2}, .capacity = 0.6, .dtype = TSH_FLOAT64};
-    double values[BATCH * LENGTH * EMBED], rows[BATCH * LENGTH * EMBED];
-    tsh_experts *layer = NULL;
-    tsh_tape *tape = NULL;
-    (void)arg;
-    for (int i = 0; i < BATCH * LENGTH * EMBED; i++) values[i] = sin(i * i);
-    tsh_world_seed(r->world, 5);
-    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    tshi_check_ok(r, tsh_experts_create(tsh_world_group(r->world), &config, &layer));
-    for (int split = 0; split < 3 && !r->failed; split++) {
-        tsh_tensor_config c = {.dtype = TSH_FLOAT64, .ndim = split ? 3 : 2, .shape = {BATCH * LENGTH, EMBED}};
-        if (split) memcpy(c.shape, (int64_t[]){BATCH, LENGTH, EMBED}, 3 * sizeof *c.shape);
-        if (split == 2) c.layout[0] = TSH_SHARD(1);
-        tsh_tensor *x = tshi_test_tensor(r, mesh, &c, values), *y = tsh_experts_forward(tape, layer, x);
-        if (tshi_check(r, y, "%s", tsh_tape_message(tape)) && split == 0)
-            tshi_check_ok(r, tsh_tensor_read_whole(y, rows));
-        if (y) tshi_test_same(r, split == 2 ? "split" : "whole", y, rows, 1e-12);
-        tsh_tensor_release(x);
-        tshi_check_ok(r, tsh_tape_reset(tape));
-    }
-    tsh_tape_destroy(tape);
-    tsh_experts_destroy(layer);
-}
-
-Test(experts, drop_the_same_tokens_of_split_sequences) {
-    cr_assert_str_empty(tshi_test_run_each(1, 3, drops_by_sequence, NULL));
-}
-
 /* --- the gradient's norm ------------------------------------------------------------------------------------------ */
 
 /* Squared norms of 20 and 100, whatever ranks hold the two experts. */
@@ -494,7 +517,8 @@ Test(experts, count_each_element_once_in_a_norm) {
         int ranks;
         char *mesh;
     } meshes[] = {{1, "data=1,experts=1,model=1"}, {2, "data=1,experts=2,model=1"}, {3, "data=1,experts=3,model=1"},
-                  {4, "data=1,experts=2,model=2"}, {4, "data=2,experts=2,model=1"}, {4, "data=2,experts=1,model=2"}};
+                  {4, "data=1,experts=2,model=2"}, {4, "data=2,experts=2,model=1"}, {4, "data=2,experts=1,model=2"},
+                  {6, "data=1,experts=3,model=2"}};
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
         cr_assert_str_empty(tshi_test_run(meshes[i].ranks, norm_of_two, meshes[i].mesh), "%s", meshes[i].mesh);
 }

@@ -127,7 +127,8 @@ static int divisor(int n) {
     return d;
 }
 
-/* Units, blocks and ranks that share units, the receivers' for own use too, where no axis cuts the units of another. */
+/* Units, blocks, ranks that share units, the receivers' for own use too, or that split the next dim of one, where no
+ * axis cuts the units of another. */
 static void random_units(const tshi_exchange *e, tshi_placement *p) {
     tsh_mesh mesh = {.axes = p->axes};
     tsh_shape shape = {.ndim = e->ndim};
@@ -135,13 +136,14 @@ static void random_units(const tshi_exchange *e, tshi_placement *p) {
     memcpy(with, p->layout, sizeof with);
     memcpy(shape.global, e->shape, sizeof shape.global);
     for (int a = 0; a < p->axes; a++) {
-        int n = with[a].kind == TSH_KIND_SHARD ? (int)e->shape[with[a].dim] : 0, kind = below(4);
+        int n = with[a].kind == TSH_KIND_SHARD ? (int)e->shape[with[a].dim] : 0, kind = below(5);
         mesh.axis[a].size = p->size[a];
         mesh.axis[a].weights = p->weights[a];
         if (n == 0 || kind == 0) continue;
         with[a].units = divisor(n);
         if (kind == 1) with[a].blocks = with[a].units * divisor(n / (int)with[a].units);
         if (kind == 2) with[a].sharing = p == &e->to && below(2) ? TSH_SHARED_OWN : TSH_SHARED;
+        if (kind == 4) with[a].sharing = TSH_SHARED_NEXT;
     }
     if (tshi_shape_resolve(&mesh, &shape, with) == TSH_OK) memcpy(p->layout, with, sizeof with);
 }

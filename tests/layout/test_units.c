@@ -190,7 +190,7 @@ Test(units, that_fit_no_dim_are_refused) {
     const tsh_layout whole = TSH_REPLICATED;
     tsh_layout both = TSH_SHARD_SHARED(0, 2), strange = TSH_SHARD_UNITS(0, 2, 0), late = TSH_SHARD_ORDER(0, 1);
     both.blocks = 4;
-    strange.sharing = (tsh_sharing)3;
+    strange.sharing = (tsh_sharing)4;
     refused(8, whole, TSH_SHARD_UNITS(0, 3, 0), "SHARD(0, 3 units) along axis");
     refused(8, whole, TSH_SHARD_UNITS(0, -2, 0), "SHARD(0, -2 units) along axis");
     refused(8, whole, TSH_SHARD_UNITS(0, 2, 3), "SHARD(0, 2 units of 3 blocks)");
@@ -198,11 +198,26 @@ Test(units, that_fit_no_dim_are_refused) {
     refused(8, whole, TSH_SHARD_UNITS(0, 0, 4), "SHARD(0 of 4 blocks)");
     refused(8, whole, both, "SHARD(0, 2 units of 4 blocks, shared)");
     refused(8, whole, strange, "must divide the dim's 8 items");
+    refused(8, whole, TSH_SHARD_NEXT(0), "the tensor has 1 dims, and ranks split the next one");
     refused(12, TSH_SHARD(0), TSH_SHARD_UNITS(0, 3, 0), "another axis splits the dim first");
     refused(12, TSH_SHARD(0), TSH_SHARD_SHARED(0, 2), "another axis splits the dim first");
     tsh_layout layout[TSH_MAX_AXES] = {late, TSH_SHARD_UNITS(0, 3, 0)};
     tsh_box box;
     cr_assert_eq(resolve((int[]){2, 4}, 2, 0, 12, layout, &box), TSH_OK, "the units split first");
+}
+
+/* 2 matrices of 3 rows: ranks 0 and 2 of four have two rows, ranks 1 and 3 one. */
+Test(units, ranks_that_outnumber_matrices_split_their_rows) {
+    static const int64_t starts[] = {0, 2, 0, 2}, lengths[] = {2, 1, 2, 1}, shape[] = {2, 3, 5};
+    tsh_layout next = TSH_SHARD_NEXT(0);
+    next.units = 2;
+    for (int i = 0; i < 4; i++) {
+        tsh_box box = {{0}, {2, 3, 5}};
+        tshi_layout_narrow(&next, shape, (tshi_parts){.count = 4}, i, &box);
+        cr_assert(box.start[0] == i / 2 && box.length[0] == 1, "rank %d", i);
+        cr_assert(box.start[1] == starts[i] && box.length[1] == lengths[i], "rank %d", i);
+        cr_assert(box.start[2] == 0 && box.length[2] == 5, "rank %d", i);
+    }
 }
 
 Test(units, names) {

@@ -131,51 +131,42 @@ const cv_sharding cv_moe_router[] = {
 
 /* --- experts ------------------------------------------------------------------------------------------------------ */
 
-/* Turns the file's [experts, a, b] into [experts a, b], or with `transpose` into [experts b, a]. */
-static void stack(const expert_case *c, const char *name, bool transpose) {
+/* Turns the file's [experts, a, b] into [experts, b, a]. */
+static void transpose_each(const expert_case *c, const char *name) {
     tshi_vector *v = (tshi_vector *)cv_vector(c->run, NAMED(c, name), 3);
     if (!v) return;
-    int64_t n = v->shape[0], rows = v->shape[1], cols = v->shape[2];
+    int64_t rows = v->shape[1], cols = v->shape[2];
     double *from = calloc((size_t)v->count + 1, sizeof *from);
     if (!tshi_check(c->run->rank, from, "no memory")) return;
     memcpy(from, v->values, sizeof *from * (size_t)v->count);
-    for (int64_t i = 0; transpose && i < v->count; i++) {
+    for (int64_t i = 0; i < v->count; i++) {
         int64_t e = i / (rows * cols), row = i / cols % rows, col = i % cols;
         v->values[(e * cols + col) * rows + row] = from[i];
     }
-    v->ndim = 2;
-    v->shape[0] = n * (transpose ? cols : rows);
-    v->shape[1] = transpose ? rows : cols;
+    v->shape[1] = cols;
+    v->shape[2] = rows;
     free(from);
 }
 
 static int64_t stack_weights(const expert_case *c) {
     const tshi_vector *gate = cv_vector(c->run, NAMED(c, "gate"), 3);
-    int64_t count = gate ? gate->shape[0] : 0;
-    stack(c, "gate", false);
-    stack(c, "up", false);
-    stack(c, "down", true);
-    stack(c, "dgate", false);
-    stack(c, "dup", false);
-    stack(c, "ddown", true);
-    return count;
+    transpose_each(c, "down");
+    transpose_each(c, "ddown");
+    return gate ? gate->shape[0] : 0;
 }
 
-static tsh_tensor *by_experts(const expert_case *c, const char *name, int64_t count) {
-    const tshi_vector *v = cv_vector(c->run, NAMED(c, name), 2);
-    if (!v) return NULL;
-    tsh_layout units = TSH_SHARD_UNITS(0, count, v->shape[0]), rest = TSH_SHARD_ORDER(0, 1);
-    tsh_layout data = c->v->experts_by_data ? units : TSH_REPLICATED;
-    tsh_layout model = c->v->experts_by_data ? rest : c->v->experts_by_model ? units : TSH_REPLICATED;
-    return cv_tensor(c->run, NAMED(c, name), 2, data, model, true);
+static tsh_tensor *by_experts(const expert_case *c, const char *name) {
+    tsh_layout experts_of = TSH_SHARD_NEXT(0), features_of = TSH_SHARD(1);
+    tsh_layout data = c->v->experts_by_data ? experts_of : TSH_REPLICATED;
+    tsh_layout model = c->v->experts_by_data ? features_of : c->v->experts_by_model ? experts_of : TSH_REPLICATED;
+    return cv_tensor(c->run, NAMED(c, name), 3, data, model, true);
 }
 
 static void check_experts(expert_case *c) {
     int64_t count = stack_weights(c);
     tsh_tensor *x = by_tokens(c, "x", true), *weights = by_tokens(c, "weights", true);
     tsh_tensor *ids = by_tokens(c, "experts", false);
-    tsh_tensor *gate = by_experts(c, "gate", count), *up = by_experts(c, "up", count),
-               *down = by_experts(c, "down", count);
+    tsh_tensor *gate = by_experts(c, "gate"), *up = by_experts(c, "up"), *down = by_experts(c, "down");
     if (!x || !weights || !ids || !gate || !up || !down) return;
     tsh_tensor *y = tsh_expert_mlp(c->run->tape, x, weights, ids, gate, up, down, count);
     y = y ? tsh_full(c->run->tape, y) : NULL;
@@ -232,11 +223,11 @@ static void compare_block(const expert_case *c, tsh_experts *layer) {
 
 static void check_block(expert_case *c) {
     int64_t count = stack_weights(c);
-    const tshi_vector *gate = cv_vector(c->run, NAMED(c, "gate"), 2);
+    const tshi_vector *gate = cv_vector(c->run, NAMED(c, "gate"), 3);
     tsh_experts *layer = NULL;
     if (!gate) return;
-    tsh_experts_config config = {.embed = gate->shape[1],
-                                 .hidden = gate->shape[0] / count,
+    tsh_experts_config config = {.embed = gate->shape[2],
+                                 .hidden = gate->shape[1],
                                  .experts = count,
                                  .router = router_of(c),
                                  .choice_bias = true,
@@ -260,5 +251,5 @@ const cv_sharding cv_moe_layer[] = {{"whole", run_layer, &whole, NULL, 0},
                                     {"experts", run_layer, &experts, NULL, 1},
                                     {"experts, tokens gathered", run_layer, &gathered, NULL, 1},
                                     {"tokens by data, experts", run_layer, &both, NULL, 2},
-                                    {"experts by data, rows by model", run_layer, &twice, NULL, 2},
+                                    {"experts by data, features by model", run_layer, &twice, NULL, 2},
                                     {0}};

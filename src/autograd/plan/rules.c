@@ -288,6 +288,7 @@ static bool input_split(const tsh_call *call, const tsh_rule *row, int axis, int
     tsh_layout have = call->in[i]->layout[axis], named;
     tsh_pattern p = input_pattern(row, i);
     if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds_dim(p) != (d >= 0) || p == TSH_HAS_OWN_S0) return false;
+    if (have.sharing == TSH_SHARED_NEXT) return false; /* its parts are of two dims, which only HAS_OWN_S0 takes */
     if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &have, &TSH_SHARD(-1), tshi_call_dim(call), &named))
         return false;
     if (have.dim != (d < 0 ? named.dim : d)) return false;

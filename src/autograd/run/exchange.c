@@ -68,7 +68,8 @@ tsh_tensor *tshi_exchange_apply(tsh_tape *tape, tsh_tensor *x, const tshi_plan_s
     tshi_exchange_reverse(&params.forward, &params.backward);
     for (int a = 0; a < x->mesh->axes;
          a++) { /* one copy of a shared value is sent, even where each rank uses its own */
-        if (params.forward.from.layout[a].sharing) params.forward.from.layout[a].sharing = TSH_SHARED;
+        tsh_layout *l = &params.forward.from.layout[a];
+        if (l->sharing == TSH_SHARED_OWN) l->sharing = TSH_SHARED;
     }
     tsh_call call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .params = &params};
     return tshi_call_run(&call, step, NULL);

@@ -26,7 +26,7 @@ static const tshi_move *move_of(const tsh_call *call, bool backward) {
 
 /* The layout of values: all ranks that share a unit hold them. */
 static tsh_layout of_values(tsh_layout layout) {
-    if (layout.sharing) layout.sharing = TSH_SHARED;
+    if (layout.sharing == TSH_SHARED_OWN) layout.sharing = TSH_SHARED;
     return layout.kind == TSH_KIND_LOCAL ? TSH_REPLICATED : layout;
 }
 
