@@ -35,12 +35,13 @@ typedef struct tsh_load_options {
     /* Names of unexpected tensors that are ignored, each with at most one '*', which stands for any text; NULL ends the
      * list. NULL: none. */
     const char *const *ignored;
-    /* Weights of linear layers that have no memory yet and that a GGUF file holds as Q8_0 or Q4_0 stay quantized, for
-     * inference: the layer's weight becomes a uint8 tensor [out_features, groups x bytes of a group], groups of 32
-     * along in_features, which wants no gradient and cannot want one. A rank holds whole groups. tsh_linear_forward
-     * quantizes up to 8 rows of x to groups of 8 bits and multiplies integers, and multiplies more rows with the
-     * weights' float32 values; no input may lead to a gradient (tsh_tape_set_recording). Other parameters are floats as
-     * without it. */
+    /* Weights of linear layers, and tables of embeddings without max_norm, that have no memory yet and that a GGUF file
+     * holds as Q8_0 or Q4_0 stay quantized, for inference: the parameter becomes a uint8 tensor [out_features, groups x
+     * bytes of a group], groups of 32 along in_features, which wants no gradient and cannot want one. A rank holds whole
+     * groups. tsh_linear_forward and tsh_embedding_project quantize up to 8 rows of x to groups of 8 bits and multiply
+     * integers, and multiply more rows with the weights' float32 values; no input may lead to a gradient
+     * (tsh_tape_set_recording). tsh_embedding_forward dequantizes the rows that it looks up. Other parameters are floats
+     * as without it. */
     bool keep_quantized;
 } tsh_load_options;
 
