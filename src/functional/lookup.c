@@ -364,8 +364,8 @@ static tsh_status quantized_lookup_shape(const tsh_call *call, tsh_dtype *dtype,
     return check_lookup(call->in[0], call->in[1], p->dtype);
 }
 
-/* Only the rows that are looked up are dequantized. Groups have an even number of bytes, and their rows are looked up as
- * rows of 16-bit elements; zeros, for rows of other slices, are groups of zeros. */
+/* Only the rows that are looked up are dequantized. Groups have an even number of bytes, and their rows are looked up
+ * as rows of 16-bit elements; zeros, for rows of other slices, are groups of zeros. */
 static tsh_status quantized_lookup_forward(tsh_call *call) {
     const tshi_quantized_lookup *p = call->params;
     const tsh_tensor *table = call->in[0], *ids = call->in[1], *y = call->out;

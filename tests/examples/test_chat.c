@@ -97,6 +97,30 @@ Test(chat, answers_as_the_templates_write_conversations, .timeout = 300) {
           "<|user|>\n");
 }
 
+/* A GGUF file has the template among its keys, and weights in 16 bits here: the answers are again those to the text. */
+Test(chat, answers_with_the_template_of_a_gguf_file, .timeout = 120) {
+    char model[160], wanted[256], text[256] = "<|im_start|>user\nword30<|im_end|>\n<|im_start|>assistant\n";
+    int code;
+    if (!has_tokenizers()) cr_skip_test("this build has no tokenizers");
+    snprintf(model, sizeof model, "%s/m.gguf", folder);
+    for (int named = 0; named < 2; named++) {
+        if (named) write_template("<|im_start|>");
+        tshi_test_shell(&code, TSHARD_BIN_DIR "/tshard-quantize %s %s --type q8_0", folder, model);
+        cr_assert_eq(code, 0);
+        const char *said = tshi_test_shell(
+            &code, "echo word30 | " TSHARD_BIN_DIR "/generate --model %s --chat --tokens 6 2>&1 | head -1", model);
+        if (!named)
+            cr_assert(strstr(said, "m.gguf has no tokenizer.chat_template"), "%s", said);
+        else
+            cr_assert_lt((size_t)snprintf(wanted, sizeof wanted, "%s", said), sizeof wanted);
+    }
+    snprintf(folder, sizeof folder, "%s", model);
+    char answer[256];
+    continue_text(text, answer, sizeof answer);
+    wanted[strcspn(wanted, "\n")] = '\0';
+    cr_assert(answer[0] && strcmp(wanted, answer) == 0, "'%s', '%s' wanted", wanted, answer);
+}
+
 static void refuses(int wanted, const char *words, const char *arguments) {
     int code;
     const char *said =

@@ -44,9 +44,10 @@ for type_bytes in "q8_0 73428" "q4_0 42708"; do
     read -r type bytes <<< "$type_bytes"
     floats=$(continues "$folder/tied" "$type" 1 5,6,7) || fail "$floats"
     for ranks in 1 3; do
-        timeout -k 5 300 "$bin/tshard-run" --no-prefix -n $ranks "$bin/generate" --model "$folder/m.gguf" --prompt-ids 5,6,7 \
-            --tokens 8 --ignore-eos --json > "$folder/out" 2> "$folder/err" || fail "tied $type: $(cat "$folder/err")"
-        [[ $(tr -d ' ' < "$folder/out") == *"\"ids\":[$floats]"* ]] || fail "tied $type: $(cat "$folder/out"), not $floats"
+        timeout -k 5 300 "$bin/tshard-run" --no-prefix -n $ranks "$bin/generate" --model "$folder/m.gguf" \
+            --prompt-ids 5,6,7 --tokens 8 --ignore-eos --json > "$folder/out" 2> "$folder/err" ||
+            fail "tied $type: $(cat "$folder/err")"
+        [[ $(tr -d ' ' < "$folder/out") == *"\"ids\":[$floats]"* ]] || fail "tied $type: $(cat "$folder/out")"
         [ $ranks = 3 ] || grep -q "\"weight_bytes\": $bytes," "$folder/out" || fail "tied $type: $(cat "$folder/out")"
     done
 done
