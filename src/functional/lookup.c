@@ -380,7 +380,7 @@ static tsh_status quantized_lookup_forward(tsh_call *call) {
     float *values = tshi_data(wide ? y : floats);
     device->ops->embedding[TSH_FLOAT16].forward(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols / 2,
                                                 tshi_data(table), tshi_data(groups));
-    device->ops->quantized.widen(device, p->format, ids->numel, tshi_cols(y), tshi_data(groups), values);
+    device->ops->quantized.dequantize(device, p->format, ids->numel, tshi_cols(y), tshi_data(groups), values);
     if (!wide) device->ops->copy.convert(device, y->numel, TSH_FLOAT32, values, y->dtype, tshi_data(y));
     return TSH_OK;
 }

@@ -1,5 +1,5 @@
-/* Linear layers and embeddings whose weights stay quantized, from files made of ggml's own groups (tests/data/quant), against products
- * in float64 of the values that ggml gives for these groups: in every split, at any number of ranks. */
+/* Linear layers and embeddings whose weights stay quantized, from files made of ggml's own groups (tests/data/quant),
+ * against products in float64 of the values that ggml gives for these groups: in every split, at any number of ranks. */
 #include "io/gguf/gguf.h"
 #include "io/safetensors.h"
 #include "support/files.h"

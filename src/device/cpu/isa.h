@@ -88,7 +88,7 @@ typedef struct tshi_quantized_product {
 typedef struct tshi_isa_quantized {
     void (*activations)(int64_t cols, int64_t from, int64_t end, const float *x, tshi_group *to);
     void (*multiply)(const tshi_quantized_product *p, int64_t from, int64_t end);
-    void (*widen)(tshi_quant format, int64_t cols, int64_t from, int64_t end, const void *w, float *to);
+    void (*dequantize)(tshi_quant format, int64_t cols, int64_t from, int64_t end, const void *w, float *to);
 } tshi_isa_quantized;
 
 typedef struct tshi_isa {

@@ -1,4 +1,4 @@
-/* Products with weights in groups of 32 quants, Q8_0 and Q4_0, which are read once and never widened in memory. */
+/* Products with weights in groups of 32 quants, Q8_0 and Q4_0, which are read once and never dequantized in memory. */
 #include "device/cpu/isa/elements.h"
 #include "device/cpu/isa/kernels.h"
 
@@ -28,14 +28,14 @@ TSHI_INLINE float scale_of(const unsigned char *group) {
 
 /* d = NaN in a group with an infinity or a NaN: so are all sums with it. */
 static void quantize_group(const float x[TSHI_GROUP], tshi_group *to) {
-    float most = 0, strange = 0;
+    float amax = 0, nonfinite = 0;
     for (int i = 0; i < TSHI_GROUP; i++) {
         float size = fabsf(x[i]);
-        most = size > most ? size : most;
-        strange += x[i] - x[i]; /* 0, or NaN */
+        amax = size > amax ? size : amax;
+        nonfinite += x[i] - x[i]; /* 0, or NaN */
     }
-    bool is_zero = !(most >= 0x1p-120f) || strange != 0;
-    float d = is_zero ? strange : most / 127, inverse = is_zero ? 0 : 1 / d;
+    bool is_zero = !(amax >= 0x1p-120f) || nonfinite != 0;
+    float d = is_zero ? nonfinite : amax / 127, inverse = is_zero ? 0 : 1 / d;
     to->d = d >= 0x1p-14f && d <= 65504 ? tshi_widen_f16(tshi_narrow_f16(d)) : d;
     for (int i = 0; i < TSHI_GROUP; i++) to->q[i] = is_zero ? 0 : (int8_t)rintf(x[i] * inverse);
 }
@@ -266,7 +266,7 @@ static void multiply(const tshi_quantized_product *p, int64_t from, int64_t end)
 
 /* --- weights as floats -------------------------------------------------------------------------------------------- */
 
-TSHI_INLINE void widen_group(tshi_quant format, const unsigned char *group, float to[TSHI_GROUP]) {
+TSHI_INLINE void dequantize_group(tshi_quant format, const unsigned char *group, float to[TSHI_GROUP]) {
     const unsigned char *quants = group + SCALE;
     const float d = scale_of(group);
     if (format == TSHI_Q8_0) {
@@ -277,26 +277,26 @@ TSHI_INLINE void widen_group(tshi_quant format, const unsigned char *group, floa
     }
 }
 
-TSHI_INLINE void widen_format(tshi_quant format, int64_t cols, int64_t from, int64_t end, const unsigned char *w,
-                              float *to) {
+TSHI_INLINE void dequantize_format(tshi_quant format, int64_t cols, int64_t from, int64_t end, const unsigned char *w,
+                                   float *to) {
     const int64_t groups = tshi_groups(cols), bytes = bytes_of(format), rest = cols % TSHI_GROUP;
     for (int64_t r = from; r < end; r++) {
         const unsigned char *row = w + r * groups * bytes;
         float *out = to + r * cols;
-        for (int64_t g = 0; g < cols / TSHI_GROUP; g++) widen_group(format, row + g * bytes, out + g * TSHI_GROUP);
+        for (int64_t g = 0; g < cols / TSHI_GROUP; g++) dequantize_group(format, row + g * bytes, out + g * TSHI_GROUP);
         if (rest == 0) continue;
         float last[TSHI_GROUP];
-        widen_group(format, row + (groups - 1) * bytes, last);
+        dequantize_group(format, row + (groups - 1) * bytes, last);
         memcpy(out + cols - rest, last, (size_t)rest * sizeof *last);
     }
 }
 
-static void widen(tshi_quant format, int64_t cols, int64_t from, int64_t end, const void *w, float *to) {
+static void dequantize(tshi_quant format, int64_t cols, int64_t from, int64_t end, const void *w, float *to) {
     if (format == TSHI_Q8_0)
-        widen_format(TSHI_Q8_0, cols, from, end, w, to);
+        dequantize_format(TSHI_Q8_0, cols, from, end, w, to);
     else
-        widen_format(TSHI_Q4_0, cols, from, end, w, to);
+        dequantize_format(TSHI_Q4_0, cols, from, end, w, to);
 }
 
 const tshi_isa_quantized TSHI_TABLE(tshi_cpu_quantized) = {
-    .activations = quantize_activations, .multiply = multiply, .widen = widen};
+    .activations = quantize_activations, .multiply = multiply, .dequantize = dequantize};
