@@ -358,10 +358,12 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
 
 static tsh_status quantized_lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tshi_quantized_lookup *p = call->params;
+    tsh_status status = check_lookup(call->in[0], call->in[1], p->dtype);
+    if (status != TSH_OK) return status;
     *dtype = p->dtype;
     *out = call->in[1]->shape;
     out->global[out->ndim++] = p->embedding_dim;
-    return check_lookup(call->in[0], call->in[1], p->dtype);
+    return TSH_OK;
 }
 
 /* Only the rows that are looked up are dequantized. Groups have an even number of bytes, and their rows are looked up
