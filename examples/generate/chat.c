@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The marks that a family of models puts around what is said. A conversation is
@@ -14,7 +15,7 @@
  * where system_inside puts the system's words after the first `user`. */
 typedef struct chat_format {
     const char *name;
-    const char *marker; /* a folder's chat template that has this text is of this format */
+    const char *marker; /* a chat template that has this text is of this format */
     const char *begin, *system[2], *user, *assistant, *end;
     bool system_inside;
 } chat_format;
@@ -51,8 +52,18 @@ static const chat_format formats[] = {
 
 /* --- formats ------------------------------------------------------------------------------------------------------ */
 
-/* The caller frees it; NULL if there is none. */
-static char *template_of(const char *folder) {
+enum { TEMPLATE_BYTES = 1 << 20 };
+
+/* The template in a GGUF file's keys. */
+static char *template_of_file(const char *path, char words[MODEL_WORDS]) {
+    char *text = malloc(TEMPLATE_BYTES);
+    if (text && tsh_gguf_text(path, "tokenizer.chat_template", text, TEMPLATE_BYTES) == TSH_OK && text[0]) return text;
+    snprintf(words, MODEL_WORDS, "%.500s has no tokenizer.chat_template: the model continues texts (--prompt)", path);
+    free(text);
+    return NULL;
+}
+
+static char *template_of_folder(const char *folder, char words[MODEL_WORDS]) {
     char path[4096];
     shared_file file = {0};
     snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
@@ -64,27 +75,28 @@ static char *template_of(const char *folder) {
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
     if (shared_file_read(NULL, path, &file, path, sizeof path)) return file.bytes;
     free(file.bytes);
+    snprintf(words, MODEL_WORDS,
+             "%.500s has no chat template, neither in tokenizer_config.json nor in "
+             "chat_template.jinja: the model continues texts (--prompt)",
+             folder);
     return NULL;
 }
 
-/* The format of a folder, by the chat_template of its tokenizer_config.json or its chat_template.jinja; NULL, with
- * words, if there is no template or its format is unknown. */
-static const chat_format *chat_format_of(const char *folder, char words[MODEL_WORDS]) {
-    char *text = template_of(folder);
+/* The format of a model, by the chat_template of a folder's tokenizer_config.json, its chat_template.jinja, or a GGUF
+ * file's keys; NULL, with words, if there is no template or its format is unknown. */
+static const chat_format *chat_format_of(const char *path, char words[MODEL_WORDS]) {
+    struct stat about;
+    bool is_file = stat(path, &about) == 0 && S_ISREG(about.st_mode);
+    char *text = is_file ? template_of_file(path, words) : template_of_folder(path, words);
     const chat_format *found = NULL;
     for (size_t i = 0; text && !found && i < sizeof formats / sizeof *formats; i++) {
         if (strstr(text, formats[i].marker)) found = &formats[i];
     }
-    if (!text)
-        snprintf(words, MODEL_WORDS,
-                 "%.500s has no chat template, neither in tokenizer_config.json nor in "
-                 "chat_template.jinja: the model continues texts (--prompt)",
-                 folder);
-    else if (!found)
+    if (text && !found)
         snprintf(words, MODEL_WORDS,
                  "%.500s: its chat template is none of ChatML, Llama 2, Llama 3, Mistral, Phi 3 and "
                  "Zephyr; --prompt takes a conversation that is written out",
-                 folder);
+                 path);
     free(text);
     return found;
 }

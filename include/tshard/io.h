@@ -37,12 +37,13 @@ typedef struct tsh_load_options {
     /* Names of unexpected tensors that are ignored, each with at most one '*', which stands for any text; NULL ends the
      * list. NULL: none. */
     const char *const *ignored;
-    /* Weights of linear layers that have no memory yet and that a GGUF file holds as Q8_0 or Q4_0 stay quantized, for
-     * inference: the layer's weight becomes a uint8 tensor [out_features, groups x bytes of a group], groups of 32
-     * along in_features, which wants no gradient and cannot want one. A rank holds whole groups. tsh_linear_forward
-     * quantizes up to 8 rows of x to groups of 8 bits and multiplies integers, and multiplies more rows with the
-     * weights' float32 values; no input may lead to a gradient (tsh_tape_set_recording). Other parameters are floats as
-     * without it. */
+    /* Weights of linear layers, and tables of embeddings without max_norm, that have no memory yet and that a GGUF file
+     * holds as Q8_0 or Q4_0 stay quantized, for inference: the parameter becomes a uint8 tensor [out_features,
+     * groups x bytes of a group], groups of 32 along in_features, which wants no gradient and cannot want one. A rank
+     * holds whole groups. tsh_linear_forward and tsh_embedding_project quantize up to 8 rows of x to groups of 8 bits
+     * and multiply integers, and multiply more rows with the weights' float32 values; no input may lead to a gradient
+     * (tsh_tape_set_recording). tsh_embedding_forward dequantizes the rows that it looks up. Other parameters are
+     * floats as without it. */
     bool keep_quantized;
 } tsh_load_options;
 
@@ -65,6 +66,10 @@ TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_lo
  * other architectures and for mixtures of experts, _ARGUMENT when the text does not fit, _MEMORY; the text is then
  * empty. */
 TSH_API tsh_status tsh_gguf_config(const char *path, char *json, size_t size);
+/* Writes into text [size] the text that a GGUF file has under a key, such as "tokenizer.chat_template"; "" without that
+ * key. Not collective. TSH_ERR_IO for a malformed file and for a value that is no text, _ARGUMENT when the text does
+ * not fit, _MEMORY; the text is then empty. */
+TSH_API tsh_status tsh_gguf_text(const char *path, const char *key, char *text, size_t size);
 
 /* Options of tsh_save; zeros are the defaults. */
 typedef struct tsh_save_options {

@@ -225,7 +225,8 @@ TSH_API void tsh_embedding_destroy(tsh_embedding *layer);
  *   COLUMN  -> SHARD(last) without communication, or REPLICATED by an all-gather with gather_output
  * TSH_ERR_RANGE for an id outside [0, num_embeddings), at any number of ranks. */
 TSH_API tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids);
-/* table [num_embeddings, embedding_dim]: SHARD(0) for ROW, SHARD(1) for COLUMN, else REPLICATED. Owned by the layer. */
+/* table [num_embeddings, embedding_dim]: SHARD(0) for ROW, SHARD(1) for COLUMN, else REPLICATED. Owned by the layer.
+ * With tsh_load_options.keep_quantized, a table may have become uint8. */
 TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
 /* Append "NAME.weight" to the list, and the parameters of the lookup's adapter. */
 TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);

@@ -26,7 +26,7 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
                                    .computed = "cores granted / ranks on this machine",
                                    .text = "threads of a rank, for matrix products and for kernels on large tensors"},
     [TSHI_SETTING_CPU_ISA] = {"TSHARD_CPU_ISA", TSHI_CHOICE,
-                              .choices = {"base", "avx2", "avx512", "avx512bf16", "bf16"},
+                              .choices = {"base", "avx2", "avx512", "avx512vnni", "avx512bf16", "bf16"},
                               .computed = "the last of these that the CPU has",
                               .text = "the vector instructions of the CPU's kernels; matrix products of libraries "
                                       "choose their own"},

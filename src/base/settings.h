@@ -47,7 +47,7 @@ typedef enum tshi_setting_type {
     TSHI_CHOICE
 } tshi_setting_type;
 
-#define TSHI_CHOICES 5
+#define TSHI_CHOICES 6
 
 typedef struct tshi_setting {
     const char *name;

@@ -6,11 +6,11 @@
 #include <math.h>
 
 /* A little-endian float16 without alignment. */
-static float read_half(const unsigned char *at) {
+static float fp16_to_fp32(const unsigned char *at) {
     return tshi_widen_f16((tshi_float16){(uint16_t)(at[0] | at[1] << 8)});
 }
 
-static void write_half(float x, unsigned char *at) {
+static void fp32_to_fp16(float x, unsigned char *at) {
     uint16_t bits = tshi_narrow_f16(x).bits;
     at[0] = (unsigned char)(bits & 0xff);
     at[1] = (unsigned char)(bits >> 8);
@@ -26,7 +26,7 @@ enum { Q8_0_BYTES = 2 + GROUP };
 static void dequantize_q8_0(int64_t groups, const void *from, float *to) {
     const unsigned char *at = from;
     for (int64_t g = 0; g < groups; g++, at += Q8_0_BYTES, to += GROUP) {
-        float d = read_half(at);
+        float d = fp16_to_fp32(at);
         for (int i = 0; i < GROUP; i++) to[i] = d * (float)(int8_t)at[2 + i];
     }
 }
@@ -37,7 +37,7 @@ static void quantize_q8_0(int64_t groups, const float *from, void *to) {
         float largest = 0;
         for (int i = 0; i < GROUP; i++) largest = fmaxf(largest, fabsf(from[i]));
         float d = largest / 127, inverse = d > 0 ? 1 / d : 0;
-        write_half(d, at);
+        fp32_to_fp16(d, at);
         for (int i = 0; i < GROUP; i++) at[2 + i] = (unsigned char)(int8_t)roundf(from[i] * inverse);
     }
 }
@@ -49,7 +49,7 @@ enum { Q4_0_BYTES = 2 + GROUP / 2 };
 static void dequantize_q4_0(int64_t groups, const void *from, float *to) {
     const unsigned char *at = from;
     for (int64_t g = 0; g < groups; g++, at += Q4_0_BYTES, to += GROUP) {
-        float d = read_half(at);
+        float d = fp16_to_fp32(at);
         for (int i = 0; i < GROUP / 2; i++) {
             to[i] = d * (float)((at[2 + i] & 15) - 8);
             to[i + GROUP / 2] = d * (float)((at[2 + i] >> 4) - 8);
@@ -69,7 +69,7 @@ static void quantize_q4_0(int64_t groups, const float *from, void *to) {
         float largest = 0;
         for (int i = 0; i < GROUP; i++) largest = fabsf(from[i]) > fabsf(largest) ? from[i] : largest;
         float d = largest / -8, inverse = fabsf(d) > 0 ? 1 / d : 0;
-        write_half(d, at);
+        fp32_to_fp16(d, at);
         for (int i = 0; i < GROUP / 2; i++) {
             int low = quantize_4_bits(from[i], inverse), high = quantize_4_bits(from[i + GROUP / 2], inverse);
             at[2 + i] = (unsigned char)(low | high << 4);
@@ -97,7 +97,7 @@ static void unpack_scales(const unsigned char *packed, int i, int *scale, int *o
  * each part, and 4 bits q for each weight; two parts share 32 bytes: the weights are d s q - m o. */
 static void dequantize_parts(int bits, const unsigned char *at, float *to) {
     const unsigned char *scales = at + 4, *plane = scales + SCALES, *quants = bits == 5 ? plane + 32 : plane;
-    float d = read_half(at), m = read_half(at + 2);
+    float d = fp16_to_fp32(at), m = fp16_to_fp32(at + 2);
     for (int part = 0; part < PARTS; part++, to += 32) {
         int scale, offset;
         unpack_scales(scales, part, &scale, &offset);
@@ -131,7 +131,7 @@ static void dequantize_q6_k(int64_t groups, const void *from, float *to) {
     const unsigned char *at = from;
     for (int64_t g = 0; g < groups; g++, at += Q6_K_BYTES, to += SUPER) {
         const unsigned char *low = at, *high = at + SUPER / 2, *scales = high + SUPER / 4;
-        float d = read_half(scales + SUPER / 16);
+        float d = fp16_to_fp32(scales + SUPER / 16);
         for (int i = 0; i < SUPER; i++) {
             int half = i / 128, row = i / 32 % 4, col = i % 32;
             int q = low[half * 64 + row % 2 * 32 + col] >> (row / 2 * 4) & 15;

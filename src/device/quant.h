@@ -10,7 +10,7 @@
 typedef enum tshi_quant { TSHI_Q4_0, TSHI_Q8_0, TSHI_Q4_K, TSHI_Q5_K, TSHI_Q6_K, TSHI_QUANTS } tshi_quant;
 
 /* The most weights in a group. */
-#define TSHI_QUANT_MOST 256
+#define TSHI_QUANT_MAX_WEIGHTS 256
 
 typedef struct tshi_quant_format {
     tshi_quant quant;

@@ -58,6 +58,16 @@ typedef struct tshi_lookup {
 /* y[i..., :] = table[ids[i...], :]: tsh_lookup for a layer; `want` names the table as a parameter. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want);
+/* A table's columns, the format of its groups, and the dtype of its values. */
+typedef struct tshi_quantized_lookup {
+    int64_t embedding_dim;
+    tshi_quant format;
+    tsh_dtype dtype;
+} tshi_quantized_lookup;
+/* tshi_embedding with a table uint8 [rows, groups x bytes of a group]: y has the rows' float32 values, converted to the
+ * dtype. */
+tsh_tensor *tshi_embedding_quantized(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids,
+                                     const tshi_quantized_lookup *params, const tshi_want *want);
 /* y[i..., :] = table[ids[i...], :] + scale a[ids[i...], :] b^T. in[] = table, ids, a [rows, r], b [cols, r], where a is
  * split as the table's rows and b as its columns; `want` is a table's. Where ranks split the rows, one collective sums
  * both terms, and backward sums b's gradient; where they split the columns, it sums the gradient of a[ids]. */

@@ -14,19 +14,24 @@ static const tsh_rule lookup_rules[] = {
     {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    const tsh_tensor *table = call->in[0], *ids = call->in[1];
-    int64_t padding = ((const tshi_lookup *)call->params)->padding;
-    *dtype = table->dtype;
-    tsh_status status = tshi_check_computes(table->mesh->device, table->dtype, "the table");
+/* For a table that stands for elements of `dtype`. */
+static tsh_status check_lookup(const tsh_tensor *table, const tsh_tensor *ids, tsh_dtype dtype) {
+    tsh_status status = tshi_check_computes(table->mesh->device, dtype, "the table");
     if (status != TSH_OK) return status;
     if (ids->dtype != TSH_INT64) {
         return tshi_fail(TSH_ERR_DTYPE, "ids %s: int64 wanted", tsh_dtype_name(ids->dtype));
     }
-    if (table->shape.ndim != 2 || ids->shape.ndim >= TSH_MAX_DIMS) {
-        return tshi_fail(TSH_ERR_SHAPE, "table is %s, [rows, cols] wanted; ids may have %d dims at most",
-                         TSHI_TENSOR_TEXT(table), TSH_MAX_DIMS - 1);
-    }
+    if (table->shape.ndim == 2 && ids->shape.ndim < TSH_MAX_DIMS) return TSH_OK;
+    return tshi_fail(TSH_ERR_SHAPE, "table is %s, [rows, cols] wanted; ids may have %d dims at most",
+                     TSHI_TENSOR_TEXT(table), TSH_MAX_DIMS - 1);
+}
+
+static tsh_status lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_tensor *table = call->in[0], *ids = call->in[1];
+    int64_t padding = ((const tshi_lookup *)call->params)->padding;
+    *dtype = table->dtype;
+    tsh_status status = check_lookup(table, ids, table->dtype);
+    if (status != TSH_OK) return status;
     if (padding < -1 || padding >= table->shape.global[0]) {
         return tshi_fail(TSH_ERR_RANGE, "padding is row %lld, but the table has %lld rows; -1 means none",
                          (long long)padding, (long long)table->shape.global[0]);
@@ -347,6 +352,50 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
     if (!tshi_tape_ready(tape, tshi_embedding_op.name, 2, in)) return NULL;
     if (lookup->max_norm > 0 && !bound_table(tape, table, ids, params, want)) return NULL;
     return tshi_cast_as(tape, tshi_apply_as(tape, &tshi_embedding_op, 2, in, params, want), table);
+}
+
+/* --- quantized tables --------------------------------------------------------------------------------------------- */
+
+static tsh_status quantized_lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tshi_quantized_lookup *p = call->params;
+    tsh_status status = check_lookup(call->in[0], call->in[1], p->dtype);
+    if (status != TSH_OK) return status;
+    *dtype = p->dtype;
+    *out = call->in[1]->shape;
+    out->global[out->ndim++] = p->embedding_dim;
+    return TSH_OK;
+}
+
+/* Only the rows that are looked up are dequantized. Groups have an even number of bytes, and their rows are looked up
+ * as rows of 16-bit elements; zeros, for rows of other slices, are groups of zeros. */
+static tsh_status quantized_lookup_forward(tsh_call *call) {
+    const tshi_quantized_lookup *p = call->params;
+    const tsh_tensor *table = call->in[0], *ids = call->in[1], *y = call->out;
+    tsh_device *device = tshi_device_of(table);
+    const table_rows s = table_slice(table);
+    const bool wide = y->dtype == TSH_FLOAT32;
+    tsh_status status = tshi_check_ids(ids, "the vocabulary", table->shape.global[0]);
+    if (status != TSH_OK) return status;
+    tsh_tensor *groups = tsh_call_scratch(call, TSH_UINT8, ids->numel * s.cols);
+    tsh_tensor *floats = wide ? NULL : tsh_call_scratch(call, TSH_FLOAT32, y->numel);
+    if (!groups || !(wide || floats)) return TSH_ERR_MEMORY;
+    float *values = tshi_data(wide ? y : floats);
+    device->ops->embedding[TSH_FLOAT16].forward(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols / 2,
+                                                tshi_data(table), tshi_data(groups));
+    device->ops->quantized.dequantize(device, p->format, ids->numel, tshi_cols(y), tshi_data(groups), values);
+    if (!wide) device->ops->copy.convert(device, y->numel, TSH_FLOAT32, values, y->dtype, tshi_data(y));
+    return TSH_OK;
+}
+
+static const tsh_op quantized_lookup_op = {"embedding_forward", lookup_rules, quantized_lookup_shape,
+                                           quantized_lookup_forward, .params_size = sizeof(tshi_quantized_lookup)};
+
+tsh_tensor *tshi_embedding_quantized(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids,
+                                     const tshi_quantized_lookup *params, const tshi_want *want) {
+    tshi_quantized_lookup p = *params;
+    tsh_tensor *in[] = {table, ids};
+    if (!tshi_tape_ready(tape, quantized_lookup_op.name, 2, in)) return NULL;
+    return tshi_cast_as(tape, tshi_apply_as(tape, &quantized_lookup_op, 2, in, &p, want), table);
 }
 
 /* --- with a low-rank adapter -------------------------------------------------------------------------------------- */

@@ -2,10 +2,10 @@
 #include "functional/functional.h"
 
 /* Up to so many rows of x, activations are quantized, and products are of 8-bit integers: reading the weights takes the
- * time. For more rows, blocks of weights are widened for the device's library, and activations stay as they are. */
+ * time. For more rows, blocks of weights are dequantized for the device's library, and activations stay floats. */
 #define FEW_ROWS 8
-/* Memory for a block of widened weights. */
-#define WIDENED_BYTES ((int64_t)1 << 20)
+/* Memory for a block of dequantized weights. */
+#define DEQUANTIZED_BYTES ((int64_t)1 << 20)
 
 static const tsh_rule quantized_rules[] = {
     {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},      {{TSH_AS_BATCH, TSH_AS_L, TSH_AS_L}, TSH_AS_BATCH},
@@ -53,12 +53,13 @@ static tsh_status multiply_few(tsh_call *call, const quantized_call *c) {
 
 static tsh_status multiply_many(tsh_call *call, const quantized_call *c) {
     const int64_t row_bytes = tshi_groups(c->k) * (int64_t)tshi_quant_format_of(c->format)->bytes;
-    int64_t most = WIDENED_BYTES / 4 / (c->k > 0 ? c->k : 1) / 16 * 16 + 16, rows = most < c->n ? most : c->n;
+    int64_t most = DEQUANTIZED_BYTES / 4 / (c->k > 0 ? c->k : 1) / 16 * 16 + 16, rows = most < c->n ? most : c->n;
     tsh_tensor *memory = tsh_call_scratch(call, TSH_FLOAT32, rows * c->k);
     tsh_status status = memory ? TSH_OK : TSH_ERR_MEMORY;
     for (int64_t j = 0; status == TSH_OK && j < c->n; j += rows) {
         int64_t count = c->n - j < rows ? c->n - j : rows;
-        c->device->ops->quantized.widen(c->device, c->format, count, c->k, c->w + j * row_bytes, tshi_data(memory));
+        c->device->ops->quantized.dequantize(c->device, c->format, count, c->k, c->w + j * row_bytes,
+                                             tshi_data(memory));
         status = c->device->ops->product.gemm(c->device, TSH_FLOAT32, false, true, c->m, count, c->k, 1, c->x, c->k,
                                               tshi_data(memory), c->k, 0, c->y + j, c->n);
     }

@@ -8,7 +8,7 @@
 
 /* Runs are read together across gaps of at most so many bytes: copying more takes longer than a system call. Gaps are
  * at most as long as the runs, so that a read takes at most twice the box's bytes. */
-#define GAP_MOST 512
+#define MAX_GAP 512
 /* Memory for runs that are read together. */
 #define SCRATCH ((size_t)256 << 10)
 
@@ -27,7 +27,7 @@ static uint64_t run_place(const tshi_elements *e, const tshi_runs *r, int64_t i)
  * the last. */
 static int64_t contiguous_runs(const tshi_elements *e, const tshi_runs *r, size_t bytes, int64_t i, size_t *span) {
     uint64_t begin = run_place(e, r, i), end = begin + bytes;
-    size_t most = bytes < GAP_MOST ? bytes : GAP_MOST;
+    size_t most = bytes < MAX_GAP ? bytes : MAX_GAP;
     int64_t n = 1;
     for (int64_t count = runs_count(r); i + n < count; n++) {
         uint64_t next = run_place(e, r, i + n);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* The most bytes of one system call. */
-#define MOST ((size_t)128 << 20)
+#define MAX_CALL_BYTES ((size_t)128 << 20)
 
 tsh_status tshi_file_fail(int error, const char *path, const char *format, ...) {
     char what[160];
@@ -98,7 +98,7 @@ void tshi_file_close(int *fd) {
 
 tsh_status tshi_file_read(int fd, const char *path, void *to, size_t bytes, uint64_t offset) {
     for (size_t done = 0; done < bytes;) {
-        size_t most = bytes - done < MOST ? bytes - done : MOST;
+        size_t most = bytes - done < MAX_CALL_BYTES ? bytes - done : MAX_CALL_BYTES;
         ssize_t got = pread(fd, (char *)to + done, most, (off_t)(offset + done));
         if (got > 0) {
             done += (size_t)got;
@@ -115,7 +115,7 @@ tsh_status tshi_file_read(int fd, const char *path, void *to, size_t bytes, uint
 
 tsh_status tshi_file_write(int fd, const char *path, const void *from, size_t bytes, uint64_t offset) {
     for (size_t done = 0; done < bytes;) {
-        size_t most = bytes - done < MOST ? bytes - done : MOST;
+        size_t most = bytes - done < MAX_CALL_BYTES ? bytes - done : MAX_CALL_BYTES;
         ssize_t put = pwrite(fd, (const char *)from + done, most, (off_t)(offset + done));
         if (put > 0) {
             done += (size_t)put;

@@ -8,8 +8,8 @@
 #include "tshard/device.h"
 
 /* The format's limit for a header, and the bytes before it. */
-#define TSHI_SAFETENSORS_HEADER_MOST 100000000
-#define TSHI_SAFETENSORS_PREFIX      8
+#define TSHI_SAFETENSORS_MAX_HEADER 100000000
+#define TSHI_SAFETENSORS_PREFIX     8
 
 /* A tensor of a file. */
 typedef struct tshi_safetensors_entry {

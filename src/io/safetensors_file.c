@@ -19,10 +19,10 @@ static tsh_status read_length(tshi_safetensors *file) {
     tsh_status status = tshi_file_read(file->fd, file->path, bytes, sizeof bytes, 0);
     if (status != TSH_OK) return status;
     for (int i = 0; i < TSHI_SAFETENSORS_PREFIX; i++) length |= (uint64_t)bytes[i] << (8 * i);
-    if (length > TSHI_SAFETENSORS_HEADER_MOST) {
+    if (length > TSHI_SAFETENSORS_MAX_HEADER) {
         return tshi_fail(TSH_ERR_IO,
                          "%.220s: is not a safetensors file: its header would have %llu bytes, at most %d are allowed",
-                         file->path, (unsigned long long)length, TSHI_SAFETENSORS_HEADER_MOST);
+                         file->path, (unsigned long long)length, TSHI_SAFETENSORS_MAX_HEADER);
     }
     if (length > file->file_bytes - sizeof bytes) {
         return tshi_fail(TSH_ERR_IO, "%.220s: is truncated: a header of %llu bytes in a file of %llu", file->path,

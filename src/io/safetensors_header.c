@@ -292,9 +292,9 @@ static tsh_status describe_entries(tshi_safetensors_entry **sorted, int count, c
 static tsh_status write_header(const tsh_allocator *allocator, const json_t *json, char **bytes, size_t *size) {
     size_t text = json_dumpb(json, NULL, 0, JSON_COMPACT), padded = (text + 7) / 8 * 8;
     if (text == 0) return tshi_fail(TSH_ERR_MEMORY, "safetensors: no memory for a header");
-    if (padded > TSHI_SAFETENSORS_HEADER_MOST) {
+    if (padded > TSHI_SAFETENSORS_MAX_HEADER) {
         return tshi_fail(TSH_ERR_OVERFLOW, "safetensors: a header of %zu bytes; at most %d are allowed", padded,
-                         TSHI_SAFETENSORS_HEADER_MOST);
+                         TSHI_SAFETENSORS_MAX_HEADER);
     }
     *size = TSHI_SAFETENSORS_PREFIX + padded;
     *bytes = tshi_calloc(allocator, *size, 1);

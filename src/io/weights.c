@@ -41,7 +41,7 @@ static tsh_status read_index(const tsh_allocator *allocator, const char *path, j
     size_t bytes;
     char *text;
     void *json = NULL;
-    tsh_status status = tshi_file_load(allocator, path, "an index", TSHI_SAFETENSORS_HEADER_MOST, &text, &bytes);
+    tsh_status status = tshi_file_load(allocator, path, "an index", TSHI_SAFETENSORS_MAX_HEADER, &text, &bytes);
     if (status == TSH_OK) status = tshi_weights_parse(path, text, bytes, &json);
     *index = json;
     tshi_free(allocator, text);

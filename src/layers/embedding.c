@@ -3,6 +3,8 @@
 
 struct tsh_embedding {
     tsh_world *world;
+    int64_t embedding_dim;
+    tsh_dtype dtype;      /* of the table, unless it is quantized */
     tshi_want want, head; /* for lookups, and for projections */
     tshi_lookup lookup;
     tsh_tensor *weight;
@@ -39,6 +41,8 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     tsh_embedding *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
     if (!layer) return TSH_ERR_MEMORY;
     layer->world = world;
+    layer->embedding_dim = config->embedding_dim;
+    layer->dtype = config->dtype;
     layer->want = tshi_layer_want(group, config->shard, config->gather_output, config->sequence_parallel);
     layer->want.parameters = 1u << 0;
     layer->want.as_stored = true;
@@ -56,6 +60,7 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     tshi_initial *initial = tshi_tensor_initial(layer->weight);
     initial->has_zero_row = config->has_padding;
     initial->zero_row = config->padding;
+    layer->weight->may_quantize = config->max_norm == 0; /* rows of groups cannot be scaled in place */
     *out = layer;
     return TSH_OK;
 }
@@ -72,6 +77,10 @@ tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tens
     const tshi_adapter *adapter = &layer->adapter[TSH_EMBEDDING_LOOKUP];
     tsh_tensor *in[] = {layer->weight, ids, adapter->a, adapter->b};
     if (adapter->b) return tshi_adapted_embedding(tape, in, &layer->lookup, adapter->scale, &layer->want);
+    if (layer->weight->quant) {
+        const tshi_quantized_lookup params = {layer->embedding_dim, layer->weight->quant->quant, layer->dtype};
+        return tshi_embedding_quantized(tape, layer->weight, ids, &params, &layer->want);
+    }
     return tshi_embedding(tape, layer->weight, ids, &layer->lookup, &layer->want);
 }
 
@@ -80,6 +89,10 @@ tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tens
     const tshi_adapter *adapter = &layer->adapter[TSH_EMBEDDING_HEAD];
     tsh_tensor *in[] = {x, layer->weight, adapter->a, adapter->b};
     if (adapter->b) return tshi_adapted_linear(tape, 4, in, adapter->scale, adapter->dropout, &layer->head);
+    if (layer->weight->quant) {
+        const tshi_quantized params = {layer->embedding_dim, layer->weight->quant->quant, TSHI_IDENTITY};
+        return tshi_linear_quantized(tape, 2, in, &params, &layer->head);
+    }
     return tshi_linear(tape, 2, in, TSHI_IDENTITY, &layer->head);
 }
 
@@ -95,6 +108,8 @@ tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *li
 
 tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table) {
     if (!layer || !table) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_load: a layer and a table are required");
+    if (layer->weight->quant)
+        return tshi_fail(TSH_ERR_STATE, "embedding_load: the layer's table is quantized, and has no floats");
     return tsh_tensor_write_whole(layer->weight, table);
 }
 
@@ -107,6 +122,8 @@ static bool is_use(tsh_embedding_use use) {
 tsh_status tsh_embedding_adapt(tsh_embedding *layer, tsh_embedding_use use, const tsh_lora_config *config,
                                tsh_parameters *list, const char *name) {
     if (!layer || !is_use(use)) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_adapt: a layer and a use are required");
+    if (layer->weight->quant)
+        return tshi_fail(TSH_ERR_STATE, "embedding_adapt: the layer's table is quantized (tsh_load_options)");
     const tshi_adapted adapted = {.weight = layer->weight, .lookup = use == TSH_EMBEDDING_LOOKUP};
     return tshi_adapter_create("embedding_adapt", adapted, config, list, name, &layer->adapter[use]);
 }

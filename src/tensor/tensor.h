@@ -53,7 +53,7 @@ struct tsh_tensor {
     bool computed;                             /* a recorded call made it in this step: it is not a leaf */
     struct tshi_gradient *gradient;            /* its gradient's state (autograd/grad/state.h), or NULL */
     void (*gradient_free)(tsh_tensor *tensor); /* frees the gradient with the tensor */
-    bool may_quantize;                         /* only a linear layer's products read it, which take groups, too */
+    bool may_quantize;                         /* only its layer reads it, which takes groups, too */
     bool rows_move;                            /* with may_quantize: no bias is split as its rows are */
     const struct tshi_quant_format *quant;     /* the uint8 elements are groups of this format; NULL: they are not */
     unsigned term_axes;                        /* of an adapter's factor: bits of the axes that split the weight only */

@@ -52,6 +52,7 @@ static void adapters(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "adapter_config_read", status, read);
     tsh_adapter_config_destroy(read);
     fuzz_said(f, "gguf_config", tsh_gguf_config(at, fuzz_chance(f, 90) ? json : NULL, sizeof json), NULL);
+    fuzz_said(f, "gguf_text", tsh_gguf_text(at, fuzz_chance(f, 90) ? "key" : NULL, json, sizeof json), NULL);
 }
 
 static void checkpoint(fuzz *f, void (*function)(void)) {
@@ -125,8 +126,9 @@ const fuzz_call fuzz_io_calls[] = {
      "tsh_tokenizer_decode tsh_text_stream_create tsh_text_stream_destroy tsh_text_stream_add tsh_text_stream_end",
      tokenizer, NULL, 1},
     {"tsh_save tsh_load", save_and_load, NULL, 2},
-    {"tsh_adapter_save tsh_adapter_load tsh_adapter_config_read tsh_adapter_config_destroy tsh_gguf_config", adapters,
-     NULL, 1},
+    {"tsh_adapter_save tsh_adapter_load tsh_adapter_config_read tsh_adapter_config_destroy tsh_gguf_config "
+     "tsh_gguf_text",
+     adapters, NULL, 1},
     {"tsh_checkpoint_save tsh_checkpoint_load tsh_checkpoint_wait tsh_checkpoint_latest", checkpoint, NULL, 2},
     {NULL, NULL, NULL, 0},
 };

@@ -215,3 +215,66 @@ Test(cpu, events_tell_the_time_between_them) {
     tsh_event_destroy(NULL);
     tshi_device_destroy(device);
 }
+
+/* --- instruction sets --------------------------------------------------------------------------------------------- */
+
+enum { QUANTIZED_ROWS = 7, QUANTIZED_COLS = 37, QUANTIZED_GROUPS = 9 };
+
+/* The device at that level; NULL where this CPU lacks it. */
+static tsh_device *make_at(const char *level) {
+    tsh_device *device = NULL;
+    setenv("TSHARD_CPU_ISA", level, 1);
+    tsh_status status = tshi_device_create_cpu(NULL, heap, HEAP_SIZE, 1, &device);
+    cr_assert(status == TSH_OK || status == TSH_ERR_UNSUPPORTED || status == TSH_ERR_ARGUMENT);
+    return device;
+}
+
+/* Groups of random quants, whose scales are any finite float16. */
+static void draw_quantized(unsigned char *w, int64_t groups, int64_t bytes) {
+    uint32_t state = 1;
+    for (int64_t i = 0; i < groups * bytes; i++) {
+        state = state * 1664525u + 1013904223u;
+        w[i] = (unsigned char)(state >> 24);
+        if (i % bytes == 1) w[i] &= 0xbb;
+    }
+}
+
+static void multiply_at(const char *level, tshi_quant format, int64_t rows, int64_t groups, const unsigned char *w,
+                        float *y, bool *there) {
+    static float x[QUANTIZED_ROWS * QUANTIZED_GROUPS * TSHI_GROUP];
+    static tshi_group quants[QUANTIZED_ROWS * QUANTIZED_GROUPS];
+    tsh_device *device = make_at(level);
+    *there = device != NULL;
+    if (!device) return;
+    for (int64_t i = 0; i < rows * groups * TSHI_GROUP; i++) x[i] = (float)(i * 7919 % 1013) - 506;
+    device->ops->quantized.activations(device, rows, groups * TSHI_GROUP, x, quants);
+    device->ops->quantized.multiply(device, format, rows, QUANTIZED_COLS, groups, quants, w, y);
+    tshi_device_destroy(device);
+}
+
+/* Sums of products of bytes are exact, and those of groups are added in one order at all levels with vectors. */
+Test(cpu, instruction_sets_for_bytes_change_no_bit) {
+    static const char *const levels[] = {"avx512", "avx512vnni", "avx512bf16"};
+    static unsigned char w[QUANTIZED_COLS * QUANTIZED_GROUPS * 34];
+    static float wanted[QUANTIZED_ROWS * QUANTIZED_COLS], y[QUANTIZED_ROWS * QUANTIZED_COLS];
+    int compared = 0;
+    for (int f = 0; f < 2; f++) {
+        const tshi_quant format = f ? TSHI_Q4_0 : TSHI_Q8_0;
+        draw_quantized(w, QUANTIZED_COLS * QUANTIZED_GROUPS, (int64_t)tshi_quant_format_of(format)->bytes);
+        for (int64_t rows = 1; rows <= QUANTIZED_ROWS; rows++) {
+            for (int64_t groups = QUANTIZED_GROUPS - 1; groups <= QUANTIZED_GROUPS; groups++) {
+                bool there;
+                multiply_at("avx2", format, rows, groups, w, wanted, &there);
+                if (!there) cr_skip("this CPU or this build has no such vectors");
+                for (int i = 0; i < 3; i++) {
+                    multiply_at(levels[i], format, rows, groups, w, y, &there);
+                    if (there)
+                        cr_assert_eq(memcmp(y, wanted, (size_t)(rows * QUANTIZED_COLS) * sizeof *y), 0, "%s",
+                                     levels[i]);
+                    compared += there;
+                }
+            }
+        }
+    }
+    if (compared == 0) cr_skip("this CPU has none of them");
+}

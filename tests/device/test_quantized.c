@@ -118,17 +118,17 @@ static void check_bound(tshi_quant format, int64_t m, int64_t n, int64_t cols) {
     const int64_t groups = tshi_groups(cols), row = groups * (int64_t)group_bytes(format);
     buffer x = buffer_random(TSH_FLOAT32, m * cols, -2, 2), q = activations_make(m * groups);
     buffer w = buffer_make(TSH_UINT8, n * row), y = buffer_nans(TSH_FLOAT32, m * n), one = buffer_make(TSH_FLOAT32, 1);
-    buffer widened = buffer_nans(TSH_FLOAT32, n * cols);
+    buffer values = buffer_nans(TSH_FLOAT32, n * cols);
     float *floats = calloc((size_t)(n * groups * TSHI_GROUP), sizeof *floats);
     for (int64_t i = 0; i < n * groups * TSHI_GROUP; i++) floats[i] = (float)random_between(-0.1, 0.1);
     tshi_quant_format_of(format)->quantize(n * groups, floats, w.data);
     tshi_quant_format_of(format)->dequantize(n * groups, w.data, floats);
     kernels()->quantized.activations(kernel_device(), m, cols, x.data, q.data);
     kernels()->quantized.multiply(kernel_device(), format, m, n, groups, q.data, w.data, y.data);
-    kernels()->quantized.widen(kernel_device(), format, n, cols, w.data, widened.data);
+    kernels()->quantized.dequantize(kernel_device(), format, n, cols, w.data, values.data);
     settle();
     for (int64_t i = 0; i < n * cols; i++)
-        expect_equal(&widened, i, (double)floats[i / cols * groups * TSHI_GROUP + i % cols]);
+        expect_equal(&values, i, (double)floats[i / cols * groups * TSHI_GROUP + i % cols]);
     for (int64_t i = 0; i < m * n; i++) {
         double sum = 0, bound = 0, terms = 0;
         for (int64_t g = 0; g < groups; g++) {

@@ -97,6 +97,26 @@ Test(chat, answers_as_the_templates_write_conversations, .timeout = 300) {
           "<|user|>\n");
 }
 
+/* A GGUF file has the template among its keys, and its own weights, of 16 bits: the answer is again that to the text. */
+Test(chat, answers_with_the_template_of_a_gguf_file, .timeout = 120) {
+    char wanted[256], said[256];
+    int code;
+    if (!has_tokenizers()) cr_skip_test("this build has no tokenizers");
+    for (int named = 0; named < 2; named++) {
+        if (named) write_template("<|im_start|>");
+        tshi_test_shell(&code, TSHARD_BIN_DIR "/tshard-quantize %s %s/m.gguf --type q8_0", folder, folder);
+        cr_assert_eq(code, 0);
+        const char *words = tshi_test_shell(
+            &code, "echo word30 | " TSHARD_BIN_DIR "/generate --model %s/m.gguf --chat --tokens 6 2>&1", folder);
+        cr_assert(named || strstr(words, "m.gguf has no tokenizer.chat_template"), "%s", words);
+        cr_assert_lt((size_t)snprintf(said, sizeof said, "%.200s", words), sizeof said);
+    }
+    said[strcspn(said, "\n")] = '\0';
+    strcat(folder, "/m.gguf");
+    continue_text("<|im_start|>user\nword30<|im_end|>\n<|im_start|>assistant\n", wanted, sizeof wanted);
+    cr_assert(wanted[0] && strcmp(said, wanted) == 0, "'%s', '%s' wanted", said, wanted);
+}
+
 static void refuses(int wanted, const char *words, const char *arguments) {
     int code;
     const char *said =

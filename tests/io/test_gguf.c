@@ -397,6 +397,26 @@ GGUF_TEST(makes_a_configuration) {
     cr_assert(strstr(tsh_error_message(), "has no whole number 'qwen2.embedding_length'"), "%s", tsh_error_message());
 }
 
+GGUF_TEST(gives_the_text_of_a_key) {
+    char text[16] = "before";
+    tshi_test_gguf keys = {0};
+    tshi_test_gguf_key_text(&keys, "words", "a template");
+    tshi_test_gguf_key_u32(&keys, "number", 1);
+    tshi_test_gguf_key_text(&keys, "long", "sixteen bytes, 16");
+    write_small(&keys, 3, "t");
+    free(keys.at);
+    const char *path = tshi_test_path("m.gguf");
+    cr_assert_eq(tsh_gguf_text(path, "words", text, sizeof text), TSH_OK, "%s", tsh_error_message());
+    cr_assert_str_eq(text, "a template");
+    cr_assert_eq(tsh_gguf_text(path, "word", text, sizeof text), TSH_OK, "%s", tsh_error_message());
+    cr_assert_str_empty(text);
+    cr_assert_eq(tsh_gguf_text(path, "number", text, sizeof text), TSH_ERR_IO);
+    cr_assert(strstr(tsh_error_message(), "'number' is not a text"), "%s", tsh_error_message());
+    strcpy(text, "before");
+    cr_assert_eq(tsh_gguf_text(path, "long", text, sizeof text), TSH_ERR_ARGUMENT);
+    cr_assert(text[0] == '\0' && strstr(tsh_error_message(), "needs 18 bytes"), "%s", tsh_error_message());
+}
+
 /* The base of rotary positions is 10000 where a file does not say it, as older ones do. */
 GGUF_TEST(without_a_rotary_base_it_is_10000) {
     static const char *const keys[] = {"llama.embedding_length",    "llama.attention.head_count",

@@ -1,5 +1,5 @@
-/* Linear layers whose weights stay quantized, from files made of ggml's own groups (tests/data/quant), against products
- * in float64 of the values that ggml gives for these groups: in every split, at any number of ranks. */
+/* Linear layers and embeddings whose weights stay quantized, from files made of ggml's own groups (tests/data/quant),
+ * against products in float64 of the values that ggml gives for these groups: in every split, at any number of ranks. */
 #include "io/gguf/gguf.h"
 #include "io/safetensors.h"
 #include "support/files.h"
@@ -271,4 +271,143 @@ Test(quantized_weights, activations_of_any_dtype_and_refusals, .timeout = 120, .
     cr_assert_str_empty(tshi_test_run_each(1, 3, in_dtypes, &g));
     cr_assert_str_empty(tshi_test_run(1, refusals, &g));
     close_golden(&g);
+}
+
+/* --- embeddings --------------------------------------------------------------------------------------------------- */
+
+static tsh_embedding *load_table(tshi_rank *r, const tsh_mesh *mesh, const golden *g, tsh_sharding shard,
+                                 tsh_dtype dtype) {
+    tsh_embedding *layer = NULL;
+    tsh_parameters *list = NULL;
+    const tsh_embedding_config config = {.num_embeddings = g->out,
+                                         .embedding_dim = g->in,
+                                         .shard = shard,
+                                         .gather_output = shard == TSH_COLUMN,
+                                         .dtype = dtype};
+    const tsh_load_options options = {.keep_quantized = true, .allow_unexpected = true};
+    tshi_check_ok(r, tsh_embedding_create(tsh_mesh_group(mesh, g->axes ? "model" : "world"), &config, &layer));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tshi_check_ok(r, tsh_embedding_register(layer, list, "w"));
+    tshi_check_ok(r, tsh_load(list, tshi_test_path("w.gguf"), &options));
+    tsh_parameters_destroy(list);
+    return layer;
+}
+
+/* Rows of the table, some of them twice: its values, rounded once to the dtype. */
+static void look_up(tshi_rank *r, const tsh_mesh *mesh, const golden *g, tsh_embedding *layer, tsh_dtype dtype) {
+    int64_t numbers[MOST_ROWS];
+    tsh_tape *tape = NULL;
+    tsh_tensor *ids = NULL, *stored = NULL;
+    const tsh_tensor_config places = {.dtype = TSH_INT64, .ndim = 2, .shape = {2, MOST_ROWS / 2}},
+                            rows = {.ndim = 3, .shape = {2, MOST_ROWS / 2, g->in}};
+    float *values = calloc((size_t)(MOST_ROWS * g->in), sizeof *values);
+    double *made = calloc((size_t)(MOST_ROWS * g->in), sizeof *made), *rounded = calloc((size_t)(MOST_ROWS * g->in), 8);
+    for (int64_t i = 0; i < MOST_ROWS; i++) {
+        numbers[i] = i * 7 % g->out;
+        memcpy(values + i * g->in, g->values + numbers[i] * g->in, (size_t)g->in * sizeof *values);
+    }
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &places, &ids));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &rows, &stored));
+    tshi_check_ok(r, tsh_tensor_write_whole(ids, numbers));
+    tshi_check_ok(r, tsh_tensor_write_whole(stored, values));
+    tsh_tensor *y = tsh_embedding_forward(tape, layer, ids), *floats = tsh_cast(tape, y, TSH_FLOAT64);
+    tsh_tensor *wanted = tsh_cast(tape, tsh_cast(tape, stored, dtype), TSH_FLOAT64);
+    if (tshi_check(r, floats && wanted, "%s", tsh_tape_message(tape))) {
+        tshi_check(r, tsh_tensor_dtype(y) == dtype, "the rows are %s", tsh_dtype_name(tsh_tensor_dtype(y)));
+        tshi_check_ok(r, tsh_tensor_read_whole(floats, made));
+        tshi_check_ok(r, tsh_tensor_read_whole(wanted, rounded));
+        tshi_check(r, memcmp(made, rounded, (size_t)(MOST_ROWS * g->in) * 8) == 0, "%s: other rows of %s", g->file,
+                   tsh_dtype_name(dtype));
+    }
+    tsh_tensor_release(ids);
+    tsh_tensor_release(stored);
+    tsh_tape_destroy(tape);
+    free(values);
+    free(made);
+    free(rounded);
+}
+
+static void project(tshi_rank *r, const tsh_mesh *mesh, const golden *g, tsh_embedding *layer, int64_t rows,
+                    double *y) {
+    tsh_tape *tape = NULL;
+    tsh_tensor *x = NULL;
+    const tsh_tensor_config config = {.ndim = 2, .shape = {rows, g->in}};
+    float *values = calloc((size_t)(rows * g->in), sizeof *values);
+    for (int64_t i = 0; i < rows * g->in; i++) values[i] = g->a[i % (3 * g->in)];
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tape_set_recording(tape, false);
+    tshi_check_ok(r, tsh_tensor_create(mesh, &config, &x));
+    tshi_check_ok(r, tsh_tensor_write_whole(x, values));
+    tsh_tensor *out = tsh_cast(tape, tsh_embedding_project(tape, layer, x), TSH_FLOAT64);
+    if (tshi_check(r, out, "%s", tsh_tape_message(tape))) tshi_check_ok(r, tsh_tensor_read_whole(out, y));
+    tsh_tensor_release(x);
+    tsh_tape_destroy(tape);
+    free(values);
+}
+
+static void tables(tshi_rank *r, void *arg) {
+    static const char *const names[] = {"table", "features", "vocabulary"};
+    /* A linear layer splits features by ROW, a table by COLUMN. */
+    static const tsh_sharding of_tables[] = {[TSH_DENSE] = TSH_DENSE, [TSH_ROW] = TSH_COLUMN, [TSH_COLUMN] = TSH_ROW};
+    static const int64_t rows[] = {1, 8, MOST_ROWS};
+    static const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
+    const golden *g = arg;
+    tsh_mesh *own = NULL;
+    if (g->axes && !tshi_check_ok(r, tsh_mesh_create(r->world, g->axes, &own))) return;
+    const tsh_mesh *mesh = own ? own : tsh_world_mesh(r->world);
+    double *y = calloc((size_t)(MOST_ROWS * g->out), sizeof *y);
+    for (int shard = TSH_DENSE; shard <= TSH_COLUMN; shard++) {
+        for (int d = 0; d < 4; d++) {
+            tsh_embedding *layer = load_table(r, mesh, g, of_tables[shard], dtypes[d]);
+            check_part(r, g, (tsh_sharding)shard, tsh_embedding_weight(layer));
+            look_up(r, mesh, g, layer, dtypes[d]);
+            for (int i = 0; d == 0 && i < 3; i++) {
+                project(r, mesh, g, layer, rows[i], y);
+                check_output(r, g, names[shard], rows[i], false, y);
+            }
+            tsh_embedding_destroy(layer);
+        }
+    }
+    free(y);
+    tsh_mesh_destroy(own);
+}
+
+/* What a quantized table cannot do says so; one whose rows are scaled in place is read as floats. */
+static void table_refusals(tshi_rank *r, void *arg) {
+    const tsh_mesh *mesh = tsh_world_mesh(r->world);
+    const golden *g = arg;
+    tsh_parameters *list = NULL;
+    const tsh_load_options options = {.keep_quantized = true, .allow_unexpected = true};
+    tsh_embedding *layer = load_table(r, mesh, g, TSH_ROW, TSH_FLOAT32);
+    const tsh_lora_config lora = {.rank = 1};
+    tshi_check_status(r, tsh_embedding_load(layer, g->values), TSH_ERR_STATE, "quantized");
+    tshi_check_status(r, tsh_embedding_adapt(layer, TSH_EMBEDDING_LOOKUP, &lora, NULL, NULL), TSH_ERR_STATE,
+                      "quantized");
+    tshi_check_status(r, tsh_embedding_adapt(layer, TSH_EMBEDDING_HEAD, &lora, NULL, NULL), TSH_ERR_STATE, "quantized");
+    tsh_embedding_destroy(layer);
+    const tsh_embedding_config config = {.num_embeddings = g->out, .embedding_dim = g->in, .max_norm = 1};
+    tshi_check_ok(r, tsh_embedding_create(tsh_world_group(r->world), &config, &layer));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tshi_check_ok(r, tsh_embedding_register(layer, list, "w"));
+    tshi_check_ok(r, tsh_load(list, tshi_test_path("w.gguf"), &options));
+    tshi_check(r, tsh_tensor_dtype(tsh_embedding_weight(layer)) == TSH_FLOAT32, "max_norm: quantized");
+    tsh_parameters_destroy(list);
+    tsh_embedding_destroy(layer);
+}
+
+Test(quantized_weights, tables_give_the_values_of_their_rows, .timeout = 120, .init = tshi_test_enter,
+     .fini = tshi_test_leave) {
+    for (int q = 0; q < 2; q++) {
+        golden small = open_golden("7x160", q ? TSHI_Q4_0 : TSHI_Q8_0), g = open_golden("13x416", small.format);
+        write_weight(&small);
+        cr_assert_str_empty(tshi_test_run(3, tables, &small));
+        write_weight(&g);
+        cr_assert_str_empty(tshi_test_run_each(1, 5, tables, &g));
+        cr_assert_str_empty(tshi_test_run(1, table_refusals, &g));
+        g.axes = "model=17:20";
+        cr_assert_str_empty(tshi_test_run(2, tables, &g));
+        close_golden(&small);
+        close_golden(&g);
+    }
 }

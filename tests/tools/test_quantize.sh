@@ -36,6 +36,22 @@ done
 whole=$("$bin/generate" --model tests/data/models/qwen2 --prompt-ids 5,6,7 --tokens 8 --ignore-eos --dtype float64)
 [ "$(continues tests/data/models/qwen2 q8_0 1 5,6,7)" = "$whole" ] || fail "qwen2 q8_0 is not $whole"
 
+# Embeddings that are also the output layer stay quantized: a pass reads 67,904 weights as the file has them, those of
+# the blocks and of the table, and five norms. The ids are those of floats, at any number of ranks.
+cp -r tests/data/gguf/llama "$folder/tied" && chmod -R u+w "$folder/tied"
+sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' "$folder/tied/config.json"
+for type_bytes in "q8_0 73428" "q4_0 42708"; do
+    read -r type bytes <<< "$type_bytes"
+    floats=$(continues "$folder/tied" "$type" 1 5,6,7) || fail "$floats"
+    for ranks in 1 3; do
+        timeout -k 5 300 "$bin/tshard-run" --no-prefix -n $ranks "$bin/generate" --model "$folder/m.gguf" \
+            --prompt-ids 5,6,7 --tokens 8 --ignore-eos --json > "$folder/out" 2> "$folder/err" ||
+            fail "tied $type: $(cat "$folder/err")"
+        [[ $(tr -d ' ' < "$folder/out") == *"\"ids\":[$floats]"* ]] || fail "tied $type: $(cat "$folder/out")"
+        [ $ranks = 3 ] || grep -q "\"weight_bytes\": $bytes," "$folder/out" || fail "tied $type: $(cat "$folder/out")"
+    done
+done
+
 # The tokenizer travels in the file.
 cp -r tests/data/gguf/llama "$folder/model" && chmod -R u+w "$folder/model"
 cp tests/data/tokenizers/gpt2/tokenizer.json "$folder/model/"

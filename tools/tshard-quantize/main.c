@@ -12,7 +12,7 @@ static const char help[] =
     "\n"
     "Matrices are quantized in groups of 32 weights of a row. q8_0 takes 8.5 bits a weight; q4_0 takes 4.5, but 8.5\n"
     "in the output layer. A matrix whose rows are not whole groups becomes float16, and vectors become float32. The\n"
-    "folder's tokenizer.json is stored whole in the file.\n"
+    "folder's tokenizer.json and its chat template are stored whole in the file.\n"
     "\n"
     "  --type q8_0|q4_0   the type of the quantized weights\n"
     "  --help, --version\n";

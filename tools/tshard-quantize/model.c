@@ -1,4 +1,4 @@
-/* The keys of a GGUF file, from config.json and tokenizer.json. */
+/* The keys of a GGUF file, from config.json, tokenizer.json and the chat template. */
 #include "tool.h"
 
 #include <jansson.h>
@@ -188,6 +188,21 @@ static char *read_text(const char *path, size_t *length) {
     return text;
 }
 
+static void add_template(const char *folder, header *h) {
+    char path[4096];
+    size_t length = 0;
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    json_t *json = json_load_file(path, 0, NULL);
+    const json_t *found = json_object_get(json, "chat_template");
+    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+    char *text = json_is_string(found) ? NULL : read_text(path, &length);
+    if (json_is_string(found))
+        header_text(h, "tokenizer.chat_template", json_string_value(found), json_string_length(found));
+    if (text) header_text(h, "tokenizer.chat_template", text, length);
+    free(text);
+    json_decref(json);
+}
+
 tsh_status model_read(const char *folder, model *out, header *h) {
     char path[4096];
     json_error_t error;
@@ -206,6 +221,7 @@ tsh_status model_read(const char *folder, model *out, header *h) {
     header_text(h, "tokenizer.ggml.model", "no_vocab", strlen("no_vocab"));
     if (text) header_text(h, "tokenizer.huggingface.json", text, length);
     free(text);
+    add_template(folder, h);
     header_u32(h, "general.quantization_version", 2);
     return r.status;
 }

@@ -30,7 +30,7 @@ typedef struct model {
     bool tied;
 } model;
 
-/* Reads FOLDER/config.json and, if it exists, tokenizer.json, and adds their keys. */
+/* Reads FOLDER/config.json and, if they exist, tokenizer.json and the chat template, and adds their keys. */
 tsh_status model_read(const char *folder, model *out, header *h);
 
 /* A tensor of the file. */

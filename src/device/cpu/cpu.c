@@ -177,7 +177,7 @@ static void set_ops(tshi_cpu_device *cpu) {
     cpu->ops.top.find = tshi_cpu_top_find;
     cpu->ops.quantized = (tshi_quantized_ops){.activations = tshi_cpu_quantize_activations,
                                               .multiply = tshi_cpu_quantized_multiply,
-                                              .widen = tshi_cpu_dequantize};
+                                              .dequantize = tshi_cpu_dequantize};
     tshi_cpu_ranges(isa, &cpu->tables);
 #define FLOAT_TABLE(table) cpu->ops.table = cpu->tables.table;
 #include "device/kernels.def"

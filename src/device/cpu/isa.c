@@ -5,7 +5,7 @@
 
 extern const tshi_isa tshi_isa_table_base;
 #if defined(TSHARD_X86_ISAS)
-extern const tshi_isa tshi_isa_table_avx2, tshi_isa_table_avx512, tshi_isa_table_avx512bf16;
+extern const tshi_isa tshi_isa_table_avx2, tshi_isa_table_avx512, tshi_isa_table_avx512vnni, tshi_isa_table_avx512bf16;
 
 /* Every CPU with AVX2 has F16C. */
 static bool cpu_has(const tshi_isa *isa) {
@@ -16,12 +16,14 @@ static bool cpu_has(const tshi_isa *isa) {
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl") ||
         !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw"))
         return false;
-    return isa == &tshi_isa_table_avx512 || __builtin_cpu_supports("avx512bf16");
+    if (isa == &tshi_isa_table_avx512) return true;
+    if (!__builtin_cpu_supports("avx512vnni")) return false;
+    return isa == &tshi_isa_table_avx512vnni || __builtin_cpu_supports("avx512bf16");
 }
 
 /* The best is the last. */
 static const tshi_isa *const isas[] = {&tshi_isa_table_base, &tshi_isa_table_avx2, &tshi_isa_table_avx512,
-                                       &tshi_isa_table_avx512bf16};
+                                       &tshi_isa_table_avx512vnni, &tshi_isa_table_avx512bf16};
 #elif defined(TSHARD_ARM64_ISAS)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>

@@ -1,7 +1,7 @@
 /* The vector kernels of the CPU: the sources in isa/ are compiled once for each instruction set, and each has a table.
  * A device takes the table of the best instruction set that the CPU has, or the one that TSHARD_CPU_ISA names.
  *
- *   x86-64   base, avx2 (with FMA and F16C), avx512 (F, VL, DQ, BW), avx512bf16
+ *   x86-64   base, avx2 (with FMA and F16C), avx512 (F, VL, DQ, BW), avx512vnni, avx512bf16
  *   arm64    base (NEON), bf16
  *   others   base: what the build's own flags allow */
 #ifndef TSHI_CPU_ISA_H
@@ -88,7 +88,7 @@ typedef struct tshi_quantized_product {
 typedef struct tshi_isa_quantized {
     void (*activations)(int64_t cols, int64_t from, int64_t end, const float *x, tshi_group *to);
     void (*multiply)(const tshi_quantized_product *p, int64_t from, int64_t end);
-    void (*widen)(tshi_quant format, int64_t cols, int64_t from, int64_t end, const void *w, float *to);
+    void (*dequantize)(tshi_quant format, int64_t cols, int64_t from, int64_t end, const void *w, float *to);
 } tshi_isa_quantized;
 
 typedef struct tshi_isa {

@@ -139,7 +139,7 @@ static const tshi_device_ops cuda_ops = {
     .top = {.find = tshi_cuda_top, .merge = tshi_cuda_top_merge, .backward = tshi_cuda_top_backward},
     .quantized = {.activations = tshi_cuda_quantize_activations,
                   .multiply = tshi_cuda_quantized_multiply,
-                  .widen = tshi_cuda_dequantize},
+                  .dequantize = tshi_cuda_dequantize},
     .elementwise = tshi_cuda_elementwise,
     .sum = tshi_cuda_sum,
     .softmax = tshi_cuda_softmax,

@@ -252,3 +252,33 @@ tsh_status tsh_gguf_config(const char *path, char *json, size_t size) {
     free(text);
     return status;
 }
+
+/* --- other keys --------------------------------------------------------------------------------------------------- */
+
+static tsh_status copy_text(const tshi_gguf *file, const char *key, char *text, size_t size) {
+    const tshi_gguf_value *value = tshi_gguf_find(file, key);
+    if (!value) return TSH_OK;
+    tshi_gguf_value left = *value;
+    tshi_gguf_text found;
+    if (value->array || !tshi_gguf_next_text(&left, &found) || memchr(found.at, 0, found.length))
+        return tshi_fail(TSH_ERR_IO, "%.220s: '%.100s' is not a text", file->path, key);
+    if (found.length >= size)
+        return tshi_fail(TSH_ERR_ARGUMENT, "gguf_text: the text needs %zu bytes, and there are %zu", found.length + 1,
+                         size);
+    memcpy(text, found.at, found.length);
+    text[found.length] = '\0';
+    return TSH_OK;
+}
+
+tsh_status tsh_gguf_text(const char *path, const char *key, char *text, size_t size) {
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    tshi_gguf *file;
+    if (text && size) text[0] = '\0';
+    if (!path || !key || !text || !size)
+        return tshi_fail(TSH_ERR_ARGUMENT, "gguf_text: a path, a key and memory for the text are required");
+    tsh_status status = tshi_gguf_open(&allocator, path, &file);
+    if (status != TSH_OK) return status;
+    status = copy_text(file, key, text, size);
+    tshi_gguf_close(file);
+    return status;
+}

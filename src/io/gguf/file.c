@@ -101,7 +101,7 @@ static tsh_status read_groups(tshi_gguf *file, const tshi_gguf_tensor *t, const 
 /* Reads the box in parts that fit into the memory: whole rows, or pieces of a row. */
 static tsh_status read_quantized(tshi_gguf *file, const tshi_gguf_tensor *t, const tsh_box *box, float *out) {
     const int64_t most = (int64_t)(SCRATCH / sizeof(float)), numel = tshi_box_numel(t->entry.ndim, box);
-    const int64_t margin = 2 * TSHI_QUANT_MOST, cols = t->entry.ndim ? box->length[t->entry.ndim - 1] : 1;
+    const int64_t margin = 2 * TSHI_QUANT_MAX_WEIGHTS, cols = t->entry.ndim ? box->length[t->entry.ndim - 1] : 1;
     /* A row of a part may have up to `margin` weights more than its box. */
     int64_t rows = most / (cols + margin), step = rows > 0 ? rows * cols : most - margin;
     char *raw = tshi_calloc(&file->allocator, SCRATCH, 1);

@@ -22,7 +22,7 @@ typedef struct tshi_gguf_value {
 enum { TSHI_GGUF_TEXT = 8, TSHI_GGUF_ARRAY = 9, TSHI_GGUF_TYPES = 13 };
 extern const unsigned char tshi_gguf_type_bytes[TSHI_GGUF_TYPES];
 /* A little-endian number of up to 8 bytes; 0 for NULL. */
-uint64_t tshi_gguf_little(const unsigned char *at, unsigned bytes);
+uint64_t tshi_gguf_load_le(const unsigned char *at, unsigned bytes);
 
 typedef struct tshi_gguf_tensor {
     tshi_safetensors_entry entry;    /* its dtype is float32 for quantized weights */

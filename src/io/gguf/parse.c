@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 3, MOST_KEYS = 4096, MOST_TENSORS = 1 << 20, MOST_DIMS = 4 };
+enum { VERSION = 3, MAX_KEYS = 4096, MAX_TENSORS = 1 << 20, MAX_DIMS = 4 };
 
 /* The bytes of the header that have been read but not yet parsed. */
 typedef struct cursor {
@@ -27,11 +27,11 @@ static const unsigned char *next_bytes(cursor *c, uint64_t bytes) {
 }
 
 static uint32_t next_u32(cursor *c) {
-    return (uint32_t)tshi_gguf_little(next_bytes(c, 4), 4);
+    return (uint32_t)tshi_gguf_load_le(next_bytes(c, 4), 4);
 }
 
 static uint64_t next_u64(cursor *c) {
-    return tshi_gguf_little(next_bytes(c, 8), 8);
+    return tshi_gguf_load_le(next_bytes(c, 8), 8);
 }
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
@@ -73,7 +73,7 @@ static tsh_status parse_value(cursor *c, tshi_gguf_value *out) {
 }
 
 static tsh_status parse_values(cursor *c, tshi_gguf *file, uint64_t count) {
-    if (count > MOST_KEYS) return refuse(file, "it would have more than 4096 keys");
+    if (count > MAX_KEYS) return refuse(file, "it would have more than 4096 keys");
     for (uint64_t i = 0; i < count && !c->ended; i++) {
         tsh_status status = tshi_grow(&file->allocator, (void **)&file->values, &file->values_capacity,
                                       file->values_count + 1, sizeof *file->values);
@@ -150,7 +150,7 @@ static tsh_status parse_tensor(cursor *c, tshi_gguf *file, tshi_gguf_tensor *t) 
     t->name = tshi_calloc(&file->allocator, TSHI_GGUF_NAME, 1);
     if (!t->name) return TSH_ERR_MEMORY;
     memcpy(t->name, name, (size_t)length);
-    if (ndim > MOST_DIMS) return refuse_tensor(file, t, "has more than 4 dims");
+    if (ndim > MAX_DIMS) return refuse_tensor(file, t, "has more than 4 dims");
     t->entry = (tshi_safetensors_entry){.name = t->name, .ndim = (int)ndim};
     for (uint32_t d = 0; d < ndim; d++) {
         uint64_t size = next_u64(c);
@@ -165,7 +165,7 @@ static tsh_status parse_tensor(cursor *c, tshi_gguf *file, tshi_gguf_tensor *t) 
 }
 
 static tsh_status parse_tensors(cursor *c, tshi_gguf *file, uint64_t count) {
-    if (count > MOST_TENSORS) return refuse(file, "it would have more than a million tensors");
+    if (count > MAX_TENSORS) return refuse(file, "it would have more than a million tensors");
     for (uint64_t i = 0; i < count && !c->ended; i++) {
         tsh_status status = tshi_grow(&file->allocator, (void **)&file->tensors, &file->capacity, file->count + 1,
                                       sizeof *file->tensors);

@@ -12,7 +12,7 @@ static bool is_float(uint32_t type) {
     return type == FLOAT32 || type == FLOAT64;
 }
 
-uint64_t tshi_gguf_little(const unsigned char *at, unsigned bytes) {
+uint64_t tshi_gguf_load_le(const unsigned char *at, unsigned bytes) {
     uint64_t value = 0;
     for (unsigned i = 0; at && i < bytes; i++) value |= (uint64_t)at[i] << (8 * i);
     return value;
@@ -39,7 +39,7 @@ static const unsigned char *next_item(tshi_gguf_value *left, uint64_t bytes) {
 bool tshi_gguf_next_text(tshi_gguf_value *left, tshi_gguf_text *out) {
     if (left->type != TSHI_GGUF_TEXT || left->count == 0) return false;
     left->count--;
-    out->length = (size_t)tshi_gguf_little(next_item(left, 8), 8);
+    out->length = (size_t)tshi_gguf_load_le(next_item(left, 8), 8);
     out->at = (const char *)next_item(left, out->length);
     return out->at;
 }
@@ -50,7 +50,7 @@ bool tshi_gguf_next_integer(tshi_gguf_value *left, int64_t *out) {
         return false;
     unsigned bytes = tshi_gguf_type_bytes[left->type];
     left->count--;
-    uint64_t value = tshi_gguf_little(next_item(left, bytes), bytes);
+    uint64_t value = tshi_gguf_load_le(next_item(left, bytes), bytes);
     bool has_sign = left->type == INT8 || left->type == INT16 || left->type == INT32;
     if (has_sign && value >> (8 * bytes - 1)) value |= UINT64_MAX << (8 * bytes - 1);
     if (left->type == UINT64 && value > INT64_MAX) return false;
@@ -68,7 +68,7 @@ bool tshi_gguf_next_number(tshi_gguf_value *left, double *out) {
     if (left->count == 0) return false;
     left->count--;
     unsigned bytes = tshi_gguf_type_bytes[left->type];
-    uint64_t bits = tshi_gguf_little(next_item(left, bytes), bytes);
+    uint64_t bits = tshi_gguf_load_le(next_item(left, bytes), bytes);
     uint32_t low = (uint32_t)bits;
     float narrow;
     memcpy(&narrow, &low, sizeof narrow);

@@ -53,7 +53,7 @@ static tsh_status encode_word(tsh_tokenizer *t, const char *text, size_t length)
     tshi_words *words = &t->model.words;
     tsh_status status = TSH_OK;
     int count = 0, before = t->ids.count;
-    if (length > TSHI_WORD_MOST) return encode_anew(t, text, length);
+    if (length > TSHI_MAX_WORD_BYTES) return encode_anew(t, text, length);
     uint64_t hash = tshi_hash_bytes(text, length);
     const int32_t *ids = tshi_words_find(words, text, length, hash, &count);
     if (!ids) {

@@ -9,8 +9,8 @@ static const char *const metaspace = "\xe2\x96\x81"; /* U+2581 */
 
 /* Adds a step; NULL, with the message set, if there is no room. */
 static tshi_text_step *add_step(const tshi_parse *p, tshi_text_steps *steps, tshi_step_kind kind) {
-    if (steps->count == TSHI_STEPS_MOST) {
-        tshi_fail(TSH_ERR_UNSUPPORTED, "%.220s: more than %d steps of one kind", p->path, TSHI_STEPS_MOST);
+    if (steps->count == TSHI_MAX_STEPS) {
+        tshi_fail(TSH_ERR_UNSUPPORTED, "%.220s: more than %d steps of one kind", p->path, TSHI_MAX_STEPS);
         return NULL;
     }
     tshi_text_step *step = &steps->items[steps->count++];

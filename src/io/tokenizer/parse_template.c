@@ -1,11 +1,11 @@
 /* Parses the template of a tokenizer.json: the special tokens before and after a text. */
 #include "io/tokenizer/parse.h"
 
-enum { TEMPLATE_MOST = 256 };
+enum { MAX_PIECES = 256 };
 
 /* A template while it is read. */
 typedef struct ring {
-    int32_t ids[TEMPLATE_MOST]; /* -1: the text's place */
+    int32_t ids[MAX_PIECES]; /* -1: the text's place */
     int count;
 } ring;
 
@@ -13,8 +13,7 @@ static tsh_status add_id(const tshi_parse *p, ring *r, const json_t *json) {
     json_int_t id = json_is_integer(json) ? json_integer_value(json) : -1;
     if (id < 0 || id >= TSHI_TOKEN_IDS)
         return tshi_parse_refuse(p, "an id of the post_processor", "from 0 to 16777215");
-    if (r->count == TEMPLATE_MOST)
-        return tshi_parse_refuse(p, "the template of the post_processor", "of at most 256 ids");
+    if (r->count == MAX_PIECES) return tshi_parse_refuse(p, "the template of the post_processor", "of at most 256 ids");
     r->ids[r->count++] = (int32_t)id;
     return TSH_OK;
 }
@@ -44,7 +43,7 @@ static tsh_status read_template(const tshi_parse *p, const json_t *json, ring *r
             status = add_special(p, r, tokens, tshi_parse_text(special, "id"));
         } else if (!text) {
             status = tshi_parse_refuse(p, "a piece of the template", "a SpecialToken or a Sequence");
-        } else if (r->count == TEMPLATE_MOST) {
+        } else if (r->count == MAX_PIECES) {
             status = tshi_parse_refuse(p, "the template of the post_processor", "of at most 256 ids");
         } else {
             r->ids[r->count++] = -1;
@@ -74,7 +73,7 @@ static tsh_status surround(const tshi_parse *p, const ring *r) {
     tshi_free(&t->allocator, t->template);
     t->template = made;
     t->template_count = count;
-    if (count <= TEMPLATE_MOST) return TSH_OK;
+    if (count <= MAX_PIECES) return TSH_OK;
     return tshi_parse_refuse(p, "the template of the post_processor", "of at most 256 ids");
 }
 

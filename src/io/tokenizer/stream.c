@@ -3,12 +3,12 @@
 #include "io/tokenizer/tokenizer.h"
 
 /* More ids than this at the end that form no complete character are garbage. */
-#define WINDOW_MOST 64
+#define MAX_WINDOW 64
 
 struct tsh_text_stream {
     tsh_tokenizer *tokenizer;
     bool special;
-    int64_t ids[WINDOW_MOST];
+    int64_t ids[MAX_WINDOW];
     int count;
     int mark; /* ids before it are the context of those behind: a token's text can depend on what is before it */
     tshi_bytes shown; /* what has been given of the ids' text */
@@ -84,7 +84,7 @@ static tsh_status add_id(tsh_text_stream *stream, int64_t id) {
         stream->count--;
         return status;
     }
-    bool full = stream->count == WINDOW_MOST;
+    bool full = stream->count == MAX_WINDOW;
     size_t end = full ? text->length : certain_length(text->data, text->length);
     bool more = text->length > stream->shown.length;
     if (!give(stream, end, end == text->length)) {

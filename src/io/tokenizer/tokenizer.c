@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#define FILE_MOST ((uint64_t)256 << 20)
+#define MAX_FILE_BYTES ((uint64_t)256 << 20)
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
@@ -65,7 +65,7 @@ tsh_status tsh_tokenizer_load(const char *path, tsh_tokenizer **out) {
     const tsh_allocator allocator = tshi_allocator_resolve(NULL);
     const char *file = file_of(path, room, sizeof room);
     if (tshi_gguf_is(file)) return load_from_gguf(&allocator, file, out);
-    tsh_status status = tshi_file_load(&allocator, file, "a tokenizer", FILE_MOST, &json, &bytes);
+    tsh_status status = tshi_file_load(&allocator, file, "a tokenizer", MAX_FILE_BYTES, &json, &bytes);
     if (status == TSH_OK) status = tshi_tokenizer_create(file, json, bytes, out);
     tshi_free(&allocator, json);
     return status;
@@ -74,7 +74,7 @@ tsh_status tsh_tokenizer_load(const char *path, tsh_tokenizer **out) {
 /* --- destroying --------------------------------------------------------------------------------------------------- */
 
 static void free_steps(tshi_text_steps *steps) {
-    for (int i = 0; i < TSHI_STEPS_MOST; i++) {
+    for (int i = 0; i < TSHI_MAX_STEPS; i++) {
         tshi_pattern_free(steps->items[i].pattern);
         tshi_bytes_free(&steps->items[i].content);
         tshi_bytes_free(&steps->items[i].made);

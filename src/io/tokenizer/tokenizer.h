@@ -7,7 +7,7 @@
 #include "io/tokenizer/vocabulary.h"
 #include "tshard/tokenizer.h"
 
-#define TSHI_STEPS_MOST 32 /* of one kind, in one file */
+#define TSHI_MAX_STEPS 32 /* of one kind, in one file */
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
@@ -63,7 +63,7 @@ typedef struct tshi_text_step {
 } tshi_text_step;
 
 typedef struct tshi_text_steps {
-    tshi_text_step items[TSHI_STEPS_MOST];
+    tshi_text_step items[TSHI_MAX_STEPS];
     int count;
 } tshi_text_steps;
 

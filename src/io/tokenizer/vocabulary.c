@@ -131,10 +131,10 @@ void tshi_merges_free(tshi_merges *merges) {
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-enum { WORD_SLOTS = 1 << 17, WORDS_MOST = WORD_SLOTS / 4 * 3, KEYS_MOST = 1 << 21, NUMBERS_MOST = 1 << 20 };
+enum { WORD_SLOTS = 1 << 17, MAX_WORDS = WORD_SLOTS / 4 * 3, MAX_KEYS = 1 << 21, MAX_NUMBERS = 1 << 20 };
 
 const int32_t *tshi_words_find(const tshi_words *words, const char *text, size_t length, uint64_t hash, int *count) {
-    if (!words->slots || length > TSHI_WORD_MOST) return NULL;
+    if (!words->slots || length > TSHI_MAX_WORD_BYTES) return NULL;
     for (size_t i = hash & (WORD_SLOTS - 1); words->slots[i].used; i = (i + 1) & (WORD_SLOTS - 1)) {
         const tshi_word *word = &words->slots[i];
         if (word->hash != hash || word->length != length || memcmp(words->keys + word->key, text, length) != 0)
@@ -147,8 +147,8 @@ const int32_t *tshi_words_find(const tshi_words *words, const char *text, size_t
 
 static bool open_words(tshi_words *words) {
     if (words->slots) return true;
-    words->keys = tshi_calloc(words->allocator, KEYS_MOST, 1);
-    words->numbers = tshi_calloc(words->allocator, NUMBERS_MOST, sizeof *words->numbers);
+    words->keys = tshi_calloc(words->allocator, MAX_KEYS, 1);
+    words->numbers = tshi_calloc(words->allocator, MAX_NUMBERS, sizeof *words->numbers);
     if (words->keys && words->numbers) words->slots = tshi_calloc(words->allocator, WORD_SLOTS, sizeof *words->slots);
     if (!words->slots) tshi_words_free(words);
     return words->slots != NULL;
@@ -162,9 +162,9 @@ static void forget(tshi_words *words) {
 
 void tshi_words_keep(tshi_words *words, const char *text, size_t length, uint64_t hash, const int64_t *ids,
                      int64_t count) {
-    if (length > TSHI_WORD_MOST || count > 4 * TSHI_WORD_MOST || !open_words(words)) return;
-    if (words->count == WORDS_MOST || words->key_count + length > KEYS_MOST ||
-        words->number_count + (size_t)count > NUMBERS_MOST)
+    if (length > TSHI_MAX_WORD_BYTES || count > 4 * TSHI_MAX_WORD_BYTES || !open_words(words)) return;
+    if (words->count == MAX_WORDS || words->key_count + length > MAX_KEYS ||
+        words->number_count + (size_t)count > MAX_NUMBERS)
         forget(words);
     size_t i = hash & (WORD_SLOTS - 1);
     while (words->slots[i].used) i = (i + 1) & (WORD_SLOTS - 1);

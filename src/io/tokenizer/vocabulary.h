@@ -68,7 +68,7 @@ static inline int32_t tshi_merges_find(const tshi_merges *merges, int32_t left, 
 void tshi_merges_free(tshi_merges *merges);
 
 /* Words and their ids. It forgets all words when it is full. */
-#define TSHI_WORD_MOST 64
+#define TSHI_MAX_WORD_BYTES 64
 typedef struct tshi_word {
     uint64_t hash;
     uint32_t key, ids;            /* where they begin in keys and in numbers */
@@ -85,7 +85,7 @@ typedef struct tshi_words {
 
 /* The word's ids, or NULL. */
 const int32_t *tshi_words_find(const tshi_words *words, const char *text, size_t length, uint64_t hash, int *count);
-/* Keeps a word of at most TSHI_WORD_MOST bytes with its ids; without memory it keeps none. */
+/* Keeps a word of at most TSHI_MAX_WORD_BYTES bytes with its ids; without memory it keeps none. */
 void tshi_words_keep(tshi_words *words, const char *text, size_t length, uint64_t hash, const int64_t *ids,
                      int64_t count);
 void tshi_words_free(tshi_words *words);

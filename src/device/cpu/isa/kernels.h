@@ -1,7 +1,7 @@
 /* The kernels of one instruction set: TSHI_ISA_NAME is its name, which ends the names that the files of this folder
  * export. device/kernels.h says what each kernel does. None of them uses the device, which may be NULL.
- * TSHI_TABLE_NAME is the name of the table and its products of few rows: an instruction set that adds only products of
- * bfloat16 takes its other kernels from TSHI_ISA_NAME. */
+ * TSHI_TABLE_NAME is the name of the table, its products of few rows and those with quantized weights: an instruction
+ * set that adds only products of bfloat16 or of 8-bit integers takes its other kernels from TSHI_ISA_NAME. */
 #ifndef TSHI_ISA_KERNELS_H
 #define TSHI_ISA_KERNELS_H
 
@@ -33,7 +33,7 @@ tshi_reduce_fn TSHI_ISA(tshi_cpu_reduce);
 extern const tshi_top_ops TSHI_ISA(tshi_cpu_top);
 
 /* quantized.c */
-extern const tshi_isa_quantized TSHI_ISA(tshi_cpu_quantized);
+extern const tshi_isa_quantized TSHI_TABLE(tshi_cpu_quantized);
 
 /* few_rows.c */
 tshi_few_rows_fn TSHI_TABLE(tshi_cpu_few_rows);

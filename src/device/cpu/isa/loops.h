@@ -29,6 +29,11 @@
 #define TSHI_MULTIPLIES_BFLOAT16
 #endif
 
+/* Dot products of four bytes that accumulate in 32 bits, for vectors of 64 bytes. */
+#if TSHI_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
+#define TSHI_MULTIPLIES_INT8
+#endif
+
 #if defined(__GNUC__)
 #define TSHI_INLINE static inline __attribute__((always_inline))
 #else

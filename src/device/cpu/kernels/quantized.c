@@ -1,7 +1,7 @@
 /* Products with quantized weights, whose rows the threads of a rank share. */
 #include "device/cpu/kernels/ranges.h"
 
-/* A call of activations or widen, whose rows have `cols` elements. */
+/* A call of activations or dequantize, whose rows have `cols` elements. */
 typedef struct quantized_rows {
     const tshi_isa_quantized *isa;
     tshi_quant format;
@@ -20,9 +20,9 @@ static void quantize_range(const void *call, int range, int64_t from, int64_t en
     c->isa->activations(c->cols, from, end, c->from, c->to);
 }
 
-static void widen_range(const void *call, int range, int64_t from, int64_t end) {
+static void dequantize_range(const void *call, int range, int64_t from, int64_t end) {
     const quantized_rows *c = call;
-    c->isa->widen(c->format, c->cols, from, end, c->from, c->to);
+    c->isa->dequantize(c->format, c->cols, from, end, c->from, c->to);
 }
 
 static void multiply_columns(const void *call, int range, int64_t from, int64_t end) {
@@ -44,5 +44,5 @@ void tshi_cpu_quantized_multiply(tsh_device *device, tshi_quant format, int64_t 
 
 void tshi_cpu_dequantize(tsh_device *device, tshi_quant format, int64_t rows, int64_t cols, const void *w, float *to) {
     const quantized_rows c = {isa_of(device)->quantized, format, cols, w, to};
-    tshi_parallel(device, rows, 1, (double)cols, widen_range, &c);
+    tshi_parallel(device, rows, 1, (double)cols, dequantize_range, &c);
 }

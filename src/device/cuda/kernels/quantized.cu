@@ -31,14 +31,14 @@ __global__ void __launch_bounds__(THREADS)
     for (int64_t i = (int64_t)blockIdx.x * warps + threadIdx.x / WARP; i < total; i += (int64_t)gridDim.x * warps) {
         const int64_t col = i % groups * TSHI_GROUP + lane;
         const float value = col < cols ? x[i / groups * cols + col] : 0.0f;
-        float most = fabsf(value), strange = value - value;
+        float amax = fabsf(value), nonfinite = value - value;
         for (int step = WARP / 2; step > 0; step /= 2) {
-            const float other = shuffle_xor(most, step);
-            most = other > most ? other : most;
-            strange += shuffle_xor(strange, step);
+            const float other = shuffle_xor(amax, step);
+            amax = other > amax ? other : amax;
+            nonfinite += shuffle_xor(nonfinite, step);
         }
-        const bool is_zero = !(most >= 0x1p-120f) || strange != 0;
-        const float d = is_zero ? strange : most / 127, inverse = is_zero ? 0.0f : 1 / d;
+        const bool is_zero = !(amax >= 0x1p-120f) || nonfinite != 0;
+        const float d = is_zero ? nonfinite : amax / 127, inverse = is_zero ? 0.0f : 1 / d;
         to[i].q[lane] = (int8_t)(is_zero ? 0.0f : rintf(value * inverse));
         if (lane == 0) to[i].d = d >= 0x1p-14f && d <= 65504 ? __half2float(__float2half_rn(d)) : d;
     }
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(THREADS)
 
 template <tshi_quant FORMAT>
 __global__ void __launch_bounds__(THREADS)
-    widen(int64_t total, int64_t groups, int64_t cols, const unsigned char *w, float *to) {
+    dequantize(int64_t total, int64_t groups, int64_t cols, const unsigned char *w, float *to) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t row = i / cols, col = i % cols;
         const unsigned char *from = w + (row * groups + col / TSHI_GROUP) * group_bytes<FORMAT>;
@@ -92,7 +92,7 @@ void tshi_cuda_quantized_multiply(tsh_device *device, tshi_quant format, int64_t
 
 void tshi_cuda_dequantize(tsh_device *device, tshi_quant format, int64_t rows, int64_t cols, const void *w, float *to) {
     if (rows * cols <= 0) return;
-    launch(device, "dequantize", format == TSHI_Q8_0 ? widen<TSHI_Q8_0> : widen<TSHI_Q4_0>,
+    launch(device, "dequantize", format == TSHI_Q8_0 ? dequantize<TSHI_Q8_0> : dequantize<TSHI_Q4_0>,
            blocks_for(device, rows * cols, THREADS), THREADS, rows * cols, tshi_groups(cols), cols,
            (const unsigned char *)w, to);
 }
