@@ -153,7 +153,7 @@ int bench_calibrate(int argc, char **argv) {
     bench_common common;
     const bench_option options[] = {
         {"out", BENCH_TEXT, NULL, "the machine file (default: stdout)", (void *)&path, NULL},
-        {"largest", BENCH_COUNT, "2048", "rows and features of what is measured", &c.largest, NULL}};
+        {"largest", BENCH_COUNT, "2048", "the most rows and features that are measured", &c.largest, NULL}};
     int code = bench_options_parse(
         "calibrate",
         "Measures what tshard-plan estimates the time of a step from: matrix products, attention and other\n"

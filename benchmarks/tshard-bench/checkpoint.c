@@ -258,10 +258,10 @@ static tsh_status name_folder(setting *s) {
 int bench_checkpoint(int argc, char **argv) {
     setting s = {0};
     const bench_option options[] = {
-        {"bytes", BENCH_SIZE, "1G", "of the parameters and AdamW's states, all ranks together", &s.bytes, NULL},
-        {"folder", BENCH_TEXT, "/dev/shm", "where to save: there the page cache alone is measured", (void *)&s.parent,
-         NULL},
-        {"rounds", BENCH_COUNT, "5", "of save, load and cp by turns (at most 100)", &s.rounds, NULL},
+        {"bytes", BENCH_SIZE, "1G", "size of the parameters and AdamW's states on all ranks", &s.bytes, NULL},
+        {"folder", BENCH_TEXT, "/dev/shm", "where to save; in memory, as by default, no disk is measured",
+         (void *)&s.parent, NULL},
+        {"rounds", BENCH_COUNT, "5", "how often to save, load and cp in turn (at most 100)", &s.rounds, NULL},
         {"batch", BENCH_COUNT, "64", "rows of a training step", &s.batch, NULL},
     };
     int code = bench_options_parse("checkpoint",

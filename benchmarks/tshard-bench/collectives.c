@@ -172,8 +172,8 @@ int bench_collectives(int argc, char **argv) {
         {"op", BENCH_CHOICE, "all_reduce", "what to measure", &sweep.op, op_names},
         {"min-bytes", BENCH_SIZE, "4", "first size", &sweep.min_bytes, NULL},
         {"max-bytes", BENCH_SIZE, "64M", "last size", &sweep.max_bytes, NULL},
-        {"factor", BENCH_COUNT, "4", "from one size to the next, 2 or more", &sweep.factor, NULL},
-        {"dtype", BENCH_CHOICE, "float32", "of the elements", &sweep.dtype, bench_dtype_names()},
+        {"factor", BENCH_COUNT, "4", "each size over the one before, 2 or more", &sweep.factor, NULL},
+        {"dtype", BENCH_CHOICE, "float32", "dtype of the elements", &sweep.dtype, bench_dtype_names()},
         {"members", BENCH_COUNT, "1", "ranks in each group of neighbours; 1: one group of all ranks", &sweep.members,
          NULL},
     };

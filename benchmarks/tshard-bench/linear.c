@@ -20,7 +20,7 @@ int bench_linear(int argc, char **argv) {
         {"in", BENCH_COUNT, "1024", "features in", &in, NULL},
         {"out", BENCH_COUNT, "1024", "features out", &out, NULL},
         {"shard", BENCH_CHOICE, "all", "how the weight is split over the ranks", &shard, shard_names},
-        {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "dtype of the tensors", &dtype, dtype_names},
         {"graph", BENCH_FLAG, NULL, "on a GPU: capture a step and measure its replays", &graph, NULL},
     };
     int code = bench_options_parse(

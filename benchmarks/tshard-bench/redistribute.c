@@ -228,7 +228,7 @@ static int run_all(tsh_world *world, const bench_common *common, int64_t rows) {
 int bench_redistribute(int argc, char **argv) {
     int64_t bytes;
     bench_common common;
-    const bench_option options[] = {{"bytes", BENCH_SIZE, "64M", "of the whole matrix", &bytes, NULL}};
+    const bench_option options[] = {{"bytes", BENCH_SIZE, "64M", "size of the whole matrix", &bytes, NULL}};
     int code = bench_options_parse(
         "redistribute",
         "Measures redistributions of a float32 matrix over the ranks it is started with, beside a memcpy on each rank "
