@@ -242,11 +242,11 @@ int bench_attention(int argc, char **argv) {
     };
     int code = bench_options_parse(
         "attention",
-        "Measures attention: forward alone, and forward and backward. FLOP/s are those of the products, of which a\n"
-        "causal call needs half, over both ways; kv_gb_per_s is how fast the forward reads keys and values, which\n"
+        "Measures attention: only forward, and forward and backward. FLOP/s count the products, and of a causal call\n"
+        "only those that the mask leaves. kv_gb_per_s is the rate at which forward reads keys and values, which\n"
         "bounds the generation of tokens (--queries 1). Every rank makes a call of its own; with --context the ranks\n"
-        "split the tokens of one call, and FLOP/s are those of all ranks together. activation_mb is what a step needs\n"
-        "besides its inputs.",
+        "split the tokens of one call, and FLOP/s are those of all ranks together. activation_mb is the memory that\n"
+        "a step needs besides its inputs.",
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     if (b.kv_heads == 0) b.kv_heads = b.heads;

@@ -219,10 +219,11 @@ static tsh_status report(const setting *s, results *r) {
     if (status == TSH_OK) status = bench_sum(s->meter, r->read, &read);
     if (status != TSH_OK) return status;
     if (!table.silent && !table.json) {
-        printf("checkpoint: %.4g MiB of parameters and AdamW's states over %d ranks, in %s\n"
-               "ratio: cp's time over that of save and load; bytes read over those of the slices; steps beside a save\n"
-               "over steps alone. memory_mib: what a rank takes beyond the model.\n\n",
-               r->bytes / (1 << 20), tsh_world_size(s->world), s->parent);
+        printf(
+            "checkpoint: %.4g MiB of parameters and AdamW's states over %d ranks, in %s\n"
+            "ratio: the time of cp divided by that of save and load; bytes read divided by those of the slices; steps\n"
+            "beside a save divided by steps without one. memory_mib: the memory of a rank beyond the model.\n\n",
+            r->bytes / (1 << 20), tsh_world_size(s->world), s->parent);
     }
     row(&table, "cp", copy, r->bytes, 1, 0);
     row(&table, "save", save, r->bytes, copy / save, r->save_memory);
@@ -265,8 +266,8 @@ int bench_checkpoint(int argc, char **argv) {
         {"batch", BENCH_COUNT, "64", "rows of a training step", &s.batch, NULL},
     };
     int code = bench_options_parse("checkpoint",
-                                   "Measures saving and loading a model beside cp of as many bytes, the bytes that a "
-                                   "load reads, the memory\nof a rank, and training steps while a save goes on in the "
+                                   "Measures saving and loading a model beside cp of as many bytes, the bytes that a\n"
+                                   "load reads, the memory of a rank, and training steps while a save runs in the\n"
                                    "background.",
                                    options, (int)(sizeof options / sizeof *options), &s.common, argc, argv);
     if (code >= 0) return code;

@@ -59,8 +59,8 @@ int bench_dispatch(int argc, char **argv) {
                                     {"elements", BENCH_COUNT, "8", "elements of each tensor", &elements, NULL}};
     int code = bench_options_parse(
         "dispatch",
-        "Measures a chain of sums of small float32 tensors, forward and backward: the time of a node is what the tape\n"
-        "costs. Every rank runs a chain of its own.",
+        "Measures a chain of sums of small float32 tensors, forward and backward: the time of a node is the cost of\n"
+        "the tape. Every rank runs a chain of its own.",
         options, 2, &common, argc, argv);
     if (code >= 0) return code;
     tsh_world *world = NULL;

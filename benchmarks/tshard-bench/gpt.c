@@ -98,9 +98,9 @@ int bench_gpt(int argc, char **argv) {
         {"vocabulary", BENCH_COUNT, "65", "classes", &g.vocabulary, NULL}};
     int code = bench_options_parse(
         "gpt",
-        "Measures the matrix products in a training step of train_gpt, of its linear layers and of its attention, "
-        "each\n"
-        "rank with its part, through the libraries that tshard uses: what a step would take that did nothing else.",
+        "Measures the matrix products in a training step of train_gpt, those of its linear layers and of its\n"
+        "attention, with the libraries that tshard uses and each rank's part of the sizes: the time of a step that\n"
+        "did nothing else.",
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     tsh_world *world = NULL;

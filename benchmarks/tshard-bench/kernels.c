@@ -307,12 +307,12 @@ int bench_kernels(int argc, char **argv) {
         {"vocabulary", BENCH_COUNT, "16384", "rows of the embedding's table", &b.vocabulary, NULL},
         {"dtype", BENCH_CHOICE, "float32", "dtype of the tensors", &dtype, dtype_names},
     };
-    code = bench_options_parse(
-        "kernels",
-        "Measures the kernels whose cost is memory, beside a plain copy in the same run. Bytes are those that a "
-        "kernel\n"
-        "must read and write; what it moves beyond them shows as a lower rate. Every rank runs them, the first tells.",
-        options, (int)(sizeof options / sizeof *options), &common, argc, argv);
+    code = bench_options_parse("kernels",
+                               "Measures the kernels whose cost is memory, beside a plain copy in the same run. Only\n"
+                               "the bytes that a kernel must read and write are counted, so that any other traffic\n"
+                               "shows as a lower rate. Every rank runs the kernels; the first one prints its\n"
+                               "figures.",
+                               options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     if (tsh_world_init(NULL, &b.world) != TSH_OK) return bench_failed(NULL, "world_init");
     b.device = tsh_world_device(b.world);

@@ -25,9 +25,8 @@ int bench_linear(int argc, char **argv) {
     };
     int code = bench_options_parse(
         "linear",
-        "Measures training steps of a linear layer, y = x W^T + b: forward, and backward to x, W and b.\n"
-        "column splits W's outputs over the ranks, row its inputs, and a dense layer is whole on each of "
-        "them.\n" LAYERS_HELP,
+        "Measures training steps of a linear layer, y = x W^T + b: forward, and backward to x, W and b. column\n"
+        "splits W by outputs over the ranks, row by inputs, and a dense layer is whole on each rank.\n" LAYERS_HELP,
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     layers_model models[SHARDINGS];

@@ -101,7 +101,7 @@ static int parse(const char *command, const char *purpose, const bench_option *o
         if (result >= 0) return result;
     }
     if (optind == argc) return -1;
-    bench_say("%s takes options alone, not '%s'", command, argv[optind]);
+    bench_say("%s takes only options, not '%s'", command, argv[optind]);
     return 2;
 }
 
