@@ -75,9 +75,9 @@ setup_install() {
         echo "There is no apt-get here: install the equivalents of these Debian packages, then start again." >&2
         return 1
     elif [ "$(id -u)" != 0 ]; then
-        local how="Run this" prefix="sudo "
-        have_command sudo || { how="There is no sudo here either, so run this as root" prefix=""; }
-        printf 'Not root, so nothing was installed. %s, then start again:\n\n    %ssh -c "%s"\n\n' "$how" "$prefix" "$command" >&2
+        local why="Not root, so nothing was installed. Run this" prefix="sudo "
+        have_command sudo || { why="Not root, and there is no sudo here, so nothing was installed. Run this as root" prefix=""; }
+        printf '%s, then start again:\n\n    %ssh -c "%s"\n\n' "$why" "$prefix" "$command" >&2
         return 1
     fi
     echo "Installing them: $command"
