@@ -114,11 +114,13 @@ Test(config, says_what_is_wrong_and_what_would_do, .timeout = 120) {
          "\"rope_type\" is yarn; this program supports only \"default\", \"linear\" and \"llama3\""},
         {"{" LLAMA SIZES ", \"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"type\": \"yarn\"}}",
          "\"rope_type\" is yarn"},
-        {"{" LLAMA SIZES ", \"partial_rotary_factor\": 0.5}", "\"partial_rotary_factor\" is 0.5; this program supports only 1"},
+        {"{" LLAMA SIZES ", \"partial_rotary_factor\": 0.5}",
+         "\"partial_rotary_factor\" is 0.5; this program supports only 1"},
         {"{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_positions\": 8, \"n_layer\": 1000000, \"n_embd\": 8, "
          "\"n_head\": 2}",
          "1000000 layers; at most 10000"},
-        {"{" LLAMA SIZES ", \"use_sliding_window\": true}", "\"use_sliding_window\" is true; this program computes"},
+        {"{" LLAMA SIZES ", \"use_sliding_window\": true}",
+         "\"use_sliding_window\" is true; this program supports only false"},
     };
     model_config c;
     tshi_test_enter();

@@ -71,7 +71,7 @@ static const char help[] =
     "INT, TERM, HUP and QUIT go to all ranks. Ranks that are still running after the grace period are killed; a\n"
     "second signal kills them at once. USR1 and USR2 go to all ranks that handle them, and end no rank. When a rank\n"
     "fails, the others have one second to notice, then get TERM, then KILL. A signal that is ignored when tshard-run\n"
-    "starts, as under nohup, stays ignored. While a job ends, output that nobody reads for a second is dropped.\n"
+    "starts, as under nohup, stays ignored. While a job ends, output is dropped if its reader blocks for a second.\n"
     "\n"
     "Exit code: 0 if all ranks exit with 0 (with --min-ranks N: at least N ranks, and all that were not lost);\n"
     "otherwise that of the rank that failed first, or 128 + the signal that killed it (the last line names the rank);\n"
