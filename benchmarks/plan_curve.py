@@ -53,7 +53,7 @@ def main():
     parser.add_argument("--bin", type=folder, default="build/bin", help="folder of tshard-plan (default: build/bin)")
     parser.add_argument("--machine", required=True, help="the machine file")
     parser.add_argument("--ranks", type=ranks_list, required=True, help="numbers of ranks, like 1,2,4,8")
-    parser.add_argument("--plot", help="the SVG file to draw; without it a table alone is printed")
+    parser.add_argument("--plot", help="the SVG file to draw; without it only a table is printed")
     parser.add_argument("program", nargs="+", help="what to plan, with its arguments")
     options = parser.parse_args()
     rows = []

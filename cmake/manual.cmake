@@ -4,8 +4,10 @@
 function(tshard_manual page script program)
     set(file ${CMAKE_BINARY_DIR}/man/${page})
     set(script ${PROJECT_SOURCE_DIR}/cmake/${script})
+    list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
     add_custom_command(OUTPUT ${file}.gz DEPENDS ${program} ${script}
-        COMMAND sh ${script} $<TARGET_FILE:${program}> ${PROJECT_VERSION} ${ARGN} > ${file}
+        COMMAND ${CMAKE_COMMAND} -E env "TSHARD_EMULATOR=${emulator}"
+                sh ${script} $<TARGET_FILE:${program}> ${PROJECT_VERSION} ${ARGN} > ${file}
         COMMAND gzip -9nf ${file} VERBATIM)
     add_custom_target(manual-${page} ALL DEPENDS ${file}.gz)
     string(REGEX REPLACE ".*\\." "man" section ${page})
@@ -13,7 +15,7 @@ function(tshard_manual page script program)
 endfunction()
 
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/man)
-if(NOT CMAKE_CROSSCOMPILING AND NOT TSHARD_SANITIZE)
+if((NOT CMAKE_CROSSCOMPILING OR CMAKE_CROSSCOMPILING_EMULATOR) AND NOT TSHARD_SANITIZE)
     foreach(tool IN LISTS installed_tools)
         tshard_manual(${tool}.1 manual.sh ${tool})
     endforeach()

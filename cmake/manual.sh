@@ -1,19 +1,20 @@
 #!/bin/sh
 # manual.sh PROGRAM VERSION: the man page of a program on stdout, made from its --help, and from that of its commands
-# where the text says "COMMAND --help". The texts have one form: "usage:" lines, paragraphs, headings that end with a
-# colon, and rows of a term, two spaces or a new line, and what it means.
+# where the text says "COMMAND --help". TSHARD_EMULATOR runs a program of another architecture. The texts have one form:
+# "usage:" lines, paragraphs, headings that end with a colon, and rows of a term, two spaces or a new line, and what it
+# means.
 set -eu
 program=$1 version=$2
 name=$(basename "$program")
 
 # A form feed goes before each text, and the name of its command after that.
 texts() {
-    text=$("$program" --help)
+    text=$(${TSHARD_EMULATOR:-} "$program" --help)
     printf '\f\n%s\n' "$text"
     case $text in *"COMMAND --help"*) ;; *) return ;; esac
     for command in $(printf '%s\n' "$text" | sed -n '/^Commands/,/^$/s/^  \([a-z_]*\)  .*/\1/p'); do
         printf '\f%s\n' "$command"
-        "$program" "$command" --help
+        ${TSHARD_EMULATOR:-} "$program" "$command" --help
     done
 }
 

@@ -29,7 +29,7 @@ the manual, a page for each subject; docs/README.md lists them
 programs, and a CMake project that builds them
 .SH ENVIRONMENT
 PAGE
-"$1" --settings | awk -F ' [|] ' '
+${TSHARD_EMULATOR:-} "$1" --settings | awk -F ' [|] ' '
     NR > 2 {
         sub(/^[|] /, "")
         sub(/ [|]$/, "")

@@ -12,15 +12,15 @@
 static const char help[] =
     "usage: [tshard-run -n RANKS] embed --model DIR --text FILE [options]\n"
     "\n"
-    "Prints a vector of length 1 for each sentence, one a line: the direction of the mean of its tokens' hidden\n"
-    "features in a BERT model. DIR is a Hugging Face folder. Each rank holds its heads and its part of the MLPs.\n"
+    "Prints a vector of length 1 for each sentence, one per line: the normalized mean of its tokens' hidden features\n"
+    "in a BERT model. DIR is a Hugging Face folder. Each rank holds its heads and its part of the MLPs.\n"
     "\n"
     "  --model DIR   the model's folder\n"
-    "  --text FILE   one sentence a line, which the tokenizer of the model's folder turns into tokens\n"
-    "  --ids FILE    instead of --text: the token ids of one sentence a line, with the tokenizer's special tokens\n"
+    "  --text FILE   one sentence per line, which the tokenizer of the model's folder turns into tokens\n"
+    "  --ids FILE    instead of --text: the token ids of one sentence per line, including special tokens\n"
     "  --batch N     sentences that are computed at once (32)\n"
     "  --dtype TYPE  float32, float64, bfloat16 or float16, to which the weights are converted (float32)\n"
-    "  --json        one JSON object: vectors, an array of them\n"
+    "  --json        print one JSON object with the array \"vectors\"\n"
     "  --help        this text\n";
 
 typedef struct settings {

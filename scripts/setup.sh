@@ -72,10 +72,12 @@ setup_missing() {
 setup_install() {
     local command="apt-get update && apt-get install -y --no-install-recommends $1"
     if ! have_command apt-get; then
-        echo "There is no apt-get here: install the equivalents of these Debian packages, then run this again." >&2
+        echo "There is no apt-get here: install the equivalents of these Debian packages, then start again." >&2
         return 1
     elif [ "$(id -u)" != 0 ]; then
-        printf 'Not root, so nothing was installed. Run this, then start again:\n\n    sudo sh -c "%s"\n\n' "$command" >&2
+        local why="Not root, so nothing was installed. Run this" prefix="sudo "
+        have_command sudo || { why="Not root, and there is no sudo here, so nothing was installed. Run this as root" prefix=""; }
+        printf '%s, then start again:\n\n    %ssh -c "%s"\n\n' "$why" "$prefix" "$command" >&2
         return 1
     fi
     echo "Installing them: $command"

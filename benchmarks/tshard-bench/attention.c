@@ -227,26 +227,26 @@ int bench_attention(int argc, char **argv) {
     bed b = {0};
     bench_common common;
     const bench_option options[] = {
-        {"batch", BENCH_COUNT, "4", "sequences", &b.batch, NULL},
-        {"heads", BENCH_COUNT, "6", "of queries", &b.heads, NULL},
-        {"kv-heads", BENCH_COUNT, NULL, "of keys and values; as many as heads unless given", &b.kv_heads, NULL},
+        {"batch", BENCH_COUNT, "4", "number of sequences", &b.batch, NULL},
+        {"heads", BENCH_COUNT, "6", "query heads", &b.heads, NULL},
+        {"kv-heads", BENCH_COUNT, NULL, "key and value heads (default: as many as query heads)", &b.kv_heads, NULL},
         {"queries", BENCH_COUNT, "1024", "tokens of a sequence", &b.queries, NULL},
-        {"keys", BENCH_COUNT, NULL, "tokens that are seen; as many as queries unless given", &b.keys, NULL},
-        {"dim", BENCH_COUNT, "64", "of a head", &b.dim, NULL},
-        {"full", BENCH_FLAG, NULL, "every query sees every key, not only those up to its own place", &b.full, NULL},
-        {"compare", BENCH_FLAG, NULL, "first compares with a call that names all keys as lengths: cuDNN takes none",
+        {"keys", BENCH_COUNT, NULL, "keys of a sequence (default: as many as queries)", &b.keys, NULL},
+        {"dim", BENCH_COUNT, "64", "features of a head", &b.dim, NULL},
+        {"full", BENCH_FLAG, NULL, "no causal mask: every query sees every key", &b.full, NULL},
+        {"compare", BENCH_FLAG, NULL, "first compare with a call that has lengths, which cuDNN does not support",
          &b.compare, NULL},
-        {"context", BENCH_CHOICE, "none", "how ranks split the tokens of a call; none: each rank has a call",
+        {"context", BENCH_CHOICE, "none", "how ranks split the tokens of a call; none: each rank has its own call",
          &b.context, context_names},
-        {"dtype", BENCH_CHOICE, "float32", "of everything", &b.dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "dtype of the tensors", &b.dtype, dtype_names},
     };
     int code = bench_options_parse(
         "attention",
-        "Measures attention: forward alone, and forward and backward. FLOP/s are those of the products, of which a\n"
-        "causal call needs half, over both ways; kv_gb_per_s is how fast the forward reads keys and values, which\n"
+        "Measures attention: only forward, and forward and backward. FLOP/s count the products, and of a causal call\n"
+        "only those that the mask leaves. kv_gb_per_s is the rate at which forward reads keys and values, which\n"
         "bounds the generation of tokens (--queries 1). Every rank makes a call of its own; with --context the ranks\n"
-        "split the tokens of one call, and FLOP/s are those of all ranks together. activation_mb is what a step needs\n"
-        "besides its inputs.",
+        "split the tokens of one call, and FLOP/s are those of all ranks together. activation_mb is the memory that\n"
+        "a step needs besides its inputs.",
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     if (b.kv_heads == 0) b.kv_heads = b.heads;

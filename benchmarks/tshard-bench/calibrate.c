@@ -153,14 +153,15 @@ int bench_calibrate(int argc, char **argv) {
     bench_common common;
     const bench_option options[] = {
         {"out", BENCH_TEXT, NULL, "the machine file (default: stdout)", (void *)&path, NULL},
-        {"largest", BENCH_COUNT, "2048", "rows and features of what is measured", &c.largest, NULL}};
-    int code = bench_options_parse(
-        "calibrate",
-        "Measures what tshard-plan estimates the time of a step from: matrix products, attention and other\n"
-        "kernels by shape, functions of the tape, and the collectives over the ranks that it is started with, all of\n"
-        "which work at once: start it with the ranks that a machine is to have. Each of some hundred shapes gets a\n"
-        "tenth of --seconds. It writes a machine file, which docs/planning.md describes.",
-        options, (int)(sizeof options / sizeof *options), &common, argc, argv);
+        {"largest", BENCH_COUNT, "2048", "the most rows and features that are measured", &c.largest, NULL}};
+    int code = bench_options_parse("calibrate",
+                                   "Measures the rates from which tshard-plan predicts the time of a step: matrix\n"
+                                   "products, attention and other kernels by shape, functions of the tape, and the\n"
+                                   "collectives over the ranks. Start it with as many ranks as a run will have on a\n"
+                                   "machine, because all of them work at once. Each of some hundred shapes gets a\n"
+                                   "tenth of --seconds. The result is a machine file, which docs/planning.md\n"
+                                   "describes.",
+                                   options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     c.seconds = common.seconds / 10;
     if (tsh_world_init(NULL, &c.world) != TSH_OK) return bench_failed(NULL, "world_init");

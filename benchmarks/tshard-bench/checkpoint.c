@@ -219,10 +219,11 @@ static tsh_status report(const setting *s, results *r) {
     if (status == TSH_OK) status = bench_sum(s->meter, r->read, &read);
     if (status != TSH_OK) return status;
     if (!table.silent && !table.json) {
-        printf("checkpoint: %.4g MiB of parameters and AdamW's states over %d ranks, in %s\n"
-               "ratio: cp's time over that of save and load; bytes read over those of the slices; steps beside a save\n"
-               "over steps alone. memory_mib: what a rank takes beyond the model.\n\n",
-               r->bytes / (1 << 20), tsh_world_size(s->world), s->parent);
+        printf(
+            "checkpoint: %.4g MiB of parameters and AdamW's states over %d ranks, in %s\n"
+            "ratio: the time of cp divided by that of save and load; bytes read divided by those of the slices; steps\n"
+            "beside a save divided by steps without one. memory_mib: the memory of a rank beyond the model.\n\n",
+            r->bytes / (1 << 20), tsh_world_size(s->world), s->parent);
     }
     row(&table, "cp", copy, r->bytes, 1, 0);
     row(&table, "save", save, r->bytes, copy / save, r->save_memory);
@@ -258,15 +259,15 @@ static tsh_status name_folder(setting *s) {
 int bench_checkpoint(int argc, char **argv) {
     setting s = {0};
     const bench_option options[] = {
-        {"bytes", BENCH_SIZE, "1G", "of the parameters and AdamW's states, all ranks together", &s.bytes, NULL},
-        {"folder", BENCH_TEXT, "/dev/shm", "where to save: there the page cache alone is measured", (void *)&s.parent,
-         NULL},
-        {"rounds", BENCH_COUNT, "5", "of save, load and cp by turns (at most 100)", &s.rounds, NULL},
+        {"bytes", BENCH_SIZE, "1G", "size of the parameters and AdamW's states on all ranks", &s.bytes, NULL},
+        {"folder", BENCH_TEXT, "/dev/shm", "where to save; in memory, as by default, no disk is measured",
+         (void *)&s.parent, NULL},
+        {"rounds", BENCH_COUNT, "5", "how often to save, load and cp in turn (at most 100)", &s.rounds, NULL},
         {"batch", BENCH_COUNT, "64", "rows of a training step", &s.batch, NULL},
     };
     int code = bench_options_parse("checkpoint",
-                                   "Measures saving and loading a model beside cp of as many bytes, the bytes that a "
-                                   "load reads, the memory\nof a rank, and training steps while a save goes on in the "
+                                   "Measures saving and loading a model beside cp of as many bytes, the bytes that a\n"
+                                   "load reads, the memory of a rank, and training steps while a save runs in the\n"
                                    "background.",
                                    options, (int)(sizeof options / sizeof *options), &s.common, argc, argv);
     if (code >= 0) return code;

@@ -172,18 +172,18 @@ int bench_collectives(int argc, char **argv) {
         {"op", BENCH_CHOICE, "all_reduce", "what to measure", &sweep.op, op_names},
         {"min-bytes", BENCH_SIZE, "4", "first size", &sweep.min_bytes, NULL},
         {"max-bytes", BENCH_SIZE, "64M", "last size", &sweep.max_bytes, NULL},
-        {"factor", BENCH_COUNT, "4", "from one size to the next, 2 or more", &sweep.factor, NULL},
-        {"dtype", BENCH_CHOICE, "float32", "of the elements", &sweep.dtype, bench_dtype_names()},
+        {"factor", BENCH_COUNT, "4", "each size over the one before, 2 or more", &sweep.factor, NULL},
+        {"dtype", BENCH_CHOICE, "float32", "dtype of the elements", &sweep.dtype, bench_dtype_names()},
         {"members", BENCH_COUNT, "1", "ranks in each group of neighbours; 1: one group of all ranks", &sweep.members,
          NULL},
     };
     int code = bench_options_parse("collectives",
-                                   "Measures collectives over the ranks it is started with. Sizes and bandwidths are "
-                                   "those of nccl-tests: the size\nis that of the larger buffer of a rank, algbw is "
-                                   "size / time, busbw what each rank's link would have to carry;\nGB are 10^9 bytes. "
-                                   "send_recv is a round trip of ranks 0 and 1, its busbw that of one way. The time\n"
-                                   "is the median over repetitions of the slowest rank's. wrong: elements that are not "
-                                   "what they should be;\nany makes the exit code 1.",
+                                   "Measures collectives over the ranks. Sizes and bandwidths are defined as in\n"
+                                   "nccl-tests: the size is that of the larger buffer of a rank, algbw is size /\n"
+                                   "time, and busbw is what each rank's link would have to carry; a GB is 10^9\n"
+                                   "bytes. send_recv is a round trip between ranks 0 and 1, with the busbw of one\n"
+                                   "way. The time is the median over repetitions of the slowest rank's time. wrong\n"
+                                   "counts the elements with wrong values; if there are any, the exit code is 1.",
                                    options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     if (sweep.factor < 2 || sweep.min_bytes > sweep.max_bytes) {

@@ -162,7 +162,7 @@ static int run(const setting *s, way *ways, int n) {
     tsh_status status = TSH_OK;
     if (tsh_world_rank(s->world) == 0 && !s->common.json) {
         printf("data_parallel: %lld layers [%lld, %lld], batch %lld over %d ranks (%s), float32\n"
-               "step: from zeroed gradients to summed ones, ms, median of the slowest rank's.\n\n",
+               "step: ms from zeroed gradients to summed gradients, the median of the slowest rank.\n\n",
                (long long)s->layers, (long long)s->width, (long long)s->width, (long long)s->batch,
                tsh_world_size(s->world), tsh_group_backend(tsh_world_group(s->world)));
     }
@@ -196,11 +196,12 @@ int bench_data_parallel(int argc, char **argv) {
         {"layers", BENCH_COUNT, "8", "linear layers, each with GELU (at most 64)", &s.layers, NULL},
         {"bucket", BENCH_SIZE, NULL, "size of the buckets (default: several)", &s.bucket, NULL},
     };
-    int code = bench_options_parse(
-        "data_parallel",
-        "Measures steps of a model that every rank has a copy of, with the gradients summed not at all, one by one\n"
-        "within backward, all at once after it (no overlap), and in buckets beside it (overlap).",
-        options, (int)(sizeof options / sizeof *options), &s.common, argc, argv);
+    int code = bench_options_parse("data_parallel",
+                                   "Measures training steps with a copy of the model on every rank: with no sums of\n"
+                                   "gradients, with one sum for each parameter within backward, with one sum of all\n"
+                                   "after backward (no overlap), and with buckets that are summed beside backward\n"
+                                   "(overlap).",
+                                   options, (int)(sizeof options / sizeof *options), &s.common, argc, argv);
     if (code >= 0) return code;
     if (s.layers > MOST_LAYERS) {
         bench_say("data_parallel: --layers wants at most %d", MOST_LAYERS);

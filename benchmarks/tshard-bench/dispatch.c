@@ -56,11 +56,11 @@ int bench_dispatch(int argc, char **argv) {
     int64_t nodes, elements;
     bench_common common;
     const bench_option options[] = {{"nodes", BENCH_COUNT, "1000", "sums in the chain", &nodes, NULL},
-                                    {"elements", BENCH_COUNT, "8", "of each", &elements, NULL}};
+                                    {"elements", BENCH_COUNT, "8", "elements of each tensor", &elements, NULL}};
     int code = bench_options_parse(
         "dispatch",
-        "Measures a chain of sums of small float32 tensors, forward and backward: the time of a node is what the tape\n"
-        "costs. Every rank runs a chain of its own.",
+        "Measures a chain of sums of small float32 tensors, forward and backward: the time of a node is the cost of\n"
+        "the tape. Every rank runs a chain of its own.",
         options, 2, &common, argc, argv);
     if (code >= 0) return code;
     tsh_world *world = NULL;

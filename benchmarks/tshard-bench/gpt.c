@@ -89,17 +89,18 @@ static tsh_status measure_step(tsh_world *world, const bench_common *common, con
 int bench_gpt(int argc, char **argv) {
     gpt g;
     bench_common common;
-    const bench_option options[] = {{"layers", BENCH_COUNT, "4", "transformer blocks", &g.layers, NULL},
-                                    {"heads", BENCH_COUNT, "4", "of attention, split over the ranks", &g.heads, NULL},
-                                    {"embed", BENCH_COUNT, "128", "features of a token", &g.embed, NULL},
-                                    {"block", BENCH_COUNT, "64", "tokens of a sequence", &g.block, NULL},
-                                    {"batch", BENCH_COUNT, "12", "sequences of a step", &g.batch, NULL},
-                                    {"vocabulary", BENCH_COUNT, "65", "classes", &g.vocabulary, NULL}};
+    const bench_option options[] = {
+        {"layers", BENCH_COUNT, "4", "transformer blocks", &g.layers, NULL},
+        {"heads", BENCH_COUNT, "4", "attention heads, split over the ranks", &g.heads, NULL},
+        {"embed", BENCH_COUNT, "128", "features of a token", &g.embed, NULL},
+        {"block", BENCH_COUNT, "64", "tokens of a sequence", &g.block, NULL},
+        {"batch", BENCH_COUNT, "12", "sequences of a step", &g.batch, NULL},
+        {"vocabulary", BENCH_COUNT, "65", "classes", &g.vocabulary, NULL}};
     int code = bench_options_parse(
         "gpt",
-        "Measures the matrix products in a training step of train_gpt, of its linear layers and of its attention, "
-        "each\n"
-        "rank with its part, through the libraries that tshard uses: what a step would take that did nothing else.",
+        "Measures the matrix products in a training step of train_gpt, those of its linear layers and of its\n"
+        "attention, with the libraries that tshard uses and each rank's part of the sizes: the time of a step that\n"
+        "did nothing else.",
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     tsh_world *world = NULL;

@@ -300,19 +300,19 @@ int bench_kernels(int argc, char **argv) {
     bench_common common;
     int dtype, code;
     const bench_option options[] = {
-        {"rows", BENCH_COUNT, "4096", "of what is normed, copied, updated", &b.rows, NULL},
-        {"cols", BENCH_COUNT, "1024", "of it, and features of an embedding", &b.cols, NULL},
+        {"rows", BENCH_COUNT, "4096", "rows of the matrix that is normalized, copied or updated", &b.rows, NULL},
+        {"cols", BENCH_COUNT, "1024", "its columns, and features of the embedding", &b.cols, NULL},
         {"tokens", BENCH_COUNT, "512", "rows of logits, and ids", &b.tokens, NULL},
-        {"classes", BENCH_COUNT, "32768", "of the cross entropy", &b.classes, NULL},
+        {"classes", BENCH_COUNT, "32768", "classes of the cross entropy", &b.classes, NULL},
         {"vocabulary", BENCH_COUNT, "16384", "rows of the embedding's table", &b.vocabulary, NULL},
-        {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "dtype of the tensors", &dtype, dtype_names},
     };
-    code = bench_options_parse(
-        "kernels",
-        "Measures the kernels whose cost is memory, beside a plain copy in the same run. Bytes are those that a "
-        "kernel\n"
-        "must read and write; what it moves beyond them shows as a lower rate. Every rank runs them, the first tells.",
-        options, (int)(sizeof options / sizeof *options), &common, argc, argv);
+    code = bench_options_parse("kernels",
+                               "Measures the kernels whose cost is memory, beside a plain copy in the same run. Only\n"
+                               "the bytes that a kernel must read and write are counted, so that any other traffic\n"
+                               "shows as a lower rate. Every rank runs the kernels; the first one prints its\n"
+                               "figures.",
+                               options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     if (tsh_world_init(NULL, &b.world) != TSH_OK) return bench_failed(NULL, "world_init");
     b.device = tsh_world_device(b.world);

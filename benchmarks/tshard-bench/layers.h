@@ -38,12 +38,12 @@ typedef struct layers_result {
 
 /* What the columns are, for --help. */
 #define LAYERS_HELP                                                                                                    \
-    "Beside it, in turn with it, the same matrix products alone, on every rank at once, without a tape and without\n"  \
-    "communication: efficiency is their time divided by forward plus backward time. A step also zeroes the\n"          \
-    "gradients and resets the tape. Communication is the time inside collectives, waiting for other ranks\n"           \
-    "included, and the bytes that a ring would send from a rank. Allocations are those of all measured steps, of\n"    \
-    "all ranks. On a GPU (TSHARD_DEVICE=cuda) its own events are the clock; with --graph the step is captured and\n"   \
-    "replayed, and all of it counts as backward."
+    "In turn with the steps it measures only their matrix products, on every rank at once, without a tape and\n"       \
+    "without communication; efficiency is the time of these products divided by that of forward and backward. A\n"     \
+    "step also zeroes the gradients and resets the tape. Communication is the time inside collectives, including\n"    \
+    "waits for other ranks, and the bytes that a ring would send from a rank. Allocations are those of all ranks\n"    \
+    "in all measured steps. On a GPU (TSHARD_DEVICE=cuda) its own events are the clock; with --graph the step is\n"    \
+    "captured and replayed, and all of its time counts as backward."
 
 /* What a command says about itself. */
 typedef struct layers_command {

@@ -20,14 +20,13 @@ int bench_linear(int argc, char **argv) {
         {"in", BENCH_COUNT, "1024", "features in", &in, NULL},
         {"out", BENCH_COUNT, "1024", "features out", &out, NULL},
         {"shard", BENCH_CHOICE, "all", "how the weight is split over the ranks", &shard, shard_names},
-        {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "dtype of the tensors", &dtype, dtype_names},
         {"graph", BENCH_FLAG, NULL, "on a GPU: capture a step and measure its replays", &graph, NULL},
     };
     int code = bench_options_parse(
         "linear",
-        "Measures training steps of a linear layer, y = x W^T + b: forward, and backward to x, W and b.\n"
-        "column splits W's outputs over the ranks, row its inputs, and a dense layer is whole on each of "
-        "them.\n" LAYERS_HELP,
+        "Measures training steps of a linear layer, y = x W^T + b: forward, and backward to x, W and b. column\n"
+        "splits W by outputs over the ranks, row by inputs, and a dense layer is whole on each rank.\n" LAYERS_HELP,
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
     layers_model models[SHARDINGS];

@@ -10,14 +10,14 @@
 #include <string.h>
 
 static const bench_command commands[] = {
-    {"attention", "attention alone, forward and backward", bench_attention},
+    {"attention", "only attention, forward and backward", bench_attention},
     {"calibrate", "measures this machine for tshard-plan: writes its machine file", bench_calibrate},
     {"checkpoint", "saving and loading a model, beside cp of as many bytes", bench_checkpoint},
     {"collectives", "time and bandwidth of the collectives over a range of sizes", bench_collectives},
-    {"data_parallel", "training steps of a model that each rank has a copy of, by when gradients are summed",
+    {"data_parallel", "training steps with a copy of the model on each rank, by when gradients are summed",
      bench_data_parallel},
     {"dispatch", "what a call of the tape costs, on a chain of small sums", bench_dispatch},
-    {"gpt", "the matrix products of a training step of train_gpt, and nothing else", bench_gpt},
+    {"gpt", "only the matrix products of a training step of train_gpt", bench_gpt},
     {"kernels", "the kernels whose cost is memory, beside a plain copy", bench_kernels},
     {"linear", "training steps of a linear layer by column, by row and dense, beside its matrix products",
      bench_linear},
@@ -61,7 +61,7 @@ static void print_help(FILE *to) {
     fputs("usage: tshard-run -n N tshard-bench COMMAND [options]\n"
           "       tshard-bench COMMAND [options]           as one rank\n"
           "\n"
-          "Measures the parts of tshard on this machine, beside what bounds them.\n"
+          "Measures parts of tshard on this machine, each beside a bound.\n"
           "\n"
           "Commands (tshard-bench COMMAND --help lists the options):\n",
           to);

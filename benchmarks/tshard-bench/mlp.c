@@ -12,7 +12,7 @@ int bench_mlp(int argc, char **argv) {
         {"batch", BENCH_COUNT, "1024", "rows of x", &batch, NULL},
         {"hidden", BENCH_COUNT, "1024", "features in and out", &hidden, NULL},
         {"ffn", BENCH_COUNT, "4096", "features between the layers", &ffn, NULL},
-        {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "dtype of the tensors", &dtype, dtype_names},
         {"graph", BENCH_FLAG, NULL, "on a GPU: capture a step and measure its replays", &graph, NULL},
         {"weights", BENCH_TEXT, NULL, "weights of the ranks, like 3:1, or auto, which measures them", &weights, NULL},
     };

@@ -101,7 +101,7 @@ static int parse(const char *command, const char *purpose, const bench_option *o
         if (result >= 0) return result;
     }
     if (optind == argc) return -1;
-    bench_say("%s takes options alone, not '%s'", command, argv[optind]);
+    bench_say("%s takes only options, not '%s'", command, argv[optind]);
     return 2;
 }
 
@@ -109,8 +109,8 @@ int bench_options_parse(const char *command, const char *purpose, const bench_op
                         bench_common *common, int argc, char **argv) {
     const bench_option last[] = {
         {"seconds", BENCH_SECONDS, "0.25", "time to spend on each measurement", &common->seconds, NULL},
-        {"json", BENCH_FLAG, NULL, "one JSON object a line instead of a table", &common->json, NULL},
-        {"plot", BENCH_TEXT, NULL, "draw the result into this SVG file too, by gnuplot", (void *)&common->plot, NULL},
+        {"json", BENCH_FLAG, NULL, "print one JSON object per line instead of a table", &common->json, NULL},
+        {"plot", BENCH_TEXT, NULL, "also draw the result as an SVG file, with gnuplot", (void *)&common->plot, NULL},
     };
     const int last_count = (int)(sizeof last / sizeof *last);
     bench_option all[MAX_OPTIONS];

@@ -156,7 +156,7 @@ static bool end_gnuplot(const char *path, FILE *gnuplot) {
     else if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
         bench_say("--plot needs gnuplot, which is not installed (Debian: apt-get install gnuplot-nox)");
     else
-        bench_say("--plot: gnuplot could not draw '%s' (its words are above)", path);
+        bench_say("--plot: gnuplot could not draw '%s' (its own message is above)", path);
     return false;
 }
 

@@ -5,6 +5,9 @@
 #include <cblas.h>
 #ifdef TSHARD_HAVE_ONEDNN
 #include <dnnl.h>
+enum { HAS_ONEDNN = 1 };
+#else
+enum { HAS_ONEDNN = 0 };
 #endif
 #include <limits.h>
 #include <math.h>
@@ -66,6 +69,8 @@ static void multiply_here(tsh_dtype dtype, bool blas, bool ta, bool tb, int64_t 
         dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, n);
         return;
     }
+#else
+    (void)blas;
 #endif
     cblas_sgemm(CblasRowMajor, cblas_a, cblas_b, (int)m, (int)n, (int)k, 1.0f, a, (int)lda, b, (int)ldb, 0.0f, c,
                 (int)n);
@@ -104,18 +109,14 @@ static double seconds_of(products *p, int layer, int kind, bool blas) {
     return shortest;
 }
 
-/* The library that takes less time for each product. */
+/* The library that takes less time for each product, where there are two. */
 static void choose_libraries(products *p) {
-#ifdef TSHARD_HAVE_ONEDNN
-    for (int i = 0; i < p->layers; i++) {
+    for (int i = 0; HAS_ONEDNN && i < p->layers; i++) {
         for (int kind = 0; kind < KINDS; kind++) {
             double onednn = seconds_of(p, i, kind, false), blas = seconds_of(p, i, kind, true);
             p->by_blas[i][kind] = blas < onednn;
         }
     }
-#else
-    (void)p;
-#endif
 }
 
 tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out) {

@@ -228,12 +228,12 @@ static int run_all(tsh_world *world, const bench_common *common, int64_t rows) {
 int bench_redistribute(int argc, char **argv) {
     int64_t bytes;
     bench_common common;
-    const bench_option options[] = {{"bytes", BENCH_SIZE, "64M", "of the whole matrix", &bytes, NULL}};
+    const bench_option options[] = {{"bytes", BENCH_SIZE, "64M", "size of the whole matrix", &bytes, NULL}};
     int code = bench_options_parse(
         "redistribute",
-        "Measures redistributions of a float32 matrix over the ranks it is started with, beside a memcpy on each rank "
-        "at once of\nas many bytes as the rank gets; moved_by_must: bytes that were sent, by bytes that ranks did not "
-        "hold. Then what planning costs:\nthe first time, and when the plan is found again.",
+        "Measures redistributions of a float32 matrix over the ranks. Beside it, each rank copies as many bytes as\n"
+        "it receives, all at once. moved_by_must is the number of bytes sent divided by the bytes that ranks did not\n"
+        "hold. Then come the costs of making a plan and of finding it again.",
         options, 1, &common, argc, argv);
     if (code >= 0) return code;
     tsh_world *world = NULL;

@@ -19,17 +19,16 @@
 static const char help[] =
     "usage: mpirun -n RANKS heat [options]\n"
     "\n"
-    "Solves the heat equation on a square with MPI, and trains a network beside it, on two of the ranks, that learns "
-    "how\n"
-    "a field changes in some steps of the solver.\n"
+    "Solves the heat equation on a square with MPI. Beside the solver, two of the ranks train a network to predict\n"
+    "how a field changes over some steps of the solver.\n"
     "\n"
     "  --size N       points along each side (51)\n"
-    "  --every N      solver steps from a field to the next that the network sees (5)\n"
-    "  --fields N     fields to learn from (20)\n"
-    "  --training N   training steps for each (20)\n"
-    "  --alone        the solver alone\n"
-    "  --json         one JSON object in place of words: error of the network's field, relative to the solver's, and\n"
-    "                 unchanged, the error of the field before; field, a hash of the solver's bits; ranks\n"
+    "  --every N      solver steps between two fields that the network sees (5)\n"
+    "  --fields N     number of fields to learn from (20)\n"
+    "  --training N   training steps for each field (20)\n"
+    "  --alone        run only the solver\n"
+    "  --json         print one JSON object instead of text: error, of the network's field relative to the solver's;\n"
+    "                 unchanged, the error of predicting no change; field, a hash of the solver's bits; ranks\n"
     "  --help         this text\n";
 
 int options_parse(int argc, char **argv, bool speaks, options *out) {

@@ -38,7 +38,7 @@ static void report_end(const run *r) {
         return;
     }
     printf("accuracy %.4f, where %.4f is possible; %.2f ms a step", r->accuracy, r->best, step_ms);
-    if (o->products) printf(", of which the matrix products take %.2f", products_ms);
+    if (o->products) printf(", including %.2f for the matrix products", products_ms);
     printf("; a rank's tensors have %.1f MB at most, %.2f times parameters, gradients and optimizer\n",
            1e-6 * (double)bytes.peak, (double)bytes.peak / (double)bytes.with_states);
 }

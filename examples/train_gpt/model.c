@@ -163,35 +163,74 @@ static tsh_status adapt_layers(model *m) {
     return status;
 }
 
-static tsh_status create_optimizer(model *m) {
+/* What 16-bit parameters do with the bits that a step's result has beyond theirs. */
+static tsh_low_bits low_bits(const options *o) {
+    return o->master_weights ? TSH_MASTER_WEIGHTS : o->stochastic ? TSH_STOCHASTIC_ROUNDING : TSH_LOSE_LOW_BITS;
+}
+
+static tsh_status set_precision(const model *m) {
     static const char *const routers[] = {"layers.*.mlp.gate", NULL};
     const options *o = m->o;
     const tsh_precision precision = {.storage = o->dtype,
                                      .reduction = TSH_FLOAT32,
                                      .float32_layers = o->experts && o->dtype != TSH_FLOAT64 ? routers : NULL,
                                      .arithmetic = arithmetic_in(o->arithmetic)};
-    const tsh_adamw_config adamw = {.lr = o->lr,
-                                    .beta1 = 0.9,
-                                    .beta2 = 0.99,
-                                    .weight_decay = o->weight_decay,
-                                    .decay_matrices = true,
-                                    .low_bits = o->master_weights ? TSH_MASTER_WEIGHTS
-                                                : o->stochastic   ? TSH_STOCHASTIC_ROUNDING
-                                                                  : TSH_LOSE_LOW_BITS};
     bool mixed = o->dtype != TSH_FLOAT64 && (o->master_weights || o->stochastic);
-    tsh_status status = adapt_layers(m);
-    if (status == TSH_OK && (mixed || precision.arithmetic))
-        status = tsh_parameters_set_precision(m->parameters, &precision);
-    if (status == TSH_OK) status = freeze_others(m);
-    if (status != TSH_OK) return status;
+    return mixed || precision.arithmetic ? tsh_parameters_set_precision(m->parameters, &precision) : TSH_OK;
+}
+
+/* Gradients are summed over all axes that split a batch, over one of them in buckets. */
+static tsh_status sum_gradients(model *m) {
+    const options *o = m->o;
     const tsh_data_parallel_config sums = {
         .level = (tsh_zero_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
-    /* Gradients are summed over all axes that split a batch, over one of them in buckets. */
     tsh_group *data = tsh_mesh_group(m->mesh, "data");
     tsh_group *context = o->context_parallel ? tsh_mesh_group(m->mesh, "context") : NULL;
     if (context && tsh_group_size(context) > tsh_group_size(data)) data = context;
-    status = tsh_data_parallel_create(m->tape, m->parameters, data, &sums, &m->sums);
-    return status == TSH_OK ? tsh_adamw_create(m->parameters, &adamw, &m->optimizer) : status;
+    return tsh_data_parallel_create(m->tape, m->parameters, data, &sums, &m->sums);
+}
+
+static bool has_muon(const options *o) {
+    return o->optimizer && strcmp(o->optimizer, "muon") == 0;
+}
+
+static tsh_status create_adamw(model *m) {
+    const tsh_adamw_config adamw = {.lr = m->o->lr,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.99,
+                                    .weight_decay = m->o->weight_decay,
+                                    .decay_matrices = true,
+                                    .low_bits = low_bits(m->o)};
+    return tsh_adamw_create(m->parameters, &adamw, &m->optimizer);
+}
+
+/* Muon orthogonalizes each matrix of the blocks. AdamW steps the rest: the tables, one of which is also the output
+ * head, vectors, and the stacks of experts, because a stack is several matrices in one. */
+static tsh_status create_muon(model *m) {
+    const char *const others[] = {"tokens", "positions", m->o->experts ? "layers.*.mlp.experts" : NULL, NULL};
+    const tsh_muon_config muon = {.lr = m->o->muon_lr,
+                                  .weight_decay = m->o->weight_decay,
+                                  .adamw = others,
+                                  .adamw_lr_factor = m->o->lr / m->o->muon_lr,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.99,
+                                  .decay_matrices = true,
+                                  .low_bits = low_bits(m->o)};
+    return tsh_muon_create(m->parameters, &muon, &m->optimizer);
+}
+
+static tsh_status create_optimizer(model *m) {
+    tsh_status status = adapt_layers(m);
+    if (status == TSH_OK) status = set_precision(m);
+    if (status == TSH_OK) status = freeze_others(m);
+    if (status == TSH_OK) status = sum_gradients(m);
+    if (status != TSH_OK) return status;
+    return has_muon(m->o) ? create_muon(m) : create_adamw(m);
+}
+
+/* The optimizer's own rate when AdamW steps at `lr`. */
+static double optimizer_rate(const options *o, double lr) {
+    return has_muon(o) ? lr * o->muon_lr / o->lr : lr;
 }
 
 /* The positions of a batch, or of the prompt: 0 to block - 1 in each sequence, of a batch in the order of the tokens.
@@ -394,7 +433,7 @@ static tsh_status learn(model *m, tsh_tensor *mean, double lr) {
     tsh_tensor *scaled = m->o->scales_loss ? tsh_loss_scale_apply(m->tape, &m->scale, all) : all;
     tsh_status status = tsh_backward(m->tape, scaled);
     if (status != TSH_OK) return fails_with(m->o, status, "a step", tsh_tape_message(m->tape));
-    status = tsh_optimizer_set_lr(m->optimizer, lr);
+    status = tsh_optimizer_set_lr(m->optimizer, optimizer_rate(m->o, lr));
     if (status == TSH_OK) status = update(m);
     if (status != TSH_OK) return fails_with(m->o, status, "a step", tsh_error_message());
     tsh_optimizer_zero_grad(m->optimizer);

@@ -4,6 +4,7 @@
 
 #include <float.h>
 #include <stdio.h>
+#include <string.h>
 
 /* nanoGPT's character model. */
 static const options defaults = {.layers = 4,
@@ -16,6 +17,7 @@ static const options defaults = {.layers = 4,
                                  .eval_every = 500,
                                  .eval_batches = 200,
                                  .lr = 1e-3,
+                                 .muon_lr = 0.02,
                                  .min_lr = -1, /* a tenth of lr */
                                  .weight_decay = 0.1,
                                  .clip = 1.0,
@@ -48,17 +50,23 @@ static const char help[] =
     "  --block N            tokens of a sequence (64)\n"
     "  --batch N            sequences of a step (12)\n"
     "  --steps N            training steps (2000)\n"
-    "  --lr RATE            highest learning rate (0.001), reached after\n"
-    "  --warmup N           steps (100); it falls to\n"
-    "  --min-lr RATE        at the last step (a tenth of --lr), as a cosine does\n"
-    "  --weight-decay X     of matrices (0.1)\n"
+    "  --optimizer NAME     adamw, or muon, which steps matrices of the blocks by Muon and everything else "
+    "(embeddings,\n"
+    "                       vectors, experts) by AdamW (adamw)\n"
+    "  --lr RATE            highest learning rate (0.001)\n"
+    "  --warmup N           steps over which the learning rate rises to --lr (100); then it falls by half a cosine\n"
+    "  --min-lr RATE        learning rate of the last step (a tenth of --lr)\n"
+    "  --muon-lr RATE       highest learning rate of the matrices that Muon steps (0.02), which rises and falls as "
+    "that\n"
+    "                       of the others\n"
+    "  --weight-decay X     weight decay of matrices (0.1)\n"
     "  --train-only NAMES   train only the parameters of these layers, such as layers.3,norm, and freeze all others\n"
     "  --lora R             freeze all parameters, and train low-rank adapters of rank R on all linear layers of the\n"
     "                       blocks\n"
     "  --lora-alpha X       alpha of the adapters, whose factor is X / R (R)\n"
     "  --base FOLDER        start from the weights of the newest checkpoint in this folder\n"
-    "  --clip NORM          largest norm of the gradients (1)\n"
-    "  --seed N             of parameters, batches and the written text (1337)\n"
+    "  --clip NORM          clip the gradients to this norm (1)\n"
+    "  --seed N             seed of parameters, batches and the written text (1337)\n"
     "  --dtype TYPE         float32, float64, bfloat16 or float16 (float32)\n"
     "  --arithmetic TYPE    the type that functions compute in, to which they cast the weights; gradients are float32\n"
     "                       (the weights' type)\n"
@@ -81,18 +89,20 @@ static const char help[] =
     "  --sequence-parallel  norms and residuals of a block are split by tokens\n"
     "  --recompute          blocks keep only their inputs, and run again in backward: less memory, more time\n"
     "  --deterministic      losses have the same bits at any number of ranks: all compute with whole tensors\n"
-    "  --eval-every N       steps from one evaluation and checkpoint to the next (500)\n"
+    "  --eval-every N       steps between two evaluations and checkpoints (500)\n"
     "  --eval-batches N     batches of an evaluation (200)\n"
     "  --sample N           characters to write at the end (300)\n"
     "  --save FOLDER        save checkpoints into this folder, which keeps the last three\n"
     "  --resume FOLDER      continue from the newest checkpoint in this folder, saved by any number of ranks\n"
-    "  --json               JSON objects in place of words: one for each step (step, loss) and evaluation (step,\n"
-    "                       val_loss), at the end one with val_loss, step_ms (the median), tokens_per_s, parameters,\n"
+    "  --json               print JSON objects instead of text: one for each step (step, loss) and evaluation (step,\n"
+    "                       val_loss), and a last one with val_loss, step_ms (the median), tokens_per_s, parameters,\n"
     "                       ranks\n"
     "  --help               this text\n";
 
 /* NULL, or why these sizes are invalid. */
 static const char *contradiction(const options *o) {
+    if (o->optimizer && strcmp(o->optimizer, "adamw") != 0 && strcmp(o->optimizer, "muon") != 0)
+        return "--optimizer must be adamw or muon";
     if (o->master_weights && o->stochastic) return "--master-weights excludes --stochastic";
     if (o->lora && o->train_only) return "--lora excludes --train-only";
     if (o->text && o->tokens) return "--text excludes --tokens";
@@ -124,9 +134,11 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"block", OPTION_COUNT, &out->block, 1, size},
                                {"batch", OPTION_COUNT, &out->batch, 1, size},
                                {"steps", OPTION_COUNT, &out->steps, 1, count},
+                               {"optimizer", OPTION_TEXT, &out->optimizer, 0, 0},
                                {"lr", OPTION_RATE, &out->lr, 0, 0},
                                {"warmup", OPTION_COUNT, &out->warmup, 0, count},
                                {"min-lr", OPTION_NUMBER, &out->min_lr, 0, DBL_MAX},
+                               {"muon-lr", OPTION_RATE, &out->muon_lr, 0, 0},
                                {"weight-decay", OPTION_NUMBER, &out->weight_decay, 0, DBL_MAX},
                                {"train-only", OPTION_PATH, &out->train_only, 0, 0},
                                {"lora", OPTION_COUNT, &out->lora, 1, size},

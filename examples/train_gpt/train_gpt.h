@@ -25,7 +25,8 @@ typedef struct options {
     int64_t lora;           /* rank of adapters, which are then all that is trained; 0: none */
     double lora_alpha;      /* 0: the rank */
     const char *base;       /* a folder of checkpoints or of one, whose weights the run starts with, or NULL */
-    double lr, min_lr, weight_decay, clip;
+    const char *optimizer;  /* "adamw", as NULL, or "muon" */
+    double lr, min_lr, muon_lr, weight_decay, clip;
     uint64_t seed;
     tsh_dtype dtype;      /* of weights */
     tsh_dtype arithmetic; /* of functions; TSH_DTYPE_COUNT: that of the weights */

@@ -70,14 +70,14 @@ static bool flag_of(reader *r, const char *key, bool otherwise) {
 /* The models here support only the value `wanted` of this flag, which is also that of a missing key. */
 static void want_flag(reader *r, const char *key, bool wanted) {
     if (flag_of(r, key, wanted) != wanted)
-        fail(r, "\"%s\" is %s; this program computes models with %s alone", key, wanted ? "false" : "true",
+        fail(r, "\"%s\" is %s; this program supports only %s", key, wanted ? "false" : "true",
              wanted ? "true" : "false");
 }
 
 static void want_word(reader *r, const json_t *value, const char *key, const char *wanted) {
     if (!value || json_is_null(value)) return;
     if (!json_is_string(value) || strcmp(json_string_value(value), wanted) != 0) {
-        fail(r, "\"%s\" is %s; this program computes models with \"%s\" alone", key,
+        fail(r, "\"%s\" is %s; this program supports only \"%s\"", key,
              json_is_string(value) ? json_string_value(value) : "no word", wanted);
     }
 }
@@ -104,8 +104,7 @@ static void read_scaling(reader *r, const char *type, model_config *c) {
     tsh_rotary_scaling *s = &c->rope_scaling;
     if (strcmp(type, "default") == 0) return;
     if (strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0) {
-        fail(r, "\"rope_type\" is %s; this program computes models with \"default\", \"linear\" or \"llama3\" alone",
-             type);
+        fail(r, "\"rope_type\" is %s; this program supports only \"default\", \"linear\" and \"llama3\"", type);
         return;
     }
     s->factor = number_of(r, "factor", 0);
@@ -122,7 +121,8 @@ static void read_scaling(reader *r, const char *type, model_config *c) {
 static void want_whole_heads(reader *r) {
     double part = number_of(r, "partial_rotary_factor", 1);
     if (part < 1 || part > 1)
-        fail(r, "\"partial_rotary_factor\" is %g; this program turns all features of a head alone", part);
+        fail(r, "\"partial_rotary_factor\" is %g; this program supports only 1, the rotation of all features of a head",
+             part);
 }
 
 /* transformers 5 writes {"rope_parameters": {"rope_theta": t, "rope_type": "default", ...}}, versions before it

@@ -110,8 +110,9 @@ typedef struct tsh_lion_config {
  *     p -= lr weight_decay p + lr sqrt(max(1, rows / columns)) orthogonalized(u)
  * where u / |u| is brought near to the product of its singular vectors by Newton-Schulz iterations with the
  * coefficients 3.4445, -4.7750 and 2.0315, in the dtype of the states. All other parameters are stepped as by
- * tsh_adamw_create with the learning rate adamw_lr_factor lr. Embeddings and the output layer should be among them:
- *     static const char *const others[] = {"tokens.*", "head.*", NULL};
+ * tsh_adamw_create with the learning rate adamw_lr_factor lr. Embeddings and the output layer should be among them, and
+ * so should the weights of tsh_experts, each of which holds the matrices of several experts:
+ *     static const char *const others[] = {"tokens.*", "head.*", "layers.*.mlp.experts", NULL};
  * A matrix is one parameter, whole, however it is sharded, also by a tsh_data_parallel: its update is gathered at one
  * rank, which is its owner, orthogonalized there, and sent back. Owners are chosen so that ranks have equal work. A
  * matrix has one state tensor, exp_avg, which is buf; a step that fails may have changed it. Zeros in momentum,

@@ -124,9 +124,12 @@ static void refuses(int wanted, const char *words, const char *arguments) {
     cr_assert(code == wanted && strstr(said, words), "%s: exit code %d, %s", arguments, code, said);
 }
 
-Test(chat, says_what_is_missing, .timeout = 120) {
+Test(chat, says_which_options_contradict_it, .timeout = 120) {
     refuses(2, "--system wants --chat", "--prompt a --system b");
     refuses(2, "--chat excludes --repeat and --json", "--chat --json");
+}
+
+Test(chat, says_what_is_missing, .timeout = 120) {
     if (!has_tokenizers()) cr_skip_test("this build has no tokenizers");
     refuses(1, "has no chat template, neither in tokenizer_config.json nor in chat_template.jinja", "--chat");
     write_template("USER:");

@@ -111,14 +111,16 @@ Test(config, says_what_is_wrong_and_what_would_do, .timeout = 120) {
         {"{" LLAMA SIZES ", \"rope_scaling\": {\"type\": 3}}", "\"rope_type\" is 3"},
         {"{" LLAMA SIZES ", \"rope_scaling\": 3}", "\"rope_scaling\" is 3"},
         {"{" LLAMA SIZES ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}",
-         "\"rope_type\" is yarn; this program computes models with \"default\", \"linear\" or \"llama3\" alone"},
+         "\"rope_type\" is yarn; this program supports only \"default\", \"linear\" and \"llama3\""},
         {"{" LLAMA SIZES ", \"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"type\": \"yarn\"}}",
          "\"rope_type\" is yarn"},
-        {"{" LLAMA SIZES ", \"partial_rotary_factor\": 0.5}", "\"partial_rotary_factor\" is 0.5; this program turns"},
+        {"{" LLAMA SIZES ", \"partial_rotary_factor\": 0.5}",
+         "\"partial_rotary_factor\" is 0.5; this program supports only 1"},
         {"{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_positions\": 8, \"n_layer\": 1000000, \"n_embd\": 8, "
          "\"n_head\": 2}",
          "1000000 layers; at most 10000"},
-        {"{" LLAMA SIZES ", \"use_sliding_window\": true}", "\"use_sliding_window\" is true; this program computes"},
+        {"{" LLAMA SIZES ", \"use_sliding_window\": true}",
+         "\"use_sliding_window\" is true; this program supports only false"},
     };
     model_config c;
     tshi_test_enter();

@@ -118,6 +118,18 @@ Test(train_gpt, split_tokens_go_to_experts, .timeout = 400) {
     same_losses(4, "--context-parallel 2 --data-parallel 2", "--experts 5 --top-k 2");
 }
 
+/* Muon's matrices are split by rows, by columns and over copies. */
+Test(train_gpt, muon_steps_alike_on_any_ranks, .timeout = 400) {
+    double adamw[STEPS + 1], muon[STEPS + 1];
+    same_losses(2, "", "--optimizer muon");
+    same_losses(3, "--data-parallel 3:1:2 --zero 3 --recompute", "--optimizer muon");
+    same_losses(4, "--model-parallel 2 --sequence-parallel --zero 1", "--optimizer muon --experts 5 --top-k 2");
+    losses(1, "", 1, adamw);
+    losses(1, "--optimizer muon", 1, muon);
+    cr_assert_eq(muon[0], adamw[0], "the first step's loss is before any update");
+    cr_assert_neq(muon[STEPS], adamw[STEPS], "AdamW has stepped the matrices");
+}
+
 /* Fine-tuning: gradients and states of one block and the last norm alone. */
 Test(train_gpt, only_some_layers_are_trained, .timeout = 200) {
     same_losses(2, "--data-parallel 2", "--train-only layers.1,norm,tokens");
@@ -434,6 +446,7 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(2, "--kv-heads must divide --heads", "--kv-heads 3");
     refuses(2, "--lora excludes --train-only", "--lora 2 --train-only norm");
     refuses(2, "--base excludes --resume", "--base a --resume b");
+    refuses(2, "--optimizer must be adamw or muon", "--optimizer lion");
     refuses(2, "--text excludes --tokens", "--text a --tokens b");
     refuses(1, "the base: checkpoint_load: /nonexistent: no complete checkpoint found",
             "--steps 2 --base /nonexistent" SMALL);

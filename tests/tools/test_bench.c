@@ -318,7 +318,7 @@ Test(bench, wrong_use, .timeout = 120, .init = need_bench) {
         {BENCH " collectives --factor 1", "--factor must be 2 or more"},
         {BENCH " collectives --seconds 0", "--seconds wants seconds, more than 0 and at most 1000000, not '0'"},
         {BENCH " collectives --dtype", "--dtype wants a value"},
-        {BENCH " collectives all", "collectives takes options alone, not 'all'"},
+        {BENCH " collectives all", "collectives takes only options, not 'all'"},
         {BENCH " data_parallel --layers 65", "--layers wants at most 64"},
         {BENCH " linear --shard both", "--shard wants one of column|row|dense|all, not 'both'"},
         {BENCH " linear --dtype int32", "--dtype wants one of float32|float64|bfloat16|float16, not 'int32'"},

@@ -32,7 +32,7 @@ static const char *const moments[] = {"before forward", "in forward", "before ba
                                       "in the backward of a call"};
 static const char *const losses[] = {"cross entropy", "squares", "both", "both and binary"};
 static const char *const kinds[] = {"linear", "column and row", "transposed", "gain", "norm", "block", "dropout"};
-static const char *const optimizers[] = {"sgd", "adamw", "lion"};
+static const char *const optimizers[] = {"sgd", "adamw", "lion", "muon"};
 
 static const field program_fields[] = {
     {"a deterministic world", OF_PROGRAM(deterministic), 1, 35, NULL},
@@ -55,7 +55,7 @@ static const field program_fields[] = {
     {"losses", OF_PROGRAM(losses), 3, 50, losses},
     {"a backward each", OF_PROGRAM(apart), 1, 40, NULL},
     {"sums, not means", OF_PROGRAM(sums), 1, 30, NULL},
-    {"optimizer", OF_PROGRAM(optimizer), 2, 50, optimizers},
+    {"optimizer", OF_PROGRAM(optimizer), OPTIMIZERS - 1, 50, optimizers},
     {"momentum", OF_PROGRAM(momentum), 1, 50, NULL},
     {"weight decay", OF_PROGRAM(decay), 1, 50, NULL},
     {"other learning rates", OF_PROGRAM(rates), 1, 30, NULL},
@@ -227,8 +227,12 @@ static void settle(tshi_training_program *p) {
     if (p->sparse && !(p->deterministic && !p->tied && is_alone_along_data(p)))
         p->optimizer = p->momentum = p->decay = 0;
     if (p->optimizer == OPTIMIZER_LION && !p->deterministic) p->optimizer = OPTIMIZER_ADAMW; /* signs have no limit */
+    /* Each of five iterations multiplies a small singular value, which may be a rounding error, by up to 3.4445. */
+    if (p->optimizer == OPTIMIZER_MUON && !p->deterministic && p->precision != PRECISION_FLOAT64)
+        p->optimizer = OPTIMIZER_ADAMW;
     if (p->micro > p->more_batch) p->micro = p->more_batch;
-    if (p->clip || p->scaled || p->micro || p->apart || p->fail_step || (stored16 && p->low_bits == 1))
+    if (p->clip || p->scaled || p->micro || p->apart || p->fail_step || (stored16 && p->low_bits == 1) ||
+        p->optimizer == OPTIMIZER_MUON)
         p->in_backward = 0;
     for (int i = 0; i <= p->more_phases; i++) settle_phase(p, &p->phase[i]);
     if (p->write_step > tshi_program_steps(p)) p->write_step = 0;

@@ -54,7 +54,7 @@ typedef struct tshi_training_phase {
 
 enum { TSHI_WEIGHT_PATTERNS = 5 };
 
-enum { OPTIMIZER_SGD, OPTIMIZER_ADAMW, OPTIMIZER_LION };
+enum { OPTIMIZER_SGD, OPTIMIZER_ADAMW, OPTIMIZER_LION, OPTIMIZER_MUON, OPTIMIZERS };
 
 typedef struct tshi_training_program {
     uint64_t seed;

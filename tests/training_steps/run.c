@@ -130,13 +130,14 @@ static bool make_schedule(run *u) {
            tshi_check_ok(u->r, tsh_data_parallel_create(u->model.tape, u->model.list, u->model.data, &config, &u->dp));
 }
 
-static bool make_optimizer(run *u) {
+static tsh_status create_optimizer(run *u) {
     static const tsh_low_bits kinds[] = {TSH_MASTER_WEIGHTS, TSH_STOCHASTIC_ROUNDING, TSH_LOSE_LOW_BITS};
     const tshi_training_program *p = u->p;
     tsh_precision precision = tshi_model_precision(&u->model);
     bool narrow = precision.storage == TSH_BFLOAT16 || precision.storage == TSH_FLOAT16;
     tsh_low_bits low_bits = narrow ? kinds[p->low_bits] : TSH_LOSE_LOW_BITS;
     static const tsh_parameter_group tables[] = {{"table", 0.5, 0.25}, {NULL, 0, 0}};
+    const char *const tables_of_adamw[] = {"table", p->tables ? "beside" : NULL, NULL};
     const tsh_parameter_group *groups = p->groups ? tables : NULL;
     double decay = p->decay ? 0.125 : 0;
     const tsh_adamw_config adamw = {
@@ -144,10 +145,25 @@ static bool make_optimizer(run *u) {
     const tsh_lion_config lion = {.lr = RATE, .weight_decay = decay, .low_bits = low_bits, .groups = groups};
     const tsh_sgd_config sgd = {
         .lr = RATE, .momentum = p->momentum ? 0.5 : 0, .weight_decay = decay, .low_bits = low_bits, .groups = groups};
-    tsh_status status = p->optimizer == OPTIMIZER_SGD     ? tsh_sgd_create(u->model.list, &sgd, &u->optimizer)
-                        : p->optimizer == OPTIMIZER_ADAMW ? tsh_adamw_create(u->model.list, &adamw, &u->optimizer)
-                                                          : tsh_lion_create(u->model.list, &lion, &u->optimizer);
-    if (!tshi_check_ok(u->r, status)) return false;
+    /* The tables may have sparse gradients, which Muon refuses. */
+    const tsh_muon_config muon = {.lr = RATE,
+                                  .momentum = p->momentum ? 0.5 : 0,
+                                  .weight_decay = decay,
+                                  .adamw = tables_of_adamw,
+                                  .eps = 0.0625,
+                                  .low_bits = low_bits,
+                                  .groups = groups};
+    switch (p->optimizer) {
+    case OPTIMIZER_SGD: return tsh_sgd_create(u->model.list, &sgd, &u->optimizer);
+    case OPTIMIZER_ADAMW: return tsh_adamw_create(u->model.list, &adamw, &u->optimizer);
+    case OPTIMIZER_LION: return tsh_lion_create(u->model.list, &lion, &u->optimizer);
+    default: return tsh_muon_create(u->model.list, &muon, &u->optimizer);
+    }
+}
+
+static bool make_optimizer(run *u) {
+    const tshi_training_program *p = u->p;
+    if (!tshi_check_ok(u->r, create_optimizer(u))) return false;
     bool by_hand = p->clip_value && u->c->plain, in_backward = p->in_backward && !u->c->exact && !by_hand;
     for (int i = 0; i < tsh_parameters_count(u->model.list) && in_backward; i++) {
         tsh_tensor *t = tsh_parameters_tensor(u->model.list, i);

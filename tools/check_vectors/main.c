@@ -241,15 +241,15 @@ static void run_file(const char *file, const options *o, cv_totals *t) {
 static const char help[] =
     "usage: check_vectors DIR [--ranks LIST | --weights W:W...] [--device cpu|cuda]\n"
     "\n"
-    "Computes every case of DIR's .txt files, and every model in a folder of DIR with config.json,\n"
-    "model.safetensors and expected.safetensors, with its layers split over as many ranks\n"
-    "(default 1,2,3,4), and compares with what is there. A redistribution names its number of\n"
-    "ranks: with --ranks only those on a listed number run, otherwise all. --weights 3:1 splits the\n"
-    "layers over two ranks by these weights.\n"
+    "Computes every case in DIR's .txt files, and every model in a subfolder of DIR that has config.json,\n"
+    "model.safetensors and expected.safetensors, with its layers split over each number of ranks in LIST\n"
+    "(1,2,3,4), and compares the results with those in the files. The case of a redistribution has a number\n"
+    "of ranks of its own, and runs unless --ranks omits that number. --weights 3:1 splits the layers over two\n"
+    "ranks by these weights.\n"
     "\n"
-    "transformers computes rotary positions and RMS norms in float32 in models of any dtype:\n"
-    "where expected.safetensors has them, and no \"computed\": \"float64\" in its metadata, errors\n"
-    "of 5e-06 are allowed in float64.\n";
+    "transformers computes rotary positions and RMS norms in float32 in models of any dtype. For a model with\n"
+    "these, errors of 5e-06 are allowed in float64, unless the metadata of expected.safetensors has\n"
+    "\"computed\": \"float64\".\n";
 
 static int usage_error(const char *format, const char *word) {
     return output_usage_error("check_vectors", help, format, word);

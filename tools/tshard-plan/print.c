@@ -174,15 +174,16 @@ static void print_notes(const plan_result *result, const machine *m) {
     const tshi_record *r = result->kinds[0].record;
     fflush(stdout);
     if (r->reads) {
-        plan_say("the program reads values, first after %s: a plan computes none, it reads zeros; where its "
-                 "course depends on them, the plan may differ from a run",
-                 r->read_in[0] ? r->read_in : "no function");
+        plan_say(
+            "the program reads values, first after %s. In a plan they are zeros: if the program branches on them, a "
+            "run may differ from the plan",
+            r->read_in[0] ? r->read_in : "no function");
     }
-    if (r->steps == 0) plan_say("no optimizer's step was seen: a step is what a tape's reset ends");
+    if (r->steps == 0) plan_say("the program made no optimizer's step, so a step of the plan ends with tsh_tape_reset");
     step_time slowest = {.all = 0};
     if (m) slowest = plan_slowest(result, m);
     if (slowest.missing[0]) {
-        plan_say("the machine file has no rate for %s, which the time lacks", slowest.missing);
+        plan_say("the machine file has no rate for %s, which the predicted time leaves out", slowest.missing);
     }
     if (r->lost) plan_say("the record lacks calls for which there was no memory");
 }

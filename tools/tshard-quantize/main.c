@@ -10,9 +10,9 @@ static const char help[] =
     "\n"
     "Writes a Llama or Qwen2 model from a Hugging Face folder to a GGUF file, with quantized weights.\n"
     "\n"
-    "Matrices are quantized in groups of 32 weights of a row. q8_0 takes 8.5 bits a weight; q4_0 takes 4.5, but 8.5\n"
-    "in the output layer. A matrix whose rows are not whole groups becomes float16, and vectors become float32. The\n"
-    "folder's tokenizer.json and its chat template are stored whole in the file.\n"
+    "Matrices are quantized in groups of 32 weights of a row. q8_0 takes 8.5 bits per weight; q4_0 takes 4.5, and\n"
+    "8.5 in the output layer. A matrix whose rows are not whole groups becomes float16, and vectors become float32.\n"
+    "The folder's tokenizer.json and its chat template are stored whole in the file.\n"
     "\n"
     "  --type q8_0|q4_0   the type of the quantized weights\n"
     "  --help, --version\n";

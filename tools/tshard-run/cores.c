@@ -78,7 +78,7 @@ static int ask_hwloc(const unsigned char *mask, int total, run_core **out) {
     if (silenced) unsetenv("HWLOC_HIDE_ERRORS");
     if (loaded) {
         const bool here = hwloc_topology_is_thissystem(topology);
-        const int units = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
+        const int answer = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU), units = answer > 0 ? answer : 0;
         run_core *cores = units > total ? realloc(*out, (size_t)units * sizeof *cores) : *out;
         if (cores) *out = cores;
         for (int i = 0; cores && i < units && (!here || found < total); i++) {

@@ -13,16 +13,16 @@ static const char help[] =
     "\n"
     "Shows where the time of traced steps went.\n"
     "\n"
-    "FOLDER is that of TSHARD_TRACE, or of tsh_trace_start. Prints where the time of a step went: matrix\n"
-    "products, other kernels, communication and waiting, of each rank; which rank the others wait for; and\n"
-    "what took longest.\n"
+    "FOLDER is the one given to TSHARD_TRACE or tsh_trace_start. For each rank the table splits the time of a step\n"
+    "into matrix products, other kernels, communication and waiting; it also names the rank that the others wait\n"
+    "for, and what took longest.\n"
     "\n"
-    "  --steps A-B  these steps alone, from 1, or --steps A; otherwise all, and the table leaves the first one out\n"
+    "  --steps A-B  only steps A to B, counted from 1, or only --steps A (all; the table leaves out the first)\n"
     "  --table      the table as text (the default)\n"
     "  --json       the table as JSON\n"
-    "  --out FILE   writes the events of all ranks for Perfetto (https://ui.perfetto.dev) or chrome://tracing;\n"
-    "               then the table is printed only where it is asked for\n"
-    "  --html FILE  writes a page that shows them in any browser, without other files\n"
+    "  --out FILE   write the events of all ranks for Perfetto (https://ui.perfetto.dev) or chrome://tracing, and\n"
+    "               print the table only with --table or --json\n"
+    "  --html FILE  write a page that shows the events in any browser and needs no other files\n"
     "  --help, --version\n";
 
 typedef struct command_line {
