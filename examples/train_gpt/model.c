@@ -72,6 +72,7 @@ static tsh_status create_blocks(model *m) {
             {.hidden = 4 * o->embed,
              .experts = o->experts,
              .router = {.top_k = o->top_k, .score = TSH_ROUTER_SOFTMAX, .renormalize = true, .aux_loss = o->aux_loss},
+             .capacity = o->capacity,
              .router_init = normal,
              .expert_group = o->expert_parallel ? tsh_mesh_group(m->mesh, "expert") : NULL,
              .weight_init = normal,
@@ -153,7 +154,7 @@ static bool load_base(model *m) {
 /* With --lora: freezes everything, and adds adapters to the blocks. */
 static tsh_status adapt_layers(model *m) {
     char name[32];
-    const tsh_lora_config config = {.rank = m->o->lora, .alpha = m->o->lora_alpha};
+    const tsh_lora_config config = {.rank = m->o->lora, .alpha = m->o->lora_alpha, .dropout = m->o->lora_dropout};
     if (!m->o->lora) return TSH_OK;
     tsh_status status = tsh_parameters_freeze(m->parameters, "*");
     for (int64_t i = 0; i < m->o->layers && status == TSH_OK; i++) {

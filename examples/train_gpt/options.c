@@ -47,6 +47,7 @@ static const char help[] =
     "                       that share a copy (none)\n"
     "  --top-k K            experts that each token chooses (2)\n"
     "  --aux-loss X         factor of the load-balancing loss of experts (0.01)\n"
+    "  --capacity X         an expert takes at most X times its even share of the choices, and drops others (any)\n"
     "  --block N            tokens of a sequence (64)\n"
     "  --batch N            sequences of a step (12)\n"
     "  --steps N            training steps (2000)\n"
@@ -64,6 +65,7 @@ static const char help[] =
     "  --lora R             freeze all parameters, and train low-rank adapters of rank R on all linear layers of the\n"
     "                       blocks\n"
     "  --lora-alpha X       alpha of the adapters, whose factor is X / R (R)\n"
+    "  --lora-dropout P     probability with which an element of an adapter's input is dropped (0)\n"
     "  --base FOLDER        start from the weights of the newest checkpoint in this folder\n"
     "  --clip NORM          clip the gradients to this norm (1)\n"
     "  --seed N             seed of parameters, batches and the written text (1337)\n"
@@ -105,6 +107,9 @@ static const char *contradiction(const options *o) {
         return "--optimizer must be adamw or muon";
     if (o->master_weights && o->stochastic) return "--master-weights excludes --stochastic";
     if (o->lora && o->train_only) return "--lora excludes --train-only";
+    if (o->lora_dropout >= 1) return "--lora-dropout must be below 1";
+    if (o->lora_dropout > 0 && !o->lora) return "--lora-dropout goes with --lora";
+    if (o->capacity > 0 && !o->experts) return "--capacity goes with --experts";
     if (o->text && o->tokens) return "--text excludes --tokens";
     if (o->base && o->resume) return "--base excludes --resume";
     if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
@@ -131,6 +136,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"experts", OPTION_COUNT, &out->experts, 1, size},
                                {"top-k", OPTION_COUNT, &out->top_k, 1, size},
                                {"aux-loss", OPTION_NUMBER, &out->aux_loss, 0, DBL_MAX},
+                               {"capacity", OPTION_RATE, &out->capacity, 0, 0},
                                {"block", OPTION_COUNT, &out->block, 1, size},
                                {"batch", OPTION_COUNT, &out->batch, 1, size},
                                {"steps", OPTION_COUNT, &out->steps, 1, count},
@@ -143,6 +149,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"train-only", OPTION_PATH, &out->train_only, 0, 0},
                                {"lora", OPTION_COUNT, &out->lora, 1, size},
                                {"lora-alpha", OPTION_NUMBER, &out->lora_alpha, 0, DBL_MAX},
+                               {"lora-dropout", OPTION_NUMBER, &out->lora_dropout, 0, DBL_MAX},
                                {"base", OPTION_PATH, &out->base, 0, 0},
                                {"clip", OPTION_RATE, &out->clip, 0, 0},
                                {"seed", OPTION_SEED, &out->seed, 0, 0},

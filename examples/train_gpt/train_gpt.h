@@ -21,9 +21,11 @@ typedef struct options {
     int64_t layers, heads, kv_heads, embed, block, batch, steps, warmup, eval_every, eval_batches;
     int64_t experts, top_k; /* of each block, in place of its MLP, and of a token; experts 0: none */
     double aux_loss;        /* factor of the experts' balance loss */
+    double capacity;        /* of an expert, in even shares of the choices; 0: any */
     const char *train_only; /* names of layers, with commas between them; NULL: all */
     int64_t lora;           /* rank of adapters, which are then all that is trained; 0: none */
     double lora_alpha;      /* 0: the rank */
+    double lora_dropout;    /* of the adapters' input */
     const char *base;       /* a folder of checkpoints or of one, whose weights the run starts with, or NULL */
     const char *optimizer;  /* "adamw", as NULL, or "muon" */
     double lr, min_lr, muon_lr, weight_decay, clip;

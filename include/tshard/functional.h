@@ -100,6 +100,12 @@ TSH_API tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent);
 TSH_API tsh_tensor *tsh_clamp(tsh_tape *tape, tsh_tensor *x, double low, double high);
 TSH_API tsh_tensor *tsh_abs(tsh_tape *tape, tsh_tensor *x);
+/* y = silu(gate) up, the gated activation of Llama's MLP, element by element; one kernel, which stores no silu(gate).
+ * The shapes are equal.
+ *   R,R -> R    S(d),S(d) -> S(d)    R,P -> P    L,L -> L
+ * Backward computes silu(gate) again. In a 16-bit dtype y is rounded once, not twice as by tsh_silu and tsh_mul.
+ * Source: Shazeer, "GLU variants improve transformer", 2020. */
+TSH_API tsh_tensor *tsh_swiglu(tsh_tape *tape, tsh_tensor *gate, tsh_tensor *up);
 /* y = value where the mask is not 0, else x; the gradient of x is 0 where it is filled. mask uint8, of a shape that
  * broadcasts to x's; value may be infinite.
  *   R,R -> R    S(d),S(d) -> S(d)    S(d),L -> S(d) where the mask is repeated along d    L,L -> L */

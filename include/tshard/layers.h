@@ -356,7 +356,8 @@ TSH_API void tsh_mlp_destroy(tsh_mlp *layer);
  * by the tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0)
  * with sequence_parallel by one all-gather and one reduce-scatter each way. */
 TSH_API tsh_tensor *tsh_mlp_forward(tsh_tape *tape, tsh_mlp *layer, tsh_tensor *x);
-/* A part, owned by the layer; NULL for the gate of an MLP that is not gated. */
+/* A part, owned by the layer; NULL for the gate of an MLP that is not gated. With silu, the gate by itself has no
+ * activation: the layer multiplies by tsh_swiglu. */
 TSH_API tsh_linear *tsh_mlp_linear(const tsh_mlp *layer, tsh_mlp_part part);
 /* Append "NAME.gate_proj.weight" and so on to the list. */
 TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, const char *name);
@@ -582,7 +583,8 @@ TSH_API tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part);
 /* Append "NAME.input_layernorm.weight" and so on to the list, in the order of the parts. */
 TSH_API tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, const char *name);
 /* tsh_linear_adapt for the linear layers of both halves that config->targets names; it is no error if none matches.
- * Norms are not frozen. */
+ * Norms are not frozen. Experts have no adapters: without targets they are passed over, and targets that name the
+ * router or a stack of experts are TSH_ERR_UNSUPPORTED, before anything changes. */
 TSH_API tsh_status tsh_block_adapt(tsh_block *block, const tsh_lora_config *config, tsh_parameters *list,
                                    const char *name);
 /* tsh_linear_merge for all linear layers of both halves. */

@@ -212,7 +212,7 @@ typedef struct expert_run {
     void *weights;   /* [rows], gathered */
     void *dweights;  /* [rows] */
     void *gate, *up; /* hidden features before the activation */
-    void *room[4];   /* for the hidden features of one part */
+    void *room[3];   /* for the hidden features of one part */
 } expert_run;
 
 static void *expert_element(const expert_run *run, void *base, int64_t i) {
@@ -341,25 +341,13 @@ static tsh_status add_to_tokens(tsh_call *call, const expert_run *run, const tsh
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* How many of a part's tokens elementwise functions take at once: as many as a CPU's second cache holds the hidden
+/* How many of a part's tokens backward's elementwise functions take at once: as many as a CPU's second cache holds the hidden
  * features of, from one function to the next, and on a GPU all. */
 static int64_t tokens_at_once(const expert_run *run, const expert_part *p) {
     int threads = run->device->threads;
     int64_t elements = threads > 1 ? (int64_t)threads << 16 : 1 << 14, tokens = elements / p->features;
     if (threads < 1 || tokens > p->tokens) return p->tokens;
     return tokens > 0 ? tokens : 1;
-}
-
-/* a = silu(G) U, for all tokens of the part. */
-static void activate(const expert_run *run, const expert_part *p, void *gate, void *up, void *a) {
-    const tshi_elementwise_ops *ops = &run->device->ops->elementwise[run->dtype];
-    int64_t step = tokens_at_once(run, p), n = p->tokens * p->features;
-    for (int64_t from = 0; from < n; from += step * p->features) {
-        int64_t count = n - from < step * p->features ? n - from : step * p->features;
-        void *to = expert_element(run, a, from);
-        ops->unary(run->device, TSHI_SILU, NULL, count, expert_element(run, gate, from), to);
-        ops->mul(run->device, count, to, expert_element(run, up, from), 0, to);
-    }
 }
 
 static tsh_status compute_part(const tsh_call *call, const expert_run *run, const expert_part *p) {
@@ -373,7 +361,7 @@ static tsh_status compute_part(const tsh_call *call, const expert_run *run, cons
         status =
             multiply(run, true, m, f, d, x, expert_element(run, tshi_data(call->in[EXPERT_UP]), p->row * d), 0, up);
     if (status != TSH_OK || m == 0) return status;
-    activate(run, p, gate, up, a);
+    run->device->ops->elementwise[run->dtype].swiglu(run->device, m * f, gate, up, a);
     status = multiply(run, false, m, d, f, a, expert_element(run, tshi_data(call->in[EXPERT_DOWN]), p->row * d), 0, y);
     scale_rows(run, m, d, y, expert_element(run, run->weights, p->first), y);
     return status;
@@ -417,8 +405,8 @@ static tsh_status add_weight_gradient(const expert_run *run, const expert_gradie
                                                      left, dw->dtype, g->beta[i], to, 0, NULL);
 }
 
-/* What the rooms hold in backward: silu(G); a = silu(G) U; dU; dy D^T, then dG. */
-enum { ROOM_SILU, ROOM_A, ROOM_DUP, ROOM_DGATE, ROOMS };
+/* What the rooms hold in backward: a = silu(G) U; dU; dy D^T, then dG. */
+enum { ROOM_A, ROOM_DUP, ROOM_DGATE, ROOMS };
 
 /* Gradients of w, U and G of the tokens [from, from + m) of a part, whose output is y = w a D. */
 static void hidden_gradients(const expert_run *run, const expert_part *p, int64_t from, int64_t m) {
@@ -427,15 +415,12 @@ static void hidden_gradients(const expert_run *run, const expert_part *p, int64_
     void *gate = expert_element(run, run->gate, p->hidden + from * f);
     void *up = expert_element(run, run->up, p->hidden + from * f), *room[ROOMS];
     for (int i = 0; i < ROOMS; i++) room[i] = expert_element(run, run->room[i], from * f);
-    ops->unary(run->device, TSHI_SILU, NULL, n, gate, room[ROOM_SILU]);
-    ops->mul(run->device, n, room[ROOM_SILU], up, 0, room[ROOM_A]);
+    ops->swiglu(run->device, n, gate, up, room[ROOM_A]);
     ops->mul(run->device, n, room[ROOM_A], room[ROOM_DGATE], 0, room[ROOM_DUP]);
     run->device->ops->sum[run->dtype].over_dim(run->device, m, f, 1, 1, room[ROOM_DUP],
                                                expert_element(run, run->dweights, p->first + from));
     scale_rows(run, m, f, room[ROOM_DGATE], expert_element(run, run->weights, p->first + from), room[ROOM_DGATE]);
-    ops->mul(run->device, n, room[ROOM_DGATE], room[ROOM_SILU], 0, room[ROOM_DUP]);
-    ops->mul(run->device, n, room[ROOM_DGATE], up, 0, room[ROOM_DGATE]);
-    ops->unary_backward(run->device, TSHI_SILU, NULL, n, gate, room[ROOM_DGATE], 0, room[ROOM_DGATE]);
+    ops->swiglu_backward(run->device, n, gate, up, room[ROOM_DGATE], 0, room[ROOM_DGATE], 0, room[ROOM_DUP]);
 }
 
 /* Gradients of w, D, U and G of a part; multiplies its dy by w. */

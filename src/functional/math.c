@@ -95,6 +95,67 @@ tsh_tensor *tsh_abs(tsh_tape *tape, tsh_tensor *x) {
     return tshi_activate(tape, x, TSHI_ABS);
 }
 
+/* --- silu(gate) up ------------------------------------------------------------------------------------------------ */
+
+enum { GATE, UP };
+
+static const tsh_rule swiglu_rules[] = {
+    {{TSH_AS_COPY, TSH_HAS_P}, TSH_AS_P}, {{TSH_AS_R, TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY},
+    {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},     {{TSH_ROW_END}, TSH_ROW_END},
+};
+
+static tsh_status swiglu_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    *out = call->in[GATE]->shape;
+    if (!tshi_shapes_equal(out, &call->in[UP]->shape))
+        return tshi_check_fails(call->in[GATE], call->in[UP], "gate and up of one shape wanted");
+    return tshi_check_floats(call, dtype);
+}
+
+static tsh_status swiglu_forward(tsh_call *call) {
+    const tsh_tensor *gate = call->in[GATE];
+    tsh_device *device = tshi_device_of(gate);
+    device->ops->elementwise[gate->dtype].swiglu(device, gate->numel, tshi_data(gate), tshi_data(call->in[UP]),
+                                                 tshi_data(call->out));
+    return TSH_OK;
+}
+
+/* Where the kernel stores input i's gradient: in scratch if it is not wanted, or if it is `other`, the same tensor as
+ * gate's: *same is then what the scratch is to be added to. */
+static tsh_tensor *swiglu_target(tsh_call *call, int i, const tsh_tensor *other, double *beta, tsh_tensor **same) {
+    const tsh_tensor *gate = call->in[GATE];
+    *beta = 0;
+    *same = NULL;
+    tsh_tensor *gradient = tsh_call_wants_grad(call, i) ? tshi_grad_beta(call, i, beta) : NULL;
+    if (tsh_call_wants_grad(call, i) && (!gradient || !other || tshi_data(gradient) != tshi_data(other)))
+        return gradient;
+    *same = gradient;
+    *beta = 0;
+    return tsh_call_scratch(call, gate->dtype, gate->numel);
+}
+
+static tsh_status swiglu_backward(tsh_call *call) {
+    const tsh_tensor *gate = call->in[GATE];
+    tsh_device *device = tshi_device_of(gate);
+    const tshi_elementwise_ops *ops = &device->ops->elementwise[gate->dtype];
+    double beta_g, beta_u;
+    tsh_tensor *same = NULL, *dg = swiglu_target(call, GATE, NULL, &beta_g, &same);
+    const tsh_tensor *du = dg ? swiglu_target(call, UP, dg, &beta_u, &same) : NULL;
+    if (!du) return TSH_ERR_MEMORY;
+    ops->swiglu_backward(device, gate->numel, tshi_data(gate), tshi_data(call->in[UP]),
+                         tshi_data(tsh_call_grad_out(call)), beta_g, tshi_data(dg), beta_u, tshi_data(du));
+    if (same) ops->axpby(device, gate->numel, 1, tshi_data(du), 1, tshi_data(same), tshi_data(same));
+    return TSH_OK;
+}
+
+static const tsh_op swiglu_op = {"swiglu",       swiglu_rules,    swiglu_shape,
+                                 swiglu_forward, swiglu_backward, .by_element = true};
+
+tsh_tensor *tsh_swiglu(tsh_tape *tape, tsh_tensor *gate, tsh_tensor *up) {
+    return tshi_apply(tape, &swiglu_op, 2, (tsh_tensor *[]){gate, up}, NULL);
+}
+
+/* --- functions with parameters ------------------------------------------------------------------------------------ */
+
 tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent) {
     return apply_math(tape, x, (unary_params){.f = TSHI_POW, .p = {exponent}});
 }

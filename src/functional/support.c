@@ -24,7 +24,7 @@ static const function_family families[] = {
     {KERNELS_COPY, NULL, " reshape permute transpose slice split_parts concat sample_classes "},
     {KERNELS_BY_DTYPE, "elementwise",
      " add sub mul div maximum minimum compare compare_scalar scale scale_shift bias gelu gelu_tanh relu silu exp log "
-     "tanh sqrt sigmoid pow clamp abs masked_fill where "},
+     "tanh sqrt sigmoid pow clamp abs swiglu masked_fill where "},
     {KERNELS_BY_DTYPE, "random", " dropout "},
     {KERNELS_BY_DTYPE, "sum", " sum mean cumsum "},
     {KERNELS_BY_DTYPE, "embedding", " lookup take_rows index_select take_along index_add add_along "},

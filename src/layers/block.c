@@ -158,12 +158,13 @@ tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, cons
 }
 
 tsh_status tsh_block_adapt(tsh_block *block, const tsh_lora_config *config, tsh_parameters *list, const char *name) {
-    char full[TSHI_LAYER_NAME];
+    char attention[TSHI_LAYER_NAME], mlp[TSHI_LAYER_NAME];
     if (!block) return tshi_fail(TSH_ERR_ARGUMENT, "block_adapt: a block is required");
-    tsh_status status = tshi_layer_name(name, block->names[TSH_BLOCK_ATTENTION], full);
-    if (status == TSH_OK) status = tsh_self_attention_adapt(block->attention, config, list, full);
-    if (status == TSH_OK) status = tshi_layer_name(name, block->names[TSH_BLOCK_MLP], full);
-    return status == TSH_OK && block->mlp ? tsh_mlp_adapt(block->mlp, config, list, full) : status;
+    tsh_status status = tshi_layer_name(name, block->names[TSH_BLOCK_ATTENTION], attention);
+    if (status == TSH_OK) status = tshi_layer_name(name, block->names[TSH_BLOCK_MLP], mlp);
+    if (status == TSH_OK && block->experts) status = tshi_experts_check_targets(block->experts, config, mlp);
+    if (status == TSH_OK) status = tsh_self_attention_adapt(block->attention, config, list, attention);
+    return status == TSH_OK && block->mlp ? tsh_mlp_adapt(block->mlp, config, list, mlp) : status;
 }
 
 /* Parts that do not exist are skipped. */

@@ -258,6 +258,18 @@ tsh_tensor *tsh_experts_weight(const tsh_experts *layer, tsh_experts_part part) 
     return part == TSH_EXPERTS_BIAS ? layer->bias : layer->weights[part - TSH_EXPERTS_GATE];
 }
 
+tsh_status tshi_experts_check_targets(const tsh_experts *layer, const tsh_lora_config *config, const char *name) {
+    char full[TSHI_LAYER_NAME];
+    tsh_status status = TSH_OK;
+    for (int i = 0; config && config->targets && i < TSH_EXPERTS_PARTS && status == TSH_OK; i++) {
+        status = tshi_layer_name(name, layer->names[i], full);
+        if (status == TSH_OK && i != TSH_EXPERTS_BIAS && tshi_lora_targets(config, full))
+            status =
+                tshi_fail(TSH_ERR_UNSUPPORTED, "block_adapt: %.200s is part of experts, which have no adapters", full);
+    }
+    return status;
+}
+
 tsh_status tsh_experts_register(const tsh_experts *layer, tsh_parameters *list, const char *name) {
     char full[TSHI_LAYER_NAME];
     tsh_status status = TSH_OK;

@@ -66,6 +66,9 @@ tsh_status tshi_adapter_create(const char *what, tshi_adapted adapted, const tsh
 void tshi_adapter_release(tshi_adapter *adapter);
 /* tsh_parameters_add under "NAME.lora_A.weight" and so on, of a lookup "NAME.lora_embedding_A". */
 tsh_status tshi_adapter_register(const tshi_adapter *adapter, tsh_parameters *list, const char *name);
+/* TSH_ERR_UNSUPPORTED, before anything changes, if the targets name a part of this mixture of experts: experts and
+ * their router have no adapters. */
+tsh_status tshi_experts_check_targets(const tsh_experts *layer, const tsh_lora_config *config, const char *name);
 /* Adds scale B A to the weight, or subtracts it. */
 tsh_status tshi_adapter_merge(const char *what, tshi_adapter *adapter, const tsh_tensor *weight, bool merged);
 

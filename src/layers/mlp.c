@@ -3,6 +3,7 @@
 
 struct tsh_mlp {
     tsh_world *world;
+    bool swiglu; /* the gate's silu is computed together with the product, and not by the gate */
     tshi_linear_part parts[TSH_MLP_PARTS];
 };
 
@@ -15,9 +16,14 @@ static tsh_status check_mlp_config(const tsh_mlp_config *config) {
                      (long long)config->embed, (long long)config->hidden);
 }
 
+static bool is_swiglu(const tsh_mlp_config *c) {
+    return c->gated && c->activation == TSH_ACTIVATION_SILU;
+}
+
 /* The activation is that of gate, or of up without a gate. */
 static tsh_linear_config mlp_part_config(const tsh_mlp_config *c, tsh_mlp_part part) {
     bool down = part == TSH_MLP_DOWN, activated = part == TSH_MLP_GATE || (part == TSH_MLP_UP && !c->gated);
+    if (is_swiglu(c)) activated = false;
     return (tsh_linear_config){.in_features = down ? c->hidden : c->embed,
                                .out_features = down ? c->embed : c->hidden,
                                .shard = down ? TSH_ROW : TSH_COLUMN,
@@ -38,6 +44,7 @@ tsh_status tsh_mlp_create(tsh_group *group, const tsh_mlp_config *config, tsh_ml
     tsh_mlp *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
     if (!layer) return TSH_ERR_MEMORY;
     layer->world = world;
+    layer->swiglu = is_swiglu(config);
     tshi_parts_sharding sharding = {config->table, config->name, config->sequence_parallel};
     for (tsh_mlp_part i = config->gated ? TSH_MLP_GATE : TSH_MLP_UP; i < TSH_MLP_PARTS && status == TSH_OK; i++) {
         tsh_linear_config part = mlp_part_config(config, i);
@@ -61,7 +68,10 @@ tsh_tensor *tsh_mlp_forward(tsh_tape *tape, tsh_mlp *layer, tsh_tensor *x) {
     if (!tshi_layer_ready(tape, "mlp_forward", layer, x)) return NULL;
     tsh_linear *gate = layer->parts[TSH_MLP_GATE].linear;
     tsh_tensor *h = tsh_linear_forward(tape, layer->parts[TSH_MLP_UP].linear, x);
-    if (gate) h = tsh_mul(tape, tsh_linear_forward(tape, gate, x), h);
+    if (gate) {
+        tsh_tensor *g = tsh_linear_forward(tape, gate, x);
+        h = layer->swiglu ? tsh_swiglu(tape, g, h) : tsh_mul(tape, g, h);
+    }
     return tsh_linear_forward(tape, layer->parts[TSH_MLP_DOWN].linear, h);
 }
 

@@ -559,6 +559,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_gelu_tanh", one, FUNCTION(tsh_gelu_tanh), 2},
     {"tsh_relu", one, FUNCTION(tsh_relu), 2},
     {"tsh_silu", one, FUNCTION(tsh_silu), 2},
+    {"tsh_swiglu", two, FUNCTION(tsh_swiglu), 2},
     {"tsh_exp", one, FUNCTION(tsh_exp), 1},
     {"tsh_log", one, FUNCTION(tsh_log), 1},
     {"tsh_tanh", one, FUNCTION(tsh_tanh), 1},

@@ -38,6 +38,48 @@ static void check_values(tsh_dtype dtype, int64_t n, double a, double b) {
     free_buffers();
 }
 
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+/* y = silu(g) u and its gradients, replaced, added to, and in place of inputs. */
+static void check_swiglu(tsh_dtype dtype, int64_t n) {
+    const tshi_elementwise_ops *ops = &kernels()->elementwise[dtype];
+    buffer g = buffer_random(dtype, n, -8, 8), u = buffer_random(dtype, n, -2, 2), dy = buffer_random(dtype, n, -2, 2);
+    buffer y = buffer_nans(dtype, n), dg = buffer_nans(dtype, n), du = buffer_nans(dtype, n);
+    buffer more_g = buffer_copy(&dy), more_u = buffer_copy(&u), over_g = buffer_copy(&dy), over_u = buffer_copy(&u);
+    ops->swiglu(kernel_device(), n, g.data, u.data, y.data);
+    ops->swiglu_backward(kernel_device(), n, g.data, u.data, dy.data, 0, dg.data, 0, du.data);
+    ops->swiglu_backward(kernel_device(), n, g.data, u.data, dy.data, 1, more_g.data, 0, more_u.data);
+    expect_same_bits(&more_u, &du, "du beside a dg that is added to");
+    more_u = buffer_copy(&u);
+    more_g = buffer_copy(&dy);
+    ops->swiglu_backward(kernel_device(), n, g.data, u.data, dy.data, 1, more_g.data, 1, more_u.data);
+    ops->swiglu_backward(kernel_device(), n, g.data, over_u.data, over_g.data, 0, over_g.data, 0, over_u.data);
+    for (int64_t i = 0; i < n; i++) {
+        double x = get(&g, i), s = sigmoid(x), to_g = (s + x * s * (1 - s)) * get(&u, i) * get(&dy, i);
+        expect_close(&y, i, x * s * get(&u, i), 16, 8);
+        expect_close(&dg, i, to_g, 8, 16);
+        expect_close(&du, i, x * s * get(&dy, i), 16, 8);
+        expect_close(&more_g, i, get(&dy, i) + to_g, 8, 16);
+        expect_close(&more_u, i, get(&u, i) + x * s * get(&dy, i), 16, 8);
+    }
+    expect_same_bits(&over_g, &dg, "dg in place of dy");
+    expect_same_bits(&over_u, &du, "du in place of u");
+    ops->swiglu(kernel_device(), n, g.data, u.data, g.data);
+    expect_same_bits(&g, &y, "in place of g");
+    free_buffers();
+}
+
+Test(elementwise, gated_silu) {
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
+        for (int s = 0; s < LAYOUTS * ODD_SIZES; s++) {
+            lay_buffers(s % LAYOUTS);
+            check_swiglu(float_dtypes[t], odd_sizes[s / LAYOUTS]);
+        }
+    }
+}
+
 Test(elementwise, sums_and_products) {
     for (int t = 0; t < FLOAT_DTYPES; t++) {
         for (int s = 0; s < LAYOUTS * ODD_SIZES; s++) {

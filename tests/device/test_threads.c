@@ -185,6 +185,8 @@ static void elementwise(trial *t) {
         ops->axpby(t->device, t->cols, 0.5, z.data, 0.25, y.data, z.data);
     }
     ops->axpby(t->device, t->cols, 3, x.data, 0, NULL, y.data);
+    ops->swiglu(t->device, t->cols, x.data, y.data, y.data);
+    ops->swiglu_backward(t->device, t->cols, x.data, y.data, z.data, 1, y.data, 0, z.data);
     ops->mul(t->device, t->cols, x.data, y.data, 1, z.data);
     ops->mul(t->device, t->cols, x.data, z.data, 0, x.data);
     hash_of(t, &x);

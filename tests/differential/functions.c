@@ -220,6 +220,9 @@ bool tshi_function_infer(const tshi_program *p, tshi_step *s) {
     case CALL_ADD_ALONG: return infer_index(p, s);
     case CALL_ONE_HOT: return infer_one_hot(p, s);
     case CALL_ABS: return p->exact;
+    case CALL_SWIGLU:
+        s->bound *= input(p, s, 1)->bound;
+        return same_dims(&input(p, s, 0)->shape, &input(p, s, 1)->shape);
     case CALL_SCALE_SHIFT: s->bound = s->bound * fabs(s->f) + fabs((double)s->n[0]); return true;
     case CALL_MAXIMUM:
     case CALL_MINIMUM:
@@ -351,6 +354,7 @@ tsh_tensor *tshi_function_call(const tshi_bench *b, int k, tsh_tensor *const *in
     case CALL_ADD_ALONG: return tsh_add_along(tape, in[0], dim, in[1], in[2]);
     case CALL_ONE_HOT: return tsh_one_hot(tape, in[0], s->n[0], tshi_bench_dtype(b, false));
     case CALL_ABS: return tsh_abs(tape, in[0]);
+    case CALL_SWIGLU: return tsh_swiglu(tape, in[0], in[1]);
     case CALL_SCALE_SHIFT: return tsh_scale_shift(tape, in[0], s->f, (double)s->n[0]);
     case CALL_MAXIMUM: return tsh_maximum(tape, in[0], in[1]);
     case CALL_MINIMUM: return tsh_minimum(tape, in[0], in[1]);

@@ -89,6 +89,12 @@ static int add_parts(tshi_maker *m, int x) {
                                                 tshi_maker_below(m, 2)}});
 }
 
+static int add_gated(tshi_maker *m, int x) {
+    const tshi_dims shape = m->p->step[x].shape;
+    int up = tshi_maker_value_of(m, shape.ndim, shape.dim);
+    return up < 0 ? -1 : tshi_maker_add(m, &(tshi_step){.call = CALL_SWIGLU, .inputs = 2, .in = {x, up}});
+}
+
 static int add_largest(tshi_maker *m, tshi_verb call, int x) {
     int dim = tshi_maker_dim(m, x);
     if (m->p->step[x].shape.ndim == 0) return -1;
@@ -117,8 +123,8 @@ static const tshi_verb exact_functions[] = {
     CALL_TOPK,         CALL_ARGMAX,      CALL_MSE_LOSS,  CALL_ABS,       CALL_SCALE_SHIFT, CALL_MAXIMUM,
     CALL_MINIMUM,      CALL_WHERE,       CALL_MAX,       CALL_MIN,       CALL_L1_LOSS,     CALL_SMOOTH_L1_LOSS,
     CALL_INDEX_SELECT, CALL_TAKE_ALONG,  CALL_INDEX_ADD, CALL_ADD_ALONG, CALL_ONE_HOT,     CALL_CUMSUM};
-static const tshi_verb float_functions[] = {CALL_DIV,     CALL_EXP, CALL_LOG,   CALL_TANH,    CALL_SQRT,
-                                            CALL_SIGMOID, CALL_POW, CALL_CLAMP, CALL_BCE_LOSS};
+static const tshi_verb float_functions[] = {CALL_DIV,     CALL_EXP, CALL_LOG,   CALL_TANH,     CALL_SQRT,
+                                            CALL_SIGMOID, CALL_POW, CALL_CLAMP, CALL_BCE_LOSS, CALL_SWIGLU};
 
 int tshi_add_function(tshi_maker *m, int x) {
     tshi_verb call = exact_functions[tshi_maker_below(m, sizeof exact_functions / sizeof exact_functions[0])];
@@ -140,6 +146,7 @@ int tshi_add_function(tshi_maker *m, int x) {
     case CALL_INDEX_ADD:
     case CALL_ADD_ALONG: return add_index(m, call, x);
     case CALL_ONE_HOT: return add_one_hot(m, x);
+    case CALL_SWIGLU: return add_gated(m, x);
     case CALL_CUMSUM: return tshi_maker_add1(m, call, x, tshi_maker_dim(m, x), 0, 0);
     case CALL_SCALE_SHIFT: return add_scale_shift(m, x);
     case CALL_MAXIMUM:

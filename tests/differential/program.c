@@ -81,6 +81,7 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_INDEX_ADD] = {"index_add", 3, 3},
     [CALL_ADD_ALONG] = {"add_along", 3, 3},
     [CALL_ONE_HOT] = {"one_hot", 1, 1},
+    [CALL_SWIGLU] = {"swiglu", 2, 2},
 };
 
 tshi_parts tshi_program_parts(const tshi_program *p, int axis) {

@@ -98,6 +98,7 @@ typedef enum tshi_verb {
     CALL_INDEX_ADD, /* x, ids, y; n: dim */
     CALL_ADD_ALONG,
     CALL_ONE_HOT, /* ids; n: classes */
+    CALL_SWIGLU,  /* gate, up */
     CALL_COUNT
 } tshi_verb;
 

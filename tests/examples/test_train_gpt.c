@@ -101,6 +101,20 @@ Test(train_gpt, experts_and_their_features_are_split_along_two_axes, .timeout = 
     same_losses(6, "--expert-parallel 3 --model-parallel 2:1 --zero 3", "--experts 2 --top-k 1");
 }
 
+/* Another option changes the loss of the first step but one, so that the ranks that agree about it do not ignore it. */
+static void changes_losses(const char *with, const char *without) {
+    double changed[STEPS + 1], plain[STEPS + 1];
+    losses(1, with, 1, changed);
+    losses(1, without, 1, plain);
+    cr_assert_neq(changed[1], plain[1], "%s: loss %.17g with and without it", with, changed[1]);
+}
+
+/* At half of their even share, experts drop choices in every step. */
+Test(train_gpt, full_experts_drop_the_same_tokens_on_any_ranks, .timeout = 400) {
+    same_losses(4, "--model-parallel 2", "--experts 5 --capacity 0.5");
+    changes_losses("--experts 5 --capacity 0.5", "--experts 5");
+}
+
 /* Tokens of each sequence, 9, are split over ranks. */
 Test(train_gpt, split_tokens_agree_with_one_rank, .timeout = 400) {
     same_losses(2, "--context-parallel 2", "");
@@ -143,6 +157,12 @@ Test(train_gpt, adapters_are_trained_alike_on_any_ranks, .timeout = 200) {
     same_losses_of(3, "", lora, 0.995);
     same_losses_of(4, "--model-parallel 2 --sequence-parallel", lora, 0.995);
     same_losses_of(4, "--model-parallel 2 --zero 3", lora, 0.995);
+}
+
+Test(train_gpt, adapters_drop_the_same_elements_on_any_ranks, .timeout = 200) {
+    const char *const lora = "--lora 3 --lora-alpha 24 --lora-dropout 0.25";
+    same_losses_of(4, "--model-parallel 2", lora, 0.995);
+    changes_losses(lora, "--lora 3 --lora-alpha 24");
 }
 
 /* Adam's first steps make much of gradients that are rounding errors. */
@@ -445,6 +465,9 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(2, "--heads must divide --embed", "--heads 3");
     refuses(2, "--kv-heads must divide --heads", "--kv-heads 3");
     refuses(2, "--lora excludes --train-only", "--lora 2 --train-only norm");
+    refuses(2, "--lora-dropout must be below 1", "--lora 2 --lora-dropout 1");
+    refuses(2, "--lora-dropout goes with --lora", "--lora-dropout 0.1");
+    refuses(2, "--capacity goes with --experts", "--capacity 2");
     refuses(2, "--base excludes --resume", "--base a --resume b");
     refuses(2, "--optimizer must be adamw or muon", "--optimizer lion");
     refuses(2, "--text excludes --tokens", "--text a --tokens b");

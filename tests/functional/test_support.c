@@ -58,6 +58,7 @@ static tsh_tensor *first_part(tsh_tape *t, tsh_tensor *x) {
     WITH(gelu_tanh, tsh_gelu_tanh(t, in->x))                                                                           \
     WITH(relu, tsh_relu(t, in->x))                                                                                     \
     WITH(silu, tsh_silu(t, in->x))                                                                                     \
+    WITH(swiglu, tsh_swiglu(t, in->x, in->y))                                                                          \
     WITH(exp, tsh_exp(t, in->x))                                                                                       \
     WITH(log, tsh_log(t, in->x))                                                                                       \
     WITH(tanh, tsh_tanh(t, in->x))                                                                                     \

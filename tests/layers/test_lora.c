@@ -535,6 +535,29 @@ static void wrong_use(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
+/* "gate_proj" is an expert's weight here; without targets only attention has adapters. */
+static void experts_have_none(tshi_rank *r, void *arg) {
+    static const char *const targets[] = {"q_proj", "gate_proj", NULL};
+    const tsh_block_config config = {
+        .embed = 4, .attention = {.heads = 2}, .experts = {.hidden = 3, .experts = 2, .router = {.top_k = 1}}};
+    tsh_block *block = NULL;
+    tsh_parameters *list = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tshi_check_ok(r, tsh_block_create(tsh_world_group(r->world), &config, &block));
+    tshi_check_status(r, tsh_block_adapt(block, &(tsh_lora_config){.rank = 1, .targets = targets}, list, "b"),
+                      TSH_ERR_UNSUPPORTED, "b.mlp.experts.gate_proj is part of experts");
+    tshi_check(r, tsh_parameters_count(list) == 0, "a refused call has adapted q_proj");
+    tshi_check_ok(r, tsh_block_adapt(block, &(tsh_lora_config){.rank = 1}, list, "b"));
+    tshi_check(r, tsh_parameters_count(list) == 8, "%d parameters", tsh_parameters_count(list));
+    tsh_block_destroy(block);
+    tsh_parameters_destroy(list);
+}
+
+Test(lora, refuses_experts_that_are_named) {
+    cr_assert_str_empty(tshi_test_run(1, experts_have_none, NULL));
+}
+
 Test(lora, refuses_wrong_use) {
     cr_assert_str_empty(tshi_test_run(1, wrong_use, NULL));
 }

@@ -176,6 +176,44 @@ Test(mlp, passes_the_gradient_check) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, check_gradients, NULL));
 }
 
+/* --- what is kept for backward ------------------------------------------------------------------------------------ */
+
+/* The bytes that a gated MLP keeps for backward. */
+static size_t kept_bytes(tshi_rank *r, tsh_tape *tape, tsh_activation activation, tsh_dtype dtype) {
+    const tsh_device *device = tsh_world_device(r->world);
+    tsh_mlp_config config = {.embed = 8, .hidden = 64, .gated = true, .activation = activation, .dtype = dtype};
+    tsh_mlp *layer = NULL;
+    tsh_tensor *x = NULL;
+    tshi_check_ok(r, tsh_mlp_create(tsh_world_group(r->world), &config, &layer));
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &(tsh_tensor_config){dtype, 2, {32, 8}, {{0}}}, &x));
+    tshi_check(r, tsh_mlp_forward(tape, layer, x), "%s", tsh_tape_message(tape));
+    size_t bytes = tsh_device_memory(device).live[TSH_MEMORY_ACTIVATIONS];
+    tsh_tape_reset(tape);
+    tsh_tensor_release(x);
+    tsh_mlp_destroy(layer);
+    return bytes;
+}
+
+/* gelu keeps what silu does, and the activated gate besides. */
+static void keeps_one_activation_less(tshi_rank *r, void *arg) {
+    static const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int i = 0; i < 4 && !r->failed; i++) {
+        size_t size = tsh_dtype_size(dtypes[i]), hidden = (size_t)(32 * 64 / r->size) * size, out = 32 * 8 * size;
+        size_t with = kept_bytes(r, tape, TSH_ACTIVATION_SILU, dtypes[i]);
+        size_t without = kept_bytes(r, tape, TSH_ACTIVATION_GELU, dtypes[i]);
+        tshi_check(r, without - with == hidden, "%s: %zu and %zu bytes", tsh_dtype_name(dtypes[i]), with, without);
+        tshi_check(r, with >= 3 * hidden + out && with < 4 * hidden, "%s: %zu bytes", tsh_dtype_name(dtypes[i]), with);
+    }
+    tsh_tape_destroy(tape);
+}
+
+Test(mlp, a_gate_with_silu_keeps_one_activation_less) {
+    cr_assert_str_empty(tshi_test_run_each(1, 2, keeps_one_activation_less, NULL));
+}
+
 /* --- names and wrong configurations ------------------------------------------------------------------------------- */
 
 static void names(tshi_rank *r, void *arg) {

@@ -92,6 +92,8 @@ CASE(gelu, tsh_gelu(t, in[0]))
 CASE(gelu_tanh, tsh_gelu_tanh(t, in[0]))
 CASE(relu, tsh_relu(t, in[0]))
 CASE(silu, tsh_silu(t, in[0]))
+CASE(swiglu, tsh_swiglu(t, in[0], in[1]))
+CASE(swiglu_self, tsh_swiglu(t, in[0], in[0]))
 CASE(exp, tsh_exp(t, in[0]))
 CASE(log, tsh_log(t, tsh_mul(t, in[0], in[0])))
 CASE(tanh, tsh_tanh(t, in[0]))
@@ -247,6 +249,8 @@ const function_case function_cases[] = {
     ONE(gelu_tanh, A),
     ONE(relu, A),
     ONE(silu, A),
+    TWO(swiglu, A, A),
+    ONE(swiglu_self, A),
     ONE(dropout, A),
     TWO(masked_fill, A, A),
     TWO(masked_fill_inner, B, ((function_input){0, 2, {2, 1}})),

@@ -43,6 +43,39 @@ void tshi_cpu_elementwise_unary_backward(tsh_device *device, tsh_dtype dtype, ts
     tshi_parallel(device, n, STEP, COST_EXP, unary_backward_range, &c);
 }
 
+typedef struct gated {
+    const tshi_elementwise_ops *ops;
+    size_t size;
+    const void *g, *u, *dy;
+    double beta_g, beta_u;
+    void *dg, *du;
+} gated;
+
+/* The result is dg. */
+static void swiglu_range(const void *call, int range, int64_t from, int64_t end) {
+    const gated *c = call;
+    c->ops->swiglu(NULL, end - from, at(c->g, from, c->size), at(c->u, from, c->size), into(c->dg, from, c->size));
+}
+
+void tshi_cpu_elementwise_swiglu(tsh_device *device, tsh_dtype dtype, int64_t n, const void *g, const void *u,
+                                 void *y) {
+    const gated c = {ELEMENTWISE, .g = g, .u = u, .dg = y};
+    tshi_parallel(device, n, STEP, COST_EXP, swiglu_range, &c);
+}
+
+static void swiglu_backward_range(const void *call, int range, int64_t from, int64_t end) {
+    const gated *c = call;
+    c->ops->swiglu_backward(NULL, end - from, at(c->g, from, c->size), at(c->u, from, c->size),
+                            at(c->dy, from, c->size), c->beta_g, into(c->dg, from, c->size), c->beta_u,
+                            into(c->du, from, c->size));
+}
+
+void tshi_cpu_elementwise_swiglu_backward(tsh_device *device, tsh_dtype dtype, int64_t n, const void *g, const void *u,
+                                          const void *dy, double beta_g, void *dg, double beta_u, void *du) {
+    const gated c = {ELEMENTWISE, .g = g, .u = u, .dy = dy, .beta_g = beta_g, .beta_u = beta_u, .dg = dg, .du = du};
+    tshi_parallel(device, n, STEP, COST_EXP, swiglu_backward_range, &c);
+}
+
 static void axpby_range(const void *call, int range, int64_t from, int64_t end) {
     const elementwise *c = call;
     c->ops->axpby(NULL, end - from, c->a, at(c->x, from, c->size), c->b, at(c->y, from, c->size),

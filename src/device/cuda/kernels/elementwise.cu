@@ -60,6 +60,60 @@ void unary_backward(tsh_device *device, tshi_unary f, const double *p, int64_t n
     });
 }
 
+// --- silu(g) u -------------------------------------------------------------------------------------------------------
+
+template <typename T> struct gated_value {
+    using S = sum_t<T>;
+    __device__ S operator()(S g, S u, S) const {
+        return silu<T>::value(g) * u;
+    }
+};
+
+template <typename T> void swiglu(tsh_device *device, int64_t n, const void *g, const void *u, void *y) {
+    map_all<READ_X | READ_Y | WRITE_Z, T>(device, "swiglu", n, g, u, y, gated_value<T>());
+}
+
+// Adds to the gradients of an element, or replaces them.
+template <typename T> __device__ inline void gated_gradients(T g, T u, T dy, bool add_g, T &dg, bool add_u, T &du) {
+    using S = sum_t<T>;
+    const S to_g = silu<T>::gradient(load(g), load(dy) * load(u)), to_u = silu<T>::value(load(g)) * load(dy);
+    dg = store<T>(add_g ? load(dg) + to_g : to_g);
+    du = store<T>(add_u ? load(du) + to_u : to_u);
+}
+
+// Arrays may be the same. In packs, n is a multiple of their size.
+template <typename T, bool PACKS>
+__global__ void __launch_bounds__(THREADS, 2)
+    gate_gradients(int64_t n, const T *g, const T *u, const T *dy, bool add_g, T *dg, bool add_u, T *du) {
+    constexpr int W = PACKS ? pack<T>::size : 1;
+    int64_t step = (int64_t)gridDim.x * blockDim.x * W;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W; i < n; i += step) {
+        if constexpr (PACKS) {
+            const pack<T> a = load_pack((const pack<T> *)(g + i)), b = load_pack((const pack<T> *)(u + i));
+            const pack<T> c = load_pack((const pack<T> *)(dy + i));
+            pack<T> to_g, to_u;
+            if (add_g) to_g = load_pack((const pack<T> *)(dg + i));
+            if (add_u) to_u = load_pack((const pack<T> *)(du + i));
+            for (int j = 0; j < W; j++)
+                gated_gradients(a.item[j], b.item[j], c.item[j], add_g, to_g.item[j], add_u, to_u.item[j]);
+            store_pack((pack<T> *)(dg + i), to_g);
+            store_pack((pack<T> *)(du + i), to_u);
+        } else {
+            gated_gradients(g[i], u[i], dy[i], add_g, dg[i], add_u, du[i]);
+        }
+    }
+}
+
+template <typename T>
+void swiglu_backward(tsh_device *device, int64_t n, const void *g, const void *u, const void *dy, double beta_g,
+                     void *dg, double beta_u, void *du) {
+    if (n <= 0) return;
+    const bool in_packs = packs<T>(n, g, u, dy) && packs<T>(n, dg, du);
+    auto *kernel = in_packs ? gate_gradients<T, true> : gate_gradients<T, false>;
+    launch(device, "swiglu_backward", kernel, blocks_for(device, in_packs ? up(n, pack<T>::size) : n, THREADS), THREADS,
+           n, (const T *)g, (const T *)u, (const T *)dy, beta_g != 0.0, (T *)dg, beta_u != 0.0, (T *)du);
+}
+
 // --- arithmetic ------------------------------------------------------------------------------------------------------
 
 template <typename S> struct scale {
@@ -243,7 +297,8 @@ template <typename T> void bias(tsh_device *device, int64_t rows, int64_t cols, 
 }
 
 template <typename T>
-constexpr tshi_elementwise_ops table = {unary<T>, unary_backward<T>, axpby<T>, mul<T>, binary<T>, mask<T>, bias<T>};
+constexpr tshi_elementwise_ops table = {unary<T>,  unary_backward<T>, swiglu<T>, swiglu_backward<T>, axpby<T>, mul<T>,
+                                        binary<T>, mask<T>,           bias<T>};
 
 } // namespace
 
