@@ -42,9 +42,8 @@ TSHI_INLINE float tshi_widen_bf16(tshi_bfloat16 h) {
 
 TSHI_INLINE tshi_bfloat16 tshi_narrow_bf16(float x) {
     uint32_t bits = tshi_bits_of_float(x);
-    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    uint32_t quiet_nan = bits >> 16 | 0x40u;
-    return (tshi_bfloat16){(uint16_t)(x != x ? quiet_nan : rounded)};
+    bits = x != x ? (bits & 0xffff0000u) | 0x400000u : bits; /* a quiet NaN that rounding does not change */
+    return (tshi_bfloat16){(uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
 }
 
 /* Rebases the exponent from bias 15 to 127; infinities and NaNs get the largest exponent. Subnormals are small

@@ -3,7 +3,6 @@
 #include "device/cpu/isa/rows.h"
 
 #include <math.h>
-#include <string.h>
 
 #define COLUMNS 2048 /* whose totals are kept while all rows go by */
 #define AT_ONCE 4    /* terms that are added in REAL before their sum is added to a total in double */

@@ -23,36 +23,38 @@ TSHI_SIMD double pow(double, double);
 #endif
 #endif
 
-/* exp(x) = 2^k exp(r), |r| <= ln(2)/2, exp(r) = 1 + r + r^2 P(r) with a minimax P (relative error 4e-9 before
- * rounding). The power of two goes in as two factors, so that subnormal results come out right. */
-TSHI_INLINE float tshi_exp_f32(float x) {
+/* exp(x) = 2^k exp(r), |r| <= ln(2)/2: returns exp(r) = 1 + r + r^2 P(r) with a minimax P (relative error 4e-9 before
+ * rounding), whose terms are paired to shorten the chain of dependent operations. The low bits of *shifted are k. */
+TSHI_INLINE float tshi_exp_reduced(float x, uint32_t *shifted) {
     const float round_to_int = 0x1.8p23f;
     const float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    float sum = x * log2_e + round_to_int;
+    float k = sum - round_to_int;
+    float r = (x - k * ln2_high) - k * ln2_low, s = r * r;
+    float p = (0.49999994f + r * 0.166665196f) + s * ((0.0416684002f + r * 0.00836885069f) + s * 0.00138143206f);
+    *shifted = tshi_bits_of_float(sum);
+    return 1.0f + (r + s * p);
+}
+
+/* The power of two goes in as two factors, so that subnormal results come out right. */
+TSHI_INLINE float tshi_exp_f32(float x) {
+    uint32_t shifted;
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;
-    float shifted = x * log2_e + round_to_int;
-    float k = shifted - round_to_int;
-    float r = (x - k * ln2_high) - k * ln2_low;
-    float p = 0.49999994f + r * (0.166665196f + r * (0.0416684002f + r * (0.00836885069f + r * 0.00138143206f)));
-    float e = 1.0f + (r + r * r * p);
-    int32_t power = (int32_t)(tshi_bits_of_float(shifted) - 0x4B400000u);
+    float e = tshi_exp_reduced(x, &shifted);
+    int32_t power = (int32_t)(shifted - 0x4B400000u);
     int32_t half = power >> 1;
     float low = tshi_float_of_bits((uint32_t)(half + 127) << 23);
     float high = tshi_float_of_bits((uint32_t)(power - half + 127) << 23);
     return e * low * high;
 }
 
-/* exp(x) for x <= 0, where results below the smallest normal number, 2^-126, are 0. */
+/* exp(x) for x <= 0, where results below 2^-126.5 are 0: k of smaller ones has no bits in an exponent. */
 TSHI_INLINE float tshi_exp_below_f32(float x) {
-    const float round_to_int = 0x1.8p23f;
-    const float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
-    float shifted = x * log2_e + round_to_int;
-    float k = shifted - round_to_int;
-    float r = (x - k * ln2_high) - k * ln2_low;
-    float p = 0.49999994f + r * (0.166665196f + r * (0.0416684002f + r * (0.00836885069f + r * 0.00138143206f)));
-    float e = 1.0f + (r + r * r * p);
-    float power = tshi_float_of_bits((tshi_bits_of_float(shifted) << 23) + 0x3f800000u);
-    return x < -87.0f ? 0.0f : e * power;
+    uint32_t shifted;
+    float e = tshi_exp_reduced(x, &shifted);
+    float power = tshi_float_of_bits((shifted << 23) + 0x3f800000u);
+    return x < -87.68f ? 0.0f : e * power;
 }
 
 /* The standard normal CDF, 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (relative error 4e-8 of the odd part
@@ -109,6 +111,14 @@ TSHI_INLINE float tshi_tanh_f32(float x) {
 
 TSHI_INLINE float tshi_sqrt_f32(float x) {
     return sqrtf(x);
+}
+
+TSHI_INLINE float tshi_fabs_f32(float x) {
+    return fabsf(x);
+}
+
+TSHI_INLINE double tshi_fabs_f64(double x) {
+    return fabs(x);
 }
 
 TSHI_INLINE double tshi_log_f64(double x) {
