@@ -164,6 +164,13 @@ static inline uint64_t tshi_shm_heap_offset(const tsh_world *world, const void *
 /* See tshi_group_ops.exchange. */
 tsh_status tshi_shm_exchange(tsh_group *group, const tshi_comm_call *call, const struct tshi_exchange_plan *plan);
 
+/* --- show.c: see tshi_group_ops ----------------------------------------------------------------------------------- */
+
+void *tshi_shm_show_room(const tsh_group *group);
+void tshi_shm_show(tsh_group *group);
+bool tshi_shm_all_shown(const tsh_group *group);
+const void *tshi_shm_shown(const tsh_group *group, int member);
+
 /* --- world.c, device.c: see tshi_group_ops ------------------------------------------------------------------------ */
 
 tsh_status tshi_shm_probe(const tshi_start *start, bool *takes);
