@@ -11,8 +11,8 @@
 #include "dist/collectives/work.h"
 #include "dist/control/page.h"
 
-#define TSHI_TRANSPORTS 7    /* places in world->state */
-#define TSHI_SHOW_BYTES 4112 /* see tshi_group_ops.show */
+#define TSHI_TRANSPORTS 7             /* places in world->state */
+#define TSHI_SHOW_BYTES (128 + 16384) /* see tshi_group_ops.show */
 
 struct tshi_exchange_plan; /* collectives/redistribute.h */
 
@@ -141,8 +141,8 @@ typedef struct tshi_group_ops {
     /* A fast path for a blocking message while no other work is in flight: runs it outside the group's list if its peer
      * is ready. False: it has not run. NULL: there is no fast path. */
     bool (*quick)(tsh_work *work);
-    /* In place of a call: each member shows up to TSHI_SHOW_BYTES bytes to all, without waiting. For groups whose calls
-     * cannot differ: no later call reports a mismatch of one before. All four are NULL where members share no memory.
+    /* In place of a call: each member shows up to TSHI_SHOW_BYTES bytes to all, without waiting. For groups with `shows`,
+     * whose calls cannot differ: no later call reports a mismatch. All four are NULL where members share no memory.
      * show_room: memory for what this rank shows next; NULL: not yet, try again. show: shows it. all_shown: all members
      * have shown theirs. shown: what a member has shown, once all have; it stays until this rank's next call or show in
      * the group. */

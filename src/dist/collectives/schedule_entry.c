@@ -22,9 +22,9 @@
 #define SMALL      ((size_t)2048)
 #define SMALL_ALL  ((size_t)16384)
 #define SMALL_PAIR ((size_t)32768)
-/* The same of a member whose block is joined with others, and of the joined ones together. */
-#define SMALL_NEAR   (TSHI_SHOW_BYTES - sizeof(entry_head))
-#define SMALL_JOINED ((size_t)8192)
+/* Bytes of the data of a joined block, and, above SMALL for each member, of those that a machine sends to another. */
+#define SMALL_JOINED ((size_t)16384)
+#define SMALL_LINK   ((size_t)32768)
 /* Blocks and their data are aligned to this. */
 #define ALIGN ((size_t)16)
 
@@ -34,6 +34,7 @@ typedef struct entry_head {
 } entry_head;
 
 _Static_assert(sizeof(entry_head) == ALIGN, "data follows the entry");
+_Static_assert(sizeof(entry_head) + SMALL_JOINED <= TSHI_SHOW_BYTES, "a member shows its contribution");
 
 static size_t aligned(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -112,8 +113,9 @@ bool tshi_entry_has_data(const tshi_schedule *m) {
     int64_t most = longest_contribution(m);
     if (most > INT64_C(1) << 20) return false;
     size_t bytes = bytes_of(&m->call, most);
-    if (m->near) return bytes <= SMALL_NEAR && joined_bytes(m, bytes) <= SMALL_JOINED;
-    return bytes <= small(m->group->size, shares);
+    if (!m->near) return bytes <= small(m->group->size, shares);
+    size_t joined = joined_bytes(m, bytes);
+    return joined <= SMALL_JOINED && (bytes <= SMALL || joined * (size_t)m->group->near->size <= SMALL_LINK);
 }
 
 static int64_t share_start(const tshi_schedule *m) {

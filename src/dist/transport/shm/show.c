@@ -1,15 +1,31 @@
-/* What the members show each other without waiting: a sync of the group whose slots hold bytes, not a call. */
+/* What the members show each other without waiting: a sync of the group whose slots hold no call.
+ *
+ * A member has two rooms, which take turns. Invariant: a room does not change while a member may read it. A member reads
+ * what has been shown in a sync before it publishes the next one, and this rank writes into a room again only when all
+ * members have published the sync after the one in which it showed that room. */
 #include "dist/transport/shm/shm.h"
 
 #include <string.h>
 
-static_assert(TSHI_SHOW_BYTES <= TSHI_SLOT_PAYLOAD, "what a member shows has room in a slot");
+#define ROOMS 2
+
+static_assert(TSHI_SHOW_BYTES % TSHI_LINE_BYTES == 0, "rooms are aligned");
+
+size_t tshi_shm_show_bytes(const tsh_group *group) {
+    return group->shows ? (size_t)group->size * ROOMS * TSHI_SHOW_BYTES : 0;
+}
+
+static void *room_at(const tsh_group *group, int member, uint32_t sync) {
+    const tshi_shm_group *lg = group->state;
+    char *rooms = (char *)lg->block + tshi_shm_block_bytes(group->size);
+    return rooms + ((size_t)member * ROOMS + sync % ROOMS) * TSHI_SHOW_BYTES;
+}
 
 /* Not before all members have published this rank's last sync, from which it may have returned early (shm.h). */
 void *tshi_shm_show_room(const tsh_group *group) {
     const tshi_shm_group *lg = group->state;
     bool passed = lg->compared == lg->sync || tshi_shm_is_published(group, lg->sync);
-    return passed ? tshi_next_payload(group) : NULL;
+    return passed ? room_at(group, group->rank, lg->sync + 1) : NULL;
 }
 
 void tshi_shm_show(tsh_group *group) {
@@ -30,5 +46,5 @@ bool tshi_shm_all_shown(const tsh_group *group) {
 
 const void *tshi_shm_shown(const tsh_group *group, int member) {
     const tshi_shm_group *lg = group->state;
-    return tshi_payload(tshi_slot_at(lg, member, lg->sync));
+    return room_at(group, member, lg->sync);
 }
