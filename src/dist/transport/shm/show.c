@@ -9,7 +9,7 @@
 
 #define ROOMS 2
 
-static_assert(TSHI_SHOW_BYTES % TSHI_LINE_BYTES == 0, "rooms are aligned");
+static_assert(!(TSHI_SHOW_BYTES % TSHI_LINE_BYTES), "rooms are aligned");
 
 size_t tshi_shm_show_bytes(const tsh_group *group) {
     return group->shows ? (size_t)group->size * ROOMS * TSHI_SHOW_BYTES : 0;
