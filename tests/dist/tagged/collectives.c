@@ -6,7 +6,6 @@
 
 #include "dist/tagged/tagged.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,32 +95,6 @@ static void small_sizes(tshi_rank *r, tsh_group *group) {
         for (int i = 0; i < 4 && !r->failed; i++) tshi_try_all(r, group, TSH_FLOAT32, sizes[i]);
     }
     tshi_try_started(false);
-}
-
-/* The last rank dies when it has shown its part of a sum to its machine, and the other ranks there have not: between the
- * two levels. */
-void scenario_halfway(tshi_rank *r) {
-    tsh_group *group = tsh_world_group(r->world);
-    tsh_tensor *t = tshi_test_vector(r, TSH_FLOAT32, 100);
-    tsh_work *work = NULL;
-    int last = r->size - 1;
-    tshi_check(r, group->near != NULL, "no levels");
-    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_REDUCE_SUM, 100);
-    if (r->rank == last) {
-        tshi_check_ok(r, tsh_all_reduce_async(group, t, TSH_REDUCE_SUM, &work));
-        rank_arrives(last);
-        raise(SIGKILL);
-    }
-    await_rank(last);
-    double since = tshi_clock();
-    tsh_status status = tsh_all_reduce(group, t, TSH_REDUCE_SUM);
-    bool told = status == TSH_ERR_PEER && strstr(tsh_error_message(), "died") && tshi_clock() - since < TSHI_SOON;
-    tshi_check(r, told, "after %.1f s: status %d: %s", tshi_clock() - since, (int)status, tsh_error_message());
-    if (told) printf("told: %s\n", tsh_error_message());
-    fflush(stdout);
-    tsh_tensor_release(t);
-    rank_arrives(r->rank);
-    for (int i = 0; i < last; i++) await_rank(i);
 }
 
 void scenario_levels(tshi_rank *r) {

@@ -100,7 +100,7 @@ static const struct {
     {"pairs", scenario_pairs},         {"blame", scenario_blame},       {"steps", scenario_steps},
     {"exchanges", scenario_exchanges}, {"exits", scenario_exits},       {"named", scenario_named},
     {"pipeline", scenario_pipeline},   {"forks", scenario_forks},       {"vanishes", scenario_vanishes},
-    {"levels", scenario_levels},       {"weights", scenario_weights},   {"halfway", scenario_halfway},
+    {"levels", scenario_levels},       {"weights", scenario_weights},
 };
 
 /* Ends at once: MPI_Finalize would wait for a rank that does not come. */

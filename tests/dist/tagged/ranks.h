@@ -21,13 +21,12 @@ void guest_end(void);
 void scenario_guest(tshi_rank *r);
 
 /* collectives.c */
-void scenario_matrix(tshi_rank *r);  /* every collective x dtype x size x spread, blocking and started */
-void scenario_short(tshi_rank *r);   /* some of it */
-void scenario_levels(tshi_rank *r);  /* sizes at which machines with as many ranks each take two levels */
-void scenario_halfway(tshi_rank *r); /* a rank that dies between the levels */
-void scenario_chunks(tshi_rank *r);  /* every collective in messages of a few elements */
-void scenario_cases(tshi_rank *r);   /* cases with known answers */
-void scenario_large(tshi_rank *r);   /* counts and offsets past 2^31 */
+void scenario_matrix(tshi_rank *r); /* every collective x dtype x size x spread, blocking and started */
+void scenario_short(tshi_rank *r);  /* some of it */
+void scenario_levels(tshi_rank *r); /* sizes at which machines with as many ranks each take two levels */
+void scenario_chunks(tshi_rank *r); /* every collective in messages of a few elements */
+void scenario_cases(tshi_rank *r);  /* cases with known answers */
+void scenario_large(tshi_rank *r);  /* counts and offsets past 2^31 */
 void scenario_messages(tshi_rank *r);
 void scenario_exchanges(tshi_rank *r); /* of boxes */
 void scenario_groups(tshi_rank *r);

@@ -119,13 +119,6 @@ case $scenario in
         cat "$folder/out"
         [ "$(grep -c '^survived: ' "$folder/out")" = $((ranks - 1)) ] || code=1
         ;;
-    halfway)
-        launch "$copy" halfway > "$folder/out" 2>&1
-        [ $? = 124 ] && code=1
-        cat "$folder/out"
-        grep -q '^rank .* of .*: ' "$folder/out" && code=1
-        [ "$(grep -c "^told: .*rank $((ranks - 1))" "$folder/out")" = $((ranks - 1)) ] || { echo "not every peer got an error"; code=1; }
-        ;;
     killed)
         launch "$copy" killed > "$folder/out" 2>&1
         result=$?
