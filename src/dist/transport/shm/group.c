@@ -27,10 +27,6 @@ size_t tshi_shm_block_bytes(int size) {
     return sizeof(tshi_heap_block) + (size_t)size * member_bytes(size);
 }
 
-static size_t show_bytes(const tsh_group *group) {
-    return group->shows ? (size_t)group->size * TSHI_SHOW_ROOMS * TSHI_SHOW_BYTES : 0;
-}
-
 size_t tshi_shm_open_bytes(int size) {
     return tshi_heap_block_room(tshi_shm_block_bytes(size));
 }
@@ -56,7 +52,6 @@ tshi_shm_group *tshi_shm_group_new(tsh_world *world, int size) {
     lg->slot_bytes = slot_bytes(size);
     lg->inbox_at = inbox_at(size);
     lg->member_bytes = member_bytes(size);
-    lg->shown_at = tshi_shm_block_bytes(size);
     lg->name = "";
     return lg;
 }
@@ -70,8 +65,8 @@ void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg) {
 }
 
 static tsh_status block_create(const tsh_group *group, tshi_shm_group *lg) {
-    size_t bytes = tshi_shm_block_bytes(group->size) + show_bytes(group);
-    lg->block = tshi_heap_block_new(group->world, bytes, group->size);
+    lg->block =
+        tshi_heap_block_new(group->world, tshi_shm_block_bytes(group->size) + tshi_shm_show_bytes(group), group->size);
     for (int i = 0; lg->block && i < group->size; i++) {
         memset(tshi_member_at(lg, i), 0, sizeof(tshi_member));
         for (uint32_t k = 0; k < lg->slots; k++) memset(tshi_slot_at(lg, i, k), 0, sizeof(tshi_slot));

@@ -100,19 +100,19 @@ typedef struct tshi_mailbox tshi_mailbox; /* point_to_point.c */
 typedef enum tshi_shm_step { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_shm_step;
 
 typedef struct tshi_shm_group {
-    tshi_heap_block *block; /* the tshi_heap_block, then the tshi_members, then what they show */
+    tshi_heap_block *block; /* the tshi_heap_block, then the tshi_members, then what they show (show.c) */
     bool open;              /* every member knows the block */
-    size_t slot_bytes, inbox_at, member_bytes, shown_at; /* shown_at: the first room of what members show (show.c) */
-    tshi_mailbox *mailbox;                               /* NULL before the first message */
-    uint32_t slots;                                      /* of each member */
-    uint32_t sync;                                       /* this rank's last */
-    uint32_t compared;  /* the last sync that all members have published and this rank has compared */
-    uint32_t agreed;    /* in a recovery: the sync from which all members continue */
-    tshi_slot draft;    /* this rank's next slot until it is published, then a copy of the last */
-    const char *name;   /* of the current call */
-    tshi_shm_step step; /* of the started call */
-    tsh_status refused; /* a failure to share or map GPU memory in this call; its message is in this rank's slot */
-    const void **in;    /* [size], scratch */
+    size_t slot_bytes, inbox_at, member_bytes;
+    tshi_mailbox *mailbox; /* NULL before the first message */
+    uint32_t slots;        /* of each member */
+    uint32_t sync;         /* this rank's last */
+    uint32_t compared;     /* the last sync that all members have published and this rank has compared */
+    uint32_t agreed;       /* in a recovery: the sync from which all members continue */
+    tshi_slot draft;       /* this rank's next slot until it is published, then a copy of the last */
+    const char *name;      /* of the current call */
+    tshi_shm_step step;    /* of the started call */
+    tsh_status refused;    /* a failure to share or map GPU memory in this call; its message is in this rank's slot */
+    const void **in;       /* [size], scratch */
     void **out;
     char **there; /* [size] in a call on GPUs: where this rank has mapped each member's buffer */
 } tshi_shm_group;
@@ -169,8 +169,8 @@ tsh_status tshi_shm_exchange(tsh_group *group, const tshi_comm_call *call, const
 
 /* --- show.c: see tshi_group_ops ----------------------------------------------------------------------------------- */
 
-#define TSHI_SHOW_ROOMS 2 /* of each member */
-
+/* Bytes of a group's block, behind the members. */
+size_t tshi_shm_show_bytes(const tsh_group *group);
 void *tshi_shm_show_room(const tsh_group *group);
 void tshi_shm_show(tsh_group *group);
 bool tshi_shm_all_shown(const tsh_group *group);

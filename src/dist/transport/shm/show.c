@@ -1,18 +1,24 @@
 /* What the members show each other without waiting: a sync of the group whose slots hold no call.
  *
- * A member has TSHI_SHOW_ROOMS rooms, which take turns. Invariant: a room does not change while a member may read it. A member reads
+ * A member has two rooms, which take turns. Invariant: a room does not change while a member may read it. A member reads
  * what has been shown in a sync before it publishes the next one, and this rank writes into a room again only when all
  * members have published the sync after the one in which it showed that room. */
 #include "dist/transport/shm/shm.h"
 
 #include <string.h>
 
+#define ROOMS 2
+
 static_assert(!(TSHI_SHOW_BYTES % TSHI_LINE_BYTES), "rooms are aligned");
+
+size_t tshi_shm_show_bytes(const tsh_group *group) {
+    return group->shows ? (size_t)group->size * ROOMS * TSHI_SHOW_BYTES : 0;
+}
 
 static void *room_at(const tsh_group *group, int member, uint32_t sync) {
     const tshi_shm_group *lg = group->state;
-    size_t room = (size_t)member * TSHI_SHOW_ROOMS + sync % TSHI_SHOW_ROOMS;
-    return (char *)lg->block + lg->shown_at + room * TSHI_SHOW_BYTES;
+    char *rooms = (char *)lg->block + tshi_shm_block_bytes(group->size);
+    return rooms + ((size_t)member * ROOMS + sync % ROOMS) * TSHI_SHOW_BYTES;
 }
 
 /* Not before all members have published this rank's last sync, from which it may have returned early (shm.h). */
