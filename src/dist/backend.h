@@ -11,8 +11,7 @@
 #include "dist/collectives/work.h"
 #include "dist/control/page.h"
 
-#define TSHI_TRANSPORTS 7             /* places in world->state */
-#define TSHI_SHOW_BYTES (128 + 16384) /* see tshi_group_ops.show */
+#define TSHI_TRANSPORTS 7 /* places in world->state */
 
 struct tshi_exchange_plan; /* collectives/redistribute.h */
 
@@ -141,15 +140,6 @@ typedef struct tshi_group_ops {
     /* A fast path for a blocking message while no other work is in flight: runs it outside the group's list if its peer
      * is ready. False: it has not run. NULL: there is no fast path. */
     bool (*quick)(tsh_work *work);
-    /* In place of a call: each member shows up to TSHI_SHOW_BYTES bytes to all, without waiting. For groups with `shows`,
-     * whose calls cannot differ: no later call reports a mismatch. All four are NULL where members share no memory.
-     * show_room: memory for what this rank shows next; NULL: not yet, try again. show: shows it. all_shown: all members
-     * have shown theirs. shown: what a member has shown, once all have; it stays until this rank's next call or show in
-     * the group. */
-    void *(*show_room)(const tsh_group *group);
-    void (*show)(tsh_group *group);
-    bool (*all_shown)(const tsh_group *group);
-    const void *(*shown)(const tsh_group *group, int member);
     /* Called while this rank waits and no work has progressed for a while: sleeps briefly, then polls for failures,
      * deaths and the deadline of a wait that began at `since` (seconds of tshi_clock). work: the message waited for;
      * NULL: the group's queue. Any work may have advanced or ended when nap returns. NULL: there are no peers. */

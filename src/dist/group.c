@@ -302,7 +302,6 @@ tsh_status tshi_group_open_levels(tsh_group *group, tsh_status status) {
     group->near = level_of(group, group->rank - group->rank % k, 1, k);
     group->far = level_of(group, group->rank % k, k, group->size / k);
     if (status == TSH_OK && !(group->near && group->far)) status = TSH_ERR_MEMORY;
-    if (group->near) group->near->shows = true;
     tsh_group *levels[] = {group->near, group->far};
     return tshi_groups_open(group, levels, 2, status);
 }

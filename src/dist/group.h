@@ -45,7 +45,6 @@ struct tsh_group {
     /* The members of this rank's machine, and those with this rank's index on each machine. NULL unless the group spans
      * machines that have equally many members, which are neighbours in the group's order. Owned. */
     tsh_group *near, *far;
-    bool shows; /* `near` of another group: its members show each other their part of a call (backend.h) */
 };
 
 /* The parts of a dim along the group; of the group of all of a mesh's ranks, equal parts. */

@@ -9,7 +9,7 @@ tsh_status tshi_schedule_open(tshi_schedule *m, tsh_group *group) {
     const tsh_allocator *allocator = &group->world->allocator;
     size_t n = (size_t)group->size;
     m->group = group;
-    m->blocks = tshi_calloc(allocator, 1, tshi_entry_bytes(m));
+    m->blocks = tshi_calloc(allocator, n, tshi_entry_room(group->size));
     m->block = tshi_calloc(allocator, n, sizeof *m->block);
     m->terms = tshi_calloc(allocator, n, sizeof *m->terms);
     m->detail = tshi_calloc(allocator, n, sizeof *m->detail);

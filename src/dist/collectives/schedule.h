@@ -36,8 +36,6 @@ typedef struct tshi_message_ops {
     tsh_status (*receive)(tsh_group *group, int member, uint64_t tag, void *data, size_t room, tshi_request *out);
     /* Clears request->active once the message has gone or come; never waits. */
     tsh_status (*test)(tsh_world *world, tshi_request *request);
-    /* Lets messages go on that have been sent; never waits. */
-    void (*progress)(tsh_world *world);
     /* Cancels a receive, which ends soon unless its message is already on its way. */
     void (*cancel)(tsh_world *world, tshi_request *request);
     /* Receives and discards all messages to this rank for which no receive is posted. */
@@ -77,7 +75,6 @@ typedef struct tshi_schedule {
     const tshi_message_ops *ops;
     int64_t longest; /* the most bytes in one message */
     bool apart;      /* the members are on several machines */
-    bool near;       /* blocks are joined on each machine (schedule_entry.c) */
     tshi_phase phase;
     bool copies;  /* this member reaches others without RDMA, which copies what it sends */
     bool async;   /* this member has started the call without waiting; after TSHI_ENTERING: some member has */
@@ -91,9 +88,9 @@ typedef struct tshi_schedule {
     tshi_schedule_steps steps;
     tshi_request *request; /* of the steps in flight, 2 (size - 1) each */
     int posted;            /* of the step that is being posted */
-    /* TSHI_ENTERING: a block of each member, or of each machine (schedule_entry.c). */
+    /* TSHI_ENTERING: a block of each member (schedule_entry.c). */
     char *blocks;
-    size_t *block, blocks_end; /* where each one begins, and where the last one ends */
+    size_t *block, blocks_end; /* where each member's begins, and where the last one ends */
     int64_t *matrix;           /* [2 size size] counts of an all_to_all; allocated when first needed */
     tshi_detail *detail;       /* [size] */
     char *gathered;            /* TSHI_COMPARING, TSHI_COUNTING: one of the two, and the bytes of a member */
@@ -141,11 +138,11 @@ bool tshi_steps_reserve(const tshi_schedule *m, size_t bytes, void **memory, siz
 
 enum { TSHI_ENTRY_ASYNC = 1, TSHI_ENTRY_IRREGULAR = 2, TSHI_ENTRY_DIFFER = 4, TSHI_ENTRY_COPIES = 8 };
 
-/* Bytes of all blocks. */
-size_t tshi_entry_bytes(const tshi_schedule *m);
+/* Bytes of a member's block. */
+size_t tshi_entry_room(int size);
 /* Begins to send this member's block, with the hash and TSHI_ENTRY_* flags of its call, to all. */
 tsh_status tshi_entry_begin(tshi_schedule *m, uint64_t hash, uint32_t flags);
-/* The flags of all blocks, which have come. */
+/* The flags of all members' blocks, which have come. */
 uint32_t tshi_entry_flags(const tshi_schedule *m);
 /* The blocks of all members have the data of the call. All members know it, if their calls do not differ. */
 bool tshi_entry_has_data(const tshi_schedule *m);

@@ -79,10 +79,6 @@ tsh_status tshi_steps_advance(tshi_schedule *m) {
     bool ended = true;
     while (status == TSH_OK && ended && s->done < s->count) {
         while (status == TSH_OK && may_post(m)) status = post_next(m);
-        if (status == TSH_OK && s->begun == s->done) {
-            m->ops->progress(m->group->world);
-            break;
-        }
         if (status == TSH_OK) status = test_step(m, s->done, &ended);
         if (status != TSH_OK || !ended) break;
         if (s->finish) s->finish(m, s->done);

@@ -37,11 +37,6 @@ static tsh_status test(tsh_world *world, tshi_request *request) {
     return check(world, error);
 }
 
-static void progress(tsh_world *world) {
-    int there;
-    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, tshi_mpi_of(world)->comm, &there, MPI_STATUS_IGNORE);
-}
-
 static void cancel(tsh_world *world, tshi_request *request) {
     (void)world;
     MPI_Cancel(handle_of(request));
@@ -76,7 +71,6 @@ static void lose(tsh_world *world) {
 const tshi_message_ops tshi_mpi_messages = {.send = send,
                                             .receive = receive,
                                             .test = test,
-                                            .progress = progress,
                                             .cancel = cancel,
                                             .discard = discard,
                                             .lose = lose,

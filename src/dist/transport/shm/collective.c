@@ -536,10 +536,6 @@ const tshi_group_ops tshi_shm_ops = {
     .start = local_start,
     .progress = local_progress,
     .quick = tshi_message_quick,
-    .show_room = tshi_shm_show_room,
-    .show = tshi_shm_show,
-    .all_shown = tshi_shm_all_shown,
-    .shown = tshi_shm_shown,
     .nap = tshi_shm_nap,
     .awake = tshi_shm_awake,
 };

@@ -64,10 +64,9 @@ void tshi_shm_group_free(tsh_world *world, tshi_shm_group *lg) {
     tshi_free(&world->allocator, lg);
 }
 
-static tsh_status block_create(const tsh_group *group, tshi_shm_group *lg) {
-    lg->block =
-        tshi_heap_block_new(group->world, tshi_shm_block_bytes(group->size) + tshi_shm_show_bytes(group), group->size);
-    for (int i = 0; lg->block && i < group->size; i++) {
+static tsh_status block_create(tsh_world *world, int size, tshi_shm_group *lg) {
+    lg->block = tshi_heap_block_new(world, tshi_shm_block_bytes(size), size);
+    for (int i = 0; lg->block && i < size; i++) {
         memset(tshi_member_at(lg, i), 0, sizeof(tshi_member));
         for (uint32_t k = 0; k < lg->slots; k++) memset(tshi_slot_at(lg, i, k), 0, sizeof(tshi_slot));
         memset((char *)tshi_member_at(lg, i) + lg->inbox_at, 0, sizeof(tshi_inbox));
@@ -83,7 +82,7 @@ tsh_status tshi_shm_prepare(tsh_group *group, uint64_t *address) {
     tshi_shm_group *lg = group->state = tshi_shm_group_new(world, group->size);
     if (!lg) return TSH_ERR_MEMORY;
     if (group->rank != 0) return TSH_OK;
-    tsh_status status = block_create(group, lg);
+    tsh_status status = block_create(world, group->size, lg);
     if (status == TSH_OK) *address = tshi_shm_heap_offset(world, lg->block);
     return status;
 }

@@ -100,7 +100,7 @@ typedef struct tshi_mailbox tshi_mailbox; /* point_to_point.c */
 typedef enum tshi_shm_step { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_shm_step;
 
 typedef struct tshi_shm_group {
-    tshi_heap_block *block; /* the tshi_heap_block, then the tshi_members, then what they show (show.c) */
+    tshi_heap_block *block; /* the tshi_heap_block, then the tshi_members */
     bool open;              /* every member knows the block */
     size_t slot_bytes, inbox_at, member_bytes;
     tshi_mailbox *mailbox; /* NULL before the first message */
@@ -166,15 +166,6 @@ static inline void *tshi_shm_heap_at(const tsh_group *group, int member, uint64_
 
 /* See tshi_group_ops.exchange. */
 tsh_status tshi_shm_exchange(tsh_group *group, const tshi_comm_call *call, const struct tshi_exchange_plan *plan);
-
-/* --- show.c: see tshi_group_ops ----------------------------------------------------------------------------------- */
-
-/* Bytes of a group's block, behind the members. */
-size_t tshi_shm_show_bytes(const tsh_group *group);
-void *tshi_shm_show_room(const tsh_group *group);
-void tshi_shm_show(tsh_group *group);
-bool tshi_shm_all_shown(const tsh_group *group);
-const void *tshi_shm_shown(const tsh_group *group, int member);
 
 /* --- world.c, device.c: see tshi_group_ops ------------------------------------------------------------------------ */
 

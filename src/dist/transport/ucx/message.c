@@ -104,10 +104,6 @@ static tsh_status test(tsh_world *world, tshi_request *request) {
     return TSH_OK;
 }
 
-static void progress_world(tsh_world *world) {
-    progress(tshi_ucx_of(world));
-}
-
 static void cancel(tsh_world *world, tshi_request *request) {
     const tshi_ucx *ucx = tshi_ucx_of(world);
     if (request->handle && !ucx->lost) ucx->call->request_cancel(ucx->worker, (void *)(uintptr_t)request->handle);
@@ -141,7 +137,6 @@ static tsh_status discard(tsh_world *world) {
 const tshi_message_ops tshi_ucx_messages = {.send = send_message,
                                             .receive = receive,
                                             .test = test,
-                                            .progress = progress_world,
                                             .cancel = cancel,
                                             .discard = discard,
                                             .look = tshi_ucx_look,
