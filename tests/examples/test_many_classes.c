@@ -107,8 +107,8 @@ Test(many_classes, times_the_products_alone_and_trains_in_16_bits, .timeout = 12
     int code;
     const char *text = tshi_test_shell(&code, TSHARD_BIN_DIR "/tshard-run -n 2 " PROGRAM
                                                              " --classes 100 --steps 9 --products --dtype bfloat16");
-    cr_assert(code == 0 && strstr(text, "for the matrix products") && strstr(text, "is possible"), "%d: %s",
-              code, text);
+    cr_assert(code == 0 && strstr(text, "for the matrix products") && strstr(text, "is possible"), "%d: %s", code,
+              text);
 }
 
 static void refuses(const char *words, const char *arguments) {
