@@ -97,7 +97,7 @@ stage_arm64() {
     runs_arm64 || { echo "programs of ARM64 run as root, on Debian with Linux 6.7 or newer"; return 77; }
     local kernels="convert|elementwise|embedding|functions|loss|norm|optimizer|random|reduce|softmax|top"
     local rooms="base[.](base|number|settings)|device[.](cpu|permute|philox|few_rows[.].*|gemm[.]bf16)"
-    rooms+="|device[.]($kernels)[.]base|layout[.].*|tensor[.].*|dist[.]collectives[.](known_answers|messages|own_reduction|parts)"
+    rooms+="|device[.]($kernels)[.]base|device[.]quantized[.](base|bf16)|layout[.].*|tensor[.].*|dist[.]collectives[.](known_answers|messages|own_reduction|parts)"
     rooms+="|autograd[.](mark|micro_batches|tape|transition)|train[.](clip|optimizer)"
     OPENBLAS_NUM_THREADS=1 scripts/arm64.sh run ctest --test-dir build-arm64 -j "$(nproc)" --output-on-failure \
         --no-tests=error --tests-regex "^($rooms)$"

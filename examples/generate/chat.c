@@ -57,8 +57,13 @@ enum { TEMPLATE_BYTES = 1 << 20 };
 /* The template in a GGUF file's keys. */
 static char *template_of_file(const char *path, char words[MODEL_WORDS]) {
     char *text = malloc(TEMPLATE_BYTES);
-    if (text && tsh_gguf_text(path, "tokenizer.chat_template", text, TEMPLATE_BYTES) == TSH_OK && text[0]) return text;
-    snprintf(words, MODEL_WORDS, "%.500s has no tokenizer.chat_template: the model continues texts (--prompt)", path);
+    tsh_status status = text ? tsh_gguf_text(path, "tokenizer.chat_template", text, TEMPLATE_BYTES) : TSH_ERR_MEMORY;
+    if (status == TSH_OK && text[0]) return text;
+    if (status == TSH_OK)
+        snprintf(words, MODEL_WORDS, "%.500s has no tokenizer.chat_template: the model continues texts (--prompt)",
+                 path);
+    else
+        snprintf(words, MODEL_WORDS, "%.500s: %.500s", path, text ? tsh_error_message() : "out of memory");
     free(text);
     return NULL;
 }

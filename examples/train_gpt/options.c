@@ -17,7 +17,6 @@ static const options defaults = {.layers = 4,
                                  .eval_every = 500,
                                  .eval_batches = 200,
                                  .lr = 1e-3,
-                                 .muon_lr = 0.02,
                                  .min_lr = -1, /* a tenth of lr */
                                  .weight_decay = 0.1,
                                  .clip = 1.0,
@@ -105,6 +104,8 @@ static const char help[] =
 static const char *contradiction(const options *o) {
     if (o->optimizer && strcmp(o->optimizer, "adamw") != 0 && strcmp(o->optimizer, "muon") != 0)
         return "--optimizer must be adamw or muon";
+    if (o->muon_lr > 0 && !(o->optimizer && strcmp(o->optimizer, "muon") == 0))
+        return "--muon-lr goes with --optimizer muon";
     if (o->master_weights && o->stochastic) return "--master-weights excludes --stochastic";
     if (o->lora && o->train_only) return "--lora excludes --train-only";
     if (o->lora_dropout >= 1) return "--lora-dropout must be below 1";
@@ -178,6 +179,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
     int code = command_line_parse("train_gpt", help, rows, argc, argv, speaks);
     if (out->min_lr < 0) out->min_lr = out->lr / 10;
     const char *wrong = code < 0 ? contradiction(out) : NULL;
+    if (out->muon_lr == 0) out->muon_lr = 0.02;
     if (!wrong) return code;
     if (speaks) fprintf(stderr, "train_gpt: %s\n", wrong);
     return 2;

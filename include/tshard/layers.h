@@ -42,7 +42,8 @@ typedef struct tsh_init {
 } tsh_init;
 
 /* Fill this rank's part from the world's next stream of random numbers. The layouts must be REPLICATED or SHARD. fan_in
- * and fan_out of a tensor with one dim are its size. Not collective, but every rank makes the same call. */
+ * and fan_out of a tensor with one dim are its size; one with more than two is taken for a convolution's weight, not
+ * for a stack of matrices. Not collective, but every rank makes the same call. */
 TSH_API tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init);
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
@@ -230,14 +231,15 @@ TSH_API tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, 
 TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
 /* Append "NAME.weight" to the list, and the parameters of the lookup's adapter. */
 TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);
-/* Copy this rank's slice from a whole table [num_embeddings, embedding_dim] in host memory, of the layer's dtype. */
+/* Copy this rank's slice from a whole table [num_embeddings, embedding_dim] in host memory, of the layer's dtype.
+ * TSH_ERR_STATE for a quantized table. */
 TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
 /* Logits of tied embeddings, Y = X table^T: the layer's table is also the output head's weight, and gets the sum of
  * both gradients. x [..., embedding_dim] -> [..., num_embeddings], owned by the tape. Layouts and communication are
  * those of a linear layer with this weight:
  *   ROW     as COLUMN in tsh_linear_forward; -> SHARD(last), by vocabulary, as tsh_cross_entropy takes it
  *   COLUMN  x SHARD(last), or REPLICATED (sliced); -> REPLICATED by one all-reduce
- * The padding row is not special here. */
+ * The padding row is not special here. A quantized table has no backward: TSH_ERR_STATE where x wants a gradient. */
 TSH_API tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *x);
 
 /* What a table is used for, which may have an adapter each: tsh_embedding_forward, and tsh_embedding_project. */
@@ -252,8 +254,8 @@ typedef enum tsh_embedding_use { TSH_EMBEDDING_LOOKUP = 0, TSH_EMBEDDING_HEAD, T
  *           apply to A.
  *   HEAD    Y = X table^T + s (X A^T) B^T,  A [r, embedding_dim], B [num_embeddings, r], as of a linear layer with this
  *           weight, under the head's name: "lm_head.lora_A.weight". tsh_embedding_register does not append these.
- * TSH_ERR_STATE for a use that has an adapter already, and as for tsh_tensor_require_grad; TSH_ERR_ARGUMENT,
- * _MEMORY. */
+ * TSH_ERR_STATE for a use that has an adapter already, for a quantized table, and as for tsh_tensor_require_grad;
+ * TSH_ERR_ARGUMENT, _MEMORY. */
 TSH_API tsh_status tsh_embedding_adapt(tsh_embedding *layer, tsh_embedding_use use, const tsh_lora_config *config,
                                        tsh_parameters *list, const char *name);
 /* A and B, owned by the layer; NULL without an adapter. */

@@ -104,15 +104,13 @@ typedef struct tsh_lion_config {
 } tsh_lion_config;
 
 /* Muon (Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024). Matrices, which are the
- * parameters of two dims, and stacks of three as one matrix of all rows, with elements and without a LOCAL layout, that
- * `adamw` does not name:
+ * parameters of two dims, with elements and without a LOCAL layout, that `adamw` does not name:
  *     buf = momentum buf + grad;  u = grad + momentum buf
  *     p -= lr weight_decay p + lr sqrt(max(1, rows / columns)) orthogonalized(u)
  * where u / |u| is brought near to the product of its singular vectors by Newton-Schulz iterations with the
  * coefficients 3.4445, -4.7750 and 2.0315, in the dtype of the states. All other parameters are stepped as by
- * tsh_adamw_create with the learning rate adamw_lr_factor lr. Embeddings and the output layer should be among them, and
- * so should the weights of tsh_experts, each of which holds the matrices of several experts:
- *     static const char *const others[] = {"tokens.*", "head.*", "layers.*.mlp.experts", NULL};
+ * tsh_adamw_create with the learning rate adamw_lr_factor lr. Embeddings and the output layer should be among them:
+ *     static const char *const others[] = {"tokens.*", "head.*", NULL};
  * A matrix is one parameter, whole, however it is sharded, also by a tsh_data_parallel: its update is gathered at one
  * rank, which is its owner, orthogonalized there, and sent back. Owners are chosen so that ranks have equal work. A
  * matrix has one state tensor, exp_avg, which is buf; a step that fails may have changed it. Zeros in momentum,
@@ -236,7 +234,7 @@ TSH_API tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite);
 typedef struct tsh_data_parallel tsh_data_parallel;
 
 /* What the ranks of the axis shard rather than replicate (ZeRO). Each parameter is sliced along its first dim, by the
- * weights of the axis if it has any, inside any split by other axes. Scalar parameters are not sharded.
+ * weights of the axis if it has any, inside any split by other axes; one of three or more dims as by SHARD_NEXT(0). Scalar parameters are not sharded.
  *  NOTHING     nothing: each rank steps all parameters
  *  OPTIMIZER   the optimizer's states and step (ZeRO-1); does what GRADIENTS does, which sends as many bytes and takes
  *              less memory
@@ -246,7 +244,8 @@ typedef struct tsh_data_parallel tsh_data_parallel;
  *  PARAMETERS  also the parameters (ZeRO-3): a bucket has the parameters of one layer, whose values are freed when
  *              another layer is used, and gathered again in backward. The layer of a parameter is its name up to and
  *              including the first number ("layers.3"), else up to the last dot
- * From OPTIMIZER on, a parameter becomes this rank's slice, SHARD(0) along the axis, and so does its gradient.
+ * From OPTIMIZER on, a parameter becomes this rank's slice, SHARD(0) or SHARD_NEXT(0) along the axis, and so does its
+ * gradient.
  * Functions and transitions still take the parameter as a whole: its values are prefetched in the order of the previous
  * step. Every rank uses the same parameters in the same order. Ranks outside the mesh also create the schedule, for
  * they plan exchanges with the mesh by its parameters' layouts. Create optimizers for the parameters after the

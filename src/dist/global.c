@@ -148,7 +148,7 @@ static void take_cut_sizes(const tsh_mesh *mesh, const tsh_layout *layouts, tsh_
     }
 }
 
-static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts) {
+static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts, bool has_shape) {
     char text[160];
     const tsh_mesh *mesh = local->mesh;
     if (!layouts) return tshi_fail(TSH_ERR_ARGUMENT, "from_local: layouts is NULL");
@@ -162,15 +162,20 @@ static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts
             return tshi_fail(TSH_ERR_LAYOUT, "from_local: %s is not LOCAL along axis %s",
                              tsh_tensor_describe(local, text, sizeof text), mesh->axis[a].name);
         }
+        if (!has_shape && layouts[a].kind == TSH_KIND_SHARD && layouts[a].sharing == TSH_SHARED_NEXT) {
+            return tshi_fail(TSH_ERR_ARGUMENT, "from_local: with SHARD_NEXT, along axis %s, the global shape is wanted",
+                             mesh->axis[a].name);
+        }
     }
     return TSH_OK;
 }
 
 /* `shape` is global as far as this rank knows it: where it is the sum of the parts, zeros, except for cut points. */
-static tsh_status open_view(const tsh_tensor *local, const tsh_layout *layouts, tsh_shape *shape, tsh_tensor **out) {
+static tsh_status open_view(const tsh_tensor *local, const tsh_layout *layouts, bool has_shape, tsh_shape *shape,
+                            tsh_tensor **out) {
     tsh_layout layout[TSH_MAX_AXES] = {{0}};
     int64_t numel;
-    tsh_status status = check_local(local, layouts);
+    tsh_status status = check_local(local, layouts, has_shape);
     if (status == TSH_OK) status = tshi_dims_product(shape->ndim, shape->global, &numel);
     if (status != TSH_OK) return status;
     memcpy(layout, layouts, sizeof *layout * (size_t)local->mesh->axes);
@@ -211,7 +216,7 @@ tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, co
         memcpy(global.global, shape, sizeof *shape * (size_t)global.ndim);
     else if (layouts)
         take_cut_sizes(local->mesh, layouts, &global);
-    if (status == TSH_OK) status = open_view(local, layouts, &global, &view);
+    if (status == TSH_OK) status = open_view(local, layouts, shape != NULL, &global, &view);
     if (member) status = join_parts(local, shape != NULL, view, status);
     if (status != TSH_OK) {
         tshi_tensor_release(view);

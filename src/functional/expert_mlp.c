@@ -506,22 +506,26 @@ static const tsh_op expert_op = {"expert_mlp",   expert_rules,    expert_shape,
                                  expert_forward, expert_backward, .params_size = sizeof(expert_params)};
 
 /* Where gate's experts are split, a rank's experts and rows of all three weights are the same ones: gate's, and each
- * on one rank. */
+ * on one rank. Along axes that do not split gate, weights stay as they are. */
 static bool split_as_gate(tsh_tape *tape, tsh_tensor **in) {
     const tsh_tensor *gate = tshi_gradient_whole(in[EXPERT_GATE]);
-    tsh_layout wanted[TSH_MAX_AXES];
+    tsh_layout gates[TSH_MAX_AXES], wanted[TSH_MAX_AXES];
     bool split = false;
-    memcpy(wanted, gate->layout, sizeof wanted);
+    memcpy(gates, gate->layout, sizeof gates);
     for (int a = 0; a < gate->mesh->axes; a++) {
-        split = split || tshi_layout_splits(wanted[a], 0);
-        if (wanted[a].sharing == TSH_SHARED || wanted[a].sharing == TSH_SHARED_OWN)
-            wanted[a] = TSH_SHARD_ORDER(wanted[a].dim, wanted[a].order);
+        split = split || tshi_layout_splits(gates[a], 0);
+        if (gates[a].sharing == TSH_SHARED || gates[a].sharing == TSH_SHARED_OWN)
+            gates[a] = TSH_SHARD_ORDER(gates[a].dim, gates[a].order);
     }
     for (int i = EXPERT_GATE; split && i <= EXPERT_DOWN; i++) {
         const tsh_tensor *have = tshi_gradient_whole(in[i]);
-        bool alike = have->mesh == gate->mesh;
-        for (int a = 0; alike && a < gate->mesh->axes; a++) alike = tshi_layout_alike(have->layout[a], wanted[a]);
-        if (alike || have->mesh != gate->mesh || have->shape.ndim != gate->shape.ndim) continue;
+        bool alike = true;
+        if (have->mesh != gate->mesh || have->shape.ndim != gate->shape.ndim) continue;
+        for (int a = 0; a < gate->mesh->axes; a++) {
+            wanted[a] = gates[a].kind == TSH_KIND_SHARD ? gates[a] : have->layout[a];
+            alike = alike && tshi_layout_alike(have->layout[a], wanted[a]);
+        }
+        if (alike) continue;
         in[i] = tshi_to_layouts(tape, "expert_mlp", in[i], wanted);
         if (!in[i]) return false;
     }

@@ -147,8 +147,9 @@ static tsh_status swiglu_backward(tsh_call *call) {
     return TSH_OK;
 }
 
+/* Not by element: exponentials of vectors and of single numbers differ. */
 static const tsh_op swiglu_op = {"swiglu",       swiglu_rules,    swiglu_shape,
-                                 swiglu_forward, swiglu_backward, .by_element = true};
+                                 swiglu_forward, swiglu_backward, .by_element = false};
 
 tsh_tensor *tsh_swiglu(tsh_tape *tape, tsh_tensor *gate, tsh_tensor *up) {
     return tshi_apply(tape, &swiglu_op, 2, (tsh_tensor *[]){gate, up}, NULL);

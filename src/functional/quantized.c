@@ -107,7 +107,7 @@ tsh_tensor *tshi_linear_quantized(tsh_tape *tape, int inputs, tsh_tensor **in, c
     const tsh_call call = {.tape = tape, .op = &quantized_op, .inputs = inputs, .in = in};
     if (tshi_call_records(&call))
         return tshi_tape_fail(tape, TSH_ERR_STATE,
-                              "linear_forward: a quantized weight has no backward, and an input wants a gradient: turn "
-                              "recording off (tsh_tape_set_recording)");
+                              "a quantized weight has no backward, and an input wants a gradient: turn recording off "
+                              "(tsh_tape_set_recording)");
     return tshi_apply_as(tape, &quantized_op, inputs, in, &p, want);
 }

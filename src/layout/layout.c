@@ -23,29 +23,40 @@ void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MA
     }
 }
 
-/* The position of axis a among the axes that meet it; 0 if they split in the order of the axes. */
-static int normal_order(int axes, const tsh_layout *layout, int a) {
-    int before = 0, last = -1;
-    bool own_order = true;
-    for (int b = 0; b < axes; b++) {
-        if (!tshi_layouts_meet(layout[a], layout[b])) continue;
-        if (last >= 0 && tshi_splits_before(layout, b, last)) own_order = false;
-        if (b != a && tshi_splits_before(layout, b, a)) before++;
-        last = b;
+/* The axes that meet each other, directly or through others, have the lowest of them as their `first`. */
+static void find_meeting(int axes, const tsh_layout *layout, int first[TSH_MAX_AXES]) {
+    for (int a = 0; a < axes; a++) first[a] = a;
+    for (int round = 1; round < axes; round++) {
+        for (int a = 0; a < axes; a++) {
+            for (int b = 0; b < axes; b++) {
+                if (first[b] < first[a] && tshi_layouts_meet(layout[a], layout[b])) first[a] = first[b];
+            }
+        }
     }
-    return own_order ? 0 : before;
 }
 
+/* An axis splits after all that meet it and are before it: the length of the longest chain of these. 0 for axes of which
+ * those that meet split in the order of the axes. */
 void tshi_layouts_normalize(int axes, tsh_layout *layout) {
-    int order[TSH_MAX_AXES];
-    bool ordered = false;
+    int sequence[TSH_MAX_AXES], first[TSH_MAX_AXES], order[TSH_MAX_AXES] = {0};
+    bool ordered = false, given[TSH_MAX_AXES] = {false};
     for (int a = 0; a < axes; a++) {
         if (layout[a].kind != TSH_KIND_SHARD) layout[a] = TSH_LAYOUT_(layout[a].kind, 0, 0, TSH_UNSHARED, 0, 0, 0);
         ordered = ordered || layout[a].order;
     }
     if (!ordered) return;
-    for (int a = 0; a < axes; a++) order[a] = layout[a].kind == TSH_KIND_SHARD ? normal_order(axes, layout, a) : 0;
-    for (int a = 0; a < axes; a++) layout[a].order = order[a];
+    tshi_split_sequence(axes, layout, sequence);
+    find_meeting(axes, layout, first);
+    for (int i = 0; i < axes; i++) {
+        int a = sequence[i];
+        for (int k = 0; k < i; k++) {
+            int b = sequence[k];
+            if (!tshi_layouts_meet(layout[a], layout[b])) continue;
+            order[a] = order[b] < order[a] ? order[a] : order[b] + 1;
+            if (b > a) given[first[a]] = true;
+        }
+    }
+    for (int a = 0; a < axes; a++) layout[a].order = given[first[a]] ? order[a] : 0;
 }
 
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group) {

@@ -10,28 +10,19 @@
 
 /* --- matrices and their owners ------------------------------------------------------------------------------------ */
 
-/* The rows of a matrix, or of all matrices of a stack, which are stepped as one matrix. */
-static int64_t rows_of(const tsh_tensor *p) {
-    return p->shape.ndim == 3 ? p->shape.global[0] * p->shape.global[1] : p->shape.global[0];
-}
-
-static int64_t cols_of(const tsh_tensor *p) {
-    return p->shape.global[p->shape.ndim - 1];
-}
-
 /* sqrt(max(1, rows / columns)) for a matrix that is stepped whole, else 0. */
 static double matrix_scale(const void *config, const tsh_tensor *p, const char *name) {
     const char *const *other = ((const tsh_muon_config *)config)->adamw;
-    if (p->shape.ndim < 2 || p->shape.ndim > 3 || tshi_shape_numel(&p->shape) == 0) return 0;
+    if (p->shape.ndim != 2 || tshi_shape_numel(&p->shape) == 0) return 0;
     if (tshi_layouts_have_local(p->mesh->axes, p->layout)) return 0;
     for (; other && *other; other++) {
         if (tshi_parameter_matches(*other, name)) return 0;
     }
-    return sqrt(fmax(1, (double)rows_of(p) / (double)cols_of(p)));
+    return sqrt(fmax(1, (double)p->shape.global[0] / (double)p->shape.global[1]));
 }
 
 static double matrix_work(const tsh_tensor *p) {
-    double rows = (double)rows_of(p), cols = (double)cols_of(p);
+    double rows = (double)p->shape.global[0], cols = (double)p->shape.global[1];
     return rows * cols * fmin(rows, cols);
 }
 
@@ -120,12 +111,12 @@ static tsh_status normalize_update(const tsh_tensor *x) {
 
 /* *whole, at its owner, becomes the product of its singular vectors, about. */
 static tsh_status orthogonalize(const tsh_optimizer *optimizer, const tsh_tensor *p, tsh_tensor **whole) {
-    const int64_t rows = rows_of(p), cols = cols_of(p), least = rows < cols ? rows : cols;
+    const int64_t *size = p->shape.global, least = size[0] < size[1] ? size[0] : size[1];
     const tsh_mesh *mesh = p->mesh;
     tsh_dtype dtype = (*whole)->dtype;
-    iteration w = {.rows = rows, .cols = cols, .least = least, .x = *whole};
+    iteration w = {.rows = size[0], .cols = size[1], .least = least, .x = *whole};
     tsh_status status = normalize_update(w.x);
-    if (status == TSH_OK) status = tshi_tensor_buffer(mesh, dtype, rows * cols, &w.next);
+    if (status == TSH_OK) status = tshi_tensor_buffer(mesh, dtype, size[0] * size[1], &w.next);
     if (status == TSH_OK) status = tshi_tensor_scratch(mesh, dtype, least * least, &w.gram);
     if (status == TSH_OK) status = tshi_tensor_scratch(mesh, dtype, least * least, &w.mixed);
     for (int i = 0; i < optimizer->config.muon.iterations && status == TSH_OK; i++) status = newton_schulz_step(&w);
@@ -144,7 +135,7 @@ static tsh_status exchange_update(tshi_optimizer_slot *slot, bool to_owner, tsh_
     const tsh_tensor *p = slot->parameter;
     const tshi_placement parts = tshi_mesh_placement(p->mesh, p->layout),
                          owner = {.axes = 1, .size = {1}, .ranks = &slot->owner, .layout = {TSH_REPLICATED}};
-    tshi_exchange e = {.ndim = p->shape.ndim, .from = to_owner ? parts : owner, .to = to_owner ? owner : parts};
+    tshi_exchange e = {.ndim = 2, .from = to_owner ? parts : owner, .to = to_owner ? owner : parts};
     memcpy(e.shape, p->shape.global, sizeof e.shape);
     if (early != TSH_OK) {
         bool awaited = tshi_mesh_has_me(p->mesh) && tshi_exchange_moves(&e);

@@ -61,14 +61,12 @@ int tshi_slice_alike(const tsh_data_parallel *dp, const tshi_bucket *bucket, int
 }
 
 tsh_status tshi_slice_shape(const tsh_tensor *p, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
-    int sequence[TSH_MAX_AXES], order = 0;
+    int sequence[TSH_MAX_AXES];
     tsh_layout slices = slices_of(&p->shape);
     *shape = p->shape;
     tshi_split_sequence(p->mesh->axes, layout, sequence);
-    for (int i = 0; i < p->mesh->axes; i++) {
-        if (tshi_layouts_meet(layout[sequence[i]], slices)) layout[sequence[i]].order = order++;
-    }
-    slices.order = order;
+    for (int i = 0; i < p->mesh->axes; i++) layout[sequence[i]].order = i;
+    slices.order = p->mesh->axes;
     layout[axis] = slices;
     return tshi_shape_resolve(p->mesh, shape, layout);
 }

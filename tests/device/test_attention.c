@@ -48,6 +48,8 @@ static const attention_case cases[] = {
     {2, 70, 300, 3, 1, 12, 3, 0, false, {-1}, 0.3, POSITIONS | DOCUMENTS | BATCHED, 3, 4},
     {2, 66, 200, 2, 2, 24, 1, 0, false, {-1}, 0, DOCUMENTS | BATCHED, 0, 0},
     {2, 90, 200, 2, 2, 8, 1, 0, true, {-1}, 0, DOCUMENTS, 50, 60},
+    {2, 9, 70, 2, 1, 12, 2, 0, false, {-1}, 0.3, POSITIONS | DOCUMENTS | BATCHED, 3, 4},
+    {2, 20, 40, 2, 2, 8, 1, 0, true, {-1}, 0, DOCUMENTS | BATCHED, 5, 6},
     {1, 9, 400, 8, 2, 20, 4, 0, false, {-1}, 0, POSITIONS | DOCUMENTS, 0, 0},
     {2, 5, 90, 2, 1, 33, 2, 0, false, {-1}, 0, POSITIONS | FAR, 0, 0},
     {1, 600, 600, 1, 1, 64, 1, 0, false, {-1}, 0, POSITIONS | DOCUMENTS | SORTED, 0, 0},

@@ -416,7 +416,7 @@ static bool takes_integers(const tshi_step *s) {
 
 static bool wants_ids(const tshi_step *s, int i) {
     if (s->call == CALL_EMBEDDING || s->call == CALL_ONE_HOT) return i == 0;
-    if (s->call >= CALL_INDEX_SELECT) return i == 1;
+    if (s->call >= CALL_INDEX_SELECT && s->call <= CALL_ADD_ALONG) return i == 1;
     if (s->call == CALL_ATTENTION) return i >= 3;
     if (s->call == CALL_ROTARY) return i == 1;
     if (s->call == CALL_SELF_ATTENTION || s->call == CALL_BLOCK) return i > 0;
@@ -479,12 +479,13 @@ static bool is_pair(tshi_verb call) {
 /* Operands of which one may be ragged beside another that is. */
 static bool goes_beside(const tshi_program *p, const tshi_step *s, int i) {
     if (s->call == CALL_LOOKUP) return i == 1;
-    if (s->call >= CALL_INDEX_SELECT) return false;
+    if (s->call >= CALL_INDEX_SELECT && s->call <= CALL_ONE_HOT) return false;
     if (s->call == CALL_RESHAPE) return p->axes == 1; /* what stays split along other axes depends on the sizes */
     if (s->call == CALL_CROSS_ENTROPY) return i < 2;
     if (s->call == CALL_ATTENTION || s->call == CALL_ROTARY) return true;
     if (s->call == CALL_SELF_ATTENTION || s->call == CALL_BLOCK) return true;
-    if (is_pair(s->call) || s->call == CALL_CONCAT || s->call == CALL_MASKED_FILL) return true;
+    if (is_pair(s->call) || s->call == CALL_CONCAT || s->call == CALL_MASKED_FILL || s->call == CALL_SWIGLU)
+        return true;
     if (s->call == CALL_MSE_LOSS || s->call == CALL_L1_LOSS || s->call == CALL_SMOOTH_L1_LOSS) return true;
     if (s->call == CALL_BCE_LOSS) return i < 2;
     return i == 0;

@@ -351,7 +351,7 @@ tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank
     tshi_split_order(p, layout, sequence);
     for (int i = 0; i < p->axes; i++) {
         int a = sequence[i];
-        if (layout[a].kind != TSH_KIND_SHARD) continue;
+        if (layout[a].kind != TSH_KIND_SHARD || p->size[a] == 1) continue;
         int64_t start, *length = &box.shape.dim[layout[a].dim], n = whole->dim[layout[a].dim];
         const tshi_program_cuts *cuts = tshi_layout_cuts(p, layout[a]);
         if (cuts && cuts->parts == p->size[a]) { /* the axis splits first */

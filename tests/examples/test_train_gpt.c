@@ -470,6 +470,7 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(2, "--capacity goes with --experts", "--capacity 2");
     refuses(2, "--base excludes --resume", "--base a --resume b");
     refuses(2, "--optimizer must be adamw or muon", "--optimizer lion");
+    refuses(2, "--muon-lr goes with --optimizer muon", "--muon-lr 0.1");
     refuses(2, "--text excludes --tokens", "--text a --tokens b");
     refuses(1, "the base: checkpoint_load: /nonexistent: no complete checkpoint found",
             "--steps 2 --base /nonexistent" SMALL);

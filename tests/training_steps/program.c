@@ -228,8 +228,7 @@ static void settle(tshi_training_program *p) {
         p->optimizer = p->momentum = p->decay = 0;
     if (p->optimizer == OPTIMIZER_LION && !p->deterministic) p->optimizer = OPTIMIZER_ADAMW; /* signs have no limit */
     /* Each of five iterations multiplies a small singular value, which may be a rounding error, by up to 3.4445. */
-    if (p->optimizer == OPTIMIZER_MUON && !p->deterministic && p->precision != PRECISION_FLOAT64)
-        p->optimizer = OPTIMIZER_ADAMW;
+    if (p->optimizer == OPTIMIZER_MUON && !p->deterministic) p->optimizer = OPTIMIZER_ADAMW;
     if (p->micro > p->more_batch) p->micro = p->more_batch;
     if (p->clip || p->scaled || p->micro || p->apart || p->fail_step || (stored16 && p->low_bits == 1) ||
         p->optimizer == OPTIMIZER_MUON)

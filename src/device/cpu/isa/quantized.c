@@ -59,6 +59,7 @@ static void quantize_activations(int64_t cols, int64_t from, int64_t end, const 
 #if TSHI_VECTOR_BYTES > 16
 typedef __m256 row_sum;
 
+#ifndef TSHI_MULTIPLIES_INT8
 TSHI_INLINE row_sum no_sum(void) {
     return _mm256_setzero_ps();
 }
@@ -78,6 +79,7 @@ TSHI_INLINE row_sum add_group(tshi_quant format, row_sum sum, const unsigned cha
     __m256i pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(size, other), _mm256_set1_epi16(1));
     return _mm256_fmadd_ps(_mm256_set1_ps(scale_of(w) * x->d), _mm256_cvtepi32_ps(pairs), sum);
 }
+#endif
 
 TSHI_INLINE float total_of(row_sum a, row_sum b) {
     __m256 all = _mm256_add_ps(a, b);
