@@ -26,12 +26,9 @@ void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MA
 /* The axes that meet each other, directly or through others, have the lowest of them as their `first`. */
 static void find_meeting(int axes, const tsh_layout *layout, int first[TSH_MAX_AXES]) {
     for (int a = 0; a < axes; a++) first[a] = a;
-    for (int round = 1; round < axes; round++) {
-        for (int a = 0; a < axes; a++) {
-            for (int b = 0; b < axes; b++) {
-                if (first[b] < first[a] && tshi_layouts_meet(layout[a], layout[b])) first[a] = first[b];
-            }
-        }
+    for (int k = 0; k < axes * axes * axes; k++) {
+        int a = k / axes % axes, b = k % axes;
+        if (first[b] < first[a] && tshi_layouts_meet(layout[a], layout[b])) first[a] = first[b];
     }
 }
 
@@ -53,7 +50,7 @@ void tshi_layouts_normalize(int axes, tsh_layout *layout) {
             int b = sequence[k];
             if (!tshi_layouts_meet(layout[a], layout[b])) continue;
             order[a] = order[b] < order[a] ? order[a] : order[b] + 1;
-            if (b > a) given[first[a]] = true;
+            given[first[a]] = given[first[a]] || b > a;
         }
     }
     for (int a = 0; a < axes; a++) layout[a].order = given[first[a]] ? order[a] : 0;
