@@ -342,8 +342,8 @@ TSH_API tsh_tensor *tsh_route(tsh_tape *tape, tsh_tensor *logits, const tsh_rout
 TSH_API tsh_tensor *tsh_route_loss(tsh_tape *tape, tsh_tensor *logits, const tsh_router_config *config,
                                    tsh_tensor *experts);
 /* y_t = sum_j weights[t, j] down_e^T (silu(gate_e x_t) * (up_e x_t)), e = experts[t, j]. x [tokens, embed], weights and
- * int64 experts [tokens, top_k]; gate, up and down are stacks [count, hidden, embed] of the experts' rows, which for down
- * are the columns of its output weight, or matrices [count hidden, embed] of all these rows -> [tokens, embed].
+ * int64 experts [tokens, top_k]; gate, up and down are stacks [count, hidden, embed] of the experts' rows, which for
+ * down are the columns of its output weight, or matrices [count hidden, embed] of all these rows -> [tokens, embed].
  *   x, weights, experts, gate, up, down:
  *   R,R,R,R,R,R -> R    S(0),S(0),S(0),L,L,L -> S(0)    L,L,R,S(0),S(0),S(0) -> P    L,L,L,L,L,L -> L
  *   S(0),S(0),S(0),S(0),S(0),S(0) -> S(0)    stacks: L,L,R,S(1),S(1),S(1) -> P

@@ -15,8 +15,8 @@ extern "C" {
  *
  * With a length, elements [parameter_start, parameter_start + length) of dim `dim` of the parameter are elements
  * [tensor_start, tensor_start + length) of the tensor: the parameter is a slice of a fused tensor, or several tensors
- * fill it. dim is the parameter's dim, after a transposition. With `squeeze` the tensor lacks the parameter's first dim:
- * it is index parameter_start of it, as a file has a tensor for each expert of a stack. */
+ * fill it. dim is the parameter's dim, after a transposition. With `squeeze` the tensor lacks the parameter's first
+ * dim: it is index parameter_start of it, as a file has a tensor for each expert of a stack. */
 typedef struct tsh_name_rule {
     const char *parameter, *tensor;
     bool transpose; /* the tensor has its two dims in reverse order, as GPT-2's weights [in, out] */

@@ -402,12 +402,13 @@ typedef struct tsh_experts_config {
     const char *names[TSH_EXPERTS_PARTS];
 } tsh_experts_config;
 
-/* A mixture of experts. Its weights are stacks [experts, hidden, embed], as tsh_expert_mlp takes them: SHARD_NEXT(0) over
- * expert_group, and SHARD(1) over the group, each rank of which holds the same part of the hidden features of each of
- * its experts: columns of gate and up, rows of down. Without expert_group the stacks are SHARD_NEXT(0) over the group. 5
- * experts over 3 ranks are split 2, 2 and 1; 2 experts over 4 ranks are split into halves, so that each rank holds half
- * of one expert's hidden features. Weights of the axes apply, and a rank may have no expert. The router is REPLICATED,
- * and at least float32. The caller destroys the layer. Not collective, but every rank of the mesh makes the same call.
+/* A mixture of experts. Its weights are stacks [experts, hidden, embed], as tsh_expert_mlp takes them: SHARD_NEXT(0)
+ * over expert_group, and SHARD(1) over the group, each rank of which holds the same part of the hidden features of each
+ * of its experts: columns of gate and up, rows of down. Without expert_group the stacks are SHARD_NEXT(0) over the
+ * group. 5 experts over 3 ranks are split 2, 2 and 1; 2 experts over 4 ranks are split into halves, so that each rank
+ * holds half of one expert's hidden features. Weights of the axes apply, and a rank may have no expert. The router is
+ * REPLICATED, and at least float32. The caller destroys the layer. Not collective, but every rank of the mesh makes the
+ * same call.
  * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_experts_create(tsh_group *group, const tsh_experts_config *config, tsh_experts **out);
 TSH_API void tsh_experts_destroy(tsh_experts *layer);

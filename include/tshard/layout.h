@@ -59,9 +59,9 @@ typedef struct tsh_layout {
 } tsh_layout;
 
 /* Layouts as expressions: TSH_SHARD(0); TSH_SHARD_ORDER(0, n) with a split order; TSH_SHARD_UNITS(0, units, blocks) for
- * query heads, with units = KV heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for KV heads; TSH_SHARD_NEXT(0)
- * for a stack of matrices, whole ones or, with more ranks than matrices, rows of one; TSH_SHARD_CUTS(0, cuts) with cut
- * points. Initialisers of static objects in C must be constants (gcc -pedantic): write
+ * query heads, with units = KV heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for KV heads;
+ * TSH_SHARD_NEXT(0) for a stack of matrices, whole ones or, with more ranks than matrices, rows of one;
+ * TSH_SHARD_CUTS(0, cuts) with cut points. Initialisers of static objects in C must be constants (gcc -pedantic): write
  * TSH_SHARD_INIT(0) there. */
 #ifdef __cplusplus
 #define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks, cuts)                                                    \

@@ -133,12 +133,12 @@ TSH_API void tsh_cuts_release(const tsh_mesh *mesh, uint64_t cuts);
 
 /* A global tensor from the parts that the ranks of the mesh have: *out has `layouts`, one for each axis, and shares the
  * memory of `local`, which is LOCAL along every axis and whose local shape is the part's. shape: the global shape, the
- * same on every rank; NULL, but not with SHARD_NEXT: along each sharded dim the sum of the parts. The parts must have the shapes that
- * tsh_tensor_create would give them: otherwise every rank of the mesh gets an error that names the first rank with a
- * different part, and its shape. Dtypes, layouts and shapes are compared as well; values are not. Along an axis that
- * stays LOCAL, ranks may have tensors of different shapes. The caller has one reference. Collective over the mesh,
- * waits; a rank outside it needs `shape`. TSH_ERR_ARGUMENT, _LAYOUT, _SHAPE, _DTYPE, _OVERFLOW; _STATE for a tensor
- * that a tape owns. */
+ * same on every rank; NULL, but not with SHARD_NEXT: along each sharded dim the sum of the parts. The parts must have
+ * the shapes that tsh_tensor_create would give them: otherwise every rank of the mesh gets an error that names the
+ * first rank with a different part, and its shape. Dtypes, layouts and shapes are compared as well; values are not.
+ * Along an axis that stays LOCAL, ranks may have tensors of different shapes. The caller has one reference. Collective
+ * over the mesh, waits; a rank outside it needs `shape`. TSH_ERR_ARGUMENT, _LAYOUT, _SHAPE, _DTYPE, _OVERFLOW; _STATE
+ * for a tensor that a tape owns. */
 TSH_API tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, const int64_t *shape,
                                   tsh_tensor **out);
 

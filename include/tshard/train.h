@@ -234,7 +234,8 @@ TSH_API tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite);
 typedef struct tsh_data_parallel tsh_data_parallel;
 
 /* What the ranks of the axis shard rather than replicate (ZeRO). Each parameter is sliced along its first dim, by the
- * weights of the axis if it has any, inside any split by other axes; one of three or more dims as by SHARD_NEXT(0). Scalar parameters are not sharded.
+ * weights of the axis if it has any, inside any split by other axes; one of three or more dims as by SHARD_NEXT(0).
+ * Scalar parameters are not sharded.
  *  NOTHING     nothing: each rank steps all parameters
  *  OPTIMIZER   the optimizer's states and step (ZeRO-1); does what GRADIENTS does, which sends as many bytes and takes
  *              less memory

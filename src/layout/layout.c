@@ -32,8 +32,8 @@ static void find_meeting(int axes, const tsh_layout *layout, int first[TSH_MAX_A
     }
 }
 
-/* An axis splits after all that meet it and are before it: the length of the longest chain of these. 0 for axes of which
- * those that meet split in the order of the axes. */
+/* An axis splits after all that meet it and are before it: the length of the longest chain of these. 0 for axes of
+ * which those that meet split in the order of the axes. */
 void tshi_layouts_normalize(int axes, tsh_layout *layout) {
     int sequence[TSH_MAX_AXES], first[TSH_MAX_AXES], order[TSH_MAX_AXES] = {0};
     bool ordered = false, given[TSH_MAX_AXES] = {false};
