@@ -205,10 +205,10 @@ static tsh_status create_adamw(model *m) {
     return tsh_adamw_create(m->parameters, &adamw, &m->optimizer);
 }
 
-/* Muon orthogonalizes each matrix of the blocks. AdamW steps the rest: the tables, one of which is also the output
- * head, vectors, and the stacks of experts, because a stack is several matrices in one. */
+/* Muon steps the matrices of the blocks; AdamW steps vectors, stacks of experts, and these two tables. The output head
+ * is the table of tokens. */
 static tsh_status create_muon(model *m) {
-    const char *const others[] = {"tokens", "positions", m->o->experts ? "layers.*.mlp.experts" : NULL, NULL};
+    const char *const others[] = {"tokens", "positions", NULL};
     const tsh_muon_config muon = {.lr = m->o->muon_lr,
                                   .weight_decay = m->o->weight_decay,
                                   .adamw = others,

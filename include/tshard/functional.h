@@ -351,10 +351,10 @@ TSH_API tsh_tensor *tsh_route_loss(tsh_tape *tape, tsh_tensor *logits, const tsh
  * token's row to the ranks that hold rows of its experts, and return their terms; in backward likewise the rows of dy,
  * and those of dx and of the weights' gradient. Along further such axes x is gathered, and y is PARTIAL. No token is
  * dropped. S(0) is in any units, or SHARD_NEXT(0) of stacks; up and down are brought to gate's. Each rank computes with
- * its rows of gate, up and down, which in a matrix may begin and end within an expert, and in a stack are the same hidden
- * features of each of its experts, on the tokens that chose these experts. Experts that no token chose get gradients of
- * zeros. Waits for a GPU, forward and backward. Of an expert -1 the token gets nothing. TSH_ERR_RANGE for an expert
- * outside [-1, count). */
+ * its rows of gate, up and down, which in a matrix may begin and end within an expert, and in a stack are the same
+ * hidden features of each of its experts, on the tokens that chose these experts. Experts that no token chose get
+ * gradients of zeros. Waits for a GPU, forward and backward. Of an expert -1 the token gets nothing. TSH_ERR_RANGE for
+ * an expert outside [-1, count). */
 TSH_API tsh_tensor *tsh_expert_mlp(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weights, tsh_tensor *experts,
                                    tsh_tensor *gate, tsh_tensor *up, tsh_tensor *down, int64_t count);
 

@@ -408,8 +408,7 @@ typedef struct tsh_experts_config {
  * group. 5 experts over 3 ranks are split 2, 2 and 1; 2 experts over 4 ranks are split into halves, so that each rank
  * holds half of one expert's hidden features. Weights of the axes apply, and a rank may have no expert. The router is
  * REPLICATED, and at least float32. The caller destroys the layer. Not collective, but every rank of the mesh makes the
- * same call.
- * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+ * same call. TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
 TSH_API tsh_status tsh_experts_create(tsh_group *group, const tsh_experts_config *config, tsh_experts **out);
 TSH_API void tsh_experts_destroy(tsh_experts *layer);
 /* y = tsh_expert_mlp(x) with the weights and experts that tsh_route gives for the logits x router^T. x [tokens, embed]

@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 TestSuite(units, .timeout = 120);
@@ -217,6 +218,33 @@ Test(units, ranks_that_outnumber_matrices_split_their_rows) {
         cr_assert(box.start[0] == i / 2 && box.length[0] == 1, "rank %d", i);
         cr_assert(box.start[1] == starts[i] && box.length[1] == lengths[i], "rank %d", i);
         cr_assert(box.start[2] == 0 && box.length[2] == 5, "rank %d", i);
+    }
+}
+
+/* SHARD_NEXT(0) meets SHARD(0) and SHARD(1), which do not meet each other. */
+Test(units, a_normal_layout_splits_in_the_order_that_was_given) {
+    enum { AXES = 4 };
+    const tsh_layout kinds[] = {TSH_SHARD(0),      TSH_SHARD(1),      TSH_SHARD(2),
+                                TSH_SHARD_NEXT(0), TSH_SHARD_NEXT(1), TSH_REPLICATED};
+    srand(5);
+    for (int i = 0; i < 20000; i++) {
+        tsh_layout given[TSH_MAX_AXES] = {{0}}, normal[TSH_MAX_AXES], again[TSH_MAX_AXES];
+        for (int a = 0; a < AXES; a++) {
+            given[a] = kinds[rand() % 6];
+            if (given[a].kind == TSH_KIND_SHARD) given[a].order = rand() % AXES;
+        }
+        memcpy(normal, given, sizeof normal);
+        tshi_layouts_normalize(AXES, normal);
+        memcpy(again, normal, sizeof again);
+        tshi_layouts_normalize(AXES, again);
+        for (int a = 0; a < AXES; a++) {
+            cr_assert_eq(again[a].order, normal[a].order, "%d: axis %d", i, a);
+            for (int b = 0; b < a; b++) {
+                if (!tshi_layouts_meet(given[a], given[b])) continue;
+                cr_assert_eq(tshi_splits_before(normal, a, b), tshi_splits_before(given, a, b), "%d: axes %d, %d", i, a,
+                             b);
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 /* Values that outlive ranks: bitwise those of a whole step, on other meshes and in other layouts. */
+#include "dist/world.h"
 #include "support/ranks.h"
-#include "train/optimizer.h"
+#include "train/protection.h"
 #include "tshard/train.h"
 
 #include <criterion/criterion.h>
@@ -217,6 +218,45 @@ static void refuses(tshi_rank *r, void *arg) {
     tsh_protection_destroy(protection);
     tsh_protection_destroy(NULL);
     close_model(&m);
+}
+
+/* An allocator without memory from the allocation number `left` on. */
+typedef struct allocations {
+    tsh_allocator from;
+    int left;
+} allocations;
+
+static void *allocate(void *user, size_t size) {
+    allocations *a = user;
+    return a->left-- > 0 ? a->from.alloc(a->from.user, size) : NULL;
+}
+
+static void release(void *user, void *pointer) {
+    allocations *a = user;
+    a->from.release(a->from.user, pointer);
+}
+
+static void list_without_memory(tshi_rank *r, void *arg) {
+    model m;
+    tsh_status status = TSH_ERR_MEMORY;
+    open_model(r, &m, r->world, "data=1,model=2", arg);
+    allocations a = {r->world->allocator, 0};
+    for (int n = 0; !r->failed && status != TSH_OK; n++) {
+        tshi_protected *items = NULL;
+        int count = -1;
+        a.left = n;
+        r->world->allocator = (tsh_allocator){.alloc = allocate, .release = release, .user = &a};
+        status = tshi_protected_list(m.list, m.optimizer, &items, &count);
+        r->world->allocator = a.from;
+        bool good = status == TSH_OK ? n > 2 && items && count > 4 : status == TSH_ERR_MEMORY && !items && count == 0;
+        tshi_check(r, good, "%d allocations: %s, %d items", n, tsh_status_name(status), count);
+        if (items) tshi_protected_free(&r->world->allocator, items, count);
+    }
+    close_model(&m);
+}
+
+Test(protection, a_list_that_cannot_be_made_is_empty, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(2, list_without_memory, &(plan){.every = 1}));
 }
 
 Test(protection, wrong_use, .timeout = 120) {

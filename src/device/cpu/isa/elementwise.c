@@ -4,6 +4,7 @@
 #include "device/cpu/isa/vector_math.h"
 
 #include <limits.h>
+#include <string.h>
 
 #define KERNELS "device/cpu/isa/functions.inc"
 #include "device/cpu/isa/each_real.inc"

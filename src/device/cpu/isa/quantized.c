@@ -112,8 +112,8 @@ TSHI_INLINE float total_of(row_sum a, row_sum b) {
 #endif
 
 #ifdef TSHI_MULTIPLIES_INT8
-/* Rows of w at once, each of which is in a part of its own that is read from end to end, as in few_rows.c; by up to as
- * many rows of x. */
+/* A product takes WEIGHT_ROWS rows of w and up to ROWS rows of x at once. The rows of w are far apart, so that the CPU
+ * prefetches several streams of weights. */
 enum { WEIGHT_ROWS = 4, ROWS = 4 };
 
 /* Two groups of a row, the even one in the lower half. The instructions multiply unsigned by signed bytes: quants of w
